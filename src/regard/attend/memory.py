@@ -1,0 +1,94 @@
+"""Memory: the slots of a key/value cache, and how new tokens land in it.
+
+A cache is more keys with their own slots. Buffers are preallocated and written in place at fixed addresses, with
+positions on the device, so that one decoding step can become a CUDA graph. When a mask reaches back only so far, the
+buffer rolls: position p lives in slot p mod capacity, and a slot is overwritten when nothing can see it any more.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from regard.attend.mask import Mask
+from regard.attend.slots import EMPTY, Slots
+
+SLACK = (
+    16  # how many tokens one later step may bring to a rolling buffer without overwriting what it still sees
+)
+
+
+class Landing(NamedTuple):
+    """Where the tokens of one step go. First step: per slot the token it takes. Later: per token the slot it takes."""
+
+    first: bool
+    index: Tensor  # first: [B, S] token per slot; later: [B, T] slot per token
+    keep: Tensor  # first: [B, S] slots that take one; later: [B, T] tokens that are real
+
+    def write(self, buffer: Tensor, new: Tensor) -> None:
+        """``buffer`` [B, G, S, D] takes ``new`` [B, G, T, D], in place."""
+        index = self.index[:, None, :, None].expand(-1, new.shape[1], -1, new.shape[3])
+        keep = self.keep[:, None, :, None]
+        if self.first:
+            buffer.copy_(torch.where(keep, new.gather(2, index), buffer))
+        else:
+            buffer.scatter_(2, index, torch.where(keep, new, buffer.gather(2, index)))
+
+
+class Memory(NamedTuple):
+    """The slots of one cache: which order and segment each buffer place holds. Shared by layers with the same mask."""
+
+    order: Tensor  # [B, S]
+    segment: Tensor  # [B, S]
+
+    @classmethod
+    def start(cls, batch: int, capacity: int, mask: Mask, device: torch.device) -> Memory:
+        """Room for ``capacity`` tokens, or for what ``mask`` can reach back to if that is less."""
+        back = mask.reach().back
+        size = capacity if back is None else min(capacity, back + SLACK)
+        order = torch.zeros(batch, size, dtype=torch.long, device=device)
+        return cls(order, torch.full_like(order, EMPTY))
+
+    @property
+    def size(self) -> int:
+        return self.order.shape[1]
+
+    def land(self, position: Tensor, tokens: int, lengths: Tensor, first: bool) -> Landing:
+        """Take in ``lengths[b]`` of ``tokens`` new tokens from order ``position[b]`` on: writes the slots, in place."""
+        ahead = torch.arange(tokens, device=position.device)
+        order = position[:, None] + ahead  # [B, T]
+        if first:
+            slot = torch.arange(self.size, device=position.device)
+            last = (lengths - 1)[:, None]
+            token = last - (last - slot) % self.size  # the newest token that falls into each slot
+            landing = Landing(True, token.clamp(min=0), token >= 0)
+        else:
+            landing = Landing(False, order % self.size, ahead < lengths[:, None])
+        landing.write(self.order[:, None, :, None], order[:, None, :, None])
+        landing.write(self.segment[:, None, :, None], torch.zeros_like(order)[:, None, :, None])
+        return landing
+
+    def slots(self, used: int) -> Slots:
+        """The first ``used`` places, as key slots."""
+        order = self.order[:, :used]
+        return Slots(order, self.segment[:, :used], order)
+
+
+class KeyValues(NamedTuple):
+    """What one layer remembers: its keys and values."""
+
+    k: Tensor  # [B, G, S, D]
+    v: Tensor  # [B, G, S, E]
+
+    @classmethod
+    def start(cls, batch: int, heads: int, size: int, width: int, like: Tensor) -> KeyValues:
+        shape = (batch, heads, size, width)
+        return cls(like.new_zeros(shape), like.new_zeros(shape))
+
+    def take(self, landing: Landing, k: Tensor, v: Tensor, used: int) -> tuple[Tensor, Tensor]:
+        """Store new keys and values; give back those to attend to: at first the new ones, later all stored."""
+        landing.write(self.k, k)
+        landing.write(self.v, v)
+        return (k, v) if landing.first else (self.k[:, :, :used], self.v[:, :, :used])

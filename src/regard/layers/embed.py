@@ -1,0 +1,45 @@
+"""N-gram embeddings: a vector for the last n tokens together, added to the token's own.
+
+They give the first layer what attention would otherwise spend a layer on: which pair or triple of characters this is.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+class NGrams(nn.Module):
+    """Tables for n = 2 ... ``longest``, exact while (V+1)^n fits into ``buckets``, hashed beyond."""
+
+    def __init__(self, vocabulary: int, longest: int, buckets: int, width: int):
+        super().__init__()
+        self.vocabulary, self.longest = vocabulary, longest
+        sizes = [min((vocabulary + 1) ** n, buckets) for n in range(2, longest + 1)]
+        self.tables = nn.ModuleList(nn.Embedding(size, width) for size in sizes)
+        for table in self.tables:
+            nn.init.zeros_(table.weight)  # start as the plain model
+
+    def forward(self, tokens: Tensor, phase: Tensor) -> Tensor:
+        """``tokens`` [B, longest-1 + N], the N to embed after their predecessors; ``phase`` [B|1, N] of those N.
+
+        A predecessor that would lie before the document's first token counts as the extra token V, so that nothing
+        of a packed neighbour or of an earlier state shows through.
+        """
+        before = self.longest - 1
+        count = phase.shape[1]
+        index = tokens[:, before:]
+        total = torch.zeros((), device=tokens.device)
+        for n, table in enumerate(self.tables, start=2):
+            back = n - 1
+            previous = tokens[:, before - back : before - back + count].masked_fill(
+                phase < back, self.vocabulary
+            )
+            index = index * (self.vocabulary + 1) + previous
+            total = total + table(self._bucket(index, n, table.num_embeddings))
+        return total
+
+    def _bucket(self, index: Tensor, n: int, size: int) -> Tensor:
+        if (self.vocabulary + 1) ** n <= size:
+            return index
+        return (index * 0x9E3779B1 % 0x7FFFFFFF) % size  # Fibonacci hashing: spreads neighbours

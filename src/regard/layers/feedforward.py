@@ -1,0 +1,91 @@
+"""Feed-forward networks: what each token thinks by itself. The same as two 1x1 convolutions (tests/laws)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from regard.config import Choice, knob
+
+
+class FeedForward(nn.Module):
+    """down(activation(up(x))) (Vaswani et al. 2017, eq. 2)."""
+
+    def __init__(
+        self, width: int, hidden: int, activation: Callable[[Tensor], Tensor], *, bias: bool = False
+    ):
+        super().__init__()
+        self.up = nn.Linear(width, hidden, bias=bias)
+        self.down = nn.Linear(hidden, width, bias=bias)
+        self.activation = activation
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(self.activation(self.up(x)))
+
+
+class GatedFeedForward(nn.Module):
+    """down(activation(gate(x)) ⊙ up(x)), gate and up as one product (Shazeer 2020, eq. 6)."""
+
+    def __init__(
+        self, width: int, hidden: int, activation: Callable[[Tensor], Tensor], *, bias: bool = False
+    ):
+        super().__init__()
+        self.gate_up = nn.Linear(width, 2 * hidden, bias=bias)
+        self.down = nn.Linear(hidden, width, bias=bias)
+        self.activation = activation
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate, up = self.gate_up(x).chunk(2, dim=-1)
+        return self.down(self.activation(gate) * up)
+
+
+def relu_squared(x: Tensor) -> Tensor:
+    """max(x, 0)² (So et al. 2021)."""
+    return F.relu(x).square()
+
+
+@dataclass(frozen=True)
+class FeedForwardConfig(Choice):
+    """Which feed-forward network a block has."""
+
+    ratio: float = knob(4.0, "hidden width over the model's width")
+
+    def build(self, width: int, *, bias: bool) -> nn.Module:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class ReLUConfig(FeedForwardConfig, kind="relu"):
+    """max(x, 0), as in the original Transformer."""
+
+    def build(self, width: int, *, bias: bool) -> nn.Module:
+        return FeedForward(width, round(self.ratio * width), F.relu, bias=bias)
+
+
+@dataclass(frozen=True)
+class GELUConfig(FeedForwardConfig, kind="gelu"):
+    """x Φ(x), as in GPT-2 and BERT."""
+
+    def build(self, width: int, *, bias: bool) -> nn.Module:
+        return FeedForward(width, round(self.ratio * width), F.gelu, bias=bias)
+
+
+@dataclass(frozen=True)
+class ReLUSquaredConfig(FeedForwardConfig, kind="relu2"):
+    """max(x, 0)²: cheap and good."""
+
+    def build(self, width: int, *, bias: bool) -> nn.Module:
+        return FeedForward(width, round(self.ratio * width), relu_squared, bias=bias)
+
+
+@dataclass(frozen=True)
+class SwiGLUConfig(FeedForwardConfig, kind="swiglu"):
+    """A gated network with SiLU, as in Llama."""
+
+    ratio: float = knob(8 / 3, "hidden width over the model's width, rounded up to a multiple of 8")
+
+    def build(self, width: int, *, bias: bool) -> nn.Module:
+        return GatedFeedForward(width, -(-round(self.ratio * width) // 8) * 8, F.silu, bias=bias)

@@ -1,0 +1,173 @@
+"""Positions: how order enters a model that would otherwise see a set.
+
+A position acts in up to two places: on embeddings (``embed``) and on queries and keys (``turn``). It sees phases, which
+restart with each packed document, never the order that masks compare.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from regard.config import Choice, knob
+from regard.errors import UserError
+
+
+class Turn(Protocol):
+    """What happens to queries and keys [B, H, N, D] before they are compared; made once per forward pass."""
+
+    def apply(self, x: Tensor) -> Tensor: ...
+
+
+class Still(NamedTuple):
+    """Nothing happens to queries and keys."""
+
+    def apply(self, x: Tensor) -> Tensor:
+        return x
+
+
+class Rotation(NamedTuple):
+    """Each pair (x_i, x_{i+D/2}) turns by its own angle (Su et al. 2021, eq. 34; halves rather than neighbours paired)."""
+
+    cos: Tensor  # [B|1, 1, N, D/2]
+    sin: Tensor
+
+    def apply(self, x: Tensor) -> Tensor:
+        a, b = x.chunk(2, dim=-1)
+        cos, sin = self.cos.to(x.dtype), self.sin.to(x.dtype)
+        return torch.cat((a * cos - b * sin, a * sin + b * cos), dim=-1)
+
+
+class Position(nn.Module):
+    """Base: a position that does nothing, which is a choice too (``none``)."""
+
+    limit: int | None = None  # the greatest number of positions it knows
+
+    def token_width(self, width: int) -> int:
+        """How wide token embeddings are, so that the model is ``width`` wide after ``embed``."""
+        return width
+
+    def embed(self, x: Tensor, phase: Tensor) -> Tensor:
+        """x [B, N, C] with its positions, phase [B|1, N], mixed in."""
+        return x
+
+    def turn(self, phase: Tensor) -> Turn:
+        return Still()
+
+
+class Sinusoidal(Position):
+    """Fixed waves, added or concatenated (Vaswani et al. 2017, sec. 3.5); PE(p+k) is a rotation of PE(p)."""
+
+    def __init__(self, width: int, *, concatenate: bool = False, base: float = 10_000.0):
+        super().__init__()
+        self.width, self.concatenate, self.base = width, concatenate, base
+
+    def token_width(self, width: int) -> int:
+        return width - self.width if self.concatenate else width
+
+    def embed(self, x: Tensor, phase: Tensor) -> Tensor:
+        waves = sinusoids(phase, self.width, self.base).to(x.dtype)
+        if not self.concatenate:
+            return x + waves
+        return torch.cat((x, waves.expand(*x.shape[:-1], self.width)), dim=-1)
+
+
+def sinusoids(phase: Tensor, width: int, base: float = 10_000.0) -> Tensor:
+    """[..., width]: sin and cos of phase / base^(2i/width), side by side as the paper writes them.
+
+    >>> sinusoids(torch.tensor([0]), 4).tolist()
+    [[0.0, 1.0, 0.0, 1.0]]
+    """
+    angle = phase[..., None] * frequencies(width, base, phase.device)
+    return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(-2)
+
+
+def frequencies(width: int, base: float, device: torch.device) -> Tensor:
+    """base^(-2i/width) for each pair i, in float64: angles at large phases need every digit."""
+    return base ** (-torch.arange(0, width, 2, device=device, dtype=_angle_dtype(device)) / width)
+
+
+def _angle_dtype(device: torch.device) -> torch.dtype:
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+class Learned(Position):
+    """A learned vector per position, up to ``limit`` of them."""
+
+    def __init__(self, limit: int, width: int):
+        super().__init__()
+        self.limit = limit
+        self.table = nn.Embedding(limit, width)
+
+    def embed(self, x: Tensor, phase: Tensor) -> Tensor:
+        return x + self.table(phase)
+
+
+class Rotary(Position):
+    """Queries and keys turn by an angle proportional to their phase, so that scores see relative phase only."""
+
+    def __init__(self, head_width: int, *, base: float = 10_000.0):
+        super().__init__()
+        if head_width % 2:
+            raise UserError(
+                f"rotary positions turn pairs: a head width of {head_width} is odd; change width or heads"
+            )
+        self.head_width, self.base = head_width, base
+
+    def turn(self, phase: Tensor) -> Turn:
+        angle = phase[:, None, :, None] * frequencies(self.head_width, self.base, phase.device)
+        wide = phase.device.type == "cpu"  # float64 work stays exact; a GPU keeps float32 tables
+        cos, sin = angle.cos(), angle.sin()
+        return Rotation(cos, sin) if wide else Rotation(cos.float(), sin.float())
+
+
+class PositionConfig(Choice):
+    """Which positions a model uses."""
+
+    def build(self, *, width: int, head_width: int, context: int) -> Position:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class NoPositionConfig(PositionConfig, kind="none"):
+    """No positions."""
+
+    def build(self, *, width: int, head_width: int, context: int) -> Position:
+        return Position()
+
+
+@dataclass(frozen=True)
+class SinusoidalConfig(PositionConfig, kind="sinusoidal"):
+    """Fixed waves."""
+
+    mode: Literal["add", "concatenate"] = knob("add", "add to the embedding, or stand beside it")
+    base: float = knob(10_000.0, "the longest wavelength over 2 pi")
+    width: int | None = knob(None, "width of the waves when concatenated (default: a quarter of the model's)")
+
+    def build(self, *, width: int, head_width: int, context: int) -> Position:
+        beside = self.mode == "concatenate"
+        waves = (self.width or width // 4) if beside else width
+        if waves % 2 or waves >= width + (not beside):
+            raise UserError(f"sinusoidal positions need an even width below the model's {width}, not {waves}")
+        return Sinusoidal(waves, concatenate=beside, base=self.base)
+
+
+@dataclass(frozen=True)
+class LearnedConfig(PositionConfig, kind="learned"):
+    """A learned vector per position."""
+
+    def build(self, *, width: int, head_width: int, context: int) -> Position:
+        return Learned(context, width)
+
+
+@dataclass(frozen=True)
+class RotaryConfig(PositionConfig, kind="rotary"):
+    """Rotary positions."""
+
+    base: float = knob(10_000.0, "the longest wavelength over 2 pi")
+
+    def build(self, *, width: int, head_width: int, context: int) -> Position:
+        return Rotary(head_width, base=self.base)

@@ -1,0 +1,259 @@
+"""GPT: a decoder-only Transformer (Radford et al. 2019), assembled from parts that can each be exchanged."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from regard.attend import AnySlots, Causal, KeyValues, Mask, Memory, Padded, Range, Slots, Softmax, Window
+from regard.attend.memory import SLACK
+from regard.config import knob
+from regard.errors import UserError
+from regard.layers import (
+    BlockConfig,
+    FeedForwardConfig,
+    NGrams,
+    NormConfig,
+    PositionConfig,
+    PreNormConfig,
+    ReLUSquaredConfig,
+    RMSNormConfig,
+    RotaryConfig,
+    Scene,
+    SelfAttention,
+)
+from regard.models.base import ModelConfig
+
+
+@dataclass(frozen=True)
+class GPTConfig(ModelConfig, kind="gpt"):
+    """Sizes and parts of a GPT. The defaults are the 4-layer character model of the lab."""
+
+    vocabulary: int = knob(65, "how many tokens there are")
+    context: int = knob(256, "the longest text seen in training")
+    layers: int = knob(4, "how many blocks")
+    heads: int = knob(4, "query heads per layer")
+    kv_heads: int | None = knob(None, "key/value heads per layer (default: as many as query heads)")
+    width: int = knob(128, "model width")
+    dropout: float = knob(0.0, "dropout on embeddings, attention and residual branches")
+    tied: bool = knob(True, "share the embedding with the output head")
+    bias: bool = knob(False, "biases in linear layers")
+    qk_norm: bool = knob(True, "normalise queries and keys per head")
+    cap: float | None = knob(None, "soft cap on the logits: cap * tanh(logit / cap)")
+    ngrams: int = knob(1, "embed the last n tokens together (1: only the token itself)")
+    buckets: int = knob(2**15, "rows of each n-gram table")
+    window: int | None = knob(None, "local layers see only this many tokens back")
+    global_every: int = knob(0, "with a window: every so many layers see everything (0: none does)")
+    backend: str = knob("auto", "attention backend: auto, sdpa, banded, flex, reference")
+    zero_init: bool = knob(True, "start residual branches at zero rather than small")
+    norm: NormConfig = field(default_factory=RMSNormConfig)
+    position: PositionConfig = field(default_factory=RotaryConfig)
+    feedforward: FeedForwardConfig = field(default_factory=ReLUSquaredConfig)
+    block: BlockConfig = field(default_factory=PreNormConfig)
+
+    def check(self) -> None:
+        for name in ("vocabulary", "context", "layers", "heads", "width", "ngrams", "buckets"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.width % self.heads:
+            near = max(h for h in range(1, self.heads + 1) if self.width % h == 0)
+            raise ValueError(
+                f"width {self.width} is not divisible by {self.heads} heads; heads = {near} would do"
+            )
+        if self.kv_heads is not None and (self.kv_heads < 1 or self.heads % self.kv_heads):
+            raise ValueError(f"{self.heads} heads cannot share {self.kv_heads} key/value heads evenly")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout must be at least 0 and below 1, not {self.dropout}")
+        if self.window is not None and self.window < 1:
+            raise ValueError(f"window must be at least 1, not {self.window}")
+
+    def build(self) -> GPT:
+        """The model, with fresh weights from PyTorch's current random state."""
+        try:
+            self.check()
+        except ValueError as problem:
+            raise UserError(str(problem)) from problem
+        return GPT(self)
+
+    def masks(self) -> list[Mask]:
+        """The mask of each layer."""
+        if self.window is None:
+            return [Causal()] * self.layers
+        local = Causal() & Window(self.window)
+        wide = [bool(self.global_every) and (i + 1) % self.global_every == 0 for i in range(self.layers)]
+        return [Causal() if everything else local for everything in wide]
+
+
+class State(NamedTuple):
+    """What a GPT remembers while decoding. Tensors stay at their addresses; ``used`` counts on the host."""
+
+    position: Tensor  # [B], the order of each row's next token
+    recent: Tensor  # [B, ngrams - 1], the latest tokens
+    memories: tuple[Memory, ...]  # one per distinct mask
+    layers: tuple[KeyValues, ...]
+    capacity: int
+    used: int = 0
+    fixed: bool = False  # always attend over whole buffers, so that every step has the same shapes
+
+
+class GPT(nn.Module):
+    """Tokens [B, N] to logits [B, N, V]."""
+
+    def __init__(self, config: GPTConfig):
+        super().__init__()
+        self.config = config
+        self.checkpointing = False  # recompute each block in the backward pass instead of storing its inside
+        width, head_width = config.width, config.width // config.heads
+        self.position = config.position.build(width=width, head_width=head_width, context=config.context)
+        token_width = self.position.token_width(width)
+        if config.tied and token_width != width:
+            raise UserError(
+                "concatenated positions leave the embedding narrower than the head; set tied = false"
+            )
+        self.embed = nn.Embedding(config.vocabulary, token_width)
+        self.ngrams = NGrams(config.vocabulary, config.ngrams, config.buckets, token_width)
+        self.drop = nn.Dropout(config.dropout) if config.dropout else nn.Identity()
+        self.blocks = nn.ModuleList(self._block() for _ in range(config.layers))
+        self.norm = config.norm.build(width) if config.block.final_norm else nn.Identity()
+        self.unembed = nn.Linear(width, config.vocabulary, bias=False)
+        if config.tied:
+            self.unembed.weight = self.embed.weight
+        masks = config.masks()
+        self.masks = list(dict.fromkeys(masks))  # distinct ones: each gets one plan per forward pass
+        self.mask_of_layer = [self.masks.index(mask) for mask in masks]
+        self.reset()
+
+    def _block(self) -> nn.Module:
+        c = self.config
+        mechanism = Softmax(dropout=c.dropout, backend=c.backend)
+        attention = SelfAttention(
+            c.width, c.heads, c.kv_heads or c.heads, mechanism, bias=c.bias, qk_norm=c.qk_norm
+        )
+        feedforward = c.feedforward.build(c.width, bias=c.bias)
+        return c.block.build(
+            attention, feedforward, c.norm.build(c.width), c.norm.build(c.width), dropout=c.dropout
+        )
+
+    def reset(self) -> None:
+        """GPT-2's initial weights: normal with deviation 0.02, residual outputs shrunk with depth or zero."""
+        for name, parameter in self.named_parameters():
+            if name.startswith("ngrams."):
+                nn.init.zeros_(parameter)
+            elif name.endswith(("attention.out.weight", "feedforward.down.weight")):
+                deviation = 0.0 if self.config.zero_init else 0.02 / (2 * self.config.layers) ** 0.5
+                nn.init.normal_(parameter, std=deviation)
+            elif parameter.ndim >= 2:
+                nn.init.normal_(parameter, std=0.02)
+            elif name.endswith("bias"):
+                nn.init.zeros_(parameter)
+
+    def forward(self, tokens: Tensor, slots: AnySlots | None = None) -> Tensor:
+        return self.head(self.features(tokens, slots))
+
+    def features(self, tokens: Tensor, slots: AnySlots | None = None) -> Tensor:
+        """Everything but the head: [B, N, C]. ``slots`` tell padding or packing; none means plain rows."""
+        slots = Range(tokens.shape[1]) if slots is None else slots
+        self._check_length(slots.length)
+        phase = slots.phases(tokens.device)
+        earlier = F.pad(tokens, (self.ngrams.longest - 1, 0))
+        x = self._embed(tokens, earlier, phase)
+        plans = [self._mechanism(i).plan(mask, slots, like=x) for i, mask in enumerate(self.masks)]
+        turn = self.position.turn(phase)
+        for i, block in enumerate(self.blocks):
+            scene = Scene(plans[self.mask_of_layer[i]], turn)
+            if self.checkpointing and self.training:
+                x = checkpoint(block, x, scene, use_reentrant=False)
+            else:
+                x = block(x, scene)
+        return self.norm(x)
+
+    def head(self, x: Tensor) -> Tensor:
+        """Features to logits."""
+        logits = self.unembed(x)
+        cap = self.config.cap
+        return logits if cap is None else cap * torch.tanh(logits / cap)
+
+    def start(self, batch: int, capacity: int, *, fixed: bool = False) -> State:
+        """An empty memory for ``batch`` rows of up to ``capacity`` tokens."""
+        self._check_length(capacity)
+        device = self.embed.weight.device
+        memories = tuple(Memory.start(batch, capacity, mask, device) for mask in self.masks)
+        sizes = [memories[i].size for i in self.mask_of_layer]
+        layers = tuple(
+            block.attention.start(batch, size) for block, size in zip(self.blocks, sizes, strict=True)
+        )
+        position = torch.zeros(batch, dtype=torch.long, device=device)
+        recent = position.new_zeros(batch, self.ngrams.longest - 1)
+        return State(position, recent, memories, layers, capacity, 0, fixed)
+
+    @torch.no_grad()
+    def step(self, tokens: Tensor, state: State, lengths: Tensor | None = None) -> tuple[Tensor, State]:
+        """Take in tokens [B, T] after what ``state`` holds: logits [B, T, V] and the state, updated in place.
+
+        ``lengths`` [B] says how many of the T are real in each row; the others are ignored and leave no trace.
+        """
+        batch, count = tokens.shape
+        if state.used + count > state.capacity:
+            raise UserError(
+                f"the state holds {state.capacity} tokens, {state.used} are there and {count} more were given; "
+                "start it with a greater capacity"
+            )
+        rolling = any(memory.size < state.capacity for memory in state.memories)
+        if rolling and state.used and count > SLACK:
+            return self._in_pieces(tokens, state, lengths)
+        ahead = torch.arange(count, device=tokens.device)
+        real = torch.full_like(state.position, count) if lengths is None else lengths
+        if state.used == 0:
+            queries: AnySlots = Range(count) if lengths is None else Padded(lengths, count)
+        else:
+            order = state.position[:, None] + ahead
+            queries = Slots(order, torch.where(ahead < real[:, None], 0, -1), order)
+        phase = queries.phases(tokens.device)
+        earlier = torch.cat((state.recent, tokens), dim=1)
+        x = self._embed(tokens, earlier, phase)
+        turn = self.position.turn(phase)
+        scenes = [self._scene(i, x, queries, turn, state, real) for i in range(len(self.masks))]
+        for i, block in enumerate(self.blocks):
+            x = block(x, scenes[self.mask_of_layer[i]], state.layers[i])
+        latest = real[:, None] + torch.arange(state.recent.shape[1], device=tokens.device)
+        state.recent.copy_(earlier.gather(1, latest))
+        state.position.add_(real)
+        return self.head(self.norm(x)), state._replace(used=state.used + count)
+
+    def _scene(self, i: int, x: Tensor, queries: AnySlots, turn, state: State, real: Tensor) -> Scene:
+        memory, first = state.memories[i], state.used == 0
+        landing = memory.land(state.position, x.shape[1], real, first)
+        used = memory.size if state.fixed else min(memory.size, state.used + x.shape[1])
+        plan = self._mechanism(i).plan(self.masks[i], queries, None if first else memory.slots(used), like=x)
+        return Scene(plan, turn, landing, used)
+
+    def _in_pieces(self, tokens: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
+        """Many tokens into a rolling buffer: at most as many at once as overwrite nothing still seen."""
+        logits = []
+        for start, piece in zip(range(0, tokens.shape[1], SLACK), tokens.split(SLACK, dim=1), strict=True):
+            real = None if lengths is None else (lengths - start).clamp(0, piece.shape[1])
+            out, state = self.step(piece, state, real)
+            logits.append(out)
+        return torch.cat(logits, dim=1), state
+
+    def _embed(self, tokens: Tensor, earlier: Tensor, phase: Tensor) -> Tensor:
+        x = self.embed(tokens)
+        if self.ngrams.longest > 1:
+            x = x + self.ngrams(earlier, phase)
+        return self.drop(self.position.embed(x, phase))
+
+    def _mechanism(self, mask: int) -> Softmax:
+        """The mechanism of the first layer that uses a mask: its kind of work decides the plan."""
+        return self.blocks[self.mask_of_layer.index(mask)].attention.mechanism
+
+    def _check_length(self, length: int) -> None:
+        limit = self.position.limit
+        if limit is not None and length > limit:
+            raise UserError(
+                f"{length} tokens were given, but the learned positions end at {limit}; use fewer tokens"
+            )

@@ -1,0 +1,73 @@
+"""Published sizes, as configs. ``describe`` counts any of them without allocating a weight."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from regard.layers import GELUConfig, LayerNormConfig, LearnedConfig, PreNormConfig
+from regard.models.gpt import GPTConfig
+
+LAB = GPTConfig()
+
+GPT2 = GPTConfig(
+    vocabulary=50_257,
+    context=1024,
+    layers=12,
+    heads=12,
+    width=768,
+    bias=True,
+    qk_norm=False,
+    zero_init=False,
+    norm=LayerNormConfig(),
+    position=LearnedConfig(),
+    feedforward=GELUConfig(),
+    block=PreNormConfig(),
+)  # Radford et al. 2019, table 2
+
+
+def _gpt3(layers: int, width: int, heads: int) -> GPTConfig:
+    return replace(
+        GPT2, context=2048, layers=layers, width=width, heads=heads
+    )  # Brown et al. 2020, table 2.1
+
+
+PRESETS: dict[str, GPTConfig] = {
+    "lab": LAB,
+    "gpt2": GPT2,
+    "gpt2-medium": replace(GPT2, layers=24, heads=16, width=1024),
+    "gpt2-large": replace(GPT2, layers=36, heads=20, width=1280),
+    "gpt2-xl": replace(GPT2, layers=48, heads=25, width=1600),
+    "gpt3-small": _gpt3(12, 768, 12),
+    "gpt3-medium": _gpt3(24, 1024, 16),
+    "gpt3-large": _gpt3(24, 1536, 16),
+    "gpt3-xl": _gpt3(24, 2048, 16),
+    "gpt3-2.7b": _gpt3(32, 2560, 32),
+    "gpt3-6.7b": _gpt3(32, 4096, 32),
+    "gpt3-13b": _gpt3(40, 5120, 40),
+    "gpt3-175b": _gpt3(96, 12_288, 96),
+}
+
+
+def describe(config: GPTConfig) -> dict[str, Any]:
+    """Parameters and memory of a model of this config, from shapes alone (the meta device holds no data).
+
+    >>> describe(PRESETS["gpt3-175b"])["parameters"] // 10**9
+    174
+    """
+    with torch.device("meta"):
+        model = config.build()
+    total = sum(p.numel() for p in model.parameters())
+    blocks = sum(p.numel() for p in model.blocks.parameters())
+    head_width = config.width // config.heads
+    cache = 2 * config.layers * (config.kv_heads or config.heads) * head_width
+    return {
+        "parameters": total,
+        "parameters_in_blocks": blocks,
+        "bytes_float32": 4 * total,
+        "bytes_bfloat16": 2 * total,
+        "cache_elements_per_token": cache,
+        "flops_per_token": 6 * total + 12 * config.layers * config.width * config.context,
+    }
