@@ -13,7 +13,7 @@ from torch import Tensor
 
 from regard.attend.call import Call, Out, Plan, allowed
 from regard.attend.sdpa import even_widths, fused, not_plain_softmax
-from regard.attend.slots import Packed, Padded, Range, make_pairs
+from regard.attend.slots import AnySlots, Packed, Padded, Range, make_pairs
 
 
 class Band(NamedTuple):
@@ -105,7 +105,7 @@ class Banded:
         return bias.masked_fill(~band.seen, float("-inf"))
 
 
-def first_order(slots: Range | Padded | Packed) -> int:
+def first_order(slots: AnySlots) -> int:
     """The order of the first slot of the kinds whose orders are consecutive."""
     return slots.start if isinstance(slots, Range) else 0
 

@@ -81,5 +81,6 @@ class Chain(Bias):
 
     def adjust(self, score: Tensor, pairs: Pairs) -> Tensor:
         for part in self.parts:
+            assert isinstance(part, Bias)
             score = part.adjust(score, pairs)
         return score

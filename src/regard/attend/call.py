@@ -87,9 +87,7 @@ class Backend(Protocol):
 def dense_pairs(call: Call) -> Pairs:
     """Every pair of the call, broadcastable to [B, H, Q, K]."""
     plan = call.plan
-    return make_pairs(
-        plan.queries, plan.keys, heads=call.q.shape[1], device=call.q.device, batch=call.q.shape[0]
-    )
+    return make_pairs(plan.queries, plan.keys, heads=call.q.shape[1], device=call.q.device, batch=call.q.shape[0])
 
 
 def allowed(mask: Mask, pairs: Pairs) -> Tensor:

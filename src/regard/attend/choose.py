@@ -44,9 +44,7 @@ def preference(plan: Plan) -> tuple[str, ...]:
     return LOCAL_FIRST if local else DENSE_FIRST
 
 
-def make_plan(
-    mask: Mask, queries: AnySlots, keys: AnySlots | None, probe: Call, backend: str | Backend
-) -> Plan:
+def make_plan(mask: Mask, queries: AnySlots, keys: AnySlots | None, probe: Call, backend: str | Backend) -> Plan:
     """A plan for calls like ``probe`` (its tensors' shapes are not looked at, its kind of work and device are)."""
     plan = Plan(mask, queries, queries if keys is None else keys, keys is None, "", None)
     return with_backend(plan, find(probe._replace(plan=plan), backend), probe.q.device)
@@ -70,9 +68,7 @@ def find(call: Call, backend: str | Backend = "auto") -> Backend:
         backend = BACKENDS[backend]
     reasons = backend.refuses(call)
     if reasons:
-        raise Refused(
-            f"backend {backend.name!r} cannot do this call: {'; '.join(reasons)}. Use backend='auto'."
-        )
+        raise Refused(f"backend {backend.name!r} cannot do this call: {'; '.join(reasons)}. Use backend='auto'.")
     return backend
 
 

@@ -1,7 +1,7 @@
-"""The flex backend: FlexAttention kernels, one for every mask and bias, with a block layout computed from structure.
+"""The flex backend: one FlexAttention kernel for every mask and bias, with a block layout from structure.
 
-``create_block_mask`` looks at every pair. Our masks know their structure, so the layout comes from the least and greatest
-order of each block through ``Mask.verdict``: O(blocks), no N×N anywhere.
+``create_block_mask`` looks at every pair. Our masks know their structure, so the layout comes from the least and
+greatest order of each block through ``Mask.verdict``: O(blocks), no N×N anywhere.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from regard.attend.sdpa import not_plain_softmax
 from regard.attend.slots import AnySlots, Pairs, Range, seat
 
 BLOCK = 128
+# The default tiles of the forward kernel are made for 16 bits: at float32 they can outgrow a multiprocessor's memory.
+FLOAT32_TILES = {"fwd_BLOCK_M": 64, "fwd_BLOCK_N": 32, "fwd_num_stages": 2}
 
 
 class Flex:
@@ -35,11 +37,7 @@ class Flex:
         reasons = [r for r in not_plain_softmax(call) if "bias" not in r]
         if call.q.device.type != "cuda" and not self.interpreted:
             reasons.append("FlexAttention has no backward pass outside CUDA")
-        if (
-            self.interpreted
-            and call.q.device.type == "cpu"
-            and any(x.requires_grad for x in (call.q, call.k, call.v))
-        ):
+        if self.interpreted and call.q.device.type == "cpu" and any(x.requires_grad for x in (call.q, call.k, call.v)):
             reasons.append("FlexAttention has no backward pass on the CPU")
         if call.dropout:
             reasons.append("FlexAttention has no dropout")
@@ -47,9 +45,7 @@ class Flex:
 
     def prepare(self, plan: Plan, device: torch.device) -> BlockMask:
         queries, keys = bounds(plan.queries, device), bounds(plan.keys, device)
-        tile = Tile(
-            queries.low[:, :, None], queries.high[:, :, None], keys.low[:, None, :], keys.high[:, None, :]
-        )
+        tile = Tile(queries.low[:, :, None], queries.high[:, :, None], keys.low[:, None, :], keys.high[:, None, :])
         may, must = plan.mask.verdict(tile)
         valid = _validity(queries, keys)
         shape = torch.broadcast_shapes(may.shape, valid.may.shape)  # [B|1, query blocks, key blocks]
@@ -75,6 +71,7 @@ class Flex:
             "block_mask": plan.prepared,
             "scale": call.factor / (temperature if bias is None else 1),
             "enable_gqa": call.q.shape[1] != call.k.shape[1],
+            "kernel_options": FLOAT32_TILES if call.q.dtype == torch.float32 else None,
         }
         if self.interpreted:
             with warnings.catch_warnings():
@@ -97,7 +94,7 @@ def _mask_mod(plan: Plan):
 
 
 class Bounds(NamedTuple):
-    """Per block of slots: least and greatest order and segment. ``whole`` is False for a last block that is not full."""
+    """Per block of slots: least and greatest order and segment; ``whole`` is False for a short last block."""
 
     low: Tensor  # [B|1, blocks]
     high: Tensor
@@ -126,9 +123,7 @@ def bounds(slots: AnySlots, device: torch.device, size: int = BLOCK) -> Bounds:
 def _blocked(x: Tensor, blocks: int, size: int) -> Tensor:
     """[B, N] to [B, blocks, size]; the last block repeats its last slot, which moves no extreme."""
     missing = blocks * size - x.shape[1]
-    return (
-        F.pad(x[:, None].double(), (0, missing), mode="replicate")[:, 0].long().view(x.shape[0], blocks, size)
-    )
+    return F.pad(x[:, None].double(), (0, missing), mode="replicate")[:, 0].long().view(x.shape[0], blocks, size)
 
 
 def _validity(queries: Bounds, keys: Bounds) -> Verdict:

@@ -1,11 +1,11 @@
 """Masks: an algebra of who may see whom.
 
-A mask is a value. ``allows(pairs)`` is its meaning; ``&``, ``|`` and ``~`` build an expression tree. Two summaries let a
-fast path skip work without looking at any pair:
+A mask is a value. ``allows(pairs)`` is its meaning; ``&``, ``|`` and ``~`` build an expression tree. Two summaries let
+a fast path skip work without looking at any pair:
 
 * ``reach()``         how far back and ahead an allowed key can be, in order; ``None`` where there is no bound
-* ``verdict(tile)``   for a tile of pairs known only by the least and greatest order on each side: may any pair be allowed,
-                      must all be? Three-valued logic makes this exact enough for every expression in O(tiles).
+* ``verdict(tile)``   for a tile of pairs known only by the least and greatest order on each side: may any pair be
+                      allowed, must all be? Three-valued logic makes this exact enough for every expression in O(tiles).
 
 Both may be loose, never wrong: tests/laws/test_masks.py holds them to ``allows``.
 """
@@ -45,7 +45,7 @@ class Verdict(NamedTuple):
 
 
 class Mask:
-    """Base of all masks. A new one is a frozen dataclass with ``allows``; the summaries default to "could be anything"."""
+    """Base of all masks. A new one is a frozen dataclass with ``allows``; the summaries default to "anything"."""
 
     def allows(self, pairs: Pairs) -> Tensor:
         raise NotImplementedError
@@ -116,9 +116,7 @@ class Window(Mask):
 
     def verdict(self, tile: Tile) -> Verdict:
         least, greatest = tile.q_low - tile.k_high, tile.q_high - tile.k_low
-        return Verdict(
-            (least < self.size) & (greatest >= -self.ahead), (greatest < self.size) & (least >= -self.ahead)
-        )
+        return Verdict((least < self.size) & (greatest >= -self.ahead), (greatest < self.size) & (least >= -self.ahead))
 
 
 @dataclass(frozen=True)
@@ -192,11 +190,7 @@ class Global(Mask):
     def verdict(self, tile: Tile) -> Verdict:
         may = (tile.q_low != tile.q_low) | (tile.k_low != tile.k_low)
         for one in self.orders:
-            may = (
-                may
-                | ((tile.q_low <= one) & (one <= tile.q_high))
-                | ((tile.k_low <= one) & (one <= tile.k_high))
-            )
+            may = may | ((tile.q_low <= one) & (one <= tile.q_high)) | ((tile.k_low <= one) & (one <= tile.k_high))
         return Verdict(may, torch.zeros_like(may))
 
 

@@ -62,9 +62,7 @@ class Softmax(Mechanism):
     def call(self, q: Tensor, k: Tensor, v: Tensor, plan: Plan, weights: bool = False) -> Call:
         """The call that ``forward`` makes, for those who want to look at it or ``explain`` it."""
         dropout = self.dropout if self.training else 0.0
-        return Call(
-            q, k, v, plan, self.score, self.bias, self.scale, self.temperature, self.cut, dropout, weights
-        )
+        return Call(q, k, v, plan, self.score, self.bias, self.scale, self.temperature, self.cut, dropout, weights)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, plan: Plan) -> Out:
         return run(self.call(q, k, v, plan), self.backend)
@@ -93,9 +91,7 @@ def attend(
     """
     missing = 4 - q.ndim
     if missing < 0 or {k.ndim, v.ndim} != {q.ndim}:
-        raise ValueError(
-            f"q, k and v have the same number of axes, 2 to 4: {q.ndim}, {k.ndim} and {v.ndim} were given"
-        )
+        raise ValueError(f"q, k and v have the same number of axes, 2 to 4: {q.ndim}, {k.ndim} and {v.ndim} were given")
     q, k, v = (x[(None,) * missing] for x in (q, k, v))
     mechanism = Softmax() if mechanism is None else mechanism
     same = queries is None and keys is None and q.shape[2] == k.shape[2]

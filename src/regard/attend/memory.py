@@ -15,9 +15,7 @@ from torch import Tensor
 from regard.attend.mask import Mask
 from regard.attend.slots import EMPTY, Slots
 
-SLACK = (
-    16  # how many tokens one later step may bring to a rolling buffer without overwriting what it still sees
-)
+SLACK = 16  # how many tokens one later step may bring to a rolling buffer without overwriting what it still sees
 
 
 class Landing(NamedTuple):

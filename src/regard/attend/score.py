@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 
 class Score(nn.Module):
-    """Base: ``forward(q [B,H,Q,Dq], k [B,H,K,Dk]) -> [B,H,Q,K]``. ``width_scaled``: divided by √D unless told otherwise."""
+    """Base: ``forward(q [B,H,Q,Dq], k [B,H,K,Dk]) -> [B,H,Q,K]``. ``width_scaled``: divided by √D by default."""
 
     width_scaled = False
 

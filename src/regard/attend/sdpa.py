@@ -3,8 +3,8 @@
 How a plan is told to the kernel:
 
 * nothing to hide                          no mask
-* causal over the same tokens              ``is_causal`` (aligned to the upper left, hence right only for Q = K, own tokens)
-* causal, padded on the right              ``is_causal``: no real token sees padding, which comes after it; padded rows are zeroed
+* causal over the same tokens              ``is_causal`` (aligned to the upper left: right only for own keys)
+* causal, padded on the right              ``is_causal``: padding comes after every real token; its own rows are zeroed
 * everybody, keys padded                   a key mask [B,1,1,K]
 * packed documents, lengths on the host    one call per document
 * anything else                            a dense mask, only while it is small (``DENSE_LIMIT``) or the queries are few
@@ -107,9 +107,8 @@ class Sdpa:
         for b, lengths in enumerate(documents):
             rest = q.shape[2] - sum(lengths)
             cuts = [x[b : b + 1].split([*lengths, rest], dim=2) for x in (q, k, v)]
-            parts = [
-                fused(call, *parts, None, causal) for parts in zip(*cuts, strict=True) if parts[0].shape[2]
-            ]
+            pieces = zip(*cuts, strict=True)
+            parts = [fused(call, one, two, three, None, causal) for one, two, three in pieces if one.shape[2]]
             if rest:  # empty slots see nothing
                 parts[-1] = torch.zeros_like(parts[-1])
             rows.append(torch.cat(parts, dim=2))

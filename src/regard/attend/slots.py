@@ -7,7 +7,7 @@ Three different things are never mixed:
 * ``phase``    what rotary and biases see; it restarts per document and may have several axes
 
 Every kind answers one question, ``at(row, index)``, with arithmetic or a lookup. The same method therefore serves a
-dense mask (broadcast indices), a tile of one (a range of indices) and a FlexAttention kernel (scalar indices). The kinds
+dense mask (broadcast indices), a tile of one (a range of indices) and a FlexAttention kernel (scalar indices).
 ``Range``, ``Padded`` and ``Packed`` keep structure visible: fast paths look at the kind, never at the data.
 """
 
@@ -187,5 +187,5 @@ def make_pairs(
 
 
 def valid(pairs: Pairs) -> Tensor:
-    """Both slots hold something, of the same document. ANDed after the mask, so that ``~`` cannot revive an empty slot."""
+    """Both slots hold something, of one document. ANDed after the mask, so that ``~`` cannot revive an empty slot."""
     return (pairs.q.segment == pairs.k.segment) & (pairs.q.segment > EMPTY)

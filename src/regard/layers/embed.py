@@ -17,8 +17,6 @@ class NGrams(nn.Module):
         self.vocabulary, self.longest = vocabulary, longest
         sizes = [min((vocabulary + 1) ** n, buckets) for n in range(2, longest + 1)]
         self.tables = nn.ModuleList(nn.Embedding(size, width) for size in sizes)
-        for table in self.tables:
-            nn.init.zeros_(table.weight)  # start as the plain model
 
     def forward(self, tokens: Tensor, phase: Tensor) -> Tensor:
         """``tokens`` [B, longest-1 + N], the N to embed after their predecessors; ``phase`` [B|1, N] of those N.
@@ -31,10 +29,9 @@ class NGrams(nn.Module):
         index = tokens[:, before:]
         total = torch.zeros((), device=tokens.device)
         for n, table in enumerate(self.tables, start=2):
+            assert isinstance(table, nn.Embedding)
             back = n - 1
-            previous = tokens[:, before - back : before - back + count].masked_fill(
-                phase < back, self.vocabulary
-            )
+            previous = tokens[:, before - back : before - back + count].masked_fill(phase < back, self.vocabulary)
             index = index * (self.vocabulary + 1) + previous
             total = total + table(self._bucket(index, n, table.num_embeddings))
         return total

@@ -14,9 +14,7 @@ from regard.config import Choice, knob
 class FeedForward(nn.Module):
     """down(activation(up(x))) (Vaswani et al. 2017, eq. 2)."""
 
-    def __init__(
-        self, width: int, hidden: int, activation: Callable[[Tensor], Tensor], *, bias: bool = False
-    ):
+    def __init__(self, width: int, hidden: int, activation: Callable[[Tensor], Tensor], *, bias: bool = False):
         super().__init__()
         self.up = nn.Linear(width, hidden, bias=bias)
         self.down = nn.Linear(hidden, width, bias=bias)
@@ -29,9 +27,7 @@ class FeedForward(nn.Module):
 class GatedFeedForward(nn.Module):
     """down(activation(gate(x)) ⊙ up(x)), gate and up as one product (Shazeer 2020, eq. 6)."""
 
-    def __init__(
-        self, width: int, hidden: int, activation: Callable[[Tensor], Tensor], *, bias: bool = False
-    ):
+    def __init__(self, width: int, hidden: int, activation: Callable[[Tensor], Tensor], *, bias: bool = False):
         super().__init__()
         self.gate_up = nn.Linear(width, 2 * hidden, bias=bias)
         self.down = nn.Linear(hidden, width, bias=bias)

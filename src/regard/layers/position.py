@@ -30,7 +30,7 @@ class Still(NamedTuple):
 
 
 class Rotation(NamedTuple):
-    """Each pair (x_i, x_{i+D/2}) turns by its own angle (Su et al. 2021, eq. 34; halves rather than neighbours paired)."""
+    """Each pair (x_i, x_{i+D/2}) turns by its own angle (Su et al. 2021, eq. 34; halves, not neighbours, paired)."""
 
     cos: Tensor  # [B|1, 1, N, D/2]
     sin: Tensor
@@ -112,9 +112,7 @@ class Rotary(Position):
     def __init__(self, head_width: int, *, base: float = 10_000.0):
         super().__init__()
         if head_width % 2:
-            raise UserError(
-                f"rotary positions turn pairs: a head width of {head_width} is odd; change width or heads"
-            )
+            raise UserError(f"rotary positions turn pairs: a head width of {head_width} is odd; change width or heads")
         self.head_width, self.base = head_width, base
 
     def turn(self, phase: Tensor) -> Turn:

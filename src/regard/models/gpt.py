@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,7 @@ from regard.attend.memory import SLACK
 from regard.config import knob
 from regard.errors import UserError
 from regard.layers import (
+    Block,
     BlockConfig,
     FeedForwardConfig,
     NGrams,
@@ -62,9 +63,7 @@ class GPTConfig(ModelConfig, kind="gpt"):
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
         if self.width % self.heads:
             near = max(h for h in range(1, self.heads + 1) if self.width % h == 0)
-            raise ValueError(
-                f"width {self.width} is not divisible by {self.heads} heads; heads = {near} would do"
-            )
+            raise ValueError(f"width {self.width} is not divisible by {self.heads} heads; heads = {near} would do")
         if self.kv_heads is not None and (self.kv_heads < 1 or self.heads % self.kv_heads):
             raise ValueError(f"{self.heads} heads cannot share {self.kv_heads} key/value heads evenly")
         if not 0 <= self.dropout < 1:
@@ -112,9 +111,7 @@ class GPT(nn.Module):
         self.position = config.position.build(width=width, head_width=head_width, context=config.context)
         token_width = self.position.token_width(width)
         if config.tied and token_width != width:
-            raise UserError(
-                "concatenated positions leave the embedding narrower than the head; set tied = false"
-            )
+            raise UserError("concatenated positions leave the embedding narrower than the head; set tied = false")
         self.embed = nn.Embedding(config.vocabulary, token_width)
         self.ngrams = NGrams(config.vocabulary, config.ngrams, config.buckets, token_width)
         self.drop = nn.Dropout(config.dropout) if config.dropout else nn.Identity()
@@ -131,19 +128,15 @@ class GPT(nn.Module):
     def _block(self) -> nn.Module:
         c = self.config
         mechanism = Softmax(dropout=c.dropout, backend=c.backend)
-        attention = SelfAttention(
-            c.width, c.heads, c.kv_heads or c.heads, mechanism, bias=c.bias, qk_norm=c.qk_norm
-        )
+        attention = SelfAttention(c.width, c.heads, c.kv_heads or c.heads, mechanism, bias=c.bias, qk_norm=c.qk_norm)
         feedforward = c.feedforward.build(c.width, bias=c.bias)
-        return c.block.build(
-            attention, feedforward, c.norm.build(c.width), c.norm.build(c.width), dropout=c.dropout
-        )
+        return c.block.build(attention, feedforward, c.norm.build(c.width), c.norm.build(c.width), dropout=c.dropout)
 
     def reset(self) -> None:
         """GPT-2's initial weights: normal with deviation 0.02, residual outputs shrunk with depth or zero."""
         for name, parameter in self.named_parameters():
             if name.startswith("ngrams."):
-                nn.init.zeros_(parameter)
+                nn.init.zeros_(parameter)  # start as the plain model
             elif name.endswith(("attention.out.weight", "feedforward.down.weight")):
                 deviation = 0.0 if self.config.zero_init else 0.02 / (2 * self.config.layers) ** 0.5
                 nn.init.normal_(parameter, std=deviation)
@@ -184,9 +177,7 @@ class GPT(nn.Module):
         device = self.embed.weight.device
         memories = tuple(Memory.start(batch, capacity, mask, device) for mask in self.masks)
         sizes = [memories[i].size for i in self.mask_of_layer]
-        layers = tuple(
-            block.attention.start(batch, size) for block, size in zip(self.blocks, sizes, strict=True)
-        )
+        layers = tuple(block.attention.start(batch, size) for block, size in zip(self._blocks(), sizes, strict=True))
         position = torch.zeros(batch, dtype=torch.long, device=device)
         recent = position.new_zeros(batch, self.ngrams.longest - 1)
         return State(position, recent, memories, layers, capacity, 0, fixed)
@@ -197,7 +188,7 @@ class GPT(nn.Module):
 
         ``lengths`` [B] says how many of the T are real in each row; the others are ignored and leave no trace.
         """
-        batch, count = tokens.shape
+        count = tokens.shape[1]
         if state.used + count > state.capacity:
             raise UserError(
                 f"the state holds {state.capacity} tokens, {state.used} are there and {count} more were given; "
@@ -247,13 +238,14 @@ class GPT(nn.Module):
             x = x + self.ngrams(earlier, phase)
         return self.drop(self.position.embed(x, phase))
 
+    def _blocks(self) -> list[Block]:
+        return cast(list[Block], list(self.blocks))
+
     def _mechanism(self, mask: int) -> Softmax:
         """The mechanism of the first layer that uses a mask: its kind of work decides the plan."""
-        return self.blocks[self.mask_of_layer.index(mask)].attention.mechanism
+        return self._blocks()[self.mask_of_layer.index(mask)].attention.mechanism
 
     def _check_length(self, length: int) -> None:
         limit = self.position.limit
         if limit is not None and length > limit:
-            raise UserError(
-                f"{length} tokens were given, but the learned positions end at {limit}; use fewer tokens"
-            )
+            raise UserError(f"{length} tokens were given, but the learned positions end at {limit}; use fewer tokens")

@@ -29,9 +29,7 @@ GPT2 = GPTConfig(
 
 
 def _gpt3(layers: int, width: int, heads: int) -> GPTConfig:
-    return replace(
-        GPT2, context=2048, layers=layers, width=width, heads=heads
-    )  # Brown et al. 2020, table 2.1
+    return replace(GPT2, context=2048, layers=layers, width=width, heads=heads)  # Brown et al. 2020, table 2.1
 
 
 PRESETS: dict[str, GPTConfig] = {

@@ -1,0 +1,52 @@
+# Two commands matter to a newcomer: `make demo` and `make test`. Every target installs what it needs.
+VENV    := .venv
+PYTHON  ?= python3
+BIN     := $(VENV)/bin
+STAMP   := $(VENV)/.installed
+THREADS := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
+RUNS    ?= runs
+WORKERS ?= 2
+
+.PHONY: install demo test test-all check format bench bench-install clean
+
+install: $(STAMP)
+
+# The versions in constraints.txt are the ones tested; torch comes first, so that nothing pulls another build of it.
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+# Train the lab's character model of Shakespeare for a minute and a half, then let it write.
+demo: install
+	rm -rf $(RUNS)/demo
+	$(BIN)/regard train shakespeare --name demo --runs $(RUNS) --train.seconds 90
+	$(BIN)/regard generate $(RUNS)/demo --prompt "ROMEO:" --tokens 400 --seed 1
+
+test: install
+	$(THREADS) $(BIN)/pytest -n $(WORKERS) -q -m "not slow and not gpu and not browser"
+
+test-all: install
+	$(THREADS) HYPOTHESIS_PROFILE=full $(BIN)/pytest -n $(WORKERS) -q
+
+check: install
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+format: install
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+# Peers are installed only for this.
+bench-install: install
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -r bench/requirements.txt
+
+bench: bench-install
+	OMP_NUM_THREADS=2 $(BIN)/python -m bench.training --device cpu --settings small,large --rounds 15
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,66 @@
+"""Open tagged unions: a choice between parts, where adding a part is adding one class."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, ClassVar
+
+
+class Choice:
+    """The base of all tagged unions.
+
+    A direct subclass is one union, abstract; each class below it that names a `kind` is one of its members:
+
+        class PositionConfig(Choice):
+            "How a model knows where a token stands."
+
+        @dataclass(frozen=True)
+        class RotaryConfig(PositionConfig, kind="rotary"):
+            base: float = 10_000.0
+
+    A field annotated `position: PositionConfig` then takes `"rotary"` or `{kind = "rotary", base = 5e5}`.
+    """
+
+    kind: ClassVar[str]
+    _kinds: ClassVar[dict[str, type[Choice]]]
+
+    def __init_subclass__(cls, kind: str | None = None, **rest: Any) -> None:
+        super().__init_subclass__(**rest)
+        # `@dataclass(slots=True)` makes its class a second time, without `kind=`: the first time left it here
+        kind = kind or cls.__dict__.get("kind")
+        if Choice in cls.__bases__:
+            if kind is not None:
+                raise TypeError(
+                    f"{cls.__name__} is a union and has no kind of its own: give the kinds to its subclasses"
+                )
+            cls._kinds = {}
+        elif kind is not None:
+            _register(cls, kind)
+        elif hasattr(cls, "kind"):
+            raise TypeError(
+                f'{cls.__name__} extends the kind "{cls.kind}", so it needs a kind of its own: add kind="..."'
+            )
+
+
+def _register(cls: type[Choice], kind: str) -> None:
+    if not isinstance(kind, str) or not re.fullmatch(r"[A-Za-z0-9][\w.+-]*", kind):
+        raise TypeError(f"the kind of {cls.__name__} is {kind!r}; use letters, digits, and - _ . + after the first")
+    for union in _unions(cls):
+        other = union._kinds.get(kind)
+        # The same name in the same module is the same class made again: slots=True, a reload, a notebook.
+        if other and (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
+            raise TypeError(
+                f'{union.__name__} has the kind "{kind}" already ({other.__module__}.{other.__qualname__}); '
+                f"give {cls.__name__} another"
+            )
+        union._kinds[kind] = cls
+    cls.kind = kind
+
+
+def _unions(cls: type[Choice]) -> list[type[Choice]]:
+    return [base for base in cls.__mro__ if Choice in base.__bases__]
+
+
+def kinds(cls: type[Choice]) -> dict[str, type[Choice]]:
+    """Every kind registered so far that a field annotated with `cls` takes, in order of registration."""
+    return {kind: member for union in _unions(cls) for kind, member in union._kinds.items() if issubclass(member, cls)}

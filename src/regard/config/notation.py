@@ -1,0 +1,45 @@
+"""Plain values as TOML writes them: the small hand-written writer, and reading one value back."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+_SHORT = {"\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r", '"': '\\"', "\\": "\\\\"}
+
+
+def quoted(text: str) -> str:
+    """A string on one line, in double quotes."""
+    return '"' + re.sub(r'[\x00-\x1f\x7f"\\]', lambda m: _SHORT.get(m[0]) or f"\\u{ord(m[0]):04x}", text) + '"'
+
+
+def key(name: str) -> str:
+    """A key, quoted only where TOML needs it: Python's names may go beyond ASCII, its bare keys may not."""
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else quoted(name)
+
+
+def value(plain: Any) -> str:
+    """One value on one line; a dict becomes an inline table."""
+    if isinstance(plain, bool):
+        return "true" if plain else "false"
+    if isinstance(plain, int):
+        return int.__repr__(plain)
+    if isinstance(plain, float):
+        return float.__repr__(plain)  # the shortest text that reads back as the same number
+    if isinstance(plain, str):
+        return quoted(plain)
+    if isinstance(plain, list | tuple):
+        return "[" + ", ".join(map(value, plain)) + "]"
+    if isinstance(plain, dict):
+        return "{" + ", ".join(f"{key(name)} = {value(inner)}" for name, inner in plain.items()) + "}"
+    raise TypeError(f"a {type(plain).__name__} has no place in a config: {plain!r}")
+
+
+def parse(text: str) -> Any:
+    """The value that `text` spells in TOML; ValueError if it spells none, or more than one."""
+    import tomllib  # only where TOML is read: importing regard.config stays cheap
+
+    document = tomllib.loads(f"value = {text}")
+    if set(document) != {"value"}:
+        raise ValueError("more than one value")
+    return document["value"]

@@ -1,0 +1,241 @@
+"""How tables are read: dataclasses, choices between them, and the annotations of their fields."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, Field, fields, is_dataclass
+from functools import cache, cached_property
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from regard.config import notation
+from regard.config.choice import Choice, kinds
+from regard.config.place import Place, Text, describe, listed, nearest
+from regard.config.plain import default_of, plain
+from regard.config.shape import Boolean, Float, Integer, Maybe, OneOf, Row, Shape, String
+from regard.errors import UserError
+
+_SCALARS = {int: Integer(), float: Float(), bool: Boolean(), str: String()}
+
+
+@cache
+def shape_of(annotation: Any) -> Shape:
+    """The shape of an annotation; TypeError if configs cannot hold it."""
+    if annotation in _SCALARS:
+        return _SCALARS[annotation]
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        return OneOf(arguments)
+    if origin in (Union, types.UnionType) and len(arguments) == 2 and type(None) in arguments:
+        return Maybe(shape_of(next(argument for argument in arguments if argument is not type(None))))
+    if origin is tuple and arguments:
+        repeats = arguments[-1] is Ellipsis
+        return Row(tuple(map(shape_of, arguments[:1] if repeats else arguments)), repeats)
+    if isinstance(annotation, type) and issubclass(annotation, Choice) and annotation is not Choice:
+        return Part(annotation)
+    if isinstance(annotation, type) and is_dataclass(annotation):
+        return Table(annotation)
+    raise TypeError(
+        f"configs cannot hold {annotation!r}: use int, float, bool, str, Literal, T | None, tuple[T, ...], "
+        "a frozen dataclass, or a subclass of Choice"
+    )
+
+
+class Table(Shape):
+    """A frozen dataclass: a table with exactly its fields as keys."""
+
+    name, expects, example = "table", "a table", {}
+
+    def __init__(self, cls: type, kind: str | None = None) -> None:
+        parameters = getattr(cls, "__dataclass_params__", None)
+        if parameters is None or not parameters.frozen:
+            raise TypeError(f"{cls.__name__} holds configuration, so make it a @dataclass(frozen=True)")
+        self.cls, self.kind = cls, kind
+
+    @cached_property
+    def fields(self) -> dict[str, tuple[Field[Any], Shape]]:
+        """Each field that can be given, with its shape."""
+        try:
+            hints = get_type_hints(self.cls)
+        except NameError as error:
+            raise TypeError(
+                f"{self.cls.__name__}: {error}; its module must import the types of its fields at run time"
+            ) from error
+        found = {field.name: (field, shape_of(hints[field.name])) for field in fields(self.cls) if field.init}
+        if self.kind is not None and "kind" in found:
+            raise TypeError(f"{self.cls.__name__}: `kind` names the choice itself; rename that field")
+        return found
+
+    def read(self, given: Any, base: Any, place: Place) -> Any:
+        if base is not None and type(base) is not self.cls:
+            raise TypeError(f"{place} is declared as {self.cls.__name__} but holds a {type(base).__name__}")
+        given, base = opened(given, base, place)
+        if not isinstance(given, Mapping) or "" in given:
+            raise self.wrong(given[""] if isinstance(given, Mapping) else given, place)
+        for name in given:
+            if name not in self.fields:
+                raise self._unknown(str(name), base, place)
+        values = {}
+        for name, (field, shape) in self.fields.items():
+            if name in given:
+                here = place.child(name, _example(field))
+                values[name] = shape.read(given[name], getattr(base, name, None), here)
+            elif base is not None:
+                values[name] = getattr(base, name)
+            elif default_of(field) is MISSING:
+                raise self._missing(name, shape, place)
+        try:
+            return self.cls(**values)
+        except ValueError as error:
+            raise invalid(error, place) from error
+
+    def wrong(self, given: Any, place: Place) -> UserError:
+        if not self.fields:
+            how = f"a table without keys; write {place.assign({})}"
+        else:
+            name, (field, shape) = next(iter(self.fields.items()))
+            right = shape.example if _example(field) is None else _example(field)
+            how = f"a table of {listed(self.fields)}; write "
+            how += place.child(name).assign(right) if place.flags else place.assign({name: right})
+        return place.error(f"{place} is {describe(given)}, but must be {how}")
+
+    def _unknown(self, name: str, base: Any, place: Place) -> UserError:
+        unknown = f"unknown key {place.child(name)}"
+        deeper = {path[-1]: path for path in reversed([*below(self, base)])}  # of two, the first wins
+        if meant := nearest(name, self.fields) or nearest(name, deeper):
+            path = (meant,) if meant in self.fields else deeper[meant]
+            return place.error(f"{unknown}; did you mean {place._replace(path=(*place.path, *path))}?")
+        title = str(place) if self.kind is None else f'{place} of kind "{self.kind}"'
+        known = f"has the keys {listed(self.fields)}" if self.fields else "has no keys, so leave it out"
+        return place.error(f"{unknown}; {title} {known}")
+
+    def _missing(self, name: str, shape: Shape, place: Place) -> UserError:
+        here = place.child(name)
+        how = here.assign(shape.example)
+        if isinstance(shape, Table | Part) and not place.flags:
+            how = f"`[{'.'.join(map(notation.key, here.path))}]`"
+            how += f" with `kind = {notation.value(shape.example)}`" if isinstance(shape, Part) else ""
+        return place.error(f"missing key {here}, {shape.expects} without a default; add {how}")
+
+
+class Part(Shape):
+    """A choice: a table with a `kind`, or the kind alone where its defaults will do."""
+
+    name = "choice"
+
+    def __init__(self, cls: type[Choice]) -> None:
+        self.cls = cls
+
+    @property
+    def kinds(self) -> dict[str, type[Choice]]:
+        """The members known now: a union is open, so this is looked up each time."""
+        known = kinds(self.cls)
+        if not known:
+            raise TypeError(f"{self.cls.__name__} has no kinds yet: import the module that defines them first")
+        return known
+
+    @property
+    def expects(self) -> str:  # type: ignore[override]
+        return ("one of the kinds " if len(self.kinds) > 1 else "the kind ") + listed(self.kinds, '"')
+
+    @property
+    def example(self) -> str:  # type: ignore[override]
+        return next(iter(self.kinds))
+
+    def read(self, given: Any, base: Any, place: Place) -> Any:
+        given, base = opened(given, base, place)
+        if isinstance(given, str) and given in self.kinds:
+            given = {"kind": given}
+        if not isinstance(given, Mapping):
+            raise self.wrong(given, place)
+        member = self._member(given, base, place)
+        table = table_of(member)
+        keys = {name: value for name, value in given.items() if name not in ("", "kind")}
+        for name in keys:
+            if name not in table.fields and (owner := self._owner(name)):
+                raise place.error(
+                    f'unknown key {place.child(name)}: {place} is of kind "{member.kind}", and `{name}` '
+                    f'belongs to kind "{owner}"; write {self._choose(owner, place)} too, or leave the key out'
+                )
+        # Another kind starts from its own defaults; the same kind keeps what it had.
+        return table.read(keys, base if type(base) is member else None, place)
+
+    def mend(self, given: Any) -> str | None:
+        return nearest(given, self.kinds) if isinstance(given, str) else None
+
+    def wrong(self, given: Any, place: Place) -> UserError:
+        usual = place.example.get("kind") if isinstance(place.example, dict) else None
+        return super().wrong(given, place._replace(example=usual))
+
+    def takes_none(self) -> bool:
+        return "none" in self.kinds
+
+    def _member(self, given: Mapping[str, Any], base: Any, place: Place) -> type[Choice]:
+        named = [given[name] for name in ("", "kind") if name in given]
+        if len(named) == 2 and named[0] != named[1]:
+            raise place.error(f"{place} is given two kinds, {listed(named)}; leave out one of the two")
+        if named:
+            return self._known(named[0], place)
+        if base is not None:
+            return type(base)
+        if self.cls.__dict__.get("kind"):
+            return self.cls  # the annotation names one member, which needs no telling
+        raise place.error(f"{place} needs a kind, {self.expects}; write {self._choose(self.example, place)}")
+
+    def _known(self, kind: Any, place: Place) -> type[Choice]:
+        if not isinstance(kind, str):
+            raise self.wrong(kind, place if place.flags else place.child("kind"))
+        if kind not in self.kinds:
+            right = self._choose(self.mend(kind) or self.example, place)
+            given = notation.quoted(kind)
+            raise place.error(f"{place} is of kind {given}, but must be {self.expects}; write {right}")
+        return self.kinds[kind]
+
+    def _owner(self, name: str) -> str | None:
+        return next((kind for kind, member in self.kinds.items() if name in table_of(member).fields), None)
+
+    def _choose(self, kind: str, place: Place) -> str:
+        return place.assign(kind) if place.flags and place.path else place.child("kind").assign(kind)
+
+
+@cache
+def table_of(member: type[Choice]) -> Table:
+    """The table of one kind."""
+    return Table(member, member.kind)
+
+
+def opened(given: Any, base: Any, place: Place) -> tuple[Any, Any]:
+    """`given` and `base`; a whole table in TOML from the command line is parsed, and replaces the base."""
+    text = given.get("") if isinstance(given, Mapping) else given
+    if not isinstance(text, Text) or not text.startswith("{"):
+        return given, base
+    if isinstance(given, Mapping) and (others := [name for name in given if name]):
+        raise place.error(f"{place} is given whole, so write `{others[0]}` inside it, not as a key of its own")
+    try:
+        return notation.parse(text), None
+    except ValueError as error:
+        raise place.error(f"{place} is {describe(text)}, which is not a TOML table: {error}") from None
+
+
+def invalid(error: ValueError, place: Place) -> UserError:
+    """A config's own objection to its values, with the place it is about."""
+    return place.error(f"{place}: {error}" if place.path else str(error))
+
+
+def below(table: Table, base: Any, seen: tuple[type, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The paths of all keys below a table: whoever wrote `--steps` probably meant `--train.steps`."""
+    for name, (field, shape) in table.fields.items():
+        yield (name,)
+        now = default_of(field) if base is None else getattr(base, name)
+        inner = shape.inner if isinstance(shape, Maybe) else shape
+        if isinstance(inner, Part) and isinstance(now, Choice):
+            inner = table_of(type(now))
+        if isinstance(inner, Table) and inner.cls not in seen:
+            for path in below(inner, now if isinstance(now, inner.cls) else None, (*seen, table.cls)):
+                yield (name, *path)
+
+
+def _example(field: Field[Any]) -> Any:
+    """A field's default as a plain value; None where that would be no example."""
+    default = default_of(field)
+    return None if default is MISSING or default is None else plain(default)

@@ -1,0 +1,20 @@
+"""What a step of training on text gets."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from regard.attend import AnySlots
+
+SKIP = -1  # a target that is not counted
+
+
+class TextBatch(NamedTuple):
+    """Windows of text and, for every place, the token that follows it."""
+
+    inputs: Tensor  # [B, N] int64
+    targets: Tensor  # [B, N] int64; -1 = do not count
+    slots: AnySlots | None = None  # None: every row is one document from its first place on

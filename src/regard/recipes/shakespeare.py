@@ -1,0 +1,26 @@
+"""The lab: a 4-layer character model of Shakespeare's plays."""
+
+from regard.data import TextConfig
+from regard.models import GPTConfig
+from regard.train import Experiment, MuonConfig, TrainConfig, TrapezoidConfig
+
+
+def recipe() -> Experiment:
+    """A 4-layer character model of Shakespeare's plays, for two CPU cores.
+
+    regard train shakespeare
+
+    Rotary positions, RMSNorm, normalised queries and keys, squared ReLU, bigram embeddings and a soft cap on the logits;
+    Muon for the matrices, AdamW for the rest. Any text will do: --data.path FILE.
+    """
+    return Experiment(
+        model=GPTConfig(context=128, layers=4, heads=4, width=128, cap=15.0, ngrams=2),
+        data=TextConfig(batch=16),
+        train=TrainConfig(
+            steps=4000,
+            optimizer=MuonConfig(),
+            schedule=TrapezoidConfig(warmup=0.01, decay=0.6),
+            evaluate_every=1000,
+            save_every=1000,
+        ),
+    )

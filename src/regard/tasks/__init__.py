@@ -1,0 +1,6 @@
+"""Tasks: what a batch is worth. A task turns a batch into named sums and counts, never into means."""
+
+from regard.tasks.base import Task, TaskConfig, Term
+from regard.tasks.language import Language, LanguageConfig
+
+__all__ = ["Language", "LanguageConfig", "Task", "TaskConfig", "Term"]

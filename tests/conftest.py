@@ -1,0 +1,72 @@
+"""How all tests run: one thread, two sizes of the laws, and a count of the cases that were really generated.
+
+``quick`` (the default) always draws the same cases, so that a red build is red again; ``HYPOTHESIS_PROFILE=full`` draws
+new ones, many times as many.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, is_hypothesis_test, settings
+from hypothesis.errors import StopTest, UnsatisfiedAssumption
+
+import regard
+
+torch.set_num_threads(1)
+
+ANY_SPEED = [HealthCheck.too_slow, HealthCheck.data_too_large]  # shared machines; drawing a model is slow by nature
+settings.register_profile(
+    "quick", max_examples=25, deadline=None, derandomize=True, database=None, suppress_health_check=ANY_SPEED
+)
+settings.register_profile(
+    "full", max_examples=200, deadline=None, print_blob=True, database=None, suppress_health_check=ANY_SPEED
+)
+PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "quick")
+settings.load_profile(PROFILE)
+
+COUNT = "generated cases"
+
+
+def pytest_report_header() -> str:
+    return f"regard from {os.path.dirname(regard.__file__)}; hypothesis profile {PROFILE}"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item):
+    """Counts the cases of a law that ran to their end, passing or failing: a rejected draw is no case."""
+    law: Any = getattr(item, "obj", None)
+    if not is_hypothesis_test(law):
+        return (yield)
+    ran, inner = [0], law.hypothesis.inner_test
+
+    @functools.wraps(inner)
+    def counted(*given: Any, **named: Any) -> Any:
+        try:
+            result = inner(*given, **named)
+        except (UnsatisfiedAssumption, StopTest):
+            raise
+        except BaseException:
+            ran[0] += 1
+            raise
+        ran[0] += 1
+        return result
+
+    law.hypothesis.inner_test = counted
+    try:
+        return (yield)
+    finally:
+        law.hypothesis.inner_test = inner
+        item.user_properties.append((COUNT, ran[0]))
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """The total over all laws; the numbers travel with the reports, so several worker processes add up too."""
+    reports = [r for group in terminalreporter.stats.values() for r in group if getattr(r, "when", "") == "call"]
+    counts = [value for report in reports for name, value in report.user_properties if name == COUNT]
+    if counts:
+        terminalreporter.write_line(f"{COUNT}: {sum(counts)} in {len(counts)} laws (profile {PROFILE})")

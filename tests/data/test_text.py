@@ -1,0 +1,301 @@
+"""Batches of text: a pure function of (seed, position, rank), no leakage, validation counted exactly once."""
+
+import dataclasses
+import itertools
+import os
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from regard.config import dump, load
+from regard.data import DataConfig, TextConfig, prepare
+from regard.data import tokens as tokens_module
+from regard.data.tokens import Tokens
+from regard.errors import UserError
+
+TEXT = "".join(chr(0x100 + i) for i in range(1000))  # every character once: a token is its own position
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("text")
+
+
+@pytest.fixture(scope="module")
+def config(folder):
+    path = folder / "numbered.txt"
+    path.write_text(TEXT, encoding="utf-8")
+    return TextConfig(path=str(path))
+
+
+@pytest.fixture(scope="module")
+def data(config, folder):
+    return prepare(config, context=16, cache=folder / "cache")
+
+
+def same(one, other):
+    return torch.equal(one.inputs, other.inputs) and torch.equal(one.targets, other.targets)
+
+
+positions, seeds = st.integers(0, 2**63), st.integers(-(2**40), 2**70)
+
+
+@given(
+    seed=seeds,
+    position=positions,
+    world=st.integers(1, 4),
+    size=st.integers(1, 5),
+    context=st.integers(1, 899),
+)
+def test_training_windows(config, folder, seed, position, world, size, context):
+    data = prepare(config, context, folder / "cache")
+    ranks = [data.batch(position, seed=seed, rank=rank, world=world, size=size) for rank in range(world)]
+    whole = data.batch(position, seed=seed, size=size * world)
+    assert same(whole, data.batch(position, seed=seed, size=size * world))
+    assert torch.equal(torch.cat([batch.inputs for batch in ranks]), whole.inputs)
+    assert torch.equal(torch.cat([batch.targets for batch in ranks]), whole.targets)
+    assert whole.inputs.dtype == whole.targets.dtype == torch.int64
+    assert whole.inputs.shape == whole.targets.shape == (size * world, context)
+    assert whole.slots is None
+    assert torch.equal(whole.targets, whole.inputs + 1)  # the token after the one at position p is the one at p + 1
+    assert whole.targets.max() < data.train_count == 900
+    assert whole.inputs.is_contiguous()
+    assert whole.targets.is_contiguous()
+
+
+@given(starts=st.lists(st.integers(0, 1100), max_size=5), length=st.integers(0, 1100))
+def test_a_large_file_is_read_as_a_small_one_is_mapped(data, folder, starts, length):
+    path = next(path for path in (folder / "cache" / "tokens").glob("*/tokens.npy") if len(Tokens(path)) == 1000)
+    before = tokens_module._MAPPED_LIMIT
+    try:
+        tokens_module._MAPPED_LIMIT = 0
+        large = Tokens(path)
+    finally:
+        tokens_module._MAPPED_LIMIT = before
+    expected = [[*range(start, 1000), *[0] * length][:length] for start in starts]
+    for tokens in (large, Tokens(path)):
+        windows = tokens.windows(np.array(starts, dtype=np.int64), length)
+        assert windows.dtype == np.int64
+        assert windows.shape == (len(starts), length)
+        assert windows.tolist() == expected
+
+
+@given(
+    length=st.integers(2, 1000),
+    validation=st.floats(0, 0.95),
+    context=st.integers(1, 40),
+    size=st.integers(1, 7),
+    world=st.integers(1, 3),
+)
+def test_every_held_out_target_is_counted_once(folder, config, length, validation, context, size, world):
+    config = dataclasses.replace(config, limit=length, validation=validation)
+    train = int(length * (1 - validation))
+    if train <= context or (validation > 0 and length - train < 2):
+        with pytest.raises(UserError):
+            prepare(config, context, folder / "cache")
+        return
+    data = prepare(config, context, folder / "cache")
+    batches = [list(data.validation_batches(size, rank=rank, world=world)) for rank in range(world)]
+    assert len({len(of_rank) for of_rank in batches}) == 1
+    counted = []
+    for batch in itertools.chain(*batches):
+        assert batch.inputs.shape == batch.targets.shape == (size, context)
+        assert batch.slots is None
+        keep = batch.targets >= 0
+        assert torch.equal(batch.targets[keep], batch.inputs[keep] + 1)
+        assert batch.inputs.min() >= 0
+        assert batch.inputs[keep].numel() == 0 or batch.inputs[keep].min() >= data.train_count
+        assert not (keep[:, 1:] & ~keep[:, :-1]).any()  # the filling comes last in a row
+        counted += batch.targets[keep].tolist()
+    assert sorted(counted) == list(range(data.train_count + 1, length))
+    assert len(counted) == data.validation_count
+
+
+def test_all_offsets_occur(data):
+    seen = {int(offset) for position in range(300) for offset in data.offsets(position, seed=3, count=64)}
+    assert seen == set(range(900 - 16))
+
+
+def test_batches_differ_by_seed_and_by_position(data):
+    first = data.batch(0, seed=0, size=8)
+    for other in (
+        data.batch(1, seed=0, size=8),
+        data.batch(0, seed=1, size=8),
+        data.batch(2**64 - 1, seed=0, size=8),
+    ):
+        assert not same(first, other)
+
+
+def test_batches_are_those_of_yesterday(data):
+    """Pinned: a change here makes every resumed run differ from the one it resumes."""
+    assert data.offsets(0, seed=1, count=4).tolist() == PINNED[0]
+    assert data.offsets(12345, seed=7, count=4).tolist() == PINNED[1]
+
+
+PINNED = [[202, 325, 757, 312], [525, 529, 521, 273]]
+
+
+def test_another_process_gives_the_same_batch(config, folder, data):
+    program = (
+        "import sys; from regard.data import TextConfig, prepare; from pathlib import Path;"
+        "data = prepare(TextConfig(path=sys.argv[1]), 16, Path(sys.argv[2]));"
+        "print(data.batch(41, seed=9, rank=1, world=2, size=3).inputs.tolist())"
+    )
+    for hash_seed in ("1", "2"):
+        done = subprocess.run(
+            [sys.executable, "-c", program, config.path, folder / "cache"],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout.strip() == str(data.batch(41, seed=9, rank=1, world=2, size=3).inputs.tolist())
+
+
+def test_the_tokens_are_kept_small_and_used_again(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("to be or not to be\n" * 20)
+    data = prepare(TextConfig(path=str(path)), 8, tmp_path / "cache")
+    (kept,) = (tmp_path / "cache" / "tokens").iterdir()
+    assert np.load(kept / "tokens.npy").dtype == np.uint8
+    assert data.tokenizer.decode(np.load(kept / "tokens.npy")) == path.read_text()
+    before = (kept / "tokens.npy").stat()
+    prepare(TextConfig(path=str(path)), 16, tmp_path / "cache")
+    assert (kept / "tokens.npy").stat() == before
+    assert list((tmp_path / "cache" / "partial").iterdir()) == []
+
+    path.write_text("to be or not to bE\n" * 20)  # another text, even as long as the first, is another entry
+    other = prepare(TextConfig(path=str(path)), 8, tmp_path / "cache")
+    assert other.sha256 != data.sha256
+    assert "E" in other.tokenizer.decode(range(other.vocabulary))
+    assert len(list((tmp_path / "cache" / "tokens").iterdir())) == 2
+
+
+@pytest.mark.parametrize("name", ["tokens.npy", "tokenizer.json"])
+@pytest.mark.parametrize("damage", [lambda file: file.unlink(), lambda file: os.truncate(file, 100),
+                                    lambda file: file.write_bytes(file.read_bytes() + b"more")])  # fmt: skip
+def test_damaged_tokens_are_made_anew(tmp_path, name, damage):
+    path = tmp_path / "text.txt"
+    path.write_text("to be or not to be\n" * 20)
+    config = TextConfig(path=str(path))
+    expected = prepare(config, 8, tmp_path / "cache").batch(0, seed=0, size=4)
+    (kept,) = (tmp_path / "cache" / "tokens").iterdir()
+    sound = {file.name: file.read_bytes() for file in kept.iterdir()}
+    damage(kept / name)
+    assert same(prepare(config, 8, tmp_path / "cache").batch(0, seed=0, size=4), expected)
+    assert {file.name: file.read_bytes() for file in kept.iterdir()} == sound
+    assert list((tmp_path / "cache" / "partial").iterdir()) == []
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_many_processes_at_once(tmp_path, damaged):
+    path, cache = tmp_path / "text.txt", tmp_path / "cache"
+    path.write_text("to be or not to be\n" * 20_000)
+    if damaged:
+        prepare(TextConfig(path=str(path)), 8, cache)
+        os.truncate(next(cache.glob("tokens/*/tokens.npy")), 1000)
+    program = (
+        "import sys; from regard.data import TextConfig, prepare; from pathlib import Path;"
+        "print(len(prepare(TextConfig(path=sys.argv[1]), 8, Path(sys.argv[2]))))"
+    )
+    command = [sys.executable, "-c", program, path, cache]
+    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    assert [process.communicate()[0].strip() for process in running] == ["380000"] * 4
+    assert len(list((cache / "tokens").iterdir())) == 1
+    assert list((cache / "partial").iterdir()) == []
+
+
+def test_the_limit_is_as_if_the_file_ended_there(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("abab€cdcd", encoding="utf-8")
+    data = prepare(TextConfig(path=str(path), limit=5, validation=0), 2, tmp_path)
+    assert len(data) == 5
+    assert data.tokenizer.decode(range(data.vocabulary)) == "ab€"
+    assert list(data.validation_batches(3)) == []
+
+
+def test_a_context_longer_than_the_data_gets_the_largest_that_fits(config, folder):
+    with pytest.raises(UserError, match=r"context of 900 is longer .* --model\.context 899"):
+        prepare(config, 900, folder / "cache")
+    assert prepare(config, 899, folder / "cache").batch(0, seed=0, size=1).inputs[0, 0] == 0
+
+
+@pytest.mark.parametrize("content", ["", "a", "ab", "abc"])
+def test_a_text_too_short_for_anything(tmp_path, content):
+    path = tmp_path / "text.txt"
+    path.write_text(content)
+    with pytest.raises(UserError, match=r"text\.txt"):
+        prepare(TextConfig(path=str(path)), 1, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("validation", 1.0), ("validation", -0.1), ("batch", 0), ("limit", 1), ("source", "play")],
+)
+def test_impossible_settings(key, value):
+    with pytest.raises(UserError, match=key):
+        load(DataConfig, {"kind": "text", key: value})
+
+
+def test_impossible_settings_of_a_config_made_in_python(config, folder):
+    with pytest.raises(ValueError, match="validation is 1"):
+        prepare(dataclasses.replace(config, validation=1.0), 8, folder / "cache")
+
+
+def test_the_config_is_a_choice(config):
+    assert load(DataConfig, {"kind": "text", "path": config.path, "tokenizer": "characters"}) == config
+    assert load(DataConfig, dump(config)) == config
+
+
+def test_reading_a_config_needs_no_torch():
+    program = "import sys, regard.data; print([m for m in ('torch', 'unearth', 'tokenizers') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_batch_is_quick(data, config, folder):
+    data = prepare(config, 64, folder / "cache")
+
+    def seconds(position):
+        begin = time.perf_counter()
+        data.batch(position, seed=1, size=12)
+        return time.perf_counter() - begin
+
+    assert min(seconds(position) for position in range(300)) < 0.2e-3
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the resident memory from /proc")
+def test_memory_does_not_grow_with_the_text(tmp_path):
+    path = tmp_path / "large.txt"
+    line = "To be, or not to be: that is the question — whether 'tis nobler\n" * 20_000
+    with open(path, "w", encoding="utf-8") as file:
+        while file.tell() < 800_000_000:
+            file.write(line)
+    program = """
+import sys
+from pathlib import Path
+import torch
+from regard.data import TextConfig, prepare
+def peak():
+    return int(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1]) >> 10
+before = peak()
+data = prepare(TextConfig(path=sys.argv[1]), 256, Path(sys.argv[2]))
+for position in range(2000):
+    data.batch(position, seed=1, size=12)
+for batch in data.validation_batches(64):
+    pass
+print(len(data) >> 20, peak() - before)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, path, tmp_path / "cache"], capture_output=True, text=True, check=True
+    )
+    text, grown = map(int, done.stdout.split())
+    assert text > 700
+    assert grown < 200  # MiB; mapped, the file alone would be more than three times that
