@@ -22,7 +22,10 @@ def model():
     return model
 
 
-def text(model, prompt, count, sampling=Sampling(temperature=0), seed=1):
+GREEDY = Sampling(temperature=0)
+
+
+def text(model, prompt, count, sampling=GREEDY, seed=1):
     return [row[0] for row in decode(model, [prompt], count, sampling, seed=seed, context=CONFIG.context)]
 
 
@@ -52,8 +55,7 @@ def test_a_long_prompt_is_read_from_its_end(model):
 
 @given(st.lists(st.lists(st.integers(0, 10), min_size=1, max_size=9), min_size=2, max_size=4))
 def test_many_prompts_at_once_equal_each_alone(model, prompts):
-    sampling = Sampling(temperature=0)
-    together = list(decode(model, prompts, 5, sampling, context=CONFIG.context))
+    together = list(decode(model, prompts, 5, GREEDY, context=CONFIG.context))
     for i, prompt in enumerate(prompts):
         assert [row[i] for row in together] == text(model, prompt, 5)
 

@@ -33,8 +33,8 @@ def decode(
 ) -> Iterator[list[int]]:
     """Yield ``count`` times the next token of every prompt, as they come.
 
-    No token is conditioned on more than ``context`` tokens, the length the model was trained on: when the state is full,
-    decoding goes on from a new one that holds the latest half.
+    No token is conditioned on more than ``context`` tokens, the length the model was trained on: when the state is
+    full, decoding goes on from a new one that holds the latest half.
     """
     if not prompts or any(len(prompt) == 0 for prompt in prompts):
         raise UserError("a prompt is empty; give at least one character")

@@ -10,8 +10,8 @@ def recipe() -> Experiment:
 
     regard train shakespeare
 
-    Rotary positions, RMSNorm, normalised queries and keys, squared ReLU, bigram embeddings and a soft cap on the logits;
-    Muon for the matrices, AdamW for the rest. Any text will do: --data.path FILE.
+    Rotary positions, RMSNorm, normalised queries and keys, squared ReLU, bigram embeddings and a soft cap on the
+    logits; Muon for the matrices, AdamW for the rest. Any text will do: --data.path FILE.
     """
     return Experiment(
         model=GPTConfig(context=128, layers=4, heads=4, width=128, cap=15.0, ngrams=2),

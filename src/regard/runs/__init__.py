@@ -1,0 +1,15 @@
+"""The run folder: the only code that reads or writes one.
+
+    runs/<name>/
+      config.toml  environment.json  metrics.jsonl  samples.jsonl
+      checkpoints/step-000500/ model.safetensors optimizer.safetensors state.json MANIFEST.json
+
+A run folder is data, never code: TOML, JSON, JSON Lines and safetensors, strictly parsed. No pickle is ever
+read. Nothing here imports torch until tensors are saved or loaded.
+"""
+
+from regard.runs.checkpoint import Checkpoint
+from regard.runs.environment import environment
+from regard.runs.folder import Run
+
+__all__ = ["Checkpoint", "Run", "environment"]

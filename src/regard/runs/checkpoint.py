@@ -1,0 +1,201 @@
+"""Checkpoints: written whole or not at all, and believed only when every byte is as it was written.
+
+A checkpoint is a folder. It is filled under a temporary name, each file synced, then the manifest with sizes
+and SHA-256, then the folder is renamed and its parent synced. Whenever the process dies, there is the old
+state or the new.
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from regard.runs.disk import UNFINISHED, parse_object, plain, sync, unfinished, write_synced, writing
+from regard.runs.tensors import read_tensors, write_tensors
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+MODEL, OPTIMIZER, STATE, MANIFEST = (
+    "model.safetensors",
+    "optimizer.safetensors",
+    "state.json",
+    "MANIFEST.json",
+)
+FILES = (MODEL, OPTIMIZER, STATE)
+SCHEMA = 1
+
+# A step saved twice gets ".1" for the moment in which both exist: there is never a time with neither.
+_NAME = re.compile(r"step-([0-9]{6,})(?:\.([0-9]+))?")
+
+
+class Damaged(Exception):
+    """A checkpoint that is not as it was written; the message says what is wrong."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint whose manifest was found to hold; tensors are read when asked for."""
+
+    step: int
+    path: Path
+    state: dict[str, Any]
+
+    def model(self) -> dict[str, "Tensor"]:
+        """The model's tensors, on the CPU."""
+        return read_tensors(self.path / MODEL)
+
+    def optimizer(self) -> dict[str, "Tensor"]:
+        """The optimizer's tensors, on the CPU."""
+        return read_tensors(self.path / OPTIMIZER)
+
+
+def folders(parent: Path) -> list[tuple[int, int, Path]]:
+    """(step, attempt, folder) of all checkpoints in `parent`, newest first, whole or not."""
+    found = []
+    if parent.is_dir():
+        for path in parent.iterdir():
+            if match := _NAME.fullmatch(path.name):
+                found.append((int(match[1]), int(match[2] or 0), path))
+    return sorted(found, reverse=True)
+
+
+def verify(path: Path, step: int) -> Checkpoint:
+    """Read every byte of a checkpoint against its manifest; `Damaged` says what does not hold."""
+    contents = _check_sizes(path, step)
+    for name, entry in contents.items():
+        try:
+            with open(path / name, "rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            raise Damaged(f"{name} cannot be read ({error.strerror})") from error
+        if digest != entry["sha256"]:
+            raise Damaged(f"{name} does not have the SHA-256 in its manifest")
+    try:
+        return Checkpoint(step, path, parse_object((path / STATE).read_bytes()))
+    except (OSError, ValueError) as error:
+        raise Damaged(f"{STATE} cannot be read ({error})") from error
+
+
+def write(
+    parent: Path,
+    step: int,
+    model: Mapping[str, "Tensor"],
+    optimizer: Mapping[str, "Tensor"],
+    state: Mapping[str, Any],
+) -> Path:
+    """Add the checkpoint of `step` to `parent`, atomically; one of the same step is replaced."""
+    if step < 0:
+        raise ValueError(f"a checkpoint's step is >= 0, got {step}")
+    text = json.dumps(plain(dict(state), _refuse_nonfinite, "state"), indent=1, allow_nan=False)
+    parent.mkdir(exist_ok=True)
+    name = f"step-{step:06d}"
+    temporary = parent / unfinished(name)
+    temporary.mkdir()
+    try:
+        write_tensors(temporary / MODEL, model)
+        write_tensors(temporary / OPTIMIZER, optimizer)
+        write_synced(temporary / STATE, text.encode())
+        contents = {}
+        for file in FILES:
+            sync(temporary / file)
+            with open(temporary / file, "rb") as opened:
+                digest = hashlib.file_digest(opened, "sha256").hexdigest()
+            contents[file] = {"size": (temporary / file).stat().st_size, "sha256": digest}
+        manifest = {"schema": SCHEMA, "step": step, "files": contents}
+        write_synced(temporary / MANIFEST, json.dumps(manifest, indent=1).encode())
+        sync(temporary)
+        earlier = [(attempt, path) for found, attempt, path in folders(parent) if found == step]
+        final = parent / name
+        if earlier:
+            final = parent / f"{name}.{1 + max(attempt for attempt, _ in earlier)}"
+        os.rename(temporary, final)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    sync(parent)
+    for _, path in earlier:
+        remove(path)
+    if earlier:
+        final = final.rename(parent / name)
+        sync(parent)
+    return final
+
+
+def prune(parent: Path, step: int, keep: int, pinned: Collection[int]) -> None:
+    """Of the checkpoints up to `step`, leave the `keep` newest and the pinned ones.
+
+    One that is plainly damaged does not count among those kept. Those past `step` are not touched.
+    """
+    if keep < 1:
+        raise ValueError(f"at least one checkpoint must be kept, got keep={keep}")
+    left = 0
+    for found, _, path in folders(parent):
+        if found > step:
+            continue
+        try:
+            _check_sizes(path, found)
+        except Damaged:
+            whole = False
+        else:
+            whole = True
+        if whole and left < keep:
+            left += 1
+        elif found not in pinned:
+            remove(path)
+
+
+def remove(path: Path) -> None:
+    """Remove a checkpoint: first its name, so that a half removed one is never taken for a damaged one."""
+    doomed = path.with_name(unfinished(path.name))
+    os.rename(path, doomed)
+    shutil.rmtree(doomed, ignore_errors=True)
+
+
+def sweep(folder: Path) -> None:
+    """Remove what a killed process left unfinished in `folder`; only for whoever holds the run's lock."""
+    if not folder.is_dir():
+        return
+    with writing(str(folder)):
+        for path in folder.iterdir():
+            if path.name.startswith(UNFINISHED):
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path, ignore_errors=True)
+                else:
+                    path.unlink(missing_ok=True)
+
+
+def _check_sizes(path: Path, step: int) -> dict[str, dict[str, Any]]:
+    """The manifest's entries for the three files, after all that can be checked without reading those."""
+    try:
+        manifest = parse_object((path / MANIFEST).read_bytes())
+    except FileNotFoundError:
+        raise Damaged(f"{MANIFEST} is missing") from None
+    except (OSError, ValueError) as error:
+        raise Damaged(f"{MANIFEST} cannot be read ({error})") from error
+    if manifest.get("schema") != SCHEMA:
+        raise Damaged(f"{MANIFEST} has schema {manifest.get('schema')!r}, this version reads {SCHEMA}")
+    if manifest.get("step") != step:
+        raise Damaged(f"{MANIFEST} is of step {manifest.get('step')!r}")
+    contents = manifest.get("files")
+    if not isinstance(contents, dict) or sorted(contents) != sorted(FILES):
+        raise Damaged(f"{MANIFEST} does not list exactly {', '.join(FILES)}")
+    for name, entry in contents.items():
+        if not isinstance(entry, dict) or sorted(entry) != ["sha256", "size"]:
+            raise Damaged(f"{MANIFEST} does not give size and SHA-256 of {name}")
+        try:
+            size = (path / name).stat().st_size
+        except OSError as error:
+            raise Damaged(f"{name} is missing ({error.strerror})") from error
+        if size != entry["size"]:
+            raise Damaged(f"{name} has {size} bytes, its manifest says {entry['size']}")
+    return contents
+
+
+def _refuse_nonfinite(value: float) -> Any:
+    raise ValueError(f"the state of a checkpoint holds {value}, which JSON cannot; leave the key out or use None")

@@ -1,0 +1,124 @@
+"""Durable writes and strict JSON: what every file of a run folder stands on."""
+
+import errno
+import json
+import math
+import os
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from regard.errors import UserError
+
+#: Everything not yet finished carries this prefix, so that what a killed process left can be told.
+UNFINISHED = ".tmp-"
+
+_REMEDIES = {
+    errno.ENOSPC: "the disk is full; free some space",
+    errno.EDQUOT: "the disk quota is used up; free some space",
+    errno.EFBIG: "the file would be larger than this system allows (see `ulimit -f`)",
+    errno.EACCES: "permission is denied; choose another folder or change its permissions",
+    errno.EPERM: "permission is denied; choose another folder or change its permissions",
+    errno.EROFS: "the file system is read-only; choose another folder",
+    errno.ENOTDIR: "a part of this path is a file, not a folder; choose another folder",
+}
+
+
+@contextmanager
+def writing(what: str) -> Iterator[None]:
+    """Turn the disk's refusals that a person can mend into a `UserError` about `what`."""
+    try:
+        yield
+    except OSError as error:
+        remedy = _REMEDIES.get(error.errno or 0)
+        if remedy is None:
+            raise
+        raise UserError(f"cannot write {what}: {remedy}, then try again") from error
+
+
+def unfinished(name: str) -> str:
+    """A fresh name, in the same folder, for `name` while it is being written."""
+    return f"{UNFINISHED}{name}-{secrets.token_hex(4)}"
+
+
+def sync(path: Path) -> None:
+    """Wait until a file, or the list of names in a folder, is on the disk and not only in memory."""
+    if path.is_dir() and os.name == "nt":
+        return  # Windows cannot open a folder to sync it
+    # Windows syncs only what is open for writing.
+    descriptor = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        # Some network file systems know no sync of a folder; a file must be synced or we fail.
+        if not (path.is_dir() and error.errno == errno.EINVAL):
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def write_synced(path: Path, data: bytes) -> None:
+    """Write a new file and wait until it is on the disk."""
+    with open(path, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Write a file so that, whenever the process dies, it holds the old bytes or the new ones."""
+    temporary = path.with_name(unfinished(path.name))
+    try:
+        write_synced(temporary, data)
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync(path.parent)
+
+
+def plain(value: Any, nonfinite: Callable[[float], Any], at: str = "record") -> Any:
+    """`value` as JSON can hold it, or a `TypeError` that names the key.
+
+    Tuples become lists, 0-d arrays and tensors numbers; `nonfinite` says what becomes of NaN and infinity.
+    """
+    if value is None or isinstance(value, (bool, str)):
+        return value
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else nonfinite(float(value))
+    if isinstance(value, dict):
+        for key in value:
+            if not isinstance(key, str):
+                raise TypeError(f"{at} has the key {key!r}; JSON keys are strings")
+        return {str(key): plain(item, nonfinite, f"{at}.{key}") for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item, nonfinite, f"{at}[{index}]") for index, item in enumerate(value)]
+    if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
+        return plain(value.item(), nonfinite, at)
+    raise TypeError(f"{at} is a {type(value).__name__}, which JSON cannot hold; give numbers, text, lists or dicts")
+
+
+def parse_object(text: bytes) -> dict[str, Any]:
+    """A JSON object, strictly: UTF-8, no NaN, no key twice. Anything else is a `ValueError`."""
+    try:
+        value = json.loads(text.decode("utf-8"), parse_constant=_refuse_constant, object_pairs_hook=_once)
+    except RecursionError:
+        raise ValueError("JSON nested too deeply") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"expected a JSON object, found {type(value).__name__}")
+    return value
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key is given twice")
+    return found

@@ -1,0 +1,238 @@
+"""`Run`: one folder on disk, from its creation to its last checkpoint."""
+
+import errno
+import json
+import os
+import re
+import shutil
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from regard.errors import UserError
+from regard.runs import checkpoint
+from regard.runs.checkpoint import Checkpoint, Damaged
+from regard.runs.disk import parse_object, plain, replace_file, sync, unfinished, write_synced, writing
+from regard.runs.lines import StepLines
+from regard.runs.lock import exclusive
+from regard.runs.schema import read_config, stamp
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+CONFIG, ENVIRONMENT = "config.toml", "environment.json"
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+_TAKEN = {
+    errno.EEXIST,
+    errno.ENOTEMPTY,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.EACCES if os.name == "nt" else None,
+}
+
+
+class Run:
+    """A run folder. Make one with `Run.create` or `Run.open`; hold `lock()` while writing into it.
+
+    >>> run = Run.create(Path("runs"), None, "[train]\\nsteps = 10\\n", environment())   # doctest: +SKIP
+    >>> with run.lock():                                                                 # doctest: +SKIP
+    ...     run.log({"step": 1, "loss": 4.2})
+    ...     run.save(1, model.state_dict(), {}, {"position": 64})
+    """
+
+    def __init__(self, path: Path, config: dict[str, Any]):
+        self.path = path
+        #: The resolved config as plain values, without the schema key; for `regard.config.load`.
+        self.config = config
+        #: Why `latest()` passed over newer checkpoints, one sentence for each.
+        self.damaged: list[str] = []
+        self._metrics = StepLines(path / "metrics.jsonl")
+        self._samples = StepLines(path / "samples.jsonl")
+
+    @classmethod
+    def create(
+        cls, root: Path, name: str | None, config: str, environment: Mapping[str, Any], prefix: str = "run"
+    ) -> "Run":
+        """Make the folder `root/name` with its config (TOML text) and environment.
+
+        Without a name it becomes `<prefix>-1`, `<prefix>-2`, ... The folder appears under its name whole and
+        at once, so a killed start leaves no half a run and two processes never get the same one.
+        """
+        root = Path(root)
+        _check_name(prefix if name is None else name)
+        described = json.dumps(plain(dict(environment), str, "environment"), indent=1)
+        with writing(f"the run folder in {root}"):
+            try:
+                root.mkdir(parents=True, exist_ok=True)
+            except FileExistsError:
+                raise UserError(f"{root} is a file, not a folder; choose another folder for runs") from None
+            temporary = root / unfinished("run")
+            temporary.mkdir()
+            try:
+                write_synced(temporary / CONFIG, stamp(config))
+                write_synced(temporary / ENVIRONMENT, described.encode())
+                (temporary / "checkpoints").mkdir()
+                sync(temporary)
+                path = _claim(temporary, root, name, prefix)
+            except BaseException:
+                shutil.rmtree(temporary, ignore_errors=True)
+                raise
+            sync(root)
+        return cls.open(path)
+
+    @classmethod
+    def open(cls, path: Path) -> "Run":
+        """An existing run, for reading; writers then take its `lock()`."""
+        path = Path(path)
+        if not path.is_dir():
+            raise UserError(f"there is no run {path}{_others(path)}")
+        try:
+            written_by = parse_object((path / ENVIRONMENT).read_bytes()).get("regard")
+        except (OSError, ValueError):
+            written_by = None  # only wanted for a better message
+        return cls(path, read_config(path / CONFIG, written_by if isinstance(written_by, str) else None))
+
+    @property
+    def name(self) -> str:
+        """The folder's name."""
+        return self.path.resolve().name
+
+    @property
+    def environment(self) -> dict[str, Any]:
+        """Where the run was made, as `environment()` described it."""
+        try:
+            return parse_object((self.path / ENVIRONMENT).read_bytes())
+        except (OSError, ValueError) as error:
+            raise UserError(f"{self.path / ENVIRONMENT} is damaged ({error}); restore it from a copy") from error
+
+    def freeze(self, config: str) -> None:
+        """Replace the config atomically: for what only the start tells, such as steps from a time budget."""
+        with writing(str(self.path / CONFIG)):
+            replace_file(self.path / CONFIG, stamp(config))
+        self.config = read_config(self.path / CONFIG, None)
+
+    @contextmanager
+    def lock(self) -> Iterator["Run"]:
+        """Be the only writer of this run (a second gets a `UserError`), and remove what a killed one left."""
+        with exclusive(self.path / ".lock", f"run {self.name}"):
+            checkpoint.sweep(self.path)
+            checkpoint.sweep(self._checkpoints)
+            yield self
+
+    def log(self, record: Mapping[str, Any]) -> None:
+        """Append one record, with an integer "step", to metrics.jsonl; NaN and infinities become strings."""
+        self._metrics.append(dict(record))
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """The records logged so far; a last line torn by a killed writer is passed over."""
+        return self._metrics.read()
+
+    def sample(self, record: Mapping[str, Any]) -> None:
+        """Append one record, with an integer "step", to samples.jsonl."""
+        self._samples.append(dict(record))
+
+    def samples(self) -> list[dict[str, Any]]:
+        """The samples written so far."""
+        return self._samples.read()
+
+    def rewind(self, step: int) -> None:
+        """Remove what was logged and sampled past `step`: each file at once, doing it twice does no harm."""
+        self._metrics.cut(step)
+        self._samples.cut(step)
+
+    def save(
+        self,
+        step: int,
+        model: Mapping[str, "Tensor"],
+        optimizer: Mapping[str, "Tensor"],
+        state: Mapping[str, Any],
+        keep: int = 2,
+        pinned: Collection[int] = (),
+    ) -> Path:
+        """Write the checkpoint of `step` atomically, then prune: the `keep` newest and the `pinned` stay.
+
+        `state` is JSON: finite numbers, text, lists and dicts (tuples become lists). Tied tensors stay tied.
+        """
+        if keep < 1:
+            raise ValueError(f"at least one checkpoint must be kept, got keep={keep}")
+        with writing(f"the checkpoint of step {step} in {self.path}"):
+            # What was logged up to here must not be lost when the checkpoint that follows it is not.
+            self._metrics.sync()
+            self._samples.sync()
+            saved = checkpoint.write(self._checkpoints, step, model, optimizer, state)
+            checkpoint.prune(self._checkpoints, step, keep, pinned)
+        return saved
+
+    def steps(self) -> list[int]:
+        """The steps that have a checkpoint, oldest first, without looking whether it is whole."""
+        return sorted({step for step, _, _ in checkpoint.folders(self._checkpoints)})
+
+    def latest(self) -> Checkpoint | None:
+        """The newest checkpoint that is whole, every byte checked; `damaged` tells of those passed over."""
+        self.damaged = []
+        return self._first_whole(checkpoint.folders(self._checkpoints))
+
+    def checkpoint(self, step: int) -> Checkpoint:
+        """The checkpoint of one step, every byte checked; a `UserError` when it is missing or damaged."""
+        self.damaged = []
+        found = self._first_whole([entry for entry in checkpoint.folders(self._checkpoints) if entry[0] == step])
+        if found is None:
+            why = self.damaged[0] if self.damaged else f"{self.path} has no checkpoint of step {step}"
+            there = ", ".join(str(other) for other in self.steps()) or "none"
+            raise UserError(f"{why}; choose another step (there are: {there})")
+        return found
+
+    @property
+    def _checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    def _first_whole(self, entries: list[tuple[int, int, Path]]) -> Checkpoint | None:
+        for step, _, path in entries:
+            try:
+                return checkpoint.verify(path, step)
+            except Damaged as damage:
+                self.damaged.append(f"checkpoint {path.name} is damaged: {damage}")
+        return None
+
+
+def _check_name(name: str) -> None:
+    if not _NAME.fullmatch(name) or len(name) > 100:
+        raise UserError(
+            f"{name!r} cannot name a run; use up to 100 letters, digits, '.', '_' and '-', "
+            "starting with a letter, digit or '_'"
+        )
+
+
+def _claim(temporary: Path, root: Path, name: str | None, prefix: str) -> Path:
+    """Give the finished folder its name. A run is never empty, so a rename onto another one always fails."""
+    number = 1 + max(_numbers(root, prefix), default=0)
+    while True:
+        path = root / (f"{prefix}-{number}" if name is None else name)
+        try:
+            return temporary.rename(path)
+        except OSError as error:
+            if error.errno not in _TAKEN:
+                raise
+        if name is not None:
+            raise UserError(
+                f"there is already a run {path}; choose another --name, or continue it: regard resume {path}"
+            )
+        number += 1
+
+
+def _numbers(root: Path, prefix: str) -> Iterator[int]:
+    for path in root.iterdir():
+        head, _, tail = path.name.rpartition("-")
+        if head == prefix and re.fullmatch("[0-9]{1,9}", tail):
+            yield int(tail)
+
+
+def _others(path: Path) -> str:
+    """Which runs lie beside the one that was not found."""
+    parent = path.parent
+    names = sorted(other.parent.name for other in parent.glob(f"[!.]*/{CONFIG}")) if parent.is_dir() else []
+    if not names:
+        return "; give the folder of a run"
+    shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+    return f"; in {parent} there are: {shown}"

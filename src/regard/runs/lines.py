@@ -1,0 +1,122 @@
+"""JSON Lines that survive a killed writer: metrics, samples, and whatever else a run notes per step."""
+
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+from regard.errors import UserError
+from regard.runs.disk import parse_object, plain, replace_file, sync, writing
+
+
+class StepLines:
+    """A file with one JSON object a line, each with an integer `step`.
+
+    A process killed while it writes can leave a torn last line. It is not a record: readers skip it, and the
+    next writer removes it. A torn line anywhere else is damage, and is reported with its line number.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def append(self, record: dict[str, Any]) -> None:
+        """Add one record and hand it to the operating system at once.
+
+        NaN and the infinities become the strings "NaN", "Infinity" and "-Infinity", which Python's `float`
+        and JavaScript's `Number` read back: the file stays JSON, and the moment a loss broke is not lost.
+        """
+        step = record.get("step")
+        if not _is_step(step):
+            raise ValueError(f"a record of {self.path.name} needs an integer 'step' >= 0, got {step!r}")
+        line = json.dumps(plain(record, _spell), allow_nan=False).encode() + b"\n"
+        # Opened anew for each record: nothing to close, and nothing stale after `cut` has replaced the file.
+        with writing(str(self.path)), open(self.path, "a+b", buffering=0) as file:
+            _mend(file)
+            written = 0
+            while written < len(line):
+                written += file.write(line[written:])
+
+    def read(self) -> list[dict[str, Any]]:
+        """All whole records, oldest first; none when the file does not exist."""
+        lines = self._lines()
+        records = [_parse(line) for line in lines]
+        if records and records[-1] is None and not lines[-1].endswith(b"\n"):
+            records.pop()
+        for number, record in enumerate(records, start=1):
+            if record is None:
+                raise self._damage(number)
+        return [record for record in records if record is not None]
+
+    def cut(self, step: int) -> None:
+        """Remove, in one atomic move, the records past `step`; the others keep their bytes."""
+        lines = self._lines()
+        kept: list[bytes] = []
+        damage = None
+        for number, line in enumerate(lines, start=1):
+            record = _parse(line)
+            if record is None:
+                damage = damage or number
+            elif record["step"] <= step:
+                # A power failure leaves damage at the end: it is cut. Before a record we keep, it is a loss.
+                if damage is not None:
+                    raise self._damage(damage)
+                kept.append(line if line.endswith(b"\n") else line + b"\n")
+        if kept != lines:
+            with writing(str(self.path)):
+                replace_file(self.path, b"".join(kept))
+
+    def sync(self) -> None:
+        """Wait until every record appended so far is on the disk."""
+        if self.path.exists():
+            sync(self.path)
+
+    def _lines(self) -> list[bytes]:
+        try:
+            data = self.path.read_bytes()
+        except FileNotFoundError:
+            return []
+        *whole, last = data.split(b"\n")  # not splitlines(): text may hold other line breaks
+        return [line + b"\n" for line in whole] + ([last] if last else [])
+
+    def _damage(self, number: int) -> UserError:
+        return UserError(
+            f"line {number} of {self.path} is not a record of a run (a JSON object with an integer 'step'); "
+            "restore the file from a copy, or remove that line"
+        )
+
+
+def _parse(line: bytes) -> dict[str, Any] | None:
+    # A proper beginning of a JSON object is never itself one, so a torn line cannot pass for a record.
+    try:
+        record = parse_object(line)
+    except ValueError:
+        return None
+    return record if _is_step(record.get("step")) else None
+
+
+def _is_step(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _spell(value: float) -> str:
+    if math.isnan(value):
+        return "NaN"
+    return "Infinity" if value > 0 else "-Infinity"
+
+
+def _mend(file: Any) -> None:
+    """End the last line if it is whole, remove it if it is torn, so that the next record starts a line."""
+    size = file.seek(0, os.SEEK_END)
+    if size == 0:
+        return
+    file.seek(size - 1)
+    if file.read(1) == b"\n":
+        return
+    file.seek(0)
+    data = file.readall()
+    start = data.rfind(b"\n") + 1
+    if _parse(data[start:]) is None:
+        file.truncate(start)
+    else:
+        file.write(b"\n")

@@ -1,0 +1,59 @@
+"""The resolved config of a run, with the version of its layout: old ones are migrated, newer ones refused."""
+
+import tomllib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from regard import __version__
+from regard.errors import UserError
+
+#: The layout of config.toml that this version writes.
+SCHEMA = 1
+Migration = Callable[[dict[str, Any]], dict[str, Any]]
+#: From each older schema, the function to the next one.
+MIGRATIONS: dict[int, Migration] = {}
+
+
+def stamp(config: str) -> bytes:
+    """`config`, a TOML document, with the schema as its first line."""
+    stamped = f"schema = {SCHEMA}\n{config}"
+    tomllib.loads(stamped)  # a document that already has the key, or is not TOML, is the caller's mistake
+    return stamped.encode("utf-8")
+
+
+def read_config(path: Path, written_by: str | None) -> dict[str, Any]:
+    """The config of a run as this version would write it, without the schema key."""
+    try:
+        document = tomllib.loads(path.read_bytes().decode("utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path.parent} is not a run: it has no {path.name}; give the folder of a run") from None
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}); check its permissions") from error
+    except ValueError as error:  # bad TOML or bad UTF-8
+        raise UserError(f"{path} is damaged ({error}); restore it from a copy") from error
+    return migrate(document, str(path), SCHEMA, MIGRATIONS, written_by)
+
+
+def migrate(
+    document: dict[str, Any],
+    source: str,
+    current: int,
+    migrations: Mapping[int, Migration],
+    written_by: str | None = None,
+) -> dict[str, Any]:
+    """`document` brought from its own schema to the `current` one; the schema key is taken out."""
+    found = document.pop("schema", None)
+    if not isinstance(found, int) or isinstance(found, bool) or found < 1:
+        raise UserError(f"{source} is damaged (its 'schema' is {found!r}, not a number from 1); restore it from a copy")
+    if found > current:
+        needed = f"regard {written_by} or newer" if written_by else "a newer regard"
+        raise UserError(
+            f"{source} has schema {found}, and this regard ({__version__}) reads up to schema {current}; "
+            f"install {needed} to use this run"
+        )
+    for older in range(found, current):
+        if older not in migrations:
+            raise UserError(f"{source} has schema {found}, which this regard can no longer read; use an older regard")
+        document = migrations[older](document)
+    return document

@@ -1,0 +1,73 @@
+"""Named tensors to and from one safetensors file: tied, strided and empty ones included."""
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from regard.errors import UserError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+#: Key of the file's metadata: a JSON object from each left-out name to the name that holds the same memory.
+SHARED = "shared"
+
+
+def write_tensors(path: Path, tensors: Mapping[str, "Tensor"]) -> None:
+    """Write `tensors`; those that are one and the same memory (a tied head) are written once.
+
+    Raises `OSError` when the disk refuses, as every other write does.
+    """
+    import torch
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    stored: dict[str, Tensor] = {}
+    shared: dict[str, str] = {}
+    first_with: dict[tuple, str] = {}
+    storages: set[int] = set()
+    for name, given in tensors.items():
+        if not isinstance(given, torch.Tensor):
+            raise TypeError(f"{name} is a {type(given).__name__}, not a tensor; put other values into the state")
+        if given.is_meta:
+            raise ValueError(f"{name} is on the meta device and has no values to save")
+        tensor = given.detach().resolve_conj().resolve_neg()
+        memory = tensor.untyped_storage().data_ptr()
+        view = (tensor.device, memory, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype)
+        if tensor.numel() and view in first_with:
+            shared[name] = first_with[view]
+            continue
+        first_with[view] = name
+        # The format holds whole, dense, separate tensors: one that overlaps another differently gets a copy.
+        overlaps = memory in storages
+        storages.add(memory)
+        stored[name] = tensor.clone(memory_format=torch.contiguous_format) if overlaps else tensor.contiguous()
+    try:
+        save_file(stored, path, metadata={SHARED: json.dumps(shared, sort_keys=True)})
+    except SafetensorError as error:
+        # The library tells the cause only in words: "... (os error 28)", formerly "Os { code: 28, ...".
+        code = re.search(r"os error (\d+)|\bcode: (\d+)", str(error))
+        if code is None:
+            raise
+        number = int(code[1] or code[2])
+        raise OSError(number, os.strerror(number), str(path)) from error
+
+
+def read_tensors(path: Path) -> dict[str, "Tensor"]:
+    """The tensors of `path` on the CPU, under every name they were given; tied ones are tied again."""
+    import torch
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt", device="cpu") as file:
+            shared = json.loads((file.metadata() or {}).get(SHARED, "{}"))
+            # Copies, because the file is mapped: torch aligns its own memory, and CPU kernels may round
+            # differently on another alignment, so that a resumed run would differ from an unbroken one.
+            # Nor do copies hold the disk space of a checkpoint that is pruned later.
+            tensors = {name: torch.clone(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
+        return tensors | {name: tensors[source] for name, source in shared.items()}
+    except (SafetensorError, ValueError, KeyError, AttributeError, TypeError) as error:
+        raise UserError(f"{path} is not a tensor file of a run ({error}); take another checkpoint") from error
