@@ -50,7 +50,11 @@ def train(
     experiment = override(experiment, given).checked()
     prefix = path.stem if path.suffix == ".toml" else recipe
     run = Run.create(runs, name, to_toml(experiment), environment(), prefix=prefix)
-    return _train(experiment, run, json=json, resume=False)
+    try:
+        return _train(experiment, run, json=json, resume=False)
+    except UserError:
+        run.discard()
+        raise
 
 
 def resume(run: Annotated[str | None, Positional] = None, /, *, runs: Path = RUNS, json: bool = False) -> int:

@@ -12,11 +12,12 @@ from regard.attend.flex import Flex
 from regard.attend.mask import Mask
 from regard.attend.reference import Reference
 from regard.attend.sdpa import Sdpa
+from regard.attend.short import Short
 from regard.attend.slots import AnySlots
 
-BACKENDS: dict[str, Backend] = {b.name: b for b in (Sdpa(), Flex(), Banded(), Reference())}
-LOCAL_FIRST = ("flex", "banded", "sdpa", "reference")  # when a mask reaches few of the keys
-DENSE_FIRST = ("sdpa", "flex", "banded", "reference")
+BACKENDS: dict[str, Backend] = {b.name: b for b in (Short(), Sdpa(), Flex(), Banded(), Reference())}
+LOCAL_FIRST = ("flex", "banded", "short", "sdpa", "reference")  # when a mask reaches few of the keys
+DENSE_FIRST = ("short", "sdpa", "flex", "banded", "reference")
 
 
 class Refused(ValueError):

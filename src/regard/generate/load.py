@@ -32,4 +32,4 @@ def load_writer(run: Run, device: str = "cpu") -> Writer:
     config: Any = load(ModelConfig, run.config["model"], source=str(run.path / "config.toml"))
     model = config.build()
     model.load_state_dict(checkpoint.model())
-    return Writer(model.to(device).eval(), load_tokenizer(run.path / "tokenizer.json"), checkpoint.step)
+    return Writer(model.to(device).eval(), load_tokenizer(run.file("tokenizer.json")), checkpoint.step)

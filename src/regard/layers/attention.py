@@ -7,8 +7,9 @@ from typing import NamedTuple
 from torch import Tensor, nn
 
 from regard.attend import KeyValues, Landing, Plan, Softmax
+from regard.layers.linear import Linear
 from regard.layers.norm import RMSNorm
-from regard.layers.position import Turn
+from regard.layers.position import Still, Turn
 
 
 class Scene(NamedTuple):
@@ -35,25 +36,28 @@ class SelfAttention(nn.Module):
     ):
         super().__init__()
         self.heads, self.kv_heads, self.head_width = heads, kv_heads, width // heads
-        self.qkv = nn.Linear(width, (heads + 2 * kv_heads) * self.head_width, bias=bias)
-        self.norm_q = RMSNorm(self.head_width) if qk_norm else nn.Identity()
-        self.norm_k = RMSNorm(self.head_width) if qk_norm else nn.Identity()
+        self.qkv = Linear(width, (heads + 2 * kv_heads) * self.head_width, bias=bias)
+        self.norm_qk = RMSNorm(self.head_width) if qk_norm else nn.Identity()
         self.mechanism = mechanism
-        self.out = nn.Linear(width, width, bias=bias)
+        self.out = Linear(width, width, bias=bias)
 
     def forward(self, x: Tensor, scene: Scene, memory: KeyValues | None = None) -> Tensor:
         batch, length, width = x.shape
-        q, k, v = (
-            self.qkv(x)
-            .view(batch, length, -1, self.head_width)
-            .split([self.heads, self.kv_heads, self.kv_heads], dim=2)
-        )  # each [B, N, H or G, D]
-        q, k, v = self.norm_q(q).transpose(1, 2), self.norm_k(k).transpose(1, 2), v.transpose(1, 2)
-        q, k = scene.turn.apply(q), scene.turn.apply(k)
+        heads = self.qkv(x).view(batch, length, -1, self.head_width)  # [B, N, H + G + G, D]
+        q, k, v = self._split(heads, scene.turn)
+        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)  # [B, H or G, N, D]
         if memory is not None and scene.landing is not None:
             k, v = memory.take(scene.landing, k, v, scene.used)
         mixed = self.mechanism(q, k, v, scene.plan).values  # [B, H, N, D]
         return self.out(mixed.transpose(1, 2).reshape(batch, length, width))
+
+    def _split(self, heads: Tensor, turn: Turn) -> tuple[Tensor, ...]:
+        """Queries and keys lie side by side, so they are normalised (Henry et al. 2020) and turned in one go."""
+        if isinstance(turn, Still) and isinstance(self.norm_qk, nn.Identity):
+            return heads.split([self.heads, self.kv_heads, self.kv_heads], dim=2)  # one cut less in the backward pass
+        both, v = heads.split([self.heads + self.kv_heads, self.kv_heads], dim=2)
+        q, k = turn.apply(self.norm_qk(both)).split([self.heads, self.kv_heads], dim=2)
+        return q, k, v
 
     def start(self, batch: int, size: int) -> KeyValues:
         """An empty memory of ``size`` places."""

@@ -14,10 +14,11 @@ from torch import Tensor, nn
 
 from regard.config import Choice, knob
 from regard.errors import UserError
+from regard.layers.byhand import rotate
 
 
 class Turn(Protocol):
-    """What happens to queries and keys [B, H, N, D] before they are compared; made once per forward pass."""
+    """What happens to queries and keys [B, N, H, D] before they are compared; made once per forward pass."""
 
     def apply(self, x: Tensor) -> Tensor: ...
 
@@ -32,13 +33,11 @@ class Still(NamedTuple):
 class Rotation(NamedTuple):
     """Each pair (x_i, x_{i+D/2}) turns by its own angle (Su et al. 2021, eq. 34; halves, not neighbours, paired)."""
 
-    cos: Tensor  # [B|1, 1, N, D/2]
+    cos: Tensor  # [B|1, N, 1, D/2]
     sin: Tensor
 
     def apply(self, x: Tensor) -> Tensor:
-        a, b = x.chunk(2, dim=-1)
-        cos, sin = self.cos.to(x.dtype), self.sin.to(x.dtype)
-        return torch.cat((a * cos - b * sin, a * sin + b * cos), dim=-1)
+        return rotate(x, self.cos.to(x.dtype), self.sin.to(x.dtype))
 
 
 class Position(nn.Module):
@@ -116,7 +115,7 @@ class Rotary(Position):
         self.head_width, self.base = head_width, base
 
     def turn(self, phase: Tensor) -> Turn:
-        angle = phase[:, None, :, None] * frequencies(self.head_width, self.base, phase.device)
+        angle = phase[:, :, None, None] * frequencies(self.head_width, self.base, phase.device)
         wide = phase.device.type == "cpu"  # float64 work stays exact; a GPU keeps float32 tables
         cos, sin = angle.cos(), angle.sin()
         return Rotation(cos, sin) if wide else Rotation(cos.float(), sin.float())

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from regard.data import TextConfig
 from regard.models import GPTConfig
 from regard.recipes import shakespeare
 from regard.train import Experiment
@@ -16,6 +17,6 @@ def recipe() -> Experiment:
     return replace(
         lab,
         model=GPTConfig(context=64, layers=2, heads=2, width=64, cap=15.0, ngrams=2),
-        data=replace(lab.data, batch=12),
+        data=TextConfig(batch=12),
         train=replace(lab.train, steps=300, evaluate_every=150, save_every=150),
     )

@@ -5,8 +5,8 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -111,6 +111,30 @@ class Run:
         with writing(str(self.path / CONFIG)):
             replace_file(self.path / CONFIG, stamp(config))
         self.config = read_config(self.path / CONFIG, None)
+
+    def discard(self) -> None:
+        """Remove a run that never began: one without a checkpoint or a logged step."""
+        if not self.steps() and not self.metrics():
+            shutil.rmtree(self.path)
+            with suppress(OSError):  # the folder of runs too, if it was made for this one
+                self.path.parent.rmdir()
+
+    def file(self, name: str) -> Path:
+        """Where a part that belongs to the run lies, such as `tokenizer.json`."""
+        return self.path / name
+
+    def add(self, name: str, write: Callable[[Path], None]) -> None:
+        """Give the run a file: `write` fills a temporary one, which then takes its name at once."""
+        with writing(str(self.path / name)):
+            temporary = self.path / unfinished(name)
+            try:
+                write(temporary)
+                sync(temporary)
+                temporary.replace(self.path / name)
+            except BaseException:
+                temporary.unlink(missing_ok=True)
+                raise
+            sync(self.path)
 
     @contextmanager
     def lock(self) -> Iterator["Run"]:

@@ -1,0 +1,70 @@
+"""Draws the pictures of the README: masks as the algebra gives them, and the losses of a run.
+
+python docs/pictures.py [RUN]
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import torch
+
+from regard.attend import Causal, Dilated, Full, Global, Packed, Padded, Prefix, Range, Strided, Window
+from regard.attend.call import allowed
+from regard.attend.slots import make_pairs
+
+HERE = Path(__file__).parent / "pictures"
+N = 24
+CAUSAL = Causal()
+GALLERY = [
+    ("Causal()", CAUSAL, Range(N)),
+    ("Causal() & Window(6)", CAUSAL & Window(6), Range(N)),
+    ("Causal() | Prefix(8)", CAUSAL | Prefix(8), Range(N)),
+    ("Causal() & (Window(4) | Strided(5))", CAUSAL & (Window(4) | Strided(5)), Range(N)),
+    ("Global((0, 12)) | Window(3, 2)", Global((0, 12)) | Window(3, 2), Range(N)),
+    ("Causal() & Dilated(5, 3)", CAUSAL & Dilated(5, 3), Range(N)),
+    ("Causal(), packed documents", CAUSAL, Packed.of([[7, 12, 5]])),
+    ("Full(), 16 tokens and padding", Full(), Padded(torch.tensor([16]), N)),
+]
+
+
+def masks() -> None:
+    """Eight masks, each a value: dark means that the row's query sees the column's key."""
+    figure, axes = plt.subplots(2, 4, figsize=(12, 6.4), layout="constrained")
+    for axis, (title, mask, slots) in zip(axes.flat, GALLERY, strict=True):
+        seen = allowed(mask, make_pairs(slots, slots, heads=1, device=torch.device("cpu")))[0, 0]
+        axis.imshow(seen, cmap="Blues", vmin=0, vmax=1.25, interpolation="nearest")
+        axis.set_title(title, fontsize=10, family="monospace")
+        axis.set_xticks([0, N - 1])
+        axis.set_yticks([0, N - 1])
+    axes[0, 0].set_ylabel("query")
+    axes[1, 0].set_ylabel("query")
+    for axis in axes[1]:
+        axis.set_xlabel("key")
+    figure.savefig(HERE / "masks.png", dpi=110)
+
+
+def losses(run: Path) -> None:
+    """A run's training and validation loss over time."""
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    train = [(r["seconds"], r["loss"]) for r in records if "loss" in r]
+    when = {r["step"]: r["seconds"] for r in records if "seconds" in r}
+    held_out = [(when[r["step"]], r["validation_loss"]) for r in records if "validation_loss" in r]
+    figure, axis = plt.subplots(figsize=(7, 3.6), layout="constrained")
+    axis.plot(*zip(*train, strict=True), lw=0.8, alpha=0.5, label="training")
+    axis.plot(*zip(*held_out, strict=True), "o-", label="validation")
+    axis.set(xlabel="seconds on two CPU cores", ylabel="nats per character", ylim=(1.2, 3.2))
+    axis.legend(frameon=False)
+    axis.spines[["top", "right"]].set_visible(False)
+    figure.savefig(HERE / "losses.png", dpi=110)
+
+
+if __name__ == "__main__":
+    HERE.mkdir(exist_ok=True)
+    masks()
+    for run in sys.argv[1:]:
+        losses(Path(run))

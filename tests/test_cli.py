@@ -1,0 +1,136 @@
+"""The command line as a person uses it: real processes where imports matter, `main` elsewhere."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from regard.cli import COMMANDS, main, split_overrides
+
+TINY = [
+    *("--model.layers", "1", "--model.heads", "2", "--model.width", "16", "--model.context", "16"),
+    *("--data.batch", "4", "--train.steps", "6", "--train.save_every", "3", "--train.log_every", "1"),
+]
+
+
+@pytest.fixture
+def room(tmp_path, monkeypatch):
+    """An empty folder with a text in it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "text.txt").write_text("to be or not to be, that is the question\n" * 40)
+    return tmp_path
+
+
+def python(code: str) -> str:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], *[[name, "--help"] for name in COMMANDS], ["recipes"]])
+def test_help_never_imports_torch(arguments):
+    code = f"""
+import sys
+from regard.cli import main
+try: main({arguments!r})
+except SystemExit: pass
+print("torch" in sys.modules, "numpy" in sys.modules)
+"""
+    assert python(code).splitlines()[-1] == "False False"
+
+
+def test_importing_regard_is_light():
+    assert python("import sys, regard; print(any(m in sys.modules for m in ('torch', 'numpy', 'rich', 'tyro')))") == (
+        "False\n"
+    )
+
+
+def test_train_info_generate(room, capsys):
+    assert main(["train", "shakespeare", "--name", "one", "--data.path", "text.txt", "--json", *TINY]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["step"] == 6
+    assert result["validation_loss"] > 0
+    assert (room / "runs" / "one" / "tokenizer.json").exists()
+
+    assert main(["info", "one", "--json"]) == 0
+    about = json.loads(capsys.readouterr().out)
+    assert about["steps"] == about["of"] == 6
+    assert about["checkpoints"] == [3, 6]
+
+    assert main(["info"]) == 0  # the newest run
+    assert "step 6 of 6" in capsys.readouterr().out
+
+    words = ["generate", "runs/one", "--prompt", "to be", "--tokens", "9", "--seed", "3"]
+    assert main(words) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("to be")
+    assert len(text) == len("to be") + 9 + 1
+    assert main(words) == 0
+    assert capsys.readouterr().out == text
+
+    assert main(["generate", "--prompt", "to", "or not", "--tokens", "4", "--temperature", "0", "--json"]) == 0
+    texts = json.loads(capsys.readouterr().out)["texts"]
+    assert [t["prompt"] for t in texts] == ["to", "or not"]
+    assert all(len(t["text"]) == 4 for t in texts)
+
+
+def test_a_toml_file_is_an_experiment_too(room, capsys):
+    (room / "mine.toml").write_text('[data]\nkind = "text"\npath = "text.txt"\n[train]\nsteps = 2\n')
+    assert main(["train", "mine.toml", "--model.width", "16", "--model.context", "8", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["path"].endswith("mine-1")
+
+
+def test_resume_of_a_finished_run_does_nothing_more(room, capsys):
+    assert main(["train", "shakespeare", "--name", "one", "--data.path", "text.txt", "--json", *TINY]) == 0
+    first = json.loads(capsys.readouterr().out)
+    assert main(["resume", "one", "--json"]) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert (again["step"], again["validation_loss"]) == (first["step"], first["validation_loss"])
+
+
+def test_recipes_list_every_key(capsys):
+    assert main(["recipes", "shakespeare"]) == 0
+    shown = capsys.readouterr().out
+    for key in ("--model.width", "--train.optimizer", "--data.path", "--seed"):
+        assert key in shown
+
+
+BAD = {
+    "unknown command": (["trian"], "there is no command 'trian'"),
+    "unknown recipe": (["train", "shakespear"], "did you mean shakespeare"),
+    "missing toml": (["train", "no.toml"], "no.toml"),
+    "unknown key": (["train", "--model.widht", "3"], "model.width"),
+    "wrong type": (["train", "--model.width", "wide"], "model.width"),
+    "not divisible": (["train", "--model.width", "130"], "not divisible by 4 heads"),
+    "missing file": (["train", "--data.path", "nowhere.txt"], "nowhere.txt"),
+    "bad kind": (["train", "--model.position", "rotaty"], "rotary"),
+    "no such run": (["info", "nothing"], "there is no run"),
+    "no run at all": (["generate"], "regard train"),
+    "override elsewhere": (["info", "--model.width", "3"], "only `regard train`"),
+    "bad temperature": (["generate", "--temperature", "-1"], "--temperature must be"),
+    "no tokens": (["generate", "--tokens", "0"], "--tokens must be"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_mistake_is_one_sentence_and_exit_code_2(room, capsys, case):
+    arguments, words = BAD[case]
+    assert main(arguments) == 2
+    said = capsys.readouterr().err
+    assert words in said
+    assert "Traceback" not in said
+    assert not list(room.glob("runs/*/checkpoints/*"))
+
+
+def test_a_missing_text_leaves_no_run_behind(room, capsys):
+    assert main(["train", "--data.path", "nowhere.txt"]) == 2
+    assert not (room / "runs").exists()
+    capsys.readouterr()
+
+
+def test_overrides_are_told_from_options():
+    given = ["shakespeare", "--name", "x", "--model.width", "8", "--no-model.bias", "--a.b=c", "--json", "--c.d", "-3"]
+    assert split_overrides(given) == (
+        ["shakespeare", "--name", "x", "--json"],
+        ["--model.width", "8", "--no-model.bias", "--a.b=c", "--c.d", "-3"],
+    )
