@@ -1,0 +1,160 @@
+"""One update: micro-batches, their exact sum, the gradient's norm, and a look at both before anything moves."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from regard.tasks import Task, Term
+from regard.train.device import move
+from regard.train.experiment import Experiment
+from regard.train.noise import DROPOUT, WEIGHTS, mix, seed_generators
+from regard.train.precision import Precision
+from regard.train.shard import World, shard, whole
+
+#: While steps are still being worked out, any schedule is at its very beginning.
+CALIBRATING = 10**9
+
+
+@dataclass
+class Progress:
+    """Where a run stands. The three counters go their own ways, and each is restored by its own function."""
+
+    step: int = 0  # updates done
+    schedule: int = 0  # the step that the schedule sees
+    position: int = 0  # micro-batches taken from the data
+    noise: int = 0  # micro-batches that drew from the dropout stream
+    tokens: int = 0  # counted targets seen
+    seconds: float = 0.0  # spent training, earlier sittings included
+
+
+class Update(NamedTuple):
+    """What one update showed."""
+
+    loss: float  # before the update, over all micro-batches and ranks
+    norm: float  # of the gradient, before clipping
+    rate: float  # the learning rate used
+    finite: bool  # False: nothing was changed
+
+
+class Engine:
+    """A model, its optimizer and its data, able to do the next step.
+
+    Weights are a function of (config, seed); what an update does is one of (weights, optimizer state, counters).
+    """
+
+    def __init__(self, experiment: Experiment, data: Any, world: World):
+        config = experiment.train
+        self.experiment, self.data, self.world, self.device = experiment, data, world, world.device
+        self.precision = Precision(config.precision, self.device)
+        self.scaler = self.precision.scaler()
+        self.task: Task = experiment.task.build()
+        self.progress = Progress()
+        # On the CPU first: its generator gives the same weights whatever the device.
+        torch.manual_seed(mix(experiment.seed, WEIGHTS))
+        self.model: nn.Module = experiment.model.build()
+        self.model.to(self.device)
+        self.model.checkpointing = config.checkpointing  # type: ignore[assignment]
+        #: The task's function, compiled or not; `model` itself stays as it was built, so that hooks on it fire.
+        self.terms: Callable[[nn.Module, Any], dict[str, Term]] = self.task.terms
+        if config.compile is True or (config.compile == "auto" and self.device.type == "cuda"):
+            self._compile()
+        shard(self.model, world, "features")
+        self.optimizer = config.optimizer.build(self.model)
+        self._ahead: tuple[int, list[Any]] | None = None
+
+    def _compile(self) -> None:
+        if self.world.size == 1:
+            self.terms = torch.compile(self.task.terms, fullgraph=True, dynamic=False)
+            return
+        for block in self.model.blocks:  # type: ignore[union-attr]
+            block.compile(fullgraph=True, dynamic=False)  # FSDP's own work between the blocks cannot be traced
+
+    def batch(self, position: int) -> Any:
+        """Micro-batch number `position` of this rank, on the CPU."""
+        world = self.world
+        return self.data.batch(
+            position,
+            seed=self.experiment.seed,
+            rank=world.rank,
+            world=world.size,
+            size=self.experiment.data.batch,
+        )
+
+    def seed_noise(self, noise: int) -> None:
+        """Put the generators where micro-batch number `noise` finds them."""
+        seed_generators(mix(self.experiment.seed, DROPOUT, self.world.rank, noise), self.device)
+
+    def update(self) -> Update:
+        """One step: counts, losses, gradients, one look at the numbers, the update. Moves the counters.
+
+        When loss or gradient is not finite, neither weights nor counters change, except for an overflow in float16,
+        which only costs the update.
+        """
+        progress, config = self.progress, self.experiment.train
+        batches = self._batches(progress.position)
+        counts = self._counts(batches)
+        batches = [move(batch, self.device) for batch in batches]
+        if not self.model.training:
+            self.model.train()
+        self.optimizer.zero()
+        losses = []
+        for number, batch in enumerate(batches):
+            self.seed_noise(progress.noise + number)
+            with self.precision.autocast():
+                loss = combine(self.terms(self.model, batch), counts)
+            (loss * self.scaler.scale if self.scaler.active else loss).backward()
+            losses.append(loss.detach())
+        if self.device.type != "cpu":  # the next batch is gathered while the device works
+            self._ahead = (progress.position + len(batches), self._batches(progress.position + len(batches)))
+        gradients = [p.grad for p in self.optimizer.parameters if p.grad is not None]
+        loss, norm = self._look(losses, gradients)
+        norm /= self.scaler.scale
+        factor = config.schedule.factor(progress.schedule, config.steps or CALIBRATING)
+        finite = math.isfinite(loss) and math.isfinite(norm)
+        if not finite and (not math.isfinite(loss) or self.scaler.exhausted):
+            return Update(loss, norm, 0.0, False)
+        self.scaler.update(overflow=not finite)
+        if finite:
+            self._clip(gradients, norm)
+            self.optimizer.step(factor)
+        progress.step += 1
+        progress.schedule += 1
+        progress.position += len(batches)
+        progress.noise += len(batches)
+        progress.tokens += round(next(iter(counts.values())))
+        return Update(loss, norm, self.optimizer.rates(factor)[0], True)
+
+    def _batches(self, position: int) -> list[Any]:
+        if self._ahead is not None and self._ahead[0] == position:
+            return self._ahead[1]
+        return [self.batch(position + number) for number in range(self.experiment.train.accumulate)]
+
+    def _counts(self, batches: list[Any]) -> dict[str, float]:
+        """Of each term, how many targets the whole update counts, over micro-batches and ranks."""
+        counted = [self.task.counts(batch) for batch in batches]
+        names = list(counted[0])
+        sums = [float(sum(int(counts[name]) for counts in counted)) for name in names]
+        return dict(zip(names, self.world.sums(sums), strict=True))
+
+    def _look(self, losses: list[Tensor], gradients: list[Any]) -> tuple[float, float]:
+        """Loss and gradient norm over all ranks, with one wait for the device."""
+        norm = whole(torch.nn.utils.get_total_norm(gradients))
+        *parts, length = torch.stack([*losses, norm.to(losses[0].dtype)]).tolist()
+        return self.world.sums([sum(parts)])[0], length
+
+    def _clip(self, gradients: list[Any], norm: float) -> None:
+        clip = self.experiment.train.clip
+        factor = 1.0 if clip is None or norm <= clip else clip / norm
+        factor /= self.scaler.scale
+        if factor != 1.0:
+            torch._foreach_mul_(gradients, factor)
+
+
+def combine(terms: dict[str, Term], counts: dict[str, float]) -> Tensor:
+    """The loss: each term's sum by the count of the whole update, so that the parts of an update simply add up."""
+    first, *others = (term.total * (term.weight / max(counts[name], 1.0)) for name, term in terms.items())
+    return sum(others, start=first)

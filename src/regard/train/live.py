@@ -1,0 +1,96 @@
+"""The live line: loss, tokens/s, share of the measured peak, memory, time left."""
+
+import sys
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any, TextIO
+
+from regard.train.device import flops_per_token, measured_peak, memory
+from regard.train.observer import Observer, Result, Start, Step
+
+#: Without a terminal, one line in so many seconds; with one, the line is drawn again so often.
+PLAIN_EVERY, DRAWN_EVERY = 10.0, 0.2
+
+
+class LiveLine(Observer):
+    """Draws one line on a terminal, and plain lines now and then elsewhere."""
+
+    def __init__(self, out: TextIO | None = None):
+        self.out = out if out is not None else sys.stderr
+        self._live: Any = None
+        self._due = 0.0
+        self._recent: deque[tuple[float, int, int]] = deque(maxlen=64)  # (clock, step, tokens)
+        self._evaluation = ""
+
+    def started(self, start: Start) -> None:
+        """Measure the peak and begin."""
+        self._steps = start.experiment.train.steps or 0
+        self._device = start.device
+        self._share = flops_per_token(start.model) / measured_peak(start.device, start.dtype)
+        self._recent.clear()
+        self._due = 0.0
+        if self.out.isatty():
+            from rich.console import Console
+            from rich.live import Live
+
+            self._live = Live(console=Console(file=self.out), auto_refresh=False, transient=True)
+            self._live.start()
+        verb = "going on from" if start.step else "training to"
+        count = f"step {start.step} of {self._steps}" if start.step else f"step {self._steps}"
+        self._say(f"{verb} {count} on {start.device} in {str(start.dtype).removeprefix('torch.')}: {start.run.path}")
+
+    def stepped(self, step: Step) -> None:
+        """Draw, if it is time."""
+        now = time.monotonic()
+        if now < self._due and step.step < self._steps:
+            return
+        self._due = now + (DRAWN_EVERY if self._live else PLAIN_EVERY)
+        self._recent.append((now, step.step, step.tokens))
+        line = self._line(step)
+        if self._live:
+            self._live.update(line, refresh=True)
+        else:
+            self._say(line)
+
+    def evaluated(self, step: int, measures: dict[str, float]) -> None:
+        """One line that stays."""
+        self._evaluation = f"  validation {measures['validation_loss']:.4f}"
+        self._say(f"step {step:,}  validation loss {measures['validation_loss']:.4f}")
+
+    def saved(self, step: int, path: Path) -> None:
+        """Nothing: a checkpoint is no news."""
+
+    def finished(self, result: Result) -> None:
+        """The last line: how to go on, if there is more to do."""
+        if self._live:
+            self._live.stop()
+            self._live = None
+        if result.interrupted:
+            self._say(f"stopped after step {result.step} of {result.steps}, and saved")
+            self._say(f"go on with: regard resume {result.path}")
+        else:
+            self._say(f"done: {result.step:,} steps, {result.tokens:,} tokens in {_clock(result.seconds)}")
+
+    def _line(self, step: Step) -> str:
+        parts = [f"step {step.step:,}/{self._steps:,}", f"loss {step.loss:.4f}"]
+        (began, first, before), (now, last, tokens) = self._recent[0], self._recent[-1]
+        if last > first and now > began:
+            rate = (tokens - before) / (now - began)
+            parts += [f"{rate:,.0f} tokens/s", f"{rate * self._share:.0%} of peak"]
+        parts.append(f"{memory(self._device) / 2**30:.2f} GiB")
+        if last > first and now > began:
+            parts.append(f"{_clock((self._steps - last) * (now - began) / (last - first))} left")
+        return "  ".join(parts) + self._evaluation
+
+    def _say(self, line: str) -> None:
+        if self._live:
+            self._live.console.print(line, highlight=False, markup=False, soft_wrap=True)
+        else:
+            print(line, file=self.out, flush=True)
+
+
+def _clock(seconds: float) -> str:
+    minutes, seconds = divmod(round(max(0.0, seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"

@@ -1,0 +1,169 @@
+"""The loop: a run is a function of (config, seed, step), and may be stopped and taken up again at any moment."""
+
+import time
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
+
+from regard.config import to_toml
+from regard.errors import UserError
+from regard.runs import Run
+from regard.train.budget import settle
+from regard.train.device import memory, pick_device
+from regard.train.diagnose import diagnose
+from regard.train.engine import Engine, Update
+from regard.train.evaluate import evaluate
+from regard.train.experiment import Experiment
+from regard.train.interrupt import Interrupts
+from regard.train.observer import Observer, Result, Start, Step
+from regard.train.restore import restore, save
+from regard.train.shard import World, from_environment, joined
+
+
+def train(experiment: Experiment, run: Run, observers: Sequence[Observer] = (), resume: bool = False) -> Result:
+    """Train in the folder `run`, from the start or, with `resume`, from its newest whole checkpoint.
+
+    The run's lock is taken here. The config in the folder is replaced by the one that was settled: with the data's
+    vocabulary and the budget in steps. SIGINT and SIGTERM save a checkpoint at the end of the step and return a
+    `Result` that says `interrupted`. With RANK and WORLD_SIZE set, every process calls this on the same folder.
+    """
+    began = time.perf_counter()
+    experiment = experiment.checked()
+    world = from_environment()
+    device = pick_device(experiment.train.device, world.local)
+    if not resume and run.steps():
+        raise UserError(
+            f"the run {run.path} has checkpoints already; choose another --name, or go on with it: "
+            f"regard resume {run.path}"
+        )
+    with joined(world, device) as world, run.lock() if world.rank == 0 else nullcontext():
+        return Sitting(prepare(experiment, run, world, began, resume), run, observers).sit()
+
+
+def prepare(experiment: Experiment, run: Run, world: World, began: float, resume: bool) -> Engine:
+    """An engine at the point where the run starts or goes on; the run's config is what was settled on."""
+    data = experiment.data.build(experiment.model.context)  # type: ignore[attr-defined]
+    experiment = replace(experiment, model=experiment.model_for(data))
+    experiment = settle(experiment, data, world, began)
+    if world.rank == 0:
+        run.freeze(to_toml(experiment))
+        if (tokenizer := getattr(data, "tokenizer", None)) is not None:
+            run.add("tokenizer.json", tokenizer.save)
+    engine = Engine(experiment, data, world)
+    if resume:
+        world.wait()
+        take_up(engine, run)
+    return engine
+
+
+def take_up(engine: Engine, run: Run) -> None:
+    """Go back to the newest whole checkpoint, or to the very start, and forget what was logged past it."""
+    checkpoint = run.latest()
+    if checkpoint is not None:
+        restore(engine, checkpoint)
+    if engine.world.rank == 0:
+        run.rewind(engine.progress.step)
+
+
+class Sitting:
+    """One stretch of training, from where the engine stands to the end or to a signal."""
+
+    def __init__(self, engine: Engine, run: Run, observers: Sequence[Observer]):
+        self.engine, self.run = engine, run
+        self.config = engine.experiment.train
+        self.steps = self.config.steps or 0
+        self.writes = engine.world.rank == 0
+        self.observers = tuple(observers) if self.writes else ()
+        self.loss, self.validation_loss = _last_measures(run) if engine.progress.step else (None, None)
+
+    def sit(self) -> Result:
+        """Train."""
+        engine, progress, world = self.engine, self.engine.progress, self.engine.world
+        start = Start(engine.experiment, self.run, engine.model, engine.device, engine.precision.dtype, progress.step)
+        for observer in self.observers:
+            observer.started(start)
+        # The clock of earlier sittings goes on from where it stopped.
+        clock = time.perf_counter() - progress.seconds
+        self._logged = (progress.seconds, progress.tokens)
+        interrupted = False
+        with Interrupts() as interrupts:
+            while progress.step < self.steps and not interrupted:
+                update = engine.update()
+                if not update.finite:
+                    raise diagnose(engine, update)
+                progress.seconds = time.perf_counter() - clock
+                interrupted = world.any(interrupts.requested)
+                self._after(update, interrupted)
+        result = self._result(interrupted and progress.step < self.steps)
+        for observer in self.observers:
+            observer.finished(result)
+        return result
+
+    def _after(self, update: Update, interrupted: bool) -> None:
+        """What is due after a step, in this order: whatever a checkpoint follows was logged before it."""
+        config, progress = self.config, self.engine.progress
+        step, last = progress.step, progress.step == self.steps
+        if self.observers:
+            seen = Step(step, update.loss, update.rate, update.norm, progress.tokens, progress.seconds)
+            for observer in self.observers:
+                observer.stepped(seen)
+        if step % config.log_every == 0 or last:
+            self._log(update)
+        if last or (config.evaluate_every and step % config.evaluate_every == 0):
+            self._evaluate()
+        if last or interrupted or (config.save_every and step % config.save_every == 0):
+            save(self.engine, self.run)
+            for observer in self.observers:
+                observer.saved(step, self.run.path)
+
+    def _log(self, update: Update) -> None:
+        progress = self.engine.progress
+        self.loss = update.loss
+        seconds, tokens = self._logged
+        self._logged = (progress.seconds, progress.tokens)
+        record: dict[str, Any] = {
+            "step": progress.step,
+            "loss": update.loss,
+            "lr": update.rate,
+            "grad_norm": update.norm,
+            "tokens": progress.tokens,
+            "seconds": round(progress.seconds, 4),
+            "tokens_per_second": round((progress.tokens - tokens) / max(progress.seconds - seconds, 1e-9), 1),
+            "memory": memory(self.engine.device),
+        }
+        if self.writes:
+            self.run.log(record)
+
+    def _evaluate(self) -> None:
+        measures = evaluate(self.engine)
+        if measures is None:
+            return
+        step = self.engine.progress.step
+        self.validation_loss = measures["validation_loss"]
+        if self.writes:
+            self.run.log({"step": step, **measures})
+        for observer in self.observers:
+            observer.evaluated(step, measures)
+
+    def _result(self, interrupted: bool) -> Result:
+        progress = self.engine.progress
+        return Result(
+            path=self.run.path,
+            step=progress.step,
+            steps=self.steps,
+            loss=self.loss,
+            validation_loss=self.validation_loss,
+            tokens=progress.tokens,
+            seconds=progress.seconds,
+            interrupted=interrupted,
+        )
+
+
+def _last_measures(run: Run) -> tuple[float | None, float | None]:
+    """The last loss and validation loss that were logged, for a run that is taken up."""
+    loss = validation_loss = None
+    for record in run.metrics():
+        loss = record.get("loss", loss)
+        validation_loss = record.get("validation_loss", validation_loss)
+    return loss, validation_loss

@@ -1,0 +1,70 @@
+"""Budgets in tokens and seconds become steps, once, and are written down."""
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from train_kit import experiment, run_whole, same, start, weights
+
+from regard.config import load
+from regard.train import Experiment, train
+from regard.train.budget import Pace, steps_within
+
+
+def test_tokens_become_steps(text, tmp_path):
+    run = run_whole(tmp_path, experiment(text, tokens=200, accumulate=2))  # 4 rows of 8 tokens, twice
+    settled = load(Experiment, run.config).train
+    assert (settled.steps, settled.tokens, settled.budget) == (3, None, "200 tokens")
+    assert run.metrics()[-1]["step"] == 3
+
+
+def test_seconds_are_frozen_into_steps_before_the_run_starts(text, tmp_path):
+    wanted = experiment(text, seconds=1.5, evaluate_every=None, save_every=None)
+    run = start(tmp_path, wanted, "timed")
+    began = time.perf_counter()
+    result = train(wanted, run)
+    took = time.perf_counter() - began
+    settled = load(Experiment, run.config)
+    steps = settled.train.steps
+    assert steps == result.step > 1
+    assert (settled.train.seconds, settled.train.budget) == (None, "1.5 seconds")
+    assert took < 15  # a loose bound: other programs may hold the processor
+    # The calibration left no trace: the same number of steps, asked for directly, gives the same weights.
+    counted = run_whole(tmp_path, experiment(text, steps=steps, evaluate_every=None, save_every=None))
+    assert same(weights(run), weights(counted))
+
+
+def test_a_resumed_run_keeps_its_frozen_steps(text, tmp_path):
+    wanted = experiment(text, seconds=0.5)
+    run = start(tmp_path, wanted)
+    first = train(wanted, run)
+    again = train(load(Experiment, run.config), run, resume=True)
+    assert (again.step, again.steps) == (first.step, first.steps)
+
+
+@given(
+    st.floats(1, 1000),
+    st.builds(Pace, st.floats(1e-3, 1), st.floats(0, 5), st.just(0.0)),
+    st.one_of(st.none(), st.integers(1, 500)),
+)
+def test_as_many_steps_as_fit_and_no_more(seconds, pace, every):
+    def cost(steps: int) -> float:
+        evaluations = 1 + (steps - 1) // every if every else 1
+        return steps * pace.step + evaluations * pace.evaluation
+
+    steps = steps_within(seconds, pace, every)
+    assert steps >= 1
+    if steps > 1:
+        assert cost(steps) <= seconds * (1 + 1e-9)
+    # Not much is given away: less than one round of steps and its evaluation, and the one at the end.
+    room = pace.step * 2 + pace.evaluation * 2
+    assert cost(steps) >= seconds - room - pace.step * (every or 1) or steps == 1
+
+
+@pytest.mark.slow
+def test_a_budget_of_seconds_is_nearly_kept(text, tmp_path):
+    wanted = experiment(text, seconds=12.0, evaluate_every=100, log_every=10, save_every=None)
+    began = time.perf_counter()
+    train(wanted, start(tmp_path, wanted))
+    assert 4 < time.perf_counter() - began < 30

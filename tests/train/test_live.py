@@ -1,0 +1,90 @@
+"""The live line: one line on a terminal, plain lines elsewhere."""
+
+import io
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from train_kit import experiment, start
+
+from regard.train import LiveLine, Result, Step, live, train
+from regard.train.device import flops_per_token, measured_peak
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_plain_lines_say_everything(text, tmp_path, monkeypatch):
+    monkeypatch.setattr(live, "PLAIN_EVERY", 0.0)
+    out = io.StringIO()
+    wanted = experiment(text)
+    train(wanted, start(tmp_path, wanted), [LiveLine(out)])
+    lines = out.getvalue().splitlines()
+    assert "\x1b" not in out.getvalue()
+    assert lines[0].startswith("training to step 8 on cpu in float32")
+    wanted_line = (
+        r"step 7/8  loss \d\.\d{4}  [\d,]+ tokens/s  \d+% of peak  \d+\.\d\d GiB  0:00 left  validation \d\.\d{4}"
+    )
+    assert any(re.fullmatch(wanted_line, line) for line in lines), lines
+    assert any(re.fullmatch(r"step 4  validation loss \d\.\d{4}", line) for line in lines)
+    assert lines[-1].startswith("done: 8 steps, 256 tokens")
+
+
+def test_plain_lines_come_seldom(text, tmp_path):
+    out = io.StringIO()
+    wanted = experiment(text, evaluate_every=None)
+    train(wanted, start(tmp_path, wanted), [LiveLine(out)])
+    drawn = [line for line in out.getvalue().splitlines() if line.startswith("step ") and "/8" in line]
+    assert len(drawn) == 2  # the first and the last
+
+
+def test_a_terminal_gets_one_line_drawn_again(text, tmp_path, monkeypatch):
+    monkeypatch.setattr(live, "DRAWN_EVERY", 0.0)
+    monkeypatch.setenv("TERM", "xterm")
+    out = Terminal()
+    wanted = experiment(text)
+    train(wanted, start(tmp_path, wanted), [LiveLine(out)])
+    assert "\x1b[" in out.getvalue()
+    assert "of peak" in out.getvalue()
+
+
+def test_an_interrupted_run_is_told_how_to_go_on():
+    out = io.StringIO()
+    LiveLine(out).finished(Result(Path("runs/a-1"), 5, 9, 1.0, None, 100, 65.0, interrupted=True))
+    assert "regard resume runs/a-1" in out.getvalue()
+
+
+def test_the_peak_is_quick_and_of_a_sane_size():
+    peak = measured_peak(torch.device("cpu"), torch.float32)
+    assert 1e8 < peak < 1e14
+
+
+def test_flops_count_what_is_multiplied():
+    from regard.models import GPTConfig
+
+    tied = GPTConfig(vocabulary=50, context=8, layers=2, heads=2, width=16, qk_norm=False, ngrams=2).build()
+    block = 16 * 48 + 16 * 16 + 2 * 16 * 64
+    attention = 12 * 2 * 16 * 8
+    assert flops_per_token(tied) == 6 * (2 * block + 50 * 16) + attention
+    untied = GPTConfig(vocabulary=50, context=8, layers=2, heads=2, width=16, qk_norm=False, tied=False).build()
+    assert flops_per_token(untied) == flops_per_token(tied)
+
+
+@pytest.mark.parametrize(("seconds", "shown"), [(5, "0:05"), (65.4, "1:05"), (3661, "1:01:01"), (-1, "0:00")])
+def test_clock(seconds, shown):
+    assert live._clock(seconds) == shown
+
+
+def test_a_step_is_cheap_to_watch():
+    """Between two drawings an observer of every step costs next to nothing."""
+    import time
+
+    line = LiveLine(io.StringIO())
+    line._steps, line._due = 10**9, time.monotonic() + 3600
+    began = time.process_time()
+    for number in range(2000):
+        line.stepped(Step(number, 1.0, 1.0, 1.0, 1, 1.0))
+    assert (time.process_time() - began) / 2000 < 1e-4
