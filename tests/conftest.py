@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, is_hypothesis_test, settings
+from hypothesis import HealthCheck, Phase, is_hypothesis_test, settings
 from hypothesis.errors import StopTest, UnsatisfiedAssumption
 
 import regard
@@ -20,12 +20,11 @@ import regard
 torch.set_num_threads(1)
 
 ANY_SPEED = [HealthCheck.too_slow, HealthCheck.data_too_large]  # shared machines; drawing a model is slow by nature
-settings.register_profile(
-    "quick", max_examples=25, deadline=None, derandomize=True, database=None, suppress_health_check=ANY_SPEED
-)
-settings.register_profile(
-    "full", max_examples=200, deadline=None, print_blob=True, database=None, suppress_health_check=ANY_SPEED
-)
+COMMON: dict[str, Any] = {"deadline": None, "database": None, "suppress_health_check": ANY_SPEED}
+settings.register_profile("quick", max_examples=25, derandomize=True, **COMMON)
+settings.register_profile("full", max_examples=200, print_blob=True, **COMMON)
+# For tests/break_laws.py, which wants to know that a law fails, not the smallest case that breaks it.
+settings.register_profile("unshrunk", settings.get_profile("quick"), phases=(Phase.explicit, Phase.generate))
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "quick")
 settings.load_profile(PROFILE)
 

@@ -7,13 +7,17 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.attend import AnySlots, Packed, Padded
 from regard.models.gpt import GPT, GPTConfig
 
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}
+# PyTorch 2.11 tells its compiler that the CPU kernel's log-sum-exp is float32 even for float64, and then crashes on it.
+_doubles = torch.empty(1, 1, 1, 8, dtype=torch.float64, device="meta")
+_told = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(_doubles, _doubles, _doubles)[1].dtype
+COMPILED = [dtype for dtype in TOLERANCE if dtype == torch.float32 or _told == dtype]
 VOCABULARY = 29
 LENGTH = 32
 RAGGED = (32, 20, 5, 1)
@@ -110,7 +114,7 @@ def loss_sum(logits: Tensor, targets: Tensor) -> Tensor:
     return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=UNCOUNTED, reduction="sum")
 
 
-def outcome(model: torch.nn.Module, batch: Batch, run: Callable[..., Tensor] | None = None) -> Outcome:
+def outcome(model: nn.Module, batch: Batch, run: Callable[..., Tensor] | None = None) -> Outcome:
     """One forward and backward pass; ``run`` (the model itself by default) gives the logits."""
     model.zero_grad()
     logits = (model if run is None else run)(batch.tokens, batch.slots)
@@ -120,7 +124,7 @@ def outcome(model: torch.nn.Module, batch: Batch, run: Callable[..., Tensor] | N
     return Outcome([logits[b, start : start + n].detach() for b, start, n in batch.places], loss.detach(), gradients)
 
 
-def alone(model: torch.nn.Module, batch: Batch) -> Outcome:
+def alone(model: nn.Module, batch: Batch) -> Outcome:
     """The measure of all things: each text of the batch by itself, in eager mode, gradients added up."""
     singles = []
     for b, start, n in batch.places:
@@ -128,7 +132,7 @@ def alone(model: torch.nn.Module, batch: Batch) -> Outcome:
         singles.append(
             outcome(model, Batch(batch.tokens[b : b + 1, cut], batch.targets[b : b + 1, cut], None, [(0, 0, n)]))
         )
-    total = {name: sum(one.gradients[name] for one in singles) for name in singles[0].gradients}
+    total = {name: torch.stack([one.gradients[name] for one in singles]).sum(0) for name in singles[0].gradients}
     return Outcome([one.logits[0] for one in singles], torch.stack([one.loss for one in singles]).sum(), total)
 
 
@@ -150,3 +154,30 @@ def assert_same(actual: Outcome, expected: Outcome) -> None:
     pairs["loss"] = (actual.loss, expected.loss)
     wrong = {name: far(*pair) for name, pair in pairs.items() if far(*pair) > tolerance}
     assert not wrong, wrong
+
+
+def check_steps(model: GPT, lengths: tuple[int, ...], pieces: tuple[int, ...], fixed: bool = False) -> list[int]:
+    """Feed ragged texts in ``pieces`` (columns at a time); every logit is that of the text alone. Gives cache sizes."""
+    batch = padded_batch(lengths, length=sum(pieces))
+    state = model.start(len(lengths), capacity=sum(pieces), fixed=fixed)
+    left, start, parts = torch.tensor(lengths), 0, []
+    for piece in pieces:
+        real = None if len(set(lengths)) == 1 else left.clamp(0, piece)
+        logits, state = model.step(batch.tokens[:, start : start + piece], state, real)
+        parts.append(logits)
+        left, start = left - piece, start + piece
+    every = torch.cat(parts, dim=1)
+    for (row, _, n), expected in zip(batch.places, alone(model, batch).logits, strict=True):
+        assert far(every[row, :n], expected) < TOLERANCE[expected.dtype]
+    return [memory.size for memory in state.memories]
+
+
+class FromLengths(nn.Module):
+    """What one would export to serve padded batches: slots are made inside, tensors alone cross the boundary."""
+
+    def __init__(self, model: GPT):
+        super().__init__()
+        self.model = model
+
+    def forward(self, tokens: Tensor, lengths: Tensor) -> Tensor:
+        return self.model(tokens, Padded(lengths, tokens.shape[1]))

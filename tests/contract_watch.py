@@ -14,7 +14,7 @@ from regard.attend import Plan, Softmax
 
 
 class Tensors(TorchDispatchMode):
-    """Inside the context, forward and backward: how often each operator ran, and the largest tensor any of them made."""
+    """Inside the context, forward and backward: how often each operator ran, and the largest tensor any one made."""
 
     def __init__(self) -> None:
         super().__init__()

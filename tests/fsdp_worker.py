@@ -6,17 +6,19 @@ gradients. Losses are sums, so gradients must be added up over ranks, where FSDP
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 
 import torch
-from contract_model import BATCHES, TOLERANCE, Outcome, outcome, part, small_gpt
 from safetensors.torch import save_file
 from torch import Tensor, distributed
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor
 
+from contract_model import BATCHES, TOLERANCE, Outcome, outcome, part, small_gpt
 from regard.attend import AnySlots
 from regard.models.gpt import GPT
 
@@ -62,11 +64,26 @@ def main(rank: int, size: int, folder: Path) -> None:
         for kind, way in [(kind, "whole") for kind in BATCHES] + [("padded", way) for way in WAYS[1:]]:
             logits, loss, gradients = run(way, dtype, kind, rank, size)
             name = f"{kind}-{way}-{dtype}"
-            save_file({str(i): one.contiguous() for i, one in enumerate(logits)}, folder / f"{name}-rank{rank}")
+            save_file({f"{i:03}": one.contiguous() for i, one in enumerate(logits)}, folder / f"{name}-rank{rank}")
             if rank == 0:
                 save_file({"loss": loss, **gradients}, folder / name)
     distributed.destroy_process_group()
 
 
+def run_ranks(size: int, folder: Path) -> None:
+    """Every rank as a process of its own, in which a warning is an error too."""
+    commands = [[sys.executable, "-W", "error", __file__, str(rank), str(size), str(folder)] for rank in range(size)]
+    started = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for command in commands]
+    try:
+        said = [process.communicate(timeout=300)[1] for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    assert not any(process.returncode for process in started), "\n".join(said)
+
+
 if __name__ == "__main__":
     main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))
+    # DTensor's caches keep the group, and so gloo's threads, past its destruction; one that lets go of a tensor while
+    # the interpreter is being taken down aborts the process (pytorch/pytorch#190489). Everything is written by now.
+    os._exit(0)

@@ -27,7 +27,9 @@ def python(code: str) -> str:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], *[[name, "--help"] for name in COMMANDS], ["recipes"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["--version"], *[[name, "--help"] for name in COMMANDS], ["recipes"]]
+)
 def test_help_never_imports_torch(arguments):
     code = f"""
 import sys

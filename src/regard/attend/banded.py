@@ -20,9 +20,9 @@ class Band(NamedTuple):
     """One block of queries: which key chunks it reads, which pairs it allows, which of its rows see nothing."""
 
     first: int  # key chunk
-    last: int  # one past the last key chunk; equal to first: nothing to see
-    seen: Tensor | None  # [B|1, 1, q, k]
-    blank: Tensor | None  # [B|1, 1, q, 1]
+    last: int  # one past the last key chunk
+    seen: Tensor  # [B|1, 1, q, k]
+    blank: Tensor  # [B|1, 1, q, 1]
 
 
 class Bands(NamedTuple):
@@ -54,12 +54,12 @@ class Banded:
                 start = max(start, first_order(queries) + low - reach.back - first_order(keys))
             if reach.ahead is not None:
                 stop = min(stop, first_order(queries) + high + reach.ahead - first_order(keys))
-            if start >= stop:
-                bands.append(Band(0, 0, None, None))
-                continue
+            if start >= stop:  # nothing to see: any chunk will do, since every row is blanked
+                start, stop = 0, 1
             first, last = start // size, -(-stop // size)
             columns = slice(first * size, min(last * size, keys.length))
-            pairs = make_pairs(queries, keys, heads=1, device=device, rows=slice(low, high), columns=columns)
+            tile = {"rows": slice(low, high), "columns": columns}
+            pairs = make_pairs(queries, keys, heads=1, device=device, batch=plan.rows, **tile)
             seen = allowed(plan.mask, pairs)
             blank = ~seen.any(-1, keepdim=True)
             bands.append(Band(first, last, seen | blank, blank))
@@ -72,9 +72,6 @@ class Banded:
         k_chunks, v_chunks = k.split(size, dim=2), v.split(size, dim=2)
         parts = []
         for i, (block, band) in enumerate(zip(q.split(size, dim=2), bands, strict=True)):
-            if band.first == band.last:
-                parts.append(torch.zeros_like(block))
-                continue
             near_k = torch.cat(k_chunks[band.first : band.last], dim=2)
             near_v = torch.cat(v_chunks[band.first : band.last], dim=2)
             seen = self._biased(call, i * size, block, band, near_k) if call.bias is not None else band.seen
@@ -85,22 +82,17 @@ class Banded:
     def _biased(self, call: Call, low: int, block: Tensor, band: Band, near_k: Tensor) -> Tensor:
         """The additive bias of this tile as a float mask; gradients reach a learned table through it."""
         assert call.bias is not None
-        assert band.seen is not None
         start = band.first * call.plan.prepared.size
         pairs = make_pairs(
             call.plan.queries,
             call.plan.keys,
             heads=block.shape[1],
             device=block.device,
+            batch=call.plan.rows,
             rows=slice(low, low + block.shape[2]),
             columns=slice(start, start + near_k.shape[2]),
         )
-        shape = (
-            max(pairs.q.order.shape[0], band.seen.shape[0]),
-            block.shape[1],
-            block.shape[2],
-            near_k.shape[2],
-        )
+        shape = (call.plan.rows, block.shape[1], block.shape[2], near_k.shape[2])
         bias = call.bias.adjust(block.new_zeros(shape), pairs) / call.temperature
         return bias.masked_fill(~band.seen, float("-inf"))
 

@@ -30,6 +30,11 @@ class Plan(NamedTuple):
     backend: str
     prepared: Any
 
+    @property
+    def rows(self) -> int:
+        """How many batch rows it tells apart; a batch of any size may share one row."""
+        return max(self.mask.rows, self.queries.rows, self.keys.rows)
+
 
 class TopK(NamedTuple):
     """Only the ``k`` best-scoring keys of a row count.

@@ -50,6 +50,11 @@ class Mask:
     def allows(self, pairs: Pairs) -> Tensor:
         raise NotImplementedError
 
+    @property
+    def rows(self) -> int:
+        """How many batch rows it tells apart: 1 unless it holds tensors that differ by row."""
+        return 1
+
     def reach(self) -> Reach:
         return Reach(None, None)
 
@@ -200,6 +205,10 @@ class Same(Mask):
 
     labels: Tensor  # [N] or [B, N]
 
+    @property
+    def rows(self) -> int:
+        return self.labels.shape[0] if self.labels.ndim == 2 else 1
+
     def allows(self, pairs: Pairs) -> Tensor:
         if self.labels.ndim == 1:
             return self.labels[pairs.q.order] == self.labels[pairs.k.order]
@@ -211,6 +220,10 @@ class Edges(Mask):
     """A graph: ``adjacency[q.order, k.order]``, or ``adjacency[row, ...]`` when it differs by row."""
 
     adjacency: Tensor  # [N, N] or [B, N, N], bool
+
+    @property
+    def rows(self) -> int:
+        return self.adjacency.shape[0] if self.adjacency.ndim == 3 else 1
 
     def allows(self, pairs: Pairs) -> Tensor:
         if self.adjacency.ndim == 2:
@@ -236,6 +249,10 @@ class And(Mask):
     left: Mask
     right: Mask
 
+    @property
+    def rows(self) -> int:
+        return max(self.left.rows, self.right.rows)
+
     def allows(self, pairs: Pairs) -> Tensor:
         return self.left.allows(pairs) & self.right.allows(pairs)
 
@@ -255,6 +272,10 @@ class Or(Mask):
     left: Mask
     right: Mask
 
+    @property
+    def rows(self) -> int:
+        return max(self.left.rows, self.right.rows)
+
     def allows(self, pairs: Pairs) -> Tensor:
         return self.left.allows(pairs) | self.right.allows(pairs)
 
@@ -272,6 +293,10 @@ class Not(Mask):
     """All the others. Empty slots stay empty: validity is not part of the tree."""
 
     inner: Mask
+
+    @property
+    def rows(self) -> int:
+        return self.inner.rows
 
     def allows(self, pairs: Pairs) -> Tensor:
         return ~self.inner.allows(pairs)

@@ -50,7 +50,8 @@ def weigh(scores: Tensor, seen: Tensor, temperature: float, cut: TopK | None) ->
     if temperature != 1:
         scores = (scores / temperature).masked_fill(~seen, low)
     if cut is not None and cut.softness > 0:
-        scores = scores + F.logsigmoid(gate(scores, seen, cut))
+        few = seen.sum(-1, keepdim=True) <= cut.k  # no cut where there is nothing to cut
+        scores = scores + F.logsigmoid(gate(scores, seen, cut)).masked_fill(few, 0)
         scores = scores.masked_fill(~seen, low)
     return scores.softmax(-1).masked_fill(~seen, 0)
 
@@ -62,7 +63,7 @@ def best(scores: Tensor, k: int) -> Tensor:
 
 
 def gate(scores: Tensor, seen: Tensor, cut: TopK) -> Tensor:
-    """(s - t)/softness with the threshold t at which the gates σ(.) sum to k (to every seen key, if fewer are seen).
+    """(s - t)/softness with the threshold t at which the gates σ(.) of the seen keys sum to k.
 
     t is found by bisection without gradients; one Newton step from there adds nothing to its value and gives it the
     exact implicit derivative dt/ds_i = g_i(1 - g_i) / Σ g(1 - g).

@@ -61,7 +61,7 @@ class Sdpa:
             return []
         if isinstance(plan.queries, Padded | Packed) or isinstance(plan.keys, Padded | Packed):
             return ["this mask over padded or packed tokens would need a dense mask for every row"]
-        elements = max(plan.queries.rows, plan.keys.rows) * plan.queries.length * plan.keys.length
+        elements = plan.rows * plan.queries.length * plan.keys.length
         if elements > DENSE_LIMIT and plan.queries.length > FEW_QUERIES:
             return [f"this mask would need {elements / 2**20:.0f} MiB of dense mask"]
         return []
@@ -78,7 +78,7 @@ class Sdpa:
             return _key_padding(plan)
         if case == "documents" and isinstance(queries, Packed):
             return Telling(causal=isinstance(plan.mask, Causal), documents=queries.documents)
-        seen = allowed(plan.mask, make_pairs(queries, keys, heads=1, device=device))
+        seen = allowed(plan.mask, make_pairs(queries, keys, heads=1, device=device, batch=plan.rows))
         blank = ~seen.any(-1, keepdim=True)
         return Telling(seen=seen | blank, blank=blank)
 
@@ -106,11 +106,12 @@ class Sdpa:
         rows = []
         for b, lengths in enumerate(documents):
             rest = q.shape[2] - sum(lengths)
-            cuts = [x[b : b + 1].split([*lengths, rest], dim=2) for x in (q, k, v)]
+            mine = slice(b, b + 1) if len(documents) > 1 else slice(None)  # one row may serve the whole batch
+            cuts = [x[mine].split([*lengths, rest], dim=2) for x in (q, k, v)]
             pieces = zip(*cuts, strict=True)
             parts = [fused(call, one, two, three, None, causal) for one, two, three in pieces if one.shape[2]]
             if rest:  # empty slots see nothing
-                parts[-1] = torch.zeros_like(parts[-1])
+                parts[-1] = parts[-1].masked_fill(torch.ones((), dtype=torch.bool, device=q.device), 0)
             rows.append(torch.cat(parts, dim=2))
         return torch.cat(rows)
 
@@ -173,6 +174,9 @@ def fused(call: Call, q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, caus
     shared = q.shape[1] // k.shape[1]
     if shared > 1 and not q.is_cuda:  # CPU kernels take no grouped heads
         k, v = k.repeat_interleave(shared, dim=1), v.repeat_interleave(shared, dim=1)
+    scale = call.factor / call.temperature
+    if scale <= 0:  # fused kernels bound a row by its greatest product, before they scale
+        q, scale = q * scale, 1.0
     kernels = sdpa_kernel(CUDA_ORDER, set_priority=True) if q.is_cuda else nullcontext()
     with kernels:
         return F.scaled_dot_product_attention(
@@ -181,7 +185,7 @@ def fused(call: Call, q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, caus
             v,
             attn_mask=seen,
             dropout_p=call.dropout,
-            is_causal=causal and q.shape[2] > 1,
-            scale=call.factor / call.temperature,
+            is_causal=causal,
+            scale=scale,
             enable_gqa=shared > 1 and q.is_cuda,
         )

@@ -43,8 +43,6 @@ class Short:
             reasons.append("it knows causal and full masks over plain or right-padded tokens")
         if call.dropout:
             reasons.append("it has no dropout")
-        if call.q.shape[1] != call.k.shape[1]:
-            reasons.append("it has no grouped heads")
         if torch.compiler.is_compiling():
             reasons.append("a compiler does better with the fused kernel")
         return reasons
@@ -59,7 +57,9 @@ class Short:
 
     def run(self, call: Call) -> Out:
         offset, blank = call.plan.prepared
-        values = _Attention.apply(call.q, call.k, call.v, offset, call.factor / call.temperature)
+        shared = call.q.shape[1] // call.k.shape[1]
+        k, v = (x.repeat_interleave(shared, dim=1) if shared > 1 else x for x in (call.k, call.v))
+        values = _Attention.apply(call.q, k, v, offset, call.factor / call.temperature)
         return Out(values if blank is None else values.masked_fill(blank, 0), None)
 
 
@@ -72,7 +72,7 @@ class _Attention(Function):
         weights = torch.baddbmm(offset, q, k.transpose(1, 2), alpha=scale).softmax(-1)
         ctx.save_for_backward(q, k, v, weights)
         ctx.scale = scale
-        return torch.bmm(weights, v).view(batch, heads, *v.shape[1:])
+        return torch.bmm(weights, v).view(batch, heads, q.shape[1], v.shape[2])
 
     @staticmethod
     @once_differentiable

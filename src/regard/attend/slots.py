@@ -173,13 +173,12 @@ def make_pairs(
     *,
     heads: int,
     device: torch.device,
-    batch: int | None = None,
+    batch: int,
     rows: slice = slice(None),
     columns: slice = slice(None),
 ) -> Pairs:
     """Dense pairs, or the tile of them at query indices ``rows`` and key indices ``columns``."""
-    size = max(queries.rows, keys.rows) if batch is None else batch
-    b = torch.arange(size, device=device)[:, None, None, None]
+    b = torch.arange(batch, device=device)[:, None, None, None]
     h = torch.arange(heads, device=device)[None, :, None, None]
     q = torch.arange(queries.length, device=device)[rows][None, None, :, None]
     k = torch.arange(keys.length, device=device)[columns][None, None, None, :]

@@ -37,6 +37,7 @@ class SelfAttention(nn.Module):
         super().__init__()
         self.heads, self.kv_heads, self.head_width = heads, kv_heads, width // heads
         self.qkv = Linear(width, (heads + 2 * kv_heads) * self.head_width, bias=bias)
+        self.qkv.parts = tuple(n * self.head_width for n in (heads, kv_heads, kv_heads))  # Muon treats them apart
         self.norm_qk = RMSNorm(self.head_width) if qk_norm else nn.Identity()
         self.mechanism = mechanism
         self.out = Linear(width, width, bias=bias)

@@ -63,7 +63,7 @@ class _SquaredNetwork(Function):
 def rms_norm(x: Tensor, gain: Tensor, eps: float) -> Tensor:
     """x / √(mean x² + eps) · gain over the last axis; 16-bit inputs are left to PyTorch, which sums them in float32."""
     if torch.compiler.is_compiling() or x.dtype not in (torch.float32, torch.float64) or x.is_cuda:
-        return F.rms_norm(x, gain.shape, gain, eps)
+        return F.rms_norm(x, gain.shape, gain.to(x.dtype), eps)  # one type: the fused kernel wants it
     return _RMSNorm.apply(x, gain, eps)
 
 

@@ -19,7 +19,9 @@ AVAILABLE = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "
 
 
 class Linear(nn.Linear):
-    """x Wᵀ + b."""
+    """x Wᵀ + b. ``parts`` names the rows of matrices that were put side by side, for an optimizer to tell them apart."""
+
+    parts: tuple[int, ...] = ()
 
     def forward(self, input: Tensor) -> Tensor:
         if suits(input, self.weight):

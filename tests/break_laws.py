@@ -1,0 +1,256 @@
+"""Breaks the code in one place at a time and runs the laws against it: each break must make a test fail.
+
+    python tests/break_laws.py [SOURCE]       SOURCE: the folder that holds the package (default: src)
+
+A test that already fails on the unbroken code catches nothing. Exits 1 if a break survives, or no longer applies.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+class Break(NamedTuple):
+    """``old``, found exactly once in ``file`` of the package, becomes ``new``; ``tests`` are those to notice."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: str
+
+
+BREAKS = [
+    Break(
+        "causal: a token does not see itself",
+        "attend/mask.py",
+        "return pairs.k.order <= pairs.q.order",
+        "return pairs.k.order < pairs.q.order",
+        "laws/test_masks.py",
+    ),
+    Break(
+        "validity is not ANDed",
+        "attend/call.py",
+        "return mask.allows(pairs) & valid(pairs)",
+        "return mask.allows(pairs)",
+        "laws/test_masks.py",
+    ),
+    Break(
+        "reference: GQA repeats heads in the wrong order",
+        "attend/reference.py",
+        "x.repeat_interleave(shared, dim=1) if",
+        "x.repeat(1, shared, 1, 1) if",
+        "laws/test_backends.py",
+    ),
+    Break(
+        "sdpa: GQA repeats heads in the wrong order",
+        "attend/sdpa.py",
+        "k, v = k.repeat_interleave(shared, dim=1), v.repeat_interleave(shared, dim=1)",
+        "k, v = k.repeat(1, shared, 1, 1), v.repeat(1, shared, 1, 1)",
+        "laws/test_heads.py",
+    ),
+    Break(
+        "reference: -inf, so that a row that sees nothing is NaN",
+        "attend/reference.py",
+        "return scores.softmax(-1).masked_fill(~seen, 0)",
+        "return scores.masked_fill(~seen, -torch.inf).softmax(-1)",
+        "laws/test_blind.py",
+    ),
+    Break(
+        "scale is 1/D instead of 1/√D",
+        "attend/call.py",
+        "1 / math.sqrt(self.q.shape[-1])",
+        "1 / self.q.shape[-1]",
+        "laws/test_worked_example.py laws/test_heads.py",
+    ),
+    Break(
+        "rolling memory one place too small",
+        "attend/memory.py",
+        "back + SLACK)",
+        "back + SLACK - 1)",
+        "laws/test_steps.py",
+    ),
+    Break(
+        "a ragged step moves every row by the longest",
+        "models/gpt.py",
+        "state.position.add_(real)",
+        "state.position.add_(count)",
+        "laws/test_steps.py",
+    ),
+    Break(
+        "a decoding step counts positions one too far",
+        "models/gpt.py",
+        "order = state.position[:, None] + ahead",
+        "order = state.position[:, None] + ahead + 1",
+        "laws/test_steps.py",
+    ),
+    Break(
+        "rotary turns by a wrong sign",
+        "layers/position.py",
+        "a * cos - b * sin",
+        "a * cos + b * sin",
+        "laws/test_parts.py",
+    ),
+    Break(
+        "sinusoids have another base",
+        "layers/position.py",
+        "def sinusoids(phase: Tensor, width: int, base: float = 10_000.0)",
+        "def sinusoids(phase: Tensor, width: int, base: float = 1_000.0)",
+        "laws/test_parts.py",
+    ),
+    Break(
+        "RMSNorm forgets its eps",
+        "layers/norm.py",
+        "F.rms_norm(x, self.gain.shape, self.gain, self.eps)",
+        "F.rms_norm(x, self.gain.shape, self.gain, None)",
+        "laws/test_parts.py",
+    ),
+    Break("ReLU² is not squared", "layers/feedforward.py", "F.relu(x).square()", "F.relu(x)", "laws/test_parts.py"),
+    Break(
+        "verdict: ~ swaps may and must",
+        "attend/mask.py",
+        "Verdict(~inner.must, ~inner.may)",
+        "Verdict(~inner.may, ~inner.must)",
+        "laws/test_masks.py",
+    ),
+    Break(
+        "reach: a window is one shorter than it says",
+        "attend/mask.py",
+        "Reach(self.size - 1, self.ahead)",
+        "Reach(max(0, self.size - 2), self.ahead)",
+        "laws/test_masks.py",
+    ),
+    Break(
+        "flex: a block is read whole without asking whether its slots are valid",
+        "attend/flex.py",
+        "full = (must & valid.must).expand(shape)",
+        "full = must.expand(shape)",
+        "laws/test_masks.py",
+    ),
+    Break(
+        "flex: temperature is forgotten where there is a bias",
+        "attend/flex.py",
+        "bias.adjust(score, pairs) / temperature",
+        "bias.adjust(score, pairs)",
+        "laws/test_backends.py",
+    ),
+    Break(
+        "packed phases do not restart",
+        "attend/slots.py",
+        "phase[b, start : start + n] = torch.arange(n)",
+        "phase[b, start : start + n] = torch.arange(start, start + n)",
+        "laws/test_batches.py",
+    ),
+    Break(
+        "n-grams look into the document before",
+        "layers/embed.py",
+        ".masked_fill(phase < back, self.vocabulary)",
+        "",
+        "laws/test_batches.py",
+    ),
+    Break(
+        "sdpa: is_causal is said of tokens that are not the queries' own",
+        "attend/sdpa.py",
+        "isinstance(mask, Causal) and plan.own",
+        "isinstance(mask, Causal)",
+        "laws/test_backends.py laws/test_heads.py",
+    ),
+    Break(
+        "sdpa: padded rows are not blanked",
+        "attend/sdpa.py",
+        "Telling(causal=True, blank=~queries.filled()[:, None, :, None])",
+        "Telling(causal=True)",
+        "laws/test_backends.py laws/test_blind.py laws/test_batches.py",
+    ),
+    Break(
+        "banded: rows that see nothing are not blanked",
+        "attend/banded.py",
+        "values.masked_fill(band.blank, 0)",
+        "values",
+        "laws/test_backends.py laws/test_blind.py",
+    ),
+    Break(
+        "biases of all heads come from the first",
+        "attend/bias.py",
+        "self.table[pairs.head, apart]",
+        "self.table[0 * pairs.head, apart]",
+        "laws/test_backends.py",
+    ),
+    Break(
+        "hard lookup does not share ties",
+        "attend/reference.py",
+        "top.to(scores.dtype) / top.sum(-1, keepdim=True).clamp(min=1)",
+        "top.to(scores.dtype)",
+        "laws/test_heads.py",
+    ),
+    Break(
+        "a window looks ahead",
+        "models/gpt.py",
+        "local = Causal() & Window(self.window)",
+        "local = Window(self.window, ahead=1)",
+        "laws/test_future.py",
+    ),
+    Break(
+        "the soft top-k's threshold has no gradient",
+        "attend/reference.py",
+        "threshold = threshold + (step - step.detach())",
+        "pass",
+        "attend/test_topk.py",
+    ),
+    Break(
+        "--no-KEY sets a switch",
+        "config/override.py",
+        "return name[3:], False",
+        "return name[3:], True",
+        "laws/test_configs.py",
+    ),
+]
+
+
+def failures(source: Path, tests: str) -> set[str]:
+    """The tests that fail against the package in ``source``."""
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--tb=no", "--color=no", "-o", "pythonpath="]
+    command += [str(ROOT / "tests" / name) for name in tests.split()]
+    settings = {"PYTHONPATH": str(source), "HYPOTHESIS_PROFILE": "unshrunk", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=os.environ | settings, capture_output=True, text=True, timeout=900)
+    if f"regard from {source / 'regard'}" not in done.stdout or done.returncode not in (0, 1):
+        sys.exit(f"the tests did not run against {source}:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
+    return set(re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", done.stdout, re.MULTILINE))
+
+
+def main() -> int:
+    given = Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / "src").resolve() / "regard"
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder).resolve()
+        shutil.copytree(given, source / "regard", ignore=shutil.ignore_patterns("__pycache__"))
+        already = failures(source, " ".join(sorted({name for broken in BREAKS for name in broken.tests.split()})))
+        for test in sorted(already):
+            print(f"fails before anything is broken, so catches nothing: {test}")
+        survivors = 0
+        for broken in BREAKS:
+            path = source / "regard" / broken.file
+            text = path.read_text()
+            if text.count(broken.old) != 1:
+                caught, shown = set(), f"DOES NOT APPLY: {broken.old!r} occurs {text.count(broken.old)} times"
+            else:
+                path.write_text(text.replace(broken.old, broken.new))
+                caught = failures(source, broken.tests) - already
+                path.write_text(text)
+                shown = ", ".join(sorted({re.sub(r"\[.*", "", test.split("::")[1]) for test in caught})) or "SURVIVED"
+            survivors += not caught
+            print(f"{broken.name:<72} -> {shown}", flush=True)
+    print(f"{len(BREAKS) - survivors} of {len(BREAKS)} breaks were caught")
+    return 1 if survivors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

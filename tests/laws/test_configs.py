@@ -1,0 +1,79 @@
+"""Law 7: the command line and the TOML give the same model, for the real GPT's config."""
+
+from __future__ import annotations
+
+import tomllib
+from typing import Any
+
+import hypothesis.strategies as st
+from gpts import configs
+from hypothesis import given
+from strategies import examples
+
+from regard.config import dump, load, notation, override, to_toml
+from regard.models import PRESETS, GPTConfig, ModelConfig
+
+starts = st.sampled_from([GPTConfig(), *PRESETS.values()])
+whole = st.integers(1, 2**40)
+shares = st.floats(0, 1, exclude_max=True)
+
+
+@st.composite
+def any_configs(draw: st.DrawFn) -> GPTConfig:
+    """A GPT that would build, or its twin with sizes that no machine holds."""
+    config = draw(configs())
+    if draw(st.booleans()):
+        return config
+    table = dump(config)
+    heads = draw(st.integers(1, 128))
+    table |= {"heads": heads, "kv_heads": 1, "width": heads * draw(whole), "vocabulary": draw(whole)}
+    table |= {"context": draw(whole), "dropout": draw(shares), "cap": draw(st.floats(1e-3, 1e9))}
+    return load(GPTConfig, table)
+
+
+def flags(table: dict[str, Any], data: st.DataObject, prefix: str = "") -> list[list[str]]:
+    """The command line that says what a table says: a choice key by key, or as one table in TOML."""
+    found: list[list[str]] = []
+    for name, value in table.items():
+        path = prefix + name
+        if isinstance(value, dict) and data.draw(st.booleans(), label=f"{path} key by key"):
+            kind = {k: v for k, v in value.items() if k == "kind"}
+            found += [[f"--{path}", v] for v in kind.values()]
+            found += flags({k: v for k, v in value.items() if k != "kind"}, data, f"{path}.")
+        elif isinstance(value, bool) and data.draw(st.booleans(), label=f"{path} as a switch"):
+            found.append([f"--{path}", "true"] if value else [f"--no-{path}"])
+        else:
+            text = value if isinstance(value, str) else notation.value(value)
+            found.append(data.draw(st.sampled_from([[f"--{path}={text}"], [f"--{path}", text]]), label=path))
+    return found
+
+
+def with_nones(table: dict[str, Any], start: dict[str, Any]) -> dict[str, Any]:
+    """None is left out of a table where it is the default: a start that has a value there needs to hear it."""
+    missing = {name: "none" for name in start if name not in table}
+    inner = {name: with_nones(v, start.get(name, {})) for name, v in table.items() if isinstance(v, dict)}
+    own = {name: v for name, v in table.items() if not isinstance(v, dict)}
+    for name, below in inner.items():
+        if below.get("kind") != start.get(name, {}).get("kind"):
+            inner[name] = table[name]  # another kind starts from its own defaults
+    return own | inner | missing
+
+
+@examples(3)
+@given(any_configs(), starts, st.data())
+def test_the_command_line_and_the_toml_give_the_same_model(
+    config: GPTConfig, start: GPTConfig, data: st.DataObject
+) -> None:
+    table = with_nones({k: v for k, v in dump(config).items() if k != "kind"}, dump(start) | {})
+    table.pop("kind", None)
+    argv = [word for flag in data.draw(st.permutations(flags(table, data)), label="flags") for word in flag]
+    from_toml = load(ModelConfig, {"kind": "gpt"} | tomllib.loads(to_toml(config)))
+    assert from_toml == config
+    assert repr(from_toml) == repr(config)
+    assert repr(override(start, argv)) == repr(from_toml)
+
+
+@given(any_configs())
+def test_what_is_written_is_read_back(config: GPTConfig) -> None:
+    assert load(ModelConfig, {"kind": "gpt"} | dump(config)) == config
+    assert load(GPTConfig, tomllib.loads(to_toml(config, header="# a model"))) == config

@@ -1,0 +1,196 @@
+"""The GPT: what it refuses, how it starts, and what its knobs do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from regard.attend import Causal, Padded, Window
+from regard.config import load
+from regard.errors import UserError
+from regard.layers import LearnedConfig, NoNormConfig, PostNormConfig, SinusoidalConfig
+from regard.models import GPT, GPTConfig, ModelConfig
+
+SMALL = GPTConfig(vocabulary=11, context=16, layers=2, heads=2, width=8)
+
+
+def tokens(rows: int = 2, length: int = 6) -> torch.Tensor:
+    return torch.randint(0, 11, (rows, length), generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"width": 10, "heads": 4}, "width 10 is not divisible by 4 heads; heads = 2 would do"),
+        ({"heads": 2, "kv_heads": 3}, "2 heads cannot share 3 key/value heads evenly"),
+        ({"kv_heads": 0}, "cannot share 0 key/value heads"),
+        ({"layers": 0}, "layers must be at least 1, not 0"),
+        ({"vocabulary": 0}, "vocabulary must be at least 1, not 0"),
+        ({"ngrams": 0}, "ngrams must be at least 1, not 0"),
+        ({"dropout": 1.0}, "dropout must be at least 0 and below 1, not 1.0"),
+        ({"window": 0}, "window must be at least 1, not 0"),
+        ({"width": 6, "heads": 2}, "a head width of 3 is odd"),
+        ({"position": SinusoidalConfig(mode="concatenate")}, "set tied = false"),
+    ],
+)
+def test_impossible_configs(change: dict, problem: str) -> None:
+    with pytest.raises(UserError, match=problem):
+        replace(SMALL, **change).build()
+
+
+def test_a_bad_size_in_a_table_names_its_key() -> None:
+    with pytest.raises(UserError, match="width 10 is not divisible by 4 heads"):
+        load(ModelConfig, {"kind": "gpt", "width": 10, "heads": 4})
+
+
+def test_an_unknown_backend_is_an_error_when_it_is_used() -> None:
+    with pytest.raises(ValueError, match="no backend 'fast'"):
+        replace(SMALL, backend="fast").build()(tokens())
+    with pytest.raises(ValueError, match="backend 'flex' cannot do this call"):
+        replace(SMALL, backend="flex").build()(tokens())
+
+
+def test_features_and_head_make_the_forward_pass() -> None:
+    model = SMALL.build()
+    logits = model(tokens())
+    assert logits.shape == (2, 6, 11)
+    assert model.features(tokens()).shape == (2, 6, 8)
+    assert torch.equal(model.head(model.features(tokens())), logits)
+
+
+def test_tied_and_untied_heads() -> None:
+    tied, untied = SMALL.build(), replace(SMALL, tied=False).build()
+    assert tied.unembed.weight is tied.embed.weight
+    assert untied.unembed.weight is not untied.embed.weight
+    more = sum(p.numel() for p in untied.parameters()) - sum(p.numel() for p in tied.parameters())
+    assert more == 11 * 8
+
+
+def test_the_cap_bends_logits() -> None:
+    model = replace(SMALL, cap=2.0).build()
+    plain = model.unembed(features := 100 * model.features(tokens()))
+    assert plain.abs().max() > 2
+    torch.testing.assert_close(model.head(features), 2 * torch.tanh(plain / 2))
+
+
+def test_zero_init_starts_every_block_as_the_identity() -> None:
+    for zero in (True, False):
+        model = replace(SMALL, zero_init=zero).build()
+        embedded = model.norm(model.embed(tokens()))
+        assert torch.equal(model.features(tokens()), embedded) == zero
+
+
+def test_ngrams_start_as_the_plain_model() -> None:
+    model = replace(SMALL, ngrams=3).build()
+    assert len(model.ngrams.tables) == 2
+    assert torch.equal(model.features(tokens()), model.norm(model.embed(tokens())))
+
+
+def test_initial_deviations() -> None:
+    model = GPTConfig(vocabulary=200, width=64, heads=2, layers=8, zero_init=False, bias=True).build()
+    for name, parameter in model.named_parameters():
+        if name.endswith("bias"):
+            assert not parameter.any(), name
+        elif name.endswith("gain"):
+            assert torch.equal(parameter, torch.ones_like(parameter)), name
+        elif parameter.ndim == 2 and "ngrams" not in name:
+            deviation = 0.02 / 4 if name.endswith(("attention.out.weight", "feedforward.down.weight")) else 0.02
+            assert parameter.std().item() == pytest.approx(deviation, rel=0.1), name
+
+
+def test_weights_follow_the_seed() -> None:
+    built = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        built.append(SMALL.build().state_dict())
+    assert all(torch.equal(built[0][name], built[1][name]) for name in built[0])
+    assert not torch.equal(built[0]["embed.weight"], built[2]["embed.weight"])
+
+
+def test_masks_by_layer() -> None:
+    local = Causal() & Window(4)
+    assert replace(SMALL, layers=4).masks() == [Causal()] * 4
+    assert replace(SMALL, layers=4, window=4).masks() == [local] * 4
+    assert replace(SMALL, layers=5, window=4, global_every=2).masks() == [local, Causal(), local, Causal(), local]
+    model = replace(SMALL, layers=5, window=4, global_every=2).build()
+    assert model.masks == [local, Causal()]
+    assert model.mask_of_layer == [0, 1, 0, 1, 0]
+
+
+def test_post_norm_has_no_final_norm() -> None:
+    assert isinstance(replace(SMALL, block=PostNormConfig()).build().norm, torch.nn.Identity)
+    assert isinstance(replace(SMALL, norm=NoNormConfig()).build().norm, torch.nn.Identity)
+
+
+@pytest.mark.parametrize("backend", ["sdpa", "banded", "reference"])
+def test_a_backend_by_name_gives_the_same_logits(backend: str) -> None:
+    config = replace(SMALL, zero_init=False, window=3, global_every=2, kv_heads=1)
+    model = config.build()
+    named = GPT(replace(config, backend=backend))
+    named.load_state_dict(model.state_dict())
+    torch.testing.assert_close(named(tokens()), model(tokens()), atol=1e-5, rtol=1e-5)
+
+
+def test_checkpointing_recomputes_and_changes_no_gradient() -> None:
+    model = replace(SMALL, zero_init=False).build().train()
+    runs = []
+    model.get_submodule("blocks.0.attention").register_forward_hook(lambda *_: runs.append(1))
+    gradients = []
+    for model.checkpointing in (False, True):
+        model.zero_grad()
+        runs.clear()
+        model(tokens()).square().sum().backward()
+        assert len(runs) == 1 + model.checkpointing
+        gradients.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
+    assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
+
+
+def test_dropout_in_training_only() -> None:
+    model = replace(SMALL, dropout=0.3, zero_init=False).build()
+    assert not torch.equal(model(tokens()), model(tokens()))
+    model.eval()
+    assert torch.equal(model(tokens()), model(tokens()))
+
+
+# Decoding
+
+
+def test_a_full_state_says_so() -> None:
+    model = SMALL.build()
+    _, state = model.step(tokens(length=6), model.start(2, 8))
+    with pytest.raises(UserError, match="the state holds 8 tokens, 6 are there and 3 more were given"):
+        model.step(tokens(length=3), state)
+
+
+def test_learned_positions_end_at_the_context() -> None:
+    model = replace(SMALL, position=LearnedConfig()).build()
+    assert model(tokens(length=16)).shape == (2, 16, 11)
+    with pytest.raises(UserError, match="17 tokens were given, but the learned positions end at 16"):
+        model(tokens(length=17))
+    with pytest.raises(UserError, match="the learned positions end at 16"):
+        model.start(2, 17)
+
+
+def test_other_positions_go_past_the_context() -> None:
+    assert SMALL.build()(tokens(length=40)).shape == (2, 40, 11)
+
+
+def test_a_step_leaves_no_graph_and_its_buffers_in_place() -> None:
+    model = SMALL.build()
+    state = model.start(2, 10, fixed=True)
+    before = [x.data_ptr() for layer in state.layers for x in layer] + [state.position.data_ptr()]
+    logits, state = model.step(tokens(length=4), state)
+    logits, state = model.step(tokens(length=1), state)
+    assert not logits.requires_grad
+    assert state.used == 5
+    assert state.position.tolist() == [5, 5]
+    assert before == [x.data_ptr() for layer in state.layers for x in layer] + [state.position.data_ptr()]
+
+
+def test_padded_rows_take_the_fast_path() -> None:
+    model = SMALL.build()
+    plan = model._mechanism(0).plan(model.masks[0], Padded(torch.tensor([6, 2]), 6), like=model.embed(tokens()))
+    assert plan.backend == "short"
+    assert plan.prepared.offset.shape == (6, 6)  # one square for the batch, not one for every row
