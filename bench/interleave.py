@@ -87,6 +87,9 @@ def median_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[
 
     Of n draws, the number below the true median is Binomial(n, 1/2); so the r-th smallest and the r-th largest value
     enclose it with probability 1 - 2 P(Binomial < r). The largest r that keeps the confidence is used.
+
+    >>> median_interval(range(15))
+    (7, 3, 11)
     """
     ordered, n = sorted(values), len(values)
     miss, rank = 0.0, 0
@@ -121,30 +124,23 @@ def save(entries: Sequence[Entry], path: Path = LATEST) -> None:
 
 
 def show(entries: Sequence[Entry]) -> None:
-    """Prints the entries as a table; plain text where `rich` is not installed."""
-    header = ("bench", "setting", "ours, tokens/s", "peer", "peer, tokens/s", "ours/peer", "95% interval")
-    rows = [
-        (
-            e.bench,
-            e.setting,
-            f"{e.ours:,.0f}",
-            e.peer_name,
-            f"{e.peer:,.0f}",
-            f"{e.ratio:.3f}",
-            f"{e.low:.3f} – {e.high:.3f}",
-        )
-        for e in entries
-    ]
+    """Prints the entries as a table for each bench and setting; plain text where `rich` is not installed."""
+    header = ("peer", "ours, tokens/s", "peer's, tokens/s", "ours/peer", "95% interval")
+    tables: dict[str, list[tuple[str, ...]]] = {}
+    for e in entries:
+        row = (e.peer_name, f"{e.ours:,.0f}", f"{e.peer:,.0f}", f"{e.ratio:.3f}", f"{e.low:.3f} - {e.high:.3f}")
+        tables.setdefault(f"{e.bench}: {e.setting}", []).append(row)
     try:
         from rich.console import Console
         from rich.table import Table
     except ImportError:
-        for row in (header, *rows):
-            print("  ".join(row))
+        for title, rows in tables.items():
+            print(title, *("  ".join(row) for row in (header, *rows)), sep="\n")
         return
-    table = Table()
-    for number, title in enumerate(header):
-        table.add_column(title, justify="right" if number in (2, 4, 5, 6) else "left")
-    for row in rows:
-        table.add_row(*row)
-    Console().print(table)
+    for title, rows in tables.items():
+        table = Table(title=title)
+        for number, name in enumerate(header):
+            table.add_column(name, justify="right" if number else "left")
+        for row in rows:
+            table.add_row(*row)
+        Console().print(table)

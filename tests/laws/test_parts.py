@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import hypothesis.strategies as st
 import torch
@@ -27,10 +28,23 @@ from regard.layers.position import Turn
 
 bases = st.sampled_from([10_000.0, 500_000.0, 30.0])
 evens = st.integers(1, 16).map(lambda half: 2 * half)
+dtypes = st.sampled_from([torch.float64, torch.float32])
 
 
 def random(seed: int, *shape: int) -> Tensor:
     return torch.randn(*shape, generator=generator(seed), dtype=torch.float64)
+
+
+def same(layer: nn.Module, formula: Callable[[Tensor], Tensor], x: Tensor, what: str) -> None:
+    """A layer against its formula: the values, and the gradients of the input and of every weight."""
+    x = x.requires_grad_()
+    sources = [x, *layer.parameters()]
+    got, want = layer(x), formula(x)
+    agree(got.detach(), want.detach(), what)
+    upstream = random(0, *want.shape).to(want.dtype)
+    pairs = [torch.autograd.grad(out, sources, upstream) for out in (got, want)]
+    for one, two in zip(*pairs, strict=True):
+        agree(one, two, f"{what}, gradient")
 
 
 def turned(turn: Turn, x: Tensor) -> Tensor:
@@ -99,41 +113,41 @@ def test_moving_a_sinusoid_is_a_fixed_linear_map(width: int, base: float, k: int
 
 @given(
     seeds,
-    st.integers(1, 3),
-    st.integers(1, 10),
+    st.sampled_from([(1, 1), (3, 5), (2, 50)]),
     st.integers(1, 6),
     st.booleans(),
+    dtypes,
     st.sampled_from([(ReLUConfig, F.relu), (GELUConfig, F.gelu), (ReLUSquaredConfig, lambda x: F.relu(x) ** 2)]),
 )
 def test_a_feedforward_is_two_convolutions_of_width_one(
-    seed: int, batch: int, length: int, width: int, bias: bool, kind
+    seed: int, shape: tuple[int, int], width: int, bias: bool, dtype: torch.dtype, kind
 ) -> None:
     config, activation = kind
-    network = config(2.0).build(width, bias=bias).double()
+    network = config(2.0).build(width, bias=bias).to(dtype)
     assert isinstance(network, FeedForward)
-    up = nn.Conv1d(width, 2 * width, 1, bias=bias).double()
-    down = nn.Conv1d(2 * width, width, 1, bias=bias).double()
-    for linear, convolution in ((network.up, up), (network.down, down)):
-        convolution.weight.data = linear.weight.data[..., None]
-        if convolution.bias is not None:
-            convolution.bias.data = linear.bias.data
-    x = random(seed, batch, length, width)
-    agree(network(x).detach(), down(activation(up(x.mT))).mT.detach(), "two convolutions")
+
+    def convolved(x: Tensor) -> Tensor:
+        up = F.conv1d(x.mT, network.up.weight[..., None], network.up.bias)
+        return F.conv1d(activation(up), network.down.weight[..., None], network.down.bias).mT
+
+    same(network, convolved, random(seed, *shape, width).to(dtype), "two convolutions")
 
 
-@given(seeds, st.integers(1, 9), st.booleans())
-def test_a_gated_feedforward_is_a_product_of_two_branches(seed: int, width: int, bias: bool) -> None:
-    network = SwiGLUConfig(1.5).build(width, bias=bias).double()
+@given(seeds, st.sampled_from([3, 100]), st.integers(1, 9), st.booleans(), dtypes)
+def test_a_gated_feedforward_is_a_product_of_two_branches(
+    seed: int, rows: int, width: int, bias: bool, dtype: torch.dtype
+) -> None:
+    network = SwiGLUConfig(1.5).build(width, bias=bias).to(dtype)
     assert isinstance(network, GatedFeedForward)
     hidden = network.down.in_features
     assert hidden % 8 == 0
     assert 1.5 * width <= hidden + 0.5 < 1.5 * width + 9
-    gate, up = network.gate_up.weight.split(hidden)
-    of_gate, of_up = network.gate_up.bias.split(hidden) if bias else (None, None)
-    x = random(seed, 3, width)
-    opened = F.linear(x, gate, of_gate)
-    want = network.down(opened / (1 + torch.exp(-opened)) * F.linear(x, up, of_up))
-    agree(network(x).detach(), want.detach(), "SwiGLU")
+
+    def branches(x: Tensor) -> Tensor:
+        gate, up = F.linear(x, network.gate_up.weight, network.gate_up.bias).split(hidden, dim=-1)
+        return F.linear(gate / (1 + torch.exp(-gate)) * up, network.down.weight, network.down.bias)
+
+    same(network, branches, random(seed, rows, width).to(dtype), "SwiGLU")
 
 
 @given(seeds, st.integers(2, 12), st.booleans(), st.sampled_from([1e-5, 0.1]))
@@ -142,17 +156,26 @@ def test_layer_norm_is_its_formula(seed: int, width: int, bias: bool, eps: float
     norm.gain.data = random(seed + 1, width)
     if norm.bias is not None:
         norm.bias.data = random(seed + 2, width)
-    x = 3 * random(seed, 4, width) + 1
-    mean = x.sum(-1, keepdim=True) / width
-    variance = ((x - mean) ** 2).sum(-1, keepdim=True) / width
-    want = (x - mean) / (variance + eps).sqrt() * norm.gain + (norm.bias if norm.bias is not None else 0)
-    agree(norm(x).detach(), want.detach(), "LayerNorm")
+
+    def formula(x: Tensor) -> Tensor:
+        mean = x.sum(-1, keepdim=True) / width
+        variance = ((x - mean) ** 2).sum(-1, keepdim=True) / width
+        return (x - mean) / (variance + eps).sqrt() * norm.gain + (norm.bias if norm.bias is not None else 0)
+
+    same(norm, formula, 3 * random(seed, 4, width) + 1, "LayerNorm")
 
 
-@given(seeds, st.integers(1, 12), st.sampled_from([1e-6, 0.1]))
-def test_rms_norm_is_its_formula(seed: int, width: int, eps: float) -> None:
-    norm = RMSNorm(width, eps=eps).double()
-    norm.gain.data = random(seed + 1, width)
-    x = 3 * random(seed, 4, width) + 1
-    want = x / ((x**2).sum(-1, keepdim=True) / width + eps).sqrt() * norm.gain
-    agree(norm(x).detach(), want.detach(), "RMSNorm")
+@given(seeds, st.sampled_from([(4,), (2, 3), (2, 3, 4)]), st.integers(1, 12), st.sampled_from([1e-6, 0.1]), dtypes)
+def test_rms_norm_is_its_formula(seed: int, shape: tuple[int, ...], width: int, eps: float, dtype: torch.dtype) -> None:
+    norm = RMSNorm(width, eps=eps).to(dtype)
+    norm.gain.data = random(seed + 1, width).to(dtype)
+    x = (3 * random(seed, *shape, width) + 1).to(dtype)
+    same(norm, lambda x: x / ((x**2).sum(-1, keepdim=True) / width + eps).sqrt() * norm.gain, x, "RMSNorm")
+
+
+@given(seeds, evens)
+def test_the_gradient_of_a_rotation_turns_back(seed: int, width: int) -> None:
+    turn = Rotary(width, base=30.0).turn(torch.arange(5)[None])
+    x, upstream = random(seed, 1, 5, 2, width).requires_grad_(), random(seed + 1, 1, 5, 2, width)
+    (gradient,) = torch.autograd.grad(turn.apply(x), x, upstream)
+    agree(turn.apply(gradient), upstream, "turned back and forth")

@@ -21,8 +21,9 @@ from regard.attend.sdpa import not_plain_softmax
 from regard.attend.slots import AnySlots, Pairs, Range, seat
 
 BLOCK = 128
-# The default tiles of the forward kernel are made for 16 bits: at float32 they can outgrow a multiprocessor's memory.
-FLOAT32_TILES = {"fwd_BLOCK_M": 64, "fwd_BLOCK_N": 32, "fwd_num_stages": 2}
+# The default tiles of the forward kernel are made for 16 bits and no bias: at float32, or with a learned table read in
+# the kernel, they outgrow a multiprocessor's memory (seen on an H200 at head width 64).
+SMALL_TILES = {"fwd_BLOCK_M": 64, "fwd_BLOCK_N": 32, "fwd_num_stages": 2}
 
 
 class Flex:
@@ -71,7 +72,7 @@ class Flex:
             "block_mask": plan.prepared,
             "scale": call.factor / (temperature if bias is None else 1),
             "enable_gqa": call.q.shape[1] != call.k.shape[1],
-            "kernel_options": FLOAT32_TILES if call.q.dtype == torch.float32 else None,
+            "kernel_options": SMALL_TILES if bias is not None or call.q.dtype == torch.float32 else None,
         }
         if self.interpreted:
             with warnings.catch_warnings():

@@ -81,7 +81,8 @@ def attend(
 ) -> Out:
     """The operator in one call: q [..., Q, D], k and v [..., K, D], with up to two leading axes (batch, heads).
 
-    Without ``queries`` and ``keys`` both sides are counted from 0, as tokens of the same text if Q = K.
+    Without ``queries`` and ``keys`` both sides are counted from 0, as tokens of the same text if Q = K; ``queries``
+    alone tell of the tokens on both sides.
 
     >>> import torch
     >>> from regard.attend import Causal, attend
@@ -94,7 +95,7 @@ def attend(
         raise ValueError(f"q, k and v have the same number of axes, 2 to 4: {q.ndim}, {k.ndim} and {v.ndim} were given")
     q, k, v = (x[(None,) * missing] for x in (q, k, v))
     mechanism = Softmax() if mechanism is None else mechanism
-    same = queries is None and keys is None and q.shape[2] == k.shape[2]
+    same = keys is None and q.shape[2] == k.shape[2]
     queries = Range(q.shape[2]) if queries is None else queries
     others = None if same else (Range(k.shape[2]) if keys is None else keys)
     plan = mechanism.plan(Full() if mask is None else mask, queries, others, like=q)

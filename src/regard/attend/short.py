@@ -33,6 +33,8 @@ class Short:
     name = "short"
 
     def refuses(self, call: Call) -> list[str]:
+        if torch.compiler.is_compiling():  # before any length is looked at: that would become a guard in the graph
+            return ["a compiler does better with the fused kernel"]
         reasons = not_plain_softmax(call)
         plan = call.plan
         if call.q.device.type != "cpu":
@@ -43,8 +45,6 @@ class Short:
             reasons.append("it knows causal and full masks over plain or right-padded tokens")
         if call.dropout:
             reasons.append("it has no dropout")
-        if torch.compiler.is_compiling():
-            reasons.append("a compiler does better with the fused kernel")
         return reasons
 
     def prepare(self, plan: Plan, device: torch.device) -> Hidden:

@@ -45,7 +45,7 @@ def squared_network(x: Tensor, up: Tensor, down: Tensor) -> Tensor:
 class _SquaredNetwork(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, up: Tensor, down: Tensor) -> Tensor:
-        positive = product(x, up).relu_()
+        positive = product(x, up, after="relu")
         hidden = positive * positive
         ctx.save_for_backward(x, up, down, positive, hidden)
         return product(hidden, down)
@@ -55,7 +55,7 @@ class _SquaredNetwork(Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         x, up, down, positive, hidden = ctx.saved_tensors
         flat = grad.flatten(0, -2)
-        for_hidden = product(flat, down.t()).mul_(positive.flatten(0, -2)).mul_(2)
+        for_hidden = product(flat * 2, down.t()).mul_(positive.flatten(0, -2))  # the 2 of d h², where it is cheapest
         for_x = product(for_hidden, up.t()).view(x.shape)
         return for_x, for_hidden.t() @ x.flatten(0, -2), flat.t() @ hidden.flatten(0, -2)
 

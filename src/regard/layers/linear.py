@@ -19,7 +19,7 @@ AVAILABLE = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "
 
 
 class Linear(nn.Linear):
-    """x Wᵀ + b. ``parts`` names the rows of matrices that were put side by side, for an optimizer to tell them apart."""
+    """x Wᵀ + b. ``parts``: the rows of matrices that were put side by side, for an optimizer to tell them apart."""
 
     parts: tuple[int, ...] = ()
 
@@ -41,9 +41,9 @@ def suits(x: Tensor, weight: Tensor) -> bool:
     )
 
 
-def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x Wᵀ + b by oneDNN, outside autograd."""
-    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+def product(x: Tensor, weight: Tensor, bias: Tensor | None = None, after: str = "none") -> Tensor:
+    """x Wᵀ + b by oneDNN, outside autograd; ``after`` may be "relu"."""
+    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, after, [], "")
 
 
 class _Product(Function):

@@ -70,6 +70,10 @@ class GPTConfig(ModelConfig, kind="gpt"):
             raise ValueError(f"dropout must be at least 0 and below 1, not {self.dropout}")
         if self.window is not None and self.window < 1:
             raise ValueError(f"window must be at least 1, not {self.window}")
+        if self.global_every < 0:
+            raise ValueError(f"global_every must be zero or more, not {self.global_every}")
+        if self.cap is not None and not self.cap > 0:
+            raise ValueError(f"cap must be above zero, not {self.cap}; none leaves the logits alone")
 
     def build(self) -> GPT:
         """The model, with fresh weights from PyTorch's current random state."""
@@ -144,6 +148,8 @@ class GPT(nn.Module):
                 nn.init.normal_(parameter, std=0.02)
             elif name.endswith("bias"):
                 nn.init.zeros_(parameter)
+            else:
+                nn.init.ones_(parameter)  # the gains of norms
 
     def forward(self, tokens: Tensor, slots: AnySlots | None = None) -> Tensor:
         return self.head(self.features(tokens, slots))
@@ -153,8 +159,8 @@ class GPT(nn.Module):
         slots = Range(tokens.shape[1]) if slots is None else slots
         self._check_length(slots.length)
         phase = slots.phases(tokens.device)
-        earlier = F.pad(tokens, (self.ngrams.longest - 1, 0))
-        x = self._embed(tokens, earlier, phase)
+        before = self.ngrams.longest - 1
+        x = self._embed(tokens, F.pad(tokens, (before, 0)) if before else tokens, phase)
         plans = [self._mechanism(i).plan(mask, slots, like=x) for i, mask in enumerate(self.masks)]
         turn = self.position.turn(phase)
         for i, block in enumerate(self.blocks):

@@ -9,6 +9,7 @@ from typing import Any
 from regard.config import to_toml
 from regard.errors import UserError
 from regard.runs import Run
+from regard.train.allocator import keep_freed_memory
 from regard.train.budget import settle
 from regard.train.device import memory, pick_device
 from regard.train.diagnose import diagnose
@@ -28,6 +29,7 @@ def train(experiment: Experiment, run: Run, observers: Sequence[Observer] = (), 
     vocabulary and the budget in steps. SIGINT and SIGTERM save a checkpoint at the end of the step and return a
     `Result` that says `interrupted`. With RANK and WORLD_SIZE set, every process calls this on the same folder.
     """
+    keep_freed_memory()
     began = time.perf_counter()
     experiment = experiment.checked()
     world = from_environment()

@@ -131,7 +131,7 @@ class MuonConfig(OptimizerConfig, kind="muon"):
 
 def _stacks(module: Any) -> bool:
     """Whether a layer keeps several matrices in one, and says how many rows each has."""
-    return isinstance(module, nn.Linear) and isinstance(getattr(module, "parts", None), tuple)
+    return isinstance(module, nn.Linear) and bool(getattr(module, "parts", ()))
 
 
 def _adamw(

@@ -1,0 +1,23 @@
+"""Memory that was freed stays with the process.
+
+A training step on a CPU frees and takes the same tens of megabytes over and over. By default glibc gives freed memory at
+the top of its heap back to the system, which then hands it out again page by page: about a thousand page faults a step
+at the lab's size, 3-4 % of its time. Two settings keep it; elsewhere than on Linux with glibc nothing happens.
+"""
+
+import ctypes
+import sys
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # from malloc.h
+_KEEP, _LARGEST = 2**31 - 1, 32 * 2**20  # never trim; take up to 32 MiB (glibc's limit) from the heap
+
+
+def keep_freed_memory() -> bool:
+    """Tell the allocator so; False where there is nobody to tell."""
+    if not sys.platform.startswith("linux"):
+        return False
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):
+        return False
+    return bool(mallopt(_TRIM_THRESHOLD, _KEEP)) and bool(mallopt(_MMAP_THRESHOLD, _LARGEST))
