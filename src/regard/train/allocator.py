@@ -1,8 +1,8 @@
 """Memory that was freed stays with the process.
 
 A training step on a CPU frees and takes the same tens of megabytes over and over. By default glibc gives freed memory
-at the top of its heap back to the system, which then hands it out again page by page: about a thousand page faults a step
-at the lab's size, 3-4 % of its time. Two settings keep it; elsewhere than on Linux with glibc nothing happens.
+at the top of its heap back to the system, which then hands it out again page by page: about a thousand page faults a
+step at the lab's size, 3-4 % of its time. Two settings keep it; elsewhere than on Linux with glibc nothing happens.
 """
 
 import ctypes
