@@ -81,6 +81,9 @@ def resume(run: Annotated[str | None, Positional] = None, /, *, runs: Path = RUN
 def _train(experiment: Any, run: Any, *, json: bool, resume: bool) -> int:
     from regard.train import LiveLine, train
 
+    budget = experiment.train.seconds
+    trial = "" if budget is None else f", and a few steps to see how many fit into {budget:g} seconds"
+    print(f"{run.path}: preparing text and model{trial}", file=sys.stderr, flush=True)
     result = train(experiment, run, observers=[LiveLine()], resume=resume)
     if json:
         print(jsonlib.dumps({**result._asdict(), "path": str(result.path)}))
