@@ -36,9 +36,9 @@ def masks() -> None:
     """Eight masks, each a value: dark means that the row's query sees the column's key."""
     figure, axes = plt.subplots(2, 4, figsize=(12, 6.4), layout="constrained")
     for axis, (title, mask, slots) in zip(axes.flat, GALLERY, strict=True):
-        seen = allowed(mask, make_pairs(slots, slots, heads=1, device=torch.device("cpu")))[0, 0]
+        seen = allowed(mask, make_pairs(slots, slots, heads=1, device=torch.device("cpu"), batch=1))[0, 0]
         axis.imshow(seen, cmap="Blues", vmin=0, vmax=1.25, interpolation="nearest")
-        axis.set_title(title, fontsize=10, family="monospace")
+        axis.set_title(title, fontsize=9, family="monospace")
         axis.set_xticks([0, N - 1])
         axis.set_yticks([0, N - 1])
     axes[0, 0].set_ylabel("query")

@@ -51,7 +51,7 @@ def train(
     given = [*overrides, *([] if seed is None else ["--seed", str(seed)])]
     experiment = override(experiment, given).checked()
     prefix = path.stem if path.suffix == ".toml" else recipe
-    if int(os.environ.get("RANK", 0)):  # one process makes the folder, the others join it
+    if _rank():  # one process makes the folder, the others join it
         run = _joined(runs, name)
     else:
         run = Run.create(runs, name, to_toml(experiment), environment(), prefix=prefix)
@@ -85,7 +85,9 @@ def _train(experiment: Any, run: Any, *, json: bool, resume: bool) -> int:
     trial = "" if budget is None else f", and a few steps to see how many fit into {budget:g} seconds"
     print(f"{run.path}: preparing text and model{trial}", file=sys.stderr, flush=True)
     result = train(experiment, run, observers=[LiveLine()], resume=resume)
-    if json:
+    if _rank():
+        pass  # of several processes the first one speaks
+    elif json:
         print(jsonlib.dumps({**result._asdict(), "path": str(result.path)}))
     elif not result.interrupted:
         loss = "" if result.validation_loss is None else f", validation loss {result.validation_loss:.4f}"
@@ -220,6 +222,11 @@ def recipes(name: Annotated[str | None, Positional] = None, /, *, json: bool = F
         choices = f" ({', '.join(key.choices)})" if key.choices else ""
         print(f"--{key.path:32} {'none' if key.default is None else key.default!s:12} {key.help}{choices}")
     return 0
+
+
+def _rank() -> int:
+    """Which of several processes this is, as torchrun and its like say; 0 for one alone."""
+    return int(os.environ.get("RANK", 0))
 
 
 def _joined(runs: Path, name: str | None, patience: float = 120) -> Any:
