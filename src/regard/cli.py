@@ -51,10 +51,9 @@ def train(
     given = [*overrides, *([] if seed is None else ["--seed", str(seed)])]
     experiment = override(experiment, given).checked()
     prefix = path.stem if path.suffix == ".toml" else recipe
-    if _rank():  # one process makes the folder, the others join it
-        run = _joined(runs, name)
-    else:
-        run = Run.create(runs, name, to_toml(experiment), environment(), prefix=prefix)
+    # Of several processes one makes the folder, and the others join it.
+    text = to_toml(experiment)
+    run = _joined(runs, name) if _rank() else Run.create(runs, name, text, environment(), prefix=prefix)
     try:
         return _train(experiment, run, json=json, resume=False)
     except UserError:
