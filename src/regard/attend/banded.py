@@ -36,9 +36,7 @@ class Banded:
     name = "banded"
 
     def refuses(self, call: Call) -> list[str]:
-        reasons = not_plain_softmax(call)
-        if call.bias is not None and call.bias.additive:
-            reasons = [r for r in reasons if "bias" not in r]
+        reasons = not_plain_softmax(call, takes_bias=call.bias is not None and call.bias.additive)
         if not all(isinstance(s, Range | Padded | Packed) for s in (call.plan.queries, call.plan.keys)):
             reasons.append("the slots' order is known only to the device, so no key range can be cut")
         return reasons

@@ -35,7 +35,7 @@ class Flex:
         self.interpreted = interpreted
 
     def refuses(self, call: Call) -> list[str]:
-        reasons = [r for r in not_plain_softmax(call) if "bias" not in r]
+        reasons = not_plain_softmax(call, takes_bias=True)
         if call.q.device.type != "cuda" and not self.interpreted:
             reasons.append("FlexAttention has no backward pass outside CUDA")
         if self.interpreted and call.q.device.type == "cpu" and any(x.requires_grad for x in (call.q, call.k, call.v)):

@@ -143,12 +143,12 @@ def _key_padding(plan: Plan) -> Telling:
     return Telling(seen=seen, blank=blank)
 
 
-def not_plain_softmax(call: Call) -> list[str]:
-    """Why PyTorch's fused kernels cannot do this call, whatever its mask."""
+def not_plain_softmax(call: Call, takes_bias: bool = False) -> list[str]:
+    """Why PyTorch's fused kernels cannot do this call, whatever its mask; ``takes_bias``: its bias is no reason."""
     reasons = []
     if not call.score.width_scaled:
         reasons.append(f"scores are {type(call.score).__name__}, not dot products")
-    if call.bias is not None:
+    if call.bias is not None and not takes_bias:
         reasons.append(f"a fused kernel cannot apply the bias {type(call.bias).__name__}")
     if call.cut is not None:
         reasons.append("top-k needs every score of a row at once")
