@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from regard.attend import KeyValues
 from regard.config import Choice
 from regard.layers.attention import Scene, SelfAttention
+from regard.layers.branches import attention_branch, feedforward_branch
 
 
 class Block(nn.Module):
@@ -34,6 +35,11 @@ class PreNorm(Block):
     """x + f(norm(x)): the residual path is never normalised, so gradients reach every layer (Xiong et al. 2020)."""
 
     def forward(self, x: Tensor, scene: Scene, memory: KeyValues | None = None) -> Tensor:
+        if isinstance(self.drop, nn.Identity):
+            attended = attention_branch(x, self.norm_attention, self.attention, scene)
+            x = x + self.attention(self.norm_attention(x), scene, memory) if attended is None else attended
+            thought = feedforward_branch(x, self.norm_feedforward, self.feedforward)
+            return x + self.feedforward(self.norm_feedforward(x)) if thought is None else thought
         x = x + self.drop(self.attention(self.norm_attention(x), scene, memory))
         return x + self.drop(self.feedforward(self.norm_feedforward(x)))
 

@@ -15,7 +15,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from regard.layers.linear import product
+from regard.layers.linear import product, product_with
 
 
 def relu_squared(x: Tensor) -> Tensor:
@@ -55,7 +55,7 @@ class _SquaredNetwork(Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         x, up, down, positive, hidden = ctx.saved_tensors
         flat = grad.flatten(0, -2)
-        for_hidden = product(flat * 2, down.t()).mul_(positive.flatten(0, -2))  # the 2 of d h², where it is cheapest
+        for_hidden = product_with(positive.flatten(0, -2), "mul", flat * 2, down.t())  # d h² = 2 h dh
         for_x = product(for_hidden, up.t()).view(x.shape)
         return for_x, for_hidden.t() @ x.flatten(0, -2), flat.t() @ hidden.flatten(0, -2)
 

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from regard.config import Choice, knob
 from regard.layers.byhand import relu_squared, squared_network
-from regard.layers.linear import Linear, suits
+from regard.layers.linear import Linear, suits, untouched
 
 
 class FeedForward(nn.Module):
@@ -33,7 +33,8 @@ class SquaredFeedForward(FeedForward):
         super().__init__(width, hidden, relu_squared, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.up.bias is None and suits(x, self.up.weight):
+        plain = untouched(self.up, Linear) and untouched(self.down, Linear)
+        if plain and self.up.bias is None and suits(x, self.up.weight):
             return squared_network(x, self.up.weight, self.down.weight)
         return super().forward(x)
 

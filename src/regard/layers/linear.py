@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
+from torch.nn.modules import module as global_hooks
 
 FEW_ROWS = 64  # below this a product is a walk over the weights, and PyTorch's own path is as good
 AVAILABLE = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
@@ -41,9 +42,26 @@ def suits(x: Tensor, weight: Tensor) -> bool:
     )
 
 
+def untouched(module: nn.Module, kind: type) -> bool:
+    """Whether a module is exactly of its kind, and nobody watches it."""
+    return type(module) is kind and not (
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+        or global_hooks._global_forward_hooks
+        or global_hooks._global_forward_pre_hooks
+    )
+
+
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None, after: str = "none") -> Tensor:
     """x Wᵀ + b by oneDNN, outside autograd; ``after`` may be "relu"."""
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, after, [], "")
+
+
+def product_with(other: Tensor, how: str, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x Wᵀ + b joined with ``other`` ("add" or "mul") while the product is still at hand."""
+    return torch.ops.mkldnn._linear_pointwise.binary(x, other, weight, bias, how)
 
 
 class _Product(Function):
