@@ -1,9 +1,13 @@
-"""Draws the pictures of the README: masks as the algebra gives them, and the losses of a run.
+"""Draws the pictures of the README: masks as the algebra gives them, the losses of a run, and its report.
 
 python docs/pictures.py [RUN]
+
+The report is photographed by Chromium, where that is installed.
 """
 
 import json
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -63,8 +67,28 @@ def losses(run: Path) -> None:
     figure.savefig(HERE / "losses.png", dpi=110)
 
 
+def report(run: Path) -> None:
+    """The upper part of a run's report.html, in the light and in the dark."""
+    from PIL import Image
+
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser is None:
+        print("no Chromium: the report is not photographed")
+        return
+    page = (run / "report.html").resolve().as_uri()
+    for name, scheme in (("light", 1), ("dark", 0)):
+        picture = HERE / f"report-{name}.png"
+        options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--window-size=1180,3960"]
+        options += [f"--blink-settings=preferredColorScheme={scheme}", f"--screenshot={picture}"]
+        subprocess.run([browser, *options, page], check=True, capture_output=True)
+        taken = Image.open(picture).convert("RGB")
+        smaller = taken.resize((taken.width * 3 // 4, taken.height * 3 // 4), Image.Resampling.LANCZOS)
+        smaller.quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(picture, optimize=True)
+
+
 if __name__ == "__main__":
     HERE.mkdir(exist_ok=True)
     masks()
     for run in sys.argv[1:]:
         losses(Path(run))
+        report(Path(run))

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import importlib
+import os
 import sys
 from collections.abc import Callable
-
-import tyro
 
 from regard import __version__
 from regard.errors import UserError
 
 #: In the order of `regard --help`; each is a function in the module of `regard.commands` with its name.
-COMMANDS = ("train", "resume", "generate", "info", "recipes")
+COMMANDS = ("train", "resume", "generate", "evaluate", "report", "info", "recipes", "data")
+
+MISTAKE, FAULT, INTERRUPTED = 2, 1, 130
 
 
 def find(name: str) -> Callable[..., int]:
@@ -22,10 +24,37 @@ def find(name: str) -> Callable[..., int]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """``regard COMMAND ...``. A person's mistake is one sentence and exit code 2; --debug shows the traceback."""
+    """``regard COMMAND ...`` and its exit code.
+
+    A person's mistake is one sentence and exit code 2, a fault of ours one line and 1, Ctrl-C 130; --debug shows the
+    traceback of any of them.
+    """
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in arguments
-    arguments = [a for a in arguments if a != "--debug"]
+    try:
+        code = dispatch([argument for argument in arguments if argument != "--debug"])
+        if sys.stdout is not None:  # None: it was closed before we began
+            sys.stdout.flush()  # while a refusal can still be told
+        return code
+    except UserError as problem:
+        error, said, code = problem, str(problem), MISTAKE
+    except BrokenPipeError:  # the reader of our output went away: `regard generate | head`
+        _hush()
+        return 0
+    except KeyboardInterrupt as stop:
+        error, said, code = stop, "stopped", INTERRUPTED
+    except Exception as fault:
+        error, (said, code) = fault, _unexpected(fault)
+    if debug:
+        import traceback
+
+        traceback.print_exception(error)
+    print(f"regard: {said}", file=sys.stderr)
+    return code
+
+
+def dispatch(arguments: list[str]) -> int:
+    """Carry out a command."""
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(_overview())
         return 0
@@ -33,24 +62,29 @@ def main(argv: list[str] | None = None) -> int:
         print(f"regard {__version__}")
         return 0
     command, rest = arguments[0], arguments[1:]
-    try:
-        if command not in COMMANDS:
-            raise UserError(f"there is no command {command!r}; choose from {', '.join(COMMANDS)}")
-        plain, overrides = split_overrides(rest)
-        if overrides and command != "train":
-            raise UserError(
-                f"`regard {command}` takes no {overrides[0]}; only `regard train` sets keys of an experiment"
-            )
-        chosen = {"overrides": tuple(overrides)} if command == "train" else {}
-        return tyro.cli(functools.partial(find(command), **chosen), args=plain, prog=f"regard {command}")
-    except UserError as problem:
-        if debug:
-            raise
-        print(f"regard: {problem}", file=sys.stderr)
-        return 2
-    except BrokenPipeError:  # the reader of our output went away: `regard generate | head`
-        sys.stderr.close()
-        return 0
+    if command not in COMMANDS:
+        from regard.config.place import nearest
+
+        near = nearest(command, COMMANDS)
+        hint = f"did you mean {near}?" if near else f"choose from {', '.join(COMMANDS)}"
+        raise UserError(f"there is no command {command!r}; {hint}")
+    plain, overrides = split_overrides(rest)
+    if overrides and command != "train":
+        raise UserError(f"`regard {command}` takes no {overrides[0]}; only `regard train` sets keys of an experiment")
+    from regard.commands import arguments as options
+
+    function = find(command)
+    chosen, elsewhere = {}, None
+    if command == "train":
+        from regard.commands.train import key_like
+
+        chosen, elsewhere = {"overrides": tuple(overrides)}, key_like
+    options.check(command, function, plain, elsewhere)
+    options.check_overrides(overrides)
+    import tyro
+
+    bound = functools.partial(function, **chosen)
+    return tyro.cli(bound, args=plain, prog=f"regard {command}", config=(tyro.conf.FlagCreatePairsOff,))
 
 
 def split_overrides(arguments: list[str]) -> tuple[list[str], list[str]]:
@@ -66,6 +100,21 @@ def split_overrides(arguments: list[str]) -> tuple[list[str], list[str]]:
             plain.append(here)
             i += 1
     return plain, overrides
+
+
+def _unexpected(fault: Exception) -> tuple[str, int]:
+    """The sentence and the exit code for what no command foresaw."""
+    # Files have names and are written where a refusal is understood; standard output has none.
+    if isinstance(fault, OSError) and fault.errno in (errno.ENOSPC, errno.EIO, errno.EFBIG) and fault.filename is None:
+        _hush()
+        return f"standard output cannot be written ({fault.strerror}); make room, or send it elsewhere", MISTAKE
+    what = f"{type(fault).__name__}: {fault}".strip().splitlines()[0]
+    return f"this is a fault in regard: {what}; run with --debug for the traceback", FAULT
+
+
+def _hush() -> None:
+    """Nobody reads standard output any more: what is left in its buffer goes nowhere, without a complaint at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _overview() -> str:

@@ -18,6 +18,7 @@ from regard.attend import (
     Refused,
     Relative,
     Same,
+    Slots,
     SoftCap,
     Softmax,
     Strided,
@@ -149,3 +150,23 @@ def test_steps_equal_the_full_pass():
         logits, state = model.step(piece, state)
         pieces.append(logits)
     assert torch.allclose(torch.cat(pieces, 1), model(tokens), atol=2e-4)
+
+
+@pytest.mark.parametrize("width", [24, 64])
+@pytest.mark.parametrize("mask", [Causal(), Causal() & Window(5), ~Causal()], ids=str)
+def test_one_query_equals_the_reference(mask, width):
+    """Over a memory that is partly empty, with shared key heads, and with a row that sees nothing."""
+    torch.manual_seed(0)
+    q = torch.randn(3, 4, 1, width, device=CUDA)
+    k, v = torch.randn(2, 3, 2, 100, width, device=CUDA)
+    order = torch.arange(100, device=CUDA).expand(3, -1)
+    segment = torch.where(order < torch.tensor([[70], [100], [0]], device=CUDA), 0, -1)
+    keys = Slots(order, segment, order)
+    place = torch.tensor([[69], [99], [0]], device=CUDA)
+    queries = Slots(place, torch.zeros_like(place), place)
+    found = {}
+    for backend in ("single", "reference"):
+        mechanism = Softmax(backend=backend)
+        found[backend] = mechanism(q, k, v, mechanism.plan(mask, queries, keys, like=q)).values
+    assert torch.allclose(found["single"], found["reference"], atol=1e-5)
+    assert not found["single"][2].any()

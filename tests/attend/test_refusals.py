@@ -112,7 +112,9 @@ def test_interpreted_flex_refuses_gradients_on_the_cpu() -> None:
 
 
 def test_an_unknown_backend() -> None:
-    with pytest.raises(Refused, match="no backend 'fast'; choose from auto, short, sdpa, flex, banded, reference"):
+    with pytest.raises(
+        Refused, match="no backend 'fast'; choose from auto, single, short, sdpa, flex, banded, reference"
+    ):
         run(call(), "fast")
 
 

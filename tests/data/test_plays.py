@@ -12,6 +12,7 @@ def test_what_is_said_about_them():
     (origin,) = plays.origins
     assert isinstance(origin, Sdist)
     assert plays.licence.startswith("Creative Commons Attribution 2.5")
+    assert "CC BY 2.5" in plays.terms
     assert len(origin.members) == 37
     assert not any("sonnets" in member for member in origin.members)
 

@@ -15,7 +15,9 @@ from pathlib import Path
 import pytest
 
 from regard.data import cache as cache_module
-from regard.data.sdist import Sdist, read_members, without_passwords
+from regard.data import remember
+from regard.data.archive import read_members, without_passwords
+from regard.data.sdist import Sdist
 from regard.data.source import GivenFile, Source, SourceFile, Unavailable
 from regard.data.sources import find_source
 from regard.errors import UserError
@@ -73,7 +75,7 @@ def _isolated(monkeypatch, tmp_path):
 def made_up(archive: Path, content: bytes = CONTENT) -> Source:
     origin = Sdist("made-up", "1.0", hashlib.sha256(archive.read_bytes()).hexdigest(), MEMBERS, assemble)
     file = SourceFile("made.txt", hashlib.sha256(content).hexdigest(), len(content))
-    return Source("made-up", "A made-up text", "none", (file,), (origin,))
+    return Source("made-up", "A made-up text", "none", "no terms", (file,), (origin,))
 
 
 def files_under(folder: Path) -> list[str]:
@@ -94,6 +96,7 @@ def test_fetched_once_verified_and_never_run(archive, marker, monkeypatch, tmp_p
     archive.unlink()  # now only the cache has it
     assert source.fetch() == (path,)
     assert source.cached() == (path,)
+    assert source.faults() == []
 
 
 def test_the_trap_would_have_sprung(archive, marker, tmp_path):
@@ -142,6 +145,8 @@ def test_offline_the_error_says_what_was_tried_and_what_to_do(archive, monkeypat
         f"{tmp_path / 'empty'} (does not have it)",
         str(tmp_path / "absent"),
         "--data.path FILE",
+        f"made.txt (25 bytes, SHA-256 {hashlib.sha256(CONTENT).hexdigest()})",
+        "regard data get made-up --file FILE",
     ):
         assert part in message
     assert "secret" not in message
@@ -166,7 +171,9 @@ def test_an_archive_that_is_not_the_pinned_one_is_not_opened(archive, marker, mo
 def test_files_that_are_not_the_pinned_ones_are_not_kept(archive, monkeypatch, tmp_path):
     monkeypatch.setenv("PIP_FIND_LINKS", str(archive.parent))
     with pytest.raises(UserError, match=r"made\.txt has SHA-256 .* instead of"):
-        made_up(archive, content=b"something else").fetch()
+        made_up(archive, content=CONTENT[::-1]).fetch()
+    with pytest.raises(UserError, match=r"made\.txt has 25 bytes instead of 4"):
+        made_up(archive, content=b"else").fetch()
     assert files_under(tmp_path / "cache") == []
 
 
@@ -181,12 +188,32 @@ def test_a_damaged_cache_is_mended(archive, monkeypatch):
 
 def test_a_file_the_user_gives_is_verified_too(archive, tmp_path):
     given = tmp_path / "mine.txt"
-    given.write_bytes(b"wrong")
+    given.write_bytes(CONTENT[::-1])
     with pytest.raises(UserError, match="SHA-256"):
         made_up(archive).fetch(given=given)
     given.write_bytes(CONTENT)
     assert made_up(archive).fetch(given=given)[0].read_bytes() == CONTENT
     assert str(GivenFile(given, "made.txt")) == f"the file {given}"
+
+
+def test_the_archive_may_be_given_instead_of_the_file(archive, marker):
+    assert made_up(archive).fetch(given=archive)[0].read_bytes() == CONTENT
+    assert not marker.exists()
+
+
+def test_damage_is_seen_in_a_file_that_was_verified_before(archive, monkeypatch, tmp_path):
+    """A file that lies untouched is not read again; any touch, even one that hides itself, makes it be read."""
+    monkeypatch.setattr(remember, "_SETTLED", -1.0)
+    source = made_up(archive)
+    (path,) = source.fetch(given=archive)
+    assert source.cached() == (path,)
+    assert len(files_under(tmp_path / "cache" / "seen")) == 1
+    before = path.stat()
+    path.write_bytes(CONTENT[::-1])
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert source.cached() is None
+    assert "SHA-256" in source.faults()[0]
+    assert source.fetch(given=archive)[0].read_bytes() == CONTENT
 
 
 def test_many_processes_at_once(archive, tmp_path):
@@ -252,5 +279,5 @@ def test_passwords_are_not_shown():
 def test_a_wrong_name_gets_the_nearest_right_one():
     with pytest.raises(UserError, match="did you mean 'plays'"):
         find_source("play")
-    with pytest.raises(UserError, match="known ones are: plays"):
+    with pytest.raises(UserError, match="known ones are: enwik8, moby-dick, plays, sotu"):
         find_source("enzyklopaedie")

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from regard.config import dump, load
 from regard.data import DataConfig, TextConfig, prepare
 from regard.data import tokens as tokens_module
+from regard.data.batch import SKIP
 from regard.data.tokens import Tokens
 from regard.errors import UserError
 
@@ -95,7 +97,7 @@ def test_a_large_file_is_read_as_a_small_one_is_mapped(data, folder, starts, len
 )
 def test_every_held_out_target_is_counted_once(folder, config, length, validation, context, size, world):
     config = dataclasses.replace(config, limit=length, validation=validation)
-    train = int(length * (1 - validation))
+    train = int(length * (1 - Fraction(repr(validation))))
     if train <= context or (validation > 0 and length - train < 2):
         with pytest.raises(UserError):
             prepare(config, context, folder / "cache")
@@ -236,7 +238,16 @@ def test_a_text_too_short_for_anything(tmp_path, content):
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("validation", 1.0), ("validation", -0.1), ("batch", 0), ("limit", 1), ("source", "play")],
+    [
+        ("validation", 1.0),
+        ("validation", -0.1),
+        ("test", 1.0),
+        ("test", -0.1),
+        ("test", 0.9),
+        ("batch", 0),
+        ("limit", 1),
+        ("source", "play"),
+    ],
 )
 def test_impossible_settings(key, value):
     with pytest.raises(UserError, match=key):
@@ -270,32 +281,28 @@ def test_a_batch_is_quick(data, config, folder):
     assert min(seconds(position) for position in range(300)) < 0.2e-3
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="reads the resident memory from /proc")
-def test_memory_does_not_grow_with_the_text(tmp_path):
-    path = tmp_path / "large.txt"
-    line = "To be, or not to be: that is the question — whether 'tis nobler\n" * 20_000
-    with open(path, "w", encoding="utf-8") as file:
-        while file.tell() < 800_000_000:
-            file.write(line)
-    program = """
-import sys
-from pathlib import Path
-import torch
-from regard.data import TextConfig, prepare
-def peak():
-    return int(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1]) >> 10
-before = peak()
-data = prepare(TextConfig(path=sys.argv[1]), 256, Path(sys.argv[2]))
-for position in range(2000):
-    data.batch(position, seed=1, size=12)
-for batch in data.validation_batches(64):
-    pass
-print(len(data) >> 20, peak() - before)
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", program, path, tmp_path / "cache"], capture_output=True, text=True, check=True
-    )
-    text, grown = map(int, done.stdout.split())
-    assert text > 700
-    assert grown < 200  # MiB; mapped, the file alone would be more than three times that
+@given(
+    length=st.integers(40, 400),
+    context=st.integers(1, 12),
+    stride=st.integers(1, 12),
+    size=st.integers(1, 5),
+    part=st.sampled_from(["train", "validation", "test"]),
+)
+def test_a_sliding_window_counts_every_target_once(folder, length, context, stride, size, part):
+    """And from a context of at least context - stride tokens, but for the first ones of the part."""
+    text = "".join(chr(0x100 + i) for i in range(length))  # every token its own number
+    path = folder / f"all-different-{length}.txt"
+    path.write_text(text)
+    data = TextConfig(path=str(path), validation=0.25, test=0.25, batch=1).build(context, folder / "cache")
+    stride = min(stride, context)
+    inside = getattr(data.parts, part)
+    seen = []
+    for batch in data.sliding_batches(part, size, stride):
+        for inputs, targets in zip(batch.inputs.tolist(), batch.targets.tolist(), strict=True):
+            for place, target in enumerate(targets):
+                if target != SKIP:
+                    assert inputs[place] == target - 1
+                    before = target - inside.start
+                    assert place + 1 >= min(before, context - stride + 1)
+                    seen.append(target)
+    assert seen == list(range(inside.start + 1, inside.stop))

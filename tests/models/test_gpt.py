@@ -45,9 +45,9 @@ def test_a_bad_size_in_a_table_names_its_key() -> None:
         load(ModelConfig, {"kind": "gpt", "width": 10, "heads": 4})
 
 
-def test_an_unknown_backend_is_an_error_when_it_is_used() -> None:
-    with pytest.raises(ValueError, match="no backend 'fast'"):
-        replace(SMALL, backend="fast").build()(tokens())
+def test_an_unknown_backend_is_an_error_and_an_unable_one_when_it_is_used() -> None:
+    with pytest.raises(UserError, match="no backend 'fast'"):
+        replace(SMALL, backend="fast").build()
     with pytest.raises(ValueError, match="backend 'flex' cannot do this call"):
         replace(SMALL, backend="flex").build()(tokens())
 

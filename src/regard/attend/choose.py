@@ -13,11 +13,12 @@ from regard.attend.mask import Mask
 from regard.attend.reference import Reference
 from regard.attend.sdpa import Sdpa
 from regard.attend.short import Short
+from regard.attend.single import Single
 from regard.attend.slots import AnySlots
 
-BACKENDS: dict[str, Backend] = {b.name: b for b in (Short(), Sdpa(), Flex(), Banded(), Reference())}
-LOCAL_FIRST = ("flex", "banded", "short", "sdpa", "reference")  # when a mask reaches few of the keys
-DENSE_FIRST = ("short", "sdpa", "flex", "banded", "reference")
+BACKENDS: dict[str, Backend] = {b.name: b for b in (Single(), Short(), Sdpa(), Flex(), Banded(), Reference())}
+LOCAL_FIRST = ("single", "flex", "banded", "short", "sdpa", "reference")  # when a mask reaches few of the keys
+DENSE_FIRST = ("single", "short", "sdpa", "flex", "banded", "reference")
 
 
 class Refused(ValueError):

@@ -23,16 +23,21 @@ class Landing(NamedTuple):
 
     first: bool
     index: Tensor  # first: [B, S] token per slot; later: [B, T] slot per token
-    keep: Tensor  # first: [B, S] slots that take one; later: [B, T] tokens that are real
+    keep: Tensor | None  # first: [B, S] slots that take one; later: [B, T] tokens that are real, None: all of them
 
     def write(self, buffer: Tensor, new: Tensor) -> None:
         """``buffer`` [B, G, S, D] takes ``new`` [B, G, T, D], in place."""
-        index = self.index[:, None, :, None].expand(-1, new.shape[1], -1, new.shape[3])
-        keep = self.keep[:, None, :, None]
+        keep = None if self.keep is None else self.keep[:, None, :, None]
         if self.first:
-            buffer.copy_(torch.where(keep, new.gather(2, index), buffer))
-        else:
-            buffer.scatter_(2, index, torch.where(keep, new, buffer.gather(2, index)))
+            index = self.index[:, None, :, None].expand(-1, new.shape[1], -1, new.shape[3])
+            taken = new.gather(2, index)
+            buffer.copy_(taken if keep is None else torch.where(keep, taken, buffer))
+            return
+        # One indexed write: a compiler makes it in place, where for a scatter it would copy the whole buffer.
+        batch = torch.arange(new.shape[0], device=new.device)[:, None, None]
+        head = torch.arange(new.shape[1], device=new.device)[None, :, None]
+        place = (batch, head, self.index[:, None, :])
+        buffer.index_put_(place, new if keep is None else torch.where(keep, new, buffer[place]))
 
 
 class Memory(NamedTuple):
@@ -53,17 +58,20 @@ class Memory(NamedTuple):
     def size(self) -> int:
         return self.order.shape[1]
 
-    def land(self, position: Tensor, tokens: int, lengths: Tensor, first: bool) -> Landing:
-        """Take in ``lengths[b]`` of ``tokens`` new tokens from order ``position[b]`` on: writes the slots, in place."""
+    def land(self, position: Tensor, tokens: int, lengths: Tensor | None, first: bool) -> Landing:
+        """Take in ``lengths[b]`` of ``tokens`` new tokens (None: all of them) from order ``position[b]`` on.
+
+        Writes the slots, in place.
+        """
         ahead = torch.arange(tokens, device=position.device)
         order = position[:, None] + ahead  # [B, T]
         if first:
             slot = torch.arange(self.size, device=position.device)
-            last = (lengths - 1)[:, None]
+            last = (torch.full_like(position, tokens) if lengths is None else lengths)[:, None] - 1
             token = last - (last - slot) % self.size  # the newest token that falls into each slot
             landing = Landing(True, token.clamp(min=0), token >= 0)
         else:
-            landing = Landing(False, order % self.size, ahead < lengths[:, None])
+            landing = Landing(False, order % self.size, None if lengths is None else ahead < lengths[:, None])
         landing.write(self.order[:, None, :, None], order[:, None, :, None])
         landing.write(self.segment[:, None, :, None], torch.zeros_like(order)[:, None, :, None])
         return landing

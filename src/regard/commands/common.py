@@ -14,12 +14,15 @@ if TYPE_CHECKING:
     from regard.runs import Run
 
 RUNS = Path("runs")
-RunName = Annotated[str | None, tyro.conf.Positional]
+RunName = Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="[RUN]", help_behavior_hint="")]
 
 
 def rank() -> int:
     """Which of several processes this is, as torchrun and its like say; 0 for one alone."""
-    return int(os.environ.get("RANK", 0))
+    text = os.environ.get("RANK", "0")
+    if not text.isdigit():
+        raise UserError(f"the environment variable RANK is {text!r}, not a number; start with torchrun or unset it")
+    return int(text)
 
 
 def open_run(run: str | None, runs: Path) -> Run:
@@ -27,8 +30,12 @@ def open_run(run: str | None, runs: Path) -> Run:
     from regard.runs import Run
 
     if run is None:
+        if runs.exists() and not runs.is_dir():
+            raise UserError(f"{runs} is a file, not a folder of runs; give another with --runs FOLDER")
         found = sorted(runs.glob("[!.]*/config.toml"), key=lambda path: path.stat().st_mtime)
         if not found:
             raise UserError(f"there is no run in {runs}; train one first: regard train")
         return Run.open(found[-1].parent)
-    return Run.open(Path(run) if Path(run).is_dir() or not (runs / run).is_dir() else runs / run)
+    # A path that is there, or else a name among the runs, which is also where a misspelt one is looked for.
+    named = (runs / run).is_dir() or (not Path(run).exists() and Path(run).name == run)
+    return Run.open(runs / run if named and not Path(run).is_dir() else Path(run))

@@ -6,21 +6,37 @@ import json as jsonlib
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from regard.commands.common import RUNS, RunName, open_run
 from regard.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from regard.generate import Author, Row
 
 
 def generate(
     run: RunName = None,
     /,
     *,
-    prompt: tuple[str, ...] = ("\n",),
+    prompt: tuple[str, ...] = (),
+    prompts: str | None = None,
+    samples: int = 1,
     tokens: int = 500,
     temperature: float = 0.8,
     top_k: int | None = None,
+    top_p: float = 1.0,
+    min_p: float = 0.0,
+    repetition: float = 1.0,
+    stop: tuple[str, ...] = (),
     seed: int = 1,
-    device: str = "cpu",
+    step: int | None = None,
+    interactive: bool = False,
+    batch: int = 64,
+    device: str = "auto",
+    compile: bool = False,
     runs: Path = RUNS,
     json: bool = False,
 ) -> int:
@@ -28,46 +44,183 @@ def generate(
 
     Args:
         run: The run's folder or name; by default the newest run.
-        prompt: What to go on from; several prompts are written on at once.
+        prompt: What to go on from, by default a new line; several prompts are written on at once; - is all of
+            standard input.
+        prompts: A file with a prompt on each line; - reads them from standard input.
+        samples: How many texts to write for each prompt.
         tokens: How many tokens to write.
         temperature: Below 1 bolder guesses are rarer; 0 always takes the likeliest token.
         top_k: Choose among the k likeliest tokens only.
+        top_p: Choose among the likeliest tokens that together have this probability.
+        min_p: Choose among tokens at least this many times as likely as the likeliest.
+        repetition: Above 1 tokens of the text so far are made less likely.
+        stop: End a text before the first of these strings.
         seed: Decides the draws.
-        device: Where to run: cpu, cuda, mps.
+        step: Write with the checkpoint of this step; by default the newest.
+        interactive: Type, and it goes on; /help lists more.
+        batch: How many texts to write at once; changes no text.
+        device: Where to run: auto, cpu, cuda, mps.
+        compile: On a GPU, compile the model first: it takes a minute, and then it writes several times as fast.
         runs: The folder that holds runs.
         json: Print the texts as JSON.
     """
-    from regard.generate import Sampling, decode
-    from regard.generate.load import load_writer
+    for name, value in (("samples", samples), ("tokens", tokens), ("batch", batch)):
+        if value < 1:
+            raise UserError(f"--{name} must be at least 1, not {value}")
+    if "" in stop:
+        raise UserError("--stop is empty; give at least one character")
+    if interactive and (json or prompts or samples > 1 or len(prompt) > 1 or "-" in prompt):
+        raise UserError("--interactive takes lines as they are typed: leave out --prompts, --samples, --json and -")
+
+    from regard.generate import Author, Sampling
+    from regard.generate.load import find_device, load_writer
 
     try:
-        sampling = Sampling(temperature, top_k)
+        sampling = Sampling(temperature, top_k, top_p, min_p, repetition)
     except ValueError as problem:
-        raise UserError(f"--{str(problem).replace('top_k', 'top-k')}") from problem
-    if tokens < 1:
-        raise UserError(f"--tokens must be at least 1, not {tokens}")
+        raise UserError(f"--{str(problem).replace('_', '-')}") from problem
+    place = find_device(device)
     found = open_run(run, runs)
-    model, tokenizer, step = load_writer(found, device)
-    prompts = [tokenizer.encode(text).tolist() for text in prompt]
-    streams = len(prompts) == 1 and not json
-    written: list[list[int]] = [[] for _ in prompts]
-    if streams:
-        print(prompt[0], end="", flush=True)
+    texts = [] if interactive else gathered(prompt, prompts)
+    model, tokenizer, reached = load_writer(found, place, step)
+    author = Author(
+        model,
+        tokenizer,
+        model.config.context,
+        sampling,
+        count=tokens,
+        seed=seed,
+        stops=stop,
+        batch=batch,
+        every=32 if json and place.type != "cpu" else 1,
+        device=place,
+        compiled=compile,
+    )
+    if interactive:
+        return talk(author, "".join(prompt))
+    about = {"run": str(found.path), "step": reached} if json else None
+    return write(author, texts, samples, about)
+
+
+def write(author: Author, texts: list[str], samples: int, about: dict | None) -> int:
+    """Write on from each text; prints them as they come, or as JSON with what is ``about`` the run."""
+    from regard.generate import Prompt
+
+    texts = texts or [beginning(author)]
+    encoded = [tuple(encode(author, text)) for text in texts]
+    longest = max(map(len, encoded))
+    if longest > author.context:
+        out = f"the oldest {longest - author.context:,} of its tokens are left out"
+        print(f"a prompt is longer than the {author.context:,} tokens that the model reads: {out}", file=sys.stderr)
+    prompts = [Prompt(ids, sample) for ids in encoded for sample in range(samples)]
+    titles = [(text, sample) for text in texts for sample in range(samples)]
     began = time.perf_counter()
-    for row in decode(model, prompts, tokens, sampling, seed=seed, context=model.config.context, device=device):
-        for text, token in zip(written, row, strict=True):
-            text.append(token)
-        if streams:
-            print(tokenizer.decode(row), end="", flush=True)
-    seconds = time.perf_counter() - began
-    texts = [tokenizer.decode(text) for text in written]
-    if json:
-        made = [{"prompt": p, "text": t} for p, t in zip(prompt, texts, strict=True)]
-        print(jsonlib.dumps({"run": str(found.path), "step": step, "seconds": seconds, "texts": made}))
-    elif streams:
-        print()
-    else:
-        for start, text in zip(prompt, texts, strict=True):
-            print(f"--- {start!r}\n{start}{text}")
-    print(f"{tokens * len(prompts) / seconds:,.0f} tokens/s", file=sys.stderr)
+    try:
+        if about is None:
+            show(author.write(prompts), titles, samples)
+        else:
+            rows = author.texts(prompts)
+            seconds = time.perf_counter() - began
+            made = [described(*title, row) for title, row in zip(titles, rows, strict=True)]
+            pace = {name: getattr(author.pace, name) for name in ("read", "reading", "written", "writing")}
+            print(jsonlib.dumps({**about, "seconds": seconds, "pace": pace, "texts": made}))
+    except KeyboardInterrupt:
+        print(flush=True)  # what was written stays, on lines of its own
+        raise
+    finally:
+        print(author.pace, file=sys.stderr)
     return 0
+
+
+def described(prompt: str, sample: int, row: Row) -> dict:
+    """A text for a program."""
+    return {"prompt": prompt, "sample": sample, "text": row.text, "tokens": row.tokens, "stop": row.stop}
+
+
+def show(pieces: Iterable[tuple[int, str, Row]], titles: list[tuple[str, int]], samples: int) -> None:
+    """Print texts in their order: the first unfinished one as it grows, those after it when their turn comes."""
+    rows: dict[int, Row] = {}
+    turn, shown = 0, 0  # the text being printed, and how many of its pieces are
+
+    def begin() -> None:
+        prompt, sample = titles[turn]
+        if len(titles) > 1:
+            print(f"--- {prompt!r}" + (f" ({sample + 1} of {samples})" if samples > 1 else ""))
+        print(prompt, end="", flush=True)
+
+    begin()
+    for number, _, row in pieces:
+        rows[number] = row
+        while turn in rows:
+            print("".join(rows[turn].pieces[shown:]), end="", flush=True)
+            shown = len(rows[turn].pieces)
+            if not rows[turn].done:
+                break
+            print(flush=True)
+            turn, shown = turn + 1, 0
+            if turn < len(titles):
+                begin()
+
+
+def talk(author: Author, text: str) -> int:
+    """The loop of `--interactive`."""
+    import contextlib
+
+    from regard.generate.dialogue import HELP, Dialogue
+
+    with contextlib.suppress(ImportError):
+        import readline  # noqa: F401 (arrow keys and earlier lines)
+    person = sys.stdin.isatty() and sys.stdout.isatty()
+    if person:
+        print(HELP, file=sys.stderr)
+    Dialogue(author, sys.stdout, sys.stderr, text).run(lambda: input("> " if person else ""))
+    return 0
+
+
+def encode(author: Author, text: str) -> list[int]:
+    """The tokens of a prompt."""
+    ids = author.tokenizer.encode(text).tolist()
+    if not ids:
+        raise UserError("a prompt is empty; give at least one character")
+    return ids
+
+
+def beginning(author: Author) -> str:
+    """What to go on from when nothing is given: the start of a line."""
+    try:
+        author.tokenizer.encode("\n")
+    except UserError as problem:
+        raise UserError("the model knows no new line, which is the prompt by default; give a --prompt") from problem
+    return "\n"
+
+
+def gathered(prompt: tuple[str, ...], prompts: str | None) -> list[str]:
+    """The prompts that were given: those of the command line, then those of the file."""
+    if ("-" in prompt and prompts == "-") or prompt.count("-") > 1:
+        raise UserError("standard input can be read once only; give - once")
+    texts = [standard_input() if text == "-" else text for text in prompt]
+    if prompts is not None:
+        lines = (standard_input() if prompts == "-" else contents(Path(prompts))).split("\n")
+        lines = [line for line in lines if line]
+        if not lines:
+            where = "standard input" if prompts == "-" else prompts
+            raise UserError(f"there is no prompt in {where}; write one on each line")
+        texts += lines
+    return texts
+
+
+def contents(path: Path) -> str:
+    """The text of a file of prompts."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise UserError(f"the prompts in {path} cannot be read: {why}") from error
+
+
+def standard_input() -> str:
+    """All of it."""
+    try:
+        return sys.stdin.read()
+    except UnicodeDecodeError as error:
+        raise UserError("standard input is not text in the terminal's encoding") from error

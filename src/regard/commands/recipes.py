@@ -7,8 +7,10 @@ from typing import Annotated
 
 import tyro
 
+RecipeName = Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="[RECIPE]", help_behavior_hint="")]
 
-def recipes(name: Annotated[str | None, tyro.conf.Positional] = None, /, *, json: bool = False) -> int:
+
+def recipes(name: RecipeName = None, /, *, json: bool = False) -> int:
     """List the recipes, or every key of one.
 
     Args:

@@ -16,9 +16,10 @@ def resume(run: RunName = None, /, *, runs: Path = RUNS, json: bool = False) -> 
         runs: The folder that holds runs.
         json: Print the outcome as JSON.
     """
+    found = open_run(run, runs)
+
     from regard.config import load
     from regard.train import Experiment
 
-    found = open_run(run, runs)
     experiment = load(Experiment, found.config, source=str(found.path / "config.toml"))
     return sit(experiment, found, json=json, resume=True)

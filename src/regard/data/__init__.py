@@ -1,24 +1,47 @@
 """Data: sources, tokenizers and batches. Importing it needs neither torch nor a network."""
 
-from regard.data.base import Data, DataConfig
+from regard.data.base import Data, DataConfig, DataWithTest
 from regard.data.batch import TextBatch
 from regard.data.cache import cache_folder
 from regard.data.source import Source
 from regard.data.sources import SOURCES, find_source
 from regard.data.text import TextConfig, TextData, prepare
-from regard.data.tokenizer import Characters, Tokenizer, TokenizerConfig, load_tokenizer
+from regard.data.tokenizers import (
+    BpeConfig,
+    Bytes,
+    BytesConfig,
+    Characters,
+    CharactersConfig,
+    PythonConfig,
+    Stream,
+    Tokenizer,
+    TokenizerConfig,
+    WordsConfig,
+    load_tokenizer,
+)
+from regard.data.tokens import Counts, Tokens
 
 __all__ = [
     "SOURCES",
+    "BpeConfig",
+    "Bytes",
+    "BytesConfig",
     "Characters",
+    "CharactersConfig",
+    "Counts",
     "Data",
     "DataConfig",
+    "DataWithTest",
+    "PythonConfig",
     "Source",
+    "Stream",
     "TextBatch",
     "TextConfig",
     "TextData",
     "Tokenizer",
     "TokenizerConfig",
+    "Tokens",
+    "WordsConfig",
     "cache_folder",
     "find_source",
     "load_tokenizer",

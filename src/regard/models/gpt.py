@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from regard.attend import AnySlots, Causal, KeyValues, Mask, Memory, Padded, Range, Slots, Softmax, Window
+from regard.attend import BACKENDS, AnySlots, Causal, KeyValues, Mask, Memory, Padded, Range, Slots, Softmax, Window
 from regard.attend.memory import SLACK
 from regard.config import knob
 from regard.errors import UserError
@@ -61,19 +61,25 @@ class GPTConfig(ModelConfig, kind="gpt"):
         for name in ("vocabulary", "context", "layers", "heads", "width", "ngrams", "buckets"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.heads > self.width:
+            raise ValueError(f"{self.heads} heads do not fit into a width of {self.width}; heads = {self.width} would")
         if self.width % self.heads:
             near = max(h for h in range(1, self.heads + 1) if self.width % h == 0)
             raise ValueError(f"width {self.width} is not divisible by {self.heads} heads; heads = {near} would do")
         if self.kv_heads is not None and (self.kv_heads < 1 or self.heads % self.kv_heads):
-            raise ValueError(f"{self.heads} heads cannot share {self.kv_heads} key/value heads evenly")
+            raise ValueError(
+                f"{self.heads} heads cannot share {self.kv_heads} key/value heads evenly; kv_heads = 1 would do"
+            )
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must be at least 0 and below 1, not {self.dropout}")
         if self.window is not None and self.window < 1:
             raise ValueError(f"window must be at least 1, not {self.window}")
         if self.global_every < 0:
             raise ValueError(f"global_every must be zero or more, not {self.global_every}")
-        if self.cap is not None and not self.cap > 0:
-            raise ValueError(f"cap must be above zero, not {self.cap}; none leaves the logits alone")
+        if self.cap is not None and not 0 < self.cap < float("inf"):
+            raise ValueError(f"cap must be a finite number above zero, not {self.cap}; none leaves the logits alone")
+        if self.backend not in ("auto", *BACKENDS):
+            raise ValueError(f"there is no backend {self.backend!r}; choose from auto, {', '.join(BACKENDS)}")
 
     def build(self) -> GPT:
         """The model, with fresh weights from PyTorch's current random state."""
@@ -189,10 +195,13 @@ class GPT(nn.Module):
         return State(position, recent, memories, layers, capacity, 0, fixed)
 
     @torch.no_grad()
-    def step(self, tokens: Tensor, state: State, lengths: Tensor | None = None) -> tuple[Tensor, State]:
+    def step(
+        self, tokens: Tensor, state: State, lengths: Tensor | None = None, *, last: bool = False
+    ) -> tuple[Tensor, State]:
         """Take in tokens [B, T] after what ``state`` holds: logits [B, T, V] and the state, updated in place.
 
         ``lengths`` [B] says how many of the T are real in each row; the others are ignored and leave no trace.
+        ``last``: only the logits after each row's last real token, [B, 1, V].
         """
         count = tokens.shape[1]
         if state.used + count > state.capacity:
@@ -202,7 +211,8 @@ class GPT(nn.Module):
             )
         rolling = any(memory.size < state.capacity for memory in state.memories)
         if rolling and state.used and count > SLACK:
-            return self._in_pieces(tokens, state, lengths)
+            logits, state = self._in_pieces(tokens, state, lengths)
+            return (_latest(logits, lengths) if last else logits), state
         ahead = torch.arange(count, device=tokens.device)
         real = torch.full_like(state.position, count) if lengths is None else lengths
         if state.used == 0:
@@ -214,17 +224,19 @@ class GPT(nn.Module):
         earlier = torch.cat((state.recent, tokens), dim=1)
         x = self._embed(tokens, earlier, phase)
         turn = self.position.turn(phase)
-        scenes = [self._scene(i, x, queries, turn, state, real) for i in range(len(self.masks))]
+        scenes = [self._scene(i, x, queries, turn, state, lengths) for i in range(len(self.masks))]
         for i, block in enumerate(self.blocks):
             x = block(x, scenes[self.mask_of_layer[i]], state.layers[i])
         latest = real[:, None] + torch.arange(state.recent.shape[1], device=tokens.device)
         state.recent.copy_(earlier.gather(1, latest))
         state.position.add_(real)
+        if last:  # a head over a large vocabulary costs as much as several blocks
+            x = _latest(x, lengths)
         return self.head(self.norm(x)), state._replace(used=state.used + count)
 
-    def _scene(self, i: int, x: Tensor, queries: AnySlots, turn, state: State, real: Tensor) -> Scene:
+    def _scene(self, i: int, x: Tensor, queries: AnySlots, turn, state: State, lengths: Tensor | None) -> Scene:
         memory, first = state.memories[i], state.used == 0
-        landing = memory.land(state.position, x.shape[1], real, first)
+        landing = memory.land(state.position, x.shape[1], lengths, first)
         used = memory.size if state.fixed else min(memory.size, state.used + x.shape[1])
         plan = self._mechanism(i).plan(self.masks[i], queries, None if first else memory.slots(used), like=x)
         return Scene(plan, turn, landing, used)
@@ -255,3 +267,10 @@ class GPT(nn.Module):
         limit = self.position.limit
         if limit is not None and length > limit:
             raise UserError(f"{length} tokens were given, but the learned positions end at {limit}; use fewer tokens")
+
+
+def _latest(x: Tensor, lengths: Tensor | None) -> Tensor:
+    """x [B, T, .] -> [B, 1, .]: what stands at each row's last real token."""
+    if lengths is None:
+        return x[:, -1:]
+    return x[torch.arange(x.shape[0], device=x.device), (lengths - 1).clamp(min=0)][:, None]

@@ -10,17 +10,18 @@ def recipe() -> Experiment:
 
     regard train shakespeare
 
-    Rotary positions, RMSNorm, normalised queries and keys, squared ReLU, bigram embeddings and a soft cap on the
-    logits; Muon for the matrices, AdamW for the rest. Any text will do: --data.path FILE.
+    Rotary positions, RMSNorm, normalised queries and keys, squared ReLU, embeddings of the last two and three
+    characters, and a soft cap on the logits; Muon for the matrices, AdamW for the rest. Three to four minutes on two
+    cores, to about 1.48 nats per character. Any text will do: --data.path FILE.
     """
     return Experiment(
-        model=GPTConfig(context=128, layers=4, heads=4, width=128, cap=15.0, ngrams=2),
-        data=TextConfig(batch=16),
+        model=GPTConfig(context=256, layers=4, heads=4, width=128, cap=15.0, ngrams=3, buckets=2**14),
+        data=TextConfig(batch=8),
         train=TrainConfig(
-            steps=4000,
+            steps=1500,
             optimizer=MuonConfig(),
             schedule=TrapezoidConfig(warmup=0.01, decay=0.6),
-            evaluate_every=1000,
-            save_every=1000,
+            evaluate_every=300,
+            save_every=500,
         ),
     )

@@ -1,5 +1,6 @@
 """`Run`: one folder on disk, from its creation to its last checkpoint."""
 
+import difflib
 import errno
 import json
 import os
@@ -63,6 +64,7 @@ class Run:
         _check_name(prefix if name is None else name)
         described = json.dumps(plain(dict(environment), str, "environment"), indent=1)
         with writing(f"the run folder in {root}"):
+            fresh = not root.exists()
             try:
                 root.mkdir(parents=True, exist_ok=True)
             except FileExistsError:
@@ -77,14 +79,32 @@ class Run:
                 path = _claim(temporary, root, name, prefix)
             except BaseException:
                 shutil.rmtree(temporary, ignore_errors=True)
+                if fresh:
+                    with suppress(OSError):  # another process put a run into it in the meantime
+                        root.rmdir()
                 raise
             sync(root)
         return cls.open(path)
+
+    @staticmethod
+    def check(root: Path, name: str | None) -> None:
+        """Refuse, before anything is done, a name or a folder of runs with which `create` could only fail."""
+        if root.exists() and not root.is_dir():
+            raise UserError(f"{root} is a file, not a folder; choose another folder for runs with --runs FOLDER")
+        if name is not None:
+            _check_name(name)
+            if os.path.lexists(root / name):
+                raise _taken(root / name)
+        there = next(folder for folder in (root, *root.absolute().parents) if folder.exists())
+        if not os.access(there, os.W_OK | os.X_OK):
+            raise UserError(f"nothing can be written in {there}; choose another folder for runs with --runs FOLDER")
 
     @classmethod
     def open(cls, path: Path) -> "Run":
         """An existing run, for reading; writers then take its `lock()`."""
         path = Path(path)
+        if path.exists() and not path.is_dir():
+            raise UserError(f"{path} is a file, not the folder of a run; give that folder, or the run's name")
         if not path.is_dir():
             raise UserError(f"there is no run {path}{_others(path)}")
         try:
@@ -239,10 +259,14 @@ def _claim(temporary: Path, root: Path, name: str | None, prefix: str) -> Path:
             if error.errno not in _TAKEN:
                 raise
         if name is not None:
-            raise UserError(
-                f"there is already a run {path}; choose another --name, or continue it: regard resume {path}"
-            )
+            raise _taken(path)
         number += 1
+
+
+def _taken(path: Path) -> UserError:
+    if not path.is_dir():
+        return UserError(f"there is already a file {path}; choose another --name for the run")
+    return UserError(f"there is already a run {path}; choose another --name, or continue it: regard resume {path}")
 
 
 def _numbers(root: Path, prefix: str) -> Iterator[int]:
@@ -259,4 +283,5 @@ def _others(path: Path) -> str:
     if not names:
         return "; give the folder of a run"
     shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
-    return f"; in {parent} there are: {shown}"
+    near = difflib.get_close_matches(path.name, names, n=1)
+    return f"; in {parent} there are: {shown}" + (f"; did you mean {parent / near[0]}?" if near else "")

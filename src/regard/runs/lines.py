@@ -76,6 +76,8 @@ class StepLines:
             data = self.path.read_bytes()
         except FileNotFoundError:
             return []
+        except OSError as error:
+            raise UserError(f"{self.path} cannot be read ({error.strerror}); check its permissions") from error
         *whole, last = data.split(b"\n")  # not splitlines(): text may hold other line breaks
         return [line + b"\n" for line in whole] + ([last] if last else [])
 

@@ -1,7 +1,9 @@
 """Training: the loop, schedules, optimizers, precision and budgets. It tells observers, and knows nothing above it."""
 
+from regard.train.beginning import Beginning
 from regard.train.diagnose import Diverged
 from regard.train.experiment import Experiment, TrainConfig
+from regard.train.guard import check_start
 from regard.train.live import LiveLine
 from regard.train.loop import train
 from regard.train.observer import Observer, Result, Start, Step
@@ -17,6 +19,7 @@ from regard.train.schedule import (
 
 __all__ = [
     "AdamWConfig",
+    "Beginning",
     "ConstantConfig",
     "CosineConfig",
     "Diverged",
@@ -34,5 +37,6 @@ __all__ = [
     "Step",
     "TrainConfig",
     "TrapezoidConfig",
+    "check_start",
     "train",
 ]

@@ -10,11 +10,13 @@ from regard.train.device import synchronize
 from regard.train.engine import Engine
 from regard.train.evaluate import evaluate
 from regard.train.experiment import Experiment
+from regard.train.guard import guarded, make_engine
 from regard.train.shard import World
 
 WARM_STEPS, TIMED_STEPS = 3, 12
-#: Calibration ends early when it has taken this share of the budget.
-LONGEST_SHARE = 0.1
+#: Calibration goes on for a share of the budget, since a few steps may catch a shared machine at an odd moment; it
+#: ends even before the steps above are done when it has taken the longest share.
+SHARE, LONGEST_SHARE = 0.04, 0.1
 
 
 class Pace(NamedTuple):
@@ -32,8 +34,10 @@ def settle(experiment: Experiment, data: Any, world: World, began: float) -> Exp
     """
     train = experiment.train
     if train.seconds is not None:
+        longest = train.seconds * LONGEST_SHARE
         # An engine of its own, thrown away: weights depend on nothing but the seed, so the real one starts afresh.
-        pace = measure(Engine(experiment, data, world), train.seconds * LONGEST_SHARE)
+        engine = make_engine(experiment, data, world)
+        pace = guarded(engine, lambda: measure(engine, longest))
         left = train.seconds - (time.perf_counter() - began) - pace.start
         steps = steps_within(left, pace, train.evaluate_every)
         note = f"{train.seconds:g} seconds"
@@ -56,7 +60,8 @@ def measure(engine: Engine, longest: float) -> Pace:
     """Real steps and a part of a real evaluation of a throw-away engine, timed for about `longest` seconds."""
     began = time.perf_counter()
     times: list[float] = []
-    while len(times) < WARM_STEPS + TIMED_STEPS:
+    enough = longest * SHARE / LONGEST_SHARE
+    while len(times) < WARM_STEPS + TIMED_STEPS or not engine.world.any(time.perf_counter() - began > enough):
         started = time.perf_counter()
         engine.update()
         synchronize(engine.device)
@@ -65,7 +70,7 @@ def measure(engine: Engine, longest: float) -> Pace:
         if len(times) > 1 and engine.world.any(time.perf_counter() - began > longest):
             break
     warm = min(WARM_STEPS, len(times) - 1)
-    step = statistics.median(times[warm:])
+    step = statistics.fmean(times[warm:])  # not the median: what disturbs a few steps now will disturb a few later
     return Pace(step, _time_evaluation(engine), max(0.0, times[0] - step))
 
 

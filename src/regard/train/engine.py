@@ -60,7 +60,8 @@ class Engine:
         self.model.checkpointing = config.checkpointing  # type: ignore[assignment]
         #: The task's function, compiled or not; `model` itself stays as it was built, so that hooks on it fire.
         self.terms: Callable[[nn.Module, Any], dict[str, Term]] = self.task.terms
-        if config.compile is True or (config.compile == "auto" and self.device.type == "cuda"):
+        self.graphs = config.compile == "graphs" and self.device.type == "cuda"
+        if config.compile in (True, "graphs") or (config.compile == "auto" and self.device.type == "cuda"):
             self._compile()
         shard(self.model, world, "features")
         self.optimizer = config.optimizer.build(self.model)
@@ -68,7 +69,8 @@ class Engine:
 
     def _compile(self) -> None:
         if self.world.size == 1:
-            self.terms = torch.compile(self.task.terms, fullgraph=True, dynamic=False)
+            mode = "reduce-overhead" if self.graphs else None
+            self.terms = torch.compile(self.task.terms, fullgraph=True, dynamic=False, mode=mode)
             return
         for block in self.model.blocks:  # type: ignore[union-attr]
             block.compile(fullgraph=True, dynamic=False)  # FSDP's own work between the blocks cannot be traced
@@ -101,6 +103,8 @@ class Engine:
         if not self.model.training:
             self.model.train()
         self.optimizer.zero()
+        if self.graphs:  # what the graphs of the last step gave, gradients above all, is given up
+            torch.compiler.cudagraph_mark_step_begin()
         losses = []
         for number, batch in enumerate(batches):
             self.seed_noise(progress.noise + number)
@@ -127,6 +131,11 @@ class Engine:
         progress.noise += len(batches)
         progress.tokens += round(next(iter(counts.values())))
         return Update(loss, norm, self.optimizer.rates(factor)[0], True)
+
+    def forget(self) -> None:
+        """Let go of gradients and of batches gathered ahead."""
+        self.optimizer.zero()
+        self._ahead = None
 
     def _batches(self, position: int) -> list[Any]:
         if self._ahead is not None and self._ahead[0] == position:

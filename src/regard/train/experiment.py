@@ -15,9 +15,9 @@ from regard.train.schedule import CosineConfig, ScheduleConfig
 class TrainConfig:
     """How to train. One budget rules: `seconds` before `tokens` before `steps`."""
 
-    steps: int | None = knob(2000, "how many updates")
+    steps: int | None = knob(2000, "how many updates; the budget, unless tokens or seconds is given")
     tokens: int | None = knob(None, "train on so many tokens, instead of a number of steps")
-    seconds: float | None = knob(None, "train for so long, instead of a number of steps")
+    seconds: float | None = knob(None, "train for so long, preparation included, instead of a number of steps")
     budget: str | None = knob(None, "a note, written by the run: what `steps` was worked out from")
     optimizer: OptimizerConfig = field(default_factory=AdamWConfig, metadata={"help": "which rule moves the weights"})
     schedule: ScheduleConfig = field(default_factory=CosineConfig, metadata={"help": "the learning rate over time"})
@@ -27,7 +27,9 @@ class TrainConfig:
         "auto", "number format; auto: bfloat16 on CUDA, float32 elsewhere"
     )
     checkpointing: bool = knob(False, "recompute each block in backward: less memory, more time")
-    compile: Literal["auto", True, False] = knob("auto", "compile the forward pass; auto: on CUDA only")
+    compile: Literal["auto", "graphs", True, False] = knob(
+        "auto", "compile the model; auto: on CUDA only; graphs: and replay CUDA graphs, for small models"
+    )
     device: str = knob("auto", "cpu, cuda, cuda:1, mps; auto takes the fastest there is")
     evaluate_every: int | None = knob(250, "steps between evaluations; there is always one at the end")
     log_every: int = knob(10, "steps between records in metrics.jsonl")
@@ -44,6 +46,8 @@ class TrainConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
+        if self.compile == "graphs" and self.accumulate > 1:
+            raise ValueError("compile = graphs holds the gradients of one micro-batch only; set accumulate to 1")
         for name in ("seconds", "clip"):
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):

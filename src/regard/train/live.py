@@ -1,4 +1,4 @@
-"""The live line: loss, tokens/s, share of the measured peak, memory, time left."""
+"""The live line: loss, tokens/s, share of the measured peak, memory, time left; and the curve above it if wanted."""
 
 import sys
 import time
@@ -6,11 +6,14 @@ from collections import deque
 from pathlib import Path
 from typing import Any, TextIO
 
+from regard.runs.curve import MARK, plot
 from regard.train.device import flops_per_token, measured_peak, memory
 from regard.train.observer import Observer, Result, Start, Step
 
 #: Without a terminal, one line in so many seconds; with one, the line is drawn again so often.
 PLAIN_EVERY, DRAWN_EVERY = 10.0, 0.2
+#: Of a curve on the terminal.
+MOST_POINTS = 4000
 
 
 class LiveLine(Observer):
@@ -47,11 +50,10 @@ class LiveLine(Observer):
             return
         self._due = now + (DRAWN_EVERY if self._live else PLAIN_EVERY)
         self._recent.append((now, step.step, step.tokens))
-        line = self._line(step)
         if self._live:
-            self._live.update(line, refresh=True)
+            self._live.update(self._picture(self._line(step)), refresh=True)
         else:
-            self._say(line)
+            self._say(self._line(step))
 
     def evaluated(self, step: int, measures: dict[str, float]) -> None:
         """One line that stays."""
@@ -63,14 +65,25 @@ class LiveLine(Observer):
 
     def finished(self, result: Result) -> None:
         """The last line: how to go on, if there is more to do."""
-        if self._live:
-            self._live.stop()
-            self._live = None
+        self._leave()
         if result.interrupted:
             self._say(f"stopped after step {result.step} of {result.steps}, and saved")
             self._say(f"go on with: regard resume {result.path}")
         else:
             self._say(f"done: {result.step:,} steps, {result.tokens:,} tokens in {_clock(result.seconds)}")
+
+    def failed(self, error: BaseException) -> None:
+        """Give the terminal back, cursor and all."""
+        self._leave()
+
+    def _leave(self) -> None:
+        if self._live:
+            self._live.stop()
+            self._live = None
+
+    def _picture(self, line: str) -> Any:
+        """What a terminal shows."""
+        return line
 
     def _line(self, step: Step) -> str:
         parts = [f"step {step.step:,}/{self._steps:,}", f"loss {step.loss:.4f}"]
@@ -88,6 +101,49 @@ class LiveLine(Observer):
             self._live.console.print(line, highlight=False, markup=False, soft_wrap=True)
         else:
             print(line, file=self.out, flush=True)
+
+
+class LiveCurve(LiveLine):
+    """The line with the curve of the losses above it, drawn again and again; without a terminal, the plain lines."""
+
+    def started(self, start: Start) -> None:
+        """Begin with what earlier sittings recorded."""
+        records = start.run.metrics()
+        self._losses = [(r["step"], r["loss"]) for r in records if isinstance(r.get("loss"), float)]
+        self._validation = [(r["step"], r["validation_loss"]) for r in records if "validation_loss" in r]
+        super().started(start)
+
+    def stepped(self, step: Step) -> None:
+        """Take the loss in. Past some thousands, neighbours are merged: a terminal has only so many dots."""
+        self._losses.append((step.step, step.loss))
+        if len(self._losses) > MOST_POINTS:
+            pairs = zip(self._losses[::2], self._losses[1::2], strict=False)
+            self._losses = [((a + b) / 2, (x + y) / 2) for (a, x), (b, y) in pairs]
+        super().stepped(step)
+
+    def evaluated(self, step: int, measures: dict[str, float]) -> None:
+        """A mark in the curve; its value is in the line below."""
+        self._validation.append((step, measures["validation_loss"]))
+        if not self._live:
+            super().evaluated(step, measures)
+        self._evaluation = f"  validation {measures['validation_loss']:.4f}"
+
+    def finished(self, result: Result) -> None:
+        """The curve stays on the screen."""
+        if self._live:
+            self._live.console.print(self._picture(""))
+        super().finished(result)
+
+    def _picture(self, line: str) -> Any:
+        from rich.text import Text
+
+        size = self._live.console.size
+        rows = plot(self._losses, self._validation, min(size.width - 1, 120), max(4, min(16, size.height - 4)))
+        legend = f"      loss: training, {MARK} validation"
+        text = Text("\n".join([*rows, legend, line]), no_wrap=True, overflow="crop")
+        text.highlight_regex("[\u2801-\u28ff]+", "cyan")
+        text.highlight_regex(MARK, "bold yellow")
+        return text
 
 
 def _clock(seconds: float) -> str:

@@ -16,6 +16,7 @@ from regard.train.diagnose import diagnose
 from regard.train.engine import Engine, Update
 from regard.train.evaluate import evaluate
 from regard.train.experiment import Experiment
+from regard.train.guard import guarded, make_engine
 from regard.train.interrupt import Interrupts
 from regard.train.observer import Observer, Result, Start, Step
 from regard.train.restore import restore, save
@@ -48,14 +49,15 @@ def prepare(experiment: Experiment, run: Run, world: World, began: float, resume
     data = experiment.data.build(experiment.model.context)  # type: ignore[attr-defined]
     experiment = replace(experiment, model=experiment.model_for(data))
     experiment = settle(experiment, data, world, began)
+    engine = make_engine(experiment, data, world)
+    if resume:
+        take_up(engine, run)
+    # Only now: a run that cannot be taken up, because its text is another one, say, stays as it was.
     if world.rank == 0:
         run.freeze(to_toml(experiment))
         if (tokenizer := getattr(data, "tokenizer", None)) is not None:
             run.add("tokenizer.json", tokenizer.save)
-    engine = Engine(experiment, data, world)
-    if resume:
-        world.wait()
-        take_up(engine, run)
+    world.wait()
     return engine
 
 
@@ -64,6 +66,10 @@ def take_up(engine: Engine, run: Run) -> None:
     checkpoint = run.latest()
     if checkpoint is not None:
         restore(engine, checkpoint)
+    elif run.damaged:
+        raise UserError(
+            f"no checkpoint of {run.path} is whole ({run.damaged[0]}); restore one from a copy, or start a new run"
+        )
     if engine.world.rank == 0:
         run.rewind(engine.progress.step)
 
@@ -80,9 +86,18 @@ class Sitting:
         self.loss, self.validation_loss = _last_measures(run) if engine.progress.step else (None, None)
 
     def sit(self) -> Result:
-        """Train."""
+        """Train. Observers hear of every end, whatever it is."""
+        try:
+            return self._sit()
+        except BaseException as error:
+            for observer in self.observers:
+                observer.failed(error)
+            raise
+
+    def _sit(self) -> Result:
         engine, progress, world = self.engine, self.engine.progress, self.engine.world
-        start = Start(engine.experiment, self.run, engine.model, engine.device, engine.precision.dtype, progress.step)
+        precision = engine.precision.dtype
+        start = Start(engine.experiment, self.run, engine.model, engine.device, precision, progress.step, engine.data)
         for observer in self.observers:
             observer.started(start)
         # The clock of earlier sittings goes on from where it stopped.
@@ -91,7 +106,7 @@ class Sitting:
         interrupted = False
         with Interrupts() as interrupts:
             while progress.step < self.steps and not interrupted:
-                update = engine.update()
+                update = guarded(engine, engine.update)
                 if not update.finite:
                     raise diagnose(engine, update)
                 progress.seconds = time.perf_counter() - clock
@@ -138,7 +153,7 @@ class Sitting:
             self.run.log(record)
 
     def _evaluate(self) -> None:
-        measures = evaluate(self.engine)
+        measures = guarded(self.engine, lambda: evaluate(self.engine))
         if measures is None:
             return
         step = self.engine.progress.step

@@ -66,10 +66,14 @@ class Muon(torch.optim.Optimizer):
         """The orthogonal matrices, scaled, and cut as the parameters are."""
         sizes = [self.parts.get(parameter, (parameter.shape[0],)) for parameter in parameters]
         pieces = [piece for update, rows in zip(ahead, sizes, strict=True) for piece in update.split(rows)]
-        pieces = [piece * max(1.0, piece.shape[0] / piece.shape[1]) ** 0.5 for piece in orthogonalise(pieces)]
-        left = iter(pieces)
+        left = iter([_scaled(piece) for piece in orthogonalise(pieces)])
         joined = [torch.cat([next(left) for _ in rows]) if len(rows) > 1 else next(left) for rows in sizes]
         return [_like(update, parameter) for update, parameter in zip(joined, parameters, strict=True)]
+
+
+def _scaled(piece: Tensor) -> Tensor:
+    """A tall matrix grows by the root of its proportions."""
+    return piece * (piece.shape[0] / piece.shape[1]) ** 0.5 if piece.shape[0] > piece.shape[1] else piece
 
 
 def orthogonalise(matrices: list[Tensor]) -> list[Tensor]:

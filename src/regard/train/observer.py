@@ -1,7 +1,7 @@
 """Observers: whoever wants to know how a run goes. Training tells them, and knows nothing about them."""
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -19,6 +19,7 @@ class Start(NamedTuple):
     device: torch.device
     dtype: torch.dtype  # that matrix products are done in
     step: int  # 0, or where a resumed run goes on
+    data: Any = None  # what it trains on, built
 
 
 class Step(NamedTuple):
@@ -62,3 +63,6 @@ class Observer:
 
     def finished(self, result: Result) -> None:
         """At the end, or when a signal ended the sitting."""
+
+    def failed(self, error: BaseException) -> None:
+        """When an error ends the sitting, instead of `finished`: let go of what you hold; the error goes on."""

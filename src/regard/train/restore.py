@@ -61,12 +61,20 @@ def restore_model(model: torch.nn.Module, tensors: dict[str, Tensor]) -> None:
             "resume with the regard that wrote the run"
         )
     for name, tensor in own.items():
+        if tensors[name].shape != tensor.shape:
+            raise UserError(
+                f"the checkpoint does not fit the model: {name} has the shape {tuple(tensors[name].shape)} in one and "
+                f"{tuple(tensor.shape)} in the other; undo the change to config.toml, or start a new run"
+            )
         tensor.copy_(placed(tensors[name], tensor))
 
 
 def restore_optimizer(optimizer: Optimizer, tensors: dict[str, Tensor]) -> None:
     """The optimizer's momenta and counts."""
-    optimizer.load(tensors)
+    try:
+        optimizer.load(tensors)
+    except ValueError as problem:
+        raise UserError(f"the checkpoint does not fit the optimizer: {problem}; start a new run") from problem
 
 
 def restore_scaler(scaler: Scaler, state: dict[str, Any]) -> None:

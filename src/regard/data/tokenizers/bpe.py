@@ -1,0 +1,34 @@
+"""Byte pairs: from bytes upwards, the most frequent pair of neighbours becomes a token, again and again.
+
+Sennrich et al. 2016 (arXiv:1508.07909), on bytes as in GPT-2. docs/tokenizers.md has it in plain Python.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from regard.data.tokenizers.base import LearnedConfig
+from regard.data.tokenizers.bytelevel import ByteLevel
+from regard.data.tokenizers.lookup import ALPHABET, content
+from regard.data.tokenizers.rule import cut_words, regroup, slices, words_then_bytes
+from regard.data.tokenizers.words import TWICE
+
+
+@dataclass(frozen=True)
+class BpeConfig(LearnedConfig, kind="bpe"):
+    """Frequent pieces of words are tokens (byte-level BPE)."""
+
+    def build(self, pieces: Iterable[str]) -> ByteLevel:
+        """Learn the merges from the beginning of the text. The same text gives the same merges."""
+        from tokenizers import Tokenizer, models, trainers
+
+        self.check()  # a config made in Python was not loaded
+        learner = Tokenizer.from_str(json.dumps(content([], words_then_bytes())))
+        learner.model = models.BPE()
+        trainer = trainers.BpeTrainer(
+            vocab_size=self.vocabulary, min_frequency=TWICE, initial_alphabet=list(ALPHABET), show_progress=False
+        )
+        learner.train_from_iterator(regroup(slices(self.beginning(pieces)), cut_words), trainer)
+        return ByteLevel.of(learner)

@@ -1,0 +1,146 @@
+"""A token for every character of the text, in the order of the code points.
+
+Encoding is one lookup in a table over code points, with no Python work per character.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from regard.data.tokenizers.base import Tokenizer, TokenizerConfig, write_json
+from regard.errors import UserError
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+UNKNOWN = -1
+_ANY_CHARACTER = r"[\s\S]"  # a dot would leave out the newline
+
+
+@dataclass(frozen=True)
+class CharactersConfig(TokenizerConfig, kind="characters"):
+    """Every character of the text is a token."""
+
+    def build(self, pieces: Iterable[str]) -> Characters:
+        """The characters that occur in the pieces."""
+        return Characters.of(pieces)
+
+
+class Characters(Tokenizer):
+    """A token for every character.
+
+    >>> tokenizer = Characters.of(["to be"])
+    >>> tokenizer.encode("bet").tolist(), tokenizer.decode([1, 2, 4])
+    ([1, 2, 4], 'bet')
+    """
+
+    def __init__(self, characters: str) -> None:
+        """`characters`: all of them, each once; a character's place is its token number."""
+        self.characters = characters
+        self._points = code_points(characters)  # [V], token number -> code point
+        self._numbers = np.full(max(map(ord, characters), default=-1) + 2, UNKNOWN, dtype=np.int32)
+        self._numbers[self._points] = np.arange(len(characters))  # code point -> token number; the last one: unknown
+        if len(set(characters)) != len(characters):
+            raise ValueError("a character occurs twice in the alphabet of a tokenizer")
+
+    @classmethod
+    def of(cls, pieces: Iterable[str]) -> Characters:
+        """The tokenizer of the characters that occur in a text, given in pieces."""
+        occurs = np.zeros(0x110000, dtype=bool)
+        for piece in pieces:
+            occurs[code_points(piece)] = True
+        return cls(_text(np.flatnonzero(occurs)))
+
+    @classmethod
+    def read(cls, content: Any) -> Characters | None:
+        """The tokenizer of a `tokenizer.json`; None if that is another kind's."""
+        try:
+            vocabulary = content["model"]["vocab"]
+            tokenizer = cls("".join(sorted(vocabulary, key=vocabulary.__getitem__)))
+        except (KeyError, TypeError, AttributeError, ValueError):
+            return None
+        return tokenizer if tokenizer._content() == content else None
+
+    @property
+    def size(self) -> int:
+        """How many different characters there are."""
+        return len(self.characters)
+
+    @property
+    def widths(self) -> NDArray[np.int64]:  # [V]
+        """The bytes of each character in UTF-8."""
+        return 1 + np.searchsorted([0x80, 0x800, 0x10000], self._points, side="right")
+
+    def encode(self, text: str) -> NDArray[np.int64]:
+        """One number per character; an unknown character is a `UserError` that names it and its place."""
+        ids = self._numbers.take(code_points(text), mode="clip")  # past the table is its last place: unknown
+        if ids.min(initial=0) == UNKNOWN:
+            place = int(np.argmax(ids == UNKNOWN))
+            raise UserError(
+                f"the character {text[place]!r} (U+{ord(text[place]):04X}) at position {place} is not among "
+                f"the {self.size} this tokenizer knows; leave it out, or use only these: {self.characters!r}"
+            )
+        return ids.astype(np.int64)
+
+    def decode(self, ids: ArrayLike) -> str:
+        """The text of token numbers, any array of them, read in order."""
+        return _text(self._points[self._checked(ids)])
+
+    def decode_bytes(self, ids: ArrayLike) -> bytes:
+        """The same in UTF-8."""
+        return self.decode(ids).encode("utf-8", "surrogatepass")
+
+    def cut(self, text: str) -> int:
+        """Anywhere."""
+        return len(text)
+
+    def save(self, path: Path | str) -> None:
+        """Write `tokenizer.json`, which the `tokenizers` library reads to the same effect."""
+        write_json(path, self._content())
+
+    def _content(self) -> dict[str, Any]:
+        return {
+            "version": "1.0",
+            "truncation": None,
+            "padding": None,
+            "added_tokens": [],
+            "normalizer": None,
+            "pre_tokenizer": {
+                "type": "Split",
+                "pattern": {"Regex": _ANY_CHARACTER},
+                "behavior": "Isolated",
+                "invert": False,
+            },
+            "post_processor": None,
+            "decoder": {"type": "Fuse"},
+            "model": {
+                "type": "WordLevel",
+                "vocab": {character: number for number, character in enumerate(self.characters)},
+                "unk_token": "<unk>",
+            },
+        }
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Characters) and self.characters == other.characters
+
+    def __hash__(self) -> int:
+        return hash(self.characters)
+
+    def __repr__(self) -> str:
+        return f"Characters({self.characters!r})"
+
+
+def code_points(text: str) -> NDArray[np.uint32]:
+    """The code points of a text."""
+    # Half of a surrogate pair may stand in a str but not in a file; let it through here to be named as
+    # unknown.
+    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
+
+
+def _text(points: NDArray) -> str:
+    return points.astype("<u4").tobytes().decode("utf-32-le", "surrogatepass")

@@ -1,0 +1,33 @@
+"""Reading a `tokenizer.json`: ours strictly, another's if every text comes back from it exactly."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from regard.data.tokenizers.base import Tokenizer
+from regard.data.tokenizers.bytelevel import ByteLevel
+from regard.data.tokenizers.bytes import Bytes
+from regard.data.tokenizers.characters import Characters
+from regard.data.tokenizers.python import Python
+from regard.errors import UserError
+
+
+def load_tokenizer(path: Path | str) -> Tokenizer:
+    """Read a `tokenizer.json` that `save` wrote, or a byte-level BPE; anything else is a `UserError`."""
+    path = Path(path)
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"there is no tokenizer at {path}; check that the run folder is complete") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"the tokenizer {path} cannot be read: {error}") from error
+    for kind in (Characters, Bytes, Python):
+        if (tokenizer := kind.read(content)) is not None:
+            return tokenizer
+    try:
+        return ByteLevel(content)
+    except ValueError as reason:
+        raise UserError(
+            f"the tokenizer {path} is not one of ours, nor a byte-level BPE with an exact round trip: {reason}"
+        ) from None

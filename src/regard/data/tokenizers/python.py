@@ -1,0 +1,167 @@
+"""Python source: the tokens are Python's own; what is not in the vocabulary is spelled in bytes.
+
+`tokenize` of the standard library says where names, numbers, strings, signs and comments lie; between them are
+line ends and indentation. The text is only ever sliced there, so it comes back exactly whatever was found.
+Strings and comments are cut into words by the rule of `words`.
+
+A text is taken block by block, and a block ends where two empty lines are followed by something at the margin,
+as between two functions. Where Python cannot go on, the rest of the block is cut into words. So an error does not
+spoil what comes after its block, and a text of any length can be encoded in parts.
+"""
+
+from __future__ import annotations
+
+import re
+import tokenize
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from regard.config import knob
+from regard.data.tokenizers.base import BYTES, LearnedConfig, utf8, write_json
+from regard.data.tokenizers.lookup import SINGLES, ByteTokens, content, looked_up
+from regard.data.tokenizers.rule import WORDS, regroup
+from regard.data.tokenizers.words import TWICE
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_BLOCK_END = re.compile(r"(?:\r?\n){3}(?=\S)")
+_NO_SOURCE = re.compile(r"\0|\r(?!\n)")  # versions of Python differ in what they make of these
+_LINE = re.compile(r"[^\n]*\n|[^\n]+")
+_BETWEEN = re.compile(r"(?:\r?\n)+|[^\S\r\n]+|\S+|\r")  # line ends, indentation and spaces, a backslash
+_SPLIT = {"type": "Python"}  # the library knows no such step and refuses the file, rather than read it otherwise
+_PROSE = ("STRING", "COMMENT")
+_LAYOUT = ("NEWLINE", "NL", "INDENT", "DEDENT", "ENDMARKER")
+_SIGNS = set(tokenize.EXACT_TOKEN_TYPES) - {"!"}  # a token only within an f-string, and only since Python 3.12
+
+
+@dataclass(frozen=True)
+class PythonConfig(LearnedConfig, kind="python"):
+    """The most frequent tokens of Python source code."""
+
+    megabytes: int = knob(8, "learn the vocabulary from the first so many MB of the text")
+
+    def build(self, pieces: Iterable[str]) -> Python:
+        """Count the tokens at the beginning of the text; of two as frequent the smaller is first."""
+        self.check()  # a config made in Python was not loaded
+        counts: Counter[str] = Counter()
+        for part in regroup(self.beginning(pieces), cut_blocks):
+            counts.update(split_python(part))
+        ranked = sorted((-count, token) for token, count in counts.items() if count >= TWICE and len(utf8(token)) > 1)
+        return Python([token.encode() for _, token in ranked[: self.vocabulary - BYTES]])
+
+
+class Python(ByteTokens):
+    """Tokens of Python source code; the first 256 are the bytes that spell all others."""
+
+    def __init__(self, words: Sequence[bytes]) -> None:
+        """`words`: the tokens after the bytes."""
+        super().__init__([*SINGLES, *words])
+        self._numbers = {word.decode(): BYTES + place for place, word in enumerate(words)}
+
+    @classmethod
+    def read(cls, given: Any) -> Python | None:
+        """The tokenizer of a `tokenizer.json`; None if that is another kind's."""
+        tokens = looked_up(given)
+        try:
+            return cls(tokens[BYTES:]) if tokens is not None and given["pre_tokenizer"] == _SPLIT else None
+        except UnicodeDecodeError:
+            return None
+
+    def encode(self, text: str) -> NDArray[np.int64]:
+        """The token numbers of source code, or of any other text."""
+        utf8(text)  # for its error
+        ids: list[int] = []
+        for token in split_python(text):
+            number = self._numbers.get(token)
+            if number is None:
+                ids += token.encode()  # a byte is its own number
+            else:
+                ids.append(number)
+        return np.array(ids, dtype=np.int64)
+
+    def cut(self, text: str) -> int:
+        """Between two blocks."""
+        return cut_blocks(text)
+
+    def save(self, path: Path | str) -> None:
+        """Write `tokenizer.json` in the library's format, but with a step of ours that the library refuses."""
+        write_json(path, content(self.tokens, _SPLIT))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Python) and self.tokens == other.tokens
+
+    def __hash__(self) -> int:
+        return hash(self.tokens)
+
+    def __repr__(self) -> str:
+        return f"Python({self.size} tokens)"
+
+
+def cut_blocks(text: str) -> int:
+    """Where the last block begins; 0 if there is only one."""
+    place = 0
+    for end in _BLOCK_END.finditer(text):
+        place = end.end()
+    return place
+
+
+def split_python(text: str) -> Iterator[str]:
+    """The text in slices: names, signs, words of strings and comments, line ends, indentation."""
+    ends = [0, *(end.end() for end in _BLOCK_END.finditer(text)), len(text)]
+    for begin, end in pairwise(ends):
+        block = text[begin:end]
+        spans, whole = _spans(block)
+        at = 0
+        for start, stop, prose in spans:
+            yield from _BETWEEN.findall(block, at, start)
+            yield from WORDS.findall(block, start, stop) if prose else (block[start:stop],)
+            at = stop
+        yield from (_BETWEEN if whole else WORDS).findall(block, at)
+
+
+def _spans(block: str) -> tuple[list[tuple[int, int, bool]], bool]:
+    """Where Python's tokens lie and whether each is prose; and whether they are all, or end before an error."""
+    if _NO_SOURCE.search(block):
+        return [], False
+    lines = _LINE.findall(block)
+    offsets = [0, *accumulate(map(len, lines))]
+    spans: list[tuple[int, int, bool]] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # code that Python frowns upon is data here
+        try:
+            for token, name in _tokens(lines):
+                start, stop = (offsets[row - 1] + column for row, column in (token.start, token.end))
+                if not (spans[-1][1] if spans else 0) <= start <= stop <= len(block):
+                    return spans, False
+                spans.append((start, stop, name in _PROSE))
+        except (tokenize.TokenError, SyntaxError, ValueError):
+            return spans, False
+    return spans, True
+
+
+def _tokens(lines: list[str]) -> Iterator[tuple[tokenize.TokenInfo, str]]:
+    """Python's tokens less the layout; an f-string is one of them, as it was before Python 3.12."""
+    opened: list[tokenize.TokenInfo] = []
+    for token in tokenize.generate_tokens(iter(lines).__next__):
+        name = tokenize.tok_name[token.type]
+        if name == "ERRORTOKEN" or (not opened and not _sound(name, token.string)):
+            raise ValueError(f"{token.string!r} is no token of Python's")
+        if name.endswith("STRING_START"):
+            opened.append(token)
+        elif name.endswith("STRING_END"):
+            token, name = opened.pop()._replace(end=token.end), "STRING"
+        if not opened and name not in _LAYOUT:
+            yield token, name
+
+
+def _sound(name: str, string: str) -> bool:
+    """Whether a token is what its name says: since 3.12 Python leaves a part of that to its parser."""
+    return string in _SIGNS if name == "OP" else string.isidentifier() if name == "NAME" else True

@@ -1,0 +1,33 @@
+"""The most frequent words are tokens; any other is spelled in bytes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from regard.data.tokenizers.base import BYTES, LearnedConfig
+from regard.data.tokenizers.bytelevel import ByteLevel
+from regard.data.tokenizers.lookup import SINGLES, content, unwritten
+from regard.data.tokenizers.rule import cut_words, regroup, slices, words_then_bytes
+
+TWICE = 2  # what occurs once is no pattern of the text
+
+
+@dataclass(frozen=True)
+class WordsConfig(LearnedConfig, kind="words"):
+    """The most frequent words, with the space before them, and runs of signs and of white space."""
+
+    def build(self, pieces: Iterable[str]) -> ByteLevel:
+        """Count the words at the beginning of the text; of two as frequent the first in the alphabet is first."""
+        from tokenizers import Tokenizer, models, trainers
+
+        self.check()  # a config made in Python was not loaded
+        frame = content([], words_then_bytes())
+        counter = Tokenizer.from_str(json.dumps(frame))
+        counter.model = models.WordLevel({}, unk_token="")
+        trainer = trainers.WordLevelTrainer(vocab_size=self.vocabulary, min_frequency=TWICE, show_progress=False)
+        counter.train_from_iterator(regroup(slices(self.beginning(pieces)), cut_words), trainer)
+        numbers = counter.get_vocab()
+        words = [unwritten(word) for word in sorted(numbers, key=numbers.__getitem__) if len(word) > 1]
+        return ByteLevel(content([*SINGLES, *words[: self.vocabulary - BYTES]], words_then_bytes()))

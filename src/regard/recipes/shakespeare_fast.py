@@ -1,0 +1,24 @@
+"""The best that three minutes on two CPU cores can do."""
+
+from dataclasses import replace
+
+from regard.data import TextConfig
+from regard.models import GPTConfig
+from regard.recipes import shakespeare
+from regard.train import Experiment
+
+
+def recipe() -> Experiment:
+    """Three layers and tables for up to four characters: the lowest loss that three minutes on two CPU cores give.
+
+    regard train shakespeare-fast
+
+    Three minutes on two cores, to about 1.45 nats per character over all of the held-out tenth.
+    """
+    lab = shakespeare.recipe()
+    return replace(
+        lab,
+        model=GPTConfig(context=256, layers=3, heads=4, width=128, cap=15.0, ngrams=4, buckets=2**14),
+        data=TextConfig(batch=8),
+        train=replace(lab.train, seconds=180.0, evaluate_every=None, save_every=500),
+    )

@@ -1,0 +1,26 @@
+"""The first 1.1 MB of the plays in seconds, on a GPU."""
+
+from regard.data import TextConfig
+from regard.models import GPTConfig
+from regard.train import Experiment, MuonConfig, TrainConfig, TrapezoidConfig
+
+
+def recipe() -> Experiment:
+    """A 6-layer character model of the first 1.1 MB of the plays, for one GPU: seconds after compiling.
+
+    regard train shakespeare-gpu
+
+    The text is small for a GPU, and the model soon knows it by heart: hence dropout, and few steps.
+    """
+    return Experiment(
+        model=GPTConfig(context=256, layers=6, heads=4, width=256, dropout=0.1, cap=15.0, ngrams=2),
+        data=TextConfig(limit=1_100_000, batch=64),
+        train=TrainConfig(
+            steps=600,
+            optimizer=MuonConfig(),
+            schedule=TrapezoidConfig(warmup=0.02, decay=0.6),
+            compile="graphs",
+            evaluate_every=None,
+            save_every=None,
+        ),
+    )

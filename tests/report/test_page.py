@@ -1,0 +1,325 @@
+"""The page: whole and harmless for every kind of run, with a sentence for whatever is missing."""
+
+import io
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from html.parser import HTMLParser
+
+import matplotlib.image
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from report_kit import experiment, start, trained
+
+from regard.commands.report import nearest_recipe, report
+from regard.errors import UserError
+from regard.report import Watch, reported, study, write
+from regard.report.page import page
+from regard.report.svg import Axes, Series, chart, log_ticks, png, thin, ticks
+from regard.runs import Run
+from regard.train import AdamWConfig, ConstantConfig, Diverged, Observer, train
+
+VOID = {"meta", "br", "path", "circle", "rect", "image"}
+
+
+class Checker(HTMLParser):
+    """Collects text and tags, and fails where one is not closed."""
+
+    def __init__(self):
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.text: list[str] = []
+        self.ids: list[str] = []
+        self.addresses: list[str] = []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        given = dict(attrs)
+        self.ids += [str(given["id"])] if "id" in given else []
+        self.addresses += [str(given[name]) for name in ("href", "src") if name in given]
+        assert not [name for name in given if name.startswith("on")], given
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        if tag not in VOID:
+            assert self.open.pop() == tag
+
+    def handle_startendtag(self, tag, attrs):
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_data(self, data):
+        if self.open[-1:] != ["style"]:
+            self.text.append(data)
+
+
+def checked(html: str) -> Checker:
+    """The page, after what must hold for every one of them."""
+    seen = Checker()
+    seen.feed(html)
+    seen.close()
+    assert seen.open == []
+    assert "script" not in seen.tags
+    assert "link" not in seen.tags
+    assert all(address.startswith("data:image/png;base64,") for address in seen.addresses)
+    assert "http://" not in html
+    assert "https://" not in html
+    assert "default-src 'none'; style-src 'unsafe-inline'; img-src data:" in html
+    assert len(seen.ids) == len(set(seen.ids))
+    assert set(re.findall(r"url\(#([^)]+)\)", html)) <= set(seen.ids)
+    assert not re.search(r"\bNone\b(?! of)", " ".join(seen.text)), "a value is missing somewhere"
+    assert not re.search(r'(d|cx|cy|x|y)="[^"]*\b(nan|inf)\b[^"]*"', html), "a figure has a point nowhere"
+    return seen
+
+
+def headings(html: str) -> list[str]:
+    return re.findall("<h2>(.*?)</h2>", html)
+
+
+EVERYTHING = [
+    "Loss",
+    "What it writes",
+    "Where each head looks",
+    "How widely each head looks",
+    "What context is worth",
+    "Gradients by layer",
+    "Cost",
+    "Settings that differ from the defaults",
+    "Environment",
+]
+
+
+def test_a_finished_run_shows_everything_and_its_text_as_text(text, tmp_path):
+    run = trained(tmp_path, experiment(text, {"context": 80}), [Watch()])
+    html = page(study(run))
+    seen = checked(html)
+    assert headings(html) == EVERYTHING
+    shown = "".join(seen.text)
+    assert "<script>alert('&lt;')</script>" in shown  # the passage, as it is in the file
+    assert len(html) < 2_000_000
+    assert html.count("<mask") == 4
+    assert all(svg in seen.tags for svg in ("svg", "title", "desc", "details"))
+
+
+def test_without_held_out_text(text, tmp_path):
+    html = page(study(trained(tmp_path, experiment(text, validation=0.0), [Watch()])))
+    checked(html)
+    assert "No text was held out" in html
+    assert "two whole windows of held-out text" in html
+    assert "What context is worth" not in headings(html)
+    assert "training passage" in html
+
+
+class Stop(Observer):
+    def stepped(self, step):
+        if step.step == 5:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_an_interrupted_run(text, tmp_path):
+    wanted = experiment(text)
+    run = start(tmp_path, wanted)
+    with reported(run):
+        assert train(wanted, run, [Watch(), Stop()]).interrupted
+    html = run.file("report.html").read_text(encoding="utf-8")
+    checked(html)
+    assert re.search("after step [56] of 8", html)  # the step that the signal found under way is finished
+    assert "regard resume" in html
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_diverged_run(text, tmp_path):
+    optimizer = AdamWConfig(lr=1e30)
+    wanted = experiment(text, optimizer=optimizer, schedule=ConstantConfig(), clip=None, save_every=1, evaluate_every=1)
+    run = start(tmp_path, wanted)
+    with pytest.raises(Diverged), reported(run):
+        train(wanted, run, [Watch()])
+    html = run.file("report.html").read_text(encoding="utf-8")
+    checked(html)
+    assert "It diverged: at step" in html
+    assert run.metrics()[-1]["diverged"].startswith("at step")
+    assert "lower learning rate" in html
+
+
+def test_a_run_that_fails_before_its_first_step_leaves_nothing(text, tmp_path):
+    class Late(Observer):
+        def started(self, start):
+            raise UserError("not today")
+
+    wanted = experiment(text)
+    run = start(tmp_path, wanted)
+    with pytest.raises(UserError, match="not today"), reported(run):
+        train(wanted, run, [Watch(), Late()])
+    assert run.metrics() == run.samples() == []
+    assert not run.file("report.html").exists()
+
+
+def test_a_run_without_its_checkpoint(text, tmp_path):
+    run = trained(tmp_path, experiment(text), [Watch()])
+    shutil.rmtree(run.file("checkpoints"))
+    html = page(study(run))
+    checked(html)
+    assert "has no checkpoint yet" in html
+    left = {"Where each head looks", "What context is worth"}
+    assert headings(html) == [h for h in EVERYTHING if h not in left] + ["Left out"]
+    assert "parameters" in html  # these follow from the config
+
+
+@pytest.mark.parametrize("harm", ["gone", "changed"])
+def test_a_run_without_its_text(text, tmp_path, harm):
+    run = trained(tmp_path, experiment(text), [Watch()])
+    if harm == "gone":
+        text.unlink()
+    else:
+        text.write_text(text.read_text(encoding="utf-8").replace("a", "s"), encoding="utf-8")
+    html = page(study(run))
+    checked(html)
+    assert "Attention maps and loss by position are left out" in html
+
+
+def test_a_run_that_nobody_watched_and_a_damaged_environment(text, tmp_path):
+    run = trained(tmp_path, experiment(text), [])
+    run.file("environment.json").write_text("{", encoding="utf-8")
+    html = page(study(run))
+    checked(html)
+    missing = {"What it writes", "How widely each head looks", "Gradients by layer", "Environment"}
+    assert headings(html) == [h for h in EVERYTHING if h not in missing] + ["Left out"]
+
+
+def test_a_model_of_a_kind_that_is_not_known(text, tmp_path):
+    run = trained(tmp_path, experiment(text), [Watch()])
+    config = run.file("config.toml")
+    config.write_text(config.read_text(encoding="utf-8").replace('"gpt"', '"dream"'), encoding="utf-8")
+    run = Run.open(run.path)
+    html = page(study(run))
+    checked(html)
+    assert "Parameters and FLOPs are left out" in html
+    assert "Loss" in headings(html)
+
+
+def test_of_many_layers_some_are_drawn_and_the_page_says_so(text, tmp_path, monkeypatch):
+    from regard.report import inside
+
+    monkeypatch.setattr(inside, "MAPS", 4)
+    run = trained(tmp_path, experiment(text, {"layers": 5}, steps=1), [Watch()])
+    html = page(study(run))
+    checked(html)
+    assert re.findall('<mask id="(m[^"]+)"', html) == ["m1-1", "m1-2", "m5-1", "m5-2"]
+    assert "4 of 10 heads are drawn" in html
+
+
+def test_a_run_that_never_began(text, tmp_path):
+    html = page(study(start(tmp_path, experiment(text))))
+    checked(html)
+    assert "no step of it is on record" in html
+
+
+def test_the_command_writes_and_tells_where(text, tmp_path, capsys, monkeypatch):
+    older = trained(tmp_path / "runs", experiment(text), [], "older")
+    os.utime(older.file("config.toml"), (1, 1))
+    run = trained(tmp_path / "runs", experiment(text), [Watch()], "newer")
+    capsys.readouterr()
+    assert report(runs=tmp_path / "runs") == 0
+    assert capsys.readouterr().out.strip() == str(run.file("report.html"))
+    checked(run.file("report.html").read_text(encoding="utf-8"))
+    out = tmp_path / "elsewhere.html"
+    assert report("older", runs=tmp_path / "runs", out=out, json=True) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["report"] == str(out)
+    assert told["next"].startswith("regard train")
+    assert "<title>older" in out.read_text(encoding="utf-8")
+    assert not older.file("report.html").exists()
+    with pytest.raises(UserError, match="there is no folder"):
+        report("older", runs=tmp_path / "runs", out=tmp_path / "no" / "x.html")
+    assert not list(run.path.glob(".tmp-*"))
+
+
+def test_the_command_line_knows_it(text, tmp_path):
+    run = trained(tmp_path / "runs", experiment(text), [])
+    command = [sys.executable, "-m", "regard.cli", "report", "--runs", str(tmp_path / "runs")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(run.file("report.html"))
+    nothing = subprocess.run([*command[:-1], str(tmp_path / "none")], capture_output=True, text=True)
+    assert nothing.returncode == 2
+    assert "there is no run" in nothing.stderr
+
+
+def test_the_nearest_recipe(text, tmp_path):
+    from regard.recipes import get
+
+    assert nearest_recipe(start(tmp_path, get("shakespeare"), "a"))[0] == "shakespeare"
+    assert nearest_recipe(start(tmp_path, get("shakespeare-small"), "b"))[0] == "shakespeare-small"
+
+
+def test_a_report_that_fails_does_not_take_the_training_with_it(text, tmp_path, capsys):
+    run = trained(tmp_path, experiment(text), [])
+    run.file("report.html").mkdir()
+    with reported(run):
+        pass
+    assert "the report could not be made" in capsys.readouterr().err
+
+
+def test_writing_replaces_the_old_one(text, tmp_path):
+    run = trained(tmp_path, experiment(text), [])
+    run.file("report.html").write_text("old", encoding="utf-8")
+    assert write(run, study(run)) == run.file("report.html")
+    assert "old" not in run.file("report.html").read_text(encoding="utf-8")[:100]
+
+
+FINITE = st.floats(-1e12, 1e12, allow_subnormal=False)
+
+
+@given(low=FINITE, span=st.floats(1e-9, 1e12), most=st.integers(2, 12))
+def test_ticks_surround_the_data_and_are_few(low, span, most):
+    high = low + max(span, abs(low) * 1e-6)
+    marks = ticks(low, high, most)
+    margin = (high - low) * 1e-6
+    assert marks[0] <= low + margin
+    assert marks[-1] >= high - margin
+    assert 2 <= len(marks) <= 2 * most + 2
+    assert marks == sorted(set(marks))
+
+
+@given(low=st.floats(1e-9, 1e9), factor=st.floats(1, 1e6))
+def test_logarithmic_ticks_surround_the_data(low, factor):
+    marks = log_ticks(low, low * factor)
+    assert marks[0] <= low * 1.0000001
+    assert marks[-1] >= low * factor * 0.9999999
+    assert len(marks) >= 2
+
+
+@given(st.lists(st.tuples(st.integers(0, 10**6), st.floats(1e-6, 1e6)), min_size=1, max_size=30), st.booleans())
+def test_every_point_lies_inside_the_picture(points, log):
+    drawn = chart([Series("<a>", sorted(points), marks=True)], Axes("x", "y", log=log), 400, 200, "<t>")
+    checked_svg = Checker()
+    checked_svg.feed(drawn)
+    assert checked_svg.open == []
+    for x, y in re.findall(r'cx="([^"]+)" cy="([^"]+)"', drawn):
+        assert 0 <= float(x) <= 400
+        assert 0 <= float(y) <= 200
+
+
+@given(st.integers(1, 3000), st.integers(3, 400))
+def test_thinning_keeps_the_ends_and_the_size(count, most):
+    points = [(float(i), float(i * i % 97)) for i in range(count)]
+    found = thin(points, most)
+    assert found[0] == points[0]
+    assert found[-1] == points[-1]
+    assert len(found) <= most + 1
+    assert found == sorted(found)
+
+
+@given(st.integers(1, 9), st.integers(1, 9), st.integers(0, 99))
+def test_a_picture_reads_back(width, height, seed):
+    wanted = np.random.default_rng(seed).integers(0, 256, (height, width), dtype=np.uint8)
+    found = matplotlib.image.imread(io.BytesIO(png([bytes(row) for row in wanted])), format="png")
+    assert np.array_equal(np.rint(found * 255).astype(np.uint8), wanted)

@@ -1,0 +1,192 @@
+"""Words follow from figures: made-up runs of different kinds, and the sentences that must and must not be there."""
+
+import math
+import shlex
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from regard.cli import split_overrides
+from regard.config import dump, override
+from regard.look import Head
+from regard.recipes import get
+from regard.report.differ import FOUND_OUT, differences
+from regard.report.facts import Facts, curves
+from regard.report.inside import Inside, Positions, Size
+from regard.report.trend import trend
+from regard.report.words import next_step, paragraphs
+
+STEPS = 4000
+CONFIG = dump(override(get("shakespeare"), ["--train.steps", str(STEPS)]))
+
+
+def facts(loss, validation=(), **given):
+    """A run with these losses, evenly spread over its steps."""
+    records = [
+        {"step": (i + 1) * STEPS // len(loss), "loss": value, "lr": 0.01, "tokens": 1000 * i, "seconds": 1.0 * i}
+        for i, value in enumerate(loss)
+    ]
+    records += [{"step": (i + 1) * STEPS // len(validation), "validation_loss": v} for i, v in enumerate(validation)]
+    step = max((record["step"] for record in records), default=0)
+    return Facts(**{"name": "made", "path": "runs/made", "config": CONFIG, "step": step, **curves(records), **given})
+
+
+def falling(count=100, to=1.5):
+    return [to + 3 * math.exp(-6 * i / count) for i in range(count)]
+
+
+def flat(count=100):
+    return [1.5 + 3 * math.exp(-60 * i / count) for i in range(count)]
+
+
+def words(run):
+    return " ".join(paragraphs(run))
+
+
+RUNS = {
+    "falls": facts([4.0 - 0.02 * i for i in range(100)], [3.5, 3.0, 2.5, 2.1]),
+    "flat": facts(flat(), [2.0, 1.6, 1.6, 1.599]),
+    "overfits": facts([4.0 - 0.03 * i for i in range(100)], [2.4, 1.9, 2.1, 2.6]),
+    "worse": facts([*falling(60), *[3.9] * 40], [2.0, 1.8, 3.9]),
+    "short": facts([4.1, 4.0], [4.0]),
+    "diverged": facts(falling(20), diverged="at step 21, data position 21, the loss became nan"),
+    "unknown": facts([]),
+}
+
+
+@pytest.mark.parametrize("story", RUNS)
+def test_each_story_is_recognised(story):
+    assert trend(RUNS[story]) == story
+
+
+@pytest.mark.parametrize(
+    ("story", "said"),
+    [
+        ("falls", "still falling in the last quarter"),
+        ("flat", "it has flattened"),
+        ("overfits", "It overfits: since step 2,000"),
+        ("worse", "the loss went up again"),
+        ("short", "too short to tell"),
+        ("diverged", "It diverged: at step 21"),
+        ("unknown", "no step of it is on record"),
+    ],
+)
+def test_its_sentence_is_said_there_and_nowhere_else(story, said):
+    assert [name for name, run in RUNS.items() if said in words(run)] == [story]
+
+
+@pytest.mark.parametrize("story", [name for name in RUNS if name != "unknown"])
+def test_what_to_try_is_a_command_that_works_and_changes_something(story):
+    step = next_step(RUNS[story])
+    line = shlex.split(step.command)
+    assert line[:3] == ["regard", "train", "shakespeare"]
+    plain, options = split_overrides(line[3:])
+    assert plain == []
+    assert override(get("shakespeare"), options) != get("shakespeare")
+
+
+def test_advice_follows_the_story():
+    tried = {story: next_step(run).command.partition("shakespeare ")[2] for story, run in RUNS.items()}
+    assert tried["falls"] == "--train.steps 8000"
+    assert tried["flat"] == "--model.width 256"
+    assert tried["overfits"] == "--model.dropout 0.1"
+    assert tried["diverged"] == tried["worse"] == "--train.optimizer.lr 0.0067"
+    assert tried["short"] == "--train.steps 40000"
+    assert next_step(RUNS["unknown"]).command == "regard resume runs/made"
+
+
+def test_a_run_cut_short_is_resumed():
+    run = facts(falling(), step=100)
+    assert next_step(run).command == "regard resume runs/made"
+    assert "after step 100 of 4,000" in words(run)
+
+
+def test_a_loss_that_is_no_number_is_a_divergence_even_if_nobody_said_so():
+    run = Facts(
+        "made", "runs/made", CONFIG, step=20, **curves([{"step": 10, "loss": 3.0}, {"step": 20, "loss": "NaN"}])
+    )
+    assert run.loss == [(10, 3.0)]
+    assert "at step 20 the loss was no longer a number" in words(run)
+
+
+def test_no_better_than_a_guess():
+    assert "no better than guessing" in words(facts([4.3] * 50 + [4.25] * 50))
+    assert "no better than guessing" not in words(RUNS["flat"])
+
+
+def test_validation_is_told_as_it_was():
+    assert "No text was held out" in words(facts(falling()))
+    assert "The one evaluation, at step 4,000, gave a validation loss of 1.7000." in words(facts(falling(), [1.7]))
+    assert "best at the last of 4 evaluations: 2.1000" in words(RUNS["falls"])
+    assert "The best validation loss, 1.9000, was that of step 2,000; the last was 2.6000." in words(RUNS["overfits"])
+
+
+def test_the_gap_between_training_and_validation():
+    assert "are close" in words(RUNS["flat"])
+    assert "learn by heart" in words(facts(flat(), [2.4, 2.2, 2.19, 2.19]))
+    assert "are close" not in words(facts(flat(), [2.4, 2.2, 2.19, 2.19]))
+
+
+def looked(heads=(), positions=None):
+    return Inside(100, list(heads), {}, list("abc"), True, positions)
+
+
+def test_whether_context_helps():
+    falls = Positions([1.5 + 2 * math.exp(-i / 4) for i in range(64)], [0.02] * 64, 500, 500)
+    told = words(facts(flat(), inside=looked(positions=falls)))
+    assert "Context helps: the loss falls from 3.50 at the first token of a window to 1.50" in told
+    assert "half of it by token 4 " in told
+    level = Positions([2.0 + 0.01 * (i % 3) for i in range(64)], [0.05] * 64, 500, 500)
+    assert "Context does not help yet" in words(facts(flat(), inside=looked(positions=level)))
+
+
+def head(layer, number, **shares):
+    return Head(layer, number, "x", 1.0, *({**dict.fromkeys(Head._fields[4:], 0.1), **shares}.values()))
+
+
+def test_heads_are_named_by_what_they_do():
+    mixture = [head(1, 1, previous=0.8), head(1, 2, previous=0.6), head(2, 1, spread=0.97), head(2, 2)]
+    told = words(facts(flat(), inside=looked(mixture)))
+    assert "Of 4 heads, heads 1.1 and 1.2 look to the token just before; head 2.1 looks everywhere alike" in told
+    assert "; the other mixes." in told
+    assert "all of them mix" in words(facts(flat(), inside=looked([head(1, 1), head(1, 2)])))
+    assert "all look everywhere alike" in words(facts(flat(), inside=looked([head(1, n, spread=0.95) for n in (1, 2)])))
+
+
+def test_cost_is_the_formula_times_the_tokens():
+    told = words(replace(facts(flat(), size=Size(800_000, 5e6)), speed=[(1, 9.0), (2, 2000.0)], tokens=10**6))
+    assert "2,000 tokens a second" in told
+    assert "5 TFLOP" in told
+
+
+@given(
+    loss=st.lists(st.floats(0, 1e4) | st.sampled_from([0.0, 1e-30]), max_size=40),
+    validation=st.lists(st.floats(0, 1e4), max_size=6),
+    step=st.none() | st.integers(0, STEPS),
+)
+def test_any_losses_give_a_story_and_advice(loss, validation, step):
+    run = facts(loss, validation) if step is None else facts(loss, validation, step=step)
+    assert words(run)
+    assert next_step(run).command.startswith("regard ")
+    assert "nan" not in words(run)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        [],
+        ["--model.width", "64", "--seed", "9"],
+        ["--train.optimizer", "adamw", "--train.optimizer.betas", "0.8,0.9"],
+        ["--model.cap", "none", "--data.path", "a file.txt", "--model.position", "learned"],
+    ],
+)
+def test_differences_are_the_options_that_lead_there(options):
+    """From the recipe to any config: the command that the report prints gives that very config."""
+    from regard.report.differ import command
+
+    wanted = override(get("shakespeare"), options)
+    found = [d for d in differences(dump(wanted), dump(get("shakespeare"))) if d.key not in FOUND_OUT]
+    line = shlex.split(command("shakespeare", {d.key: d.value for d in found}))
+    assert override(get("shakespeare"), line[3:]) == wanted
