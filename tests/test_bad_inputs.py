@@ -58,7 +58,7 @@ def with_run(room: Path, trained: Path) -> Path:
     return room
 
 
-def check(case: Case, room: Path, lines: int = 3) -> None:
+def check(case: Case, room: Path, lines: int = 4) -> None:
     if case.change is not None:
         case.change(room)
     old = contents(room)
@@ -85,8 +85,6 @@ def test_a_slip_is_answered_at_once(name: str, room: Path, request: pytest.Fixtu
     check(began._replace(env={**(began.env or {}), "PYTHONPATH": "{room}/blocked"}), room, lines=1)
 
 
-#: Rows whose sentence is still to be written, each by the part that knows what to say.
-AWAITED = {"generate: another width"}
 #: Rows with a near relation among the others; each costs the two seconds of importing torch.
 SPARE = {
     "no layers",
@@ -107,10 +105,7 @@ SPARE = {
 ROWS = [
     pytest.param(
         name,
-        marks=[
-            *([pytest.mark.xfail(strict=False)] if name in AWAITED else []),
-            *([pytest.mark.slow] if name in SPARE else []),
-        ],
+        marks=[pytest.mark.slow] if name in SPARE else [],
     )
     for name in HEAVY
 ]
@@ -240,7 +235,7 @@ def test_a_fault_of_ours_is_one_line_and_exit_code_1(with_run: Path) -> None:
 
 def test_the_table_is_long_enough() -> None:
     assert len(LIGHT) + len(HEAVY) >= 45
-    assert {*AWAITED, *SPARE} <= HEAVY.keys()
+    assert HEAVY.keys() >= SPARE
 
 
 def test_observers_hear_of_an_error(room: Path) -> None:

@@ -19,7 +19,7 @@ PAGE = (ROOT / "docs" / "tokenizers.md").read_text(encoding="utf-8")
 def plain():
     """The names that the page's code defines."""
     (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    assert len(code.splitlines()) <= 40
+    assert sum(bool(line.strip()) for line in code.splitlines()) <= 40
     names: dict[str, Any] = {}
     exec(compile(code, "docs/tokenizers.md", "exec"), names)
     return names

@@ -14,14 +14,14 @@ TILE = 64  # keys at a time
 
 @triton.jit
 def _mix_one(
-    q, k, v, seen, out, scale, keys, heads, shared,
+    q, k, v, seen, out, keys, heads, shared,
     q_row, q_head, k_row, k_head, k_key, v_row, v_head, v_key, seen_row,
-    MASKED: tl.constexpr, D: tl.constexpr, E: tl.constexpr, WIDE: tl.constexpr, TILE: tl.constexpr,
+    SCALE: tl.constexpr, MASKED: tl.constexpr, D: tl.constexpr, E: tl.constexpr, WIDE: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     row, head = tl.program_id(0) // heads, tl.program_id(0) % heads
     group = head // shared
     lane = tl.arange(0, WIDE)
-    query = tl.load(q + row * q_row + head * q_head + lane, mask=lane < D, other=0.0).to(tl.float32) * scale
+    query = tl.load(q + row * q_row + head * q_head + lane, mask=lane < D, other=0.0).to(tl.float32) * SCALE
     k += row * k_row + group * k_head
     v += row * v_row + group * v_head
     top = float("-inf")
@@ -58,9 +58,9 @@ def launch(q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, scale: float, k
     rows = 0 if seen is None or seen.shape[0] == 1 else seen.stride(0)
     strides = (q.stride(0), q.stride(1), *k.stride()[:3], *v.stride()[:3], rows)
     kernel[(batch * heads,)](
-        q, k, v, q if seen is None else seen, out, scale, keys, heads, heads // groups, *strides,
-        MASKED=seen is not None, D=width, E=width_v, WIDE=triton.next_power_of_2(max(width, width_v)), TILE=TILE,
-        num_warps=4,
+        q, k, v, q if seen is None else seen, out, keys, heads, heads // groups, *strides,
+        SCALE=scale, MASKED=seen is not None, D=width, E=width_v,  # SCALE: as an argument a compiler makes it float64
+        WIDE=triton.next_power_of_2(max(width, width_v)), TILE=TILE, num_warps=4,
     )  # fmt: skip
     return out
 

@@ -72,6 +72,7 @@ def generate(
     if interactive and (json or prompts or samples > 1 or len(prompt) > 1 or "-" in prompt):
         raise UserError("--interactive takes lines as they are typed: leave out --prompts, --samples, --json and -")
 
+    found = open_run(run, runs)  # a mistyped name is answered before torch is imported
     from regard.generate import Author, Sampling
     from regard.generate.load import find_device, load_writer
 
@@ -80,7 +81,6 @@ def generate(
     except ValueError as problem:
         raise UserError(f"--{str(problem).replace('_', '-')}") from problem
     place = find_device(device)
-    found = open_run(run, runs)
     texts = [] if interactive else gathered(prompt, prompts)
     model, tokenizer, reached = load_writer(found, place, step)
     author = Author(

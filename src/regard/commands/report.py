@@ -23,10 +23,10 @@ def report(run: RunName = None, /, *, runs: Path = RUNS, out: Path | None = None
         out: The file to write; by default report.html in the run's folder.
         json: Print where it is, and the run in words, as JSON.
     """
+    found = open_run(run, runs)
     from regard.report import study, write
     from regard.report.words import next_step, paragraphs
 
-    found = open_run(run, runs)
     recipe = nearest_recipe(found)
     if out is not None and not out.parent.is_dir():
         raise UserError(f"there is no folder {out.parent} for --out {out}; make it first")

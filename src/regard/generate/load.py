@@ -33,7 +33,12 @@ def load_writer(run: Run, device: torch.device | str = "cpu", step: int | None =
         raise UserError(f"the run {run.path} has no checkpoint yet{why}; train it first: regard resume {run.path}")
     config: Any = load(ModelConfig, run.config["model"], source=str(run.path / "config.toml"))
     model = config.build()
-    model.load_state_dict(checkpoint.model())
+    try:
+        model.load_state_dict(checkpoint.model())
+    except RuntimeError as error:  # PyTorch's word for names and shapes that do not belong together
+        raise UserError(
+            f"the checkpoint does not fit {run.path / 'config.toml'}; undo the change to it, or train a new run"
+        ) from error
     return Writer(model.to(device).eval(), load_tokenizer(run.file("tokenizer.json")), checkpoint.step)
 
 

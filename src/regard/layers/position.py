@@ -166,5 +166,9 @@ class RotaryConfig(PositionConfig, kind="rotary"):
 
     base: float = knob(10_000.0, "the longest wavelength over 2 pi")
 
+    def check(self) -> None:
+        if not 0 < self.base < float("inf"):
+            raise ValueError(f"base must be a finite number above 0, not {self.base}")
+
     def build(self, *, width: int, head_width: int, context: int) -> Position:
         return Rotary(head_width, base=self.base)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
+from regard.attend import Refused
 from regard.errors import UserError
 from regard.generate import Sampling, decode
 from regard.look import at_rest, attentions, heads, passage
@@ -90,6 +91,9 @@ class Watch(Observer):
             return Looks()
         try:
             return self._measure(step, self._passage)
+        except Refused:  # training will say it
+            self._passage = None
+            return Looks()
         except Exception as problem:  # a model that cannot be looked at can still be trained
             self._passage = None
             kind = type(problem).__name__

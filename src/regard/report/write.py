@@ -41,10 +41,11 @@ def reported(run: Run, recipe: tuple[str, Experiment] | None = None) -> Iterator
 
     Training is what counts: a report that cannot be made is a line on the error output and nothing more.
     """
+    before = run.metrics()
     try:
         yield
     except Exception:
-        if run.metrics():  # else it never began, and is not kept
+        if run.metrics() != before:  # else it never began: a new run is not kept, an old one stays as it was
             _write_or_say(run, recipe)
         raise
     _write_or_say(run, recipe)
