@@ -71,3 +71,18 @@ def test_other_numbers_and_few_rows_go_pytorchs_way():
     assert not suits(torch.randn(100, 16, device="meta"), layer.weight)
     with torch.autocast("cpu", torch.bfloat16):
         assert not suits(torch.randn(100, 16), layer.weight)
+
+
+@pytest.mark.skipif(not AVAILABLE, reason="this build of PyTorch has no oneDNN")
+def test_one_row_through_a_large_matrix_equals_pytorchs():
+    """Decoding: a single token, without and with gradients."""
+    torch.manual_seed(0)
+    ours, theirs = Linear(512, 300), torch.nn.Linear(512, 300)
+    theirs.load_state_dict(ours.state_dict())
+    x = random(1, 1, 512, dtype=torch.float32)
+    assert suits(x, ours.weight)
+    with torch.no_grad():
+        torch.testing.assert_close(ours(x), theirs(x), rtol=1e-5, atol=1e-5)
+    upstream = torch.randn(1, 1, 300)
+    for one, two in zip(gradients(ours, x, upstream), gradients(theirs, x, upstream), strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-5, atol=1e-5)

@@ -12,6 +12,7 @@ from regard.layers.feedforward import (
     ReLUSquaredConfig,
     SwiGLUConfig,
 )
+from regard.layers.linear import Head, Linear
 from regard.layers.norm import LayerNorm, LayerNormConfig, NoNormConfig, NormConfig, RMSNorm, RMSNormConfig
 from regard.layers.position import (
     Learned,
@@ -33,10 +34,12 @@ __all__ = [
     "FeedForwardConfig",
     "GELUConfig",
     "GatedFeedForward",
+    "Head",
     "LayerNorm",
     "LayerNormConfig",
     "Learned",
     "LearnedConfig",
+    "Linear",
     "NGrams",
     "NoNormConfig",
     "NoPositionConfig",
