@@ -7,7 +7,7 @@ THREADS := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 RUNS    ?= runs
 WORKERS ?= 2
 
-.PHONY: install demo test test-all check format bench bench-install clean
+.PHONY: install demo test test-all check format bench bench-install quality clean
 
 install: $(STAMP)
 
@@ -46,6 +46,11 @@ bench-install: install
 
 bench: bench-install
 	OMP_NUM_THREADS=2 $(BIN)/python -m bench.training --device cpu --settings small,large --rounds 15
+	OMP_NUM_THREADS=2 $(BIN)/python -m bench.generation
+
+# Half an hour: three contenders, three seeds, three minutes each.
+quality: bench-install
+	OMP_NUM_THREADS=2 $(BIN)/python -m bench.quality
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache

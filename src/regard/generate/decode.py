@@ -46,11 +46,12 @@ class Decoding:
         streams: Sequence[int] | None = None,
         context: int,
         device: torch.device | str = "cpu",
+        graphs: bool = True,
         compiled: bool = False,
     ):
         """``count`` tokens will be written. ``streams`` tell apart rows that are to draw differently.
 
-        On a GPU a step is a CUDA graph; ``compiled`` compiles it first.
+        On a GPU a step is a CUDA graph, unless ``graphs`` is False; ``compiled`` compiles it first.
         """
         if not prompts or any(len(prompt) == 0 for prompt in prompts):
             raise UserError("a prompt is empty; give at least one character")
@@ -67,7 +68,7 @@ class Decoding:
         self._text[:, : self._longest] = torch.tensor(texts, device=device)
         self._logits, self._state = self._read(read, device)
         self._compiled, self._graph = compiled, None
-        if torch.device(device).type == "cuda" and count >= FEW_TOKENS:
+        if graphs and torch.device(device).type == "cuda" and count >= FEW_TOKENS:
             self._capture()
         self._noise = Noise(seed, [0] * len(read) if streams is None else streams)
         self._draws = Draws.start(len(read), self._logits.shape[-1] if sampling.remembers else 0, device)
@@ -175,10 +176,11 @@ def decode(
     streams: Sequence[int] | None = None,
     context: int,
     device: torch.device | str = "cpu",
+    graphs: bool = True,
     compiled: bool = False,
 ) -> Iterator[list[int]]:
     """Yield ``count`` times the next token of every prompt, as they come: see `Decoding`."""
     settings: dict[str, Any] = {"seed": seed, "streams": streams, "context": context, "device": device}
-    decoding = Decoding(model, prompts, count, sampling, **settings, compiled=compiled)
+    decoding = Decoding(model, prompts, count, sampling, **settings, graphs=graphs, compiled=compiled)
     for _ in range(count):
         yield decoding.next().tolist()

@@ -12,6 +12,8 @@ def recipe() -> Experiment:
     """The lab's model at a quarter of its size, for trying things out: a few seconds on two CPU cores.
 
     regard train shakespeare-small
+
+    About ten seconds on two cores, to about 2.0 nats per character.
     """
     lab = shakespeare.recipe()
     return replace(

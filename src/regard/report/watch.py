@@ -114,7 +114,8 @@ class Watch(Observer):
         """A little of the model's writing, always with the same draws."""
         sampling, model, prompt = Sampling(), cast(Any, self._model), self._prompt
         with at_rest(model):
-            rows = decode(model, [prompt], SAMPLE, sampling, seed=1, context=self._context, device=self._device)
+            settings: dict[str, Any] = {"seed": 1, "context": self._context, "device": self._device}
+            rows = decode(model, [prompt], SAMPLE, sampling, **settings, graphs=False)  # training may hold its own
             text = self._tokenizer.decode([row[0] for row in rows])
         told = {"prompt": self._tokenizer.decode(prompt), "text": text}
         return {**told, "temperature": sampling.temperature, "seed": 1}
