@@ -128,7 +128,7 @@ def test_explain_prints_the_choice_and_every_refusal() -> None:
     shown = str(explain(call(Causal() & Window(2), Range(400))))
     assert shown.splitlines() == [
         "banded: chosen",
-        "single: it needs triton; it is for GPUs; it is for one query per row",
+        "single: it is for GPUs",
         "flex: FlexAttention has no backward pass outside CUDA",
         "short: it is for up to 128 tokens; it knows causal and full masks over plain or right-padded tokens",
         "sdpa: able, but not the first choice here",

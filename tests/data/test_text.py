@@ -306,3 +306,15 @@ def test_a_sliding_window_counts_every_target_once(folder, length, context, stri
                     assert place + 1 >= min(before, context - stride + 1)
                     seen.append(target)
     assert seen == list(range(inside.start + 1, inside.stop))
+
+
+@pytest.mark.parametrize("kind", ["characters", "bytes", "bpe"])
+def test_the_amount_of_a_part_is_what_its_targets_decode_to(folder, kind):
+    path = folder / "unlike-parts.txt"
+    path.write_text("plain words again and again. " * 40 + "Größe, ärger, Übermaß: żółć €. " * 20, encoding="utf-8")
+    config = load(DataConfig, {"kind": "text", "path": str(path), "tokenizer": kind, "validation": 0.2, "test": 0.2})
+    data = config.build(8, folder / "cache")
+    for part in ("train", "validation", "test"):
+        ids = [int(t) for batch in data.sliding_batches(part, 3, 8) for t in batch.targets.flatten() if t != SKIP]
+        raw = data.tokenizer.decode_bytes(ids)
+        assert data.amount(part) == (len(raw.decode("utf-8", "replace")), len(raw))

@@ -113,3 +113,26 @@ def test_a_layer_of_another_kind_is_called():
     out = built(torch.randint(65, (4, 32)))
     assert "MmBackward0" in nodes(out) or "UnsafeViewBackward0" in nodes(out) or "AddmmBackward0" in nodes(out)
     assert "_AttentionBranchBackward" in nodes(out)  # the other block's
+
+
+def test_what_a_layer_was_given_is_used():
+    """A forward of its own, another activation, or a backend asked for by name."""
+    tokens = torch.randint(65, (4, 32))
+    for change in (
+        lambda block: setattr(block.attention.qkv, "forward", lambda x: torch.zeros(*x.shape[:-1], 384)),
+        lambda block: setattr(block.feedforward, "activation", torch.nn.functional.gelu),
+        lambda block: setattr(block.attention.mechanism, "backend", "reference"),
+    ):
+        ours, layers = model(), watched(model())
+        change(ours.blocks[1]), change(layers.blocks[1])
+        torch.testing.assert_close(ours(tokens), layers(tokens), rtol=1e-4, atol=1e-3)
+        assert sum(name.startswith("_") and "Branch" in name for name in nodes(ours(tokens))) >= 1
+
+
+def test_outputs_can_be_changed_in_place():
+    """As a hook that steers a model does; a view made inside a function could not."""
+    out = model().blocks[0].get_submodule("attention.qkv")(torch.randn(4, 32, 128, requires_grad=True))
+    out += 1
+    block = model()(torch.randint(65, (4, 32)))
+    block[:, -1] += 1
+    block.sum().backward()

@@ -27,6 +27,7 @@ class Landing(NamedTuple):
 
     def write(self, buffer: Tensor, new: Tensor) -> None:
         """``buffer`` [B, G, S, D] takes ``new`` [B, G, T, D], in place."""
+        new = new.to(buffer.dtype)  # under autocast the two differ
         keep = None if self.keep is None else self.keep[:, None, :, None]
         if self.first:
             index = self.index[:, None, :, None].expand(-1, new.shape[1], -1, new.shape[3])

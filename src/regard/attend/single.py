@@ -26,12 +26,12 @@ class Single:
     name = "single"
 
     def refuses(self, call: Call) -> list[str]:
+        if call.q.device.type != "cuda":  # before any length is looked at: that would become a guard in a graph
+            return ["it is for GPUs"]
+        if mix_one is None:
+            return ["it needs triton"]
         reasons = not_plain_softmax(call)
         plan = call.plan
-        if mix_one is None:
-            reasons.append("it needs triton")
-        if call.q.device.type != "cuda":
-            reasons.append("it is for GPUs")
         if plan.queries.length != 1:
             reasons.append("it is for one query per row")
         if plan.keys.length > LONGEST:

@@ -18,7 +18,7 @@ def _mix_one(
     q_row, q_head, k_row, k_head, k_key, v_row, v_head, v_key, seen_row,
     SCALE: tl.constexpr, MASKED: tl.constexpr, D: tl.constexpr, E: tl.constexpr, WIDE: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    row, head = tl.program_id(0) // heads, tl.program_id(0) % heads
+    row, head = (tl.program_id(0) // heads).to(tl.int64), tl.program_id(0) % heads  # a memory may pass 2^31 numbers
     group = head // shared
     lane = tl.arange(0, WIDE)
     query = tl.load(q + row * q_row + head * q_head + lane, mask=lane < D, other=0.0).to(tl.float32) * SCALE

@@ -50,9 +50,12 @@ def evaluate(
     data: Any = experiment.data.build(experiment.model.context)  # type: ignore[attr-defined]
     if not getattr(data.parts, part).targets:
         raise UserError(f"this run's text has no {part} part; train with --data.{part} 0.05 to keep one back")
+    known = writer.data
+    if known is not None and known != data.sha256:
+        raise UserError(f"{data.name} is not the text that this run was trained on; put the old file back")
     batches = data.sliding_batches(part, batch, data.context if stride is None else stride)
     result = score(writer.model, experiment.task.build(), batches, place, Precision("auto", place))
-    counts = data.counts
+    characters, size = data.amount(part)
     summary = {
         "run": str(found.path),
         "step": writer.step,
@@ -60,8 +63,8 @@ def evaluate(
         "stride": stride,
         "targets": result.targets,
         "loss": result.loss,
-        "bits_per_character": result.bits_per(counts.characters / counts.tokens),
-        "bits_per_byte": result.bits_per(counts.bytes / counts.tokens),
+        "bits_per_character": result.bits_per(characters / result.targets),
+        "bits_per_byte": result.bits_per(size / result.targets),
     }
     if json:
         print(jsonlib.dumps(summary))

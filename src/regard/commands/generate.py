@@ -82,7 +82,7 @@ def generate(
         raise UserError(f"--{str(problem).replace('_', '-')}") from problem
     place = find_device(device)
     texts = [] if interactive else gathered(prompt, prompts)
-    model, tokenizer, reached = load_writer(found, place, step)
+    model, tokenizer, reached, _ = load_writer(found, place, step)
     author = Author(
         model,
         tokenizer,

@@ -22,8 +22,10 @@ from regard.data.reading import TextFile
 from regard.data.sources import find_source
 from regard.data.split import Part, Split, exact, split
 from regard.data.tokenizers import CharactersConfig, Tokenizer, TokenizerConfig
-from regard.data.tokens import Counts, Tokens, tokenize
+from regard.data.tokens import Tokens, tokenize
 from regard.errors import UserError
+
+_AT_ONCE = 1 << 20  # tokens looked at together
 
 
 @dataclass(frozen=True)
@@ -129,10 +131,15 @@ class TextData:
         """How many different tokens there are."""
         return self.tokenizer.size
 
-    @property
-    def counts(self) -> Counts:
-        """How many characters and bytes the tokens stand for."""
-        return self._tokens.counts
+    def amount(self, part: str) -> tuple[int, int]:
+        """How many characters and bytes the targets of that part stand for."""
+        chosen: Part = getattr(self.parts, part)
+        stream, characters, size = self.tokenizer.stream(), 0, 0
+        for start in range(chosen.start + 1, chosen.stop, _AT_ONCE):
+            ids = self._tokens.windows(np.array([start]), min(_AT_ONCE, chosen.stop - start))[0]
+            characters += len(stream.feed(ids.tolist()))
+            size += int(self.tokenizer.widths[ids].sum())
+        return characters + len(stream.end()), size
 
     def __len__(self) -> int:
         """Tokens in all, held out ones included."""

@@ -60,7 +60,8 @@ class Decoding:
         read = [tuple(prompt[-context:]) for prompt in prompts]
         lengths = [len(text) for text in read]
         self._longest = max(lengths)
-        self._capacity = min(context, self._longest + count - 1)
+        # Compiled for the whole context, so that every text finds the same code; the memory's empty part costs little.
+        self._capacity = context if compiled else min(context, self._longest + count - 1)
         self._due = [context - length for length in lengths]  # at which `made` each row has filled the context
         # Prompts end in one column, so that each step writes one column.
         texts = [[0] * (self._longest - len(text)) + list(text) for text in read]
@@ -68,7 +69,7 @@ class Decoding:
         self._text[:, : self._longest] = torch.tensor(texts, device=device)
         self._logits, self._state = self._read(read, device)
         self._compiled, self._graph = compiled, None
-        if graphs and torch.device(device).type == "cuda" and count >= FEW_TOKENS:
+        if graphs and torch.device(device).type == "cuda" and min(count, self._capacity) >= FEW_TOKENS:
             self._capture()
         self._noise = Noise(seed, [0] * len(read) if streams is None else streams)
         self._draws = Draws.start(len(read), self._logits.shape[-1] if sampling.remembers else 0, device)

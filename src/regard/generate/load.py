@@ -21,6 +21,7 @@ class Writer(NamedTuple):
     model: Any
     tokenizer: Tokenizer
     step: int
+    data: str | None = None  # the SHA-256 of the text it was trained on
 
 
 def load_writer(run: Run, device: torch.device | str = "cpu", step: int | None = None) -> Writer:
@@ -39,7 +40,12 @@ def load_writer(run: Run, device: torch.device | str = "cpu", step: int | None =
         raise UserError(
             f"the checkpoint does not fit {run.path / 'config.toml'}; undo the change to it, or train a new run"
         ) from error
-    return Writer(model.to(device).eval(), load_tokenizer(run.file("tokenizer.json")), checkpoint.step)
+    return Writer(
+        model.to(device).eval(),
+        load_tokenizer(run.file("tokenizer.json")),
+        checkpoint.step,
+        checkpoint.state.get("data"),
+    )
 
 
 def find_device(name: str) -> torch.device:
@@ -51,4 +57,7 @@ def find_device(name: str) -> torch.device:
     if (colon and not index.isdigit()) or int(index or 0) >= counts.get(kind, 0):
         usable = ", ".join(kind for kind, count in counts.items() if count)
         raise UserError(f"there is no device {name!r} here; choose from: auto, {usable}")
-    return torch.device(name)
+    device = torch.device(name)
+    if device.type == "cuda":  # kernels of our own are launched on the current one
+        torch.cuda.set_device(device.index or 0)
+    return device

@@ -136,7 +136,8 @@ class Author:
             if not going:
                 return
             began = time.perf_counter()
-            if 2 * len(going) <= len(rows):  # rarely, since it copies the state
+            # Rarely, since it copies the state; and never where it would be compiled again for fewer rows.
+            if 2 * len(going) <= len(rows) and not self.compiled:
                 decoding.keep(going)
                 rows = [rows[place] for place in going]
 

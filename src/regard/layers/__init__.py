@@ -12,7 +12,7 @@ from regard.layers.feedforward import (
     ReLUSquaredConfig,
     SwiGLUConfig,
 )
-from regard.layers.linear import Head, Linear
+from regard.layers.linear import Linear
 from regard.layers.norm import LayerNorm, LayerNormConfig, NoNormConfig, NormConfig, RMSNorm, RMSNormConfig
 from regard.layers.position import (
     Learned,
@@ -34,7 +34,6 @@ __all__ = [
     "FeedForwardConfig",
     "GELUConfig",
     "GatedFeedForward",
-    "Head",
     "LayerNorm",
     "LayerNormConfig",
     "Learned",

@@ -19,6 +19,7 @@ from regard.attend import Softmax
 from regard.attend.choose import BACKENDS
 from regard.attend.short import mix, mix_backward
 from regard.layers.attention import Scene, SelfAttention
+from regard.layers.byhand import relu_squared
 from regard.layers.feedforward import SquaredFeedForward
 from regard.layers.linear import Linear, product, product_with, suits, untouched
 from regard.layers.norm import LayerNorm
@@ -34,6 +35,7 @@ def attention_branch(x: Tensor, norm: nn.Module, attention: SelfAttention, scene
         and scene.landing is None
         and isinstance(scene.turn, Still)
         and attention.heads == attention.kv_heads
+        and attention.mechanism.backend in ("auto", "short")
         and suits(x, attention.out.weight)
         and untouched(norm, LayerNorm)
         and untouched(attention, SelfAttention)
@@ -60,6 +62,7 @@ def feedforward_branch(x: Tensor, norm: nn.Module, feedforward: nn.Module) -> Te
         and suits(x, feedforward.up.weight)
         and untouched(feedforward, SquaredFeedForward)
         and untouched(norm, LayerNorm)
+        and feedforward.activation is relu_squared
         and feedforward.up.bias is None
         and untouched(feedforward.up, Linear)
         and untouched(feedforward.down, Linear)

@@ -33,7 +33,7 @@ class SquaredFeedForward(FeedForward):
         super().__init__(width, hidden, relu_squared, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        plain = untouched(self.up, Linear) and untouched(self.down, Linear)
+        plain = self.activation is relu_squared and untouched(self.up, Linear) and untouched(self.down, Linear)
         if plain and self.up.bias is None and suits(x, self.up.weight):
             return squared_network(x, self.up.weight, self.down.weight)
         return super().forward(x)

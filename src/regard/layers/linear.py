@@ -33,19 +33,12 @@ class Linear(nn.Linear):
         return F.linear(input, self.weight, self.bias)
 
 
-class Head(nn.Linear):
-    """The last product of a model: by oneDNN only where nothing is learned, since FSDP wants no view as an output."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        if not torch.is_grad_enabled() and suits(input, self.weight):
-            return product(input, self.weight, self.bias)
-        return super().forward(input)
-
-
 def suits(x: Tensor, weight: Tensor) -> bool:
     """Whether oneDNN's product is there and the better one for x Wᵀ."""
     return (
         AVAILABLE
+        and type(x) is Tensor
+        and type(weight) in (Tensor, nn.Parameter)  # kinds of their own, quantised or shared out, know F.linear only
         and x.dtype == weight.dtype == torch.float32
         and x.device.type == "cpu"
         and (x.numel() >= FEW_ROWS * x.shape[-1] or weight.numel() >= SMALL)
@@ -57,23 +50,26 @@ def suits(x: Tensor, weight: Tensor) -> bool:
 def untouched(module: nn.Module, kind: type) -> bool:
     """Whether a module is exactly of its kind, and nobody watches it."""
     return type(module) is kind and not (
-        module._forward_hooks
+        "forward" in module.__dict__  # exchanged on this one module
+        or module._forward_hooks
         or module._forward_pre_hooks
         or module._backward_hooks
         or module._backward_pre_hooks
         or global_hooks._global_forward_hooks
         or global_hooks._global_forward_pre_hooks
+        or global_hooks._global_backward_hooks
+        or global_hooks._global_backward_pre_hooks
     )
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None, after: str = "none") -> Tensor:
     """x Wᵀ + b by oneDNN, outside autograd; ``after`` may be "relu"."""
-    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, after, [], "")
+    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, after, [], "").detach()  # else it counts as a view
 
 
 def product_with(other: Tensor, how: str, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x Wᵀ + b joined with ``other`` ("add" or "mul") while the product is still at hand."""
-    return torch.ops.mkldnn._linear_pointwise.binary(x, other, weight, bias, how)
+    return torch.ops.mkldnn._linear_pointwise.binary(x, other, weight, bias, how).detach()
 
 
 class _Product(Function):

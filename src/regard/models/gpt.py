@@ -18,7 +18,7 @@ from regard.layers import (
     Block,
     BlockConfig,
     FeedForwardConfig,
-    Head,
+    Linear,
     NGrams,
     NormConfig,
     PositionConfig,
@@ -128,7 +128,7 @@ class GPT(nn.Module):
         self.drop = nn.Dropout(config.dropout) if config.dropout else nn.Identity()
         self.blocks = nn.ModuleList(self._block() for _ in range(config.layers))
         self.norm = config.norm.build(width) if config.block.final_norm else nn.Identity()
-        self.unembed = Head(width, config.vocabulary, bias=False)
+        self.unembed = Linear(width, config.vocabulary, bias=False)
         if config.tied:
             self.unembed.weight = self.embed.weight
         masks = config.masks()

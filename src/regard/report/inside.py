@@ -23,7 +23,7 @@ from regard.train.device import flops_per_token
 T = TypeVar("T")
 #: Tokens of the passage whose maps are drawn, heads that get one, and validation tokens that positions are measured on.
 PASSAGE, MAPS, TOKENS = 64, 64, 2**16
-BATCH = 16
+BATCH, LOGITS = 16, 2**26  # windows at a time, and logits
 
 
 class Size(NamedTuple):
@@ -112,7 +112,8 @@ def by_position(model: Any, data: Any, most: int = TOKENS) -> Positions | None:
         return None
     stride = max(1, math.ceil(whole * length / most))
     losses: list[Tensor] = []
-    for batch in islice(data.validation_batches(BATCH), 0, None, stride):
+    size = max(1, min(BATCH, LOGITS // (length * data.vocabulary)))
+    for batch in islice(data.validation_batches(size), 0, None, stride):
         logits = model(batch.inputs) if batch.slots is None else model(batch.inputs, batch.slots)
         flat = logits.flatten(0, 1).float(), batch.targets.flatten()
         each = functional.cross_entropy(*flat, reduction="none", ignore_index=-1).view(batch.targets.shape)

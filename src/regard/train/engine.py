@@ -61,7 +61,7 @@ class Engine:
         #: The task's function, compiled or not; `model` itself stays as it was built, so that hooks on it fire.
         self.terms: Callable[[nn.Module, Any], dict[str, Term]] = self.task.terms
         self.graphs = config.compile == "graphs" and self.device.type == "cuda"
-        if config.compile in (True, "graphs") or (config.compile == "auto" and self.device.type == "cuda"):
+        if config.compile is True or (config.compile in ("auto", "graphs") and self.device.type == "cuda"):
             self._compile()
         shard(self.model, world, "features")
         self.optimizer = config.optimizer.build(self.model)

@@ -22,9 +22,11 @@ def evaluate(engine: Engine, only: Iterable[Any] | None = None) -> dict[str, flo
         with torch.no_grad(), engine.precision.autocast():
             for batch in everything if only is None else only:
                 counts.append([float(count) for count in engine.task.counts(batch).values()])
+                if engine.graphs:  # or each batch would become a graph of its own, hanging on the one before
+                    torch.compiler.cudagraph_mark_step_begin()
                 terms = engine.terms(engine.model, move(batch, engine.device))
                 weights = {name: term.weight for name, term in terms.items()}
-                totals.append(torch.stack([term.total for term in terms.values()]))
+                totals.append(torch.stack([term.total for term in terms.values()]))  # a copy: graphs reuse their memory
     finally:
         engine.model.train()
     if not totals:

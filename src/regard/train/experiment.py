@@ -28,7 +28,7 @@ class TrainConfig:
     )
     checkpointing: bool = knob(False, "recompute each block in backward: less memory, more time")
     compile: Literal["auto", "graphs", True, False] = knob(
-        "auto", "compile the model; auto: on CUDA only; graphs: and replay CUDA graphs, for small models"
+        "auto", "compile the model; auto: on CUDA only; graphs: the same as CUDA graphs, for small models"
     )
     device: str = knob("auto", "cpu, cuda, cuda:1, mps; auto takes the fastest there is")
     evaluate_every: int | None = knob(250, "steps between evaluations; there is always one at the end")

@@ -20,6 +20,8 @@ def check_start(experiment: Experiment) -> None:
     world = from_environment()
     device = pick_device(experiment.train.device, world.local)
     Precision(experiment.train.precision, device)
+    if experiment.train.compile is True and device.type == "mps":
+        raise UserError("nothing can be compiled for mps; leave out --train.compile, or use --train.device cpu")
     check_model(experiment, device, world)
 
 

@@ -1,5 +1,6 @@
 """The live line: loss, tokens/s, share of the measured peak, memory, time left; and the curve above it if wanted."""
 
+import math
 import sys
 import time
 from collections import deque
@@ -109,13 +110,14 @@ class LiveCurve(LiveLine):
     def started(self, start: Start) -> None:
         """Begin with what earlier sittings recorded."""
         records = start.run.metrics()
-        self._losses = [(r["step"], r["loss"]) for r in records if isinstance(r.get("loss"), float)]
-        self._validation = [(r["step"], r["validation_loss"]) for r in records if "validation_loss" in r]
+        self._losses = [(r["step"], r["loss"]) for r in records if _finite(r.get("loss"))]
+        self._validation = [(r["step"], r["validation_loss"]) for r in records if _finite(r.get("validation_loss"))]
         super().started(start)
 
     def stepped(self, step: Step) -> None:
         """Take the loss in. Past some thousands, neighbours are merged: a terminal has only so many dots."""
-        self._losses.append((step.step, step.loss))
+        if _finite(step.loss):
+            self._losses.append((step.step, step.loss))
         if len(self._losses) > MOST_POINTS:
             pairs = zip(self._losses[::2], self._losses[1::2], strict=False)
             self._losses = [((a + b) / 2, (x + y) / 2) for (a, x), (b, y) in pairs]
@@ -123,7 +125,8 @@ class LiveCurve(LiveLine):
 
     def evaluated(self, step: int, measures: dict[str, float]) -> None:
         """A mark in the curve; its value is in the line below."""
-        self._validation.append((step, measures["validation_loss"]))
+        if _finite(measures["validation_loss"]):
+            self._validation.append((step, measures["validation_loss"]))
         if not self._live:
             super().evaluated(step, measures)
         self._evaluation = f"  validation {measures['validation_loss']:.4f}"
@@ -144,6 +147,10 @@ class LiveCurve(LiveLine):
         text.highlight_regex("[\u2801-\u28ff]+", "cyan")
         text.highlight_regex(MARK, "bold yellow")
         return text
+
+
+def _finite(value: Any) -> bool:
+    return isinstance(value, float) and math.isfinite(value)
 
 
 def _clock(seconds: float) -> str:

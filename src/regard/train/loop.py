@@ -183,4 +183,5 @@ def _last_measures(run: Run) -> tuple[float | None, float | None]:
     for record in run.metrics():
         loss = record.get("loss", loss)
         validation_loss = record.get("validation_loss", validation_loss)
-    return loss, validation_loss
+    # What is not finite is written as a word.
+    return None if loss is None else float(loss), None if validation_loss is None else float(validation_loss)

@@ -114,6 +114,8 @@ def _fits(engine: Engine, size: int) -> bool:
     engine.experiment = replace(experiment, data=smaller, train=replace(experiment.train, accumulate=1))
     engine.terms = engine.task.terms  # compiling each size anew would take minutes
     engine.forget()
+    if engine.graphs:  # their memory is nobody else's while they live
+        torch.compiler.reset()
     _release(engine.device)
     try:
         engine.update()

@@ -40,7 +40,7 @@ def score(model: Any, task: Task, batches: Iterable[Any], device: torch.device, 
             for batch in batches:
                 targets += sum(int(count) for count in task.counts(batch).values())
                 terms = task.terms(model, move(batch, device)).values()
-                totals.append(sum(term.total.double() for term in terms))
+                totals += [float(term.total) for term in terms]  # summed in float64, which not every device has
     finally:
         model.train(was_training)
-    return Score(float(sum(float(total) for total in totals)), targets)
+    return Score(math.fsum(totals), targets)

@@ -64,11 +64,11 @@ def from_environment() -> World:
 def joined(world: World, device: torch.device) -> Iterator[World]:
     """`world` with its process group up, for the time of the context; one that is up already is used and left."""
     world = world._replace(device=device)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)  # kernels of our own are launched on the current one
     if world.size == 1 or distributed.is_initialized():
         yield world
         return
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
     distributed.init_process_group("nccl" if device.type == "cuda" else "gloo", rank=world.rank, world_size=world.size)
     try:
         yield world

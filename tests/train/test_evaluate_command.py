@@ -1,0 +1,65 @@
+"""`regard evaluate`: what training measured, any part, any stride, and only the text that was trained on."""
+
+import json
+import math
+import subprocess
+import sys
+
+import pytest
+
+TEXT = "the quick brown fox jumps over the lazy dog, and the dog looks up. " * 60
+TINY = "--model.context 16 --model.layers 1 --model.heads 2 --model.width 16 --data.batch 4 --train.steps 4".split()  # noqa: SIM905
+
+
+def regard(folder, *arguments):
+    command = [sys.executable, "-m", "regard.cli", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("evaluate")
+    (folder / "text.txt").write_text(TEXT)
+    train = ["train", "shakespeare-small", "--name", "one", "--data.path", "text.txt", "--data.test", "0.1", *TINY]
+    done = regard(folder, *train, "--data.tokenizer", "bpe", "--data.tokenizer.vocabulary", "300", "--json")
+    assert done.returncode == 0, done.stderr
+    (folder / "trained.json").write_text(done.stdout)
+    return folder
+
+
+def evaluated(folder, *options):
+    done = regard(folder, "evaluate", "one", "--device", "cpu", "--json", *options)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_side_by_side_it_is_what_training_measured(folder):
+    found = evaluated(folder)
+    assert found["part"] == "validation"
+    assert found["loss"] == pytest.approx(
+        json.loads((folder / "trained.json").read_text())["validation_loss"], rel=1e-5
+    )
+
+
+def test_bits_are_counted_by_what_the_part_stands_for(folder):
+    found = evaluated(folder, "--part", "test", "--stride", "4")
+    nats = found["loss"] * found["targets"]
+    size = nats / math.log(2) / found["bits_per_byte"]
+    assert size == pytest.approx(round(size), abs=1e-3)
+    assert size < 0.11 * len(TEXT)
+    assert found["bits_per_byte"] == pytest.approx(found["bits_per_character"])  # plain ASCII
+    assert found["targets"] < size  # a token of these is more than a byte
+
+
+def test_another_text_or_part_is_a_sentence(folder):
+    (folder / "text.txt").write_text(TEXT + "More, with new letters: QXZ!")
+    try:
+        done = regard(folder, "evaluate", "one", "--device", "cpu")
+    finally:
+        (folder / "text.txt").write_text(TEXT)
+    assert done.returncode == 2
+    assert "not the text that this run was trained on" in done.stderr
+    for options, named in ((["--stride", "17"], "at most the context, 16"), (["--batch", "0"], "--batch")):
+        done = regard(folder, "evaluate", "one", *options)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert named in done.stderr
