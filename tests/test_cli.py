@@ -109,7 +109,7 @@ BAD = {
     "no such run": (["info", "nothing"], "there is no run"),
     "no run at all": (["generate"], "regard train"),
     "override elsewhere": (["info", "--model.width", "3"], "only `regard train`"),
-    "bad temperature": (["generate", "--temperature", "-1"], "--temperature must be"),
+    "no tokens": (["generate", "--tokens", "0"], "--tokens must be"),
     "no tokens": (["generate", "--tokens", "0"], "--tokens must be"),
 }
 

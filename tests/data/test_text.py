@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -313,7 +314,7 @@ def test_the_amount_of_a_part_is_what_its_targets_decode_to(folder, kind):
     path = folder / "unlike-parts.txt"
     path.write_text("plain words again and again. " * 40 + "Größe, ärger, Übermaß: żółć €. " * 20, encoding="utf-8")
     config = load(DataConfig, {"kind": "text", "path": str(path), "tokenizer": kind, "validation": 0.2, "test": 0.2})
-    data = config.build(8, folder / "cache")
+    data: Any = config.build(8, folder / "cache")
     for part in ("train", "validation", "test"):
         ids = [int(t) for batch in data.sliding_batches(part, 3, 8) for t in batch.targets.flatten() if t != SKIP]
         raw = data.tokenizer.decode_bytes(ids)
