@@ -110,7 +110,6 @@ BAD = {
     "no run at all": (["generate"], "regard train"),
     "override elsewhere": (["info", "--model.width", "3"], "only `regard train`"),
     "no tokens": (["generate", "--tokens", "0"], "--tokens must be"),
-    "no tokens": (["generate", "--tokens", "0"], "--tokens must be"),
 }
 
 
