@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 import json as jsonlib
+import sys
+import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
 from regard.commands.common import RUNS, RunName, open_run
 from regard.errors import UserError
+
+
+def told(batches: Iterable[Any], targets: int) -> Iterator[Any]:
+    """The batches, with a line on standard error every two seconds: how far it is."""
+    done, due = 0, time.monotonic() + 2
+    for batch in batches:
+        yield batch
+        done += int((batch.targets >= 0).sum())
+        if time.monotonic() > due:
+            due = time.monotonic() + 2
+            print(f"\r{done / targets:.0%} of {targets:,} tokens", end="", file=sys.stderr, flush=True)
+    print("\r\033[K" if sys.stderr.isatty() else "", end="", file=sys.stderr)
 
 
 def evaluate(
@@ -54,7 +69,8 @@ def evaluate(
     if known is not None and known != data.sha256:
         raise UserError(f"{data.name} is not the text that this run was trained on; put the old file back")
     batches = data.sliding_batches(part, batch, data.context if stride is None else stride)
-    result = score(writer.model, experiment.task.build(), batches, place, Precision("auto", place))
+    targets = getattr(data.parts, part).targets
+    result = score(writer.model, experiment.task.build(), told(batches, targets), place, Precision("auto", place))
     characters, size = data.amount(part)
     summary = {
         "run": str(found.path),

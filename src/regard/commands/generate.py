@@ -49,7 +49,7 @@ def generate(
         prompts: A file with a prompt on each line; - reads them from standard input.
         samples: How many texts to write for each prompt.
         tokens: How many tokens to write.
-        temperature: Below 1 bolder guesses are rarer; 0 always takes the likeliest token.
+        temperature: Lower is safer, higher is wilder; 0 always takes the likeliest token.
         top_k: Choose among the k likeliest tokens only.
         top_p: Choose among the likeliest tokens that together have this probability.
         min_p: Choose among tokens at least this many times as likely as the likeliest.

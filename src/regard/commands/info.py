@@ -28,7 +28,7 @@ def info(run: RunName = None, /, *, runs: Path = RUNS, json: bool = False) -> in
     held_out = {m["step"]: m["validation_loss"] for m in metrics if "validation_loss" in m}
     summary = {
         "run": str(found.path),
-        "steps": max((m["step"] for m in metrics), default=0),
+        "steps": max((*(m["step"] for m in metrics), *found.steps()), default=0),  # a stop saves between two records
         "of": config["train"].get("steps"),
         "loss": losses[-1] if losses else None,
         "validation_loss": next(reversed(held_out.values()), None),

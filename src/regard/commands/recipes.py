@@ -33,5 +33,7 @@ def recipes(name: RecipeName = None, /, *, json: bool = False) -> int:
     print(about(name), end="\n\n")
     for key in keys(experiment):
         choices = f" ({', '.join(key.choices)})" if key.choices else ""
-        print(f"--{key.path:32} {'none' if key.default is None else key.default!s:12} {key.help}{choices}")
+        value = "none" if key.default is None else str(key.default)
+        shown = value if value.isprintable() else repr(value)
+        print(f"--{key.path:32} {shown:12} {key.help}{choices}")
     return 0
