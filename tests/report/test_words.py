@@ -117,7 +117,10 @@ def test_no_better_than_a_guess():
 
 
 def test_validation_is_told_as_it_was():
-    assert "No text was held out" in words(facts(falling()))
+    unmeasured = facts(falling())
+    assert "It stopped before its first evaluation; `regard evaluate runs/made` makes one now." in words(unmeasured)
+    nothing = {**CONFIG, "data": {**CONFIG["data"], "validation": 0.0}}
+    assert "No text was held out" in words(replace(unmeasured, config=nothing))
     assert "The one evaluation, at step 4,000, gave a validation loss of 1.7000." in words(facts(falling(), [1.7]))
     assert "best at the last of 4 evaluations: 2.1000" in words(RUNS["falls"])
     assert "The best validation loss, 1.9000, was that of step 2,000; the last was 2.6000." in words(RUNS["overfits"])

@@ -33,6 +33,8 @@ def get(name: str) -> Experiment:
 
 def _file(name: str) -> Path:
     if name not in names():
+        if Path(name).exists():
+            raise UserError(f"{name} is no recipe; to train on it: regard train shakespeare --data.path {name}")
         near = difflib.get_close_matches(name, names(), n=1)
         hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(names())}"
         raise UserError(f"there is no recipe {name!r}, nor a TOML file of that name; {hint}")

@@ -84,7 +84,10 @@ def losses(facts: Facts) -> Iterator[str]:
 def validation(facts: Facts) -> Iterator[str]:
     """The best validation loss and when it was."""
     if not facts.validation:
-        if facts.loss:
+        held_out = facts.config.get("data", {}).get("validation")
+        if facts.loss and held_out and facts.path:
+            yield f"It stopped before its first evaluation; `regard evaluate {facts.path}` makes one now."
+        elif facts.loss:
             yield "No text was held out, so how it does on text it has not seen is not known."
         return
     step, best = best_validation(facts.validation)
