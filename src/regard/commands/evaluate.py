@@ -65,9 +65,7 @@ def evaluate(
     data: Any = experiment.data.build(experiment.model.context)  # type: ignore[attr-defined]
     if not getattr(data.parts, part).targets:
         raise UserError(f"this run's text has no {part} part; train with --data.{part} 0.05 to keep one back")
-    known = writer.data
-    if known is not None and known != data.sha256:
-        raise UserError(f"{data.name} is not the text that this run was trained on; put the old file back")
+    writer.check(data)
     batches = data.sliding_batches(part, batch, data.context if stride is None else stride)
     targets = getattr(data.parts, part).targets
     result = score(writer.model, experiment.task.build(), told(batches, targets), place, Precision("auto", place))

@@ -168,20 +168,9 @@ class Decoding:
 
 
 def decode(
-    model: Steppable,
-    prompts: Sequence[Sequence[int]],
-    count: int,
-    sampling: Sampling,
-    *,
-    seed: int = 1,
-    streams: Sequence[int] | None = None,
-    context: int,
-    device: torch.device | str = "cpu",
-    graphs: bool = True,
-    compiled: bool = False,
+    model: Steppable, prompts: Sequence[Sequence[int]], count: int, sampling: Sampling, **settings: Any
 ) -> Iterator[list[int]]:
-    """Yield ``count`` times the next token of every prompt, as they come: see `Decoding`."""
-    settings: dict[str, Any] = {"seed": seed, "streams": streams, "context": context, "device": device}
-    decoding = Decoding(model, prompts, count, sampling, **settings, graphs=graphs, compiled=compiled)
+    """Yield ``count`` times the next token of every prompt, as they come; ``settings`` are those of `Decoding`."""
+    decoding = Decoding(model, prompts, count, sampling, **settings)
     for _ in range(count):
         yield decoding.next().tolist()

@@ -21,7 +21,12 @@ class Writer(NamedTuple):
     model: Any
     tokenizer: Tokenizer
     step: int
-    data: str | None = None  # the SHA-256 of the text it was trained on
+    trained_on: str | None = None  # the SHA-256 of its text
+
+    def check(self, data: Any) -> None:
+        """Refuse data that is not what the model was trained on: its numbers would mean other characters."""
+        if self.trained_on is not None and self.trained_on != getattr(data, "sha256", self.trained_on):
+            raise UserError(f"{data.name} is not the text that this run was trained on; put the old file back")
 
 
 def load_writer(run: Run, device: torch.device | str = "cpu", step: int | None = None) -> Writer:

@@ -43,6 +43,7 @@ class GPTConfig(ModelConfig, kind="gpt"):
     kv_heads: int | None = knob(None, "key/value heads per layer (default: as many as query heads)")
     width: int = knob(128, "model width")
     dropout: float = knob(0.0, "dropout on embeddings, attention and residual branches")
+    attention_dropout: float | None = knob(None, "dropout on attention weights, if it differs from the rest")
     tied: bool = knob(True, "share the embedding with the output head")
     bias: bool = knob(False, "biases in linear layers")
     qk_norm: bool = knob(True, "normalise queries and keys per head")
@@ -71,8 +72,9 @@ class GPTConfig(ModelConfig, kind="gpt"):
             raise ValueError(
                 f"{self.heads} heads cannot share {self.kv_heads} key/value heads evenly; kv_heads = 1 would do"
             )
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout must be at least 0 and below 1, not {self.dropout}")
+        for name in ("dropout", "attention_dropout"):
+            if not 0 <= (getattr(self, name) or 0) < 1:
+                raise ValueError(f"{name} must be at least 0 and below 1, not {getattr(self, name)}")
         if self.window is not None and self.window < 1:
             raise ValueError(f"window must be at least 1, not {self.window}")
         if self.global_every < 0:
@@ -138,7 +140,8 @@ class GPT(nn.Module):
 
     def _block(self) -> nn.Module:
         c = self.config
-        mechanism = Softmax(dropout=c.dropout, backend=c.backend)
+        dropout = c.dropout if c.attention_dropout is None else c.attention_dropout
+        mechanism = Softmax(dropout=dropout, backend=c.backend)
         attention = SelfAttention(c.width, c.heads, c.kv_heads or c.heads, mechanism, bias=c.bias, qk_norm=c.qk_norm)
         feedforward = c.feedforward.build(c.width, bias=c.bias)
         return c.block.build(attention, feedforward, c.norm.build(c.width), c.norm.build(c.width), dropout=c.dropout)

@@ -15,7 +15,17 @@ def recipe() -> Experiment:
     448 others: regard evaluate --part test --stride 64
     """
     return Experiment(
-        model=GPTConfig(context=512, layers=12, heads=8, width=512, cap=15.0, ngrams=2, buckets=2**17),
+        model=GPTConfig(
+            context=512,
+            layers=12,
+            heads=8,
+            width=512,
+            cap=15.0,
+            ngrams=2,
+            buckets=2**16,  # one row for each pair of bytes
+            dropout=0.05,
+            attention_dropout=0.0,
+        ),
         data=TextConfig(source="enwik8", tokenizer=BytesConfig(), validation=0.05, test=0.05, batch=96),
         train=TrainConfig(
             seconds=600,

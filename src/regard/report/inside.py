@@ -14,7 +14,7 @@ from torch.nn import functional
 from regard.config import load
 from regard.data import DataConfig
 from regard.errors import UserError
-from regard.generate.load import load_writer
+from regard.generate.load import Writer, load_writer
 from regard.look import Attention, Head, attentions, heads, passage, rows
 from regard.models import ModelConfig
 from regard.runs import Run
@@ -81,7 +81,7 @@ def inspect(run: Run, notes: list[str]) -> Inside | None:
     if writer is None:
         return None
     model: Any = writer.model
-    data: Any = attempt(notes, "Attention maps and loss by position are left out", lambda: _data(run, model))
+    data: Any = attempt(notes, "Attention maps and loss by position are left out", lambda: _data(run, writer))
     if data is None:
         return None
     shown = passage(data, PASSAGE)
@@ -123,12 +123,10 @@ def by_position(model: Any, data: Any, most: int = TOKENS) -> Positions | None:
     return Positions(found.mean(0).tolist(), margin.tolist(), len(found), whole)
 
 
-def _data(run: Run, model: Any) -> Any:
-    data: Any = load(DataConfig, run.config["data"], source=str(run.file("config.toml"))).build(model.config.context)
-    checkpoint = run.latest()
-    known = None if checkpoint is None else checkpoint.state.get("data")
-    if known is not None and known != getattr(data, "sha256", known):
-        raise UserError(f"{data.name} is not the text that this run was trained on; put the old file back")
+def _data(run: Run, writer: Writer) -> Any:
+    config: Any = load(DataConfig, run.config["data"], source=str(run.file("config.toml")))
+    data = config.build(writer.model.config.context)
+    writer.check(data)
     return data
 
 
