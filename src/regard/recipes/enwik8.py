@@ -22,7 +22,7 @@ def recipe() -> Experiment:
             width=512,
             cap=15.0,
             ngrams=2,
-            buckets=2**16,  # one row for each pair of bytes
+            buckets=2**17,  # room for every pair of bytes
             dropout=0.05,
             attention_dropout=0.0,
         ),
