@@ -18,3 +18,12 @@ class TextBatch(NamedTuple):
     inputs: Tensor  # [B, N] int64
     targets: Tensor  # [B, N] int64; -1 = do not count
     slots: AnySlots | None = None  # None: every row is one document from its first place on
+
+
+class PairBatch(NamedTuple):
+    """Sentences and their translations. Padding stands last in a row, so a causal decoder needs no slots for it."""
+
+    source: Tensor  # [B, S] int64; each row ends with the end mark, then padding
+    source_lengths: Tensor  # [B] int64, the end mark included
+    inputs: Tensor  # [B, T] int64: the begin mark, then the translation
+    targets: Tensor  # [B, T] int64: the translation, then the end mark; -1 = do not count
