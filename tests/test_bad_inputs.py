@@ -147,7 +147,7 @@ def test_a_full_disk_keeps_what_was_written_before(room: Path) -> None:
 
 
 @linux
-@pytest.mark.slow  # a limit on addresses counts what the allocator keeps; once in ten times it keeps too much
+@pytest.mark.slow
 def test_out_of_memory_names_a_setting_that_fits(room: Path) -> None:
     (room / "text.txt").write_text(TEXT * 40)
     large = changed("--data.batch", "1536", "--model.context", "256", "--train.steps", "1", "--train.device", "cpu")

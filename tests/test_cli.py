@@ -7,6 +7,9 @@ import sys
 import pytest
 
 from regard.cli import COMMANDS, main, split_overrides
+from regard.commands.recipes import listing
+from regard.config import override
+from regard.recipes import get, names
 
 TINY = [
     *("--model.layers", "1", "--model.heads", "2", "--model.width", "16", "--model.context", "16"),
@@ -86,8 +89,32 @@ def test_resume_of_a_finished_run_does_nothing_more(room, capsys):
     assert main(["train", "shakespeare", "--name", "one", "--data.path", "text.txt", "--json", *TINY]) == 0
     first = json.loads(capsys.readouterr().out)
     assert main(["resume", "one", "--json"]) == 0
-    again = json.loads(capsys.readouterr().out)
+    shown = capsys.readouterr()
+    again = json.loads(shown.out)
     assert (again["step"], again["validation_loss"]) == (first["step"], first["validation_loss"])
+    assert "runs/one is finished: all 6 steps are done" in shown.err
+    assert "going on" not in shown.err
+    assert "done:" not in shown.err
+    assert shown.err.splitlines()[-1] == "train it further: regard resume runs/one --steps 12"
+
+
+def test_resume_can_make_a_run_longer(room, capsys):
+    assert main(["train", "shakespeare", "--name", "one", "--data.path", "text.txt", *TINY]) == 0
+    before = (room / "runs" / "one" / "metrics.jsonl").read_text()
+    samples = (room / "runs" / "one" / "samples.jsonl").read_text()
+    capsys.readouterr()
+    assert main(["resume", "one", "--steps", "9", "--json"]) == 0
+    shown = capsys.readouterr()
+    assert (json.loads(shown.out)["step"], json.loads(shown.out)["steps"]) == (9, 9)
+    assert "going on from step 6 of 9" in shown.err
+    assert "train it further" not in shown.err
+    assert (room / "runs" / "one" / "metrics.jsonl").read_text().startswith(before)
+    assert (room / "runs" / "one" / "samples.jsonl").read_text().startswith(samples)
+    assert main(["info", "one", "--json"]) == 0
+    about = json.loads(capsys.readouterr().out)
+    assert about["steps"] == about["of"] == 9
+    config = (room / "runs" / "one" / "config.toml").read_text()
+    assert "6 steps planned, 9 from step 6 on; the schedule follows the newer plan" in config
 
 
 def test_recipes_list_every_key(capsys):
@@ -95,6 +122,24 @@ def test_recipes_list_every_key(capsys):
     shown = capsys.readouterr().out
     for key in ("--model.width", "--train.optimizer", "--data.path", "--seed"):
         assert key in shown
+
+
+@pytest.mark.parametrize("name", names())
+def test_what_recipes_list_can_be_set_and_is_explained(name):
+    """Written as options, the listed values are the recipe; what only a run writes is not among them."""
+    recipe = get(name)
+    rows = listing(recipe)
+    assert [option for option, _, help in rows if not help.partition("(")[0]] == []
+    listed = {option: value for option, value, _ in rows}
+    assert "--train.budget" not in listed
+    assert listed.pop("--model.vocabulary", "by the data") == "by the data"
+    settable = [f"{option}={value}" for option, value in listed.items() if value != "by the data" and "'" not in value]
+    assert override(recipe, settable) == recipe
+
+
+def test_the_overview_names_debug(capsys):
+    assert main(["--help"]) == 0
+    assert "--debug" in capsys.readouterr().out
 
 
 BAD = {

@@ -13,7 +13,7 @@ from regard import __version__
 from regard.errors import UserError
 
 #: In the order of `regard --help`; each is a function in the module of `regard.commands` with its name.
-COMMANDS = ("train", "resume", "generate", "evaluate", "report", "info", "recipes", "data")
+COMMANDS = ("train", "resume", "generate", "translate", "evaluate", "study", "report", "info", "recipes", "data")
 
 MISTAKE, FAULT, INTERRUPTED = 2, 1, 130
 
@@ -79,7 +79,7 @@ def dispatch(arguments: list[str]) -> int:
         from regard.commands.train import key_like
 
         chosen, elsewhere = {"overrides": tuple(overrides)}, key_like
-    options.check(command, function, plain, elsewhere)
+    plain = options.check(command, function, plain, elsewhere)
     options.check_overrides(overrides)
     import tyro
 
@@ -120,7 +120,8 @@ def _hush() -> None:
 def _overview() -> str:
     lines = ["regard: sequence models on one attention operator", "", "usage: regard COMMAND [options]", ""]
     lines += [f"  {name:10} {(find(name).__doc__ or '').splitlines()[0]}" for name in COMMANDS]
-    return "\n".join([*lines, "", "regard COMMAND --help says more. --json where a program reads the result."])
+    more = "regard COMMAND --help says more. --json where a program reads the result; --debug for an error's traceback."
+    return "\n".join([*lines, "", more])
 
 
 def entry() -> None:

@@ -81,6 +81,8 @@ LIGHT = {
     "no run at all": Case("info", ("runs", "regard train")),
     "no such run": Case("info onee", ("runs/onee", "runs/one?"), run=True),
     "no such run to resume": Case("resume two", ("runs/two",)),
+    "fewer steps than there are": Case("resume one --steps 3", ("runs/one", "4 steps", "more than 4"), run=True),
+    "as many steps as there are": Case("resume one --steps 4", ("runs/one", "4 steps", "more than 4"), run=True),
     "a file for a run": Case("info text.txt", ("text.txt", "file")),
     "a folder that is no run": Case("info there", ("there", "config.toml"), folder("there")),
     "run of a newer version": Case(

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 #: What a process gets beyond its size after it has imported everything: enough for a tiny model, and no more.
 ROOM = 450 * 2**20
-_SIZE = "import regard.train; print([line for line in open('/proc/self/status') if line.startswith('VmPeak')][0])"
+_SIZE = "import regard.train; print([line for line in open('/proc/self/status') if line.startswith('VmData')][0])"
 
 _DROP_FROM_BOUNDING_SET, _OVERRIDE_PERMISSIONS, _READ_ANYTHING = 24, 1, 2  # prctl(2), capabilities(7)
 
@@ -22,10 +22,14 @@ def file_size(count: int) -> Callable[[], None]:
 
 
 def memory() -> Callable[[], None]:
-    """The process gets little memory. How much torch takes to begin with differs from build to build."""
+    """The process gets little memory. How much torch takes to begin with differs from build to build.
+
+    What counts is memory that can be written. A limit on addresses (RLIMIT_AS) would count what the allocator only
+    reserves too, which differs from one start to the next.
+    """
     shown = subprocess.run([sys.executable, "-c", _SIZE], capture_output=True, text=True, check=True).stdout
     count = int(shown.split()[1]) * 1024 + ROOM
-    return lambda: resource.setrlimit(resource.RLIMIT_AS, (count, count))
+    return lambda: resource.setrlimit(resource.RLIMIT_DATA, (count, count))
 
 
 def no_privilege() -> None:

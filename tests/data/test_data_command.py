@@ -51,7 +51,8 @@ def test_list(offline):
     for source in SOURCES.values():
         assert source.name in done.stdout
     listed = json.loads(regard(offline, "list", "--json").stdout)
-    assert [row["name"] for row in listed] == sorted(SOURCES) == ["enwik8", "moby-dick", "plays", "sotu"]
+    names = ["bible", "enwik8", "homeassistant", "moby-dick", "plays", "sotu"]
+    assert [row["name"] for row in listed] == sorted(SOURCES) == names
     assert all(row["cached"] == "no" and row["size"] and row["licence"] and row["origins"] for row in listed)
     assert not os.path.exists(offline["REGARD_CACHE"])  # looking leaves nothing behind
 

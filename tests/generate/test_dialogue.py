@@ -126,7 +126,7 @@ def test_on_a_terminal(room):
     terminal.type("/tokens 7\r")
     terminal.wait("> ")
     terminal.type("to be\r")
-    terminal.wait("wrote 6 tokens")
+    terminal.wait("wrote 7 tokens")
     terminal.wait("> ")
     terminal.type("\x04")
     assert terminal.close() == 0

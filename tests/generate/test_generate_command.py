@@ -8,11 +8,15 @@ import shutil
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from generate_kit import REGARD, environment
+from hypothesis import given
+from hypothesis import strategies as st
 
 from regard.cli import main
+from regard.commands.generate import swallowed, unescaped
 
 WARM = ("--temperature", "1.5", "--tokens", "40")
 
@@ -40,7 +44,60 @@ def test_it_streams_and_says_how_fast(regard):
     assert done.stdout.startswith("to be")
     assert len(done.stdout) == 5 + 60 + 1
     assert "read 5 tokens at " in done.stderr
-    assert "wrote 59 tokens at " in done.stderr
+    assert "wrote 60 tokens at " in done.stderr
+
+
+def test_a_run_that_was_not_named_is_told(regard):
+    unnamed = regard("generate", "--tokens", "2", "--json")
+    assert unnamed.stderr.splitlines()[0] == f"written by {Path('runs', 'tiny')}, step 40"
+    assert "written by" not in regard("generate", "tiny", "--tokens", "2").stderr
+
+
+@pytest.mark.parametrize("name", ["tiny", "runs/tiny"])
+@pytest.mark.parametrize("option", ["--prompt", "--stop"])
+def test_a_run_after_an_option_of_several_values_is_the_run(room, monkeypatch, capsys, option, name):
+    """`--prompt TEXT RUN` reads as two prompts; a newer run must not answer in the place of the one that was meant."""
+    monkeypatch.chdir(room)
+    newer = room / "runs" / "newer"
+    shutil.copytree(room / "runs" / "tiny", newer)
+    try:
+        os.utime(newer / "config.toml", (2**31, 2**31))
+        assert main(["generate", "--tokens", "4", "--json", option, "to be", name]) == 0
+        shown = capsys.readouterr()
+        assert json.loads(shown.out)["run"] == str(Path("runs", "tiny"))
+        assert [t["prompt"] for t in json.loads(shown.out)["texts"]] == ["to be" if option == "--prompt" else "\n"]
+        assert f"written by {Path('runs', 'tiny')}, step 40" in shown.err
+        # With a run in its place, or as the only value, it is what it says it is.
+        assert main(["generate", "newer", "--tokens", "4", "--json", option, "to be", "be"]) == 0
+        assert json.loads(capsys.readouterr().out)["run"] == str(Path("runs", "newer"))
+        assert main(["generate", "--tokens", "4", "--json", option, "question"]) == 0
+        assert json.loads(capsys.readouterr().out)["run"] == str(Path("runs", "newer"))
+    finally:
+        shutil.rmtree(newer)
+
+
+def test_only_what_is_a_run_is_taken_for_one(room, monkeypatch):
+    monkeypatch.chdir(room)
+    runs = Path("runs")
+    assert swallowed(("to", "tiny"), (), runs) == ("tiny", ("to",), ())
+    assert swallowed((), ("to", "tiny"), runs) == ("tiny", (), ("to",))
+    for prompt in ((), ("tiny",), ("tiny", "to"), ("to", ""), ("to", "cache"), ("to", "x" * 5000), ("to", "a\0b")):
+        assert swallowed(prompt, (), runs) == (None, prompt, ())
+
+
+def test_a_stop_string_may_be_written_with_escapes(inside):
+    """In quotes a shell passes on a backslash and an n; that is what people type for a new line."""
+    literal = inside(*WARM, "--prompt", "to", "--stop", "\n")
+    assert literal[0]["stop"] == "\n"
+    assert inside(*WARM, "--prompt", "to", "--stop", r"\n") == literal
+
+
+@given(st.text(alphabet="nt\\ \n\tab"))
+def test_every_text_can_be_written_with_escapes(text):
+    written = text.replace("\\", r"\\").replace("\n", r"\n").replace("\t", r"\t")
+    assert unescaped(written) == text
+    if "\\" not in text:
+        assert unescaped(text) == text
 
 
 def test_many_prompts_at_once_equal_one_by_one(regard, room, inside):
@@ -136,6 +193,7 @@ WRONG = {
     "standard input twice": (["--prompt", "-", "--prompts", "-"], "give - once"),
     "no such step": (["--step", "7"], "no checkpoint of step 7"),
     "no such device": (["--device", "cuda:99"], "no device 'cuda:99'"),
+    "second cpu": (["--device", "cpu:1"], "no device 'cpu:1' here; choose --device from: auto"),
     "nonsense device": (["--device", "toaster"], "no device 'toaster'"),
     "no run": (["nothing"], "there is no run"),
     "no checkpoint": (["bare"], "no checkpoint yet"),

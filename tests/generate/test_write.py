@@ -10,6 +10,7 @@ from writing_kit import VOCABULARY, samplings, seeds, wild
 from regard.data.tokenizers import Bytes, Characters
 from regard.errors import UserError
 from regard.generate import Author, Decoding, Prompt, Sampling
+from regard.generate.write import Pace
 from regard.models import GPTConfig
 
 TOKENIZER = Characters("abcdefgh .\n")
@@ -44,7 +45,9 @@ def test_a_stop_cuts_the_text_and_nothing_else_changes_it(prompts, sampling, see
         assert not ended[number]
         ended[number] += row.done
     assert all(ended)
+    author = replace(author, pace=Pace())
     rows = author.texts(prompts)
+    assert author.pace.written == sum(row.tokens for row in rows)
     for prompt, row, text in zip(prompts, rows, joined, strict=True):
         tokens = Decoding(plain.model, [prompt.tokens], 20, sampling, seed=seed, streams=[prompt.stream], context=12)
         whole = TOKENIZER.decode([tokens.next().item() for _ in range(20)])
@@ -58,12 +61,20 @@ def test_a_stop_cuts_the_text_and_nothing_else_changes_it(prompts, sampling, see
 
 
 def test_the_pace_counts_what_was_read_and_written():
-    author = replace(AUTHOR, pace=type(AUTHOR.pace)())
+    author = replace(AUTHOR, pace=Pace())
     author.texts([Prompt((1, 2, 3)), Prompt((1, 2, 3), 1), Prompt((4,) * 40)])
-    assert (author.pace.read, author.pace.written) == (3 + 12, 19 * 3)
+    assert (author.pace.read, author.pace.written, author.pace.first) == (3 + 12, 20 * 3, 3)
     assert author.pace.reading > 0
     assert author.pace.writing > 0
     assert str(author.pace).startswith("read 15 tokens at ")
+    assert "wrote 60 tokens at " in str(author.pace)
+
+
+def test_the_pace_of_writing_is_that_of_the_tokens_after_the_first():
+    assert str(Pace(read=3, reading=0.5, written=22, first=2, writing=2.0)) == (
+        "read 3 tokens at 6/s, then wrote 22 tokens at 10/s"
+    )
+    assert str(Pace(read=3, reading=0.5, written=1, first=1)) == "read 3 tokens at 6/s, then wrote 1 token"
 
 
 def test_what_looks_like_a_stop_to_the_last_is_not_lost():

@@ -23,7 +23,7 @@ GPT3 = {
 
 
 def test_every_preset_is_here() -> None:
-    assert set(PRESETS) == {"lab", *GPT2, *GPT3}
+    assert set(PRESETS) == {"lab", *GPT2, *GPT3, "transformer-base", "transformer-big"}
     assert PRESETS["lab"] == GPTConfig()
 
 

@@ -136,6 +136,22 @@ def test_an_interrupted_run(text, tmp_path):
     assert "regard resume" in html
 
 
+def test_a_stop_between_two_records_counts_every_step(text, tmp_path):
+    wanted = experiment(text, log_every=4)
+    run = start(tmp_path, wanted)
+    result = train(wanted, run, [Stop()])
+    assert result.interrupted
+    assert max(m["step"] for m in run.metrics()) == 4 < result.step
+    facts = study(run)
+    assert (facts.step, facts.tokens, facts.seconds) == (result.step, result.tokens, result.seconds)
+    assert f"It stopped before its end, after step {result.step} of 8." in page(facts)
+
+
+def test_the_curve_begins_with_the_first_step(text, tmp_path):
+    run = trained(tmp_path, experiment(text, log_every=5), [])
+    assert [step for step, _ in study(run).loss] == [1, 5, 8]
+
+
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_a_diverged_run(text, tmp_path):
     optimizer = AdamWConfig(lr=1e30)

@@ -8,13 +8,33 @@ import pytest
 import torch
 from train_kit import experiment, start
 
-from regard.train import LiveLine, Result, Step, live, train
+from regard.train import LiveLine, Observer, Result, Step, live, train
 from regard.train.device import flops_per_token, measured_peak
+from regard.train.live import LiveCurve
 
 
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
+
+    def screen(self, height: int) -> list[str]:
+        """What a terminal of so many rows shows at the end; what was scrolled away is not on it."""
+        rows, row, column = [""] * height, 0, 0
+        for part in re.findall("\x1b\\[[0-9;?]*[A-Za-z]|\r|\n|[^\x1b\r\n]+", self.getvalue()):
+            if part == "\n":
+                row, column = row + 1, 0
+                if row == height:
+                    rows, row = [*rows[1:], ""], height - 1
+            elif part == "\r":
+                column = 0
+            elif part == "\x1b[2K":
+                rows[row] = ""
+            elif part.startswith("\x1b["):
+                row = max(0, row - int(part[2:-1] or 1)) if part.endswith("A") else row
+            else:
+                rows[row] = rows[row].ljust(column)[:column] + part + rows[row][column + len(part) :]
+                column += len(part)
+        return [row.rstrip() for row in rows]
 
 
 def test_plain_lines_say_everything(text, tmp_path, monkeypatch):
@@ -26,7 +46,7 @@ def test_plain_lines_say_everything(text, tmp_path, monkeypatch):
     assert "\x1b" not in out.getvalue()
     assert lines[0].startswith("training to step 8 on cpu in float32")
     wanted_line = (
-        r"step 7/8  loss \d\.\d{4}  [\d,]+ tokens/s  \d+% of peak  \d+\.\d\d GiB  0:00 left  validation \d\.\d{4}"
+        r"step 7/8  loss \d\.\d{4}  validation \d\.\d{4}  [\d,]+ tokens/s  \d+% of peak  \d+\.\d\d GiB  0:00 left"
     )
     assert any(re.fullmatch(wanted_line, line) for line in lines), lines
     assert any(re.fullmatch(r"step 4  validation loss \d\.\d{4}", line) for line in lines)
@@ -49,6 +69,61 @@ def test_a_terminal_gets_one_line_drawn_again(text, tmp_path, monkeypatch):
     train(wanted, start(tmp_path, wanted), [LiveLine(out)])
     assert "\x1b[" in out.getvalue()
     assert "of peak" in out.getvalue()
+
+
+@pytest.fixture
+def terminal(monkeypatch) -> Terminal:
+    monkeypatch.setattr(live, "DRAWN_EVERY", 0.0)
+    for name, value in (("TERM", "xterm"), ("COLUMNS", "80"), ("LINES", "24")):
+        monkeypatch.setenv(name, value)
+    return Terminal()
+
+
+def test_the_curve_stays_on_the_screen(text, tmp_path, terminal):
+    wanted = experiment(text)
+    train(wanted, start(tmp_path, wanted), [LiveCurve(terminal)])
+    shown = terminal.screen(24)
+    top = next(i for i, row in enumerate(shown) if row[6:7] == "┤")
+    assert all(row[6] in "┤│" for row in shown[top : top + 16])
+    assert sum(row.count("●") for row in shown[top : top + 16]) == 2  # both evaluations, the last one too
+    assert shown[top + 18].startswith("step 8/8  loss ")
+    assert shown[top + 19].startswith("done: 8 steps")
+    assert not any(shown[top + 20 :])
+
+
+def test_the_curve_stays_when_training_fails(text, tmp_path, terminal):
+    class Fails(Observer):
+        def stepped(self, step):
+            if step.step == 6:
+                raise OSError("no more")
+
+    wanted = experiment(text)
+    with pytest.raises(OSError, match="no more"):
+        train(wanted, start(tmp_path, wanted), [LiveCurve(terminal), Fails()])
+    shown = terminal.screen(24)
+    assert sum(row[6:7] in ("┤", "│") for row in shown) == 16
+    assert any(row.startswith("step 6/8") for row in shown)
+
+
+@pytest.mark.parametrize("dumb", [False, True], ids=["no terminal", "a dumb terminal"])
+def test_without_a_terminal_that_can_draw_the_curve_says_so_once(text, tmp_path, monkeypatch, dumb):
+    monkeypatch.setenv("TERM", "dumb")
+    out = Terminal() if dumb else io.StringIO()
+    wanted = experiment(text)
+    train(wanted, start(tmp_path, wanted), [LiveCurve(out)])
+    assert out.getvalue().count("--watch needs a terminal") == 1
+    assert "step 8/8  loss" in out.getvalue()
+    assert "\x1b" not in out.getvalue()
+
+
+def test_a_run_with_nothing_left_to_do_is_not_said_to_go_on(text, tmp_path):
+    wanted = experiment(text)
+    run = start(tmp_path, wanted)
+    train(wanted, run)
+    for line in (LiveLine, LiveCurve):
+        out = io.StringIO()
+        train(wanted, run, [line(out)], resume=True)
+        assert out.getvalue() == ""
 
 
 def test_an_interrupted_run_is_told_how_to_go_on():

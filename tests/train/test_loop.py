@@ -18,7 +18,7 @@ def test_metrics_are_the_truth(text, tmp_path):
     records = run.metrics()
     logged = [record for record in records if "loss" in record]
     evaluated = [record for record in records if "validation_loss" in record]
-    assert [record["step"] for record in logged] == [3, 6, 8]
+    assert [record["step"] for record in logged] == [1, 3, 6, 8]
     assert [record["step"] for record in evaluated] == [4, 8]
     assert all(
         set(record) == {"step", "loss", "lr", "grad_norm", "tokens", "seconds", "tokens_per_second", "memory"}
@@ -137,9 +137,10 @@ def test_a_config_made_in_code_is_checked_too(text, tmp_path):
         train(replace(good, train=replace(TRAIN, steps=None)), run)
 
 
-def test_a_device_that_is_not_there_is_refused(text, tmp_path):
-    wanted = experiment(text, device="warp")
-    with pytest.raises(UserError, match=r"warp.*cpu"):
+@pytest.mark.parametrize("device", ["warp", "cpu:1", "cpu:", "cuda:99"])
+def test_a_device_that_is_not_there_is_refused(text, tmp_path, device):
+    wanted = experiment(text, device=device)
+    with pytest.raises(UserError, match=rf"'{device}'.*--train.device from: auto.*cpu"):
         train(wanted, start(tmp_path, wanted))
 
 

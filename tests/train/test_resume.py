@@ -1,14 +1,16 @@
 """A resumed run ends bit-identical to one that was never stopped, and every forgotten counter shows."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from train_kit import MODEL, TRAIN, RowsConfig, experiment, newest, run_whole, same, start, weights
 
+from regard.commands.resume import replanned
 from regard.config import load
 from regard.errors import UserError
-from regard.train import Experiment, MuonConfig, Observer, TrapezoidConfig, restore, train
+from regard.train import ConstantConfig, Experiment, MuonConfig, Observer, TrapezoidConfig, restore, train
 from regard.train.engine import Engine
 from regard.train.shard import World
 
@@ -89,8 +91,6 @@ def test_what_others_draw_from_the_generators_changes_nothing(text, tmp_path):
 
 
 def test_another_seed_is_another_run(text, tmp_path):
-    from dataclasses import replace
-
     wanted = experiment(text)
     a, b = run_whole(tmp_path, wanted, "a"), run_whole(tmp_path, replace(wanted, seed=8), "b")
     assert not same(weights(a), weights(b))
@@ -115,6 +115,58 @@ def test_a_finished_run_has_nothing_left_to_do(text, tmp_path):
     assert (result.loss, result.validation_loss) == (metrics[-2]["loss"], metrics[-1]["validation_loss"])
     assert same(weights(run), before)
     assert run.metrics() == metrics
+
+
+def _extended(run, steps: int):
+    """The experiment of `regard resume RUN --steps N`."""
+    return replanned(load(Experiment, run.config), steps, newest(run).step)
+
+
+def test_a_run_extended_is_the_longer_run_where_its_schedule_does_not_look_ahead(text, tmp_path):
+    """With a constant rate nothing in a step depends on how many follow: every bit must be that of the longer run."""
+    wanted = experiment(text, schedule=ConstantConfig())
+    whole = run_whole(tmp_path, wanted)
+    run = run_whole(tmp_path, replace(wanted, train=replace(wanted.train, steps=5)), "short")
+    before = run.metrics()
+    result = train(_extended(run, 8), run, resume=True)
+    assert (result.step, result.steps) == (8, 8)
+    assert same(weights(run), weights(whole))
+    assert same(newest(run).optimizer(), newest(whole).optimizer())
+    assert run.metrics()[: len(before)] == before
+    losses = [[(m["step"], m["loss"]) for m in r.metrics() if "loss" in m] for r in (run, whole)]
+    assert losses[0] == losses[1]
+
+
+def test_an_extended_run_follows_the_longer_schedule_and_can_itself_be_resumed(text, tmp_path):
+    wanted = experiment(text, steps=4, save_every=3)
+    ends = []
+    for name, kill in (("straight", None), ("broken", 6)):
+        run = run_whole(tmp_path, wanted, name)
+        longer = _extended(run, 9)
+        if kill is not None:
+            with pytest.raises(Killed):
+                train(longer, run, [KillAt(kill)], resume=True)
+            longer = load(Experiment, run.config)
+        train(longer, run, resume=True)
+        ends.append(weights(run))
+        rates = {m["step"]: m["lr"] for m in run.metrics() if "lr" in m}
+        schedule = wanted.train.schedule
+        assert rates == pytest.approx({s: 1e-2 * schedule.factor(s - 1, 4 if s <= 4 else 9) for s in range(1, 10)})
+    assert same(*ends)
+
+
+def test_the_config_says_how_a_plan_was_changed(text, tmp_path):
+    run = run_whole(tmp_path, experiment(text, steps=3, tokens=64))
+    assert run.config["train"]["budget"] == "64 tokens"
+    for steps in (4, 6):
+        train(_extended(run, steps), run, resume=True)
+    assert run.config["train"]["steps"] == 6
+    follows = "the schedule follows the newer plan"
+    assert run.config["train"]["budget"] == (
+        f"64 tokens; 2 steps planned, 4 from step 2 on; {follows}; 4 steps planned, 6 from step 4 on; {follows}"
+    )
+    same_plan = load(Experiment, run.config)
+    assert replanned(same_plan, 6, 6) == same_plan
 
 
 def test_a_run_that_was_killed_before_its_first_checkpoint_starts_again(text, tmp_path):

@@ -36,12 +36,15 @@ class General(Score):
 
 
 class Additive(Score):
-    """vᵀ tanh(W q + U k) (Bahdanau et al. 2015, appendix A.1.2)."""
+    """vᵀ tanh(W q + U k) (Bahdanau et al. 2015, appendix A.1.2).
 
-    def __init__(self, query_width: int, key_width: int, hidden: int):
+    ``key_width`` None: keys come as U k already. Who asks the same keys step by step multiplies them once.
+    """
+
+    def __init__(self, query_width: int, key_width: int | None, hidden: int):
         super().__init__()
         self.query = nn.Linear(query_width, hidden, bias=False)
-        self.key = nn.Linear(key_width, hidden, bias=False)
+        self.key = nn.Identity() if key_width is None else nn.Linear(key_width, hidden, bias=False)
         self.out = nn.Linear(hidden, 1, bias=False)
 
     def forward(self, q: Tensor, k: Tensor) -> Tensor:

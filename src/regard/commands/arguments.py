@@ -46,14 +46,18 @@ class Option(NamedTuple):
 
 def check(
     command: str, function: Callable[..., int], arguments: Sequence[str], elsewhere: Elsewhere | None = None
-) -> None:
-    """Refuse what `function`, a command, cannot take; a request for help is always in order."""
+) -> list[str]:
+    """Refuse what `function`, a command, cannot take; a request for help is always in order.
+
+    Gives the arguments back, what has no name first: a parser loses it behind an option.
+    """
     if any(argument in ("-h", "--help") for argument in arguments):
-        return
+        return list(arguments)
     options, places = signature(function)
     found: dict[str, str] = {}
     left = list(arguments)
     stray: list[str] = []
+    named: list[str] = []
     while left:
         argument = left.pop(0)
         if not argument.startswith("--"):
@@ -75,16 +79,18 @@ def check(
             twice = " and ".join(repr(value) for value in (found[option.name], " ".join(values)) if value)
             raise UserError(f"{written} is given twice{f' ({twice})' if twice else ''}; leave one out")
         found[option.name] = " ".join(values)
+        named += [argument] if equals else [argument, *values]
         for value in values:
             option.check(value)
     for place, text in zip(places, stray, strict=False):
         place.check(text)
-    if len(stray) > len(places):
+    if len(stray) > len(places) and not (places and places[-1].many):
         takes = " ".join(place.name for place in places) or "nothing"
         raise UserError(
             f"`regard {command}` takes {takes}, then options: there is no place for {stray[len(places)]!r} "
             "(text with spaces needs quotes)"
         )
+    return [*stray, *named]
 
 
 def check_overrides(arguments: Sequence[str]) -> None:

@@ -25,6 +25,11 @@ def rank() -> int:
     return int(text)
 
 
+def is_run(text: str, runs: Path) -> bool:
+    """Whether a text is the folder of a run, or the name of one in `runs`."""
+    return bool(text) and any(os.path.isfile(folder / "config.toml") for folder in (runs / text, Path(text)))
+
+
 def open_run(run: str | None, runs: Path) -> Run:
     """The run of that folder or name; the newest if none is named."""
     from regard.runs import Run

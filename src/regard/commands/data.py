@@ -71,6 +71,7 @@ def show(sources: list[Source], *, json: bool) -> int:
         table.add_row(row["name"], row["title"], human_size(row["size"]), cached, origin, row["licence"])
     Console().print(table)
     print(f"cache: {cache_folder()}\ntrain on one: regard train --data.source NAME; on your own: --data.path FILE")
+    print("pairs of sentences: regard train translate-transformer --data.source NAME")
     return 0
 
 
@@ -88,6 +89,7 @@ def about(source: Source) -> dict:
         "size": source.size,
         "origins": [str(origin) for origin in source.origins],
         "cached": cached,
+        "languages": list(source.languages),
         "files": [{"path": str(p), "sha256": f.sha256} for p, f in zip(paths, source.files, strict=True)],
     }
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json as jsonlib
+import re
 import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from regard.commands.common import RUNS, RunName, open_run
+from regard.commands.common import RUNS, RunName, is_run, open_run
 from regard.errors import UserError
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def generate(
     Args:
         run: The run's folder or name; by default the newest run.
         prompt: What to go on from, by default a new line; several prompts are written on at once; - is all of
-            standard input.
+            standard input. It is taken as it is: for new lines within it, let the shell write them, $'two\\nlines'.
         prompts: A file with a prompt on each line; - reads them from standard input.
         samples: How many texts to write for each prompt.
         tokens: How many tokens to write.
@@ -54,7 +55,7 @@ def generate(
         top_p: Choose among the likeliest tokens that together have this probability.
         min_p: Choose among tokens at least this many times as likely as the likeliest.
         repetition: Above 1 tokens of the text so far are made less likely.
-        stop: End a text before the first of these strings.
+        stop: End a text before the first of these strings; \\n is a new line, \\t a tab, and \\\\ a backslash.
         seed: Decides the draws.
         step: Write with the checkpoint of this step; by default the newest.
         interactive: Type, and it goes on; /help lists more.
@@ -67,6 +68,10 @@ def generate(
     for name, value in (("samples", samples), ("tokens", tokens), ("batch", batch)):
         if value < 1:
             raise UserError(f"--{name} must be at least 1, not {value}")
+    named = run is not None
+    if run is None:
+        run, prompt, stop = swallowed(prompt, stop, runs)
+    stops = tuple(unescaped(text) for text in stop)
     if "" in stop:
         raise UserError("--stop is empty; give at least one character")
     if interactive and (json or prompts or samples > 1 or len(prompt) > 1 or "-" in prompt):
@@ -83,6 +88,8 @@ def generate(
     place = find_device(device)
     texts = [] if interactive else gathered(prompt, prompts)
     model, tokenizer, reached, _ = load_writer(found, place, step)
+    if not named:
+        print(f"written by {found.path}, step {reached:,}", file=sys.stderr, flush=True)
     author = Author(
         model,
         tokenizer,
@@ -90,7 +97,7 @@ def generate(
         sampling,
         count=tokens,
         seed=seed,
-        stops=stop,
+        stops=stops,
         batch=batch,
         every=32 if json and place.type != "cpu" else 1,
         device=place,
@@ -122,7 +129,7 @@ def write(author: Author, texts: list[str], samples: int, about: dict | None) ->
             rows = author.texts(prompts)
             seconds = time.perf_counter() - began
             made = [described(*title, row) for title, row in zip(titles, rows, strict=True)]
-            pace = {name: getattr(author.pace, name) for name in ("read", "reading", "written", "writing")}
+            pace = {name: getattr(author.pace, name) for name in ("read", "reading", "written", "first", "writing")}
             print(jsonlib.dumps({**about, "seconds": seconds, "pace": pace, "texts": made}))
     except KeyboardInterrupt:
         print(flush=True)  # what was written stays, on lines of its own
@@ -175,6 +182,27 @@ def talk(author: Author, text: str) -> int:
         print(HELP, file=sys.stderr)
     Dialogue(author, sys.stdout, sys.stderr, text).run(lambda: input("> " if person else ""))
     return 0
+
+
+def swallowed(
+    prompt: tuple[str, ...], stop: tuple[str, ...], runs: Path
+) -> tuple[str | None, tuple[str, ...], tuple[str, ...]]:
+    """The run that stands after an option of several values and so became one of them: `--prompt TEXT RUN`."""
+    if len(prompt) > 1 and is_run(prompt[-1], runs):
+        return prompt[-1], prompt[:-1], stop
+    if len(stop) > 1 and is_run(stop[-1], runs):
+        return stop[-1], prompt, stop[:-1]
+    return None, prompt, stop
+
+
+def unescaped(text: str) -> str:
+    r"""A text with the new lines, tabs and backslashes that a shell passes on as two characters.
+
+    >>> unescaped(r"\n--\t\\n") == "\n--\t" + r"\n"
+    True
+    """
+    meant = {r"\n": "\n", r"\t": "\t", r"\\": "\\"}
+    return re.sub(r"\\[nt\\]", lambda found: meant[found[0]], text)
 
 
 def encode(author: Author, text: str) -> list[int]:

@@ -1,8 +1,9 @@
 """Data: sources, tokenizers and batches. Importing it needs neither torch nor a network."""
 
 from regard.data.base import Data, DataConfig, DataWithTest
-from regard.data.batch import TextBatch
+from regard.data.batch import PairBatch, TextBatch
 from regard.data.cache import cache_folder
+from regard.data.pairs import PairData, Pairs, PairsConfig, Specials
 from regard.data.source import Source
 from regard.data.sources import SOURCES, find_source
 from regard.data.text import TextConfig, TextData, prepare
@@ -32,8 +33,13 @@ __all__ = [
     "Data",
     "DataConfig",
     "DataWithTest",
+    "PairBatch",
+    "PairData",
+    "Pairs",
+    "PairsConfig",
     "PythonConfig",
     "Source",
+    "Specials",
     "Stream",
     "TextBatch",
     "TextConfig",

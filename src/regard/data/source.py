@@ -88,6 +88,7 @@ class Source:
     terms: str  # what it covers, and where it is said
     files: tuple[SourceFile, ...]
     origins: tuple[Origin, ...]
+    languages: tuple[str, ...] = ()  # not a text but sentences in these languages: a table, as `aligned.py` reads it
 
     @property
     def size(self) -> int:

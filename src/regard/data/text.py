@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -38,6 +39,9 @@ class TextConfig(DataConfig, kind="text"):
     validation: float = knob(0.1, "the share of the text, after what is trained on, held out for evaluation")
     test: float = knob(0.0, "the share of the text, at its very end, kept for a last evaluation")
     batch: int = knob(12, "windows per step and process")
+    order: Literal["random", "consecutive"] = knob(
+        "random", "windows drawn at random, or each row going on where it ended in the batch before"
+    )
     limit: int | None = knob(None, "use only the first so many characters (bytes, where a token is a byte)")
     separator: str = knob("\n\n", "what stands between two files, where the path names several")
 
@@ -54,9 +58,11 @@ class TextConfig(DataConfig, kind="text"):
             raise ValueError(f"limit is {self.limit}, but a text needs at least 2 characters")
         if self.path is None:
             try:
-                find_source(self.source)
+                source = find_source(self.source)
             except UserError as error:
                 raise ValueError(str(error)) from None
+            if source.languages:
+                raise ValueError(f"source '{self.source}' is pairs of sentences and no text; use --data pairs")
 
     def build(self, context: int, cache: Path | None = None) -> TextData:
         """Fetch the text if need be, turn it into tokens if that was not done before, and split it."""
@@ -69,7 +75,7 @@ class TextConfig(DataConfig, kind="text"):
             text.forget()  # should what is remembered of the text be wrong, the next start reads all of it
             raise
         parts, name = split(len(tokens), self.validation, self.test), self.path or self.source
-        data = TextData(tokens, tokenizer, context, parts, name=name, sha256=summary.sha256)
+        data = TextData(tokens, tokenizer, context, parts, name=name, sha256=summary.sha256, order=self.order)
         for key, share, part in (("validation", self.validation, parts.validation), ("test", self.test, parts.test)):
             if share > 0 and not part.targets:
                 raise UserError(
@@ -104,9 +110,18 @@ class TextData:
     """
 
     def __init__(
-        self, tokens: Tokens, tokenizer: Tokenizer, context: int, parts: Split, *, name: str, sha256: str
+        self,
+        tokens: Tokens,
+        tokenizer: Tokenizer,
+        context: int,
+        parts: Split,
+        *,
+        name: str,
+        sha256: str,
+        order: Literal["random", "consecutive"] = "random",
     ) -> None:
         self.tokenizer = tokenizer
+        self.order = order
         self.context = context
         self.name = name
         self.sha256 = sha256  # of the text: a resumed run can see that it is still the same
@@ -153,19 +168,49 @@ class TextData:
         version to version. (The remainder favours small offsets by less than one part in 10**7, even for a
         terabyte of text.)
         """
-        words = 2**64
-        generator = np.random.Philox(key=(seed % words) << 64 | position % words)
-        return (generator.random_raw(count) % np.uint64(self.train_count - self.context)).astype(np.int64)
+        return _draws(seed, position, count, below=self.train_count - self.context)
+
+    def turn(self, position: int, count: int) -> tuple[int, int, int]:
+        """With `consecutive` order and `count` rows: which time through the text, which window of it, of how many.
+
+        Each row has a stretch of the text to itself, as many whole windows as fit; all rows reach its end together.
+        """
+        windows = (self.train_count - 1) // (count * self.context)
+        if not windows:
+            raise UserError(
+                f"{count} rows of consecutive windows of {self.context} tokens are more than the training part of "
+                f"{self.name} has ({self.train_count} tokens); lower --data.batch or --model.context, or set "
+                "--data.order random"
+            )
+        return *divmod(position, windows), windows
+
+    def consecutive(self, position: int, *, seed: int, count: int) -> np.ndarray:  # [count]
+        """Where the windows of a global batch begin, each being what follows the same row's window before.
+
+        What is left over of the text lies before the first row's stretch or after the last one's: how much of it
+        before is drawn anew each time through, so that windows are not cut at the same places every time.
+        """
+        time, number, windows = self.turn(position, count)
+        stretch = windows * self.context
+        shift = _draws(seed, time, 1, below=self.train_count - count * stretch)
+        return shift + np.arange(count) * stretch + number * self.context
 
     def batch(self, position: int, *, seed: int, rank: int = 0, world: int = 1, size: int) -> TextBatch:
         """The training batch of step `position`: `size` windows for this rank.
 
         The ranks' batches are slices of one global batch of `size * world` windows, so runs whose global
-        batches are equally large see the same text whatever their number of processes.
+        batches are equally large see the same text whatever their number of processes. With `consecutive`
+        order slots are given where rows begin a stretch, and not where they go on from the batch before.
         """
-        starts = self.offsets(position, seed=seed, count=size * world)[rank * size : (rank + 1) * size]
+        places = self.offsets if self.order == "random" else self.consecutive
+        starts = places(position, seed=seed, count=size * world)[rank * size : (rank + 1) * size]
         windows = self._tokens.windows(starts, self.context + 1)
-        return _batch(windows[:, :-1], windows[:, 1:])
+        batch = _batch(windows[:, :-1], windows[:, 1:])
+        if self.order == "random" or self.turn(position, size * world)[1]:
+            return batch
+        from regard.attend import Range  # here, so that reading a config needs no torch
+
+        return batch._replace(slots=Range(self.context))
 
     def validation_batches(self, size: int, *, rank: int = 0, world: int = 1) -> Iterator[TextBatch]:
         """All of the validation part: over all ranks every target but the first is counted exactly once.
@@ -201,6 +246,13 @@ class TextData:
             counted = inside & ((number[:, None] == 0) | (place >= self.context - stride))
             counted &= number[:, None] < rows
             yield _batch(np.where(inside, windows[:, :-1], 0), np.where(counted, windows[:, 1:], SKIP))
+
+
+def _draws(seed: int, number: int, count: int, below: int) -> np.ndarray:
+    """The first `count` raw words of a generator of its own for (seed, number), modulo `below`."""
+    words = 2**64
+    generator = np.random.Philox(key=(seed % words) << 64 | number % words)
+    return (generator.random_raw(count) % np.uint64(below)).astype(np.int64)
 
 
 def _batch(inputs: np.ndarray, targets: np.ndarray) -> TextBatch:

@@ -53,16 +53,27 @@ def load_writer(run: Run, device: torch.device | str = "cpu", step: int | None =
     )
 
 
-def find_device(name: str) -> torch.device:
-    """The device called ``name``; "auto" takes CUDA, then MPS, then the CPU. A UserError when it is not there."""
+def find_device(name: str, local: int = 0, option: str = "--device") -> torch.device:
+    """The device called ``name``, made the current one; "auto" takes CUDA, then MPS, then the CPU.
+
+    Of several CUDA devices the process number ``local`` of a machine takes its own. A UserError, which names the
+    ``option`` to mend, when the device is not there.
+    """
     counts = {"cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available()), "cpu": 1}
     if name == "auto":
         name = next(kind for kind, count in counts.items() if count)
     kind, colon, index = name.partition(":")
-    if (colon and not index.isdigit()) or int(index or 0) >= counts.get(kind, 0):
+    there = counts.get(kind, 0)
+    if not there or (colon and not index.isdigit()) or int(index or 0) >= there:
         usable = ", ".join(kind for kind, count in counts.items() if count)
-        raise UserError(f"there is no device {name!r} here; choose from: auto, {usable}")
-    device = torch.device(name)
-    if device.type == "cuda":  # kernels of our own are launched on the current one
-        torch.cuda.set_device(device.index or 0)
-    return device
+        raise UserError(f"there is no device {name!r} here; choose {option} from: auto, {usable}")
+    if kind != "cuda":
+        return torch.device(kind)
+    number = int(index) if index else local
+    if number >= there:
+        raise UserError(
+            f"there is no device cuda:{number}, only {there} of that kind; start fewer processes per machine or "
+            f"choose another {option}"
+        )
+    torch.cuda.set_device(number)  # kernels of our own are launched on the current one
+    return torch.device(kind, number)

@@ -28,26 +28,21 @@ class Prompt:
 
 @dataclass
 class Pace:
-    """How long it took, reading prompts and writing apart. Reading ends with the first token."""
+    """How long it took, reading prompts and writing apart. Reading ends with the first token of each row."""
 
     read: int = 0
     reading: float = 0.0
-    written: int = 0  # without the first token of each row
+    written: int = 0  # all tokens of all rows
+    first: int = 0  # those of them that came with the reading
     writing: float = 0.0
 
-    def add(self, first: bool, seconds: float, tokens: int) -> None:
-        """Count one look at the tokens."""
-        if first:
-            self.reading += seconds
-        else:
-            self.writing += seconds
-            self.written += tokens
-
     def __str__(self) -> str:
-        def rate(tokens: int, seconds: float) -> str:
-            return f"{tokens:,} tokens" + (f" at {tokens / seconds:,.0f}/s" if tokens and seconds else "")
+        def told(tokens: int, timed: int, seconds: float) -> str:
+            rate = f" at {timed / seconds:,.0f}/s" if timed and seconds else ""
+            return f"{tokens:,} token{'' if tokens == 1 else 's'}{rate}"
 
-        return f"read {rate(self.read, self.reading)}, then wrote {rate(self.written, self.writing)}"
+        read = told(self.read, self.read, self.reading)
+        return f"read {read}, then wrote {told(self.written, self.written - self.first, self.writing)}"
 
 
 @dataclass
@@ -126,10 +121,16 @@ class Author:
             for _ in range(steps):
                 decoding.next()
             block = decoding.written[:, -steps:].tolist()
-            self.pace.add(first, time.perf_counter() - began, steps * sum(not row.done for row in rows))
+            if first:
+                self.pace.reading += time.perf_counter() - began
+                self.pace.first += len(rows)
+            else:
+                self.pace.writing += time.perf_counter() - began
             for growing, tokens in zip(rows, block, strict=True):
                 if not growing.done:
+                    before = growing.tokens
                     text = growing.feed(tokens, last=steps == left)
+                    self.pace.written += growing.tokens - before
                     if text or growing.done:
                         yield growing.number, text, growing
             going = [place for place, row in enumerate(rows) if not row.done]

@@ -1,7 +1,9 @@
 """Layers: one idea a file. A config that names a kind is a frozen dataclass beside the class it builds."""
 
 from regard.layers.attention import Scene, SelfAttention
+from regard.layers.bare import Bare, BareConfig
 from regard.layers.block import Block, BlockConfig, PostNorm, PostNormConfig, PreNorm, PreNormConfig
+from regard.layers.convolution import CausalConvolution
 from regard.layers.embed import NGrams
 from regard.layers.feedforward import (
     FeedForward,
@@ -26,14 +28,19 @@ from regard.layers.position import (
     SinusoidalConfig,
     sinusoids,
 )
+from regard.layers.recurrent import Hidden, Recurrent
 
 __all__ = [
+    "Bare",
+    "BareConfig",
     "Block",
     "BlockConfig",
+    "CausalConvolution",
     "FeedForward",
     "FeedForwardConfig",
     "GELUConfig",
     "GatedFeedForward",
+    "Hidden",
     "LayerNorm",
     "LayerNormConfig",
     "Learned",
@@ -53,6 +60,7 @@ __all__ = [
     "RMSNormConfig",
     "ReLUConfig",
     "ReLUSquaredConfig",
+    "Recurrent",
     "Rotary",
     "RotaryConfig",
     "Scene",

@@ -1,4 +1,7 @@
-"""Transformer blocks: attention and a feed-forward network, each around a residual path."""
+"""Transformer blocks: attention and a feed-forward network, each around a residual path.
+
+A block of a decoder that reads another sequence has cross-attention between the two (Vaswani et al. 2017, fig. 1).
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,9 @@ from regard.attend import KeyValues
 from regard.config import Choice
 from regard.layers.attention import Scene, SelfAttention
 from regard.layers.branches import attention_branch, feedforward_branch
+from regard.layers.cross import CrossAttention, Sight
+from regard.layers.dropout import Dropout
+from regard.layers.one_row import attention_row, feedforward_row
 
 
 class Block(nn.Module):
@@ -22,33 +28,45 @@ class Block(nn.Module):
         norm_attention: nn.Module,
         norm_feedforward: nn.Module,
         dropout: float = 0.0,
+        *,
+        cross: CrossAttention | None = None,
+        norm_cross: nn.Module | None = None,
     ):
         super().__init__()
         self.norm_attention = norm_attention
         self.attention = attention
+        self.norm_cross = norm_cross
+        self.cross = cross
         self.norm_feedforward = norm_feedforward
         self.feedforward = feedforward
-        self.drop = nn.Dropout(dropout) if dropout else nn.Identity()
+        self.drop = Dropout(dropout) if dropout else nn.Identity()
 
 
 class PreNorm(Block):
     """x + f(norm(x)): the residual path is never normalised, so gradients reach every layer (Xiong et al. 2020)."""
 
-    def forward(self, x: Tensor, scene: Scene, memory: KeyValues | None = None) -> Tensor:
-        if isinstance(self.drop, nn.Identity):
-            attended = attention_branch(x, self.norm_attention, self.attention, scene)
-            x = x + self.attention(self.norm_attention(x), scene, memory) if attended is None else attended
-            thought = feedforward_branch(x, self.norm_feedforward, self.feedforward)
-            return x + self.feedforward(self.norm_feedforward(x)) if thought is None else thought
-        x = x + self.drop(self.attention(self.norm_attention(x), scene, memory))
-        return x + self.drop(self.feedforward(self.norm_feedforward(x)))
+    def forward(self, x: Tensor, scene: Scene, memory: KeyValues | None = None, sight: Sight | None = None) -> Tensor:
+        plain = isinstance(self.drop, nn.Identity)
+        whole = plain and memory is None
+        attended = attention_branch(x, self.norm_attention, self.attention, scene) if whole else None
+        attended = (
+            attention_row(x, self.norm_attention, self.attention, scene, memory) if attended is None else attended
+        )
+        x = x + self.drop(self.attention(self.norm_attention(x), scene, memory)) if attended is None else attended
+        if self.cross is not None and self.norm_cross is not None and sight is not None:
+            x = x + self.drop(self.cross(self.norm_cross(x), sight))
+        thought = feedforward_branch(x, self.norm_feedforward, self.feedforward) if plain else None
+        thought = feedforward_row(x, self.norm_feedforward, self.feedforward) if thought is None else thought
+        return x + self.drop(self.feedforward(self.norm_feedforward(x))) if thought is None else thought
 
 
 class PostNorm(Block):
     """norm(x + f(x)): as in the original Transformer (Vaswani et al. 2017, sec. 3.1)."""
 
-    def forward(self, x: Tensor, scene: Scene, memory: KeyValues | None = None) -> Tensor:
+    def forward(self, x: Tensor, scene: Scene, memory: KeyValues | None = None, sight: Sight | None = None) -> Tensor:
         x = self.norm_attention(x + self.drop(self.attention(x, scene, memory)))
+        if self.cross is not None and self.norm_cross is not None and sight is not None:
+            x = self.norm_cross(x + self.drop(self.cross(x, sight)))
         return self.norm_feedforward(x + self.drop(self.feedforward(x)))
 
 
@@ -64,6 +82,9 @@ class BlockConfig(Choice):
         norm_attention: nn.Module,
         norm_feedforward: nn.Module,
         dropout: float,
+        *,
+        cross: CrossAttention | None = None,
+        norm_cross: nn.Module | None = None,
     ) -> Block:
         raise NotImplementedError
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from regard.attend import BACKENDS, AnySlots, Plan, Slots, Softmax
+from regard.attend import BACKENDS, AnySlots, Plan, Range, Slots, Softmax
 from regard.attend.call import allowed, dense_pairs
 from regard.attend.slots import Pairs
 
@@ -70,14 +70,26 @@ def attentions(model: nn.Module, forward: Callable[[], Any]) -> list[Attention]:
                 stack.callback(module.register_forward_hook(watch(name, module), with_kwargs=True).remove)
         stack.enter_context(at_rest(model))
         forward()
-    return found
+    calls: dict[tuple[str, int, int], list[Attention]] = {}
+    for one in found:  # all of them are held here, so that no address is used twice
+        calls.setdefault((one.name, id(one.plan), one.k.data_ptr()), []).append(one)
+    return [whole for steps in calls.values() for whole in _joined(steps)]
+
+
+def _joined(steps: list[Attention]) -> list[Attention]:
+    """One attention with the queries of all steps: a loop over time asks the same keys by the same plan."""
+    first = steps[0]
+    if len(steps) == 1 or not isinstance(first.plan.queries, Range):
+        return steps
+    q = torch.cat([step.q for step in steps], dim=2)
+    return [first._replace(q=q, plan=first.plan._replace(queries=Range(q.shape[2]), own=False))]
 
 
 @torch.no_grad()
 def rows(attention: Attention, block: int = BLOCK) -> Iterator[Rows]:
     """The exact weights, a block of queries at a time: Q×K is never held for a long text."""
     mechanism, plan = attention.mechanism, attention.plan
-    q, k = attention.q.float(), attention.k.float()
+    q, k = (x.to(torch.promote_types(x.dtype, torch.float32)) for x in (attention.q, attention.k))
     nothing = k.new_zeros(*k.shape[:3], 0)  # only the weights are wanted
     for first in range(0, q.shape[2], block):
         part = slice(first, first + block)

@@ -7,8 +7,17 @@ from typing import Any
 
 import torch
 
-from regard.layers import GELUConfig, LayerNormConfig, LearnedConfig, PreNormConfig
+from regard.layers import (
+    GELUConfig,
+    LayerNormConfig,
+    LearnedConfig,
+    PostNormConfig,
+    PreNormConfig,
+    ReLUConfig,
+    SinusoidalConfig,
+)
 from regard.models.gpt import GPTConfig
+from regard.models.transformer import TransformerConfig
 
 LAB = GPTConfig()
 
@@ -32,7 +41,22 @@ def _gpt3(layers: int, width: int, heads: int) -> GPTConfig:
     return replace(GPT2, context=2048, layers=layers, width=width, heads=heads)  # Brown et al. 2020, table 2.1
 
 
-PRESETS: dict[str, GPTConfig] = {
+BASE = TransformerConfig(
+    vocabulary=37_000,  # both languages' pieces together
+    context=512,  # sinusoids have no end; no sentence of WMT 2014 is longer
+    layers=6,
+    heads=8,
+    width=512,
+    dropout=0.1,
+    attention_dropout=0.0,
+    bias=True,
+    norm=LayerNormConfig(),
+    position=SinusoidalConfig(),
+    feedforward=ReLUConfig(),
+    block=PostNormConfig(),
+)  # Vaswani et al. 2017, table 3
+
+PRESETS: dict[str, Any] = {  # the config of a model each
     "lab": LAB,
     "gpt2": GPT2,
     "gpt2-medium": replace(GPT2, layers=24, heads=16, width=1024),
@@ -46,11 +70,15 @@ PRESETS: dict[str, GPTConfig] = {
     "gpt3-6.7b": _gpt3(32, 4096, 32),
     "gpt3-13b": _gpt3(40, 5120, 40),
     "gpt3-175b": _gpt3(96, 12_288, 96),
+    "transformer-base": BASE,
+    "transformer-big": replace(BASE, heads=16, width=1024, dropout=0.3),
 }
 
 
-def describe(config: GPTConfig) -> dict[str, Any]:
+def describe(config: GPTConfig | TransformerConfig) -> dict[str, Any]:
     """Parameters and memory of a model of this config, from shapes alone (the meta device holds no data).
+
+    An encoder-decoder's figures per token are for one of the source and one of the target together.
 
     >>> describe(PRESETS["gpt3-175b"])["parameters"] // 10**9
     174
@@ -58,14 +86,16 @@ def describe(config: GPTConfig) -> dict[str, Any]:
     with torch.device("meta"):
         model = config.build()
     total = sum(p.numel() for p in model.parameters())
-    blocks = sum(p.numel() for p in model.blocks.parameters())
-    head_width = config.width // config.heads
-    cache = 2 * config.layers * (config.kv_heads or config.heads) * head_width
+    if isinstance(config, TransformerConfig):
+        attentions, cache = config.layers + 2 * config.depth, 4 * config.depth * config.width
+    else:
+        head_width = config.width // config.heads
+        attentions, cache = config.layers, 2 * config.layers * (config.kv_heads or config.heads) * head_width
     return {
         "parameters": total,
-        "parameters_in_blocks": blocks,
+        "parameters_in_blocks": sum(p.numel() for block in model.blocks for p in block.parameters()),
         "bytes_float32": 4 * total,
         "bytes_bfloat16": 2 * total,
         "cache_elements_per_token": cache,
-        "flops_per_token": 6 * total + 12 * config.layers * config.width * config.context,
+        "flops_per_token": 6 * total + 12 * attentions * config.width * config.context,
     }

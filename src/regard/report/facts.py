@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -64,6 +65,12 @@ class Facts:
         return self.diverged is not None or self.broken is not None
 
     @property
+    def pace(self) -> float | None:
+        """Tokens a second, the median; the first record, of a machine that has yet to warm up, counts only alone."""
+        rates = [rate for _, rate in self.speed[1:] or self.speed]
+        return statistics.median(rates) if rates else None
+
+    @property
     def data(self) -> str:
         """What it was trained on."""
         data = self.config.get("data", {})
@@ -74,7 +81,7 @@ def gather(
     run: Run, recipe: tuple[str, Experiment] | None, size: Size | None, inside: Inside | None, notes: list[str]
 ) -> Facts:
     """Everything that is in the run folder."""
-    metrics = run.metrics()
+    metrics = records(run)
     try:
         environment = run.environment
     except UserError as problem:
@@ -97,6 +104,16 @@ def gather(
         notes=notes,
         **curves(metrics),
     )
+
+
+def records(run: Run) -> list[dict[str, Any]]:
+    """The metrics; and how far the last checkpoint came, if a stop between two records left one."""
+    metrics = run.metrics()
+    logged = max((m["step"] for m in metrics), default=0)
+    last = run.latest() if max(run.steps(), default=0) > logged else None
+    if last is None or last.step <= logged:
+        return metrics
+    return [*metrics, {"step": last.step, **{name: last.state.get(name) for name in ("tokens", "seconds")}}]
 
 
 def curves(metrics: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
@@ -16,7 +16,9 @@ from regard.data import DataConfig
 from regard.errors import UserError
 from regard.generate.load import Writer, load_writer
 from regard.look import Attention, Head, attentions, heads, passage, rows
+from regard.look.align import Alignment, align
 from regard.models import ModelConfig
+from regard.report.subject import Sentences
 from regard.runs import Run
 from regard.train.device import flops_per_token
 
@@ -24,6 +26,7 @@ T = TypeVar("T")
 #: Tokens of the passage whose maps are drawn, heads that get one, and validation tokens that positions are measured on.
 PASSAGE, MAPS, TOKENS = 64, 64, 2**16
 BATCH, LOGITS = 16, 2**26  # windows at a time, and logits
+ALIGNED = 2  # translations whose alignment is drawn
 
 
 class Size(NamedTuple):
@@ -51,6 +54,7 @@ class Inside(NamedTuple):
     passage: list[str]  # token by token
     held_out: bool
     positions: Positions | None
+    alignments: Sequence[Alignment] = ()  # of translations: where each word of them was written from
 
 
 def attempt(notes: list[str], what: str, work: Callable[[], T]) -> T | None:
@@ -80,10 +84,29 @@ def inspect(run: Run, notes: list[str]) -> Inside | None:
     writer = attempt(notes, "Attention maps and loss by position are left out", lambda: load_writer(run))
     if writer is None:
         return None
-    model: Any = writer.model
     data: Any = attempt(notes, "Attention maps and loss by position are left out", lambda: _data(run, writer))
     if data is None:
         return None
+    return translated(writer, data, notes) if hasattr(data, "specials") else read(writer, data, notes)
+
+
+def translated(writer: Writer, data: Any, notes: list[str]) -> Inside:
+    """Held-out sentences, their translations, and where each word of them looked."""
+    model: Any = writer.model
+    subject = Sentences(data, model.config, torch.device("cpu"))
+    seen = attempt(notes, "Attention is left out", lambda: attentions(model, lambda: subject.forward(model))) or []
+    made = subject.translations(model)[-ALIGNED:]
+    found = attempt(
+        notes,
+        "Alignments are left out",
+        lambda: [align(model, data.tokenizer, data.specials, one.source, one.tokens) for one in made],
+    )
+    return Inside(writer.step, heads(seen), {}, [], subject.held_out, None, found or [])
+
+
+def read(writer: Writer, data: Any, notes: list[str]) -> Inside:
+    """Heads on a passage of the text, and what each place of the context is worth."""
+    model: Any = writer.model
     shown = passage(data, PASSAGE)
     tokens = shown.tokens
     seen = attempt(notes, "Attention maps are left out", lambda: attentions(model, lambda: model(tokens[None]))) or []

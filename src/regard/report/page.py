@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import statistics
 from html import escape
 
 from regard import __version__
@@ -54,8 +53,8 @@ def tiles(facts: Facts) -> str:
     found.append((f"{facts.step:,}", f"of {facts.steps:,} steps" if facts.step < facts.steps else "steps"))
     if facts.seconds:
         found.append((duration(facts.seconds), "time"))
-    if facts.speed:
-        found.append((count(statistics.median(rate for _, rate in facts.speed)), "tokens per second"))
+    if facts.pace:
+        found.append((count(facts.pace), "tokens per second"))
     if facts.size:
         found.append((count(facts.size.parameters), "parameters"))
     items = "".join(f"<li><b>{escape(value)}</b><span>{escape(name)}</span></li>" for value, name in found)
@@ -157,8 +156,8 @@ def cost(facts: Facts) -> str:
         if facts.seconds:
             rows.append(("FLOPs per second", unit(size.flops * facts.tokens / facts.seconds, "FLOP/s")))
     rows += [("tokens", f"{facts.tokens:,}"), ("time", duration(facts.seconds))]
-    if facts.speed:
-        rows.append(("tokens per second, median", f"{statistics.median(rate for _, rate in facts.speed):,.0f}"))
+    if facts.pace:
+        rows.append(("tokens per second, median", f"{facts.pace:,.0f}"))
     if facts.memory:
         rows.append(("most memory", f"{facts.memory / 2**30:.2f} GiB"))
     return section("Cost", formula, pairs(rows) + figures.speed_figure(facts))

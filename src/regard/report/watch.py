@@ -9,20 +9,16 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from regard.attend import Refused
-from regard.errors import UserError
-from regard.generate import Sampling, decode
-from regard.look import at_rest, attentions, heads, passage
+from regard.look import attentions, heads
+from regard.report.subject import Subject, find_subject
 from regard.train import Diverged, Observer, Start, Step
 from regard.train.shard import is_sharded
-
-#: Tokens of a sample, and of the passage that heads are measured on.
-SAMPLE, PASSAGE = 200, 128
 
 
 class Looks(NamedTuple):
@@ -41,13 +37,11 @@ class Watch(Observer):
         self._train = start.experiment.train
         # A model in shards runs on all ranks or on none, and this is told on the first only.
         self._whole = not any(is_sharded(parameter) for parameter in start.model.parameters())
-        self._device = start.device
         self._layers = layers(start.model) if self._whole else {}
-        self._passage: Tensor | None = None
-        self._prompt: list[int] = []
-        self._tokenizer: Any = None
+        self._subject: Subject | None = None
         if self._whole:
-            self._find_text(start)
+            experiment: Any = start.experiment
+            self._subject = find_subject(start.data, experiment.model, start.device, experiment.seed)
         seen = start.step > 0 or any(record["step"] == 0 for record in start.run.samples())
         # Written with the first step: a run that fails before it has nothing to show, and is not kept.
         self._first = Looks() if seen else self._look(0)
@@ -73,52 +67,30 @@ class Watch(Observer):
         for record in looks.metrics:
             self._run.log(record)
 
-    def _find_text(self, start: Start) -> None:
-        model: Any = start.experiment.model
-        data = start.data
-        tokenizer = getattr(data, "tokenizer", None)
-        if tokenizer is None:
-            return  # not a text
-        self._passage = passage(data, PASSAGE, start.experiment.seed).tokens.to(start.device)
-        self._tokenizer, self._context = tokenizer, model.context
-        try:
-            self._prompt = tokenizer.encode("\n").tolist()
-        except UserError:  # a text of one line
-            self._prompt = [int(self._passage[0])]
-
     def _look(self, step: int) -> Looks:
-        if self._passage is None:
+        if self._subject is None:
             return Looks()
         try:
-            return self._measure(step, self._passage)
+            return self._measure(step, self._subject)
         except Refused:  # training will say it
-            self._passage = None
+            self._subject = None
             return Looks()
         except Exception as problem:  # a model that cannot be looked at can still be trained
-            self._passage = None
+            self._subject = None
             kind = type(problem).__name__
             print(f"looking into the model failed ({kind}: {problem}); training goes on without", file=sys.stderr)
             return Looks()
 
-    def _measure(self, step: int, passage: Tensor) -> Looks:
-        samples = [{"step": step, **self._sample()}] if hasattr(self._model, "step") else []
-        found = heads(attentions(self._model, lambda: self._model(passage[None])))
+    def _measure(self, step: int, subject: Subject) -> Looks:
+        model = self._model
+        samples = [{"step": step, **subject.sample(model)}] if hasattr(model, "step") else []
+        found = heads(attentions(model, lambda: subject.forward(model)))
         names = dict.fromkeys(head.name for head in found)
         measures = {
             measure: {name: [round(getattr(h, measure), 5) for h in found if h.name == name] for name in names}
             for measure in ("entropy", "spread")
         }
         return Looks(samples, [{"step": step, **measures}] if found else [])
-
-    def _sample(self) -> dict[str, Any]:
-        """A little of the model's writing, always with the same draws."""
-        sampling, model, prompt = Sampling(), cast(Any, self._model), self._prompt
-        with at_rest(model):
-            settings: dict[str, Any] = {"seed": 1, "context": self._context, "device": self._device}
-            rows = decode(model, [prompt], SAMPLE, sampling, **settings, graphs=False)  # training may hold its own
-            text = self._tokenizer.decode([row[0] for row in rows])
-        told = {"prompt": self._tokenizer.decode(prompt), "text": text}
-        return {**told, "temperature": sampling.temperature, "seed": 1}
 
 
 def layers(model: nn.Module) -> dict[str, list[nn.Parameter]]:

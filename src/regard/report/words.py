@@ -22,6 +22,12 @@ _KINDS = {
 }
 
 
+#: From fewer windows than this the margin of a mean is itself unknown (Student's factor is half as large again).
+FEW_WINDOWS = 5
+#: Of the loss at a window's start: a gain from context that is noticeable, and one that must not be denied unseen.
+NOTICEABLE, WORTH = 0.02, 0.1
+
+
 class Step(NamedTuple):
     """What to try next: why, and the command."""
 
@@ -141,16 +147,23 @@ def context(facts: Facts) -> Iterator[str]:
     quarter = max(1, len(positions.mean) // 4)
     early = positions.mean[0]
     late = statistics.fmean(positions.mean[-quarter:])
-    unsure = positions.margin[0] + statistics.fmean(positions.margin[-quarter:])
-    if not early - late > max(unsure, 0.02 * early):
-        ends = f"the loss is {early:.2f} at a window's start and {late:.2f} in its last quarter"
+    gain, unsure = early - late, math.hypot(positions.margin[0], statistics.fmean(positions.margin[-quarter:]))
+    known = positions.windows >= FEW_WINDOWS
+    ends = f"the loss is {early:.2f} at a window's start and {late:.2f} in its last quarter"
+    if not known or (gain <= unsure and gain + unsure > WORTH * early):
+        margin = f", give or take {unsure:.2f}" if known else ""
+        few = f"{plural(positions.windows, 'window')} of held-out text"
+        yield f"Whether context helps cannot be told from {few}: {ends}{margin}."
+        return
+    if gain <= max(unsure, NOTICEABLE * early):
         yield f"Context does not help yet: {ends}."
         return
     half = next(i for i, loss in enumerate(positions.mean, start=1) if loss <= (early + late) / 2)
-    most = max(half, reached(positions.mean, late + 0.1 * (early - late)))
+    most = max(half, reached(positions.mean, late + 0.1 * gain))
+    soon = "" if half == most else f"half of it by token {half} and "
     yield (
         f"Context helps: the loss falls from {early:.2f} at the first token of a window to {late:.2f} in its last "
-        f"quarter, half of it by token {half} and nine tenths by token {most} of {len(positions.mean)}."
+        f"quarter, {soon}nine tenths of it by token {most} of {len(positions.mean)}."
     )
 
 
@@ -180,11 +193,10 @@ def attention(facts: Facts) -> Iterator[str]:
 
 def speed(facts: Facts) -> Iterator[str]:
     """Pace and cost."""
-    rates = [rate for _, rate in facts.speed[1:] or facts.speed]
-    if not rates or not facts.tokens:
+    if not facts.pace or not facts.tokens:
         return
     device = facts.environment.get("device")
-    pace = f"It ran at {count(statistics.median(rates))} tokens a second" + (f" on {device}" if device else "")
+    pace = f"It ran at {count(facts.pace)} tokens a second" + (f" on {device}" if device else "")
     flops = facts.size.flops if facts.size else None
     yield f"{pace}; all of it cost {unit(flops * facts.tokens, 'FLOP')}." if flops else f"{pace}."
 

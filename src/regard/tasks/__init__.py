@@ -2,5 +2,6 @@
 
 from regard.tasks.base import Task, TaskConfig, Term
 from regard.tasks.language import Language, LanguageConfig
+from regard.tasks.translation import Translation, TranslationConfig
 
-__all__ = ["Language", "LanguageConfig", "Task", "TaskConfig", "Term"]
+__all__ = ["Language", "LanguageConfig", "Task", "TaskConfig", "Term", "Translation", "TranslationConfig"]

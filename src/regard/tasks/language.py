@@ -60,15 +60,19 @@ class Language:
         features = model.features(batch.inputs, batch.slots).flatten(0, -2)  # [B*N,C]
         targets = batch.targets.flatten()  # [B*N]
         total = next_token_loss(model, features, targets, model.config.vocabulary, self.config.logits)
-        return {"next_token": Term(total, _count(targets))}
+        return {"next_token": Term(total, count_targets(targets))}
 
     def counts(self, batch: TextBatch) -> dict[str, Tensor]:
         """How many targets of the batch count."""
-        return {"next_token": _count(batch.targets)}
+        return {"next_token": count_targets(batch.targets)}
 
 
-def next_token_loss(model: Any, features: Tensor, targets: Tensor, vocabulary: int, limit: int) -> Tensor:
+def next_token_loss(
+    model: Any, features: Tensor, targets: Tensor, vocabulary: int, limit: int, smoothing: float = 0.0
+) -> Tensor:
     """The summed cross entropy of rows[R,C] against targets[R], with at most about `limit` logits at a time.
+
+    ``smoothing`` spreads this share of each target evenly over the vocabulary (Szegedy et al. 2016, sec. 7).
 
     Logits and their log-softmax in float32 are by far the largest tensors of a small model with a large vocabulary:
     6.6 GB each for 32 x 1024 tokens of GPT-2. Above the limit, rows go through the head in equal chunks that keep
@@ -77,20 +81,21 @@ def next_token_loss(model: Any, features: Tensor, targets: Tensor, vocabulary: i
     rows = features.shape[0]
     chunks = min(-(-rows * vocabulary // limit), rows)
     if chunks <= 1:
-        return _cross_entropy(model, features, targets)
+        return _cross_entropy(model, features, targets, smoothing)
     size = -(-rows // chunks)
     total = features.new_zeros((), dtype=_wide(features.dtype))
     for rows_RC, targets_R in zip(features.split(size), targets.split(size), strict=True):
         # A head draws no random numbers, so there is no generator to rewind for the second pass.
         total = total + checkpoint(
-            _cross_entropy, model, rows_RC, targets_R, use_reentrant=False, preserve_rng_state=False
+            _cross_entropy, model, rows_RC, targets_R, smoothing, use_reentrant=False, preserve_rng_state=False
         )
     return total
 
 
-def _cross_entropy(model: Any, features: Tensor, targets: Tensor) -> Tensor:
+def _cross_entropy(model: Any, features: Tensor, targets: Tensor, smoothing: float) -> Tensor:
     logits = model.head(features)
-    return functional.cross_entropy(logits.to(_wide(logits.dtype)), targets, ignore_index=IGNORED, reduction="sum")
+    wide = logits.to(_wide(logits.dtype))
+    return functional.cross_entropy(wide, targets, ignore_index=IGNORED, reduction="sum", label_smoothing=smoothing)
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:
@@ -98,5 +103,6 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
     return torch.promote_types(dtype, torch.float32)
 
 
-def _count(targets: Tensor) -> Tensor:
+def count_targets(targets: Tensor) -> Tensor:
+    """How many of them are to be learned."""
     return (targets != IGNORED).sum()

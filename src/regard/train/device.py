@@ -9,27 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.errors import UserError
+from regard.attend import Mechanism
+from regard.generate.load import find_device
 
 
 def pick_device(name: str, local_rank: int = 0) -> torch.device:
-    """The device called `name`; "auto" takes CUDA, then MPS, then the CPU. A UserError when it is not there."""
-    there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    if name == "auto":
-        name = next(kind for kind in ("cuda", "mps", "cpu") if there[kind])
-    kind, _, index = name.partition(":")
-    if not there.get(kind) or (index and not index.isdigit()):
-        usable = ", ".join(kind for kind, present in there.items() if present)
-        raise UserError(f"there is no device {name!r} here; use --train.device auto, or one of: {usable}")
-    if kind == "cuda":
-        number = int(index) if index else local_rank
-        if number >= torch.cuda.device_count():
-            raise UserError(
-                f"there is no device cuda:{number}, only {torch.cuda.device_count()} of that kind; "
-                "start fewer processes per machine or choose another --train.device"
-            )
-        return torch.device("cuda", number)
-    return torch.device(kind)
+    """The device that a process trains on; see `find_device`."""
+    return find_device(name, local_rank, "--train.device")
 
 
 def move(value: Any, device: torch.device) -> Any:
@@ -86,10 +72,12 @@ def measured_peak(device: torch.device, dtype: torch.dtype) -> float:
 def flops_per_token(model: nn.Module) -> float:
     """Operations of forward and backward for one token: 6 per matrix weight, and attention over the whole context.
 
-    A table that is only looked up multiplies nothing; one that is also the head (tied) does.
+    A table that is only looked up multiplies nothing; one that is also the head (tied) does. Of an encoder and a
+    decoder it is the cost of a pair of tokens, one on each side.
     """
     lookups = {module.weight for module in model.modules() if isinstance(module, nn.Embedding)}
     lookups -= {module.weight for module in model.modules() if isinstance(module, nn.Linear)}
     matrices = sum(p.numel() for p in model.parameters() if p.ndim == 2 and p not in lookups)
     config: Any = model.config
-    return 6 * matrices + 12 * config.layers * config.width * config.context
+    attending = sum(isinstance(module, Mechanism) for module in model.modules())
+    return 6 * matrices + 12 * attending * config.width * config.context

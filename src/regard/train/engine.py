@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from regard.errors import UserError
 from regard.tasks import Task, Term
 from regard.train.device import move
 from regard.train.experiment import Experiment
@@ -61,7 +62,7 @@ class Engine:
         #: The task's function, compiled or not; `model` itself stays as it was built, so that hooks on it fire.
         self.terms: Callable[[nn.Module, Any], dict[str, Term]] = self.task.terms
         self.graphs = config.compile == "graphs" and self.device.type == "cuda"
-        if config.compile is True or (config.compile in ("auto", "graphs") and self.device.type == "cuda"):
+        if compiles(config.compile, self.model, data, self.device):
             self._compile()
         shard(self.model, world, "features")
         self.optimizer = config.optimizer.build(self.model)
@@ -70,10 +71,11 @@ class Engine:
     def _compile(self) -> None:
         if self.world.size == 1:
             mode = "reduce-overhead" if self.graphs else None
-            self.terms = torch.compile(self.task.terms, fullgraph=True, dynamic=False, mode=mode)
+            self.terms = torch.compile(self.task.terms, fullgraph=True, dynamic=varies(self.data), mode=mode)
             return
         for block in self.model.blocks:  # type: ignore[union-attr]
-            block.compile(fullgraph=True, dynamic=False)  # FSDP's own work between the blocks cannot be traced
+            # FSDP's own work between the blocks cannot be traced.
+            block.compile(fullgraph=True, dynamic=varies(self.data))
 
     def batch(self, position: int) -> Any:
         """Micro-batch number `position` of this rank, on the CPU."""
@@ -161,6 +163,21 @@ class Engine:
         factor /= self.scaler.scale
         if factor != 1.0:
             torch._foreach_mul_(gradients, factor)
+
+
+def compiles(asked: bool | str, model: nn.Module, data: Any, device: torch.device) -> bool:
+    """Whether to compile. What was asked for by name and cannot be had is an error."""
+    able = getattr(model, "compilable", True)  # a model may say that it cannot be traced
+    if not able and asked in (True, "graphs"):
+        raise UserError(f"a {type(model).__name__} cannot be compiled; set --train.compile to auto or false")
+    if asked == "graphs" and varies(data):
+        raise UserError("compile = graphs needs batches of one shape, and these differ; set --train.compile to auto")
+    return able and (asked is True or (asked in ("auto", "graphs") and device.type == "cuda"))
+
+
+def varies(data: Any) -> bool:
+    """Whether the shapes of batches differ: sentences do, windows of a text do not."""
+    return getattr(data, "varies", False)
 
 
 def combine(terms: dict[str, Term], counts: dict[str, float]) -> Tensor:

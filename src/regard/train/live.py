@@ -20,16 +20,22 @@ MOST_POINTS = 4000
 class LiveLine(Observer):
     """Draws one line on a terminal, and plain lines now and then elsewhere."""
 
+    _stays = False  # what was drawn last, at the end
+
     def __init__(self, out: TextIO | None = None):
         self.out = out if out is not None else sys.stderr
         self._live: Any = None
+        self._idle = False
         self._due = 0.0
         self._recent: deque[tuple[float, int, int]] = deque(maxlen=64)  # (clock, step, tokens)
-        self._evaluation = ""
+        self._evaluation: list[str] = []
 
     def started(self, start: Start) -> None:
-        """Measure the peak and begin."""
+        """Measure the peak and begin, unless there is nothing left to do."""
         self._steps = start.experiment.train.steps or 0
+        self._idle = start.step >= self._steps
+        if self._idle:
+            return
         self._device = start.device
         self._share = flops_per_token(start.model) / measured_peak(start.device, start.dtype)
         self._recent.clear()
@@ -38,8 +44,10 @@ class LiveLine(Observer):
             from rich.console import Console
             from rich.live import Live
 
-            self._live = Live(console=Console(file=self.out), auto_refresh=False, transient=True)
-            self._live.start()
+            console = Console(file=self.out)
+            if console.is_terminal and not console.is_dumb_terminal:  # it can draw over what it shows
+                self._live = Live(console=console, auto_refresh=False, transient=not self._stays)
+                self._live.start()
         verb = "going on from" if start.step else "training to"
         count = f"step {start.step} of {self._steps}" if start.step else f"step {self._steps}"
         self._say(f"{verb} {count} on {start.device} in {str(start.dtype).removeprefix('torch.')}: {start.run.path}")
@@ -58,7 +66,7 @@ class LiveLine(Observer):
 
     def evaluated(self, step: int, measures: dict[str, float]) -> None:
         """One line that stays."""
-        self._evaluation = f"  validation {measures['validation_loss']:.4f}"
+        self._evaluation = [f"validation {measures['validation_loss']:.4f}"]
         self._say(f"step {step:,}  validation loss {measures['validation_loss']:.4f}")
 
     def saved(self, step: int, path: Path) -> None:
@@ -67,6 +75,8 @@ class LiveLine(Observer):
     def finished(self, result: Result) -> None:
         """The last line: how to go on, if there is more to do."""
         self._leave()
+        if self._idle:
+            return
         if result.interrupted:
             self._say(f"stopped after step {result.step} of {result.steps}, and saved")
             self._say(f"go on with: regard resume {result.path}")
@@ -87,7 +97,7 @@ class LiveLine(Observer):
         return line
 
     def _line(self, step: Step) -> str:
-        parts = [f"step {step.step:,}/{self._steps:,}", f"loss {step.loss:.4f}"]
+        parts = [f"step {step.step:,}/{self._steps:,}", f"loss {step.loss:.4f}", *self._evaluation]
         (began, first, before), (now, last, tokens) = self._recent[0], self._recent[-1]
         if last > first and now > began:
             rate = (tokens - before) / (now - began)
@@ -95,7 +105,7 @@ class LiveLine(Observer):
         parts.append(f"{memory(self._device) / 2**30:.2f} GiB")
         if last > first and now > began:
             parts.append(f"{_clock((self._steps - last) * (now - began) / (last - first))} left")
-        return "  ".join(parts) + self._evaluation
+        return "  ".join(parts)
 
     def _say(self, line: str) -> None:
         if self._live:
@@ -107,15 +117,21 @@ class LiveLine(Observer):
 class LiveCurve(LiveLine):
     """The line with the curve of the losses above it, drawn again and again; without a terminal, the plain lines."""
 
+    _stays = True
+    _step: Step | None = None
+
     def started(self, start: Start) -> None:
         """Begin with what earlier sittings recorded."""
         records = start.run.metrics()
         self._losses = [(r["step"], r["loss"]) for r in records if _finite(r.get("loss"))]
         self._validation = [(r["step"], r["validation_loss"]) for r in records if _finite(r.get("validation_loss"))]
         super().started(start)
+        if self._live is None and not self._idle:
+            self._say("--watch needs a terminal to draw the curve on; lines like these come instead")
 
     def stepped(self, step: Step) -> None:
         """Take the loss in. Past some thousands, neighbours are merged: a terminal has only so many dots."""
+        self._step = step
         if _finite(step.loss):
             self._losses.append((step.step, step.loss))
         if len(self._losses) > MOST_POINTS:
@@ -129,13 +145,13 @@ class LiveCurve(LiveLine):
             self._validation.append((step, measures["validation_loss"]))
         if not self._live:
             super().evaluated(step, measures)
-        self._evaluation = f"  validation {measures['validation_loss']:.4f}"
+        self._evaluation = [f"validation {measures['validation_loss']:.4f}"]
 
-    def finished(self, result: Result) -> None:
-        """The curve stays on the screen."""
-        if self._live:
-            self._live.console.print(self._picture(""))
-        super().finished(result)
+    def _leave(self) -> None:
+        """The curve stays on the screen, with the last step and evaluation in it."""
+        if self._live and self._step is not None:
+            self._live.update(self._picture(self._line(self._step)))
+        super()._leave()
 
     def _picture(self, line: str) -> Any:
         from rich.text import Text

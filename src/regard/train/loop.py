@@ -125,7 +125,7 @@ class Sitting:
             seen = Step(step, update.loss, update.rate, update.norm, progress.tokens, progress.seconds)
             for observer in self.observers:
                 observer.stepped(seen)
-        if step % config.log_every == 0 or last:
+        if step == 1 or step % config.log_every == 0 or last:  # the first too: a curve begins where training does
             self._log(update)
         if last or (config.evaluate_every and step % config.evaluate_every == 0):
             self._evaluate()

@@ -19,7 +19,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from regard.errors import UserError
-from regard.train.engine import Engine
+from regard.train.engine import Engine, varies
 from regard.train.experiment import Experiment
 from regard.train.shard import World
 
@@ -85,17 +85,19 @@ def check_model(experiment: Experiment, device: torch.device, world: World) -> N
 def too_large(engine: Engine) -> UserError:
     """The error for an engine that ran out of memory; its message has the setting that fits, tried out."""
     data, train = engine.experiment.data, engine.experiment.train
-    windows = f"{data.batch} window{'s' if data.batch > 1 else ''}"
+    one, unit = (engine.data.longest, "token") if varies(engine.data) else (1, "window")
+    windows = f"{data.batch} {unit}{'s' if data.batch > 1 else ''}"
     context = getattr(engine.experiment.model, "context", None)
     said = f"memory ran out with {windows}{f' of {context} tokens' if context else ''} at a time on {engine.device}"
-    for size in _smaller(data.batch):
+    for size in (size for size in _smaller(data.batch) if size >= one):
         if engine.world.size > 1 or _fits(engine, size):  # ranks cannot try things out alone
             setting = f"--data.batch {size} --train.accumulate {train.accumulate * data.batch // size}"
-            return UserError(f"{said}; use {setting}, which trains on as many windows per update")
+            return UserError(f"{said}; use {setting}, which trains on as many {unit}s per update")
     if not train.checkpointing and engine.world.size == 1:
         engine.model.checkpointing = True  # type: ignore[assignment]
-        if _fits(engine, 1):
-            setting = f"--train.checkpointing true --data.batch 1 --train.accumulate {train.accumulate * data.batch}"
+        if _fits(engine, one):
+            times = train.accumulate * -(-data.batch // one)
+            setting = f"--train.checkpointing true --data.batch {one} --train.accumulate {times}"
             return UserError(f"{said}; use {setting}, which needs less memory and more time")
     return UserError(f"{said}, and not even one fits; lower --model.width, --model.layers or --model.context")
 

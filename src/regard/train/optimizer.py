@@ -74,6 +74,10 @@ class OptimizerConfig(Choice):
         raise NotImplementedError
 
 
+#: Where models keep their layers; matrices elsewhere are embeddings and heads.
+STACKS = ("blocks.", "encoder.", "decoder.")
+
+
 @dataclass(frozen=True)
 class AdamWConfig(OptimizerConfig, kind="adamw"):
     """AdamW (Loshchilov and Hutter 2019), with weight decay on matrices only."""
@@ -118,7 +122,7 @@ class MuonConfig(OptimizerConfig, kind="muon"):
         matrices, rest = [], []
         for name, parameter in model.named_parameters():
             if parameter.requires_grad:
-                inner = name.startswith("blocks.") and parameter.ndim == 2
+                inner = name.startswith(STACKS) and parameter.ndim == 2
                 (matrices if inner else rest).append(parameter)
         parts: list[torch.optim.Optimizer] = []
         if matrices:

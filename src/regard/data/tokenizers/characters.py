@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from regard.data.tokenizers.base import Tokenizer, TokenizerConfig, write_json
+from regard.data.tokenizers.lookup import layout
 from regard.errors import UserError
 
 if TYPE_CHECKING:
@@ -104,26 +105,9 @@ class Characters(Tokenizer):
         write_json(path, self._content())
 
     def _content(self) -> dict[str, Any]:
-        return {
-            "version": "1.0",
-            "truncation": None,
-            "padding": None,
-            "added_tokens": [],
-            "normalizer": None,
-            "pre_tokenizer": {
-                "type": "Split",
-                "pattern": {"Regex": _ANY_CHARACTER},
-                "behavior": "Isolated",
-                "invert": False,
-            },
-            "post_processor": None,
-            "decoder": {"type": "Fuse"},
-            "model": {
-                "type": "WordLevel",
-                "vocab": {character: number for number, character in enumerate(self.characters)},
-                "unk_token": "<unk>",
-            },
-        }
+        split = {"type": "Split", "pattern": {"Regex": _ANY_CHARACTER}, "behavior": "Isolated", "invert": False}
+        vocabulary = {character: number for number, character in enumerate(self.characters)}
+        return layout(split, {"type": "Fuse"}, {"type": "WordLevel", "vocab": vocabulary, "unk_token": "<unk>"})
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Characters) and self.characters == other.characters

@@ -61,8 +61,8 @@ class ByteTokens(Tokenizer):
         return b"".join([self.tokens[number] for number in self._checked(ids).tolist()])
 
 
-def content(tokens: Sequence[bytes], pre_tokenizer: Any) -> dict[str, Any]:
-    """The `tokenizer.json` of tokens that are looked up after `pre_tokenizer` has cut the text into pieces."""
+def layout(pre_tokenizer: Any, decoder: Any, model: Any) -> dict[str, Any]:
+    """The `tokenizer.json` of these three parts and no others."""
     return {
         "version": "1.0",
         "truncation": None,
@@ -71,20 +71,26 @@ def content(tokens: Sequence[bytes], pre_tokenizer: Any) -> dict[str, Any]:
         "normalizer": None,
         "pre_tokenizer": pre_tokenizer,
         "post_processor": None,
-        "decoder": byte_level(),
-        "model": {
-            "type": "BPE",
-            "dropout": None,
-            "unk_token": None,
-            "continuing_subword_prefix": None,
-            "end_of_word_suffix": None,
-            "fuse_unk": False,
-            "byte_fallback": False,
-            "ignore_merges": True,
-            "vocab": {written(token): number for number, token in enumerate(tokens)},
-            "merges": [],
-        },
+        "decoder": decoder,
+        "model": model,
     }
+
+
+def content(tokens: Sequence[bytes], pre_tokenizer: Any) -> dict[str, Any]:
+    """The `tokenizer.json` of tokens that are looked up after `pre_tokenizer` has cut the text into pieces."""
+    model = {
+        "type": "BPE",
+        "dropout": None,
+        "unk_token": None,
+        "continuing_subword_prefix": None,
+        "end_of_word_suffix": None,
+        "fuse_unk": False,
+        "byte_fallback": False,
+        "ignore_merges": True,
+        "vocab": {written(token): number for number, token in enumerate(tokens)},
+        "merges": [],
+    }
+    return layout(pre_tokenizer, byte_level(), model)
 
 
 def byte_level() -> dict[str, Any]:

@@ -1,0 +1,263 @@
+"""`regard translate`."""
+
+from __future__ import annotations
+
+import json as jsonlib
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from regard.commands.common import RUNS, RunName, is_run, open_run
+from regard.commands.lines import Lines, gathered, notices, progress
+from regard.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from regard.generate.translate import Trained, Translated, Translator
+    from regard.runs import Run
+
+Texts = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[TEXT ...]", help_behavior_hint="")]
+PICTURES = (".svg", ".png", ".html")
+EXAMPLES = 5  # held-out sentences that are shown when nothing is given
+
+
+def translate(
+    run: RunName = None,
+    text: Texts = (),
+    /,
+    *,
+    file: str | None = None,
+    out: Path | None = None,
+    beam: int = 5,
+    length_penalty: float = 1.0,
+    nbest: int = 1,
+    sample: bool = False,
+    temperature: float = 1.0,
+    seed: int = 1,
+    max_length: int | None = None,
+    reference: Path | None = None,
+    test: bool = False,
+    show: bool = False,
+    step: int | None = None,
+    batch: int = 64,
+    device: str = "auto",
+    runs: Path = RUNS,
+    json: bool = False,
+) -> int:
+    """Translate with a trained model.
+
+    Without any text some sentences that the run held out are translated, and shown with their references.
+
+    Args:
+        run: The run's folder or name; by default the newest run.
+        text: What to translate, each text on a line of its own; - is a text on each line of standard input.
+        file: A file with a text on each line; - reads standard input.
+        out: Write the translations to this file, line by line, instead of standard output.
+        beam: How many beginnings of a translation are followed; 1 always takes the likeliest token.
+        length_penalty: The log-probability is divided by length to this power; 0 prefers short translations.
+        nbest: How many translations of each text, best first: line, rank, score and translation with tabs between.
+        sample: Draw translations instead of searching for the best.
+        temperature: With --sample: lower is safer, higher is wilder.
+        seed: With --sample: decides the draws.
+        max_length: The most tokens of a translation; by default the model's context.
+        reference: A file with the right translation of each line: BLEU and chrF are printed.
+        test: Translate the run's own test part, and print BLEU, chrF and those of a baseline that only looks up.
+        show: Draw which words each word was translated from; followed by a FILE.svg, .png or .html, as a picture.
+        step: Translate with the checkpoint of this step; by default the newest.
+        batch: How many texts to translate at once; changes no translation.
+        device: Where to run: auto, cpu, cuda, mps.
+        runs: The folder that holds runs.
+        json: Print everything as JSON.
+    """
+    for name, value in (("beam", beam), ("nbest", nbest), ("batch", batch), ("max-length", max_length)):
+        if value is not None and value < 1:
+            raise UserError(f"--{name} must be at least 1, not {value}")
+    if nbest > beam and not sample:
+        raise UserError(f"--nbest {nbest} needs as many beams; give --beam {nbest}")
+    name, texts, picture = sorted_out(run, text, runs, show)
+    if test and (texts or file or reference):
+        raise UserError("--test brings its own texts and references; leave out TEXT, --file and --reference")
+    if out is not None and not out.parent.is_dir():
+        raise UserError(f"there is no folder {out.parent} for --out {out}; make it first")
+    found = open_run(name, runs)  # a mistyped name is answered before torch is imported
+    from regard.generate import Sampling, Search
+    from regard.generate.load import find_device
+    from regard.generate.translate import load_trained
+
+    try:
+        way = Sampling(temperature) if sample else Search(beam, length_penalty)
+    except ValueError as problem:
+        raise UserError(f"--{problem}") from problem
+    if picture is not None:
+        from regard.look.align_picture import check
+
+        check(picture)
+    lines = Lines([], [], "") if test else gathered(texts, file, reference)
+    place = find_device(device)
+    trained = load_trained(found, place, step)
+    settings = {"way": way, "nbest": nbest, "most": max_length, "seed": seed, "batch": batch, "device": place}
+    translator = trained.translator(**settings)
+    if not lines.texts:
+        lines = held_out(trained, found, test)
+    about = {"run": str(found.path), "step": trained.step}
+    if name is None:
+        print(f"translated by {found.path}, step {trained.step:,}", file=sys.stderr, flush=True)
+    made, seconds = carried_out(translator, lines, out, quiet=json or test or lines.examples)
+    measured = measures(trained, lines, made, test) if lines.references and not lines.examples else {}
+    for notice in notices(made, max_length or trained.context, trained.context):
+        print(notice, file=sys.stderr)
+    if json:
+        described = [as_record(number, one, lines) for number, one in enumerate(made)]
+        print(jsonlib.dumps({**about, "seconds": seconds, **measured, "translations": described}, ensure_ascii=False))
+    elif lines.examples:
+        for one, right in zip(made, lines.references, strict=True):
+            print(f"source       {one.line.text}\nreference    {right}\ntranslation  {one.text}\n")
+    if not json:
+        told(measured)
+    if show:
+        draw(trained, made, picture, json)
+    return 0
+
+
+def sorted_out(
+    run: str | None, text: tuple[str, ...], runs: Path, show: bool
+) -> tuple[str | None, list[str], Path | None]:
+    """The run, the texts and the picture's file among what was given without a name, whatever their order."""
+    given = [*([] if run is None else [run]), *text]
+    picture = next((one for one in given if show and one.lower().endswith(PICTURES) and not is_run(one, runs)), None)
+    if picture is not None:
+        given.remove(picture)
+    path = None if picture is None else Path(picture)
+    for place in (0, -1):
+        if given and is_run(given[place], runs):
+            return given.pop(place), given, path
+    # One word alone is more likely a mistyped name than a text, if runs have names like it.
+    if run is not None and given and run == given[0] and " " not in run and run != "-" and _name_like(run, runs):
+        return given.pop(0), given, path
+    return None, given, path
+
+
+def _name_like(word: str, runs: Path) -> bool:
+    import difflib
+
+    names = [path.parent.name for path in runs.glob("[!.]*/config.toml")] if runs.is_dir() else []
+    return "/" in word or not names or bool(difflib.get_close_matches(word, names, n=1))
+
+
+def held_out(trained: Trained, run: Run, test: bool) -> Lines:
+    """The test part of the run, or a few of the sentences that it kept for evaluation."""
+    data = trained.data()
+    if test:
+        if not data.test.sources:
+            raise UserError(f"the run {run.path} has no test part; train with --data.test 0.05 to keep one back")
+        return Lines(data.test.sources, data.test.targets, "the test part")
+    part = data.validation if data.validation.sources else data.test if data.test.sources else data.train
+    count = len(part.sources)
+    chosen = sorted({count * i // EXAMPLES for i in range(EXAMPLES)})
+    return Lines([part.sources[i] for i in chosen], [part.targets[i] for i in chosen], "held out", examples=True)
+
+
+def carried_out(translator: Translator, lines: Lines, out: Path | None, quiet: bool) -> tuple[list[Translated], float]:
+    """Translate, and write each line where it belongs as it comes."""
+    began, made = time.perf_counter(), []
+    try:
+        stream = None if out is None else out.open("w", encoding="utf-8", newline="\n")
+    except OSError as error:
+        raise UserError(f"{out} cannot be written: {error.strerror}") from error
+    try:
+        for one in progress(translator.translate(lines.texts), len(lines.texts)):
+            made.append(one)
+            if stream is not None or not quiet:
+                print(shown(one, len(made), translator.nbest), file=stream, flush=stream is None)
+    finally:
+        if stream is not None:
+            stream.close()
+    return made, time.perf_counter() - began
+
+
+def shown(one: Translated, number: int, nbest: int) -> str:
+    """The lines of output for one line of input; one and only one unless several translations were asked for."""
+    if nbest == 1:
+        return one.text
+    if not one.texts:
+        return f"{number}\t1\t0\t"
+    ranks = enumerate(one.texts, 1)
+    return "\n".join(f"{number}\t{rank}\t{text.found.score:.4f}\t{text.text}" for rank, text in ranks)
+
+
+def as_record(number: int, one: Translated, lines: Lines) -> dict[str, Any]:
+    """A translation for a program."""
+    texts = [
+        {"text": text.text, "score": text.found.score, "logprob": text.found.logprob, "tokens": len(text.found.tokens),
+         "ended": text.found.ended}
+        for text in one.texts
+    ]  # fmt: skip
+    made = {"line": number + 1, "source": one.line.text, "text": one.text, "texts": texts, "cut": one.line.cut}
+    right = {"reference": lines.references[number]} if lines.references else {}
+    return {**made, "unknown": list(one.line.unknown), **right}
+
+
+def measures(trained: Trained, lines: Lines, made: Sequence[Translated], test: bool) -> dict[str, Any]:
+    """BLEU and chrF, for programs; for the test part also the baseline's and those of short and long sources."""
+    from regard.measure import Nearest, bleu_by_length, compare, score
+
+    outputs, references = [one.text for one in made], lines.references
+    result: dict[str, Any] = {"scores": [one._asdict() for one in score(outputs, references)]}
+    if not test:
+        return result
+    train = trained.data().train
+    index = Nearest(train.sources, train.targets)
+    looked_up = [index.translate(text) for text in lines.texts]
+    buckets = bleu_by_length(lines.texts, outputs, references)
+    result["baseline"] = [one._asdict() for one in score(looked_up, references)]
+    result["difference"] = compare(looked_up, outputs, references)._asdict()
+    result["by_length"] = [{"words": one.words, "size": one.size, "bleu": one.bleu} for one in buckets]
+    return result
+
+
+def told(measured: dict[str, Any]) -> None:
+    """The figures for people."""
+    for one in measured.get("scores", []):
+        print(f"{one['name']:6}{one['value']:6.2f}   {one['signature']}")
+    if "baseline" not in measured:
+        return
+    figures = ", ".join(f"{one['name']} {one['value']:.2f}" for one in measured["baseline"])
+    difference = measured["difference"]
+    gained = difference["second"] - difference["first"]
+    print(f"the nearest training sentence's translation (TF-IDF): {figures}")
+    print(
+        f"the model is {gained:+.2f} BLEU from it (95% of resamples {difference['low']:+.2f} to "
+        f"{difference['high']:+.2f}, p = {difference['p']:.4f})"
+    )
+    print("BLEU by words of the source:")
+    for one in measured["by_length"]:
+        print(f"  {one['words']:>6}  {one['bleu']:6.2f}   {one['size']:,} sentence{'s' * (one['size'] != 1)}")
+
+
+def draw(trained: Trained, made: Sequence[Translated], picture: Path | None, json: bool) -> None:
+    """Which words each word came from: in the terminal, or as a picture."""
+    import os
+    import shutil
+
+    from regard.look.align import align
+    from regard.look.align import draw as drawn
+
+    found = [
+        align(trained.model, trained.tokenizer, trained.specials, one.line.tokens, one.texts[0].found.tokens)
+        for one in made
+        if one.texts
+    ]
+    if picture is not None:
+        from regard.look.align_picture import save
+
+        save(found, picture)
+        print(f"drawn in {picture}", file=sys.stderr)
+        return
+    stream = sys.stderr if json else sys.stdout
+    colour = stream.isatty() and not os.environ.get("NO_COLOR")
+    for alignment in found:
+        print(f"\n{drawn(alignment, shutil.get_terminal_size().columns, colour)}", file=stream)

@@ -1,0 +1,92 @@
+"""The kernel behind `one_row`: one row of numbers through a matrix, with what stands before and after it.
+
+A decoding step at batch 1 is a hundred such products, each a few microseconds of reading. Run one by one, a norm or a
+sum between them costs as much as a product; here it is part of one.
+"""
+
+import torch
+import triton
+from torch import Tensor
+from triton import language as tl
+
+
+@triton.jit
+def _through(
+    x, gain, weight, bias, other, out, rows,
+    WIDTH: tl.constexpr, EPS: tl.constexpr, NORMED: tl.constexpr, BIASED: tl.constexpr, GATED: tl.constexpr,
+    ACTIVATION: tl.constexpr, ADDED: tl.constexpr, ROWS: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    there = row < rows
+    total = tl.zeros((ROWS, WIDE), dtype=tl.float32)
+    gate = tl.zeros((ROWS, WIDE), dtype=tl.float32)
+    square = tl.zeros((WIDE,), dtype=tl.float32)
+    for start in tl.static_range(0, WIDTH, WIDE):
+        lane = start + tl.arange(0, WIDE)
+        inside = lane < WIDTH
+        value = tl.load(x + lane, mask=inside, other=0.0).to(tl.float32)
+        if NORMED:
+            square += value * value
+            value *= tl.load(gain + lane, mask=inside, other=0.0).to(tl.float32)
+        wanted = there[:, None] & inside[None, :]
+        if GATED:  # the first half of the matrix is the gate
+            place = row.to(tl.int64)[:, None] * WIDTH + lane[None, :]
+            gate += tl.load(weight + place, mask=wanted, other=0.0).to(tl.float32) * value[None, :]
+        place = (row + (rows if GATED else 0)).to(tl.int64)[:, None] * WIDTH + lane[None, :]
+        total += tl.load(weight + place, mask=wanted, other=0.0).to(tl.float32) * value[None, :]
+    result = tl.sum(total, 1)
+    opened = tl.sum(gate, 1)
+    if NORMED:  # the norm's factor is the same for all of x, so it may come last
+        inverse = tl.rsqrt(tl.sum(square, 0) / WIDTH + EPS)
+        result *= inverse
+        opened *= inverse
+    if BIASED:
+        result += tl.load(bias + row + (rows if GATED else 0), mask=there, other=0.0).to(tl.float32)
+        if GATED:
+            opened += tl.load(bias + row, mask=there, other=0.0).to(tl.float32)
+    if GATED:
+        result *= opened * tl.sigmoid(opened)
+    if ACTIVATION == "relu2":
+        positive = tl.maximum(result, 0.0)
+        result = positive * positive
+    if ADDED:
+        result += tl.load(other + row, mask=there, other=0.0).to(tl.float32)
+    tl.store(out + row, result.to(out.dtype.element_ty), mask=there)
+
+
+def launch(
+    x: Tensor,
+    gain: Tensor | None,
+    eps: float,
+    weight: Tensor,
+    bias: Tensor | None,
+    after: str,
+    other: Tensor | None,
+    kernel,
+) -> Tensor:
+    """x [..., K], all but the last axis 1; weight [R, K], or [2R, K] with ``after`` "swiglu" -> [..., R]."""
+    gated = after == "swiglu"
+    rows, width = weight.shape[0] // (2 if gated else 1), weight.shape[1]
+    out = torch.empty(*x.shape[:-1], rows, dtype=x.dtype, device=x.device)
+    few = min(16, max(2, triton.next_power_of_2(rows // 1024)))  # rows per program: enough programs for every processor
+    wide = min(triton.next_power_of_2(width), (2048 if gated else 4096) // few)
+    kernel[(triton.cdiv(rows, few),)](
+        x, x if gain is None else gain, weight, x if bias is None else bias, x if other is None else other, out, rows,
+        WIDTH=width, EPS=eps, NORMED=gain is not None, BIASED=bias is not None, GATED=gated, ACTIVATION=after,
+        ADDED=other is not None, ROWS=few, WIDE=wide, num_warps=4,
+    )  # fmt: skip
+    return out
+
+
+@torch.library.triton_op("regard::through", mutates_args={})
+def through(
+    x: Tensor,
+    gain: Tensor | None,
+    eps: float,
+    weight: Tensor,
+    bias: Tensor | None,
+    after: str,
+    other: Tensor | None,
+) -> Tensor:
+    """after(norm(x) Wᵀ + b) + other for one row."""
+    return launch(x, gain, eps, weight, bias, after, other, torch.library.wrap_triton(_through))

@@ -1,0 +1,187 @@
+"""A convolutional language model with dilations, as WaveNet (van den Oord et al. 2016) and TCN (Bai et al. 2018).
+
+Layer i looks (kernel - 1) · 2^(i mod cycle) places back, so ``layers`` of them see a window that grows exponentially
+within a cycle: ``receptive_field`` says how long it is. What lies before it has no influence whatever.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from regard.attend import AnySlots, Packed, Slots
+from regard.config import knob
+from regard.errors import UserError
+from regard.layers import CausalConvolution, Linear, NormConfig, RMSNormConfig
+from regard.layers.byhand import relu_squared
+from regard.layers.rows import latest
+from regard.models.base import ModelConfig
+
+
+@dataclass(frozen=True)
+class ConvolutionConfig(ModelConfig, kind="convolution"):
+    """Sizes and parts of a convolutional language model."""
+
+    vocabulary: int = knob(65, "how many tokens there are")
+    context: int = knob(256, "the longest text seen in training")
+    layers: int = knob(8, "how many blocks")
+    width: int = knob(128, "model width")
+    kernel: int = knob(2, "taps of each convolution")
+    cycle: int = knob(8, "dilations double over so many layers (1, 2, 4 ...), then begin again at 1")
+    unit: Literal["gated", "relu2"] = knob("gated", "after the convolution: tanh(a) sigmoid(b), or max(a, 0)²")
+    ratio: float = knob(2.0, "units of a block over the model's width")
+    dropout: float = knob(0.0, "dropout on embeddings and residual branches")
+    tied: bool = knob(True, "share the embedding with the output head")
+    bias: bool = knob(False, "biases in convolutions and linear layers")
+    zero_init: bool = knob(True, "start residual branches at zero rather than small")
+    norm: NormConfig = field(default_factory=RMSNormConfig)
+
+    def check(self) -> None:
+        for name in ("vocabulary", "context", "layers", "width", "kernel", "cycle"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.unit not in ("gated", "relu2"):
+            raise ValueError(f"there is no unit {self.unit!r}; choose from gated, relu2")
+        if not 1 <= self.ratio * self.width < float("inf"):
+            raise ValueError(f"ratio {self.ratio} leaves no unit of a width of {self.width}; 2 would do")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout must be at least 0 and below 1, not {self.dropout}")
+        if (most := min(self.cycle, self.layers)) > 31:
+            raise ValueError(f"{most} layers of doubling dilation reach further than any text; cycle = 16 would do")
+
+    def build(self) -> Convolution:
+        """The model, with fresh weights from PyTorch's current random state."""
+        try:
+            self.check()
+        except ValueError as problem:
+            raise UserError(str(problem)) from problem
+        return Convolution(self)
+
+    def dilations(self) -> list[int]:
+        """Of each layer."""
+        return [2 ** (i % self.cycle) for i in range(self.layers)]
+
+    @property
+    def receptive_field(self) -> int:
+        """How many tokens a prediction depends on, the newest included.
+
+        >>> ConvolutionConfig(layers=8, kernel=2, cycle=8).receptive_field
+        256
+        """
+        return 1 + (self.kernel - 1) * sum(self.dilations())
+
+
+class ConvolutionState(NamedTuple):
+    """What the model remembers while decoding: of each layer the inputs within reach, whatever the text's length."""
+
+    position: Tensor  # [B], how many tokens each row has
+    layers: tuple[Tensor, ...]  # [B, reach, C] each, a ring
+    used: int = 0  # nothing depends on it, since a ring never fills up
+
+
+class ConvolutionBlock(nn.Module):
+    """x + down(unit(convolution(norm(x))))."""
+
+    def __init__(self, config: ConvolutionConfig, dilation: int):
+        super().__init__()
+        units, self.gated = round(config.ratio * config.width), config.unit == "gated"
+        self.norm = config.norm.build(config.width)
+        self.convolution = CausalConvolution(
+            config.width, units * (1 + self.gated), kernel=config.kernel, dilation=dilation, bias=config.bias
+        )
+        self.down = Linear(units, config.width, bias=config.bias)
+        self.drop = nn.Dropout(config.dropout) if config.dropout else nn.Identity()
+
+    def forward(self, x: Tensor, phase: Tensor | None = None) -> Tensor:
+        return x + self._unit(self.convolution(self.norm(x), phase))
+
+    def step(self, x: Tensor, past: Tensor, position: Tensor, lengths: Tensor | None) -> Tensor:
+        """The same for tokens that follow those in ``past``."""
+        return x + self._unit(self.convolution.step(self.norm(x), past, position, lengths))
+
+    def _unit(self, x: Tensor) -> Tensor:
+        if self.gated:  # van den Oord et al. 2016, eq. 2
+            a, b = x.chunk(2, dim=-1)
+            x = torch.tanh(a) * torch.sigmoid(b)
+        else:
+            x = relu_squared(x)
+        return self.drop(self.down(x))
+
+
+class Convolution(nn.Module):
+    """Tokens [B, N] to logits [B, N, V]."""
+
+    def __init__(self, config: ConvolutionConfig):
+        super().__init__()
+        self.config = config
+        self.checkpointing = False  # recompute each block in the backward pass instead of storing its inside
+        self.embed = nn.Embedding(config.vocabulary, config.width)
+        self.drop = nn.Dropout(config.dropout) if config.dropout else nn.Identity()
+        self.blocks = nn.ModuleList(ConvolutionBlock(config, dilation) for dilation in config.dilations())
+        self.norm = config.norm.build(config.width)
+        self.unembed = Linear(config.width, config.vocabulary, bias=False)
+        if config.tied:
+            self.unembed.weight = self.embed.weight
+        self.reset()
+
+    def reset(self) -> None:
+        """As GPT-2: normal with deviation 0.02, residual outputs shrunk with depth or zero."""
+        for name, parameter in self.named_parameters():
+            if name.endswith("down.weight"):
+                nn.init.normal_(parameter, std=0.0 if self.config.zero_init else 0.02 / self.config.layers**0.5)
+            elif parameter.ndim >= 2:
+                nn.init.normal_(parameter, std=0.02)
+            elif name.endswith("bias"):
+                nn.init.zeros_(parameter)
+
+    def forward(self, tokens: Tensor, slots: AnySlots | None = None) -> Tensor:
+        return self.head(self.features(tokens, slots))
+
+    def features(self, tokens: Tensor, slots: AnySlots | None = None) -> Tensor:
+        """Everything but the head: [B, N, C]. ``slots`` tell padding or packing; none means plain rows.
+
+        A document of a packed row sees nothing of the others. Padding comes last, so nothing real depends on it.
+        """
+        if isinstance(slots, Slots):
+            raise UserError("a convolution reads rows from left to right; give Range, Padded or Packed slots")
+        phase = slots.phase if isinstance(slots, Packed) else None
+        x = self.drop(self.embed(tokens))
+        for block in self.blocks:
+            if self.checkpointing and self.training:
+                x = cast(Tensor, checkpoint(block, x, phase, use_reentrant=False))
+            else:
+                x = block(x, phase)
+        return self.norm(x)
+
+    def head(self, x: Tensor) -> Tensor:
+        """Features to logits."""
+        return self.unembed(x)
+
+    def start(self, batch: int, capacity: int, *, fixed: bool = False) -> ConvolutionState:
+        """An empty memory for ``batch`` rows. It holds texts of any length in the same space, ``capacity`` or not."""
+        position = torch.zeros(batch, dtype=torch.long, device=self.embed.weight.device)
+        return ConvolutionState(position, tuple(block.convolution.start(batch) for block in self._blocks()))
+
+    @torch.no_grad()
+    def step(
+        self, tokens: Tensor, state: ConvolutionState, lengths: Tensor | None = None, *, last: bool = False
+    ) -> tuple[Tensor, ConvolutionState]:
+        """Take in tokens [B, T] after what ``state`` holds: logits [B, T, V] and the state, updated in place.
+
+        ``lengths`` [B] says how many of the T are real in each row; the others are ignored and leave no trace.
+        ``last``: only the logits after each row's last real token, [B, 1, V].
+        """
+        x = self.drop(self.embed(tokens))
+        for block, past in zip(self._blocks(), state.layers, strict=True):
+            x = block.step(x, past, state.position, lengths)
+        state.position.add_(tokens.shape[1] if lengths is None else lengths)
+        if last:
+            x = latest(x, lengths)
+        return self.head(self.norm(x)), state._replace(used=state.used + tokens.shape[1])
+
+    def _blocks(self) -> list[ConvolutionBlock]:
+        return cast(list[ConvolutionBlock], list(self.blocks))

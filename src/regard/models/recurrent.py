@@ -1,0 +1,178 @@
+"""A recurrent language model (Mikolov et al. 2010): the past is a state of fixed size, changed by each token."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from regard.attend import AnySlots, Packed, Slots
+from regard.config import knob
+from regard.errors import UserError
+from regard.layers import Hidden, Linear, NormConfig, Recurrent, RMSNormConfig
+from regard.layers.recurrent import MODULES
+from regard.layers.rows import documents, latest
+from regard.models.base import ModelConfig
+from regard.models.carry import Carried
+
+
+@dataclass(frozen=True)
+class RecurrentConfig(ModelConfig, kind="recurrent"):
+    """Sizes and parts of a recurrent language model."""
+
+    cell: Literal["rnn", "lstm", "gru"] = knob("lstm", "how a token changes the state: rnn (tanh), lstm or gru")
+    vocabulary: int = knob(65, "how many tokens there are")
+    context: int = knob(256, "the length of text through which gradients flow in training")
+    layers: int = knob(2, "how many recurrent layers")
+    width: int = knob(256, "model width, and that of each layer's state")
+    dropout: float = knob(0.0, "dropout on embeddings and on the output of each layer")
+    tied: bool = knob(True, "share the embedding with the output head")
+    bias: bool = knob(True, "biases in the cells")
+    residual: bool = knob(True, "add each layer's output to its input")
+    carry: bool = knob(
+        False, "in training, go on from the state in which the batch before ended; needs data.order = consecutive"
+    )
+    norm: NormConfig = field(default_factory=RMSNormConfig)
+
+    def check(self) -> None:
+        if self.cell not in MODULES:
+            raise ValueError(f"there is no cell {self.cell!r}; choose from {', '.join(MODULES)}")
+        for name in ("vocabulary", "context", "layers", "width"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout must be at least 0 and below 1, not {self.dropout}")
+
+    def build(self) -> RecurrentModel:
+        """The model, with fresh weights from PyTorch's current random state."""
+        try:
+            self.check()
+        except ValueError as problem:
+            raise UserError(str(problem)) from problem
+        return RecurrentModel(self)
+
+
+class RecurrentState(NamedTuple):
+    """What the model remembers while decoding: as much after a million tokens as after one."""
+
+    layers: tuple[Hidden, ...]
+    used: int = 0  # tokens taken in; nothing depends on it, since a state never fills up
+
+
+class RecurrentBlock(nn.Module):
+    """x + recurrent(norm(x)), the sum being optional."""
+
+    def __init__(self, config: RecurrentConfig):
+        super().__init__()
+        self.norm = config.norm.build(config.width)
+        self.recurrent = Recurrent(config.cell, config.width, config.width, bias=config.bias)
+        self.drop = nn.Dropout(config.dropout) if config.dropout else nn.Identity()
+        self.residual = config.residual
+
+    def forward(self, x: Tensor, state: Hidden | None, lengths: Tensor | None = None) -> tuple[Tensor, Hidden]:
+        out, after = self.recurrent(self.norm(x), lengths, state)
+        return (x + self.drop(out) if self.residual else self.drop(out)), after
+
+
+class RecurrentModel(nn.Module):
+    """Tokens [B, N] to logits [B, N, V]."""
+
+    compilable = False  # the kernels of whole recurrent layers are opaque to a compiler
+
+    def __init__(self, config: RecurrentConfig):
+        super().__init__()
+        self.config = config
+        self.checkpointing = False  # recompute each block in the backward pass instead of storing its inside
+        self.embed = nn.Embedding(config.vocabulary, config.width)
+        self.drop = nn.Dropout(config.dropout) if config.dropout else nn.Identity()
+        self.blocks = nn.ModuleList(RecurrentBlock(config) for _ in range(config.layers))
+        self.norm = config.norm.build(config.width)
+        self.unembed = Linear(config.width, config.vocabulary, bias=False)
+        if config.tied:
+            self.unembed.weight = self.embed.weight
+        self.carried = Carried(config.layers, config.width, with_cell=config.cell == "lstm") if config.carry else None
+        self.reset()
+
+    def reset(self) -> None:
+        """Embeddings as GPT-2's; cells as PyTorch's, but LSTM's forget gates begin open (Jozefowicz et al. 2015)."""
+        for name, parameter in self.named_parameters():
+            if name.startswith(("embed.", "unembed.")):
+                nn.init.normal_(parameter, std=0.02)
+            elif self.config.cell == "lstm" and ".bias_" in name:
+                nn.init.zeros_(parameter)
+                if ".bias_ih" in name:
+                    nn.init.ones_(parameter[self.config.width : 2 * self.config.width])
+
+    def forward(self, tokens: Tensor, slots: AnySlots | None = None) -> Tensor:
+        return self.head(self.features(tokens, slots))
+
+    def features(self, tokens: Tensor, slots: AnySlots | None = None) -> Tensor:
+        """Everything but the head: [B, N, C]. ``slots`` tell padding or packing; none means plain rows.
+
+        Each document of a packed row begins with an empty state. Padding comes last, so nothing real depends on it.
+        """
+        if isinstance(slots, Slots):
+            raise UserError("a recurrent model reads rows from left to right; give Range, Padded or Packed slots")
+        if isinstance(slots, Packed):
+            document, place = documents(slots)
+            apart = tokens.new_zeros(int(document.max()) + 1, int(place.max()) + 1)
+            apart[document, place] = tokens
+            return self._through(apart)[0][document, place]
+        if self.carried is None or not self.training:
+            return self._through(tokens)[0]
+        x, states = self._through(tokens, self.carried.before(tokens.shape[0], begins=slots is not None))
+        self.carried.keep(states)
+        return x
+
+    def _through(
+        self, tokens: Tensor, states: Sequence[Hidden] | None = None, lengths: Tensor | None = None
+    ) -> tuple[Tensor, list[Hidden]]:
+        x = self.drop(self.embed(tokens))
+        after: list[Hidden] = []
+        for i, block in enumerate(self.blocks):
+            before = None if states is None else states[i]
+            if self.checkpointing and self.training:
+                x, state = cast(tuple[Tensor, Hidden], checkpoint(block, x, before, lengths, use_reentrant=False))
+            else:
+                x, state = block(x, before, lengths)
+            after.append(state)
+        return self.norm(x), after
+
+    def head(self, x: Tensor) -> Tensor:
+        """Features to logits."""
+        return self.unembed(x)
+
+    def start(self, batch: int, capacity: int, *, fixed: bool = False) -> RecurrentState:
+        """An empty memory for ``batch`` rows. It holds texts of any length in the same space, ``capacity`` or not."""
+        return RecurrentState(tuple(cast(RecurrentBlock, block).recurrent.start(batch) for block in self.blocks))
+
+    @torch.no_grad()
+    def step(
+        self, tokens: Tensor, state: RecurrentState, lengths: Tensor | None = None, *, last: bool = False
+    ) -> tuple[Tensor, RecurrentState]:
+        """Take in tokens [B, T] after what ``state`` holds: logits [B, T, V] and the state, updated in place.
+
+        ``lengths`` [B] says how many of the T are real in each row; the others are ignored and leave no trace.
+        ``last``: only the logits after each row's last real token, [B, 1, V].
+        """
+        x, after = self._through(tokens, state.layers, lengths)
+        for kept, new in zip(state.layers, after, strict=True):
+            kept.hidden.copy_(new.hidden)
+            if kept.cell is not None and new.cell is not None:
+                kept.cell.copy_(new.cell)
+        if last:  # a head over a large vocabulary costs more than the layers
+            x = latest(x, lengths)
+        return self.head(x), state._replace(used=state.used + tokens.shape[1])
+
+    def make_room(self, tensors: Mapping[str, Tensor]) -> None:
+        """For as many carried states as a checkpoint holds."""
+        if self.carried is not None and (saved := tensors.get("carried.hidden")) is not None:
+            self.carried.make_room(len(saved))
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **settings: Any) -> Any:
+        self.make_room(state_dict)
+        return super().load_state_dict(state_dict, *args, **settings)

@@ -1,0 +1,169 @@
+"""Recurrent sequence-to-sequence models: an encoder, a bridge, a decoder (Cho et al. 2014; Sutskever et al. 2014).
+
+The bridge says how the decoder learns of the source: one vector, or attention (models/bridges.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from regard.config import knob
+from regard.errors import UserError
+from regard.layers.linear import Linear
+from regard.layers.recurrent import Hidden, Recurrent
+from regard.models.base import ModelConfig
+from regard.models.bridges import BahdanauConfig, BridgeConfig, FixedConfig, Own, Sizes
+
+
+@dataclass(frozen=True)
+class Seq2SeqConfig(ModelConfig, kind="seq2seq"):
+    """Sizes and parts of a recurrent encoder-decoder. The defaults are Bahdanau's model, small."""
+
+    vocabulary: int = knob(65, "how many tokens the target has")
+    source_vocabulary: int | None = knob(None, "how many tokens the source has (default: one vocabulary for both)")
+    context: int = knob(64, "the longest sentence in tokens")
+    cell: Literal["rnn", "lstm", "gru"] = knob("gru", "the recurrent cell")
+    width: int = knob(256, "width of the states; a bidirectional encoder has half of it in each direction")
+    embedding: int | None = knob(None, "width of an embedded token (default: the width)")
+    layers: int = knob(1, "recurrent layers of the encoder, and of the decoder")
+    dropout: float = knob(0.1, "dropout on embeddings, between layers and before the output layer")
+    tied: bool = knob(True, "one table for the embeddings and the output layer")
+    bidirectional: bool = knob(True, "read the source in both directions")
+    attention: BridgeConfig = field(default_factory=BahdanauConfig)
+
+    def check(self) -> None:
+        for name in ("vocabulary", "source_vocabulary", "context", "width", "embedding", "layers"):
+            size = getattr(self, name)
+            if size is not None and size < 1:
+                raise ValueError(f"{name} must be at least 1, not {size}")
+        if self.bidirectional and self.width % 2:
+            raise ValueError(
+                f"a width of {self.width} does not halve into two directions; width = {self.width + 1} would do"
+            )
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout must be at least 0 and below 1, not {self.dropout}")
+        plain = isinstance(self.attention, FixedConfig) and not self.attention.every_step
+        if self.tied and plain and self.embedding not in (None, self.width):
+            raise ValueError(
+                f"the output layer takes states of width {self.width}, the embedding is {self.embedding} wide and "
+                "cannot serve as both; set tied = false"
+            )
+
+    def build(self) -> Seq2Seq:
+        """The model, with fresh weights from PyTorch's current random state."""
+        try:
+            self.check()
+        except ValueError as problem:
+            raise UserError(str(problem)) from problem
+        return Seq2Seq(self)
+
+
+class State(NamedTuple):
+    """What is remembered while decoding: of each sentence, and of each row that translates it."""
+
+    shared: Any  # [B, ...], what the bridge remembers of the source
+    own: Own  # [B*beams, ...]
+    capacity: int
+    used: int = 0
+
+
+class Seq2Seq(nn.Module):
+    """Target tokens [B, T] and source tokens [B, S] to logits [B, T, V]."""
+
+    compilable = False  # steps that wait for one another are a Python loop
+
+    def __init__(self, config: Seq2SeqConfig):
+        super().__init__()
+        self.config = config
+        width, embedding, directions = config.width, config.embedding or config.width, 1 + config.bidirectional
+        self.source_embed = nn.Embedding(config.source_vocabulary or config.vocabulary, embedding)
+        self.embed = nn.Embedding(config.vocabulary, embedding)
+        self.drop = nn.Dropout(config.dropout) if config.dropout else nn.Identity()
+        self.encoder = Recurrent(
+            config.cell,
+            embedding,
+            width // directions,
+            config.layers,
+            bidirectional=config.bidirectional,
+            dropout=config.dropout,
+        )
+        self.decoder = config.attention.build(Sizes(config.cell, embedding, width, config.layers, config.dropout))
+        self.unembed = Linear(self.decoder.out, config.vocabulary)
+        if config.tied:
+            self.unembed.weight = self.embed.weight
+            if config.source_vocabulary is None:
+                self.source_embed.weight = self.embed.weight
+        self.reset()
+
+    def reset(self) -> None:
+        """Orthogonal recurrent matrices, gate by gate: a state neither fades nor explodes at first (Saxe et al. 2014).
+
+        Other matrices keep the variance of what goes through them (Glorot & Bengio 2010); an LSTM begins by
+        remembering (Jozefowicz et al. 2015).
+        """
+        for name, parameter in self.named_parameters():
+            if parameter.ndim < 2:
+                nn.init.zeros_(parameter)
+                if self.config.cell == "lstm" and ".bias_ih" in name:
+                    nn.init.ones_(parameter.data.chunk(4)[1])  # the forget gate
+            elif name in ("source_embed.weight", "embed.weight"):
+                nn.init.normal_(parameter, std=0.1)
+            elif ".weight_hh" in name:
+                for gate in parameter.data.split(parameter.shape[1]):
+                    nn.init.orthogonal_(gate)
+            elif ".weight_ih" in name:
+                gates = {"rnn": 1, "gru": 3, "lstm": 4}[self.config.cell]
+                for gate in parameter.data.chunk(gates):
+                    nn.init.xavier_uniform_(gate)
+            else:
+                nn.init.xavier_uniform_(parameter)
+
+    def forward(self, inputs: Tensor, source: Tensor, source_lengths: Tensor) -> Tensor:
+        return self.head(self.features(inputs, source, source_lengths))
+
+    def features(self, inputs: Tensor, source: Tensor, source_lengths: Tensor) -> Tensor:
+        """Everything but the output layer: [B, T, C]. Each step is given the true token before (teacher forcing)."""
+        shared, own = self._encode(source, source_lengths)
+        return self._decode(inputs, shared, own)[0]
+
+    def head(self, features: Tensor) -> Tensor:
+        """Features to logits."""
+        return self.unembed(features)
+
+    @torch.no_grad()
+    def start(self, batch: int, capacity: int, *, source: Tensor, source_lengths: Tensor, beams: int = 1) -> State:
+        """The source [B, S], read once; each of its sentences will be decoded in ``beams`` rows."""
+        if source.shape[0] != batch:
+            raise UserError(f"a state for {batch} sentences was asked for, and {source.shape[0]} were given")
+        shared, own = self._encode(source, source_lengths)
+        rows = torch.arange(batch, device=source.device).repeat_interleave(beams)
+        hidden, cell = own.hidden
+        more = Hidden(hidden[rows], None if cell is None else cell[rows])
+        return State(shared, Own(more, None if own.fed is None else own.fed[rows]), capacity)
+
+    @torch.no_grad()
+    def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+        """Take in tokens [B*beams, T] after what ``state`` holds: logits [B*beams, T, V] and the new state."""
+        used = state.used + tokens.shape[1]
+        if used > state.capacity:
+            raise UserError(
+                f"the state holds {state.capacity} tokens, {state.used} are there and {tokens.shape[1]} more were "
+                "given; start it with a greater capacity"
+            )
+        features, own = self._decode(tokens, state.shared, state.own)
+        return self.head(features), state._replace(own=own, used=used)
+
+    def _encode(self, source: Tensor, lengths: Tensor) -> tuple[Any, Own]:
+        annotations, last = self.encoder(self.drop(self.source_embed(source)), lengths)
+        hidden, cell = last
+        shape = (source.shape[0], self.config.layers, self.config.width)  # directions side by side
+        last = Hidden(hidden.reshape(shape), None if cell is None else cell.reshape(shape))
+        return self.decoder.remember(annotations, lengths, last), self.decoder.begin(last)
+
+    def _decode(self, tokens: Tensor, shared: Any, own: Own) -> tuple[Tensor, Own]:
+        features, own = self.decoder(self.drop(self.embed(tokens)), shared, own)
+        return self.drop(features), own

@@ -1,0 +1,27 @@
+"""A stack of dilated causal convolutions on Shakespeare's plays, character by character."""
+
+from regard.data import TextConfig
+from regard.models import ConvolutionConfig
+from regard.train import Experiment, MuonConfig, TrainConfig, TrapezoidConfig
+
+
+def recipe() -> Experiment:
+    """A stack of dilated causal convolutions on Shakespeare's plays, character by character.
+
+    regard train shakespeare-conv
+
+    Eight blocks of two taps each, 1, 2, 4 ... 128 characters apart, which together see 256 characters; squared ReLU;
+    Muon for the matrices, AdamW for the rest. With only the first million characters and 100 steps (--data.limit
+    1000000 --train.steps 100), about a minute on one CPU core, it comes to 1.94 nats per character.
+    """
+    return Experiment(
+        model=ConvolutionConfig(context=256, layers=8, width=128, cycle=8, unit="relu2"),
+        data=TextConfig(batch=8),
+        train=TrainConfig(
+            steps=1500,
+            optimizer=MuonConfig(),
+            schedule=TrapezoidConfig(warmup=0.01, decay=0.6),
+            evaluate_every=300,
+            save_every=500,
+        ),
+    )

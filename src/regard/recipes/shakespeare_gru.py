@@ -1,0 +1,28 @@
+"""A two-layer GRU on Shakespeare's plays, character by character."""
+
+from regard.data import TextConfig
+from regard.models import RecurrentConfig
+from regard.train import AdamWConfig, Experiment, TrainConfig, TrapezoidConfig
+
+
+def recipe() -> Experiment:
+    """A two-layer GRU on Shakespeare's plays, character by character.
+
+    regard train shakespeare-gru
+
+    Two GRU layers, added to their inputs, with RMSNorm before each; AdamW. With only the first million
+    characters and 100 steps (--data.limit 1000000 --train.steps 100), two minutes on one busy CPU core, it comes to
+    1.96 nats per character.
+    With --model.carry true --data.order consecutive each batch goes on from the state in which the one before ended.
+    """
+    return Experiment(
+        model=RecurrentConfig(cell="gru", context=128, layers=2, width=256),
+        data=TextConfig(batch=16),
+        train=TrainConfig(
+            steps=1500,
+            optimizer=AdamWConfig(lr=4e-3),
+            schedule=TrapezoidConfig(warmup=0.02, decay=0.6),
+            evaluate_every=300,
+            save_every=500,
+        ),
+    )

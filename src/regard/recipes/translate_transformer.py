@@ -1,0 +1,30 @@
+"""The Transformer that translates an interface."""
+
+from regard.data import BpeConfig, PairsConfig
+from regard.layers import RotaryConfig
+from regard.models import TransformerConfig
+from regard.tasks import TranslationConfig
+from regard.train import Experiment, MuonConfig, TrainConfig, TrapezoidConfig
+
+
+def recipe() -> Experiment:
+    """A Transformer, 3 + 3 layers x 256, that translates Home Assistant's interface from English into French.
+
+    regard train translate-transformer
+
+    Ten minutes on 2 cores. `regard translate --test` gives its BLEU on integrations it never saw.
+    """
+    return Experiment(
+        model=TransformerConfig(
+            context=64, layers=3, heads=4, width=256, dropout=0.2, attention_dropout=0.0, position=RotaryConfig()
+        ),
+        data=PairsConfig(tokenizer=BpeConfig(vocabulary=4096), batch=2048),
+        task=TranslationConfig(smoothing=0.1),
+        train=TrainConfig(
+            steps=1200,
+            optimizer=MuonConfig(),
+            schedule=TrapezoidConfig(warmup=0.05, decay=0.7),
+            evaluate_every=200,
+            save_every=600,
+        ),
+    )

@@ -1,0 +1,42 @@
+"""Studies: the arguments of the notes, measured. Each file here with a function ``study`` is one."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from regard.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from regard.studies.page import Study
+
+
+def names() -> list[str]:
+    """Every study, by file name."""
+    files = Path(__file__).parent.glob("[!_]*.py")
+    return sorted(path.stem for path in files if _function(path) is not None)
+
+
+def about(name: str) -> str:
+    """A study's docstring, read without importing it (and so without importing torch)."""
+    found = _function(Path(__file__).parent / f"{name}.py")
+    return (ast.get_docstring(found) or "") if found else ""
+
+
+def get(name: str) -> Callable[..., Study]:
+    """The function ``study(scale, seed, say)`` of that name."""
+    if name not in names():
+        near = difflib.get_close_matches(name, names(), n=1)
+        hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(names())}"
+        raise UserError(f"there is no study {name!r}; {hint}")
+    return import_module(f"regard.studies.{name}").study
+
+
+def _function(path: Path) -> ast.FunctionDef | None:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return next((node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "study"), None)

@@ -1,0 +1,101 @@
+"""Sequential against parallel: what a step of training costs as texts grow longer."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from regard.models import ConvolutionConfig, GPTConfig, RecurrentConfig
+from regard.report.svg import Axes, Series
+from regard.studies.machine import machine
+from regard.studies.page import Chart, Study
+
+LENGTHS, WIDTH, TOKENS = (32, 64, 128, 256, 512, 1024, 2048), 128, 4096
+SIZES: dict[str, Any] = {"vocabulary": 65, "width": WIDTH, "layers": 2, "context": max(LENGTHS)}
+
+
+def study(scale: float, seed: int, say: Callable[[str], None]) -> Study:
+    """Does it pay not to wait for the token before? Time of a training step against the length of the text.
+
+    regard study parallel
+
+    Forward and backward over 4,096 tokens, as many short texts or few long ones, for a vanilla RNN, LSTM, GRU, a
+    dilated convolution and a Transformer of two layers, 128 wide. Two minutes on 2 cores.
+    """
+    models = {
+        "RNN": RecurrentConfig(cell="rnn", **SIZES),
+        "LSTM": RecurrentConfig(cell="lstm", **SIZES),
+        "GRU": RecurrentConfig(cell="gru", **SIZES),
+        "convolution": ConvolutionConfig(**SIZES),
+        "Transformer": GPTConfig(heads=4, **SIZES),
+    }
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    rounds = max(3, round(5 * scale))
+    times: dict[str, list[float]] = {name: [] for name in models}
+    built = {}
+    for name, config in models.items():
+        torch.manual_seed(seed)
+        built[name] = config.build().to(device)
+    for length in LENGTHS:
+        tokens = torch.randint(65, (TOKENS // length, length), device=device)
+        rows: dict[str, list[float]] = {name: [] for name in built}
+        for _ in range(rounds):  # in turns, so that what disturbs the machine disturbs all alike
+            for name, model in built.items():
+                rows[name].append(_step(model, tokens))
+        for name, found in rows.items():
+            times[name].append(statistics.median(found[1:]) * 1e3)
+        say(f"{length:5} tokens: " + ", ".join(f"{name} {found[-1]:.0f} ms" for name, found in times.items()))
+    series = [
+        Series(name, list(zip(map(float, LENGTHS), found, strict=True)), colour, marks=True)
+        for colour, (name, found) in enumerate(times.items())
+    ]
+    rows_of = [(f"{n:,}", *(f"{times[name][i]:.1f}" for name in times)) for i, n in enumerate(LENGTHS)]
+    chart = Chart(
+        "Milliseconds for 4,096 tokens",
+        "Forward and backward over the same number of tokens, cut into texts of the length on the axis. A recurrent "
+        "model takes one step after another: the longer the text, the fewer rows share a step.",
+        series,
+        Axes("length of a text, tokens", "milliseconds", log=True, x_low=0),
+        ("length", *times),
+        rows_of,
+    )
+    return Study(
+        "parallel",
+        "Does it pay not to wait for the token before?",
+        words(times, LENGTHS),
+        [chart],
+        {"lengths": list(LENGTHS), "milliseconds": times},
+        f"2 layers, width {WIDTH}, {TOKENS:,} tokens a step, median of {rounds - 1}, seed {seed}, {machine(device)}",
+    )
+
+
+def words(times: dict[str, list[float]], lengths: tuple[int, ...]) -> list[str]:
+    """What the times say."""
+    growth = {name: found[-1] / found[0] for name, found in times.items()}
+    steep = max(growth, key=lambda name: growth[name])
+    flat = min(growth, key=lambda name: growth[name])
+    longest = {name: found[-1] for name, found in times.items()}
+    quick, slow = min(longest, key=lambda n: longest[n]), max(longest, key=lambda n: longest[n])
+    return [
+        f"From texts of {lengths[0]} tokens to texts of {lengths[-1]:,}, with as many tokens in all, the {steep} takes "
+        f"{growth[steep]:.1f} times as long and the {flat} {growth[flat]:.1f} times: every token of a recurrent model "
+        "waits for the one before it, and fewer texts share each step.",
+        f"At {lengths[-1]:,} tokens the {quick} is fastest with {longest[quick]:.0f} ms, and the {slow} takes "
+        f"{longest[slow] / longest[quick]:.1f} times as long.",
+    ]
+
+
+def _step(model: Any, tokens: torch.Tensor) -> float:
+    cuda = tokens.is_cuda
+    if cuda:
+        torch.cuda.synchronize()
+    began = time.perf_counter()
+    model(tokens).float().square().mean().backward()
+    if cuda:
+        torch.cuda.synchronize()
+    model.zero_grad(set_to_none=True)
+    return time.perf_counter() - began

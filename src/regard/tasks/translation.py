@@ -1,0 +1,66 @@
+"""Translation: the cross entropy of each next token of the target, given the source and what came before it."""
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from regard.config import knob
+from regard.tasks.base import TaskConfig, Term
+from regard.tasks.language import count_targets, next_token_loss
+
+
+class PairBatch(Protocol):
+    """What of `regard.data`'s batch this task reads; the two floors do not import each other."""
+
+    @property
+    def source(self) -> Tensor: ...  # [B,S]
+    @property
+    def source_lengths(self) -> Tensor: ...  # [B]
+    @property
+    def inputs(self) -> Tensor: ...  # [B,T]
+    @property
+    def targets(self) -> Tensor: ...  # [B,T]
+
+
+@dataclass(frozen=True)
+class TranslationConfig(TaskConfig, kind="translation"):
+    """Predict each next token of the translation (teacher forcing)."""
+
+    smoothing: float = knob(0.1, "in training, this share of each target is spread over the whole vocabulary")
+    logits: int = knob(2**27, "how many logits may be held at once; more are computed in chunks of rows")
+
+    def check(self) -> None:
+        """Refuse what is no share, and a limit that no row fits."""
+        if not 0 <= self.smoothing < 1:
+            raise ValueError(f"smoothing must be at least 0 and below 1, got {self.smoothing}")
+        if self.logits < 1:
+            raise ValueError(f"logits must be at least 1, got {self.logits}")
+
+    def build(self) -> "Translation":
+        """The task."""
+        return Translation(self)
+
+
+class Translation:
+    """Cross entropy in nats, summed over the targets that count; smoothed in training only, so that the loss on
+    held-out text stays a likelihood.
+
+    The model gives features[B,T,C] = `model.features(inputs, source, source_lengths)` and `model.head(features)`.
+    """
+
+    def __init__(self, config: TranslationConfig | None = None):
+        self.config = config or TranslationConfig()
+
+    def terms(self, model: Any, batch: PairBatch) -> dict[str, Term]:
+        """The one term `next_token`."""
+        features = model.features(batch.inputs, batch.source, batch.source_lengths).flatten(0, -2)  # [B*T,C]
+        targets = batch.targets.flatten()  # [B*T]
+        smoothing = self.config.smoothing if model.training else 0.0
+        vocabulary, limit = model.config.vocabulary, self.config.logits
+        total = next_token_loss(model, features, targets, vocabulary, limit, smoothing)
+        return {"next_token": Term(total, count_targets(targets))}
+
+    def counts(self, batch: PairBatch) -> dict[str, Tensor]:
+        """How many targets of the batch count."""
+        return {"next_token": count_targets(batch.targets)}

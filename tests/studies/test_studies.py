@@ -1,0 +1,123 @@
+"""Studies: the words follow from the numbers, the measures are what they say, and the pages are safe to open."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from regard.data import TextBatch
+from regard.errors import UserError
+from regard.measure import Bucket, Comparison
+from regard.models import GPTConfig, RecurrentConfig
+from regard.report.svg import Axes, Series
+from regard.studies import about, bottleneck, depth, get, gradients, names, parallel
+from regard.studies.page import Chart, Study, page, write
+
+SIZES = {"vocabulary": 11, "context": 12, "width": 16}
+
+
+def batch(rows: int = 3, length: int = 12) -> TextBatch:
+    tokens = torch.randint(11, (rows, length + 1), generator=torch.Generator().manual_seed(0))
+    return TextBatch(tokens[:, :-1], tokens[:, 1:])
+
+
+@pytest.mark.parametrize("cell", ["rnn", "lstm", "gru"])
+def test_the_reach_of_a_recurrent_model_is_the_change_of_the_loss_with_a_state(cell):
+    """dL/d(h, c) at one place, by moving the state a little in the direction of the gradient."""
+    torch.manual_seed(1)
+    model = RecurrentConfig(cell=cell, layers=1, residual=False, **SIZES).build().double()
+    one = TextBatch(*(x[:1] for x in batch()[:2]))
+    curve = gradients.reach(model, one)
+    assert len(curve) == 12
+    distance, (block,) = 4, model.blocks
+    x = model.embed(one.inputs)
+    _, state = block.recurrent(block.norm(x[:, : 12 - distance]))
+    parts = [part.detach().requires_grad_() for part in state if part is not None]
+
+    def loss(*given: torch.Tensor) -> torch.Tensor:
+        out, _ = block.recurrent(
+            block.norm(x[:, 12 - distance :]), None, type(state)(given[0], *given[1:], *[None] * (2 - len(given)))
+        )
+        return F.cross_entropy(model.head(model.norm(out))[:, -1], one.targets[:, -1])
+
+    slopes = torch.autograd.grad(loss(*parts), parts)
+    size = torch.cat([s.flatten() for s in slopes]).norm()
+    step = 1e-5 / size
+    moved = loss(*(p + step * s for p, s in zip(parts, slopes, strict=True)))
+    back = loss(*(p - step * s for p, s in zip(parts, slopes, strict=True)))
+    assert ((moved - back) / 2e-5).item() == pytest.approx(curve[distance], rel=1e-4)
+
+
+def test_the_reach_of_a_transformer_has_a_place_for_every_token():
+    torch.manual_seed(1)
+    model = GPTConfig(layers=2, heads=2, zero_init=False, **SIZES).build()
+    curve = gradients.reach(model, batch())
+    assert len(curve) == 12
+    assert min(curve) > 0
+
+
+def test_a_model_without_context_knows_the_entropy_of_letters():
+    class Even:
+        vocabulary = 4
+
+        def batch(self, position, *, seed, size):
+            return TextBatch(torch.zeros(size, 4), torch.arange(4).expand(size, 4))
+
+    assert depth.entropy(Even()) == pytest.approx(torch.tensor(4.0).log().item())
+
+
+def test_words_follow_from_numbers():
+    able = {"deep": [1.0] * 6, "shallow": [1.0, 1.0, 5.0, 5.0, 5.0, float("inf")], "hopeless": [4.0] * 6}
+    said = " ".join(depth.words(able, 3.3))
+    assert "Deep: learns at every depth up to 128" in said
+    assert "Shallow: learns at 4, 8 layers and not at the others" in said
+    assert "Hopeless: learns at no depth tried" in said
+
+    said = " ".join(parallel.words({"GRU": [10.0, 50.0], "Transformer": [20.0, 25.0]}, (32, 1024)))
+    assert "the GRU takes 5.0 times as long and the Transformer 1.2 times" in said
+    assert "the Transformer is fastest with 25 ms, and the GRU takes 2.0 times" in said
+
+    better, worse = Comparison(10, 25, 12, 18, 0.001), Comparison(10, 9, -3, 1, 0.4)
+    lengths = {"one vector": [Bucket(1, None, 9, 10.0)], "attention": [Bucket(1, None, 9, 25.0)]}
+    said = bottleneck.words(better, worse, 100, 20, lengths)
+    assert "attention is better" in said[0]
+    assert "chance" not in said[0]
+    assert "one vector is better" in said[1]
+    assert "chance" in said[1]
+    assert "1+: +15.0" in said[2]
+
+
+def test_a_page_is_escaped_and_written_with_its_numbers(tmp_path):
+    evil = "<script>alert(1)</script>"
+    chart = Chart(evil, evil, [Series(evil, [(0.0, 1.0), (1.0, 2.0)])], Axes("x", "y"), ("a", evil), [("1", evil)])
+    study = Study("name", evil, [evil], [chart], {"found": [1, 2]}, evil)
+    assert "<script>alert" not in page(study)
+    path = write(study, tmp_path / "new")
+    assert path.read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert json.loads((tmp_path / "new" / "name.json").read_text())["found"] == [1, 2]
+
+
+def test_studies_are_found_and_described():
+    assert names() == ["bottleneck", "depth", "gradients", "parallel"]
+    assert all(about(name).splitlines()[0].count("?") == 1 for name in names())
+    with pytest.raises(UserError, match="did you mean depth"):
+        get("depht")
+
+
+def test_the_command_lists_them_without_torch():
+    code = "import sys; from regard.cli import main; main(['study', '--json']); sys.exit(int('torch' in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert set(json.loads(done.stdout)) == set(names())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["depth", "gradients", "parallel"])
+def test_a_study_runs_from_the_command_line(name, tmp_path):
+    command = [sys.executable, "-m", "regard.cli", "study", name, "--scale", "0.02", "--out", str(tmp_path), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout)
+    assert found["answer"]
+    assert (tmp_path / f"{name}.html").stat().st_size > 5000
