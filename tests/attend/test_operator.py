@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -111,7 +112,7 @@ def test_leading_axes_come_back_as_they_went_in() -> None:
 
 def test_additive_scores_are_bahdanaus() -> None:
     """vᵀ tanh(W q + U k), between different widths, unscaled."""
-    score = Additive(query_width=3, key_width=5, hidden=4)
+    score: Any = Additive(query_width=3, key_width=5, hidden=4)
     q, k, v = normal(2, 3), normal(6, 5), normal(6, 2)
     found = attend(q, k, v, mechanism=Softmax(score), weights=True)
     for i in range(2):

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from regard.report.svg import Axes, Series
 from regard.studies import about, bottleneck, depth, get, gradients, names, parallel
 from regard.studies.page import Chart, Study, page, write
 
-SIZES = {"vocabulary": 11, "context": 12, "width": 16}
+SIZES: dict[str, Any] = {"vocabulary": 11, "context": 12, "width": 16}
 
 
 def batch(rows: int = 3, length: int = 12) -> TextBatch:
@@ -28,8 +29,9 @@ def batch(rows: int = 3, length: int = 12) -> TextBatch:
 def test_the_reach_of_a_recurrent_model_is_the_change_of_the_loss_with_a_state(cell):
     """dL/d(h, c) at one place, by moving the state a little in the direction of the gradient."""
     torch.manual_seed(1)
-    model = RecurrentConfig(cell=cell, layers=1, residual=False, **SIZES).build().double()
-    one = TextBatch(*(x[:1] for x in batch()[:2]))
+    model: Any = RecurrentConfig(cell=cell, layers=1, residual=False, **SIZES).build().double()
+    inputs, targets, _ = batch()
+    one = TextBatch(inputs[:1], targets[:1])
     curve = gradients.reach(model, one)
     assert len(curve) == 12
     distance, (block,) = 4, model.blocks

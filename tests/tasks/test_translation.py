@@ -1,5 +1,7 @@
 """The translation loss: a sum over real target tokens, smoothed in training only."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -10,7 +12,7 @@ from regard.models import Seq2SeqConfig, TransformerConfig
 from regard.tasks import Task, TaskConfig, Translation, TranslationConfig
 from regard.train.engine import compiles
 
-SIZES = {"vocabulary": 23, "context": 8, "layers": 1, "width": 16, "dropout": 0.0}
+SIZES: dict[str, Any] = {"vocabulary": 23, "context": 8, "layers": 1, "width": 16, "dropout": 0.0}
 
 
 def batch() -> PairBatch:

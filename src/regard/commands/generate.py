@@ -78,6 +78,8 @@ def generate(
         raise UserError("--interactive takes lines as they are typed: leave out --prompts, --samples, --json and -")
 
     found = open_run(run, runs)  # a mistyped name is answered before torch is imported
+    if found.config.get("data", {}).get("kind") == "pairs":
+        raise UserError(f"{found.path} translates and does not go on with a text: regard translate {found.path}")
     from regard.generate import Author, Sampling
     from regard.generate.load import find_device, load_writer
 

@@ -152,7 +152,9 @@ def sit(
     elif not result.interrupted:
         loss = "" if result.validation_loss is None else f", validation loss {result.validation_loss:.4f}"
         print(f"{result.path}: {result.step:,} steps{loss}")
-        print(f"read about it: {run.file('report.html')}\nwrite with it: regard generate {result.path}")
+        verb = "translate" if run.config["data"].get("kind") == "pairs" else "generate"
+        word = "translate" if verb == "translate" else "write"
+        print(f"read about it: {run.file('report.html')}\n{word} with it: regard {verb} {result.path}")
     return 130 if result.interrupted else 0
 
 

@@ -6,6 +6,8 @@ At batch 1 a decoding step waits for kernels rather than for memory. The formula
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -18,9 +20,11 @@ from regard.layers.linear import Linear, untouched
 from regard.layers.norm import RMSNorm
 
 try:
-    from regard.layers.one_row_kernel import through
+    from regard.layers.one_row_kernel import through as found
 except ImportError:  # CPU builds of PyTorch and macOS come without triton
-    through = None
+    found = None
+
+through: Any = found
 
 
 def suits(x: Tensor, *layers: nn.Module) -> bool:
@@ -51,16 +55,19 @@ def feedforward_row(x: Tensor, norm: nn.Module, feedforward: nn.Module) -> Tenso
     """x + feedforward(norm(x)), or None where the layers themselves must do it."""
     if type(norm) is not RMSNorm:
         return None
-    if type(feedforward) is GatedFeedForward and feedforward.activation is F.silu:
-        first, after = feedforward.gate_up, "swiglu"
-    elif type(feedforward) in (FeedForward, SquaredFeedForward) and feedforward.activation is relu_squared:
-        first, after = feedforward.up, "relu2"
+    kind = type(feedforward)
+    layers: Any = feedforward
+    if kind is GatedFeedForward and layers.activation is F.silu:
+        first, after = layers.gate_up, "swiglu"
+    elif kind in (FeedForward, SquaredFeedForward) and layers.activation is relu_squared:
+        first, after = layers.up, "relu2"
     else:
         return None
-    if not suits(x, norm, feedforward, first, feedforward.down):
+    down = layers.down
+    if not suits(x, norm, feedforward, first, down):
         return None
     hidden = through(x, norm.gain, norm.eps, first.weight, first.bias, after, None)
-    return through(hidden, None, 0.0, feedforward.down.weight, feedforward.down.bias, "", x)
+    return through(hidden, None, 0.0, down.weight, down.bias, "", x)
 
 
 def _plain(layer: nn.Module, x: Tensor) -> bool:

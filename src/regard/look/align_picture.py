@@ -58,7 +58,7 @@ def svg(alignments: Sequence[Alignment]) -> str:
     """All alignments, one below the other."""
     drawn, width, y = [], 0.0, float(GAP)
     for alignment in alignments:
-        text, wide, high = _figure(alignment)
+        text, wide, high = figure(alignment)
         drawn.append(f'<g transform="translate({GAP} {y:.0f})">{text}</g>')
         width, y = max(width, wide), y + high + 2 * GAP
     width += 2 * GAP
@@ -72,7 +72,7 @@ def svg(alignments: Sequence[Alignment]) -> str:
     )
 
 
-def _figure(alignment: Alignment) -> tuple[str, float, float]:
+def figure(alignment: Alignment) -> tuple[str, float, float]:
     """One alignment: the mean with its words, then each head small; its width and height."""
     left = 8 + 7.2 * max(len(word) for word in alignment.target)
     top = 14 + 5.6 * max(len(word) for word in alignment.source)

@@ -19,7 +19,7 @@ from regard.errors import UserError
 from regard.layers import CausalConvolution, Linear, NormConfig, RMSNormConfig
 from regard.layers.byhand import relu_squared
 from regard.layers.rows import latest
-from regard.models.base import ModelConfig
+from regard.models.base import ModelConfig, check_dropouts, check_sizes
 
 
 @dataclass(frozen=True)
@@ -41,24 +41,16 @@ class ConvolutionConfig(ModelConfig, kind="convolution"):
     norm: NormConfig = field(default_factory=RMSNormConfig)
 
     def check(self) -> None:
-        for name in ("vocabulary", "context", "layers", "width", "kernel", "cycle"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        check_sizes(self, "vocabulary", "context", "layers", "width", "kernel", "cycle")
         if self.unit not in ("gated", "relu2"):
             raise ValueError(f"there is no unit {self.unit!r}; choose from gated, relu2")
         if not 1 <= self.ratio * self.width < float("inf"):
             raise ValueError(f"ratio {self.ratio} leaves no unit of a width of {self.width}; 2 would do")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout must be at least 0 and below 1, not {self.dropout}")
+        check_dropouts(self, "dropout")
         if (most := min(self.cycle, self.layers)) > 31:
             raise ValueError(f"{most} layers of doubling dilation reach further than any text; cycle = 16 would do")
 
-    def build(self) -> Convolution:
-        """The model, with fresh weights from PyTorch's current random state."""
-        try:
-            self.check()
-        except ValueError as problem:
-            raise UserError(str(problem)) from problem
+    def make(self) -> Convolution:
         return Convolution(self)
 
     def dilations(self) -> list[int]:

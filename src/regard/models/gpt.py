@@ -29,7 +29,9 @@ from regard.layers import (
     Scene,
     SelfAttention,
 )
-from regard.models.base import ModelConfig
+from regard.layers.dropout import Dropout
+from regard.layers.rows import latest
+from regard.models.base import ModelConfig, check_dropouts, check_heads, check_sizes
 
 
 @dataclass(frozen=True)
@@ -60,21 +62,13 @@ class GPTConfig(ModelConfig, kind="gpt"):
     block: BlockConfig = field(default_factory=PreNormConfig)
 
     def check(self) -> None:
-        for name in ("vocabulary", "context", "layers", "heads", "width", "ngrams", "buckets"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
-        if self.heads > self.width:
-            raise ValueError(f"{self.heads} heads do not fit into a width of {self.width}; heads = {self.width} would")
-        if self.width % self.heads:
-            near = max(h for h in range(1, self.heads + 1) if self.width % h == 0)
-            raise ValueError(f"width {self.width} is not divisible by {self.heads} heads; heads = {near} would do")
+        check_sizes(self, "vocabulary", "context", "layers", "heads", "width", "ngrams", "buckets")
+        check_heads(self.width, self.heads)
         if self.kv_heads is not None and (self.kv_heads < 1 or self.heads % self.kv_heads):
             raise ValueError(
                 f"{self.heads} heads cannot share {self.kv_heads} key/value heads evenly; kv_heads = 1 would do"
             )
-        for name in ("dropout", "attention_dropout"):
-            if not 0 <= (getattr(self, name) or 0) < 1:
-                raise ValueError(f"{name} must be at least 0 and below 1, not {getattr(self, name)}")
+        check_dropouts(self, "dropout", "attention_dropout")
         if self.window is not None and self.window < 1:
             raise ValueError(f"window must be at least 1, not {self.window}")
         if self.global_every < 0:
@@ -84,12 +78,7 @@ class GPTConfig(ModelConfig, kind="gpt"):
         if self.backend not in ("auto", *BACKENDS):
             raise ValueError(f"there is no backend {self.backend!r}; choose from auto, {', '.join(BACKENDS)}")
 
-    def build(self) -> GPT:
-        """The model, with fresh weights from PyTorch's current random state."""
-        try:
-            self.check()
-        except ValueError as problem:
-            raise UserError(str(problem)) from problem
+    def make(self) -> GPT:
         return GPT(self)
 
     def masks(self) -> list[Mask]:
@@ -127,7 +116,7 @@ class GPT(nn.Module):
             raise UserError("concatenated positions leave the embedding narrower than the head; set tied = false")
         self.embed = nn.Embedding(config.vocabulary, token_width)
         self.ngrams = NGrams(config.vocabulary, config.ngrams, config.buckets, token_width)
-        self.drop = nn.Dropout(config.dropout) if config.dropout else nn.Identity()
+        self.drop = Dropout(config.dropout) if config.dropout else nn.Identity()
         self.blocks = nn.ModuleList(self._block() for _ in range(config.layers))
         self.norm = config.norm.build(width) if config.block.final_norm else nn.Identity()
         self.unembed = Linear(width, config.vocabulary, bias=False)
@@ -216,7 +205,7 @@ class GPT(nn.Module):
         rolling = any(memory.size < state.capacity for memory in state.memories)
         if rolling and state.used and count > SLACK:
             logits, state = self._in_pieces(tokens, state, lengths)
-            return (_latest(logits, lengths) if last else logits), state
+            return (latest(logits, lengths) if last else logits), state
         ahead = torch.arange(count, device=tokens.device)
         real = torch.full_like(state.position, count) if lengths is None else lengths
         if state.used == 0:
@@ -231,11 +220,11 @@ class GPT(nn.Module):
         scenes = [self._scene(i, x, queries, turn, state, lengths) for i in range(len(self.masks))]
         for i, block in enumerate(self.blocks):
             x = block(x, scenes[self.mask_of_layer[i]], state.layers[i])
-        latest = real[:, None] + torch.arange(state.recent.shape[1], device=tokens.device)
-        state.recent.copy_(earlier.gather(1, latest))
+        newest = real[:, None] + torch.arange(state.recent.shape[1], device=tokens.device)
+        state.recent.copy_(earlier.gather(1, newest))
         state.position.add_(real)
         if last:  # a head over a large vocabulary costs as much as several blocks
-            x = _latest(x, lengths)
+            x = latest(x, lengths)
         return self.head(self.norm(x)), state._replace(used=state.used + count)
 
     def _scene(self, i: int, x: Tensor, queries: AnySlots, turn, state: State, lengths: Tensor | None) -> Scene:
@@ -271,10 +260,3 @@ class GPT(nn.Module):
         limit = self.position.limit
         if limit is not None and length > limit:
             raise UserError(f"{length} tokens were given, but the learned positions end at {limit}; use fewer tokens")
-
-
-def _latest(x: Tensor, lengths: Tensor | None) -> Tensor:
-    """x [B, T, .] -> [B, 1, .]: what stands at each row's last real token."""
-    if lengths is None:
-        return x[:, -1:]
-    return x[torch.arange(x.shape[0], device=x.device), (lengths - 1).clamp(min=0)][:, None]

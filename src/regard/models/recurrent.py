@@ -16,7 +16,7 @@ from regard.errors import UserError
 from regard.layers import Hidden, Linear, NormConfig, Recurrent, RMSNormConfig
 from regard.layers.recurrent import MODULES
 from regard.layers.rows import documents, latest
-from regard.models.base import ModelConfig
+from regard.models.base import ModelConfig, check_dropouts, check_sizes
 from regard.models.carry import Carried
 
 
@@ -41,18 +41,10 @@ class RecurrentConfig(ModelConfig, kind="recurrent"):
     def check(self) -> None:
         if self.cell not in MODULES:
             raise ValueError(f"there is no cell {self.cell!r}; choose from {', '.join(MODULES)}")
-        for name in ("vocabulary", "context", "layers", "width"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout must be at least 0 and below 1, not {self.dropout}")
+        check_sizes(self, "vocabulary", "context", "layers", "width")
+        check_dropouts(self, "dropout")
 
-    def build(self) -> RecurrentModel:
-        """The model, with fresh weights from PyTorch's current random state."""
-        try:
-            self.check()
-        except ValueError as problem:
-            raise UserError(str(problem)) from problem
+    def make(self) -> RecurrentModel:
         return RecurrentModel(self)
 
 

@@ -15,7 +15,7 @@ from regard.config import knob
 from regard.errors import UserError
 from regard.layers.linear import Linear
 from regard.layers.recurrent import Hidden, Recurrent
-from regard.models.base import ModelConfig
+from regard.models.base import ModelConfig, check_dropouts, check_sizes
 from regard.models.bridges import BahdanauConfig, BridgeConfig, FixedConfig, Own, Sizes
 
 
@@ -36,16 +36,12 @@ class Seq2SeqConfig(ModelConfig, kind="seq2seq"):
     attention: BridgeConfig = field(default_factory=BahdanauConfig)
 
     def check(self) -> None:
-        for name in ("vocabulary", "source_vocabulary", "context", "width", "embedding", "layers"):
-            size = getattr(self, name)
-            if size is not None and size < 1:
-                raise ValueError(f"{name} must be at least 1, not {size}")
+        check_sizes(self, "vocabulary", "source_vocabulary", "context", "width", "embedding", "layers")
         if self.bidirectional and self.width % 2:
             raise ValueError(
                 f"a width of {self.width} does not halve into two directions; width = {self.width + 1} would do"
             )
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout must be at least 0 and below 1, not {self.dropout}")
+        check_dropouts(self, "dropout")
         plain = isinstance(self.attention, FixedConfig) and not self.attention.every_step
         if self.tied and plain and self.embedding not in (None, self.width):
             raise ValueError(
@@ -53,12 +49,7 @@ class Seq2SeqConfig(ModelConfig, kind="seq2seq"):
                 "cannot serve as both; set tied = false"
             )
 
-    def build(self) -> Seq2Seq:
-        """The model, with fresh weights from PyTorch's current random state."""
-        try:
-            self.check()
-        except ValueError as problem:
-            raise UserError(str(problem)) from problem
+    def make(self) -> Seq2Seq:
         return Seq2Seq(self)
 
 

@@ -32,7 +32,7 @@ from regard.layers.attention import SELF_ATTENTION
 from regard.layers.cross import CROSS_ATTENTION, CrossAttention, Sight
 from regard.layers.dropout import Dropout
 from regard.layers.silu import SiLUConfig as SiLUConfig  # a kind is known once its file was read
-from regard.models.base import ModelConfig
+from regard.models.base import ModelConfig, check_dropouts, check_heads, check_sizes
 
 RESIDUAL = ("attention.out.weight", "cross.out.weight", "feedforward.down.weight")  # what residual branches end with
 ROOM = 8  # a state's buffers grow by so many places: to reorder beams is to copy them, empty places included
@@ -66,16 +66,9 @@ class TransformerConfig(ModelConfig, kind="transformer"):
     block: BlockConfig = field(default_factory=PreNormConfig)
 
     def check(self) -> None:
-        for name in ("vocabulary", "source_vocabulary", "context", "layers", "decoder_layers", "heads", "width"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1, not {value}")
-        if self.width % self.heads:
-            near = max(h for h in range(1, self.heads + 1) if self.width % h == 0)
-            raise ValueError(f"width {self.width} is not divisible by {self.heads} heads; heads = {near} would do")
-        for name in ("dropout", "attention_dropout"):
-            if not 0 <= (getattr(self, name) or 0) < 1:
-                raise ValueError(f"{name} must be at least 0 and below 1, not {getattr(self, name)}")
+        check_sizes(self, "vocabulary", "source_vocabulary", "context", "layers", "decoder_layers", "heads", "width")
+        check_heads(self.width, self.heads)
+        check_dropouts(self, "dropout", "attention_dropout")
         if self.memory == "same" and self.depth != self.layers:
             raise ValueError(
                 f"with memory = same, decoder layer i reads encoder layer i, but there are {self.layers} and "
@@ -89,12 +82,7 @@ class TransformerConfig(ModelConfig, kind="transformer"):
         """How many blocks the decoder has."""
         return self.decoder_layers or self.layers
 
-    def build(self) -> Transformer:
-        """The model, with fresh weights from PyTorch's current random state."""
-        try:
-            self.check()
-        except ValueError as problem:
-            raise UserError(str(problem)) from problem
+    def make(self) -> Transformer:
         return Transformer(self)
 
 

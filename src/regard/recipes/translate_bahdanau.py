@@ -19,10 +19,10 @@ def recipe() -> Experiment:
         data=PairsConfig(tokenizer=BpeConfig(vocabulary=4096), batch=2048),
         task=TranslationConfig(smoothing=0.1),
         train=TrainConfig(
-            steps=2400,
+            steps=1600,
             optimizer=AdamWConfig(),
             schedule=TrapezoidConfig(warmup=0.05, decay=0.7),
-            evaluate_every=400,
-            save_every=400,
+            evaluate_every=200,
+            save_every=800,
         ),
     )

@@ -6,7 +6,8 @@ import math
 from collections.abc import Sequence
 from html import escape
 
-from regard.look import Head, describe
+from regard.look import Head, align_picture, describe
+from regard.look.align import Alignment
 from regard.report.facts import Curve, Facts
 from regard.report.inside import Inside, Positions
 from regard.report.numbers import count
@@ -108,6 +109,16 @@ def map_figures(inside: Inside) -> str:
         f'<svg class="masks" aria-hidden="true">{masks}</svg>'
         f'<pre class="passage">{escape("".join(inside.passage))}</pre>'
         f'<div class="maps" style="--across:{across}">{small}</div>{large}{table(names, rows)}'
+    )
+
+
+def alignment_figure(alignment: Alignment) -> str:
+    """One alignment, no wider than it needs to be."""
+    drawn, wide, high = align_picture.figure(alignment)
+    label = escape(alignment.words())
+    return (
+        f'<div class="scroll"><svg class="align" viewBox="0 -4 {wide:.0f} {high + 8:.0f}" style="width:{wide:.0f}px" '
+        f'role="img" aria-label="{label}">{drawn}</svg></div>'
     )
 
 

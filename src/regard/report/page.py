@@ -20,8 +20,8 @@ SAMPLES = 6
 
 def page(facts: Facts) -> str:
     """The whole document."""
-    parts = [heading(facts), tiles(facts), lead(facts), losses(facts), samples(facts), maps(facts), entropy(facts)]
-    parts += [positions(facts), gradients(facts), cost(facts), config(facts), environment(facts), notes(facts)]
+    sections = (heading, tiles, lead, losses, samples, alignments, maps, entropy, positions, gradients, cost, config)
+    parts = [part(facts) for part in (*sections, environment, notes)]
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
@@ -93,7 +93,19 @@ def samples(facts: Facts) -> str:
         for sample in shown
     )
     about = "The same draws each time (temperature 0.8), so that what changes is the model."
+    if shown and shown[0].get("temperature") == 0:
+        about = "The same held-out sentences each time, with the likeliest translation (→) and the reference (=)."
     return section("What it writes", about, f'<div class="samples">{cards}</div>' if cards else "")
+
+
+def alignments(facts: Facts) -> str:
+    """Which words of the source each word of a translation was written from."""
+    found = facts.inside.alignments if facts.inside else ()
+    about = (
+        "A row is a word that was written, a column a word that was read; the colour's strength is the attention "
+        "weight, the mean over all heads. The small maps below are the heads one by one."
+    )
+    return section("Alignment", about, "".join(figures.alignment_figure(one) for one in found))
 
 
 def maps(facts: Facts) -> str:

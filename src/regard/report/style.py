@@ -51,6 +51,10 @@ svg{display:block;width:100%;height:auto}
 .map text{font:10px ui-monospace,Menlo,Consolas,"DejaVu Sans Mono",monospace;fill:var(--ink);text-anchor:middle}
 .masks image{image-rendering:pixelated}
 .masks{position:absolute;width:0;height:0}
+.align .ground{fill:var(--map)}
+.align .ink{fill:var(--c0)}
+.align text{font:13px system-ui,sans-serif;fill:var(--ink)}
+.align .soft{font-size:11px;fill:var(--soft)}
 .maps{display:grid;grid-template-columns:repeat(var(--across),1fr);gap:16px;margin-top:14px}
 .maps figure,.large figure{margin:0}
 .maps svg{border-radius:4px}

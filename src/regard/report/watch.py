@@ -51,7 +51,7 @@ class Watch(Observer):
         self._write(self._first)
         self._first = Looks()
         train, last = self._train, step.step == self._train.steps
-        if self._layers and (last or step.step % train.log_every == 0):
+        if self._layers and (step.step == 1 or last or step.step % train.log_every == 0):
             self._run.log({"step": step.step, "gradients": gradient_norms(self._layers, step.norm)})
         if last or (train.evaluate_every and step.step % train.evaluate_every == 0):
             self._write(self._look(step.step))

@@ -32,7 +32,7 @@ class TensorBoard(Observer):
 
     def stepped(self, step: Step) -> None:
         """The figures of a step that is logged."""
-        if step.step % self._train.log_every and step.step != self._train.steps:
+        if step.step % self._train.log_every and step.step not in (1, self._train.steps):
             return
         for name, value in (("loss/training", step.loss), ("rate", step.rate), ("gradient/norm", step.norm)):
             self._writer.add_scalar(name, value, step.step)
