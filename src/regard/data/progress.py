@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import time
@@ -50,8 +51,9 @@ class Progress:
         return human_size(self._done) if self._done else "still waiting"
 
 
+@functools.cache
 def say(text: str) -> None:
-    """A remark to the person, on the error stream; of several processes the first one speaks."""
+    """A remark to the person, on the error stream, once; of several processes the first one speaks."""
     if first_process():
         print(text, file=sys.stderr, flush=True)
 

@@ -21,7 +21,7 @@ def recipe() -> Experiment:
         data=PairsConfig(tokenizer=BpeConfig(vocabulary=4096), batch=2048),
         task=TranslationConfig(smoothing=0.1),
         train=TrainConfig(
-            steps=1200,
+            steps=1400,
             optimizer=MuonConfig(),
             schedule=TrapezoidConfig(warmup=0.05, decay=0.7),
             evaluate_every=200,
