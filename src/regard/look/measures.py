@@ -36,7 +36,7 @@ def heads(attentions: Iterable[Attention], block: int = BLOCK) -> list[Head]:
     for layer, attention in enumerate(attentions, start=1):
         total, count = torch.zeros(()), torch.zeros(())
         for piece in rows(attention, block):
-            sums, queries = _sums(piece)
+            sums, queries = _sums(piece, attention.plan.own)
             total, count = total + sums, count + queries
         columns = (total / count.clamp(min=1)).T.tolist()  # [H, measures]
         found += [Head(layer, number, attention.name, *column) for number, column in enumerate(columns, start=1)]
@@ -54,13 +54,16 @@ def describe(head: Head) -> str:
     return "focused" if head.peak >= MOST else "mixed"
 
 
-def _sums(piece: Rows) -> tuple[Tensor, Tensor]:
-    """Sums [measures, H] and counts [H] over the batch's queries that see at least two keys."""
+def _sums(piece: Rows, own_text: bool) -> tuple[Tensor, Tensor]:
+    """Sums [measures, H] and counts [H] over the batch's queries that see at least two keys.
+
+    Over another text, as an encoder's, there is no token before or itself.
+    """
     weights, seen, pairs = piece
     keys = seen.sum(-1)  # [B, H, q]
     counted = keys > 1
     entropy = torch.special.entr(weights).sum(-1)
-    same = pairs.q.segment == pairs.k.segment
+    same = (pairs.q.segment == pairs.k.segment) & own_text
     previous = (weights * (same & (pairs.k.order == pairs.q.order - 1))).sum(-1)
     own = (weights * (same & (pairs.k.order == pairs.q.order))).sum(-1)
     first = weights.gather(-1, seen.float().argmax(-1, keepdim=True))[..., 0]

@@ -61,7 +61,7 @@ def entropy_figure(facts: Facts) -> str:
         colours = [layers.index(name) for name, _ in facts.spread]
     else:
         curves = {
-            f"layer {i}": _mean([c for (n, _), c in facts.spread.items() if n == name])
+            f"{i} {layer_name(name)}": _mean([c for (n, _), c in facts.spread.items() if n == name])
             for i, name in enumerate(layers, 1)
         }
         colours = list(range(len(layers)))
@@ -71,8 +71,19 @@ def entropy_figure(facts: Facts) -> str:
     drawn = drawing(
         series, Axes("step", "entropy, share of the greatest", low=0, high=1, x_low=0), 300, "Entropy by head"
     )
-    keys = [Series(f"layer {i + 1}", [], i) for i in range(len(layers))]
+    keys = [Series(f"{i + 1} {layer_name(name)}", [], i) for i, name in enumerate(layers)]
     return drawn + legend(keys) + table(("step", *curves), _joined(*curves.values())) if drawn else ""
+
+
+def layer_name(path: str) -> str:
+    """The place of an attention in a model, from its module path.
+
+    >>> [layer_name(path + ".mechanism") for path in ("blocks.0.attention", "encoder.2.attention", "decoder.0.cross")]
+    ['layer 1', 'encoder 3', 'decoder 1, to the source']
+    """
+    stack, *rest = path.split(".")
+    number = f" {int(rest[0]) + 1}" if rest and rest[0].isdigit() else ""
+    return {"blocks": "layer"}.get(stack, stack) + number + (", to the source" if "cross" in rest else "")
 
 
 def position_figure(positions: Positions) -> str:

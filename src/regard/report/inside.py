@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from regard.attend import Mechanism
 from regard.config import load
 from regard.data import DataConfig
 from regard.errors import UserError
@@ -34,6 +35,7 @@ class Size(NamedTuple):
 
     parameters: int
     flops: float | None  # forward and backward of one token
+    attentions: int = 0
 
 
 class Positions(NamedTuple):
@@ -76,7 +78,8 @@ def measure(config: dict[str, Any]) -> Size:
         flops = flops_per_token(model)
     except AttributeError:  # the formula is that of a Transformer
         flops = None
-    return Size(sum(p.numel() for p in model.parameters()), flops)
+    attentions = sum(isinstance(module, Mechanism) for module in model.modules())
+    return Size(sum(p.numel() for p in model.parameters()), flops, attentions)
 
 
 def inspect(run: Run, notes: list[str]) -> Inside | None:

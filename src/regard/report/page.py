@@ -161,10 +161,9 @@ def cost(facts: Facts) -> str:
     if size and size.flops:
         rows.append(("FLOPs per token, forward and backward", unit(size.flops, "FLOP")))
         rows.append(("FLOPs in all", unit(size.flops * facts.tokens, "FLOP")))
-        formula = (
-            "FLOPs per token = 6 × (weights in matrices) + 12 × layers × width × context: two for each weight forward "
-            "and four backward, and attention over the whole context."
-        )
+        formula = "FLOPs per token = 6 × (weights in matrices): two for each weight forward and four backward."
+        if size.attentions:
+            formula += f" Attention over a whole context: 12 × {size.attentions} × width × context more."
         if facts.seconds:
             rows.append(("FLOPs per second", unit(size.flops * facts.tokens / facts.seconds, "FLOP/s")))
     rows += [("tokens", f"{facts.tokens:,}"), ("time", duration(facts.seconds))]

@@ -14,6 +14,7 @@ from regard.look import at_rest, passage
 
 #: Tokens of a sample, and of the passage that heads are measured on; sentences that are translated.
 SAMPLE, PASSAGE, SENTENCES = 200, 128, 4
+ROOM = 8  # tokens that a translation may have beyond twice its source's
 
 
 class Subject(Protocol):
@@ -99,9 +100,11 @@ class Sentences:
 
     def translations(self, model: Any) -> list[Made]:
         """The likeliest token after the likeliest."""
-        found, rules = [], Rules(self._data.specials, 0, self._context)
+        found = []
         for text, reference in self._pairs:
             source = self._encode(text)
+            most = min(self._context, 2 * len(source) + ROOM)  # a new model finds no end
+            rules = Rules(self._data.specials, 0, most)
             with at_rest(model):
                 made = walk(model, *self._rows(source), rules, Sampling(0.0))[0][0]
             found.append(Made(text, reference, source, made.tokens))

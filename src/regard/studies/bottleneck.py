@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from regard.config import to_toml
+from regard.config import load, to_toml
 from regard.generate.translate import load_trained
 from regard.measure import bleu_by_length, compare, score
 from regard.measure.bleu import Bucket
@@ -20,7 +20,8 @@ from regard.report.svg import Axes, Series
 from regard.runs import Run, environment
 from regard.studies.machine import machine
 from regard.studies.page import Chart, Study
-from regard.train import train
+from regard.train import Experiment, train
+from regard.train.live import LiveLine
 
 SECONDS, LONG = 600, 12  # of training each; a source of more words than this is a long one
 NAMES = {"one vector": "translate-fixed", "attention": "translate-bahdanau"}
@@ -131,8 +132,5 @@ def _trained(recipe: str, seconds: float, seed: int, say: Callable[[str], None])
 
 
 def _finished(run: Run, resume: bool) -> Run:
-    from regard.config import load
-    from regard.train import Experiment
-
-    train(load(Experiment, run.config, source=str(run.path / "config.toml")), run, resume=resume)
+    train(load(Experiment, run.config, source=str(run.path / "config.toml")), run, [LiveLine()], resume)
     return run
