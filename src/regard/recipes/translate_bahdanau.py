@@ -3,7 +3,7 @@
 from regard.data import BpeConfig, PairsConfig
 from regard.models import BahdanauConfig, Seq2SeqConfig
 from regard.tasks import TranslationConfig
-from regard.train import AdamWConfig, Experiment, TrainConfig, TrapezoidConfig
+from regard.train import Experiment, MuonConfig, TrainConfig, TrapezoidConfig
 
 
 def recipe() -> Experiment:
@@ -19,8 +19,8 @@ def recipe() -> Experiment:
         data=PairsConfig(tokenizer=BpeConfig(vocabulary=4096), batch=2048),
         task=TranslationConfig(smoothing=0.1),
         train=TrainConfig(
-            steps=1600,
-            optimizer=AdamWConfig(),
+            steps=1300,
+            optimizer=MuonConfig(),
             schedule=TrapezoidConfig(warmup=0.05, decay=0.7),
             evaluate_every=200,
             save_every=800,
