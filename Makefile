@@ -47,6 +47,7 @@ bench-install: install
 bench: bench-install
 	OMP_NUM_THREADS=2 $(BIN)/python -m bench.training --device cpu --settings small,large --rounds 15
 	OMP_NUM_THREADS=2 $(BIN)/python -m bench.generation
+	OMP_NUM_THREADS=2 $(BIN)/python -m bench.translation
 
 # Half an hour: three contenders, three seeds, three minutes each.
 quality: bench-install

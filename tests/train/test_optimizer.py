@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from train_kit import MODEL
 
 from regard.config import load
@@ -133,3 +133,11 @@ def test_impossible_rates_are_refused_by_name():
         load(OptimizerConfig, {"kind": "adamw", "betas": [0.9, 1.0]})
     with pytest.raises(UserError, match="momentum"):
         load(OptimizerConfig, {"kind": "muon", "momentum": 1.0})
+
+
+def test_muon_splits_the_gates_of_a_recurrent_layer():
+    model = nn.ModuleDict({"blocks": nn.ModuleList([nn.GRU(6, 8, bidirectional=True)])})
+    muon = MuonConfig().build(model).parts[0]
+    assert isinstance(muon, Muon)
+    assert muon.parts == {p: (8, 8, 8) for p in model.parameters() if p.ndim == 2}
+    assert len(muon.parts) == 4

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -126,16 +125,23 @@ class MuonConfig(OptimizerConfig, kind="muon"):
                 (matrices if inner else rest).append(parameter)
         parts: list[torch.optim.Optimizer] = []
         if matrices:
-            stacked: Any = {module.weight: module.parts for module in model.modules() if self.split and _stacks(module)}
+            stacked = _stacked(model) if self.split else {}
             parts.append(Muon(matrices, self.lr, self.momentum, self.weight_decay, stacked))
         if rest:
             parts.append(_adamw(rest, self.rest_lr, self.rest_betas, self.rest_eps, self.rest_weight_decay))
         return Optimizer(model, parts)
 
 
-def _stacks(module: Any) -> bool:
-    """Whether a layer keeps several matrices in one, and says how many rows each has."""
-    return isinstance(module, nn.Linear) and bool(getattr(module, "parts", ()))
+def _stacked(model: nn.Module) -> dict[Tensor, tuple[int, ...]]:
+    """Of every parameter in which a layer keeps several matrices, how many rows each of them has."""
+    found: dict[Tensor, tuple[int, ...]] = {}
+    for module in model.modules():
+        if isinstance(module, nn.Linear) and getattr(module, "parts", ()):
+            found[module.weight] = module.parts  # type: ignore[assignment]
+        elif isinstance(module, nn.RNNBase):  # the gates of a recurrent layer
+            matrices = (parameter for parameter in module.parameters(recurse=False) if parameter.ndim == 2)
+            found |= {matrix: (module.hidden_size,) * (len(matrix) // module.hidden_size) for matrix in matrices}
+    return found
 
 
 def _adamw(
