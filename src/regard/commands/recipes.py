@@ -54,7 +54,7 @@ def listing(experiment: Experiment) -> list[tuple[str, str, str]]:
         if key.path == "train.budget":  # a note that the run writes
             continue
         value = spelled(key.default)
-        if key.path.startswith("model.") and key.path.endswith("vocabulary"):
+        if key.path == "model.vocabulary":
             value = "by the data"  # whatever is set here
         choices = f"({', '.join(map(spelled, key.choices))})" if key.choices else ""
         help = key.help or chosen(experiment, key.path)

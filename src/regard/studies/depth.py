@@ -52,7 +52,7 @@ def study(scale: float, seed: int, say: Callable[[str], None]) -> Study:
             train = TrainConfig(steps=steps, optimizer=AdamWConfig(), schedule=CosineConfig(warmup=0.1), device="cpu")
             experiment = replace(Experiment(), model=config, data=data_config, train=train, seed=seed)
             losses[name].append(train_shortly(experiment, data))
-        say(f"{name}: " + ", ".join(f"{d} layers {told(x)}" for d, x in zip(DEPTHS, losses[name], strict=True)))
+            say(f"{name}, {depth} layers: {told(losses[name][-1])}")
     series = [
         Series(name, [(float(d), x) for d, x in zip(DEPTHS, found, strict=True) if math.isfinite(x)], i, marks=True)
         for i, (name, found) in enumerate(losses.items())

@@ -28,7 +28,7 @@ def study(scale: float, seed: int, say: Callable[[str], None]) -> Study:
     regard study gradients
 
     One layer each of a vanilla RNN, LSTM and GRU, and a Transformer of two, 128 wide, on the plays: |dL/dh_t| of the
-    loss at the last of 128 characters, before training and after 400 updates. Four minutes on 2 cores.
+    loss at the last of 128 characters, before training and after 400 updates. A minute on 2 cores.
     """
     steps = max(1, round(STEPS * scale))
     data_config = TextConfig(batch=16)

@@ -24,7 +24,7 @@ def study(scale: float, seed: int, say: Callable[[str], None]) -> Study:
     regard study parallel
 
     Forward and backward over 4,096 tokens, as many short texts or few long ones, for a vanilla RNN, LSTM, GRU, a
-    dilated convolution and a Transformer of two layers, 128 wide. Two minutes on 2 cores.
+    dilated convolution and a Transformer of two layers, 128 wide. Half a minute on 2 cores.
     """
     models = {
         "RNN": RecurrentConfig(cell="rnn", **SIZES),
