@@ -37,7 +37,7 @@ def study(scale: float, seed: int, say: Callable[[str], None]) -> Study:
     regard study depth
 
     Character models of the plays, 64 wide, 100 updates each by AdamW with warm-up, no other help: what is compared is
-    the loss after the same number of updates. Twenty minutes on 2 cores.
+    the loss after the same number of updates. Ten minutes on 2 cores.
     """
     steps = max(5, round(STEPS * scale))
     data_config = TextConfig(batch=8)
