@@ -11,8 +11,8 @@ def recipe() -> Experiment:
     regard train shakespeare-conv
 
     Eight blocks of two taps each, 1, 2, 4 ... 128 characters apart, which together see 256 characters; squared ReLU;
-    Muon for the matrices, AdamW for the rest. With only the first million characters and 100 steps (--data.limit
-    1000000 --train.steps 100), about a minute on one CPU core, it comes to 1.94 nats per character.
+    Muon for the matrices, AdamW for the rest. Five and a half minutes on one CPU core: 1.511 nats per character of
+    held-out text.
     """
     return Experiment(
         model=ConvolutionConfig(context=256, layers=8, width=128, cycle=8, unit="relu2"),

