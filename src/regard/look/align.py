@@ -74,12 +74,10 @@ def align(
 
 
 def over_source(model: Any, inputs: Tensor, source: Tensor, lengths: Tensor) -> list[Tensor]:
-    """The weights [H, T, S] of each attention over the source; who asks step by step gives them in pieces."""
-    pieces: dict[str, list[Tensor]] = {}
-    for seen in attentions(model, lambda: model.features(inputs, source, lengths)):
-        if not seen.plan.own and seen.k.shape[2] == source.shape[1]:
-            pieces.setdefault(seen.name, []).extend(block.weights[0].cpu() for block in rows(seen))
-    return [torch.cat(weights, 1) for weights in pieces.values()]
+    """The weights [H, T, S] of each attention over the source."""
+    found = attentions(model, lambda: model.features(inputs, source, lengths))
+    over = [seen for seen in found if not seen.plan.own and seen.k.shape[2] == source.shape[1]]
+    return [torch.cat([block.weights[0].cpu() for block in rows(seen)], 1) for seen in over]
 
 
 def split_words(tokenizer: Tokenizer, specials: Specials, tokens: Sequence[int]) -> list[tuple[str, int]]:

@@ -20,10 +20,18 @@ def names() -> list[str]:
 
 
 def about(name: str) -> str:
-    """A recipe's docstring, read without importing it (and so without importing torch)."""
-    tree = ast.parse(_file(name).read_text(encoding="utf-8"))
-    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "recipe"]
-    return (ast.get_docstring(functions[0]) or "") if functions else ""
+    """A recipe's docstring."""
+    return docstring(_file(name), "recipe") or ""
+
+
+def docstring(path: Path, function: str) -> str | None:
+    """What a function in a file says of itself, read without importing it (and so without importing torch).
+
+    None: the file has no such function.
+    """
+    body = ast.parse(path.read_text(encoding="utf-8")).body
+    found = (node for node in body if isinstance(node, ast.FunctionDef) and node.name == function)
+    return next((ast.get_docstring(node) or "" for node in found), None)
 
 
 def get(name: str) -> Experiment:

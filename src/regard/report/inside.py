@@ -73,7 +73,7 @@ def attempt(notes: list[str], what: str, work: Callable[[], T]) -> T | None:
 def measure(config: dict[str, Any]) -> Size:
     """The size of a run's model, from its config alone."""
     with torch.device("meta"):
-        model: Any = load(ModelConfig, config["model"]).build()  # type: ignore[attr-defined]
+        model: Any = load(ModelConfig, config["model"]).build()
     try:
         flops = flops_per_token(model)
     except AttributeError:  # the formula is that of a Transformer

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import difflib
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from regard.errors import UserError
+from regard.recipes import docstring
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,13 +19,12 @@ if TYPE_CHECKING:
 def names() -> list[str]:
     """Every study, by file name."""
     files = Path(__file__).parent.glob("[!_]*.py")
-    return sorted(path.stem for path in files if _function(path) is not None)
+    return sorted(path.stem for path in files if docstring(path, "study") is not None)
 
 
 def about(name: str) -> str:
-    """A study's docstring, read without importing it (and so without importing torch)."""
-    found = _function(Path(__file__).parent / f"{name}.py")
-    return (ast.get_docstring(found) or "") if found else ""
+    """A study's docstring."""
+    return docstring(Path(__file__).parent / f"{name}.py", "study") or ""
 
 
 def get(name: str) -> Callable[..., Study]:
@@ -35,8 +34,3 @@ def get(name: str) -> Callable[..., Study]:
         hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(names())}"
         raise UserError(f"there is no study {name!r}; {hint}")
     return import_module(f"regard.studies.{name}").study
-
-
-def _function(path: Path) -> ast.FunctionDef | None:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    return next((node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "study"), None)
