@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from regard.commands.common import RUNS, RunName, is_run, open_run
+from regard.commands.lines import contents, split, standard_input
 from regard.errors import UserError
 
 if TYPE_CHECKING:
@@ -230,27 +231,10 @@ def gathered(prompt: tuple[str, ...], prompts: str | None) -> list[str]:
         raise UserError("standard input can be read once only; give - once")
     texts = [standard_input() if text == "-" else text for text in prompt]
     if prompts is not None:
-        lines = (standard_input() if prompts == "-" else contents(Path(prompts))).split("\n")
+        lines = split(standard_input() if prompts == "-" else contents(Path(prompts)))
         lines = [line for line in lines if line]
         if not lines:
             where = "standard input" if prompts == "-" else prompts
             raise UserError(f"there is no prompt in {where}; write one on each line")
         texts += lines
     return texts
-
-
-def contents(path: Path) -> str:
-    """The text of a file of prompts."""
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise UserError(f"the prompts in {path} cannot be read: {why}") from error
-
-
-def standard_input() -> str:
-    """All of it."""
-    try:
-        return sys.stdin.read()
-    except UnicodeDecodeError as error:
-        raise UserError("standard input is not text in the terminal's encoding") from error

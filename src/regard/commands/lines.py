@@ -30,16 +30,16 @@ def gathered(texts: Sequence[str], file: str | None, reference: Path | None) -> 
     """What was given on the command line, then the file's lines; else what is piped in; perhaps nothing."""
     if (("-" in texts) + (file == "-") + (list(texts).count("-") > 1)) > 1:
         raise UserError("standard input can be read once only; give - once")
-    lines = [line for text in texts for line in (standard_input() if text == "-" else split(text) or [""])]
+    lines = [line for text in texts for line in (split(standard_input()) if text == "-" else split(text) or [""])]
     where = "the command line"
     if file is not None:
-        read = standard_input() if file == "-" else split(contents(Path(file)))
+        read = split(standard_input() if file == "-" else contents(Path(file)))
         where = "standard input" if file == "-" else file
         if not any(line.strip() for line in read):
             raise UserError(f"there is nothing to translate in {where}; write a text on each line")
         lines += read
     elif not texts and sys.stdin is not None and not sys.stdin.isatty():
-        lines, where = standard_input(), "standard input"
+        lines, where = split(standard_input()), "standard input"
     references = [] if reference is None else split(contents(reference))
     if reference is not None and len(references) != len(lines):
         raise UserError(
@@ -62,10 +62,10 @@ def contents(path: Path) -> str:
         raise UserError(f"{path} cannot be read: {why}") from error
 
 
-def standard_input() -> list[str]:
-    """Its lines."""
+def standard_input() -> str:
+    """All of it."""
     try:
-        return split(sys.stdin.read())
+        return sys.stdin.read()
     except UnicodeDecodeError as error:
         raise UserError("standard input is not text in the terminal's encoding") from error
 
