@@ -36,6 +36,7 @@ from contract_model import (
 )
 from contract_watch import Tensors, tensors_in, watch_plans
 from fsdp_worker import WAYS, run_ranks
+from regard.attend import AttentionConfig, SoftmaxConfig, WindowConfig
 
 both_types = pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 every_batch = pytest.mark.parametrize("kind", BATCHES)
@@ -243,7 +244,7 @@ def test_prefill_and_steps(dtype: torch.dtype, lengths: tuple[int, ...], fixed: 
 @pytest.mark.parametrize("global_every", [0, 2])
 def test_rolling_cache(dtype: torch.dtype, lengths: tuple[int, ...], global_every: int, fixed: bool):
     """A window of 6 over 60 tokens: the buffer is overwritten again and again, by prefill, steps and long pieces."""
-    model = small_gpt(dtype, window=6, global_every=global_every)
+    model = small_gpt(dtype, attention=WindowConfig(6), global_every=global_every)
     sizes = check_steps(model, lengths, (25, *[1] * 10, 20, 5), fixed)
     assert min(sizes) < 25, "the buffer rolls"
     assert sizes[1:] == ([60] if global_every else [])
@@ -253,7 +254,7 @@ def test_rolling_cache(dtype: torch.dtype, lengths: tuple[int, ...], global_ever
 @every_batch
 def test_window(kind: str, dtype: torch.dtype):
     """The texts alone, through the definition, against the batch through the fast path."""
-    batch, changes = BATCHES[kind](), {"window": 6, "global_every": 2}
+    batch, changes = BATCHES[kind](), {"attention": WindowConfig(6), "global_every": 2}
     expected = alone(small_gpt(dtype, backend="reference", **changes), batch)
     assert_same(outcome(small_gpt(dtype, **changes), batch), expected)
 
@@ -272,10 +273,10 @@ every_long_batch = pytest.mark.parametrize("kind", LONG_BATCHES)
 @every_long_batch
 @both_types
 @pytest.mark.parametrize("checkpointing", [False, True])
-@pytest.mark.parametrize(("window", "backend"), [(None, "sdpa"), (32, "banded")])
-def test_no_dense_mask(kind: str, dtype: torch.dtype, window: int | None, backend: str, checkpointing: bool):
+@pytest.mark.parametrize(("attention", "backend"), [(SoftmaxConfig(), "sdpa"), (WindowConfig(32), "banded")])
+def test_no_dense_mask(kind: str, dtype: torch.dtype, attention: AttentionConfig, backend: str, checkpointing: bool):
     """The plan names the fast path and holds nothing large; neither direction makes anything as large as one N x N."""
-    model, batch = small_gpt(dtype, window=window), LONG_BATCHES[kind]()
+    model, batch = small_gpt(dtype, attention=attention), LONG_BATCHES[kind]()
     model.checkpointing = checkpointing
     plans = watch_plans(model)
     with Tensors() as seen:

@@ -23,6 +23,7 @@ from regard.attend import (
     Softmax,
     Strided,
     Window,
+    WindowConfig,
 )
 from regard.models import GPTConfig
 
@@ -125,7 +126,7 @@ def test_backends_agree_with_the_reference(mask_name, slots_name, bias_name):
     assert ran >= 2
 
 
-@pytest.mark.parametrize("options", [{}, {"window": 40, "global_every": 2}, {"kv_heads": 2}])
+@pytest.mark.parametrize("options", [{}, {"attention": WindowConfig(40), "global_every": 2}, {"kv_heads": 2}])
 def test_a_compiled_gpt_has_no_graph_break_and_the_same_numbers(options):
     torch.manual_seed(0)
     model = (

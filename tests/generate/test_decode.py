@@ -8,6 +8,7 @@ import torch
 from hypothesis import given
 from writing_kit import VOCABULARY, models, naive_decode, prompts, samplings, seeds, wild
 
+from regard.attend import WindowConfig
 from regard.errors import UserError
 from regard.generate import Decoding, Sampling, decode
 from regard.generate.draws import BLOCK
@@ -46,7 +47,7 @@ def test_a_batch_with_memories_equals_each_row_alone_without(
     RAN["ragged"] += len(set(lengths)) > 1
     RAN["slides apart"] += len(set(lengths)) > 1 and max(lengths) + count > context + 1
     RAN["drawn"] += not sampling.greedy
-    RAN["windowed"] += model.config.window is not None
+    RAN["windowed"] += isinstance(model.config.attention, WindowConfig)
 
 
 def test_the_law_met_every_kind_of_case() -> None:

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from regard.attend import WindowConfig
 from regard.generate import Sampling, decode
 from regard.generate.graph import GraphedStep, empty
 from regard.models import GPTConfig
@@ -14,7 +15,7 @@ pytestmark = [
 CUDA = "cuda"
 
 
-@pytest.mark.parametrize("options", [{}, {"kv_heads": 2, "ngrams": 2}, {"window": 20}])
+@pytest.mark.parametrize("options", [{}, {"kv_heads": 2, "ngrams": 2}, {"attention": WindowConfig(20)}])
 @pytest.mark.parametrize("compiled", [False, True])
 def test_a_graph_of_one_step_writes_what_eager_steps_write(options, compiled):
     torch.manual_seed(0)
@@ -40,7 +41,7 @@ def test_a_graph_of_one_step_writes_what_eager_steps_write(options, compiled):
             assert torch.equal(one, token)
 
 
-@pytest.mark.parametrize("options", [{}, {"kv_heads": 2, "ngrams": 3}, {"window": 20}])
+@pytest.mark.parametrize("options", [{}, {"kv_heads": 2, "ngrams": 3}, {"attention": WindowConfig(20)}])
 def test_decoding_by_graphs_writes_the_same_text(options):
     """Ragged prompts, rows that fill the context at different times, and draws."""
     torch.manual_seed(0)

@@ -6,6 +6,7 @@ import hypothesis.strategies as st
 import numpy as np
 import torch
 
+from regard.attend import SoftmaxConfig, WindowConfig
 from regard.generate import Sampling
 from regard.layers import LearnedConfig, NoPositionConfig, RotaryConfig, SinusoidalConfig
 from regard.models import GPT, GPTConfig
@@ -28,7 +29,7 @@ def models(draw: st.DrawFn) -> GPT:
         kv_heads=draw(st.sampled_from([None, *(g for g in (1, 2) if heads % g == 0)])),
         width=16,
         ngrams=draw(st.integers(1, 3)),
-        window=draw(st.none() | st.integers(1, 6)),
+        attention=draw(st.builds(WindowConfig, size=st.integers(1, 6)) | st.just(SoftmaxConfig())),
         global_every=draw(st.integers(0, 2)),
         zero_init=False,
         position=draw(st.sampled_from([RotaryConfig(), LearnedConfig(), SinusoidalConfig(), NoPositionConfig()])),

@@ -6,6 +6,7 @@ import hypothesis.strategies as st
 import torch
 from strategies import generator
 
+from regard.attend import AttentionConfig, SoftmaxConfig, WindowConfig
 from regard.layers import (
     GELUConfig,
     LayerNormConfig,
@@ -33,12 +34,16 @@ positions = st.one_of(
     st.builds(SinusoidalConfig, base=st.sampled_from([10_000.0, 50.0])),
     st.builds(SinusoidalConfig, mode=st.just("concatenate"), width=st.sampled_from([None, 2])),
 )
+attentions = st.one_of(
+    st.just(SoftmaxConfig()),
+    st.builds(WindowConfig, size=st.integers(1, 9)),
+)
 norms = st.sampled_from([LayerNormConfig(), LayerNormConfig(bias=False), RMSNormConfig(), NoNormConfig()])
 feedforwards = st.sampled_from([ReLUConfig(2.0), GELUConfig(2.0), ReLUSquaredConfig(1.0), SwiGLUConfig(1.0)])
 
 
 @st.composite
-def configs(draw: st.DrawFn, window: st.SearchStrategy[int | None] | None = None) -> GPTConfig:
+def configs(draw: st.DrawFn, attention: st.SearchStrategy[AttentionConfig] = attentions) -> GPTConfig:
     heads = draw(st.sampled_from([1, 2, 4]))
     position = draw(positions)
     beside = isinstance(position, SinusoidalConfig) and position.mode == "concatenate"
@@ -55,7 +60,7 @@ def configs(draw: st.DrawFn, window: st.SearchStrategy[int | None] | None = None
         cap=draw(st.sampled_from([None, 5.0])),
         ngrams=draw(st.integers(1, 3)),
         buckets=draw(st.sampled_from([2**15, 50])),  # exact tables, and hashed ones
-        window=draw(st.none() | st.integers(1, 9) if window is None else window),
+        attention=draw(attention),
         global_every=draw(st.integers(0, 2)),
         zero_init=False,
         norm=draw(norms),

@@ -10,10 +10,11 @@ from gpts import CONTEXT, configs, tokens, wild
 from hypothesis import given
 from strategies import agree, examples, in_fair_shares, seeds
 
+from regard.attend import SoftmaxConfig, WindowConfig
 from regard.models import GPTConfig
 
 RAN: Counter[str] = Counter()
-window = st.none() | st.integers(1, 3) | st.integers(1, 9)
+mixed = st.builds(WindowConfig, size=st.integers(1, 3) | st.integers(1, 9)) | st.just(SoftmaxConfig())
 
 
 @st.composite
@@ -38,7 +39,7 @@ def counted(config: GPTConfig, memories: tuple, cut: list[int]) -> None:
 
 @in_fair_shares(RAN, several_steps=0.4, rolling=0.06, rolling_in_pieces=0.005, grouped=0.05)
 @examples(2)
-@given(configs(window), seeds, cuts(), st.booleans(), st.integers(1, 3))
+@given(configs(mixed), seeds, cuts(), st.booleans(), st.integers(1, 3))
 def test_step_equals_the_full_pass(config: GPTConfig, seed: int, cut: list[int], fixed: bool, rows: int) -> None:
     model = wild(config, seed)
     text = tokens(rows, sum(cut), seed)
@@ -53,7 +54,7 @@ def test_step_equals_the_full_pass(config: GPTConfig, seed: int, cut: list[int],
 
 @in_fair_shares(RAN, several_steps=0.4, rolling=0.06, rolling_in_pieces=0.005, grouped=0.05)
 @examples(2)
-@given(configs(window), seeds, cuts(), st.booleans(), st.integers(1, 3), st.data())
+@given(configs(mixed), seeds, cuts(), st.booleans(), st.integers(1, 3), st.data())
 def test_ragged_steps_equal_the_full_pass(
     config: GPTConfig, seed: int, cut: list[int], fixed: bool, rows: int, data: st.DataObject
 ) -> None:
@@ -77,16 +78,16 @@ def test_ragged_steps_equal_the_full_pass(
             agree(torch.cat(got[b]), model(text)[0].detach(), f"row {b}")
 
 
-@given(configs(window=st.integers(1, 6)), seeds, st.integers(60, CONTEXT))
+@given(configs(st.builds(WindowConfig, size=st.integers(1, 6))), seeds, st.integers(60, CONTEXT))
 def test_a_rolling_memory_is_no_larger_than_its_window_needs(config: GPTConfig, seed: int, capacity: int) -> None:
     """A text many times the window goes through buffers that stay where they are and do not grow."""
     model = wild(config, seed)
     text = tokens(1, capacity, seed)
     state = model.start(1, capacity)
-    assert config.window is not None
+    assert isinstance(config.attention, WindowConfig)
     for mask, memory in zip(model.masks, state.memories, strict=True):
         bounded = mask.reach().back is not None
-        assert memory.size == (config.window - 1 + 16 if bounded else capacity)
+        assert memory.size == (config.attention.size - 1 + 16 if bounded else capacity)
     places = [x.data_ptr() for layer in state.layers for x in layer]
     got = []
     for piece in text.split(7, dim=1):

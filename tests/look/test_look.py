@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.attend import Causal, Packed, Padded, Range, Softmax, Window, attend
+from regard.attend import Causal, Packed, Padded, Range, Softmax, Window, WindowConfig, attend
 from regard.layers import LearnedConfig
 from regard.look import Attention, Head, at_rest, attentions, describe, heads, rows
 from regard.models import GPTConfig
@@ -48,7 +48,7 @@ def test_weights_are_the_operators_in_blocks_of_any_size(length, block, window, 
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"window": 4, "global_every": 2}, {"kv_heads": 2}, {"position": LearnedConfig()}]
+    "changes", [{}, {"attention": WindowConfig(4), "global_every": 2}, {"kv_heads": 2}, {"position": LearnedConfig()}]
 )
 def test_every_attention_of_a_model_is_found_and_nothing_changes(changes):
     model = gpt(dropout=0.3, **changes)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from regard.attend import Causal, Padded, Window
+from regard.attend import Causal, Padded, Window, WindowConfig
 from regard.config import load
 from regard.errors import UserError
 from regard.layers import LearnedConfig, NoNormConfig, PostNormConfig, SinusoidalConfig
@@ -30,7 +30,7 @@ def tokens(rows: int = 2, length: int = 6) -> torch.Tensor:
         ({"vocabulary": 0}, "vocabulary must be at least 1, not 0"),
         ({"ngrams": 0}, "ngrams must be at least 1, not 0"),
         ({"dropout": 1.0}, "dropout must be at least 0 and below 1, not 1.0"),
-        ({"window": 0}, "window must be at least 1, not 0"),
+        ({"attention": WindowConfig(0)}, "size must be at least 1, not 0"),
         ({"width": 6, "heads": 2}, "a head width of 3 is odd"),
         ({"position": SinusoidalConfig(mode="concatenate")}, "set tied = false"),
     ],
@@ -112,9 +112,15 @@ def test_weights_follow_the_seed() -> None:
 def test_masks_by_layer() -> None:
     local = Causal() & Window(4)
     assert replace(SMALL, layers=4).masks() == [Causal()] * 4
-    assert replace(SMALL, layers=4, window=4).masks() == [local] * 4
-    assert replace(SMALL, layers=5, window=4, global_every=2).masks() == [local, Causal(), local, Causal(), local]
-    model = replace(SMALL, layers=5, window=4, global_every=2).build()
+    assert replace(SMALL, layers=4, attention=WindowConfig(4)).masks() == [local] * 4
+    assert replace(SMALL, layers=5, attention=WindowConfig(4), global_every=2).masks() == [
+        local,
+        Causal(),
+        local,
+        Causal(),
+        local,
+    ]
+    model = replace(SMALL, layers=5, attention=WindowConfig(4), global_every=2).build()
     assert model.masks == [local, Causal()]
     assert model.mask_of_layer == [0, 1, 0, 1, 0]
 
@@ -126,7 +132,7 @@ def test_post_norm_has_no_final_norm() -> None:
 
 @pytest.mark.parametrize("backend", ["sdpa", "banded", "reference"])
 def test_a_backend_by_name_gives_the_same_logits(backend: str) -> None:
-    config = replace(SMALL, zero_init=False, window=3, global_every=2, kv_heads=1)
+    config = replace(SMALL, zero_init=False, attention=WindowConfig(3), global_every=2, kv_heads=1)
     model = config.build()
     named = GPT(replace(config, backend=backend))
     named.load_state_dict(model.state_dict())

@@ -8,6 +8,7 @@ import pytest
 import torch
 from report_kit import experiment, start, trained
 
+from regard.attend import WindowConfig
 from regard.report import Watch, subject
 from regard.train import MuonConfig, Observer, train
 from regard.train.live import LiveCurve
@@ -27,7 +28,7 @@ def newest(run):
     [
         ({}, {}),
         ({"dropout": 0.0}, {"optimizer": MuonConfig()}),  # branches in one step, which a hook would break up
-        ({"window": 4, "ngrams": 2}, {"accumulate": 2, "checkpointing": True, "clip": 0.1}),
+        ({"attention": WindowConfig(4), "ngrams": 2}, {"accumulate": 2, "checkpointing": True, "clip": 0.1}),
     ],
 )
 def test_a_watched_run_is_the_same_run_to_the_bit(text, tmp_path, model, training):

@@ -3,6 +3,7 @@
 from regard.attend.bias import Alibi, Bias, Chain, Relative, SoftCap
 from regard.attend.call import Backend, Call, Out, Plan, TopK
 from regard.attend.choose import BACKENDS, Explanation, Refused, explain, run
+from regard.attend.family import AttentionConfig, Sizes, SoftmaxConfig, WindowConfig
 from regard.attend.mask import (
     And,
     Blocks,
@@ -23,7 +24,7 @@ from regard.attend.mask import (
     Window,
 )
 from regard.attend.mechanism import Mechanism, Softmax, attend
-from regard.attend.memory import KeyValues, Landing, Memory
+from regard.attend.memory import Arrival, KeyValues, Landing, Memory
 from regard.attend.score import Additive, Dot, General, Score
 from regard.attend.slots import AnySlots, Packed, Padded, Pairs, Range, Seat, Slots
 
@@ -33,6 +34,8 @@ __all__ = [
     "Alibi",
     "And",
     "AnySlots",
+    "Arrival",
+    "AttentionConfig",
     "Backend",
     "Bias",
     "Blocks",
@@ -66,14 +69,17 @@ __all__ = [
     "Same",
     "Score",
     "Seat",
+    "Sizes",
     "Slots",
     "SoftCap",
     "Softmax",
+    "SoftmaxConfig",
     "Strided",
     "Tile",
     "TopK",
     "Verdict",
     "Window",
+    "WindowConfig",
     "attend",
     "explain",
     "run",

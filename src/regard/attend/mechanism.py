@@ -2,28 +2,49 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor, nn
 
 from regard.attend.bias import Bias
 from regard.attend.call import Backend, Call, Out, Plan, TopK
 from regard.attend.choose import make_plan, run
 from regard.attend.mask import Full, Mask
+from regard.attend.memory import Arrival, KeyValues
 from regard.attend.score import Dot, Score
 from regard.attend.slots import AnySlots, Range
 
 
 class Mechanism(nn.Module):
-    """Base. Exactness is in the type: nobody gets an approximation by asking for speed."""
+    """Base. Exactness is in the type: nobody gets an approximation by asking for speed.
+
+    Whatever a mechanism does not support (a mask, a kind of slots) it refuses in ``plan``, with a UserError that says
+    why and what to use instead.
+    """
 
     steppable = True  # can decode token by token with the same result
     batch_invariant = True  # a row's answer does not depend on its neighbours
     exact = True  # equals the reference
 
     def plan(self, mask: Mask, queries: AnySlots, keys: AnySlots | None = None, *, like: Tensor) -> Plan:
-        raise NotImplementedError
+        """Prepare for calls between these slots, on ``like``'s device. No ``keys``: the queries' own tokens."""
+        return Plan(mask, queries, queries if keys is None else keys, keys is None, "", None)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, plan: Plan) -> Out:
+        """q [B, H, Q, D], k [B, G, K, D], v [B, G, K, E] to [B, H, Q, E]."""
         raise NotImplementedError
+
+    def start(self, batch: int, heads: int, size: int, width: int, like: Tensor) -> Any:
+        """What one layer remembers, empty: a named tuple of tensors with the batch first, updated in place.
+
+        ``size`` is how many tokens may be seen at once; a state of constant size ignores it.
+        """
+        return KeyValues.start(batch, heads, size, width, like)
+
+    def step(self, q: Tensor, k: Tensor, v: Tensor, plan: Plan, memory: Any, arrival: Arrival) -> Out:
+        """Take in the tokens of a decoding step and answer their queries. Empty slots leave no trace."""
+        k, v = arrival.remember(memory, k, v)
+        return self(q, k, v, plan)
 
 
 class Softmax(Mechanism):
@@ -55,7 +76,6 @@ class Softmax(Mechanism):
         self.backend = backend
 
     def plan(self, mask: Mask, queries: AnySlots, keys: AnySlots | None = None, *, like: Tensor) -> Plan:
-        """Prepare for calls between these slots, on ``like``'s device. No ``keys``: the queries' own tokens."""
         blank = Plan(mask, queries, queries if keys is None else keys, keys is None, "", None)
         return make_plan(mask, queries, keys, self.call(like, like, like, blank), self.backend)
 

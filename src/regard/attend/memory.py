@@ -99,3 +99,18 @@ class KeyValues(NamedTuple):
         landing.write(self.k, k)
         landing.write(self.v, v)
         return (k, v) if landing.first else (self.k[:, :, :used], self.v[:, :, :used])
+
+
+class Arrival(NamedTuple):
+    """The tokens of one decoding step on their way into what a layer remembers."""
+
+    landing: Landing | None  # where keys and values go; none: behind the others', in every row alike
+    used: int  # how many places of the memory hold something, these tokens included
+
+    def remember(self, memory: KeyValues, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Store new keys and values [B, G, T, D]; give back those to attend to."""
+        if self.landing is not None:
+            return memory.take(self.landing, k, v, self.used)
+        place = slice(self.used - k.shape[2], self.used)  # every row holds equally many: a copy will do, not a scatter
+        memory.k[:, :, place], memory.v[:, :, place] = k, v
+        return memory.k[:, :, : self.used], memory.v[:, :, : self.used]

@@ -14,6 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard.attend import Memory
+from regard.attend.slots import EMPTY
+
 Choose = Callable[[Tensor], Tensor]  # logits [B, V] -> tokens [B], on the device, with nothing for the host to know
 
 #: With it, a product with one row becomes a reduction that fuses with the norm before and the sum after it.
@@ -58,8 +61,10 @@ class GraphedStep:
 
 def empty(state: Any) -> None:
     """Make a state as it was when it was started, at the same addresses."""
-    state.position.zero_()
-    state.recent.zero_()
-    for memory in state.memories:
-        memory.order.zero_()
-        memory.segment.fill_(-1)
+    if isinstance(state, Tensor):
+        state.zero_()
+    elif isinstance(state, tuple):
+        for part in state:
+            empty(part)
+    if isinstance(state, Memory):
+        state.segment.fill_(EMPTY)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from torch import Tensor, nn
 
-from regard.attend import KeyValues, Landing, Plan, Softmax
+from regard.attend import Arrival, Mechanism, Plan
 from regard.layers.linear import Linear
 from regard.layers.norm import RMSNorm
 from regard.layers.position import Still, Turn
@@ -19,16 +19,7 @@ class Scene(NamedTuple):
 
     plan: Plan
     turn: Turn
-    landing: Landing | None = None  # while decoding: where this step's keys and values go; none: behind the others'
-    used: int = 0  # while decoding: how many places of the memory hold something
-
-    def remember(self, memory: KeyValues, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Store new keys and values [B, G, T, D]; give back those to attend to."""
-        if self.landing is not None:
-            return memory.take(self.landing, k, v, self.used)
-        place = slice(self.used - k.shape[2], self.used)  # every row holds equally many: a copy will do, not a scatter
-        memory.k[:, :, place], memory.v[:, :, place] = k, v
-        return memory.k[:, :, : self.used], memory.v[:, :, : self.used]
+    arrival: Arrival | None = None  # while decoding: how this step's tokens get into what a layer remembers
 
 
 class SelfAttention(nn.Module):
@@ -39,7 +30,7 @@ class SelfAttention(nn.Module):
         width: int,
         heads: int,
         kv_heads: int,
-        mechanism: Softmax,
+        mechanism: Mechanism,
         *,
         bias: bool = False,
         qk_norm: bool = False,
@@ -53,18 +44,20 @@ class SelfAttention(nn.Module):
         self.mechanism = mechanism
         self.out = Linear(width, width, bias=bias)
 
-    def forward(self, x: Tensor, scene: Scene, memory: KeyValues | None = None) -> Tensor:
+    def forward(self, x: Tensor, scene: Scene, memory: Any = None) -> Tensor:
         return self.out(self.mix(self.qkv(x), scene, memory))
 
-    def mix(self, qkv: Tensor, scene: Scene, memory: KeyValues | None) -> Tensor:
+    def mix(self, qkv: Tensor, scene: Scene, memory: Any) -> Tensor:
         """What is between the two products: [B, N, (H + G + G) D] to [B, N, H D]."""
         heads = qkv.unflatten(-1, (-1, self.head_width))  # [B, N, H + G + G, D]
         q, k, v = self._split(heads, scene.turn)
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)  # [B, H or G, N, D]
-        if memory is not None:
-            k, v = scene.remember(memory, k, v)
-        mixed = self.mechanism(q, k, v, scene.plan).values  # [B, H, N, D]
-        return mixed.transpose(1, 2).flatten(2)
+        if memory is None:
+            mixed = self.mechanism(q, k, v, scene.plan)
+        else:
+            assert scene.arrival is not None  # whoever brings a memory decodes
+            mixed = self.mechanism.step(q, k, v, scene.plan, memory, scene.arrival)
+        return mixed.values.transpose(1, 2).flatten(2)  # [B, H, N, D] to [B, N, H D]
 
     def _parts(self) -> tuple[int, ...]:
         """The rows of the matrices that lie one below the other in ``qkv``."""
@@ -78,9 +71,9 @@ class SelfAttention(nn.Module):
         q, k = turn.apply(self.norm_qk(both)).split([self.heads, self.kv_heads], dim=2)
         return q, k, v
 
-    def start(self, batch: int, size: int) -> KeyValues:
-        """An empty memory of ``size`` places."""
-        return KeyValues.start(batch, self.kv_heads, size, self.head_width, self.out.weight)
+    def start(self, batch: int, size: int) -> Any:
+        """An empty memory, for ``size`` tokens that may be seen at once."""
+        return self.mechanism.start(batch, self.kv_heads, size, self.head_width, self.out.weight)
 
 
 class SharedSelfAttention(SelfAttention):

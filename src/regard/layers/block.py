@@ -5,11 +5,13 @@ A block of a decoder that reads another sequence has cross-attention between the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
-from regard.attend import KeyValues
 from regard.config import Choice
 from regard.layers.attention import Scene, SelfAttention
 from regard.layers.branches import attention_branch, feedforward_branch
@@ -45,7 +47,7 @@ class Block(nn.Module):
 class PreNorm(Block):
     """x + f(norm(x)): the residual path is never normalised, so gradients reach every layer (Xiong et al. 2020)."""
 
-    def forward(self, x: Tensor, scene: Scene, memory: KeyValues | None = None, sight: Sight | None = None) -> Tensor:
+    def forward(self, x: Tensor, scene: Scene, memory: Any = None, sight: Sight | None = None) -> Tensor:
         plain = isinstance(self.drop, nn.Identity)
         whole = plain and memory is None
         attended = attention_branch(x, self.norm_attention, self.attention, scene) if whole else None
@@ -63,7 +65,7 @@ class PreNorm(Block):
 class PostNorm(Block):
     """norm(x + f(x)): as in the original Transformer (Vaswani et al. 2017, sec. 3.1)."""
 
-    def forward(self, x: Tensor, scene: Scene, memory: KeyValues | None = None, sight: Sight | None = None) -> Tensor:
+    def forward(self, x: Tensor, scene: Scene, memory: Any = None, sight: Sight | None = None) -> Tensor:
         x = self.norm_attention(x + self.drop(self.attention(x, scene, memory)))
         if self.cross is not None and self.norm_cross is not None and sight is not None:
             x = self.norm_cross(x + self.drop(self.cross(x, sight)))
@@ -74,6 +76,18 @@ class BlockConfig(Choice):
     """How the parts of a block are put together."""
 
     final_norm = True  # whether the stack needs one more norm at its end
+
+    def run(
+        self, blocks: Sequence[nn.Module], x: Tensor, scenes: Sequence[Scene], memories: Sequence[Any], recompute: bool
+    ) -> Tensor:
+        """Through all blocks, each with its scene and, while decoding, its memory (else None).
+
+        ``recompute``: nothing inside a block is kept for the backward pass.
+        """
+        for block, scene, memory in zip(blocks, scenes, memories, strict=True):
+            again = recompute and memory is None
+            x = checkpoint(block, x, scene, use_reentrant=False) if again else block(x, scene, memory)  # type: ignore
+        return x
 
     def build(
         self,

@@ -32,20 +32,21 @@ def attention_branch(x: Tensor, norm: nn.Module, attention: SelfAttention, scene
     """x + attention(norm(x)) in one step, or None where the layers themselves must do it."""
     if not (
         scene.plan.backend == "short"
-        and scene.landing is None
+        and scene.arrival is None
         and isinstance(scene.turn, Still)
         and attention.heads == attention.kv_heads
-        and attention.mechanism.backend in ("auto", "short")
         and suits(x, attention.out.weight)
         and untouched(norm, LayerNorm)
         and untouched(attention, SelfAttention)
         and untouched(attention.norm_qk, nn.Identity)
         and untouched(attention.mechanism, Softmax)
+        and attention.mechanism.backend in ("auto", "short")
         and untouched(attention.qkv, Linear)
         and untouched(attention.out, Linear)
     ):
         return None
-    call = attention.mechanism.call(x, x, x, scene.plan)
+    mechanism: Any = attention.mechanism
+    call = mechanism.call(x, x, x, scene.plan)
     offset, blank = scene.plan.prepared
     if blank is not None or BACKENDS["short"].refuses(call):
         return None

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard.attend import KeyValues
 from regard.layers.attention import Scene, SelfAttention
 from regard.layers.byhand import relu_squared
 from regard.layers.feedforward import FeedForward, GatedFeedForward, SquaredFeedForward
@@ -39,9 +38,7 @@ def suits(x: Tensor, *layers: nn.Module) -> bool:
     )
 
 
-def attention_row(
-    x: Tensor, norm: nn.Module, attention: SelfAttention, scene: Scene, memory: KeyValues | None
-) -> Tensor | None:
+def attention_row(x: Tensor, norm: nn.Module, attention: SelfAttention, scene: Scene, memory: Any) -> Tensor | None:
     """x + attention(norm(x)), or None where the layers themselves must do it."""
     qkv, out = attention.qkv, attention.out
     if type(norm) is not RMSNorm or type(attention) is not SelfAttention or not suits(x, norm, attention, qkv, out):

@@ -1,7 +1,7 @@
 """Positions: how order enters a model that would otherwise see a set.
 
-A position acts in up to two places: on embeddings (``embed``) and on queries and keys (``turn``). It sees phases, which
-restart with each packed document, never the order that masks compare.
+A position acts in up to three places: on embeddings (``embed``), on queries and keys (``turn``) and on scores
+(``bias``). It sees phases, which restart with each packed document, never the order that masks compare.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
+from regard.attend import Bias
 from regard.config import Choice, knob
 from regard.errors import UserError
 from regard.layers.byhand import rotate
@@ -55,6 +56,10 @@ class Position(nn.Module):
 
     def turn(self, phase: Tensor) -> Turn:
         return Still()
+
+    def bias(self) -> Bias | None:
+        """What scores get from positions, for one more layer: a module of its own, or one that layers share."""
+        return None
 
 
 class Sinusoidal(Position):

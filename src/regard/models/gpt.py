@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 
-from regard.attend import BACKENDS, AnySlots, Causal, KeyValues, Mask, Memory, Padded, Range, Slots, Softmax, Window
+from regard.attend import (
+    BACKENDS,
+    AnySlots,
+    Arrival,
+    AttentionConfig,
+    Causal,
+    Mask,
+    Mechanism,
+    Memory,
+    Padded,
+    Range,
+    Sizes,
+    Slots,
+    SoftmaxConfig,
+)
 from regard.attend.memory import SLACK
 from regard.config import knob
 from regard.errors import UserError
@@ -52,27 +66,31 @@ class GPTConfig(ModelConfig, kind="gpt"):
     cap: float | None = knob(None, "soft cap on the logits: cap * tanh(logit / cap)")
     ngrams: int = knob(1, "embed the last n tokens together (1: only the token itself)")
     buckets: int = knob(2**15, "rows of each n-gram table")
-    window: int | None = knob(None, "local layers see only this many tokens back")
-    global_every: int = knob(0, "with a window: every so many layers see everything (0: none does)")
+    global_every: int = knob(0, "every so many layers have plain attention over everything (0: none has)")
+    repeat: int = knob(1, "so many layers in a row are the same block, weights and all")
     backend: str = knob("auto", "attention backend: auto, sdpa, banded, flex, reference")
     zero_init: bool = knob(True, "start residual branches at zero rather than small")
+    attention: AttentionConfig = field(default_factory=SoftmaxConfig)
     norm: NormConfig = field(default_factory=RMSNormConfig)
     position: PositionConfig = field(default_factory=RotaryConfig)
     feedforward: FeedForwardConfig = field(default_factory=ReLUSquaredConfig)
     block: BlockConfig = field(default_factory=PreNormConfig)
 
     def check(self) -> None:
-        check_sizes(self, "vocabulary", "context", "layers", "heads", "width", "ngrams", "buckets")
+        check_sizes(self, "vocabulary", "context", "layers", "heads", "width", "ngrams", "buckets", "repeat")
         check_heads(self.width, self.heads)
         if self.kv_heads is not None and (self.kv_heads < 1 or self.heads % self.kv_heads):
             raise ValueError(
                 f"{self.heads} heads cannot share {self.kv_heads} key/value heads evenly; kv_heads = 1 would do"
             )
         check_dropouts(self, "dropout", "attention_dropout")
-        if self.window is not None and self.window < 1:
-            raise ValueError(f"window must be at least 1, not {self.window}")
+        self.attention.check()
         if self.global_every < 0:
             raise ValueError(f"global_every must be zero or more, not {self.global_every}")
+        if self.layers % self.repeat:
+            raise ValueError(f"{self.layers} layers are not a multiple of repeat = {self.repeat}; repeat = 1 would do")
+        if self.repeat > 1 and self.global_every > 1:
+            raise ValueError("a block that is repeated has one attention; set global_every = 0 or repeat = 1")
         if self.cap is not None and not 0 < self.cap < float("inf"):
             raise ValueError(f"cap must be a finite number above zero, not {self.cap}; none leaves the logits alone")
         if self.backend not in ("auto", *BACKENDS):
@@ -81,13 +99,14 @@ class GPTConfig(ModelConfig, kind="gpt"):
     def make(self) -> GPT:
         return GPT(self)
 
+    def attentions(self) -> list[AttentionConfig]:
+        """The attention of each layer."""
+        wide = [bool(self.global_every) and (i + 1) % self.global_every == 0 for i in range(self.layers)]
+        return [SoftmaxConfig() if everything else self.attention for everything in wide]
+
     def masks(self) -> list[Mask]:
         """The mask of each layer."""
-        if self.window is None:
-            return [Causal()] * self.layers
-        local = Causal() & Window(self.window)
-        wide = [bool(self.global_every) and (i + 1) % self.global_every == 0 for i in range(self.layers)]
-        return [Causal() if everything else local for everything in wide]
+        return [Causal() & attention.pattern() for attention in self.attentions()]
 
 
 class State(NamedTuple):
@@ -95,8 +114,8 @@ class State(NamedTuple):
 
     position: Tensor  # [B], the order of each row's next token
     recent: Tensor  # [B, ngrams - 1], the latest tokens
-    memories: tuple[Memory, ...]  # one per distinct mask
-    layers: tuple[KeyValues, ...]
+    memories: tuple[Memory, ...]  # one per distinct attention
+    layers: tuple[Any, ...]  # what each layer's mechanism remembers
     capacity: int
     used: int = 0
     fixed: bool = False  # always attend over whole buffers, so that every step has the same shapes
@@ -117,21 +136,23 @@ class GPT(nn.Module):
         self.embed = nn.Embedding(config.vocabulary, token_width)
         self.ngrams = NGrams(config.vocabulary, config.ngrams, config.buckets, token_width)
         self.drop = Dropout(config.dropout) if config.dropout else nn.Identity()
-        self.blocks = nn.ModuleList(self._block() for _ in range(config.layers))
+        attentions = config.attentions()
+        self.blocks = nn.ModuleList(self._block(attentions[i]) for i in range(0, config.layers, config.repeat))
         self.norm = config.norm.build(width) if config.block.final_norm else nn.Identity()
         self.unembed = Linear(width, config.vocabulary, bias=False)
         if config.tied:
             self.unembed.weight = self.embed.weight
-        masks = config.masks()
-        self.masks = list(dict.fromkeys(masks))  # distinct ones: each gets one plan per forward pass
-        self.mask_of_layer = [self.masks.index(mask) for mask in masks]
+        distinct = list(dict.fromkeys(attentions))  # each gets one plan per forward pass
+        self.masks: list[Mask] = [Causal() & attention.pattern() for attention in distinct]
+        self.mask_of_layer = [distinct.index(attention) for attention in attentions]
         self.reset()
 
-    def _block(self) -> nn.Module:
-        c = self.config
+    def _block(self, chosen: AttentionConfig) -> nn.Module:
+        c, kv_heads = self.config, self.config.kv_heads or self.config.heads
         dropout = c.dropout if c.attention_dropout is None else c.attention_dropout
-        mechanism = Softmax(dropout=dropout, backend=c.backend)
-        attention = SelfAttention(c.width, c.heads, c.kv_heads or c.heads, mechanism, bias=c.bias, qk_norm=c.qk_norm)
+        bias, head_width = self.position.bias(), c.width // c.heads
+        mechanism = chosen.mechanism(Sizes(c.heads, kv_heads, head_width, c.context, bias, dropout, c.backend))
+        attention = SelfAttention(c.width, c.heads, kv_heads, mechanism, bias=c.bias, qk_norm=c.qk_norm)
         feedforward = c.feedforward.build(c.width, bias=c.bias)
         return c.block.build(attention, feedforward, c.norm.build(c.width), c.norm.build(c.width), dropout=c.dropout)
 
@@ -149,6 +170,9 @@ class GPT(nn.Module):
                 nn.init.zeros_(parameter)
             else:
                 nn.init.ones_(parameter)  # the gains of norms
+        for module in self.modules():
+            if module is not self and isinstance(reset := getattr(module, "reset", None), Callable):
+                reset()  # parts that know better
 
     def forward(self, tokens: Tensor, slots: AnySlots | None = None) -> Tensor:
         return self.head(self.features(tokens, slots))
@@ -162,13 +186,12 @@ class GPT(nn.Module):
         x = self._embed(tokens, F.pad(tokens, (before, 0)) if before else tokens, phase)
         plans = [self._mechanism(i).plan(mask, slots, like=x) for i, mask in enumerate(self.masks)]
         turn = self.position.turn(phase)
-        for i, block in enumerate(self.blocks):
-            scene = Scene(plans[self.mask_of_layer[i]], turn)
-            if self.checkpointing and self.training:
-                x = checkpoint(block, x, scene, use_reentrant=False)
-            else:
-                x = block(x, scene)
-        return self.norm(x)
+        scenes = [Scene(plan, turn) for plan in plans]
+        return self.norm(self._through(x, scenes, [None] * self.config.layers, self.checkpointing and self.training))
+
+    def _through(self, x: Tensor, scenes: list[Scene], memories: Sequence[Any], recompute: bool = False) -> Tensor:
+        of_layers = [scenes[i] for i in self.mask_of_layer]
+        return self.config.block.run(self._layers(), x, of_layers, memories, recompute)
 
     def head(self, x: Tensor) -> Tensor:
         """Features to logits."""
@@ -182,7 +205,7 @@ class GPT(nn.Module):
         device = self.embed.weight.device
         memories = tuple(Memory.start(batch, capacity, mask, device) for mask in self.masks)
         sizes = [memories[i].size for i in self.mask_of_layer]
-        layers = tuple(block.attention.start(batch, size) for block, size in zip(self._blocks(), sizes, strict=True))
+        layers = tuple(block.attention.start(batch, size) for block, size in zip(self._layers(), sizes, strict=True))
         position = torch.zeros(batch, dtype=torch.long, device=device)
         recent = position.new_zeros(batch, self.ngrams.longest - 1)
         return State(position, recent, memories, layers, capacity, 0, fixed)
@@ -218,8 +241,7 @@ class GPT(nn.Module):
         x = self._embed(tokens, earlier, phase)
         turn = self.position.turn(phase)
         scenes = [self._scene(i, x, queries, turn, state, lengths) for i in range(len(self.masks))]
-        for i, block in enumerate(self.blocks):
-            x = block(x, scenes[self.mask_of_layer[i]], state.layers[i])
+        x = self._through(x, scenes, state.layers)
         newest = real[:, None] + torch.arange(state.recent.shape[1], device=tokens.device)
         state.recent.copy_(earlier.gather(1, newest))
         state.position.add_(real)
@@ -232,7 +254,7 @@ class GPT(nn.Module):
         landing = memory.land(state.position, x.shape[1], lengths, first)
         used = memory.size if state.fixed else min(memory.size, state.used + x.shape[1])
         plan = self._mechanism(i).plan(self.masks[i], queries, None if first else memory.slots(used), like=x)
-        return Scene(plan, turn, landing, used)
+        return Scene(plan, turn, Arrival(landing, used))
 
     def _in_pieces(self, tokens: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
         """Many tokens into a rolling buffer: at most as many at once as overwrite nothing still seen."""
@@ -249,12 +271,13 @@ class GPT(nn.Module):
             x = x + self.ngrams(earlier, phase)
         return self.drop(self.position.embed(x, phase))
 
-    def _blocks(self) -> list[Block]:
-        return cast(list[Block], list(self.blocks))
+    def _layers(self) -> list[Block]:
+        """The block of each layer."""
+        return [cast(Block, block) for block in self.blocks for _ in range(self.config.repeat)]
 
-    def _mechanism(self, mask: int) -> Softmax:
-        """The mechanism of the first layer that uses a mask: its kind of work decides the plan."""
-        return self._blocks()[self.mask_of_layer.index(mask)].attention.mechanism
+    def _mechanism(self, mask: int) -> Mechanism:
+        """The mechanism of the first layer that has this mask and attention: its kind of work decides the plan."""
+        return self._layers()[self.mask_of_layer.index(mask)].attention.mechanism
 
     def _check_length(self, length: int) -> None:
         limit = self.position.limit

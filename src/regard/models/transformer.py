@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from regard.attend import BACKENDS, Causal, Full, KeyValues, Mask, Padded, Plan, Range, Softmax
+from regard.attend import BACKENDS, Arrival, Bias, Causal, Full, KeyValues, Mask, Padded, Plan, Range, Softmax
 from regard.config import knob
 from regard.errors import UserError
 from regard.layers import (
@@ -133,16 +133,18 @@ class Transformer(nn.Module):
 
     def _block(self, reads: bool = False) -> Block:
         c, kind = self.config, self.config.projection
-        own, other = self._mechanism(), self._mechanism()
+        position = self.position if reads else self.position_source
+        own, other = self._mechanism(position.bias()), self._mechanism()
         attention = SELF_ATTENTION[kind](c.width, c.heads, c.heads, own, bias=c.bias, qk_norm=c.qk_norm)
         cross = CROSS_ATTENTION[kind](c.width, c.heads, other, bias=c.bias, qk_norm=c.qk_norm) if reads else None
         feedforward, norms = c.feedforward.build(c.width, bias=c.bias), [c.norm.build(c.width) for _ in range(3)]
         named = {"cross": cross, "norm_cross": norms[2] if reads else None}
         return c.block.build(attention, feedforward, *norms[:2], dropout=c.dropout, **named)
 
-    def _mechanism(self) -> Softmax:
+    def _mechanism(self, bias: Bias | None = None) -> Softmax:
         c = self.config
-        return Softmax(dropout=c.dropout if c.attention_dropout is None else c.attention_dropout, backend=c.backend)
+        dropout = c.dropout if c.attention_dropout is None else c.attention_dropout
+        return Softmax(bias=bias, dropout=dropout, backend=c.backend)
 
     @property
     def blocks(self) -> list[Block]:
@@ -236,7 +238,7 @@ class Transformer(nn.Module):
         x = self._embed(self.embed, self.position, tokens, phase)
         seen = Full() if count == 1 else Causal()  # the newest token sees all that is there
         plan = self._plan(self.decoder, seen, slots, Range(used) if state.used else None, like=x)
-        scene = Scene(plan, self.position.turn(phase), used=used)
+        scene = Scene(plan, self.position.turn(phase), Arrival(None, used))
         queries = rows // shared.lengths.shape[0] * count
         plan = self._sight(queries, shared.lengths, shared.layers[0].k.shape[2], like=x)
         for block, mine, projected in zip(self.decoder, own, shared.layers, strict=True):

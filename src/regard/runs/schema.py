@@ -9,10 +9,22 @@ from regard import __version__
 from regard.errors import UserError
 
 #: The layout of config.toml that this version writes.
-SCHEMA = 1
+SCHEMA = 2
 Migration = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+def _window_became_an_attention(document: dict[str, Any]) -> dict[str, Any]:
+    """1 to 2: a GPT's ``window`` is a kind of ``attention``."""
+    model = document.get("model")
+    if isinstance(model, dict) and (window := model.pop("window", None)) is not None:
+        model["attention"] = {"kind": "window", "size": window}
+    elif isinstance(model, dict):
+        model.pop("global_every", None)  # without a window it meant nothing
+    return document
+
+
 #: From each older schema, the function to the next one.
-MIGRATIONS: dict[int, Migration] = {}
+MIGRATIONS: dict[int, Migration] = {1: _window_became_an_attention}
 
 
 def stamp(config: str) -> bytes:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from regard.attend import Bias
 from regard.config import Choice, knob
 from regard.train.muon import Muon
 from regard.train.shard import placed
@@ -118,10 +119,12 @@ class MuonConfig(OptimizerConfig, kind="muon"):
 
     def build(self, model: nn.Module) -> Optimizer:
         """Muon and AdamW side by side."""
+        biases = [module for module in model.modules() if isinstance(module, Bias)]
+        tables = {parameter for bias in biases for parameter in bias.parameters()}
         matrices, rest = [], []
         for name, parameter in model.named_parameters():
             if parameter.requires_grad:
-                inner = name.startswith(STACKS) and parameter.ndim == 2
+                inner = name.startswith(STACKS) and parameter.ndim == 2 and parameter not in tables
                 (matrices if inner else rest).append(parameter)
         parts: list[torch.optim.Optimizer] = []
         if matrices:
