@@ -28,9 +28,9 @@ SETTINGS = {
     "transformer": {
         "--model.layers": "4",
         "--model.width": "256",
-        "--model.dropout": "0.3",
+        "--model.dropout": "0.4",
         "--data.batch": "4096",
-        "--train.steps": "3000",
+        "--train.steps": "4000",
     },
     "bahdanau": {
         "--model.width": "512",
@@ -38,6 +38,7 @@ SETTINGS = {
         "--model.dropout": "0.5",
         "--data.batch": "4096",
         "--train.steps": "3000",
+        "--train.precision": "float32",
     },
 }
 

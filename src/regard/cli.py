@@ -13,7 +13,8 @@ from regard import __version__
 from regard.errors import UserError
 
 #: In the order of `regard --help`; each is a function in the module of `regard.commands` with its name.
-COMMANDS = ("train", "resume", "generate", "translate", "evaluate", "study", "report", "info", "recipes", "data")
+COMMANDS = ("train", "resume", "generate", "translate", "evaluate", "report", "approximate", "study")
+COMMANDS += ("mask", "info", "recipes", "data")
 
 MISTAKE, FAULT, INTERRUPTED = 2, 1, 130
 

@@ -13,6 +13,7 @@ from regard.attend import (
     Global,
     Packed,
     Padded,
+    Plan,
     Prefix,
     Range,
     Refused,
@@ -25,6 +26,8 @@ from regard.attend import (
     Window,
     WindowConfig,
 )
+from regard.attend.flex import Flex
+from regard.attend.patterns import Chunks, Columns, Scattered, Sinks
 from regard.models import GPTConfig
 
 pytestmark = [
@@ -46,6 +49,11 @@ MASKS = {
     "same": Same(torch.arange(N) % 3),
     "blocks": Blocks(torch.eye(10, dtype=torch.bool), 32),
     "nothing": ~Full(),
+    "sinks": Causal() & (Window(30) | Sinks(4)),
+    "fixed": Causal() & (Chunks(16) | Columns(16, 3)),
+    "bigbird": Causal() & (Window(20) | Sinks(3, mutual=True) | Scattered.drawn(16, 2, seed=0)),
+    "longformer": Window(20, 19) | Sinks(3, mutual=True),
+    "far": Causal() & (Window(16) | Dilated(20, 12)),
 }
 SLOTS = {
     "range": lambda: Range(N),
@@ -94,7 +102,38 @@ CASES = [
     ("same", "range", "none"),
     ("blocks", "packed", "none"),
     ("nothing", "range", "none"),
+    ("sinks", "packed", "none"),
+    ("fixed", "padded", "none"),
+    ("bigbird", "packed", "none"),
+    ("longformer", "range", "none"),
+    ("far", "packed", "relative"),
 ]
+
+
+REGROUPED = [
+    ("strided", "range", "none"),
+    ("strided", "packed", "relative"),
+    ("fixed", "padded", "none"),
+    ("far", "range", "alibi"),
+]
+
+
+@pytest.mark.parametrize(("mask_name", "slots_name", "bias_name"), REGROUPED)
+def test_regrouped_tokens_agree_with_the_reference(mask_name, slots_name, bias_name, monkeypatch):
+    monkeypatch.setattr("regard.attend.flex.WIDE", 100)
+    assert len(Flex().prepare(Plan(MASKS[mask_name], Range(N), Range(N), True, "", None), torch.device(CUDA))) == 2
+    test_backends_agree_with_the_reference(mask_name, slots_name, bias_name)
+
+
+def test_a_long_layout_is_small():
+    """131,072 and 262,144 tokens, window 1024: blocks, not pairs."""
+    for length in (2**17, 2**18):
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        slots = Range(length)
+        Flex().prepare(Plan(Causal() & Window(1024), slots, slots, True, "", None), torch.device(CUDA))
+        assert torch.cuda.max_memory_allocated() - before < 2**30
 
 
 @pytest.mark.parametrize(("mask_name", "slots_name", "bias_name"), CASES)

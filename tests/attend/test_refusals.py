@@ -68,7 +68,7 @@ ON_DEVICE = PACKED._replace(documents=None)
         ("sdpa", "scores are Additive, not dot products", {"score": Additive(2, 2, 3)}),
         ("banded", "scores are Additive, not dot products", {"score": Additive(2, 2, 3)}),
         ("sdpa", "a fused kernel cannot apply the bias Alibi", {"bias": Alibi(2)}),
-        ("banded", "a fused kernel cannot apply the bias SoftCap", {"bias": SoftCap(2.0)}),
+        ("sdpa", "a fused kernel cannot apply the bias SoftCap", {"bias": SoftCap(2.0)}),
         ("sdpa", "top-k needs every score of a row at once", {"cut": TopK(2)}),
         ("banded", "top-k needs every score of a row at once", {"cut": TopK(2)}),
         ("sdpa", "hard lookup is no softmax", {"temperature": 0.0}),

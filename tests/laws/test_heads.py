@@ -54,7 +54,7 @@ def test_self_attention_without_positions_is_permutation_equivariant(
 @given(configs(st.just(SoftmaxConfig())), seeds, st.integers(2, 12))
 def test_the_last_token_of_a_gpt_without_positions_sees_a_set(config: GPTConfig, seed: int, length: int) -> None:
     """One layer, causal mask, no positions, no n-grams: the last token's logits ignore the order of those before."""
-    model = wild(replace(config, layers=1, ngrams=1, position=NoPositionConfig()), seed)
+    model = wild(replace(config, layers=1, repeat=1, ngrams=1, position=NoPositionConfig()), seed)
     text = tokens(1, length, seed)
     shuffled = torch.cat((torch.randperm(length - 1, generator=generator(seed)), torch.tensor([length - 1])))
     agree(model(text[:, shuffled])[:, -1].detach(), model(text)[:, -1].detach(), "the last token")

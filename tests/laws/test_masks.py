@@ -28,8 +28,9 @@ from regard.attend import (
     Tile,
     Window,
 )
+from regard.attend.bounds import bounds
 from regard.attend.call import allowed
-from regard.attend.flex import BLOCK, Flex, bounds
+from regard.attend.flex import BLOCK, Flex
 from regard.attend.slots import make_pairs, valid
 
 CPU = torch.device("cpu")
@@ -136,8 +137,8 @@ def tiles(draw: st.DrawFn) -> tuple[Mask, int, Tensor, Tensor, Tile]:
         lambda place: torch.arange(place[0], min(orders, sum(place)))
     )
     queries, keys = draw(some | near), draw(some | near)
-    ends = [x.reshape(1, 1, 1) for side in (queries, keys) for x in (side.min(), side.max())]
-    return draw(usual_masks() | masks(batch, orders)), batch, queries, keys, Tile(*ends)
+    low, high, first, last = (x.reshape(1, 1, 1) for side in (queries, keys) for x in (side.min(), side.max()))
+    return draw(usual_masks() | masks(batch, orders)), batch, queries, keys, Tile(low, high, first, last)
 
 
 @examples(8)
@@ -148,7 +149,7 @@ def test_a_verdict_is_never_wrong(drawn: tuple[Mask, int, Tensor, Tensor, Tile])
     may, must = (word.item() for word in mask.verdict(tile))
     assert may or not real.any(), "a tile with an allowed pair would be skipped"
     assert not must or real.all(), "a tile with a forbidden pair would be read without looking"
-    whole = [torch.arange(int(low), int(high) + 1) for low, high in (tile[:2], tile[2:])]
+    whole = [torch.arange(int(low), int(high) + 1) for low, high in (tile[:2], tile[2:4])]
     if exact(mask):
         everything = mask.allows(box(batch, whole[0], whole[1]))
         assert may == bool(everything.any())
@@ -199,7 +200,8 @@ def listed(counts: Tensor, indices: Tensor) -> Tensor:
 @given(layouts())
 def test_the_block_layout_covers_what_it_must(drawn: tuple[Mask, AnySlots, AnySlots, int]) -> None:
     mask, queries, keys, batch = drawn
-    found = Flex().prepare(Plan(mask, queries, keys, False, "", None), CPU)
+    (sheet,) = Flex().prepare(Plan(mask, queries, keys, False, "", None), CPU)
+    found = sheet.blocks
     partial = listed(found.kv_num_blocks, found.kv_indices)
     assert found.full_kv_num_blocks is not None
     assert found.full_kv_indices is not None
@@ -230,8 +232,8 @@ def test_bounds_are_the_extremes_of_each_block(data: st.DataObject, batch: int, 
             block = [naive.spot(held, b, j) for j in range(start, min(length, start + size))]
             orders, segments = [s.order for s in block], [s.segment for s in block]
             row = min(b, found.low.shape[0] - 1)
-            assert (found.low[row, i], found.high[row, i]) == (min(orders), max(orders))
-            assert (found.first[row, i], found.last[row, i]) == (min(segments), max(segments))
+            assert (found.low[row, 0, i], found.high[row, 0, i]) == (min(orders), max(orders))
+            assert (found.first[row, 0, i], found.last[row, 0, i]) == (min(segments), max(segments))
             assert found.whole[i] == (len(block) == size)
 
 

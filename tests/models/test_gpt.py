@@ -130,6 +130,58 @@ def test_post_norm_has_no_final_norm() -> None:
     assert isinstance(replace(SMALL, norm=NoNormConfig()).build().norm, torch.nn.Identity)
 
 
+# Layer sharing
+
+
+def test_repeated_layers_are_one_block() -> None:
+    """As many parameters as without the repetition, one memory per layer all the same."""
+    config = replace(SMALL, layers=4, repeat=2, attention=WindowConfig(4))
+    model, half = config.build(), replace(config, layers=2, repeat=1).build()
+    assert sum(p.numel() for p in model.parameters()) == sum(p.numel() for p in half.parameters())
+    assert model.mask_of_layer == [0] * 4
+    assert len(model.start(2, 8).layers) == 4
+    one, two, three, four = model._layers()
+    assert one is two
+    assert three is four
+    assert one is not three
+
+
+def test_gradients_of_a_repeated_layer_sum_over_its_uses() -> None:
+    """Equal to a model with as many blocks of their own, each with the shared weights."""
+    shared = replace(SMALL, layers=4, repeat=2, zero_init=False).build().double()
+    apart = replace(SMALL, layers=4, zero_init=False).build().double()
+    for i, block in enumerate(apart.blocks):
+        block.load_state_dict(shared.blocks[i // 2].state_dict())
+    rest = {name: weight for name, weight in shared.state_dict().items() if not name.startswith("blocks.")}
+    apart.load_state_dict(rest, strict=False)
+    torch.testing.assert_close(shared(tokens()), apart(tokens()))
+    for model in (shared, apart):
+        model(tokens()).square().sum().backward()
+    for name, parameter in shared.named_parameters():
+        if name.startswith("blocks."):
+            _, i, inner = name.split(".", 2)
+            uses = [apart.get_parameter(f"blocks.{j}.{inner}").grad for j in (2 * int(i), 2 * int(i) + 1)]
+            torch.testing.assert_close(parameter.grad, uses[0] + uses[1])
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"layers": 3, "repeat": 2}, "3 layers are not a multiple of repeat = 2; repeat = 1 would do"),
+        ({"repeat": 0}, "repeat must be at least 1, not 0"),
+        ({"layers": 4, "repeat": 2, "global_every": 2}, "a block that is repeated has one attention"),
+    ],
+)
+def test_impossible_repetitions(change: dict, problem: str) -> None:
+    with pytest.raises(UserError, match=problem):
+        replace(SMALL, **change).build()
+
+
+def test_repeated_layers_may_all_be_global() -> None:
+    model = replace(SMALL, layers=4, repeat=2, attention=WindowConfig(4), global_every=1).build()
+    assert model.masks == [Causal()]
+
+
 @pytest.mark.parametrize("backend", ["sdpa", "banded", "reference"])
 def test_a_backend_by_name_gives_the_same_logits(backend: str) -> None:
     config = replace(SMALL, zero_init=False, attention=WindowConfig(3), global_every=2, kv_heads=1)

@@ -1,9 +1,13 @@
 """One attention operator. Masks, biases, scores, caches and backends are values passed to it."""
 
-from regard.attend.bias import Alibi, Bias, Chain, Relative, SoftCap
+from regard.attend.bias import Alibi, Bias, Buckets, Chain, GridRelative, Relative, SoftCap
+from regard.attend.blocked import Blocked
 from regard.attend.call import Backend, Call, Out, Plan, TopK
 from regard.attend.choose import BACKENDS, Explanation, Refused, explain, run
 from regard.attend.family import AttentionConfig, Sizes, SoftmaxConfig, WindowConfig
+from regard.attend.linear import LinearAttention, LinearConfig
+from regard.attend.linformer import Linformer, LinformerConfig
+from regard.attend.lsh import LSH, LSHConfig
 from regard.attend.mask import (
     And,
     Blocks,
@@ -25,11 +29,18 @@ from regard.attend.mask import (
 )
 from regard.attend.mechanism import Mechanism, Softmax, attend
 from regard.attend.memory import Arrival, KeyValues, Landing, Memory
+from regard.attend.patterns import Chunks, Columns, Scattered, Sinks
+from regard.attend.performer import Performer, PerformerConfig
 from regard.attend.score import Additive, Dot, General, Score
+from regard.attend.segments import Segment, Segmented, SegmentsConfig
 from regard.attend.slots import AnySlots, Packed, Padded, Pairs, Range, Seat, Slots
+from regard.attend.sparse import BigBirdConfig, DilatedConfig, LongformerConfig, SparseConfig, StridedConfig
+from regard.attend.talking import Talking, TalkingConfig
+from regard.attend.topk import TopKConfig
 
 __all__ = [
     "BACKENDS",
+    "LSH",
     "Additive",
     "Alibi",
     "And",
@@ -38,19 +49,32 @@ __all__ = [
     "AttentionConfig",
     "Backend",
     "Bias",
+    "BigBirdConfig",
+    "Blocked",
     "Blocks",
+    "Buckets",
     "Call",
     "Causal",
     "Chain",
+    "Chunks",
+    "Columns",
     "Dilated",
+    "DilatedConfig",
     "Dot",
     "Edges",
     "Explanation",
     "Full",
     "General",
     "Global",
+    "GridRelative",
     "KeyValues",
+    "LSHConfig",
     "Landing",
+    "LinearAttention",
+    "LinearConfig",
+    "Linformer",
+    "LinformerConfig",
+    "LongformerConfig",
     "Mask",
     "Mechanism",
     "Memory",
@@ -60,6 +84,8 @@ __all__ = [
     "Packed",
     "Padded",
     "Pairs",
+    "Performer",
+    "PerformerConfig",
     "Plan",
     "Prefix",
     "Range",
@@ -67,16 +93,26 @@ __all__ = [
     "Refused",
     "Relative",
     "Same",
+    "Scattered",
     "Score",
     "Seat",
+    "Segment",
+    "Segmented",
+    "SegmentsConfig",
+    "Sinks",
     "Sizes",
     "Slots",
     "SoftCap",
     "Softmax",
     "SoftmaxConfig",
+    "SparseConfig",
     "Strided",
+    "StridedConfig",
+    "Talking",
+    "TalkingConfig",
     "Tile",
     "TopK",
+    "TopKConfig",
     "Verdict",
     "Window",
     "WindowConfig",

@@ -1,108 +1,110 @@
 """The banded backend: exact attention in blocks of queries, each with only the keys its mask can reach.
 
-Cost and memory are O(N·w) for a mask that reaches w back, in both directions of the computation, on any device. Masks
-without a bound still work and still never build N×N: a block sees every key up to the mask's reach.
+Cost and memory are O(N·w) for a mask that lets a query see w keys, in both directions of the computation, on any
+device, wherever those keys are: a window, sinks, global tokens, blocks, documents, or every so many-th key, for which
+tokens are regrouped (parts.py). Masks without such structure still work and still never build N×N.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
-from regard.attend.call import Call, Out, Plan, allowed
+from regard.attend.bands import Band, Bands, length, make_bands
+from regard.attend.call import Call, Out, Plan
+from regard.attend.merge import merged
 from regard.attend.sdpa import even_widths, fused, not_plain_softmax
-from regard.attend.slots import AnySlots, Packed, Padded, Range, make_pairs
-
-
-class Band(NamedTuple):
-    """One block of queries: which key chunks it reads, which pairs it allows, which of its rows see nothing."""
-
-    first: int  # key chunk
-    last: int  # one past the last key chunk
-    seen: Tensor  # [B|1, 1, q, k]
-    blank: Tensor  # [B|1, 1, q, 1]
-
-
-class Bands(NamedTuple):
-    size: int
-    bands: tuple[Band, ...]
+from regard.attend.slots import Packed, Padded, Range
+from regard.attend.tiles import Fused, Plain, Tile, Tiled, Work
 
 
 class Banded:
-    """Query blocks through the fused kernel, each against its own stretch of keys."""
+    """Tiles of scores, each through a fused kernel where it can, merged by their log-sum-exp."""
 
     name = "banded"
 
     def refuses(self, call: Call) -> list[str]:
-        reasons = not_plain_softmax(call, takes_bias=call.bias is not None and call.bias.additive)
+        reasons = not_plain_softmax(call, takes_bias=True)
         if not all(isinstance(s, Range | Padded | Packed) for s in (call.plan.queries, call.plan.keys)):
             reasons.append("the slots' order is known only to the device, so no key range can be cut")
         return reasons
 
     def prepare(self, plan: Plan, device: torch.device) -> Bands:
-        queries, keys, reach = plan.queries, plan.keys, plan.mask.reach()
-        size = block_size(reach.back, reach.ahead)
-        bands = []
-        for low in range(0, queries.length, size):
-            high = min(low + size, queries.length)
-            start, stop = 0, keys.length
-            if reach.back is not None:
-                start = max(start, first_order(queries) + low - reach.back - first_order(keys))
-            if reach.ahead is not None:
-                stop = min(stop, first_order(queries) + high + reach.ahead - first_order(keys))
-            if start >= stop:  # nothing to see: any chunk will do, since every row is blanked
-                start, stop = 0, 1
-            first, last = start // size, -(-stop // size)
-            columns = slice(first * size, min(last * size, keys.length))
-            tile = {"rows": slice(low, high), "columns": columns}
-            pairs = make_pairs(queries, keys, heads=1, device=device, batch=plan.rows, **tile)
-            seen = allowed(plan.mask, pairs)
-            blank = ~seen.any(-1, keepdim=True)
-            bands.append(Band(first, last, seen | blank, blank))
-        return Bands(size, tuple(bands))
+        return make_bands(plan, device)
 
     def run(self, call: Call) -> Out:
-        size, bands = call.plan.prepared
-        q, k, v, width = even_widths(call.q, call.k, call.v)
-        # Chunks are cut once: the backward of a slice per block would touch all of k for every block, O(N²).
-        k_chunks, v_chunks = k.split(size, dim=2), v.split(size, dim=2)
-        parts = []
-        for i, (block, band) in enumerate(zip(q.split(size, dim=2), bands, strict=True)):
-            near_k = torch.cat(k_chunks[band.first : band.last], dim=2)
-            near_v = torch.cat(v_chunks[band.first : band.last], dim=2)
-            seen = self._biased(call, i * size, block, band, near_k) if call.bias is not None else band.seen
-            values = fused(call, block, near_k, near_v, seen, causal=False)
-            parts.append(values.masked_fill(band.blank, 0))
-        return Out(torch.cat(parts, dim=2)[..., :width], None)
-
-    def _biased(self, call: Call, low: int, block: Tensor, band: Band, near_k: Tensor) -> Tensor:
-        """The additive bias of this tile as a float mask; gradients reach a learned table through it."""
-        assert call.bias is not None
-        start = band.first * call.plan.prepared.size
-        pairs = make_pairs(
-            call.plan.queries,
-            call.plan.keys,
-            heads=block.shape[1],
-            device=block.device,
-            batch=call.plan.rows,
-            rows=slice(low, low + block.shape[2]),
-            columns=slice(start, start + near_k.shape[2]),
-        )
-        shape = (call.plan.rows, block.shape[1], block.shape[2], near_k.shape[2])
-        bias = call.bias.adjust(block.new_zeros(shape), pairs) / call.temperature
-        return bias.masked_fill(~band.seen, float("-inf"))
+        q, k, v, width = even_widths(*in_one_type(call.q, call.k, call.v))
+        if torch.compiler.is_compiling():
+            return Out(traced(call, q, k, v)[..., :width], None)
+        learned = tuple(p for p in call.bias.parameters() if p.requires_grad) if call.bias is not None else ()
+        additive = call.bias is None or call.bias.additive
+        if q.device.type == "cpu" and additive and not learned and not call.dropout:
+            scale = call.factor / call.temperature
+            if scale <= 0:  # the kernel bounds a row by its greatest product, before it scales
+                q, call = q * scale, call._replace(scale=call.temperature)
+            kernel: Fused | Plain = Fused(without_tensors(call, q.shape[-1]))
+        else:
+            kernel = Plain(without_tensors(call, q.shape[-1]), learned)
+        bands = tuple(band for part in call.plan.prepared.parts for band in part)
+        seed = int(torch.randint(2**62, ())) if call.dropout else 0
+        with torch.autocast(q.device.type, enabled=False):
+            values = Tiled.apply(Work(kernel.call, kernel, bands, seed), q, k, v, *learned)
+        return Out(values[..., :width] if width != values.shape[-1] else values, None)
 
 
-def first_order(slots: AnySlots) -> int:
-    """The order of the first slot of the kinds whose orders are consecutive."""
-    return slots.start if isinstance(slots, Range) else 0
+def in_one_type(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Under autocast, what it would make of them: the kernels here are called past it."""
+    device = tensors[0].device.type
+    if not torch.is_autocast_enabled(device):
+        return tensors
+    return tuple(x.to(torch.get_autocast_dtype(device)) if x.dtype != torch.float64 else x for x in tensors)
 
 
-def block_size(back: int | None, ahead: int | None) -> int:
-    """Blocks of about the window's width waste little: each reads the window plus itself."""
-    if back is None or ahead is None:
-        return 512
-    span = back + ahead + 1
-    return min(512, max(64, 1 << (span - 1).bit_length() >> 1))
+def without_tensors(call: Call, width: int) -> Call:
+    """What a kernel has to know of a call: autograd keeps the tensors, and the scale is that of the real width."""
+    none = call.q.new_empty(0)
+    return call._replace(q=none, k=none, v=none, scale=call.factor)
+
+
+def traced(call: Call, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """The same for a compiler, which makes its own backward pass.
+
+    Keys are gathered once for all blocks: the backward of a slice per block would touch all of k for every block.
+    """
+    parts: tuple[tuple[Band, ...], ...] = call.plan.prepared.parts
+    alone = len(parts) == 1 and (call.bias is None or call.bias.additive)
+    kernel, found = Plain(call), []
+    for bands in parts:
+        rows = [indices(band.rows, q.device) for band in bands]
+        columns = [torch.cat([indices(piece, q.device) for piece in band.columns]) for band in bands]
+        sizes = [sum(map(length, band.columns)) for band in bands]
+        qs = q.index_select(2, torch.cat(rows)).split([length(band.rows) for band in bands], dim=2)
+        ks, vs = (x.index_select(2, torch.cat(columns)).split(sizes, dim=2) for x in (k, v))
+        values, totals = [], []
+        for band, mine, near_k, near_v in zip(bands, qs, ks, vs, strict=True):
+            tile = Tile(band, mine, near_k, near_v, band.look(call.plan, q.device), None)
+            one, total = fused_tile(call, tile) if alone else kernel.forward(tile, 0)
+            values.append(one)
+            totals.append(total)
+        back = torch.cat(rows).argsort()
+        found.append((torch.cat(values, dim=2)[:, :, back], torch.cat(totals, dim=2)[:, :, back]))
+    if alone:
+        return found[0][0]
+    return merged([values for values, _ in found], torch.stack([total for _, total in found]))
+
+
+def fused_tile(call: Call, tile: Tile) -> tuple[Tensor, Tensor]:
+    """A tile through the public kernel, and zeros: what is alone needs no log-sum-exp."""
+    assert tile.seen is not None
+    blank = ~tile.seen.any(-1, keepdim=True)
+    offset = tile.seen | blank
+    if call.bias is not None:
+        zero = tile.q.new_zeros(call.plan.rows, *tile.q.shape[1:3], tile.k.shape[2])
+        added = call.bias.adjust(zero, tile.pairs(call)) / call.temperature
+        offset = added.masked_fill(~offset, float("-inf"))
+    values = fused(call, tile.q, tile.k, tile.v, offset, causal=False).masked_fill(blank, 0)
+    return values, values[..., 0]
+
+
+def indices(piece: slice, device: torch.device) -> Tensor:
+    return torch.arange(piece.start, piece.stop, piece.step, device=device)

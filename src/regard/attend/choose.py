@@ -10,6 +10,7 @@ from regard.attend.banded import Banded
 from regard.attend.call import Backend, Call, Out, Plan, misshapen
 from regard.attend.flex import Flex
 from regard.attend.mask import Mask
+from regard.attend.parts import alternatives, share
 from regard.attend.reference import Reference
 from regard.attend.sdpa import Sdpa
 from regard.attend.short import Short
@@ -19,6 +20,7 @@ from regard.attend.slots import AnySlots
 BACKENDS: dict[str, Backend] = {b.name: b for b in (Single(), Short(), Sdpa(), Flex(), Banded(), Reference())}
 LOCAL_FIRST = ("single", "flex", "banded", "short", "sdpa", "reference")  # when a mask reaches few of the keys
 DENSE_FIRST = ("single", "short", "sdpa", "flex", "banded", "reference")
+COMBED = 1024  # keys from which regrouping pays
 
 
 class Refused(ValueError):
@@ -41,9 +43,19 @@ class Explanation(NamedTuple):
 
 def preference(plan: Plan) -> tuple[str, ...]:
     """Fastest first, from structure alone."""
-    back, ahead = plan.mask.reach()
-    local = back is not None and ahead is not None and 4 * (back + ahead + 1) <= plan.keys.length
-    return LOCAL_FIRST if local else DENSE_FIRST
+    return LOCAL_FIRST if sparse(plan.mask, plan.keys.length) else DENSE_FIRST
+
+
+def sparse(mask: Mask, keys: int) -> bool:
+    """Whether a query sees few of the keys: near ones, the first ones, or every so many-th of a long text.
+
+    A mask without such bounds is told before ``keys`` is looked at, which would become a guard in an exported graph.
+    """
+    (first, back), ahead = mask.keeps(), mask.reach().ahead
+    if back is not None and ahead is not None and 4 * (first + back + ahead + 1) <= keys:
+        return True
+    combed = any(one.comb().step > 1 for one in alternatives(mask))
+    return combed and keys >= COMBED and 8 * share(mask, keys) <= 1
 
 
 def make_plan(mask: Mask, queries: AnySlots, keys: AnySlots | None, probe: Call, backend: str | Backend) -> Plan:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from regard.attend.bias import Bias, Chain, SoftCap
 from regard.attend.mask import Full, Mask, Window
 from regard.attend.mechanism import Mechanism, Softmax
+from regard.attend.patterns import Sinks
 from regard.config import Choice, knob
 
 
@@ -65,16 +66,19 @@ class SoftmaxConfig(AttentionConfig, kind="softmax"):
 
 @dataclass(frozen=True)
 class WindowConfig(AttentionConfig, kind="window"):
-    """Exact attention over the nearest tokens."""
+    """Exact attention over the nearest tokens, and perhaps the first ones of the text (attention sinks)."""
 
     size: int = knob(64, "how many tokens are seen, the query's own included")
+    sinks: int = knob(0, "how many tokens at the beginning of a text are seen from everywhere")
 
     def check(self) -> None:
         if self.size < 1:
             raise ValueError(f"size must be at least 1, not {self.size}")
+        if self.sinks < 0:
+            raise ValueError(f"sinks must be zero or more, not {self.sinks}")
 
     def pattern(self) -> Mask:
-        return Window(self.size)
+        return Window(self.size) | Sinks(self.sinks) if self.sinks else Window(self.size)
 
     def mechanism(self, sizes: Sizes) -> Mechanism:
         return exact(sizes)

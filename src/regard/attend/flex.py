@@ -7,20 +7,26 @@ greatest order of each block through ``Mask.verdict``: O(blocks), no N×N anywhe
 from __future__ import annotations
 
 import warnings
+from contextlib import nullcontext
 from functools import cache
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
-from torch.nn.attention.flex_attention import BlockMask, flex_attention
+from torch.nn.attention.flex_attention import AuxRequest, BlockMask, flex_attention
 
+from regard.attend.bands import first_order
+from regard.attend.bounds import bounds, layout
 from regard.attend.call import Call, Out, Plan, allowed
-from regard.attend.mask import Tile, Verdict
+from regard.attend.group import Group
+from regard.attend.merge import merged
+from regard.attend.parts import Part, parts
 from regard.attend.sdpa import not_plain_softmax
-from regard.attend.slots import AnySlots, Pairs, Range, seat
+from regard.attend.slots import Packed, Padded, Range
+from regard.attend.summary import Comb
 
 BLOCK = 128
+WIDE = 1024  # a mask that spans no more keys than this is not worth a regrouping
 # The default tiles of the forward kernel are made for 16 bits and no bias: at float32, or with a learned table read in
 # the kernel, they outgrow a multiprocessor's memory (seen on an H200 at head width 64).
 SMALL_TILES = {"fwd_BLOCK_M": 64, "fwd_BLOCK_N": 32, "fwd_num_stages": 2}
@@ -44,42 +50,51 @@ class Flex:
             reasons.append("FlexAttention has no dropout")
         return reasons
 
-    def prepare(self, plan: Plan, device: torch.device) -> BlockMask:
-        queries, keys = bounds(plan.queries, device), bounds(plan.keys, device)
-        tile = Tile(queries.low[:, :, None], queries.high[:, :, None], keys.low[:, None, :], keys.high[:, None, :])
-        may, must = plan.mask.verdict(tile)
-        valid = _validity(queries, keys)
-        shape = torch.broadcast_shapes(may.shape, valid.may.shape)  # [B|1, query blocks, key blocks]
-        full = (must & valid.must).expand(shape)
-        partial = (may & valid.may).expand(shape) & ~full
-        return BlockMask.from_kv_blocks(
-            *_listed(partial),
-            *_listed(full),
-            BLOCK_SIZE=BLOCK,
-            mask_mod=_mask_mod(plan),
-            seq_lengths=(plan.queries.length, plan.keys.length),
-        )
+    def prepare(self, plan: Plan, device: torch.device) -> tuple[Sheet, ...]:
+        return tuple(_sheet(plan, part, device) for part in _parts(plan))
 
     def run(self, call: Call) -> Out:
-        plan, bias, temperature = call.plan, call.bias, call.temperature
+        sheets: tuple[Sheet, ...] = call.plan.prepared
+        if len(sheets) == 1:
+            return Out(self._one(call, sheets[0])[0], None)
+        found = [self._one(call, sheet) for sheet in sheets]
+        return Out(merged([values for values, _ in found], torch.stack([lse for _, lse in found])), None)
+
+    def _one(self, call: Call, sheet: Sheet) -> tuple[Tensor, Tensor]:
+        """The values and log-sum-exp of one part of the mask."""
+        plan, bias, temperature, group = call.plan, call.bias, call.temperature, sheet.group
 
         def score_mod(score: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-            pairs = Pairs(b, h, seat(plan.queries, b, q), seat(plan.keys, b, k))
+            pairs = group.pairs(plan, b, h, q, k)
             return bias.adjust(score, pairs) / temperature  # pyright: ignore[reportOptionalMemberAccess]
 
         options: dict[str, Any] = {
             "score_mod": None if bias is None else score_mod,
-            "block_mask": plan.prepared,
+            "block_mask": sheet.blocks,
             "scale": call.factor / (temperature if bias is None else 1),
             "enable_gqa": call.q.shape[1] != call.k.shape[1],
             "kernel_options": SMALL_TILES if bias is not None or call.q.dtype == torch.float32 else None,
         }
-        if self.interpreted:
-            with warnings.catch_warnings():
+        several = len(plan.prepared) > 1
+        if several:
+            options["return_aux"] = AuxRequest(lse=True)
+        kernel = flex_attention if self.interpreted or torch.compiler.is_compiling() else _compiled()
+        with warnings.catch_warnings() if self.interpreted else nullcontext():
+            if self.interpreted:
                 warnings.simplefilter("ignore")  # "called without torch.compile": that is the point here
-                return Out(flex_attention(call.q, call.k, call.v, **options), None)  # pyright: ignore
-        kernel = flex_attention if torch.compiler.is_compiling() else _compiled()
-        return Out(kernel(call.q, call.k, call.v, **options), None)  # pyright: ignore
+            found = kernel(group.queries(call.q), group.keys(call.k), group.keys(call.v), **options)
+        if not several:
+            return group.back(found, call.q.shape[2]), found
+        values, aux = found
+        lse = group.back(aux.lse[..., None], call.q.shape[2])[..., 0]
+        return group.back(values, call.q.shape[2]), lse
+
+
+class Sheet(NamedTuple):
+    """One part of a mask: how its tokens are grouped, and the blocks to read."""
+
+    group: Group
+    blocks: BlockMask
 
 
 @cache
@@ -87,53 +102,36 @@ def _compiled():
     return torch.compile(flex_attention)
 
 
-def _mask_mod(plan: Plan):
+def _parts(plan: Plan) -> tuple[Part, ...]:
+    """The parts of the mask; one alone where the order is known to the device only or the two sides are out of step."""
+    whole = (Part(plan.mask, Comb(1)),)
+    if not all(isinstance(s, Range | Padded | Packed) for s in (plan.queries, plan.keys)):
+        return whole
+    found = parts(plan.mask, plan.keys.length, WIDE, isinstance(plan.keys, Packed))
+    apart = first_order(plan.queries) - first_order(plan.keys)
+    return whole if any(part.comb.teeth is None and apart % part.comb.step for part in found) else found
+
+
+def _sheet(plan: Plan, part: Part, device: torch.device) -> Sheet:
+    group = Group.of(part.comb, plan, BLOCK, device)
+    queries = bounds(plan.queries, device, BLOCK, group.rows, group.across)
+    keys = bounds(plan.keys, device, BLOCK, group.columns, group.step)
+    may, must = layout(part.mask, queries, keys)
+    shape = torch.broadcast_shapes(may.shape, must.shape)
+    may, must = group.joined(may.expand(shape), must.expand(shape))  # [B|1, query blocks, key blocks]
+
     def mask_mod(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-        return allowed(plan.mask, Pairs(b, h, seat(plan.queries, b, q), seat(plan.keys, b, k)))
+        seen = allowed(part.mask, group.pairs(plan, b, h, q, k))
+        return seen if group.plain else seen & group.inside(plan, b, q, k)
 
-    return mask_mod
-
-
-class Bounds(NamedTuple):
-    """Per block of slots: least and greatest order and segment; ``whole`` is False for a short last block."""
-
-    low: Tensor  # [B|1, blocks]
-    high: Tensor
-    first: Tensor
-    last: Tensor
-    whole: Tensor  # [blocks]
-
-
-def bounds(slots: AnySlots, device: torch.device, size: int = BLOCK) -> Bounds:
-    """From arithmetic for a Range, from one pass over the slots (O(N)) for the others."""
-    length = slots.length
-    blocks = -(-length // size)
-    start = torch.arange(blocks, device=device)[None] * size
-    stop = (start + size).clamp(max=length)
-    whole = (stop - start == size)[0]
-    if isinstance(slots, Range):
-        zero = torch.zeros_like(start)
-        return Bounds(start + slots.start, stop - 1 + slots.start, zero, zero, whole)
-    rows = torch.arange(slots.rows, device=device)[:, None]
-    seats = slots.at(rows, torch.arange(length, device=device)[None])
-    order = seats.order.expand(slots.rows, length)
-    cut = [_blocked(x, blocks, size) for x in (order, seats.segment)]
-    return Bounds(cut[0].amin(-1), cut[0].amax(-1), cut[1].amin(-1), cut[1].amax(-1), whole)
-
-
-def _blocked(x: Tensor, blocks: int, size: int) -> Tensor:
-    """[B, N] to [B, blocks, size]; the last block repeats its last slot, which moves no extreme."""
-    missing = blocks * size - x.shape[1]
-    return F.pad(x[:, None].double(), (0, missing), mode="replicate")[:, 0].long().view(x.shape[0], blocks, size)
-
-
-def _validity(queries: Bounds, keys: Bounds) -> Verdict:
-    """May two slots of these blocks share a document; do all of them, surely?"""
-    q_first, q_last = queries.first[:, :, None], queries.last[:, :, None]
-    k_first, k_last = keys.first[:, None, :], keys.last[:, None, :]
-    may = (q_first <= k_last) & (k_first <= q_last) & (q_last >= 0) & (k_last >= 0)
-    one = (q_first == q_last) & (k_first == k_last) & (q_first == k_first) & (q_first >= 0)
-    return Verdict(may, one & queries.whole[:, None] & keys.whole)
+    blocks = BlockMask.from_kv_blocks(
+        *_listed(may & ~must),
+        *_listed(must),
+        BLOCK_SIZE=BLOCK,
+        mask_mod=mask_mod,
+        seq_lengths=(group.count(plan.queries.length, across=True), group.count(plan.keys.length)),
+    )
+    return Sheet(group, blocks)
 
 
 def _listed(layout: Tensor) -> tuple[Tensor, Tensor]:

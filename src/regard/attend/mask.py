@@ -1,51 +1,34 @@
 """Masks: an algebra of who may see whom.
 
-A mask is a value. ``allows(pairs)`` is its meaning; ``&``, ``|`` and ``~`` build an expression tree. Two summaries let
-a fast path skip work without looking at any pair:
+A mask is a value. ``allows(pairs)`` is its meaning; ``&``, ``|`` and ``~`` build an expression tree. Summaries let a
+fast path skip work without looking at any pair:
 
 * ``reach()``         how far back and ahead an allowed key can be, in order; ``None`` where there is no bound
 * ``verdict(tile)``   for a tile of pairs known only by the least and greatest order on each side: may any pair be
                       allowed, must all be? Three-valued logic makes this exact enough for every expression in O(tiles).
+* ``keeps()``         which keys a text that grows may still ask for: what a cache has to hold
+* ``comb()``          whether only every so many-th key is seen, which a fast path finds side by side after regrouping
+* ``relative``        whether the distance alone decides, so that all tiles along a diagonal are the same
 
-Both may be loose, never wrong: tests/laws/test_masks.py holds them to ``allows``.
+They may be loose, never wrong: tests/laws/test_masks.py holds them to ``allows``. More masks: patterns.py.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from regard.attend.slots import Pairs
-
-
-class Reach(NamedTuple):
-    """The greatest q.order - k.order (``back``) and k.order - q.order (``ahead``) allowed; ``None``: no bound."""
-
-    back: int | None
-    ahead: int | None
-
-
-class Tile(NamedTuple):
-    """The least and greatest order of a block of queries and of a block of keys (tensors that broadcast)."""
-
-    q_low: Tensor
-    q_high: Tensor
-    k_low: Tensor
-    k_high: Tensor
-
-
-class Verdict(NamedTuple):
-    """``may``: some pair of the tile could be allowed. ``must``: every pair surely is."""
-
-    may: Tensor
-    must: Tensor
+from regard.attend.summary import Comb, Keeps, Reach, Tile, Verdict, farther, fewer, nearer
 
 
 class Mask:
     """Base of all masks. A new one is a frozen dataclass with ``allows``; the summaries default to "anything"."""
+
+    relative = False
 
     def allows(self, pairs: Pairs) -> Tensor:
         raise NotImplementedError
@@ -63,6 +46,12 @@ class Mask:
         no = torch.zeros(shape, dtype=torch.bool, device=tile.q_low.device)
         return Verdict(~no, no)
 
+    def keeps(self) -> Keeps:
+        return Keeps(0, self.reach().back)
+
+    def comb(self) -> Comb:
+        return Comb(1)
+
     def __and__(self, other: Mask) -> Mask:
         if isinstance(other, Full):
             return self
@@ -79,6 +68,8 @@ class Mask:
 class Full(Mask):
     """Everybody sees everybody."""
 
+    relative = True
+
     def allows(self, pairs: Pairs) -> Tensor:
         return pairs.q.order == pairs.q.order
 
@@ -90,6 +81,8 @@ class Full(Mask):
 @dataclass(frozen=True)
 class Causal(Mask):
     """Nothing sees what comes after it."""
+
+    relative = True
 
     def allows(self, pairs: Pairs) -> Tensor:
         return pairs.k.order <= pairs.q.order
@@ -104,6 +97,8 @@ class Causal(Mask):
 @dataclass(frozen=True)
 class Window(Mask):
     """The ``size`` nearest keys up to and including the query's own, and ``ahead`` after it."""
+
+    relative = True
 
     size: int
     ahead: int = 0
@@ -128,6 +123,8 @@ class Window(Mask):
 class Dilated(Mask):
     """Every ``step``-th key: ``size`` of them up to the query's own, ``ahead`` after it."""
 
+    relative = True
+
     size: int
     step: int
     ahead: int = 0
@@ -144,6 +141,9 @@ class Dilated(Mask):
     def reach(self) -> Reach:
         return Reach((self.size - 1) * self.step, self.ahead * self.step)
 
+    def comb(self) -> Comb:
+        return Comb(self.step)
+
     def verdict(self, tile: Tile) -> Verdict:
         verdict = Window(self.size * self.step, self.ahead * self.step).verdict(tile)
         return verdict if self.step == 1 else Verdict(verdict.may, torch.zeros_like(verdict.must))
@@ -152,6 +152,8 @@ class Dilated(Mask):
 @dataclass(frozen=True)
 class Strided(Mask):
     """Keys a whole number of strides away, in either direction (Child et al. 2019, the second head of fig. 3)."""
+
+    relative = True
 
     stride: int
 
@@ -162,6 +164,9 @@ class Strided(Mask):
     def allows(self, pairs: Pairs) -> Tensor:
         return (pairs.q.order - pairs.k.order) % self.stride == 0
 
+    def comb(self) -> Comb:
+        return Comb(self.stride)
+
 
 @dataclass(frozen=True)
 class Prefix(Mask):
@@ -171,6 +176,9 @@ class Prefix(Mask):
 
     def allows(self, pairs: Pairs) -> Tensor:
         return (pairs.k.order < self.length) & (pairs.q.order == pairs.q.order)
+
+    def keeps(self) -> Keeps:
+        return Keeps(self.length, 0)
 
     def verdict(self, tile: Tile) -> Verdict:
         any_query = tile.q_low == tile.q_low
@@ -197,6 +205,9 @@ class Global(Mask):
         for one in self.orders:
             may = may | ((tile.q_low <= one) & (one <= tile.q_high)) | ((tile.k_low <= one) & (one <= tile.k_high))
         return Verdict(may, torch.zeros_like(may))
+
+    def keeps(self) -> Keeps:
+        return Keeps(max(self.orders, default=-1) + 1, 0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -241,6 +252,16 @@ class Blocks(Mask):
     def allows(self, pairs: Pairs) -> Tensor:
         return self.layout[pairs.q.order // self.size, pairs.k.order // self.size]
 
+    def verdict(self, tile: Tile) -> Verdict:
+        """By sums over rectangles of the layout, four numbers each (Crow 1984)."""
+        if self.layout.device != tile.q_low.device:  # a layout on a GPU tells a plan made on the host nothing
+            return super().verdict(tile)
+        total = F.pad(self.layout.long().cumsum(0).cumsum(1), (1, 0, 1, 0))
+        top, bottom = tile.q_low // self.size, tile.q_high // self.size + 1
+        left, right = tile.k_low // self.size, tile.k_high // self.size + 1
+        found = total[bottom, right] - total[top, right] - total[bottom, left] + total[top, left]
+        return Verdict(found > 0, found == (bottom - top) * (right - left))
+
 
 @dataclass(frozen=True)
 class And(Mask):
@@ -253,12 +274,22 @@ class And(Mask):
     def rows(self) -> int:
         return max(self.left.rows, self.right.rows)
 
+    @property
+    def relative(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.left.relative and self.right.relative
+
     def allows(self, pairs: Pairs) -> Tensor:
         return self.left.allows(pairs) & self.right.allows(pairs)
 
     def reach(self) -> Reach:
         (a, b), (c, d) = self.left.reach(), self.right.reach()
-        return Reach(_nearer(a, c), _nearer(b, d))
+        return Reach(nearer(a, c), nearer(b, d))
+
+    def keeps(self) -> Keeps:
+        return fewer(self.left.keeps(), self.right.keeps())
+
+    def comb(self) -> Comb:
+        return min(self.left.comb(), self.right.comb(), key=lambda comb: comb.share)
 
     def verdict(self, tile: Tile) -> Verdict:
         one, two = self.left.verdict(tile), self.right.verdict(tile)
@@ -276,12 +307,20 @@ class Or(Mask):
     def rows(self) -> int:
         return max(self.left.rows, self.right.rows)
 
+    @property
+    def relative(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.left.relative and self.right.relative
+
     def allows(self, pairs: Pairs) -> Tensor:
         return self.left.allows(pairs) | self.right.allows(pairs)
 
     def reach(self) -> Reach:
         (a, b), (c, d) = self.left.reach(), self.right.reach()
-        return Reach(_farther(a, c), _farther(b, d))
+        return Reach(farther(a, c), farther(b, d))
+
+    def keeps(self) -> Keeps:
+        (a, b), (c, d) = self.left.keeps(), self.right.keeps()
+        return Keeps(max(a, c), farther(b, d))
 
     def verdict(self, tile: Tile) -> Verdict:
         one, two = self.left.verdict(tile), self.right.verdict(tile)
@@ -298,17 +337,13 @@ class Not(Mask):
     def rows(self) -> int:
         return self.inner.rows
 
+    @property
+    def relative(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.inner.relative
+
     def allows(self, pairs: Pairs) -> Tensor:
         return ~self.inner.allows(pairs)
 
     def verdict(self, tile: Tile) -> Verdict:
         inner = self.inner.verdict(tile)
         return Verdict(~inner.must, ~inner.may)
-
-
-def _nearer(a: int | None, b: int | None) -> int | None:
-    return b if a is None else a if b is None else min(a, b)
-
-
-def _farther(a: int | None, b: int | None) -> int | None:
-    return None if a is None or b is None else max(a, b)

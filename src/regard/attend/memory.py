@@ -1,8 +1,9 @@
 """Memory: the slots of a key/value cache, and how new tokens land in it.
 
 A cache is more keys with their own slots. Buffers are preallocated and written in place at fixed addresses, with
-positions on the device, so that one decoding step can become a CUDA graph. When a mask reaches back only so far, the
-buffer rolls: position p lives in slot p mod capacity, and a slot is overwritten when nothing can see it any more.
+positions on the device, so that one decoding step can become a CUDA graph. When a mask lets later tokens see only the
+first ones and the latest (``Mask.keeps``), the first stay where they are and the rest of the buffer rolls: a place is
+overwritten when nothing can see what it holds any more.
 """
 
 from __future__ import annotations
@@ -46,14 +47,15 @@ class Memory(NamedTuple):
 
     order: Tensor  # [B, S]
     segment: Tensor  # [B, S]
+    pinned: int = 0  # so many first tokens stay where they are
 
     @classmethod
     def start(cls, batch: int, capacity: int, mask: Mask, device: torch.device) -> Memory:
-        """Room for ``capacity`` tokens, or for what ``mask`` can reach back to if that is less."""
-        back = mask.reach().back
-        size = capacity if back is None else min(capacity, back + SLACK)
+        """Room for ``capacity`` tokens, or for those that ``mask`` may still ask for if they are fewer."""
+        first, back = mask.keeps()
+        size = capacity if back is None else min(capacity, first + back + SLACK)
         order = torch.zeros(batch, size, dtype=torch.long, device=device)
-        return cls(order, torch.full_like(order, EMPTY))
+        return cls(order, torch.full_like(order, EMPTY), min(first, size - 1))
 
     @property
     def size(self) -> int:
@@ -69,13 +71,20 @@ class Memory(NamedTuple):
         if first:
             slot = torch.arange(self.size, device=position.device)
             last = (torch.full_like(position, tokens) if lengths is None else lengths)[:, None] - 1
-            token = last - (last - slot) % self.size  # the newest token that falls into each slot
-            landing = Landing(True, token.clamp(min=0), token >= 0)
+            newest = last - (last - slot) % (self.size - self.pinned)  # the newest token that falls into each slot
+            there = torch.where(slot < self.pinned, slot <= last, newest >= self.pinned)
+            token = torch.where(slot < self.pinned, torch.minimum(slot, last), newest)
+            landing = Landing(True, token.clamp(min=0), there)
         else:
-            landing = Landing(False, order % self.size, None if lengths is None else ahead < lengths[:, None])
+            landing = Landing(False, self._slot(order), None if lengths is None else ahead < lengths[:, None])
         landing.write(self.order[:, None, :, None], order[:, None, :, None])
         landing.write(self.segment[:, None, :, None], torch.zeros_like(order)[:, None, :, None])
         return landing
+
+    def _slot(self, order: Tensor) -> Tensor:
+        """The place of the token at ``order``."""
+        rolled = self.pinned + (order - self.pinned) % (self.size - self.pinned)
+        return torch.where(order < self.pinned, order, rolled) if self.pinned else rolled
 
     def slots(self, used: int) -> Slots:
         """The first ``used`` places, as key slots."""

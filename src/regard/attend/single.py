@@ -17,6 +17,7 @@ try:
 except ImportError:  # CPU builds of PyTorch and macOS come without triton
     mix_one = None
 
+WIDEST = 256
 LONGEST = 8192  # keys; beyond, one program per head is too few
 
 
@@ -34,6 +35,8 @@ class Single:
         plan = call.plan
         if plan.queries.length != 1:
             reasons.append("it is for one query per row")
+        if call.q.ndim == 4 and max(call.q.shape[-1], call.v.shape[-1]) > WIDEST:  # a plan's probe has no heads yet
+            reasons.append(f"it is for heads up to {WIDEST} wide")
         if plan.keys.length > LONGEST:
             reasons.append(f"it is for up to {LONGEST} keys")
         if call.q.requires_grad or call.k.requires_grad or call.v.requires_grad:

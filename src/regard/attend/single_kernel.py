@@ -66,8 +66,8 @@ def launch(q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, scale: float, s
     q = q if q.stride(3) == 1 else q.contiguous()
     wide = triton.next_power_of_2(max(width, width_v))
     stretches = triton.cdiv(keys, TILE)
-    tops, totals = torch.empty(2, batch * heads, stretches, dtype=torch.float32, device=q.device).unbind(0)
-    parts = torch.empty(batch * heads, stretches, wide, dtype=torch.float32, device=q.device)
+    # A buffer each: of one that two views share, a compiler would make copies.
+    tops, totals, parts = (q.new_empty(batch * heads, stretches, n, dtype=torch.float32) for n in (1, 1, wide))
     out = torch.empty(batch, heads, 1, width_v, dtype=v.dtype, device=q.device)
     rows = 0 if seen is None or seen.shape[0] == 1 else seen.stride(0)
     strides = (q.stride(0), q.stride(1), *k.stride()[:3], *v.stride()[:3], rows)

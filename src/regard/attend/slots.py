@@ -175,14 +175,21 @@ def make_pairs(
     device: torch.device,
     batch: int,
     rows: slice = slice(None),
-    columns: slice = slice(None),
+    columns: slice | tuple[slice, ...] = slice(None),
 ) -> Pairs:
-    """Dense pairs, or the tile of them at query indices ``rows`` and key indices ``columns``."""
+    """Dense pairs, or the tile of them at query indices ``rows`` and key indices ``columns`` (several: joined)."""
     b = torch.arange(batch, device=device)[:, None, None, None]
     h = torch.arange(heads, device=device)[None, :, None, None]
-    q = torch.arange(queries.length, device=device)[rows][None, None, :, None]
-    k = torch.arange(keys.length, device=device)[columns][None, None, None, :]
+    q = _picked(queries.length, rows, device)[None, None, :, None]
+    picked = [_picked(keys.length, one, device) for one in (columns if isinstance(columns, tuple) else (columns,))]
+    k = (torch.cat(picked) if len(picked) > 1 else picked[0])[None, None, None, :]
     return Pairs(b, h, seat(queries, b, q), seat(keys, b, k))
+
+
+def _picked(length: int, piece: slice, device: torch.device) -> Tensor:
+    if piece.start is None or piece.stop is None:
+        return torch.arange(length, device=device)[piece]
+    return torch.arange(piece.start, min(piece.stop, length), piece.step or 1, device=device)
 
 
 def valid(pairs: Pairs) -> Tensor:

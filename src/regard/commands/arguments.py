@@ -121,7 +121,7 @@ def signature(function: Callable[..., int]) -> tuple[dict[str, Option], list[Opt
         if parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
             places.append(Option(name.upper(), kind, many))
             continue
-        written = f"--{name.replace('_', '-')}"
+        written = f"--{name.rstrip('_').replace('_', '-')}"  # with_ is --with: a word of Python's own
         options[written] = Option(written, kind, many)
     return options, places
 

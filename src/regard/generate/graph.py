@@ -19,8 +19,8 @@ from regard.attend.slots import EMPTY
 
 Choose = Callable[[Tensor], Tensor]  # logits [B, V] -> tokens [B], on the device, with nothing for the host to know
 
-#: With it, a product with one row becomes a reduction that fuses with the norm before and the sum after it.
-TUNING: dict[str, Any] = {"coordinate_descent_tuning": True}
+#: What several layers read, the angles of rotary positions above all, is worked out once and not in each of them.
+TUNING: dict[str, Any] = {"realize_reads_threshold": 0}
 
 
 class GraphedStep:

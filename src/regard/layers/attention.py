@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from torch import Tensor, nn
 
 from regard.attend import Arrival, Mechanism, Plan
+from regard.config import Choice
 from regard.layers.linear import Linear
 from regard.layers.norm import RMSNorm
 from regard.layers.position import Still, Turn
@@ -90,3 +92,47 @@ class SharedSelfAttention(SelfAttention):
 
 
 SELF_ATTENTION: dict[Projection, type[SelfAttention]] = {"separate": SelfAttention, "shared": SharedSelfAttention}
+
+
+class ProjectionConfig(Choice):
+    """How a layer makes queries, keys and values."""
+
+    def fits(self, width: int, heads: int, kv_heads: int) -> None:
+        """Refuse impossible sizes with a ValueError that names the fix."""
+
+    def head_width(self, width: int, heads: int) -> int:
+        """How wide a query is, and the key it is compared with."""
+        return width // heads
+
+    def turned_width(self, width: int, heads: int) -> int:
+        """How much of a query and of a key positions may turn."""
+        return width // heads
+
+    def remembered(self, width: int, heads: int, kv_heads: int) -> int:
+        """How many numbers a layer remembers of a token."""
+        return 2 * kv_heads * (width // heads)
+
+    def build(
+        self, width: int, heads: int, kv_heads: int, mechanism: Mechanism, *, bias: bool, qk_norm: bool
+    ) -> SelfAttention:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class SeparateConfig(ProjectionConfig, kind="separate"):
+    """A matrix each for queries, keys and values."""
+
+    def build(self, *parts, **named) -> SelfAttention:
+        return SelfAttention(*parts, **named)
+
+
+@dataclass(frozen=True)
+class SharedConfig(ProjectionConfig, kind="shared"):
+    """One matrix for all three."""
+
+    def fits(self, width: int, heads: int, kv_heads: int) -> None:
+        if heads != kv_heads:
+            raise ValueError(f"one projection for all makes {heads} heads of keys too; set kv_heads = {heads}")
+
+    def build(self, *parts, **named) -> SelfAttention:
+        return SharedSelfAttention(*parts, **named)

@@ -76,6 +76,8 @@ class BlockConfig(Choice):
     """How the parts of a block are put together."""
 
     final_norm = True  # whether the stack needs one more norm at its end
+    compilable = True  # whether a compiler may trace the stack while it trains
+    ends = ("attention.out.weight", "feedforward.down.weight")  # of residual branches: they start at zero or small
 
     def run(
         self, blocks: Sequence[nn.Module], x: Tensor, scenes: Sequence[Scene], memories: Sequence[Any], recompute: bool

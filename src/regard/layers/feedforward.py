@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -53,6 +54,29 @@ class GatedFeedForward(nn.Module):
         return self.down(self.activation(gate) * up)
 
 
+def itself(x: Tensor) -> Tensor:
+    """The activation that is none."""
+    return x
+
+
+#: Of each kind of network, its activation, and whether that gates a second product.
+ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], bool]] = {
+    "relu": (F.relu, False),
+    "gelu": (F.gelu, False),
+    "relu2": (relu_squared, False),
+    "swiglu": (F.silu, True),
+    "geglu": (F.gelu, True),
+    "reglu": (F.relu, True),
+    "glu": (torch.sigmoid, True),
+    "bilinear": (itself, True),
+}
+
+
+def hidden_width(ratio: float, width: int, gated: bool) -> int:
+    """The ratio, rounded; that of gated networks is a broken number, and rounded up to a multiple of 8."""
+    return -(-round(ratio * width) // 8) * 8 if gated else round(ratio * width)
+
+
 @dataclass(frozen=True)
 class FeedForwardConfig(Choice):
     """Which feed-forward network a block has."""
@@ -88,10 +112,36 @@ class ReLUSquaredConfig(FeedForwardConfig, kind="relu2"):
 
 
 @dataclass(frozen=True)
-class SwiGLUConfig(FeedForwardConfig, kind="swiglu"):
-    """A gated network with SiLU, as in Llama."""
+class GatedConfig(FeedForwardConfig):
+    """Base of the gated kinds, one activation each."""
 
     ratio: float = knob(8 / 3, "hidden width over the model's width, rounded up to a multiple of 8")
 
     def build(self, width: int, *, bias: bool) -> nn.Module:
-        return GatedFeedForward(width, -(-round(self.ratio * width) // 8) * 8, F.silu, bias=bias)
+        activation, _ = ACTIVATIONS[self.kind]
+        return GatedFeedForward(width, hidden_width(self.ratio, width, gated=True), activation, bias=bias)
+
+
+@dataclass(frozen=True)
+class SwiGLUConfig(GatedConfig, kind="swiglu"):
+    """A gated network with SiLU, as in Llama."""
+
+
+@dataclass(frozen=True)
+class GEGLUConfig(GatedConfig, kind="geglu"):
+    """A gated network with GELU (Shazeer 2020, eq. 6), as in T5 1.1 and Gemma."""
+
+
+@dataclass(frozen=True)
+class ReGLUConfig(GatedConfig, kind="reglu"):
+    """A gated network with ReLU (Shazeer 2020, eq. 6)."""
+
+
+@dataclass(frozen=True)
+class GLUConfig(GatedConfig, kind="glu"):
+    """A gated network with the logistic function (Dauphin et al. 2017)."""
+
+
+@dataclass(frozen=True)
+class BilinearConfig(GatedConfig, kind="bilinear"):
+    """A gated network without an activation: the product of two linear maps (Shazeer 2020, eq. 5)."""

@@ -68,8 +68,8 @@ def launch(
     gated = after == "swiglu"
     rows, width = weight.shape[0] // (2 if gated else 1), weight.shape[1]
     out = torch.empty(*x.shape[:-1], rows, dtype=x.dtype, device=x.device)
-    few = min(16, max(2, triton.next_power_of_2(rows // 1024)))  # rows per program: enough programs for every processor
-    wide = min(triton.next_power_of_2(width), (2048 if gated else 4096) // few)
+    few = 2  # rows per program, and how much of them at once: what keeps most reads under way on an H200
+    wide = min(triton.next_power_of_2(width), 1024 if gated else 2048)
     kernel[(triton.cdiv(rows, few),)](
         x, x if gain is None else gain, weight, x if bias is None else bias, x if other is None else other, out, rows,
         WIDTH=width, EPS=eps, NORMED=gain is not None, BIASED=bias is not None, GATED=gated, ACTIVATION=after,

@@ -6,7 +6,7 @@ A position acts in up to three places: on embeddings (``embed``), on queries and
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
 
 import torch
@@ -16,6 +16,7 @@ from regard.attend import Bias
 from regard.config import Choice, knob
 from regard.errors import UserError
 from regard.layers.byhand import rotate
+from regard.layers.scaling import NoScalingConfig, ScalingConfig, frequencies
 
 
 class Turn(Protocol):
@@ -89,15 +90,6 @@ def sinusoids(phase: Tensor, width: int, base: float = 10_000.0) -> Tensor:
     return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(-2)
 
 
-def frequencies(width: int, base: float, device: torch.device) -> Tensor:
-    """base^(-2i/width) for each pair i, in float64: angles at large phases need every digit."""
-    return base ** (-torch.arange(0, width, 2, device=device, dtype=_angle_dtype(device)) / width)
-
-
-def _angle_dtype(device: torch.device) -> torch.dtype:
-    return torch.float32 if device.type == "mps" else torch.float64
-
-
 class Learned(Position):
     """A learned vector per position, up to ``limit`` of them."""
 
@@ -111,25 +103,39 @@ class Learned(Position):
 
 
 class Rotary(Position):
-    """Queries and keys turn by an angle proportional to their phase, so that scores see relative phase only."""
+    """Queries and keys turn by an angle proportional to their phase, so that scores see relative phase only.
 
-    def __init__(self, head_width: int, *, base: float = 10_000.0):
+    ``context`` is the longest text of training, which some scalings start from.
+    """
+
+    def __init__(
+        self, head_width: int, *, base: float = 10_000.0, scaling: ScalingConfig | None = None, context: int = 2048
+    ):
         super().__init__()
         if head_width % 2:
             raise UserError(f"rotary positions turn pairs: a head width of {head_width} is odd; change width or heads")
-        self.head_width, self.base = head_width, base
+        self.head_width, self.base, self.context = head_width, base, context
+        self.scaling = NoScalingConfig() if scaling is None else scaling
+        self.scaling.frequencies(head_width, base, context, torch.device("cpu"))  # impossible widths are refused here
 
     def turn(self, phase: Tensor) -> Turn:
-        angle = phase[:, :, None, None] * frequencies(self.head_width, self.base, phase.device)
-        wide = phase.device.type == "cpu"  # float64 work stays exact; a GPU keeps float32 tables
-        cos, sin = angle.cos(), angle.sin()
-        return Rotation(cos, sin) if wide else Rotation(cos.float(), sin.float())
+        rates = self.scaling.frequencies(self.head_width, self.base, self.context, phase.device)
+        return rotation(phase[:, :, None, None] * rates, self.scaling.strength())
+
+
+def rotation(angle: Tensor, strength: float = 1.0) -> Rotation:
+    """By ``angle`` [B|1, N, 1, D/2], and longer by ``strength``."""
+    wide = angle.device.type == "cpu"  # float64 work stays exact; a GPU keeps float32 tables
+    cos, sin = angle.cos(), angle.sin()
+    if strength != 1:
+        cos, sin = cos * strength, sin * strength
+    return Rotation(cos, sin) if wide else Rotation(cos.float(), sin.float())
 
 
 class PositionConfig(Choice):
-    """Which positions a model uses."""
+    """Which positions a model uses. ``causal``: no token looks ahead, so what is ahead needs no position."""
 
-    def build(self, *, width: int, head_width: int, context: int) -> Position:
+    def build(self, *, width: int, head_width: int, context: int, causal: bool = True) -> Position:
         raise NotImplementedError
 
 
@@ -137,7 +143,7 @@ class PositionConfig(Choice):
 class NoPositionConfig(PositionConfig, kind="none"):
     """No positions."""
 
-    def build(self, *, width: int, head_width: int, context: int) -> Position:
+    def build(self, *, width: int, head_width: int, context: int, causal: bool = True) -> Position:
         return Position()
 
 
@@ -149,7 +155,7 @@ class SinusoidalConfig(PositionConfig, kind="sinusoidal"):
     base: float = knob(10_000.0, "the longest wavelength over 2 pi")
     width: int | None = knob(None, "width of the waves when concatenated (default: a quarter of the model's)")
 
-    def build(self, *, width: int, head_width: int, context: int) -> Position:
+    def build(self, *, width: int, head_width: int, context: int, causal: bool = True) -> Position:
         beside = self.mode == "concatenate"
         waves = (self.width or width // 4) if beside else width
         if waves % 2 or waves >= width + (not beside):
@@ -161,7 +167,7 @@ class SinusoidalConfig(PositionConfig, kind="sinusoidal"):
 class LearnedConfig(PositionConfig, kind="learned"):
     """A learned vector per position."""
 
-    def build(self, *, width: int, head_width: int, context: int) -> Position:
+    def build(self, *, width: int, head_width: int, context: int, causal: bool = True) -> Position:
         return Learned(context, width)
 
 
@@ -170,10 +176,13 @@ class RotaryConfig(PositionConfig, kind="rotary"):
     """Rotary positions."""
 
     base: float = knob(10_000.0, "the longest wavelength over 2 pi")
+    scaling: ScalingConfig = field(default_factory=NoScalingConfig, metadata={"help": "for texts longer than trained"})
 
     def check(self) -> None:
         if not 0 < self.base < float("inf"):
             raise ValueError(f"base must be a finite number above 0, not {self.base}")
+        if self.base <= 1 and not isinstance(self.scaling, NoScalingConfig):
+            raise ValueError(f"scaling slows some pairs more than others, which a base of {self.base:g} does not have")
 
-    def build(self, *, width: int, head_width: int, context: int) -> Position:
-        return Rotary(head_width, base=self.base)
+    def build(self, *, width: int, head_width: int, context: int, causal: bool = True) -> Position:
+        return Rotary(head_width, base=self.base, scaling=self.scaling, context=context)

@@ -117,9 +117,11 @@ class Recurrent(nn.Module):
         return Weights(*(getattr(self.cells, name + end) for name in names))
 
     def _whole(self, x: Tensor | PackedSequence, state: Hidden) -> tuple[Any, Hidden]:
-        """All layers in one call."""
-        memo = [part.transpose(0, 1).contiguous() for part in state if part is not None]
-        out, last = self.cells(x, tuple(memo) if self.kind == "lstm" else memo[0])
+        """All layers in one call, in the weights' own type: under autocast cuDNN would take float16."""
+        own = self.weights(0, 0).u.dtype
+        memo = [part.transpose(0, 1).contiguous().to(own) for part in state if part is not None]
+        with torch.autocast(memo[0].device.type, enabled=False):
+            out, last = self.cells(x.to(own), tuple(memo) if self.kind == "lstm" else memo[0])
         return out, _hidden(*(part.transpose(0, 1) for part in (last if self.kind == "lstm" else (last,))))
 
     def _packed(self, x: Tensor, lengths: Tensor, state: Hidden) -> tuple[Tensor, Hidden]:

@@ -1,7 +1,20 @@
 """Looking inside a model without touching it: attention weights by a side call, and exact measures of every head."""
 
+from regard.look.mask_picture import draw_mask, mask_svg
 from regard.look.measures import Head, describe, heads
 from regard.look.passage import Passage, passage
 from regard.look.trace import Attention, at_rest, attentions, rows
 
-__all__ = ["Attention", "Head", "Passage", "at_rest", "attentions", "describe", "heads", "passage", "rows"]
+__all__ = [
+    "Attention",
+    "Head",
+    "Passage",
+    "at_rest",
+    "attentions",
+    "describe",
+    "draw_mask",
+    "heads",
+    "mask_svg",
+    "passage",
+    "rows",
+]

@@ -35,14 +35,15 @@ from regard.layers import (
     Linear,
     NGrams,
     NormConfig,
+    Position,
     PositionConfig,
     PreNormConfig,
     ReLUSquaredConfig,
     RMSNormConfig,
     RotaryConfig,
     Scene,
-    SelfAttention,
 )
+from regard.layers.attention import ProjectionConfig, SeparateConfig
 from regard.layers.dropout import Dropout
 from regard.layers.rows import latest
 from regard.models.base import ModelConfig, check_dropouts, check_heads, check_sizes
@@ -70,6 +71,7 @@ class GPTConfig(ModelConfig, kind="gpt"):
     repeat: int = knob(1, "so many layers in a row are the same block, weights and all")
     backend: str = knob("auto", "attention backend: auto, sdpa, banded, flex, reference")
     zero_init: bool = knob(True, "start residual branches at zero rather than small")
+    projection: ProjectionConfig = field(default_factory=SeparateConfig)
     attention: AttentionConfig = field(default_factory=SoftmaxConfig)
     norm: NormConfig = field(default_factory=RMSNormConfig)
     position: PositionConfig = field(default_factory=RotaryConfig)
@@ -85,6 +87,7 @@ class GPTConfig(ModelConfig, kind="gpt"):
             )
         check_dropouts(self, "dropout", "attention_dropout")
         self.attention.check()
+        self.projection.fits(self.width, self.heads, self.kv_heads or self.heads)
         if self.global_every < 0:
             raise ValueError(f"global_every must be zero or more, not {self.global_every}")
         if self.layers % self.repeat:
@@ -128,8 +131,9 @@ class GPT(nn.Module):
         super().__init__()
         self.config = config
         self.checkpointing = False  # recompute each block in the backward pass instead of storing its inside
-        width, head_width = config.width, config.width // config.heads
-        self.position = config.position.build(width=width, head_width=head_width, context=config.context)
+        self.compilable = config.block.compilable
+        width = config.width
+        self.position = self._position()
         token_width = self.position.token_width(width)
         if config.tied and token_width != width:
             raise UserError("concatenated positions leave the embedding narrower than the head; set tied = false")
@@ -147,23 +151,38 @@ class GPT(nn.Module):
         self.mask_of_layer = [distinct.index(attention) for attention in attentions]
         self.reset()
 
+    def _position(self) -> Position:
+        """Positions that turn queries and keys turn as much of them as the projection leaves to them."""
+        c, head_width = self.config, self.config.width // self.config.heads
+        turned = c.projection.turned_width(c.width, c.heads)
+        made = c.position.build(width=c.width, head_width=turned, context=c.context)
+        if turned == head_width or type(made).turn is not Position.turn:
+            return made
+        return c.position.build(width=c.width, head_width=head_width, context=c.context)
+
     def _block(self, chosen: AttentionConfig) -> nn.Module:
         c, kv_heads = self.config, self.config.kv_heads or self.config.heads
         dropout = c.dropout if c.attention_dropout is None else c.attention_dropout
-        bias, head_width = self.position.bias(), c.width // c.heads
+        bias, head_width = self.position.bias(), c.projection.head_width(c.width, c.heads)
         mechanism = chosen.mechanism(Sizes(c.heads, kv_heads, head_width, c.context, bias, dropout, c.backend))
-        attention = SelfAttention(c.width, c.heads, kv_heads, mechanism, bias=c.bias, qk_norm=c.qk_norm)
+        attention = c.projection.build(c.width, c.heads, kv_heads, mechanism, bias=c.bias, qk_norm=c.qk_norm)
         feedforward = c.feedforward.build(c.width, bias=c.bias)
         return c.block.build(attention, feedforward, c.norm.build(c.width), c.norm.build(c.width), dropout=c.dropout)
 
     def reset(self) -> None:
         """GPT-2's initial weights: normal with deviation 0.02, residual outputs shrunk with depth or zero."""
+        shrink = 0.0 if self.config.zero_init else (2 * self.config.layers) ** -0.5
+        ends = self.config.block.ends
+        if not any(name.endswith(ends) for name, _ in self.named_parameters()):
+            ends = BlockConfig.ends  # a branch that should end in a norm, in a model without norms
         for name, parameter in self.named_parameters():
+            end = name.endswith(ends)
             if name.startswith("ngrams."):
                 nn.init.zeros_(parameter)  # start as the plain model
-            elif name.endswith(("attention.out.weight", "feedforward.down.weight")):
-                deviation = 0.0 if self.config.zero_init else 0.02 / (2 * self.config.layers) ** 0.5
-                nn.init.normal_(parameter, std=deviation)
+            elif end and parameter.ndim == 1:
+                nn.init.constant_(parameter, shrink)
+            elif end:
+                nn.init.normal_(parameter, std=0.02 * shrink)
             elif parameter.ndim >= 2:
                 nn.init.normal_(parameter, std=0.02)
             elif name.endswith("bias"):

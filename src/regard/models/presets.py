@@ -86,16 +86,17 @@ def describe(config: GPTConfig | TransformerConfig) -> dict[str, Any]:
     with torch.device("meta"):
         model = config.build()
     total = sum(p.numel() for p in model.parameters())
+    idle = sum(getattr(module, "idle", 0) for module in model.modules())  # experts that a token does not meet
     if isinstance(config, TransformerConfig):
         attentions, cache = config.layers + 2 * config.depth, 4 * config.depth * config.width
     else:
-        head_width = config.width // config.heads
-        attentions, cache = config.layers, 2 * config.layers * (config.kv_heads or config.heads) * head_width
+        kept = config.projection.remembered(config.width, config.heads, config.kv_heads or config.heads)
+        attentions, cache = config.layers, config.layers * kept
     return {
         "parameters": total,
         "parameters_in_blocks": sum(p.numel() for block in model.blocks for p in block.parameters()),
         "bytes_float32": 4 * total,
         "bytes_bfloat16": 2 * total,
         "cache_elements_per_token": cache,
-        "flops_per_token": 6 * total + 12 * attentions * config.width * config.context,
+        "flops_per_token": 6 * (total - idle) + 12 * attentions * config.width * config.context,
     }

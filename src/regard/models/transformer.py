@@ -109,7 +109,7 @@ class Transformer(nn.Module):
         super().__init__()
         self.config = c = config
         self.checkpointing = False  # recompute each block in the backward pass instead of storing its inside
-        self.position_source, self.position = self._position(), self._position()
+        self.position_source, self.position = self._position(causal=False), self._position()
         narrow = self.position.token_width(c.width)
         if c.tied and narrow != c.width:
             raise UserError("concatenated positions leave the embedding narrower than the head; set tied = false")
@@ -127,9 +127,9 @@ class Transformer(nn.Module):
                 self.embed_source.weight = self.embed.weight
         self.reset()
 
-    def _position(self) -> Position:
+    def _position(self, *, causal: bool = True) -> Position:
         c = self.config
-        return c.position.build(width=c.width, head_width=c.width // c.heads, context=c.context)
+        return c.position.build(width=c.width, head_width=c.width // c.heads, context=c.context, causal=causal)
 
     def _block(self, reads: bool = False) -> Block:
         c, kind = self.config, self.config.projection
@@ -162,10 +162,14 @@ class Transformer(nn.Module):
             if isinstance(module, Linear):
                 for part in module.weight.detach().split(list(module.parts) or module.out_features):
                     nn.init.xavier_uniform_(part)
+        gains = () if c.block.ends == BlockConfig.ends else c.block.ends  # a branch may end in a norm
+        ends = gains if any(name.endswith(gains) for name, _ in self.named_parameters()) else RESIDUAL
         for name, parameter in self.named_parameters():
             if name.startswith(("embed", "unembed", "position")) and parameter.ndim == 2:
                 nn.init.normal_(parameter, std=c.width**-0.5 if c.scaled else 0.02)
-            elif name.endswith(RESIDUAL) and (c.zero_init or c.block.final_norm):
+            elif name.endswith(ends) and (c.zero_init or c.block.final_norm):
+                if parameter.ndim == 1:
+                    nn.init.ones_(parameter)
                 branches = 2 * c.layers if name.startswith("encoder") else 3 * c.depth
                 parameter.detach().mul_(0.0 if c.zero_init else branches**-0.5)
             elif parameter.ndim < 2:

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from regard import __version__
-from regard.report.figures import drawing, legend, table
+from regard.report.dots import dots
+from regard.report.figures import NARROW, WIDE, drawing, legend, table
 from regard.report.page import POLICY, section
 from regard.report.style import CSS
 from regard.report.svg import Axes, Series
@@ -26,6 +27,8 @@ class Chart:
     axes: Axes
     columns: tuple[str, ...] = ()  # of the table behind it
     rows: list[tuple[str, ...]] = field(default_factory=list)
+    named: list[tuple[str, float]] = field(default_factory=list)  # in place of series: a value each, in this order
+    line: float | None = None  # a value to compare the named ones with
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,10 @@ def write(study: Study, folder: Path) -> Path:
 
 
 def _figure(chart: Chart) -> str:
-    drawn = drawing(chart.series, chart.axes, 330, chart.title)
+    if chart.named:
+        wide, narrow = (dots(chart.named, chart.axes.y, chart.title, width, chart.line) for width in (WIDE, NARROW))
+        drawn = f'<figure><div class="wide">{wide}</div><div class="narrow">{narrow}</div></figure>'
+    else:
+        drawn = drawing(chart.series, chart.axes, 330, chart.title)
     behind = table(chart.columns, chart.rows) if chart.rows else ""
-    return drawn + (legend(chart.series) if drawn else "") + behind
+    return drawn + (legend(chart.series) if drawn and chart.series else "") + behind

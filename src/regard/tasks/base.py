@@ -5,11 +5,14 @@ that one number. So every token weighs the same however a batch is cut: accumula
 construction, where a mean of means would weigh short pieces more.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
+import torch
 from torch import Tensor
 
 from regard.config import Choice
+from regard.layers.aside import Said, hear
 
 
 class Term(NamedTuple):
@@ -24,13 +27,18 @@ class Term(NamedTuple):
     #: False for what is not a sum over a batch's rows (contrastive, expert balance): such a term changes when a
     #: batch is cut in two, and the law "accumulation equals the big batch" exempts it by this mark.
     additive: bool = True
+    #: Numbers for a person that came up on the way, means over the batch: how much each expert was used, say.
+    details: dict[str, Tensor] | None = None
 
 
 class Task(Protocol):
     """Loss and metrics for one kind of batch."""
 
     def terms(self, model: Any, batch: Any) -> dict[str, Term]:
-        """The terms of `batch`, by name. Must trace under `torch.compile(fullgraph=True)`."""
+        """The terms of `batch`, by name. Must trace under `torch.compile(fullgraph=True)`.
+
+        In training, a model's own layers may add further ones (`with_asides`), which `counts` does not know.
+        """
         ...
 
     def counts(self, batch: Any) -> dict[str, Tensor]:
@@ -44,3 +52,26 @@ class TaskConfig(Choice):
     def build(self) -> Task:
         """The task this config describes."""
         raise NotImplementedError
+
+
+def with_asides(model: Any, features: Callable[[], Tensor]) -> tuple[Tensor, dict[str, Term], dict[str, Tensor] | None]:
+    """A model's features; the terms that its layers add in training; and their details, a row for each layer.
+
+    Such a term is a sum over the layers. It is not additive, and counts once for a batch, whatever its rows. Padding
+    is part of it: a layer does not know which tokens are real.
+    """
+    found, heard = hear(model, features)
+    if not heard:
+        return found, {}, None
+    terms: dict[str, Term] = {}
+    for name, (weight, _) in heard[0].losses.items():
+        total = torch.stack([_value(said, name, weight) for said in heard if name in said.losses]).sum()
+        terms[name] = Term(total, torch.ones_like(total), weight, additive=False)
+    details = {name: torch.stack([said.details[name] for said in heard]) for name in heard[0].details}
+    return found, terms, details
+
+
+def _value(said: Said, name: str, weight: float) -> Tensor:
+    """One layer's part of a term whose weight in the loss is the first layer's."""
+    own, value = said.losses[name]
+    return value if own == weight else value * (own / weight)

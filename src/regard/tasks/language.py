@@ -9,7 +9,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from regard.config import knob
-from regard.tasks.base import TaskConfig, Term
+from regard.tasks.base import TaskConfig, Term, with_asides
 
 #: A target with this value is not counted: padding, or a prompt one does not want to learn.
 IGNORED = -1
@@ -56,11 +56,11 @@ class Language:
         self.config = config or LanguageConfig()
 
     def terms(self, model: Any, batch: TextBatch) -> dict[str, Term]:
-        """The one term `next_token`."""
-        features = model.features(batch.inputs, batch.slots).flatten(0, -2)  # [B*N,C]
-        targets = batch.targets.flatten()  # [B*N]
+        """The term `next_token` and, in training, what the model's layers add."""
+        found, further, details = with_asides(model, lambda: model.features(batch.inputs, batch.slots))
+        features, targets = found.flatten(0, -2), batch.targets.flatten()  # [B*N,C], [B*N]
         total = next_token_loss(model, features, targets, model.config.vocabulary, self.config.logits)
-        return {"next_token": Term(total, count_targets(targets))}
+        return {"next_token": Term(total, count_targets(targets), details=details), **further}
 
     def counts(self, batch: TextBatch) -> dict[str, Tensor]:
         """How many targets of the batch count."""

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from regard.config import knob
-from regard.tasks.base import TaskConfig, Term
+from regard.tasks.base import TaskConfig, Term, with_asides
 from regard.tasks.language import count_targets, next_token_loss
 
 
@@ -53,13 +53,15 @@ class Translation:
         self.config = config or TranslationConfig()
 
     def terms(self, model: Any, batch: PairBatch) -> dict[str, Term]:
-        """The one term `next_token`."""
-        features = model.features(batch.inputs, batch.source, batch.source_lengths).flatten(0, -2)  # [B*T,C]
-        targets = batch.targets.flatten()  # [B*T]
+        """The term `next_token` and, in training, what the model's layers add."""
+        found, further, details = with_asides(
+            model, lambda: model.features(batch.inputs, batch.source, batch.source_lengths)
+        )
+        features, targets = found.flatten(0, -2), batch.targets.flatten()  # [B*T,C], [B*T]
         smoothing = self.config.smoothing if model.training else 0.0
         vocabulary, limit = model.config.vocabulary, self.config.logits
         total = next_token_loss(model, features, targets, vocabulary, limit, smoothing)
-        return {"next_token": Term(total, count_targets(targets))}
+        return {"next_token": Term(total, count_targets(targets), details=details), **further}
 
     def counts(self, batch: PairBatch) -> dict[str, Tensor]:
         """How many targets of the batch count."""

@@ -78,6 +78,7 @@ def flops_per_token(model: nn.Module) -> float:
     lookups = {module.weight for module in model.modules() if isinstance(module, nn.Embedding)}
     lookups -= {module.weight for module in model.modules() if isinstance(module, nn.Linear)}
     matrices = sum(p.numel() for p in model.parameters() if p.ndim == 2 and p not in lookups)
+    matrices -= sum(getattr(module, "idle", 0) for module in model.modules())  # experts that a token does not meet
     config: Any = model.config
     attending = sum(isinstance(module, Mechanism) for module in model.modules())
     return 6 * matrices + 12 * attending * config.width * config.context

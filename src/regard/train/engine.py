@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import UserError
+from regard.layers.aside import asides
 from regard.tasks import Task, Term
 from regard.train.device import move
 from regard.train.experiment import Experiment
@@ -39,6 +40,7 @@ class Update(NamedTuple):
     norm: float  # of the gradient, before clipping
     rate: float  # the learning rate used
     finite: bool  # False: nothing was changed
+    terms: dict[str, float]  # each term of the loss by itself, before its weight
 
 
 class Engine:
@@ -62,15 +64,30 @@ class Engine:
         #: The task's function, compiled or not; `model` itself stays as it was built, so that hooks on it fire.
         self.terms: Callable[[nn.Module, Any], dict[str, Term]] = self.task.terms
         self.graphs = config.compile == "graphs" and self.device.type == "cuda"
-        if compiles(config.compile, self.model, data, self.device):
+        #: Layers that add to the loss, and what they told in the last update, by micro-batch.
+        self.asides = asides(self.model)
+        self.told: list[dict[str, Tensor]] = []
+        if self._compiles():
             self._compile()
         shard(self.model, world, "features")
         self.optimizer = config.optimizer.build(self.model)
+        #: Parts that draw anew as training goes on, as a function of the step.
+        self._advances: list[Any] = [module.advance for module in self.model.modules() if hasattr(module, "advance")]
         self._ahead: tuple[int, list[Any]] | None = None
+
+    def _compiles(self) -> bool:
+        asked, recomputed = self.experiment.train.compile, self.experiment.train.checkpointing and self.asides
+        if not recomputed or self.world.size == 1:
+            return compiles(asked, self.model, self.data, self.device)
+        if asked in (True, "graphs"):  # a block compiled by itself keeps other things when nobody listens
+            raise UserError("blocks of experts that are recomputed cannot be compiled by many; set compile to auto")
+        return False
 
     def _compile(self) -> None:
         if self.world.size == 1:
             mode = "reduce-overhead" if self.graphs else None
+            if self.asides:  # what a layer tells is an effect beside its output; recomputed, nobody listens anyway
+                torch._dynamo.config.skip_fwd_side_effects_in_bwd_under_checkpoint = True  # type: ignore[attr-defined]
             self.terms = torch.compile(self.task.terms, fullgraph=True, dynamic=varies(self.data), mode=mode)
             return
         for block in self.model.blocks:  # type: ignore[union-attr]
@@ -105,24 +122,32 @@ class Engine:
         if not self.model.training:
             self.model.train()
         self.optimizer.zero()
+        for advance in self._advances:
+            advance(progress.step)
         if self.graphs:  # what the graphs of the last step gave, gradients above all, is given up
             torch.compiler.cudagraph_mark_step_begin()
-        losses = []
+        losses, terms, pieces = [], {}, float(len(batches) * self.world.size)
+        self.told = []
         for number, batch in enumerate(batches):
             self.seed_noise(progress.noise + number)
             with self.precision.autocast():
-                loss = combine(self.terms(self.model, batch), counts)
+                terms = self.terms(self.model, batch)
+                parts = shares(terms, counts, pieces)
+                loss = sum(parts[1:], start=parts[0])
             (loss * self.scaler.scale if self.scaler.active else loss).backward()
-            losses.append(loss.detach())
+            losses.append(torch.stack([part.detach() for part in parts]))
+            self.told += [term.details for term in terms.values() if term.details is not None]
         if self.device.type != "cpu":  # the next batch is gathered while the device works
             self._ahead = (progress.position + len(batches), self._batches(progress.position + len(batches)))
         gradients = [p.grad for p in self.optimizer.parameters if p.grad is not None]
-        loss, norm = self._look(losses, gradients)
+        parts, norm = self._look(losses, gradients)
+        loss = sum(parts)
+        each = {name: part / (term.weight or 1.0) for (name, term), part in zip(terms.items(), parts, strict=True)}
         norm /= self.scaler.scale
         factor = config.schedule.factor(progress.schedule, config.steps or CALIBRATING)
         finite = math.isfinite(loss) and math.isfinite(norm)
         if not finite and (not math.isfinite(loss) or self.scaler.exhausted):
-            return Update(loss, norm, 0.0, False)
+            return Update(loss, norm, 0.0, False, each)
         self.scaler.update(overflow=not finite)
         if finite:
             self._clip(gradients, norm)
@@ -132,12 +157,24 @@ class Engine:
         progress.position += len(batches)
         progress.noise += len(batches)
         progress.tokens += round(next(iter(counts.values())))
-        return Update(loss, norm, self.optimizer.rates(factor)[0], True)
+        return Update(loss, norm, self.optimizer.rates(factor)[0], True, each)
+
+    def details(self) -> dict[str, Any]:
+        """What the model's layers told in the last update, as means over micro-batches and ranks; all ranks call it."""
+        if not self.told:
+            return {}
+        means = {name: torch.stack([told[name] for told in self.told]).double().mean(0).cpu() for name in self.told[0]}
+        flat = torch.cat([mean.flatten() for mean in means.values()]).tolist()
+        summed = torch.tensor(self.world.sums(flat), dtype=torch.float64) / self.world.size
+        pieces = summed.split([mean.numel() for mean in means.values()])
+        return {
+            name: _rounded(piece.view(mean.shape)) for (name, mean), piece in zip(means.items(), pieces, strict=True)
+        }
 
     def forget(self) -> None:
         """Let go of gradients and of batches gathered ahead."""
         self.optimizer.zero()
-        self._ahead = None
+        self._ahead, self.told = None, []
 
     def _batches(self, position: int) -> list[Any]:
         if self._ahead is not None and self._ahead[0] == position:
@@ -151,11 +188,12 @@ class Engine:
         sums = [float(sum(int(counts[name]) for counts in counted)) for name in names]
         return dict(zip(names, self.world.sums(sums), strict=True))
 
-    def _look(self, losses: list[Tensor], gradients: list[Any]) -> tuple[float, float]:
-        """Loss and gradient norm over all ranks, with one wait for the device."""
+    def _look(self, losses: list[Tensor], gradients: list[Any]) -> tuple[list[float], float]:
+        """The loss in its terms and the gradient norm, over all ranks, with one wait for the device."""
         norm = whole(torch.nn.utils.get_total_norm(gradients))
-        *parts, length = torch.stack([*losses, norm.to(losses[0].dtype)]).tolist()
-        return self.world.sums([sum(parts)])[0], length
+        *parts, length = torch.cat([*losses, norm.to(losses[0].dtype)[None]]).tolist()
+        count = len(losses[0])
+        return self.world.sums([sum(parts[term::count]) for term in range(count)]), length
 
     def _clip(self, gradients: list[Any], norm: float) -> None:
         clip = self.experiment.train.clip
@@ -172,7 +210,9 @@ def compiles(asked: bool | str, model: nn.Module, data: Any, device: torch.devic
         raise UserError(f"a {type(model).__name__} cannot be compiled; set --train.compile to auto or false")
     if asked == "graphs" and varies(data):
         raise UserError("compile = graphs needs batches of one shape, and these differ; set --train.compile to auto")
-    return able and (asked is True or (asked in ("auto", "graphs") and device.type == "cuda"))
+    # Rows of sentences have another shape in every batch: compiling for those takes longer than it saves.
+    chosen = asked == "graphs" or (asked == "auto" and not varies(data))
+    return able and (asked is True or (chosen and device.type == "cuda"))
 
 
 def varies(data: Any) -> bool:
@@ -180,7 +220,14 @@ def varies(data: Any) -> bool:
     return getattr(data, "varies", False)
 
 
-def combine(terms: dict[str, Term], counts: dict[str, float]) -> Tensor:
-    """The loss: each term's sum by the count of the whole update, so that the parts of an update simply add up."""
-    first, *others = (term.total * (term.weight / max(counts[name], 1.0)) for name, term in terms.items())
-    return sum(others, start=first)
+def shares(terms: dict[str, Term], counts: dict[str, float], pieces: float) -> list[Tensor]:
+    """The loss, term by term: each sum by the count of the whole update, so that the parts of an update simply add up.
+
+    What no batch can count, because a layer told it, counts once for each of the update's `pieces`, its micro-batches.
+    """
+    return [term.total * (term.weight / max(counts.get(name, pieces), 1.0)) for name, term in terms.items()]
+
+
+def _rounded(numbers: Tensor) -> Any:
+    """As nested lists, for a file that people read."""
+    return torch.round(numbers, decimals=4).tolist()

@@ -98,6 +98,8 @@ class LiveLine(Observer):
 
     def _line(self, step: Step) -> str:
         parts = [f"step {step.step:,}/{self._steps:,}", f"loss {step.loss:.4f}", *self._evaluation]
+        if len(step.terms) > 1:  # the first is most of the loss
+            parts += [f"{name} {value:.3g}" for name, value in list(step.terms.items())[1:]]
         (began, first, before), (now, last, tokens) = self._recent[0], self._recent[-1]
         if last > first and now > began:
             rate = (tokens - before) / (now - began)

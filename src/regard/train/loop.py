@@ -122,7 +122,7 @@ class Sitting:
         config, progress = self.config, self.engine.progress
         step, last = progress.step, progress.step == self.steps
         if self.observers:
-            seen = Step(step, update.loss, update.rate, update.norm, progress.tokens, progress.seconds)
+            seen = Step(step, update.loss, update.rate, update.norm, progress.tokens, progress.seconds, update.terms)
             for observer in self.observers:
                 observer.stepped(seen)
         if step == 1 or step % config.log_every == 0 or last:  # the first too: a curve begins where training does
@@ -149,6 +149,9 @@ class Sitting:
             "tokens_per_second": round((progress.tokens - tokens) / max(progress.seconds - seconds, 1e-9), 1),
             "memory": memory(self.engine.device),
         }
+        if len(update.terms) > 1:
+            record |= update.terms
+        record |= self.engine.details()
         if self.writes:
             self.run.log(record)
 

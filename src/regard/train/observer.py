@@ -1,6 +1,8 @@
 """Observers: whoever wants to know how a run goes. Training tells them, and knows nothing about them."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -31,6 +33,7 @@ class Step(NamedTuple):
     norm: float  # of the gradient, before clipping
     tokens: int  # seen since the run began
     seconds: float  # spent since the run began, earlier sittings included
+    terms: Mapping[str, float] = MappingProxyType({})  # of the loss, each before its weight
 
 
 class Result(NamedTuple):

@@ -5,6 +5,7 @@ A training program is plain: it reads RANK, WORLD_SIZE and LOCAL_RANK, so whatev
 
 import gc
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -86,8 +87,11 @@ def shard(model: nn.Module, world: World, *methods: str) -> None:
     from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 
     mesh = init_device_mesh(world.device.type, (world.size,))
-    for block in model.blocks:  # type: ignore[union-attr]
-        fully_shard(block, mesh=mesh)
+    blocks: list[nn.Module] = list(model.blocks)  # type: ignore[arg-type]
+    uses = Counter(parameter for block in blocks for parameter in set(block.parameters()))
+    shared = {parameter for parameter, count in uses.items() if count > 1}  # a table of all layers is the whole's
+    for block in blocks:
+        fully_shard(block, mesh=mesh, ignored_params=shared)
     fully_shard(model, mesh=mesh)
     for module in model.modules():
         if isinstance(module, FSDPModule):

@@ -1,0 +1,156 @@
+"""Which attentions are tried, and how dear: every kind that is registered, each over a range of one of its knobs.
+
+A budget is what a person pays: a window's size, a number of random features, a rank, rounds of hashing, keys kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from itertools import product
+from typing import Any
+
+from regard.attend import AttentionConfig, SoftmaxConfig
+from regard.config import load
+from regard.config.choice import kinds
+from regard.config.place import nearest
+from regard.errors import UserError
+
+#: How many budgets of a kind are tried by default, each twice the one before.
+STEPS = 5
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One attention at one budget."""
+
+    kind: str
+    settings: tuple[tuple[str, Any], ...]  # the knobs that differ from the defaults
+    config: AttentionConfig
+
+    @property
+    def budget(self) -> str:
+        """In words: "64", or "rounds 2, buckets 16" where more than one knob is turned."""
+        if len(self.settings) == 1:
+            return str(self.settings[0][1])
+        return ", ".join(f"{name} {value}" for name, value in self.settings) or "as it is"
+
+    @property
+    def size(self) -> float | None:
+        """The budget as a number, for a plot; None where there is none or more than one."""
+        value = self.settings[0][1] if len(self.settings) == 1 else None
+        return float(value) if isinstance(value, int | float) else None
+
+
+#: Kinds that add to exact attention rather than save: tried only when they are asked for.
+DEARER = ("talking",)
+
+
+def available() -> dict[str, type[AttentionConfig]]:
+    """Every attention that may stand in for the exact one, by kind."""
+    return {kind: cls for kind, cls in kinds(AttentionConfig).items() if cls is not SoftmaxConfig}  # type: ignore
+
+
+#: The knob that is turned for a kind, and its values for a context and a head width; other kinds are tried as they are.
+USUAL: dict[str, tuple[str, Callable[[int, int], Sequence[int]]]] = {
+    "window": ("size", lambda context, width: doubling(context // 2)),
+    "topk": ("k", lambda context, width: doubling(context // 8)),
+    "performer": ("features", lambda context, width: doubling(width * 8)),
+    "linformer": ("k", lambda context, width: doubling(context)),
+    "lsh": ("rounds", lambda context, width: doubling(16)),
+    "strided": ("size", lambda context, width: doubling(context // 4)),
+    "dilated": ("size", lambda context, width: doubling(context // 4)),
+    "longformer": ("size", lambda context, width: doubling(context // 4)),
+    "bigbird": ("size", lambda context, width: doubling(context // 4)),
+    "segments": ("memory", lambda context, width: doubling(context // 4)),
+}
+#: Those whose budgets are gone through when nobody says which attentions to try; the others are then tried as they are.
+FIRST = ("window", "topk", "performer", "linformer", "lsh")
+
+
+def doubling(most: int) -> list[int]:
+    """Up to ``STEPS`` numbers, each twice the one before, the last of them ``most``.
+
+    >>> doubling(64), doubling(3)
+    ([4, 8, 16, 32, 64], [1, 3])
+    """
+    found = [max(1, most)]
+    while len(found) < STEPS and found[0] > 1:
+        found.insert(0, found[0] // 2)
+    return found
+
+
+def trials(wanted: Iterable[str] | None, budgets: Iterable[str], context: int, head_width: int) -> list[Trial]:
+    """What to try: the kinds that are wanted (None: all that may save something), at usual budgets or those given.
+
+    ``budgets`` are texts such as "window=8,16,32" or, for another knob than the usual one, "lsh.buckets=8,16"; several
+    knobs of a kind are combined.
+    """
+    known = available()
+    chosen = [kind for kind in known if kind not in DEARER] if wanted is None else list(dict.fromkeys(wanted))
+    for kind in chosen:
+        _check_kind(kind, known)
+    given = _given(budgets, known)
+    for kind in given:
+        if kind not in chosen:
+            raise UserError(f"--budgets names {kind}, which is not tried; add it to --with")
+    found = []
+    for kind in chosen:
+        turned: Mapping[str, Sequence[Any]] = given.get(kind, {})
+        if not turned and kind in USUAL and (wanted is not None or kind in FIRST):
+            name, values = USUAL[kind]
+            turned = {name: values(context, head_width)}
+        found += _of_kind(kind, turned)
+    return found
+
+
+def _of_kind(kind: str, turned: Mapping[str, Sequence[Any]]) -> list[Trial]:
+    """Every combination of the values of the knobs that are turned."""
+    found = []
+    for values in product(*turned.values()):
+        plain = {name: _plain(value) for name, value in zip(turned, values, strict=True)}
+        config: AttentionConfig = load(AttentionConfig, {"kind": kind, **plain}, source=f"--budgets {kind}")  # type: ignore
+        try:
+            config.check()
+        except ValueError as error:
+            raise UserError(f"--budgets {kind}: {error}") from error
+        found.append(Trial(kind, tuple(plain.items()), config))
+    return found
+
+
+def _given(budgets: Iterable[str], known: dict[str, type[AttentionConfig]]) -> dict[str, dict[str, list[str]]]:
+    found: dict[str, dict[str, list[str]]] = {}
+    for text in budgets:
+        name, equals, values = text.partition("=")
+        if not equals or not name or not all(values.split(",")):
+            raise UserError(f"--budgets takes KIND=8,16,32, not {text!r}; write for example window=8,16,32")
+        kind, _, knob = name.partition(".")
+        _check_kind(kind, known)
+        knob = knob or (USUAL[kind][0] if kind in USUAL else "")
+        names = [field.name for field in fields(known[kind])]  # type: ignore[arg-type]
+        if knob not in names:
+            have = ", ".join(f"{kind}.{one}" for one in names) or "nothing"
+            raise UserError(f"--budgets {text}: of {kind} one can set {have}")
+        found.setdefault(kind, {})[knob] = values.split(",")
+    return found
+
+
+def _plain(value: Any) -> Any:
+    """A text from the command line as the number it stands for."""
+    if not isinstance(value, str):
+        return value
+    for number in (int, float):
+        try:
+            return number(value)
+        except ValueError:
+            continue
+    return value
+
+
+def _check_kind(kind: str, known: dict[str, type[AttentionConfig]]) -> None:
+    if kind == SoftmaxConfig.kind:
+        raise UserError("softmax is what the others are measured against; leave it out of --with")
+    if kind not in known:
+        near = nearest(kind, known)
+        hint = f"did you mean {near}?" if near else f"choose from {', '.join(known)}"
+        raise UserError(f"there is no attention {kind!r}; {hint}")

@@ -1,0 +1,168 @@
+"""The frequencies of rotary positions, and how they stretch to texts longer than those trained on.
+
+A pair of numbers that turns slowly has not gone round once within the texts of training: beyond their length it meets
+angles it never saw. Each scaling here slows the turning down, so that old angles reach further; they differ in which
+pairs they slow. All are pure formulas of a pair's number, so weights that are trained can be used with any of them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from regard.config import Choice, knob
+from regard.errors import UserError
+
+
+def frequencies(width: int, base: float, device: torch.device) -> Tensor:
+    """base^(-2i/width) for each pair i, in float64: angles at large phases need every digit."""
+    return base ** (-torch.arange(0, width, 2, device=device, dtype=angle_dtype(device)) / width)
+
+
+def angle_dtype(device: torch.device) -> torch.dtype:
+    """The widest type that the device has."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+class ScalingConfig(Choice):
+    """How rotary positions stretch beyond the texts of training."""
+
+    def frequencies(self, width: int, base: float, context: int, device: torch.device) -> Tensor:
+        """How far each pair of a head turns per step, [width / 2]; ``context`` is the model's own."""
+        raise NotImplementedError
+
+    def strength(self) -> float:
+        """What queries and keys are multiplied by on top: scores grow by its square."""
+        return 1.0
+
+
+@dataclass(frozen=True)
+class NoScalingConfig(ScalingConfig, kind="none"):
+    """As trained."""
+
+    def frequencies(self, width: int, base: float, context: int, device: torch.device) -> Tensor:
+        return frequencies(width, base, device)
+
+
+@dataclass(frozen=True)
+class LinearScalingConfig(ScalingConfig, kind="linear"):
+    """Every pair is slowed alike: position interpolation (Chen et al. 2023, sec. 3.2)."""
+
+    factor: float = knob(2.0, "how many times as long texts may be")
+
+    def check(self) -> None:
+        _check(factor=self.factor)
+
+    def frequencies(self, width: int, base: float, context: int, device: torch.device) -> Tensor:
+        return frequencies(width, base, device) / self.factor
+
+
+@dataclass(frozen=True)
+class NTKScalingConfig(ScalingConfig, kind="ntk"):
+    """A greater base: the slowest pair is slowed by the factor, the fastest not at all (Peng et al. 2023, sec. 3.1)."""
+
+    factor: float = knob(2.0, "how many times as long texts may be")
+
+    def check(self) -> None:
+        _check(factor=self.factor)
+
+    def frequencies(self, width: int, base: float, context: int, device: torch.device) -> Tensor:
+        return frequencies(width, _greater(base, self.factor, width), device)
+
+
+@dataclass(frozen=True)
+class DynamicScalingConfig(ScalingConfig, kind="dynamic"):
+    """NTK by the length at hand: nothing is slowed up to the trained length, then as much as ``length`` needs.
+
+    The length is set, not watched. One that followed the text would turn the keys of a cache by angles that no later
+    query shares, and would make a row's answer depend on how far its neighbours are padded.
+    """
+
+    factor: float = knob(1.0, "how strongly the base grows with the length")
+    length: int | None = knob(None, "the longest text to come (default: the trained length, where nothing is slowed)")
+    trained: int | None = knob(None, "the longest text of training (default: the model's context)")
+
+    def check(self) -> None:
+        _check(factor=self.factor, length=self.length, trained=self.trained)
+
+    def frequencies(self, width: int, base: float, context: int, device: torch.device) -> Tensor:
+        trained = self.trained or context
+        longer = max(self.length or trained, trained) / trained
+        return frequencies(width, _greater(base, self.factor * longer - (self.factor - 1), width), device)
+
+
+@dataclass(frozen=True)
+class YarnScalingConfig(ScalingConfig, kind="yarn"):
+    """Fast pairs stay, slow ones are interpolated, and scores are sharpened (Peng et al. 2023, sec. 3.2 and 3.4).
+
+    How often a pair goes round within the trained length decides; between ``fast`` and ``slow`` rounds the two are
+    mixed linearly by the pair's number. As in the authors' code, the ends of that ramp are whole pairs.
+    """
+
+    factor: float = knob(2.0, "how many times as long texts may be")
+    fast: float = knob(32.0, "pairs with more rounds than this within the trained length are not slowed")
+    slow: float = knob(1.0, "pairs with fewer rounds than this are slowed by the whole factor")
+    temperature: float | None = knob(None, "what queries and keys are multiplied by (default: 0.1 ln factor + 1)")
+    trained: int | None = knob(None, "the longest text of training (default: the model's context)")
+
+    def check(self) -> None:
+        _check(factor=self.factor, fast=self.fast, slow=self.slow, temperature=self.temperature, trained=self.trained)
+        if self.fast <= self.slow:
+            raise ValueError(f"fast = {self.fast:g} rounds must be more than slow = {self.slow:g}")
+
+    def frequencies(self, width: int, base: float, context: int, device: torch.device) -> Tensor:
+        def pair(rounds: float) -> float:  # which goes round that often within the trained length
+            return width * math.log((self.trained or context) / (rounds * 2 * math.pi)) / (2 * math.log(base))
+
+        low, high = max(math.floor(pair(self.fast)), 0), min(math.ceil(pair(self.slow)), width - 1)
+        plain = frequencies(width, base, device)
+        number = torch.arange(width // 2, device=device, dtype=plain.dtype)
+        slowed = ((number - low) / (high - low if high != low else 0.001)).clamp(0, 1)
+        return plain / self.factor * slowed + plain * (1 - slowed)
+
+    def strength(self) -> float:
+        """The paper's √(1/t), sec. 3.4: found by trying, for models of one family."""
+        if self.temperature is not None:
+            return self.temperature
+        return 0.1 * math.log(self.factor) + 1 if self.factor > 1 else 1.0
+
+
+@dataclass(frozen=True)
+class Llama3ScalingConfig(ScalingConfig, kind="llama3"):
+    """As YaRN, with a ramp in rounds rather than in pairs and nothing on the scores (Grattafiori et al. 2024)."""
+
+    factor: float = knob(8.0, "how many times as long texts may be")
+    fast: float = knob(4.0, "pairs with more rounds than this within the trained length are not slowed")
+    slow: float = knob(1.0, "pairs with fewer rounds than this are slowed by the whole factor")
+    trained: int | None = knob(None, "the longest text of training (default: the model's context)")
+
+    def check(self) -> None:
+        _check(factor=self.factor, fast=self.fast, slow=self.slow, trained=self.trained)
+        if self.fast <= self.slow:
+            raise ValueError(f"fast = {self.fast:g} rounds must be more than slow = {self.slow:g}")
+
+    def frequencies(self, width: int, base: float, context: int, device: torch.device) -> Tensor:
+        plain = frequencies(width, base, device)
+        rounds = (self.trained or context) * plain / (2 * math.pi)
+        kept = ((rounds - self.slow) / (self.fast - self.slow)).clamp(0, 1)
+        return plain / self.factor * (1 - kept) + plain * kept
+
+
+def _greater(base: float, factor: float, width: int) -> float:
+    """The base at which the slowest pair of a head is slowed by ``factor``."""
+    if width < 4:
+        raise UserError(f"ntk scaling spreads over the pairs of a head; a head width of {width} has one: widen it")
+    return base * factor ** (width / (width - 2))
+
+
+def _check(**named: float | None) -> None:
+    for name, value in named.items():
+        if value is None:
+            continue
+        if not 0 < value < math.inf:
+            raise ValueError(f"{name} must be a finite number above 0, not {value}")
+        if name == "factor" and value < 1:
+            raise ValueError(f"factor must be at least 1, not {value}: a scaling makes room for longer texts")

@@ -1,0 +1,139 @@
+"""The family side by side: every attention, position, block and feed-forward network in the same small model."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import islice
+
+import torch
+
+from regard.config import override
+from regard.errors import UserError
+from regard.recipes import get
+from regard.report.svg import Axes
+from regard.studies.machine import machine
+from regard.studies.page import Chart, Study
+from regard.train import Experiment
+from regard.train.engine import Engine
+from regard.train.evaluate import evaluate
+from regard.train.shard import World
+
+STEPS, BATCHES = 250, 40
+#: What is typed after `regard train shakespeare`, by what it is called here.
+GROUPS: dict[str, dict[str, list[str]]] = {
+    "attention": {
+        "softmax": [],
+        "softmax, scores capped": ["--model.attention", "softmax", "--model.attention.cap", "20"],
+        **{
+            kind: ["--model.attention", kind]
+            for kind in ("window", "strided", "dilated", "sparse", "longformer", "bigbird", "segments")
+        },
+        "segments with summaries": ["--model.attention", "segments", "--model.attention.summaries", "16"],
+        **{
+            kind: ["--model.attention", kind] for kind in ("linear", "performer", "lsh", "topk", "talking", "linformer")
+        },
+        "window, every 2nd layer global": ["--model.attention", "window", "--model.global_every", "2"],
+    },
+    "position": {
+        kind: ["--model.position", kind]
+        for kind in ("none", "sinusoidal", "learned", "rotary", "alibi", "relative", "t5")
+    },
+    "block": {
+        **{kind: ["--model.block", kind] for kind in ("pre-norm", "post-norm", "sandwich", "parallel", "reversible")},
+        "no qk-norm": ["--model.qk_norm", "false"],
+        "layers shared in pairs": ["--model.repeat", "2"],
+        "latent projection": ["--model.projection", "latent"],
+        "shared projection": ["--model.projection", "shared"],
+    },
+    "feed-forward": {
+        kind: ["--model.feedforward", kind] for kind in ("relu", "gelu", "relu2", "swiglu", "geglu", "moe")
+    },
+}
+
+
+def study(scale: float, seed: int, say: Callable[[str], None]) -> Study:
+    """What does each member of the family cost or gain? The same 4-layer model of the plays, one part exchanged.
+
+    regard study family
+
+    The recipe `shakespeare`, 250 updates each with its own schedule, one part exchanged at a time; validation loss in
+    nats per character on the same 80,000 characters, and characters per second while training. Half an hour on 2 cores.
+    """
+    steps = max(3, round(STEPS * scale))
+    base = get("shakespeare")
+    base = replace(base, seed=seed, train=replace(base.train, steps=steps, device="cpu"))
+    data = base.data.build(base.model.context)  # type: ignore[attr-defined]
+    base = replace(base, model=replace(base.model, vocabulary=data.vocabulary))  # type: ignore[call-arg]
+    held_out = list(islice(data.validation_batches(base.data.batch), BATCHES))
+    again = losses_of(replace(base, seed=seed + 1), data, held_out)
+    say(f"the base with seed {seed + 1}: {again[0]:.4f}")
+    found: dict[str, dict[str, tuple[float, float] | str]] = {}
+    for group, members in GROUPS.items():
+        found[group] = {}
+        for name, given in members.items():
+            try:
+                found[group][name] = losses_of(override(base, given).checked(), data, held_out)
+            except UserError as problem:
+                found[group][name] = str(problem)
+            say(f"{group}, {name}: {told(found[group][name])}")
+    plain = found["attention"]["softmax"]
+    assert not isinstance(plain, str)  # the recipe itself
+    spread = abs(plain[0] - again[0])
+    return Study(
+        "family",
+        "What does each member of the family cost or gain?",
+        words(found, plain[0], spread),
+        [chart(group, members, steps, plain[0]) for group, members in found.items()],
+        {"steps": steps, "other_seed": again[0], "found": found},
+        f"recipe shakespeare, {steps} updates each, seed {seed}, {machine(torch.device('cpu'))}",
+    )
+
+
+def losses_of(experiment: Experiment, data, held_out: Sequence) -> tuple[float, float]:
+    """Validation loss after the experiment's steps, and characters per second on the way."""
+    engine = Engine(experiment, data, World())
+    began = time.perf_counter()
+    for _ in range(experiment.train.steps or 0):
+        if not engine.update().finite:
+            return math.inf, 0.0
+    rate = engine.progress.tokens / (time.perf_counter() - began)
+    result = evaluate(engine, held_out)
+    assert result is not None  # there are batches
+    return result["validation_loss"], rate
+
+
+def told(result: tuple[float, float] | str) -> str:
+    """One line's end."""
+    return result if isinstance(result, str) else f"{result[0]:.4f} nats, {result[1]:,.0f} characters/s"
+
+
+def words(found: dict[str, dict[str, tuple[float, float] | str]], plain: float, spread: float) -> list[str]:
+    """Best and worst of each group; differences within the spread of two seeds are no differences."""
+    said = [f"Plain attention: {plain:.3f} nats per character; another seed differs by {spread:.3f}."]
+    for group, members in found.items():
+        losses = {name: result[0] for name, result in members.items() if not isinstance(result, str)}
+        best, worst = min(losses, key=losses.__getitem__), max(losses, key=losses.__getitem__)
+        said.append(f"{group.capitalize()}: {best} is best ({losses[best]:.3f}), {worst} last ({losses[worst]:.3f}).")
+        refused = [f"{name}: {result}" for name, result in members.items() if isinstance(result, str)]
+        said += [f"Refused, as it should be: {one}" for one in refused]
+    return said
+
+
+def chart(group: str, members: dict[str, tuple[float, float] | str], steps: int, plain: float) -> Chart:
+    """Losses, the best first, and the table with speeds."""
+    losses = [(name, result[0]) for name, result in members.items() if not isinstance(result, str)]
+    rows = [(name, "refused" if isinstance(r, str) else f"{r[0]:.4f}", "" if isinstance(r, str) else f"{r[1]:,.0f}")
+            for name, r in members.items()]  # fmt: skip
+    return Chart(
+        f"{group.capitalize()}, after {steps} updates",
+        "The faint line is plain attention in the recipe as it is.",
+        [],
+        Axes("", "validation loss, nats per character"),
+        (group, "validation loss", "characters/s"),
+        rows,
+        sorted((one for one in losses if math.isfinite(one[1])), key=lambda one: one[1]),
+        plain,
+    )
