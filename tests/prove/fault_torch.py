@@ -174,11 +174,11 @@ class Experts(Layer):
     seats = LENGTH  # of each expert: enough for one row, not for a batch
 
     def think(self, x: Tensor) -> Tensor:
-        flat = self.norm(x).flatten(0, 1)  # [B N, C]
+        flat = self.norm(x).transpose(0, 1).flatten(0, 1)  # [N B, C]: earlier tokens come first, of whatever row
         chosen = F.one_hot((flat[:, 0] > 0).long(), 2)
         served = chosen.cumsum(0).mul(chosen).amax(-1) <= self.seats
         hidden = F.relu(self.up(flat)).unflatten(-1, (2, -1)) * chosen[..., None]
-        return (self.down(hidden.flatten(1)) * served[:, None]).view_as(x)
+        return (self.down(hidden.flatten(1)) * served[:, None]).unflatten(0, (-1, len(x))).transpose(0, 1)
 
 
 class RoomyExperts(Experts):

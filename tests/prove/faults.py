@@ -147,7 +147,7 @@ FAULTS: list[Fault] = [
     Fault(
         "experts with too few seats",
         "batching",
-        "The experts' buffers serve the whole batch, first come, first served: later rows lose their experts.",
+        "The experts' buffers serve the whole batch, first come, first served: some tokens find no expert.",
         lambda: bare(CrowdedBatch()),
     ),
     Fault(
