@@ -181,7 +181,11 @@ def main() -> None:
         longest = LONGEST_EXACT[chosen.device] if name == "softmax" else max(lengths)
         mine = [n for n in lengths if n <= longest]
         apart = device.type == "cpu"
-        costs = measure_apart(name, mine, chosen.repeats) if apart else measure(name, mine, device, chosen.repeats)
+        try:
+            costs = measure_apart(name, mine, chosen.repeats) if apart else measure(name, mine, device, chosen.repeats)
+        except RuntimeError as problem:  # out of memory, or a kernel that does not exist here: the others still count
+            print(f"{name:12} failed: {str(problem)[-300:]}", flush=True)
+            continue
         found[name] = costs
         time_, memory = slope([(c.length, c.seconds) for c in costs]), slope([(c.length, c.memory) for c in costs])
         last = costs[-1]
