@@ -63,6 +63,11 @@ class Mask:
     def __invert__(self) -> Mask:
         return Not(self)
 
+    def __str__(self) -> str:
+        from regard.attend.expression import write  # which reads this file
+
+        return write(self, brief=True)
+
 
 @dataclass(frozen=True)
 class Full(Mask):
