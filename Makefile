@@ -7,7 +7,7 @@ THREADS := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 RUNS    ?= runs
 WORKERS ?= 2
 
-.PHONY: install demo test test-all check format bench bench-install quality clean
+.PHONY: install demo test test-all check format web web-check bench bench-install quality clean
 
 install: $(STAMP)
 
@@ -35,6 +35,14 @@ check: install
 	$(BIN)/ruff check .
 	$(BIN)/pyright
 	$(BIN)/lint-imports
+	if command -v node >/dev/null; then $(MAKE) web-check; fi
+
+# The page's built files are in the repository; only whoever changes web/ needs Node.
+web:
+	cd web && npm ci --no-audit --no-fund && npm run check && npm run build
+
+web-check:
+	cd web && npm run --silent verify
 
 format: install
 	$(BIN)/ruff format .
@@ -54,5 +62,5 @@ quality: bench-install
 	OMP_NUM_THREADS=2 $(BIN)/python -m bench.quality
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) web/node_modules build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

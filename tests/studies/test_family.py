@@ -1,0 +1,44 @@
+"""The family side by side: losses where a part works, the reason where it is refused, and words that follow."""
+
+from __future__ import annotations
+
+import pytest
+
+from regard.studies import family
+from regard.studies.page import page
+
+FEW = {
+    "attention": {
+        "softmax": [],
+        "linear": ["--model.attention", "linear"],
+        "linformer": ["--model.attention", "linformer"],
+    },
+    "feed-forward": {"moe": ["--model.feedforward", "moe"]},
+}
+
+
+@pytest.mark.slow
+def test_a_few_members(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(family, "GROUPS", FEW)
+    monkeypatch.setattr(family, "BATCHES", 2)
+    lines: list[str] = []
+    found = family.study(0.01, 1, lines.append)
+    assert len(lines) == 5  # the other seed, and four members
+    assert "causal" in found.numbers["found"]["attention"]["linformer"]
+    assert all(0 < loss < 5 for loss in (found.numbers["found"]["attention"][n][0] for n in ("softmax", "linear")))
+    assert any("Refused, as it should be: linformer" in line for line in found.answer)
+    assert "linear" in page(found)
+
+
+def test_every_member_is_a_config_that_can_be_built_or_says_why() -> None:
+    from regard.config import override
+    from regard.errors import UserError
+    from regard.recipes import get
+
+    for members in family.GROUPS.values():
+        for name, given in members.items():
+            experiment = override(get("shakespeare"), given).checked()
+            try:
+                experiment.model.build()
+            except UserError as problem:
+                assert name == "linformer", problem  # noqa: PT017
