@@ -14,7 +14,7 @@ from regard.errors import UserError
 
 #: In the order of `regard --help`; each is a function in the module of `regard.commands` with its name.
 COMMANDS = ("train", "resume", "generate", "translate", "evaluate", "report", "approximate", "study")
-COMMANDS += ("mask", "info", "recipes", "data")
+COMMANDS += ("look", "serve", "prove", "doctor", "mask", "info", "recipes", "data")
 
 MISTAKE, FAULT, INTERRUPTED = 2, 1, 130
 

@@ -6,9 +6,10 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
-from regard.look.trace import BLOCK, Attention, Rows, rows
+from regard.look.reducers import Entropy, Places, reduce
+from regard.look.strips import ROWS
+from regard.look.trace import Attention
 
 #: From this share of the weight on one kind of place on, that is what a head does.
 MOST = 0.5
@@ -30,15 +31,17 @@ class Head(NamedTuple):
     peak: float  # the greatest weight
 
 
-def heads(attentions: Iterable[Attention], block: int = BLOCK) -> list[Head]:
+def heads(attentions: Iterable[Attention], block: int = ROWS) -> list[Head]:
     """The measures of every head, with no more than `block` rows of weights held at a time."""
     found = []
     for layer, attention in enumerate(attentions, start=1):
-        total, count = torch.zeros(()), torch.zeros(())
-        for piece in rows(attention, block):
-            sums, queries = _sums(piece, attention.plan.own)
-            total, count = total + sums, count + queries
-        columns = (total / count.clamp(min=1)).T.tolist()  # [H, measures]
+        width, places = Entropy(), Places()
+        reduce(attention, [width, places], block)
+        counted = width.seen > 1  # [B, H, Q]
+        spread = width.values / width.seen.clamp(min=2).log()
+        measures = torch.stack((width.values, spread, *places.values)).double()  # [measures, B, H, Q]
+        sums = (measures * counted).sum((1, 3)) / counted.sum((0, 2)).clamp(min=1)
+        columns = sums.T.tolist()  # [H, measures]
         found += [Head(layer, number, attention.name, *column) for number, column in enumerate(columns, start=1)]
     return found
 
@@ -52,21 +55,3 @@ def describe(head: Head) -> str:
     if head.spread >= EVEN:
         return "even"
     return "focused" if head.peak >= MOST else "mixed"
-
-
-def _sums(piece: Rows, own_text: bool) -> tuple[Tensor, Tensor]:
-    """Sums [measures, H] and counts [H] over the batch's queries that see at least two keys.
-
-    Over another text, as an encoder's, there is no token before or itself.
-    """
-    weights, seen, pairs = piece
-    keys = seen.sum(-1)  # [B, H, q]
-    counted = keys > 1
-    entropy = torch.special.entr(weights).sum(-1)
-    same = (pairs.q.segment == pairs.k.segment) & own_text
-    previous = (weights * (same & (pairs.k.order == pairs.q.order - 1))).sum(-1)
-    own = (weights * (same & (pairs.k.order == pairs.q.order))).sum(-1)
-    first = weights.gather(-1, seen.float().argmax(-1, keepdim=True))[..., 0]
-    spread = entropy / keys.clamp(min=2).log()
-    measures = torch.stack((entropy, spread, previous, own, first, weights.amax(-1)))  # [measures, B, H, q]
-    return (measures * counted).sum((1, 3)).cpu().double(), counted.sum((0, 2)).cpu()

@@ -9,16 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
+from weakref import ref
 
 import torch
 from torch import Tensor, nn
 
-from regard.attend import BACKENDS, AnySlots, Plan, Range, Slots, Softmax
+from regard.attend import BACKENDS, AnySlots, Mechanism, Plan, Range, Slots, Softmax
 from regard.attend.call import allowed, dense_pairs
 from regard.attend.slots import Pairs
+from regard.look.shelf import Place, Shelf
 
 #: Queries whose weights are held at a time; a longer text is looked at block by block.
 BLOCK = 256
+#: Queries from which an attention is put on a shelf, where there is one.
+LONG = 2048
 
 
 class Attention(NamedTuple):
@@ -29,6 +33,37 @@ class Attention(NamedTuple):
     q: Tensor  # [B, H, Q, D]
     k: Tensor  # [B, G, K, D]
     plan: Plan
+    v: Tensor | None = None  # [B, G, K, E], where they were asked for
+
+
+class Untold(NamedTuple):
+    """An attention that has no weight for each query and key to show: an approximation, or heads that talk."""
+
+    name: str
+    mechanism: Mechanism
+    heads: int
+    plan: Plan
+
+    @property
+    def why(self) -> str:
+        """In a sentence."""
+        return f"{type(self.mechanism).__name__} does not weigh each key for itself, so there is no map to show"
+
+
+class Shelved(NamedTuple):
+    """An attention over a long text, put aside until somebody asks."""
+
+    name: str
+    mechanism: Softmax
+    heads: int
+    plan: Plan
+    shelf: Shelf
+    places: tuple[Place, Place, Place]  # of q, k and v
+
+    def load(self) -> Attention:
+        """Back in memory."""
+        q, k, v = (self.shelf.get(place) for place in self.places)
+        return Attention(self.name, self.mechanism, q, k, self.plan, v)
 
 
 class Rows(NamedTuple):
@@ -55,34 +90,60 @@ def at_rest(model: nn.Module) -> Iterator[None]:
 
 def attentions(model: nn.Module, forward: Callable[[], Any]) -> list[Attention]:
     """Every exact attention that `forward` carries out in `model`, in order of execution."""
-    found: list[Attention] = []
+    return [one for one in everything(model, forward) if isinstance(one, Attention)]
 
-    def watch(name: str, module: Softmax) -> Callable[..., None]:
+
+def everything(
+    model: nn.Module, forward: Callable[[], Any], values: bool = False, shelf: Shelf | None = None
+) -> list[Attention | Untold | Shelved]:
+    """Every attention, exact or not, in order of execution; the values of exact ones too, if asked for.
+
+    With a ``shelf``, what is long is put there at once and with its values, so that one layer at a time is held.
+    """
+    found: list[list[Attention] | Untold | Shelved] = []
+    latest: dict[str, tuple[ref[Tensor], Plan, list[Attention]]] = {}
+
+    def watch(name: str, module: Mechanism) -> Callable[..., None]:
         def note(_: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], __: Any) -> None:
             given = {**dict(zip(("q", "k", "v", "plan"), inputs, strict=False)), **named}
-            found.append(Attention(name, module, given["q"].detach(), given["k"].detach(), given["plan"]))
+            q, k, v, plan = (given[part] for part in ("q", "k", "v", "plan"))
+            if not isinstance(module, Softmax):
+                found.append(Untold(name, module, q.shape[1], plan))
+                return
+            if shelf is not None and q.shape[2] >= LONG and q.device.type == "cpu":
+                found.append(Shelved(name, module, q.shape[1], plan, shelf, (shelf.put(q), shelf.put(k), shelf.put(v))))
+                return
+            key, known, steps = latest.get(name, (None, None, []))
+            if key is not None and key() is k and known is plan and isinstance(plan.queries, Range):
+                steps.append(steps[0]._replace(q=_own(q)))  # a loop over time asks the same keys by the same plan
+                return
+            steps = [Attention(name, module, _own(q), _own(k), plan, _own(v) if values else None)]
+            latest[name] = ref(k), plan, steps
+            found.append(steps)
 
         return note
 
     with ExitStack() as stack:
         for name, module in model.named_modules():
-            if isinstance(module, Softmax):
+            if isinstance(module, Mechanism):
                 stack.callback(module.register_forward_hook(watch(name, module), with_kwargs=True).remove)
         stack.enter_context(at_rest(model))
         forward()
-    calls: dict[tuple[str, int, int], list[Attention]] = {}
-    for one in found:  # all of them are held here, so that no address is used twice
-        calls.setdefault((one.name, id(one.plan), one.k.data_ptr()), []).append(one)
-    return [whole for steps in calls.values() for whole in _joined(steps)]
+    return [_joined(one) if isinstance(one, list) else one for one in found]
 
 
-def _joined(steps: list[Attention]) -> list[Attention]:
-    """One attention with the queries of all steps: a loop over time asks the same keys by the same plan."""
+def _own(x: Tensor) -> Tensor:
+    """A copy: what is looked at holds neither a graph nor the larger tensor that this was cut from."""
+    return x.detach().clone(memory_format=torch.contiguous_format)
+
+
+def _joined(steps: list[Attention]) -> Attention:
+    """One attention with the queries of all steps."""
     first = steps[0]
-    if len(steps) == 1 or not isinstance(first.plan.queries, Range):
-        return steps
+    if len(steps) == 1:
+        return first
     q = torch.cat([step.q for step in steps], dim=2)
-    return [first._replace(q=q, plan=first.plan._replace(queries=Range(q.shape[2]), own=False))]
+    return first._replace(q=q, plan=first.plan._replace(queries=Range(q.shape[2]), own=False))
 
 
 @torch.no_grad()

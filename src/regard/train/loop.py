@@ -122,7 +122,8 @@ class Sitting:
         config, progress = self.config, self.engine.progress
         step, last = progress.step, progress.step == self.steps
         if self.observers:
-            seen = Step(step, update.loss, update.rate, update.norm, progress.tokens, progress.seconds, update.terms)
+            told = (step, update.loss, update.rate, update.norm, progress.tokens, progress.seconds, update.terms)
+            seen = Step(*told, progress.position)
             for observer in self.observers:
                 observer.stepped(seen)
         if step == 1 or step % config.log_every == 0 or last:  # the first too: a curve begins where training does

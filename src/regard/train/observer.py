@@ -34,6 +34,7 @@ class Step(NamedTuple):
     tokens: int  # seen since the run began
     seconds: float  # spent since the run began, earlier sittings included
     terms: Mapping[str, float] = MappingProxyType({})  # of the loss, each before its weight
+    position: int = 0  # micro-batches taken from the data since the run began
 
 
 class Result(NamedTuple):

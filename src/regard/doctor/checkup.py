@@ -1,0 +1,52 @@
+"""One look at a model and its data: what a run's observer does now and then, and `regard doctor` once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from regard.doctor import batches, limits, reach, texts
+from regard.doctor.finding import Finding
+from regard.doctor.inside import Inside, Terms
+from regard.layers import NoPositionConfig
+from regard.train.device import move
+
+
+class Checkup:
+    """A model, the data it learns from, and ``get``, which gives a batch by its number."""
+
+    def __init__(self, experiment: Any, model: nn.Module, data: Any, get: Callable[[int], Any], terms: Terms):
+        self.experiment, self.model, self.data, self.get, self.terms = experiment, model, data, get, terms
+        self.vocabulary: int | None = getattr(experiment.model, "vocabulary", None)
+        self._inside = Inside(model, terms)
+
+    def batches(self, newest: int, patience: float) -> tuple[batches.Fetched, list[Finding]]:
+        """The newest batches, and what is wrong with them."""
+        fetched = batches.fetch(self.get, newest, patience)
+        aligned = not hasattr(fetched.newest, "source")
+        return fetched, list(batches.judge(fetched, self.vocabulary, self._epoch(), aligned))
+
+    def model_on(self, batch: Any, device: torch.device) -> Iterator[Finding]:
+        """What the model shows on one batch."""
+        batch = move(batch, device)
+        yield from self._inside.look(batch)
+        if self.vocabulary:
+            position = getattr(self.experiment.model, "position", None)
+            told = position is not None and not isinstance(position, NoPositionConfig) and not hasattr(batch, "source")
+            yield from reach.judge(self.model, self.terms, batch, self.vocabulary, told)
+
+    def text(self) -> Iterator[Finding]:
+        """What is wrong with the text as a whole."""
+        yield from texts.judge(self.data, getattr(self.experiment.model, "context", limits.RUN))
+
+    def _epoch(self) -> float:
+        """In how many batches all text comes once."""
+        size = getattr(self.experiment.data, "batch", 1)
+        if hasattr(self.data, "epoch"):
+            return self.data.epoch(size)
+        count, context = getattr(self.data, "train_count", None), getattr(self.data, "context", 1)
+        return math.inf if count is None else count / (size * context)

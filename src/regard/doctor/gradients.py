@@ -1,0 +1,159 @@
+"""Gradients layer by layer, and how far an update moves the weights."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from regard.doctor import limits
+from regard.doctor.finding import Finding
+
+#: Numbers of weights that are copied to see an update, and of one matrix at most.
+COPIED, EACH = 2**22, 2**19
+
+
+class Group(NamedTuple):
+    """A part of one layer: blocks.1.attention is part "attention" of number 1 in the stack "blocks"."""
+
+    stack: str
+    number: int  # -1: the model has no numbered layers
+    part: str
+
+    @property
+    def name(self) -> str:
+        """Its path."""
+        return ".".join(filter(None, (self.layer, self.part)))
+
+    @property
+    def layer(self) -> str:
+        """The path of its layer."""
+        return self.stack if self.number < 0 else ".".join(filter(None, (self.stack, str(self.number))))
+
+
+def groups(model: nn.Module) -> dict[Group, list[nn.Parameter]]:
+    """The parameters of numbered layers, or of all modules where none has a number.
+
+    A group without a matrix, such as a norm, is left out.
+    """
+    found: dict[Group, list[nn.Parameter]] = {}
+    numbered = any(part.isdigit() for name, _ in model.named_parameters() for part in name.split(".")[:-1])
+    for name, parameter in model.named_parameters():
+        *path, _ = name.split(".")
+        at = next((i for i, part in enumerate(path) if part.isdigit()), None)
+        if at is not None:
+            part = path[at + 1] if len(path) > at + 1 else ""
+            found.setdefault(Group(".".join(path[:at]), int(path[at]), part), []).append(parameter)
+        elif not numbered:
+            found.setdefault(Group(path[0] if path else "", -1, ".".join(path[1:2])), []).append(parameter)
+    return {group: members for group, members in found.items() if any(p.ndim >= 2 for p in members)}
+
+
+@torch.no_grad()
+def norms(parts: dict[Group, list[nn.Parameter]], total: float, model: nn.Module) -> dict[Group, float | None]:
+    """Of each group the gradient's norm before clipping, where ``total`` is that of the whole gradient; None: none."""
+    every = {p: p.grad for p in model.parameters() if p.grad is not None}
+    if not every:
+        return {}
+    values = torch.stack([n.float() for n in torch._foreach_norm(list(every.values()))]).tolist()
+    known = dict(zip(every, values, strict=True))
+    left = math.hypot(*values)  # clipping scales all alike
+    scale = total / left if left and math.isfinite(total) else 1.0
+    return {
+        group: scale * math.hypot(*(known.get(p, 0.0) for p in members)) if any(p in known for p in members) else None
+        for group, members in parts.items()
+    }
+
+
+def judge(found: dict[Group, float | None], total: float, clip: float | None) -> Iterator[Finding]:
+    """Layers whose gradients are out of all proportion; ``total`` is the usual norm of the whole gradient."""
+    yield from _cut_off(found)
+    there = {group: norm for group, norm in found.items() if norm is not None}
+    exploding = list(_exploding(there, total, clip))
+    yield from exploding or _vanishing(there)
+
+
+def _exploding(found: dict[Group, float], total: float, clip: float | None) -> Iterator[Finding]:
+    change = "--train.clip 1.0 and a lower --train.optimizer.lr" if clip is None else "a lower --train.optimizer.lr"
+    grown = []
+    for group, norm in found.items():
+        later = [n for other, n in found.items() if _above(group, other)]
+        if later and norm > max(1.0, limits.GROWS * max(later)) and max(later) > 0:
+            grown.append((norm / max(later), group, norm))
+    if grown:
+        # Below the layer that makes it, everything is as large: the one nearest to the loss is the cause.
+        last = max(group.number for _, group, _ in grown)
+        times, group, norm = max((one for one in grown if one[1].number == last), key=lambda one: one[0])
+        evidence = f"its gradient is {norm:.3g}, {times:,.0f} times that of the same part of the layers above it"
+        cause = "something in it multiplies gradients: weights too large, or a backward pass that is wrong"
+        yield Finding("exploding_gradients", group.name, evidence, cause, change)
+    elif total > limits.NORM and found:
+        group = max(found, key=lambda one: found[one])
+        evidence = f"the gradient's norm is {total:.3g}, most of it ({found[group]:.3g}) here"
+        cause = "weights whose product with themselves grows from step to step, or inputs far too large"
+        yield Finding("exploding_gradients", group.name, evidence, cause, change)
+
+
+def _cut_off(found: dict[Group, float | None]) -> Iterator[Finding]:
+    """Layers that backward never came to."""
+    if all(norm is None for norm in found.values()):
+        return
+    for layer in dict.fromkeys(group.layer for group, norm in found.items() if norm is None):
+        members = {group.name: norm for group, norm in found.items() if group.layer == layer}
+        cut = [name for name, norm in members.items() if norm is None]
+        for where in [layer] if len(cut) == len(members) else cut:
+            cause = (
+                "a detach or no_grad cuts it off from the loss, its requires_grad is off, or nothing uses what it gives"
+            )
+            change = "remove the .detach() or no_grad behind it; parameters need requires_grad"
+            yield Finding("vanishing_gradients", where, "no gradient at all reaches it", cause, change)
+
+
+def _vanishing(found: dict[Group, float]) -> Iterator[Finding]:
+    largest = max(found.values(), default=0.0)
+    for group, norm in found.items():
+        later = [n for other, n in found.items() if _above(group, other)]
+        if norm < limits.SHRINKS * max(later, default=0.0) or norm == 0 < largest:
+            evidence = f"its gradient is {norm:.2g}, and up to {largest:.2g} elsewhere"
+            cause = "units at the flat end of their activation, or weights near zero behind it"
+            change = "smaller first weights and biases there, or another --model.norm or --model.block"
+            yield Finding("vanishing_gradients", group.name, evidence, cause, change)
+
+
+def _above(group: Group, other: Group) -> bool:
+    """Whether ``other`` is the same kind of part nearer to the loss."""
+    return (other.stack, other.part) == (group.stack, group.part) and other.number > group.number
+
+
+class Moves:
+    """How far the next update moves the matrices: some of them are copied now, and compared one step later."""
+
+    def __init__(self, parts: dict[Group, list[nn.Parameter]]):
+        matrices = [p for members in parts.values() for p in members if p.ndim >= 2]
+        # A spread of them: a few rows of each say as much as the whole.
+        room = max(1, min(EACH, COPIED // max(len(matrices), 1)))
+        self._matrices = matrices
+        self._rows = [max(1, min(len(p), room // max(p[0].numel(), 1))) for p in matrices]
+        self._before: list[Tensor] = []
+
+    @torch.no_grad()
+    def copy(self) -> None:
+        """Before the update."""
+        self._before = [p[:rows].clone() for p, rows in zip(self._matrices, self._rows, strict=True)]
+
+    @torch.no_grad()
+    def compare(self) -> float | None:
+        """After it: the middle of all ratios of an update to the weights it changed; None: nothing was copied."""
+        if not self._before:
+            return None
+        after = [p[:rows] for p, rows in zip(self._matrices, self._rows, strict=True)]
+        moved = torch._foreach_norm(torch._foreach_sub(after, self._before))
+        lengths = torch._foreach_norm(self._before)
+        self._before = []
+        pairs = torch.stack([*moved, *lengths]).float().view(2, -1).T.tolist()
+        ratios = [one / other for one, other in pairs if other > 0]
+        return statistics.median(ratios) if ratios else None

@@ -1,0 +1,101 @@
+"""Whether the held-out text stands in the training text, and whether the training text repeats itself.
+
+Runs of tokens are compared by a rolling hash: Σ t[i+j] · b^j modulo 2^64 for all i at once, from running sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regard.doctor import limits
+from regard.doctor.finding import Finding
+
+#: Tokens of the training text that are looked through, at a time and in all, and runs that are looked for.
+CHUNK, MOST, ASKED = 2**19, 2**22, 400
+_BASE = np.uint64(0x9E3779B97F4A7C15)  # odd, so that it has an inverse modulo 2^64
+_INVERSE = np.uint64(pow(int(_BASE), -1, 2**64))
+
+
+def judge(data: Any, context: int) -> Iterator[Finding]:
+    """Of a text in windows; pairs are kept apart when they are divided (``--data.near``)."""
+    if not hasattr(data, "sliding_batches") or not data.parts.validation.size:
+        return
+    run = min(context, limits.RUN)
+    held = _sample(_tokens(data.validation_batches(64), 2**17), run)
+    own: NDArray[np.uint64] | None = None
+    seen = twice = None
+    for chunk in _chunks(data, run):
+        hashes = _hashes(chunk, run)
+        if own is None:
+            own = np.unique(hashes[:: max(1, len(hashes) // ASKED)])
+            seen, twice = np.zeros(len(held), bool), np.zeros(len(own), np.int64)
+        assert seen is not None
+        assert twice is not None
+        seen |= _counts(held, hashes) > 0
+        twice += _counts(own, hashes)
+    if seen is not None and len(held) >= 8 and seen.mean() > limits.KNOWN:
+        evidence = f"{seen.mean():.0%} of its runs of {run} tokens stand in the training text"
+        cause = "the validation part is a copy of training text, so that its loss says nothing about other text"
+        change = "remove the copies, or hold out other text"
+        yield Finding("duplicated_data", "validation", evidence, cause, change)
+    if twice is not None and len(twice) >= 8 and (twice > 1).mean() > limits.TWICE:
+        evidence = f"{(twice > 1).mean():.0%} of its runs of {run} tokens come more than once"
+        cause = "the same documents are in the text several times"
+        yield Finding("duplicated_data", "training text", evidence, cause, "remove the copies from --data.path")
+
+
+def _chunks(data: Any, run: int) -> Iterator[NDArray[np.int64]]:
+    """The training text from its beginning, in pieces that overlap by a run."""
+    kept, total = np.zeros(0, np.int64), 0
+    for batch in data.sliding_batches("train", max(1, CHUNK // data.context), data.context):
+        new = batch.inputs[batch.targets >= 0].numpy()
+        total += len(new)
+        kept = np.concatenate((kept, new))
+        if len(kept) >= run:
+            yield kept
+            kept = kept[-run + 1 :]
+        if total >= MOST:
+            return
+
+
+def _tokens(batches: Iterable[Any], most: int) -> NDArray[np.int64]:
+    parts, total = [np.zeros(0, np.int64)], 0
+    for batch in islice(batches, 64):
+        parts.append(batch.inputs[batch.targets >= 0].numpy())
+        total += len(parts[-1])
+        if total > most:
+            break
+    return np.concatenate(parts)
+
+
+def _sample(tokens: NDArray[np.int64], run: int) -> NDArray[np.uint64]:
+    if len(tokens) < run:
+        return np.zeros(0, np.uint64)
+    hashes = _hashes(tokens, run)
+    return np.unique(hashes[:: max(1, len(hashes) // ASKED)])
+
+
+def _hashes(tokens: NDArray[np.int64], run: int) -> NDArray[np.uint64]:
+    """One number for every ``run`` tokens in a row."""
+    mixed = (tokens.astype(np.uint64) + np.uint64(1)) * _BASE
+    mixed ^= mixed >> np.uint64(29)
+    powers = np.full(len(tokens), _BASE, np.uint64)
+    powers[0] = 1
+    powers = np.multiply.accumulate(powers)
+    sums = np.concatenate((np.zeros(1, np.uint64), np.cumsum(mixed * powers, dtype=np.uint64)))
+    back = np.full(len(tokens) - run + 1, _INVERSE, np.uint64)
+    back[0] = 1
+    return (sums[run:] - sums[:-run]) * np.multiply.accumulate(back)
+
+
+def _counts(wanted: NDArray[np.uint64], hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """How often each of the sorted ``wanted`` is among the hashes."""
+    if not len(wanted):
+        return np.zeros(0, np.int64)
+    place = np.searchsorted(wanted, hashes).clip(max=len(wanted) - 1)
+    return np.bincount(place[wanted[place] == hashes], minlength=len(wanted))

@@ -1,0 +1,1 @@
+"""One claim a file: ``SAYS`` is its sentence, ``judge`` gives the verdict."""

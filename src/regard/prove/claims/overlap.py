@@ -1,0 +1,98 @@
+"""What is evaluated on was not trained on.
+
+Windows that overlap are rarely equal: so it is runs of tokens that are compared, half a window long, and a held-out row
+is known if training has such a run of it. Language repeats itself a little; a row in fifty is no accident.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from regard.prove.batches import size_for
+from regard.prove.subject import Subject
+from regard.prove.verdict import Verdict, fails, holds, unasked
+
+SAYS = "what is evaluated on was not trained on"
+SHORTEST, LONGEST = 12, 64  # tokens of a run
+TOLD = 0.02  # the share of known rows that is too much
+TRAINED, HELD = 2_000_000, 400_000  # tokens that are looked at
+STEPS = 400
+ODD = np.uint64(0x9E3779B97F4A7C15)
+
+
+def judge(subject: Subject) -> Verdict:
+    data = subject.data
+    if data is None:
+        return unasked("no data was given")
+    size, seen = size_for(data), 0
+    batches = []
+    for step in range(STEPS):
+        batches.append(data.batch(step, seed=1, size=size))
+        seen += batches[-1].inputs.numel()
+        if seen > TRAINED:
+            break
+    parts = {"validation": data.validation_batches}
+    if hasattr(data, "test_batches"):
+        parts["test"] = data.test_batches
+    width = max(batch.inputs.shape[1] for batch in batches)
+    run = max(min(SHORTEST, width), min(width // 2, LONGEST))
+    trained = np.unique(np.concatenate([np.zeros(0, np.uint64), *_runs(batches, run)]))
+    told = []
+    for part, rows in parts.items():
+        known, first, count = 0, -1, 0
+        for number, runs in enumerate(_each_row(islice(rows(size), -(-HELD // (size * width)) + 1), run)):
+            count += 1
+            if np.isin(runs, trained).any():
+                first = number if first < 0 else first
+                known += 1
+        if count and known > max(TOLD * count, 1):
+            return fails(
+                f"{known} of {count} {part} rows ({known / count:.0%}; first row {first}) have {run} tokens in a row "
+                f"that training has, within {len(batches)} batches"
+            )
+        if count:
+            told.append(f"{known} of {count:,} {part} rows")
+    if not told:
+        return unasked(f"no held-out row has {run} tokens that count")
+    return holds(f"{' and '.join(told)} have {run} tokens in a row that {seen:,} tokens of training have")
+
+
+def _texts(batch: Any) -> Iterator[NDArray[np.int64]]:
+    """The real tokens of each row; a pair's source before its translation."""
+    for row in range(len(batch.inputs)):
+        counted = (batch.targets[row] >= 0).nonzero()
+        if not len(counted):
+            continue
+        first, last = int(counted[0]), int(counted[-1]) + 1
+        text = torch.cat((batch.inputs[row, first:last], batch.targets[row, last - 1 : last]))
+        if hasattr(batch, "source"):
+            text = torch.cat((batch.source[row, : int(batch.source_lengths[row])], text))
+        yield text.numpy()
+
+
+def _each_row(batches: Iterable[Any], run: int) -> Iterator[NDArray[np.uint64]]:
+    for batch in batches:
+        for text in _texts(batch):
+            if len(text) >= run:
+                yield _hashes(text, run)
+
+
+def _runs(batches: Iterable[Any], run: int) -> Iterator[NDArray[np.uint64]]:
+    yield from _each_row(batches, run)
+
+
+def _hashes(text: NDArray[np.int64], run: int) -> NDArray[np.uint64]:
+    """A number for every ``run`` tokens in a row, [len - run + 1]: the same for the same ones."""
+    with np.errstate(over="ignore"):
+        mixed = (text.astype(np.uint64) + np.uint64(1)) * ODD
+        mixed ^= mixed >> np.uint64(29)
+        found = np.zeros(len(text) - run + 1, np.uint64)
+        for i in range(run):
+            found = found * np.uint64(0x100000001B3) + mixed[i : len(text) - run + 1 + i]
+    return found

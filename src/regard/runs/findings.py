@@ -1,0 +1,33 @@
+"""findings.jsonl: what the doctor found in a run. One line is one thing that was noted; a later one replaces it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from regard.runs.folder import Run
+from regard.runs.lines import StepLines
+
+FILE = "findings.jsonl"
+
+
+def note(run: Run, record: Mapping[str, Any]) -> None:
+    """Append one record, with an integer "step", a "kind" and a "where"."""
+    _lines(run).append(dict(record))
+
+
+def noted(run: Run) -> list[dict[str, Any]]:
+    """The newest record of every kind and place, in the order in which they were first noted."""
+    found: dict[tuple[Any, Any], dict[str, Any]] = {}
+    for record in _lines(run).read():
+        found[record.get("kind"), record.get("where")] = record
+    return list(found.values())
+
+
+def cut(run: Run, step: int) -> None:
+    """Remove what was noted past `step`: a run that is taken up there has yet to see it."""
+    _lines(run).cut(step)
+
+
+def _lines(run: Run) -> StepLines:
+    return StepLines(run.file(FILE))

@@ -1,0 +1,178 @@
+"""The doctor names the listed faults, leaves sound trainings alone, and never changes a training."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from run_faults import FAULTS, HEALTHY, KINDS, MIXTURE, Fault, gpt, training
+from run_kit import Case, Ended, trained
+
+from regard.commands.doctor import doctor as command
+from regard.commands.train import described, one_budget
+from regard.config import to_toml
+from regard.doctor import KINDS as WORDS
+from regard.doctor import Doctor, Finding, examine
+from regard.report.findings import findings as section
+from regard.runs import Run
+from regard.runs.findings import cut, note, noted
+from regard.train import train
+
+#: Those whose trainings are over in a second or two.
+QUICK = {
+    "saturated cells",
+    "detached in the middle",
+    "activation overflows",
+    "embedding of a rare token broken",
+    "positions without effect",
+    "loader goes round in a circle",
+    "token beyond the vocabulary",
+    "poisoned batch",
+}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Texts are tokenised once for all tests of this file."""
+    monkeypatch.setenv("REGARD_CACHE", str(tmp_path_factory.getbasetemp() / "doctor-cache"))
+
+
+def watched(case: Case, folder: Path) -> tuple[Doctor, Ended]:
+    """A case trained with a doctor, who must not have given up."""
+    doctor = Doctor(case.limit, io.StringIO())
+    ended = trained(case, folder, [doctor])
+    assert doctor._healthy, doctor._out.getvalue()  # type: ignore[union-attr]
+    return doctor, ended
+
+
+def names(found: Any, fault: Fault) -> bool:
+    return any(one.kind == fault.kind and re.search(fault.where, one.where) for one in found)
+
+
+def listed(quick: bool) -> list[Fault]:
+    return [fault for fault in FAULTS if (fault.name in QUICK) == quick]
+
+
+def check(fault: Fault, folder: Path) -> None:
+    doctor, ended = watched(fault.make(folder), folder)
+    found = doctor.findings.values()
+    assert names(found, fault), [(one.kind, one.where) for one in found]
+    assert all(one.evidence and one.cause and one.change and one.since <= one.step for one in found)
+    # The folder tells the same, one record for each place, and so does the doctor who comes afterwards.
+    assert {(record["kind"], record["where"]) for record in noted(ended.run)} == {one.place for one in found}
+    assert names(examine(Run.open(ended.run.path))[0], fault)
+
+
+@pytest.mark.parametrize("fault", listed(quick=True), ids=lambda fault: fault.name)
+def test_it_names_a_fault_and_its_place(fault: Fault, tmp_path: Path) -> None:
+    check(fault, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", listed(quick=False), ids=lambda fault: fault.name)
+def test_it_names_the_other_faults_too(fault: Fault, tmp_path: Path) -> None:
+    check(fault, tmp_path)
+
+
+@pytest.mark.parametrize("model", [gpt(), gpt(layers=2, dropout=0.1, feedforward=MIXTURE.feedforward)])
+def test_it_finds_nothing_in_a_sound_training_and_does_not_change_a_bit(model: Any, tmp_path: Path) -> None:
+    case = Case(training(tmp_path, model=model, train={"steps": 30, "evaluate_every": 10}))
+    doctor, one = watched(case, tmp_path)
+    other = trained(case, tmp_path)
+    assert not doctor.findings
+    assert doctor.looks >= 3
+    weights = other.engine.model.state_dict()
+    assert all(torch.equal(value, weights[name]) for name, value in one.engine.model.state_dict().items())
+    state = other.engine.optimizer.state()
+    assert all(torch.equal(value, state[name]) for name, value in one.engine.optimizer.state().items())
+    assert not examine(Run.open(one.run.path))[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("line", HEALTHY)
+def test_it_finds_nothing_in_a_healthy_recipe(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("REGARD_CACHE")  # texts of recipes are in the user's own
+    name, _, seed, *overrides = line.split()
+    experiment = described(name, one_budget(tuple(overrides)), int(seed))
+    doctor = Doctor(out=io.StringIO())
+    train(experiment, Run.create(tmp_path, None, to_toml(experiment), {}), [doctor])
+    assert doctor._healthy
+    assert not [one.line() for one in doctor.findings.values()]
+
+
+def test_a_finding_is_told_once_and_brought_up_to_date(tmp_path: Path) -> None:
+    fault = next(fault for fault in FAULTS if fault.name == "no causal mask")
+    doctor, ended = watched(fault.make(tmp_path), tmp_path)
+    said = doctor._out.getvalue()  # type: ignore[union-attr]
+    assert said.count(WORDS["mask_fault"]) == 1
+    (record,) = [record for record in noted(ended.run) if record["kind"] == "mask_fault"]
+    assert record["since"] < record["step"] == 60
+    cut(ended.run, record["since"])
+    assert [one["step"] for one in noted(ended.run) if one["kind"] == "mask_fault"] == [record["since"]]
+
+
+def test_a_doctor_who_fails_does_not_end_the_training(tmp_path: Path) -> None:
+    def refuse(engine: Any) -> None:
+        def hook(module: Any, given: Any) -> None:
+            assert module.training, "I am only for training"
+
+        engine.model.blocks[0].register_forward_pre_hook(hook)
+
+    experiment = training(tmp_path, validation=0.0, train={"steps": 6, "evaluate_every": None})
+    doctor = Doctor(out=io.StringIO())
+    ended = trained(Case(experiment, refuse), tmp_path, [doctor])
+    assert ended.error is None
+    assert "the doctor gave up" in doctor._out.getvalue()  # type: ignore[union-attr]
+
+
+def test_the_command_tells_what_is_in_the_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    case = Case(training(tmp_path, train={"steps": 12}))
+    _, ended = watched(case, tmp_path)
+    assert command(str(ended.run.path)) == 0
+    assert "nothing is wrong" in capsys.readouterr().out
+    finding = Finding("memory", "data.batch", "3.9 of 4 GiB", "it grows with it", "--data.batch 4", 12, 8)
+    note(ended.run, finding.record())
+    assert command(str(ended.run.path), json=True) == 1
+    (told,) = json.loads(capsys.readouterr().out)["findings"]
+    assert Finding.read(told) == finding
+    assert command(str(ended.run.path)) == 1
+    assert "--data.batch 4" in capsys.readouterr().out
+
+
+def test_the_report_escapes_what_it_is_told() -> None:
+    finding = Finding("dead_units", "<b>", "1 < 2", "a & b", "--x", 3, 1)
+    html = section([finding.record()])
+    assert "&lt;b&gt;" in html
+    assert "1 &lt; 2" in html
+    assert "<b>" not in html
+    assert section([]) == ""
+
+
+def test_what_is_no_finding_is_not_read_as_one() -> None:
+    whole = Finding("memory", "", "a", "b", "c", 1, 1).record()
+    assert Finding.read(whole) is not None
+    assert Finding.read({**whole, "kind": "weather"}) is None
+    assert Finding.read({**whole, "since": "x"}) is None
+    assert Finding.read({"step": 3}) is None
+
+
+def test_every_kind_of_the_list_has_words() -> None:
+    assert list(WORDS) == KINDS
+
+
+def test_a_resumed_training_does_not_tell_again_what_is_known(tmp_path: Path) -> None:
+    experiment = training(tmp_path, train={"steps": 6, "save_every": 3})
+    run = Run.create(tmp_path, None, to_toml(experiment), {})
+    train(experiment, run, [Doctor(limit=2**20, out=io.StringIO())])
+    assert [record["kind"] for record in noted(run)] == ["memory"]
+    longer = replace(experiment, train=replace(experiment.train, steps=9))
+    again = Doctor(limit=2**20, out=io.StringIO())
+    train(longer, Run.open(run.path), [again], resume=True)
+    assert again._out.getvalue() == ""  # type: ignore[union-attr]
+    assert len(noted(run)) == 1

@@ -1,0 +1,68 @@
+"""What `regard prove` takes: recipes, runs, and models of transformers."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from regard.commands.prove import prove
+from regard.errors import UserError
+from regard.prove import certify
+from regard.prove.small import small_arguments
+from regard.recipes import get, names
+
+SMALL = {"vocab_size": 96, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+SMALL |= {"intermediate_size": 64, "max_position_embeddings": 64}
+FIXED = {"roformer", "megatron-bert", "rembert", "big_bird"}  # huggingface/transformers#48745
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", names())
+def test_every_recipe_is_sound(name):
+    found = certify(**small_arguments(get(name)))
+    assert found.failed == [], str(found)
+    assert found.of("future").verdict == found.of("step").verdict == found.of("loss").verdict == "holds"
+
+
+def test_a_recipe_as_json(capsys):
+    assert prove("shakespeare-small", claims="future,loss,overlap,tokenizer", json=True) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["sound"] is True
+    assert [claim["verdict"] for claim in told["claims"]] == ["holds"] * 4
+    assert "made small" in told["about"]
+
+
+@pytest.mark.parametrize("causal", [True, False], ids=["decoder", "encoder"])
+def test_a_model_of_transformers(tmp_path: Path, capsys, causal: bool):
+    pytest.importorskip("transformers")
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert", **SMALL, "is_decoder": causal}))
+    assert prove(f"hf:{tmp_path}") == 0
+    said = capsys.readouterr().out
+    assert ("BertLMHeadModel" if causal else "BertForMaskedLM") in said
+    assert ("causal" if causal else "both ways") in said
+    assert "none fails" in said
+
+
+@pytest.mark.slow
+def test_twelve_models_of_transformers():
+    transformers = pytest.importorskip("transformers")
+    sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
+    try:
+        from foreign import table  # type: ignore[import-not-found]
+    finally:
+        sys.path.pop(0)
+    version = tuple(int(part) for part in transformers.__version__.split(".")[:2])
+    failed = {kind for kind, told in table().items() if not told["sound"]}
+    assert failed == (FIXED if version == (5, 12) else set())
+
+
+def test_mistakes_are_told_in_a_sentence(tmp_path: Path):
+    (tmp_path / "config.json").write_text("{")
+    for target in ("hf:nowhere", f"hf:{tmp_path}", "shakespeer"):
+        with pytest.raises(UserError):
+            prove(target)
+    with pytest.raises(UserError):
+        prove("shakespeare", causal=True)

@@ -1,0 +1,270 @@
+"""Hundreds of requests that nobody honest sends: none is served, and the server goes on."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from serve_kit import Answer, Served, serving
+
+#: What an answer to a stranger must not hold: a file beside the runs, a config, a run's name.
+SECRETS = (b"root:x", b"schema =", b"[model]", b"vocabulary", b'"small"', b"Traceback", b"site-packages", b"/tmp/")
+CLIMBS = ("../", "..%2f", "%2e%2e/", "%2e%2e%2f", "..%252f", "%252e%252e%252f", "..\\", "..%5c", "%c0%ae%c0%ae/")
+CLIMBS += ("....//", "..;/", ".%00./", "%uff0e%uff0e/", "..//", "%2e./", "..%c0%af", "..%e0%80%af")
+PREFIXES = ("/", "/api/runs/", "/api/traces/", "/assets/", "/page.js/")
+
+
+def traversals(server: Served) -> Iterator[bytes]:
+    """With the right token: even our own page may not leave the page."""
+    for prefix, climb in itertools.product(PREFIXES, CLIMBS):
+        yield server.head("GET", f"{prefix}{climb * 3}secret.txt")
+    paths = ("//etc/passwd", "/C:/secret.txt", "/file:///etc/passwd", "/api/runs/small", "/api/runs/small/metrics")
+    paths += (
+        "/runs/small/config.toml",
+        "/small/config.toml",
+        "/api/runs/..",
+        "/.",
+        "/..",
+        "/%2fetc%2fpasswd",
+        "/page.js%00.css",
+    )
+    paths += (
+        "/api/runs/%73mall",
+        "/api//runs",
+        "/api/runs/",
+        "/API/runs",
+        "/index.html/..",
+        "/page/page.js",
+        "/SOURCES.sha256",
+    )
+    for path in paths:
+        yield server.head("GET", path)
+
+
+def strangers(server: Served) -> Iterator[bytes]:
+    """Another host, another origin; the token is right."""
+    port = server.port
+    hosts = ["evil.example", f"evil.example:{port}", "127.0.0.1", "localhost", "127.0.0.1:1", f"0.0.0.0:{port}", ""]
+    hosts += [
+        f"127.0.0.1:{port}.evil.example",
+        f"127.1:{port}",
+        f"2130706433:{port}",
+        f"[::]:{port}",
+        f"localhost.:{port}",
+    ]
+    hosts += [f"127.0.0.1:{port}@evil.example", f"evil@127.0.0.1:{port}", f"127.0.0.1:0{port}", f"0x7f.1:{port}"]
+    for host in hosts:
+        yield server.head("GET", "/api/runs", Host=host)
+    yield server.head("GET", f"/?token={server.token}", Host="evil.example", Authorization=None)
+    yield server.head("GET", "/api/runs", Host=None)
+    origins = [
+        "http://evil.example",
+        "null",
+        "http://127.0.0.1",
+        f"https://127.0.0.1:{port}",
+        "http://localhost:1",
+        "file://",
+    ]
+    origins += [
+        f"http://127.0.0.1:{port}.evil.example",
+        f"http://127.0.0.1:{port}, http://evil.example",
+        "",
+        "chrome-extension://a",
+    ]
+    for origin in origins:
+        yield server.head("GET", "/api/runs", Origin=origin)
+        yield (
+            server.head("POST", "/api/masks", Origin=origin, Content_Type="application/json", Content_Length="2")
+            + b"{}"
+        )
+    for site in ("cross-site", "same-site"):
+        yield server.head("GET", "/api/runs", Sec_Fetch_Site=site)
+    yield server.head("GET", "/api/about", Origin="http://evil.example", Connection="Upgrade", Upgrade="websocket")
+
+
+def tokenless(server: Served) -> Iterator[bytes]:
+    """Every address without a token, and one with every kind of wrong token."""
+    gets = (
+        "/",
+        "/page.js",
+        "/page.css",
+        "/index.html",
+        "/api/about",
+        "/api/runs",
+        "/api/runs/x",
+        "/api/runs/x/metrics",
+    )
+    gets += (
+        "/api/runs/x/events",
+        "/api/difference?runs=x,y",
+        *(f"/api/traces/x/{n}" for n in ("overview", "tile", "row", "cell", "measures")),
+    )
+    for path in gets:
+        yield server.head("GET", path, Authorization=None)
+    for path in ("traces", "step", "beam", "lens", "rollout", "ablate", "patch", "masks"):
+        head = server.head(
+            "POST", f"/api/{path}", Authorization=None, Content_Type="application/json", Content_Length="2"
+        )
+        yield head + b"{}"
+    token, port = server.token, server.port
+    wrong = ["", "x", token[:-1], token + "a", token.swapcase(), token[::-1], " ", "null", "%00", "é"]
+    for one in wrong:
+        yield server.head("GET", "/api/runs", Authorization=f"token {one}")
+        yield server.head("GET", "/api/runs", Authorization=None, Cookie=f"regard_token_{port}={one}")
+    yield server.head("GET", "/?token=wrong", Authorization=None)
+    yield server.head("GET", f"/?token=wrong&token={token}", Authorization=None)
+    for scheme in ("Bearer", "Basic", "", "tokens"):
+        yield server.head("GET", "/api/runs", Authorization=f"{scheme} {token}")
+    yield server.head("GET", "/api/runs", Authorization=None, Cookie=f"token={token}")
+    yield server.head("GET", "/api/runs", Authorization=None, X_Token=token)
+    yield server.head("GET", f"/{token}", Authorization=None)
+
+
+def tricks(server: Served) -> Iterator[bytes]:
+    """Headers and methods that two readers would understand differently."""
+    own, token = f"127.0.0.1:{server.port}", server.token
+    line = f"GET /api/runs HTTP/1.1\r\nHost: {own}\r\n".encode()
+    yield line + b"Host: evil.example\r\n\r\n"
+    yield line + f"Cookie: a=b\r\nCookie: regard_token_{server.port}={token}\r\n\r\n".encode()
+    yield line + f"Authorization: token x\r\nAuthorization: token {token}\r\n\r\n".encode()
+    yield line + f"Authorization : token {token}\r\n\r\n".encode()
+    yield line + b"X: " + b"a" * 40_000 + b"\r\n\r\n"
+    yield line + b"".join(b"X%d: a\r\n" % i for i in range(4000)) + b"\r\n"
+    yield line + b"X: a\x00b\r\n\r\n"
+    yield f"GET http://evil.example/api/runs HTTP/1.1\r\nHost: {own}\r\nAuthorization: token {token}\r\n\r\n".encode()
+    yield f"GET http://{own}/api/runs HTTP/1.1\r\nHost: {own}\r\nAuthorization: token {token}\r\n\r\n".encode()
+    yield f"CONNECT {own} HTTP/1.1\r\nHost: {own}\r\n\r\n".encode()
+    yield b"GET /api/runs\r\n\r\n"
+    yield b"GET /api/runs HTTP/1.0\r\n\r\n"
+    yield f"GET /api/runs HTTP/3.7\r\nHost: {own}\r\n\r\n".encode()
+    yield b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+    yield b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\x00" * 64 + b"\r\n\r\n"
+    yield b"\x00" * 100 + b"\r\n\r\n"
+    yield b"GET /\xff\xfe HTTP/1.1\r\nHost: " + own.encode() + b"\r\n\r\n"
+    yield server.head("GET", "/api/runs?" + "a" * 9000)
+    yield server.head("GET", "/api/runs?" + "&".join("a=1" for _ in range(200)))
+    for method in ("PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "PROPFIND", "GETT", "get"):
+        yield server.head(method, "/api/runs")
+    for path in ("/api/masks", "/api/traces"):
+        yield server.head("GET", path)
+    yield server.head("POST", "/api/runs", Content_Type="application/json", Content_Length="2") + b"{}"
+    yield server.head("POST", "/", Content_Type="application/json", Content_Length="2") + b"{}"
+
+
+def bodies(server: Served) -> Iterator[bytes]:
+    """Too long, of two lengths, or not what was asked for; with the right token."""
+
+    def posted(body: bytes, path: str = "/api/masks", **headers: str | None) -> bytes:
+        usual = {"Content_Type": "application/json", "Content_Length": str(len(body))}
+        return server.head("POST", path, **{**usual, **headers}) + body
+
+    good = b'{"expression": "causal", "length": 8, "block": 4}'
+    for length in ("300000", "1000000000000", "99999999999999999999", "-1", "0x10", "2, 3", "1e3"):
+        yield posted(b"{}", Content_Length=length)
+    yield posted(b'{"expression": "' + b"a" * 300_000 + b'"}')
+    yield posted(good, Transfer_Encoding="chunked")
+    chunks = b"".join(b"10000\r\n" + b" " * 0x10000 + b"\r\n" for _ in range(8))
+    whole = b"%x\r\n%b\r\n" % (len(good), good)
+    yield posted(whole + chunks + b"0\r\n\r\n", Content_Length=None, Transfer_Encoding="chunked")
+    yield posted(good + b" " * 300_000)
+    yield posted(b"zz\r\n{}\r\n0\r\n\r\n", Content_Length=None, Transfer_Encoding="chunked")
+    yield posted(b"2\r\n{}\r\n0\r\n\r\n", Content_Length=None, Transfer_Encoding="gzip, chunked")
+    for kind in (None, "text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=a"):
+        yield posted(good, Content_Type=kind)
+    nonsense = [b"", b"{", b"[]", b"null", b"1", b'"a"', b"\xff\xfe", b"[" * 100_000, b'{"a":' * 50_000, b"NaN"]
+    nonsense += [b'{"expression": NaN}', b'{"expression": 1}', b'{"expression": "causal", "length": true}']
+    nonsense += [b'{"expression": "causal", "length": 1e9}', b'{"expression": "causal", "length": -1}']
+    nonsense += [b'{"expression": "causal", "length": 513}', b"{\"expression\": \"__import__('os').system('id')\"}"]
+    nonsense += [b'{"expression": "causal", "block": 0}', b'{"expression": "' + b"~" * 9000 + b'causal"}', good + b"}"]
+    nonsense += [b'{"expression": "window(' + b"9" * 5000 + b')"}', b'{"expression": "\\ud800"}']
+    yield from (posted(body) for body in nonsense)
+    for path in ("traces", "step", "beam", "lens", "ablate", "patch"):
+        for run in ("small", "../small", "", 7, None, ["a"]):
+            yield posted(
+                json.dumps({"run": run, "text": "to be", "heads": [], "from": "a", "layer": 0}).encode(), f"/api/{path}"
+            )
+    yield posted(json.dumps({"trace": "../../x"}).encode(), "/api/rollout")
+
+
+def ended(client: socket.socket) -> bool:
+    """Whether the server closes a connection within some time."""
+    client.settimeout(20)
+    try:
+        while client.recv(65536):
+            pass
+    except TimeoutError:
+        return False
+    except OSError:  # reset
+        return True
+    return True
+
+
+def refused(answer: Answer) -> bool:
+    """Turned away: nothing of ours in it, and no other site may read it."""
+    quiet = not any(secret in answer.body for secret in SECRETS)
+    return (
+        (answer.status == 0 or 400 <= answer.status < 500)
+        and quiet
+        and "access-control-allow-origin" not in answer.headers
+    )
+
+
+def test_hundreds_of_hostile_requests_are_turned_away_and_the_server_goes_on(runs: Path) -> None:
+    with serving(runs) as server:
+        slow = [server.connect() for _ in range(60)]
+        for number, client in enumerate(slow):
+            half = (
+                server.head("POST", "/api/masks", Content_Type="application/json", Content_Length="200000")
+                + b"{" * number
+            )
+            client.sendall(half[: 5 + number * 3] if number % 2 else half if number else b"")
+        began = time.monotonic()
+        requests = [one for kind in (traversals, strangers, tokenless, tricks, bodies) for one in kind(server)]
+        assert len(requests) >= 200
+        served = [(one[:300], answer) for one in requests if not refused(answer := server.raw(one))]
+        assert not served, served
+        good = server.get("/api/about")
+        assert good.status == 200  # while sixty clients hold their half requests
+        for number, client in enumerate(slow):  # a drop now and then does not help them
+            if time.monotonic() < began + 4:
+                try:
+                    client.sendall(b"a")
+                except OSError:
+                    assert number % 2  # refused at once for what it said
+        for client in slow:
+            assert ended(client)
+            client.close()
+        assert server.process.poll() is None
+        assert server.get("/api/runs").status == 200
+        assert server.interrupt() == 0
+
+
+def test_more_connections_than_it_takes_do_not_bring_it_down(served: Served) -> None:
+    crowd = [served.connect() for _ in range(300)]
+    for client in crowd:
+        client.close()
+    for _ in range(50):
+        if (answer := served.get("/api/about")).status == 200:
+            break
+        time.sleep(0.2)
+    assert answer.status == 200
+
+
+def test_ctrl_c_ends_it_at_once_with_streams_open(runs: Path) -> None:
+    with serving(runs) as server:
+        run = server.identify("small")
+        streams = [server.connect() for _ in range(5)]
+        for client in streams:
+            client.sendall(server.head("GET", f"/api/runs/{run}/events"))
+            assert client.recv(15) == b"HTTP/1.1 200 OK"
+        idle, half = server.connect(), server.connect()
+        half.sendall(b"GET / HT")
+        began = time.monotonic()
+        assert server.interrupt() == 0
+        assert time.monotonic() - began < 2  # a promise to whoever presses it
+        for client in (*streams, idle, half):
+            client.close()
