@@ -16,8 +16,8 @@ from regard.models import GPTConfig
 sizes = st.tuples(st.integers(1, 5), st.integers(0, 7), st.integers(0, 4), st.integers(1, 3))
 
 
-def make(size: int, memory: int, summaries: int, rate: int, detached: bool, seed: int) -> Segmented:
-    made = Segmented(2, size, memory, summaries, rate, detached, 0.0).double()
+def make(shape: tuple[int, int, int, int], detached: bool, seed: int) -> Segmented:
+    made = Segmented(2, *shape, detached, 0.0).double()
     if made.shares is not None:
         made.shares.data = torch.randn(made.shares.shape, generator=torch.Generator().manual_seed(seed)).double()
     return made
@@ -43,7 +43,7 @@ def assert_same(got: list[Tensor], want: list[Tensor]) -> None:
 
 @given(sizes, st.booleans(), st.integers(1, 23), st.booleans(), st.integers(0, 99))
 def test_side_by_side_is_the_definition(shape, detached: bool, length: int, padded: bool, seed: int) -> None:
-    mechanism, (q, k, v) = make(*shape, detached, seed), tensors(length, seed)
+    mechanism, (q, k, v) = make(shape, detached, seed), tensors(length, seed)
     slots = Padded(torch.tensor([length, length // 2]), length) if padded else Range(length)
     plan = mechanism.plan(Causal() & Segment(*shape[:2]), slots, like=q)
     assert plan.prepared is not None
@@ -53,7 +53,7 @@ def test_side_by_side_is_the_definition(shape, detached: bool, length: int, padd
 
 @given(sizes, st.integers(1, 23), st.integers(0, 99))
 def test_without_summaries_it_is_a_mask(shape, length: int, seed: int) -> None:
-    mechanism, (q, k, v) = make(shape[0], shape[1], 0, 1, False, seed), tensors(length, seed)
+    mechanism, (q, k, v) = make((shape[0], shape[1], 0, 1), False, seed), tensors(length, seed)
     mask = Causal() & Segment(*shape[:2])
     fast = mechanism(q, k, v, mechanism.plan(mask, Range(length), like=q)).values
     exact = Softmax(backend="reference")
@@ -62,7 +62,7 @@ def test_without_summaries_it_is_a_mask(shape, length: int, seed: int) -> None:
 
 
 def test_gradients_stop_at_the_border() -> None:
-    mechanism, (q, k, v) = make(4, 4, 2, 2, True, 0), tensors(16, 0, rows=1)
+    mechanism, (q, k, v) = make((4, 4, 2, 2), True, 0), tensors(16, 0, rows=1)
     mixed = mechanism(q, k, v, mechanism.plan(Causal() & Segment(4, 4), Range(16), like=q)).values
     for_k, for_v = torch.autograd.grad(mixed[:, :, 12:].square().sum(), (k, v))
     assert for_k[:, :, :12].abs().max() == 0
@@ -119,6 +119,6 @@ def test_ragged_prompts_and_packed_documents(shape, seed: int, lengths: tuple[in
 
 def test_what_it_refuses() -> None:
     with pytest.raises(UserError, match="left to right"):
-        make(4, 4, 0, 1, True, 0).plan(Segment(4, 4), Range(8), like=torch.zeros(1))
+        make((4, 4, 0, 1), True, 0).plan(Segment(4, 4), Range(8), like=torch.zeros(1))
     with pytest.raises(ValueError, match="rate must be at least 1"):
         SegmentsConfig(rate=0).check()

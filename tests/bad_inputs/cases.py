@@ -22,6 +22,7 @@ from bad_inputs.damage import (
 )
 from bad_inputs.limits import file_size, no_privilege
 from bad_inputs.room import TEXT, TINY
+from regard.runs.schema import SCHEMA
 
 HERE = Path(__file__).parent
 TRAIN = f"train {TINY} --train.steps 2 "
@@ -86,11 +87,11 @@ LIGHT = {
     "a file for a run": Case("info text.txt", ("text.txt", "file")),
     "a folder that is no run": Case("info there", ("there", "config.toml"), folder("there")),
     "run of a newer version": Case(
-        "info one", ("schema 99", "newer"), replace(f"{RUN}/config.toml", "schema = 1", "schema = 99"), run=True
+        "info one", ("schema 99", "newer"), replace(f"{RUN}/config.toml", f"schema = {SCHEMA}", "schema = 99"), run=True
     ),
     "config damaged": Case("info one", ("config.toml", "line 1"), write(f"{RUN}/config.toml", "{"), run=True),
     "config without a model": Case(
-        "info one", ("config.toml", "[model]"), write(f"{RUN}/config.toml", "schema = 1\n"), run=True
+        "info one", ("config.toml", "[model]"), write(f"{RUN}/config.toml", f"schema = {SCHEMA}\n"), run=True
     ),
     "environment damaged": Case(
         "info one", ("environment.json", "damaged"), write(f"{RUN}/environment.json", "{"), run=True

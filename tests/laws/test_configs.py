@@ -28,6 +28,7 @@ def any_configs(draw: st.DrawFn) -> GPTConfig:
     heads = draw(st.integers(1, 128))
     table |= {"heads": heads, "kv_heads": 1, "width": heads * draw(whole), "vocabulary": draw(whole)}
     table |= {"context": draw(whole), "dropout": draw(shares), "cap": draw(st.floats(1e-3, 1e9))}
+    table |= {"projection": {"kind": "separate"}}  # the others want heads of a certain width or number
     return load(GPTConfig, table)
 
 

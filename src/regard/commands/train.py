@@ -31,6 +31,7 @@ def train(
     seed: Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="")] = None,
     json: bool = False,
     watch: bool = False,
+    doctor: bool = False,
     tensorboard: bool = False,
     overrides: Annotated[tuple[str, ...], tyro.conf.Suppress] = (),
 ) -> int:
@@ -54,6 +55,7 @@ def train(
         seed: Decides weights, batches and dropout; by default the recipe's.
         json: Print the outcome as JSON.
         watch: Draw the losses as a curve in the terminal while it trains.
+        doctor: Say so when something goes wrong, with place, cause and cure; the run stays the same to the bit.
         tensorboard: Write TensorBoard events into the run folder too (needs `regard[tensorboard]`).
     """
     # What needs no torch comes first: the commonest mistakes are answered at once.
@@ -74,7 +76,7 @@ def train(
     text = to_toml(experiment)
     run = joined(runs, name) if rank() else Run.create(runs, name, text, environment(), prefix=prefix)
     try:
-        return sit(experiment, run, json=json, resume=False, watch=watch, tensorboard=tensorboard)
+        return sit(experiment, run, json=json, resume=False, watch=watch, tensorboard=tensorboard, doctor=doctor)
     except BaseException:  # whatever it was, a run that has nothing to show is not left lying about
         if not rank():
             run.discard()
@@ -126,7 +128,14 @@ def key_like(name: str) -> str | None:
 
 
 def sit(
-    experiment: Experiment, run: Run, *, json: bool, resume: bool, watch: bool = False, tensorboard: bool = False
+    experiment: Experiment,
+    run: Run,
+    *,
+    json: bool,
+    resume: bool,
+    watch: bool = False,
+    tensorboard: bool = False,
+    doctor: bool = False,
 ) -> int:
     """Train to the end or to a signal, write the report, and say how it went."""
     from regard.commands.report import nearest_recipe
@@ -139,6 +148,10 @@ def sit(
     print(f"{run.path}: preparing text and model{trial}", file=sys.stderr, flush=True)
     observers: list[Observer] = [Beginning()] if resume and not rank() else []
     observers += [Watch(), LiveCurve() if watch else LiveLine()]
+    if doctor:
+        from regard.doctor import Doctor
+
+        observers.append(Doctor())
     if tensorboard:
         from regard.train.tensorboard import TensorBoard
 

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from regard.doctor import batches, limits, reach, texts
+from regard.doctor import batches, limits, reach
 from regard.doctor.finding import Finding
 from regard.doctor.inside import Inside, Terms
+from regard.doctor.texts import Reader
 from regard.layers import NoPositionConfig
 from regard.train.device import move
 
@@ -23,6 +24,7 @@ class Checkup:
         self.experiment, self.model, self.data, self.get, self.terms = experiment, model, data, get, terms
         self.vocabulary: int | None = getattr(experiment.model, "vocabulary", None)
         self._inside = Inside(model, terms)
+        self._reader = Reader(data, getattr(experiment.model, "context", limits.RUN))
 
     def batches(self, newest: int, patience: float) -> tuple[batches.Fetched, list[Finding]]:
         """The newest batches, and what is wrong with them."""
@@ -39,9 +41,9 @@ class Checkup:
             told = position is not None and not isinstance(position, NoPositionConfig) and not hasattr(batch, "source")
             yield from reach.judge(self.model, self.terms, batch, self.vocabulary, told)
 
-    def text(self) -> Iterator[Finding]:
-        """What is wrong with the text as a whole."""
-        yield from texts.judge(self.data, getattr(self.experiment.model, "context", limits.RUN))
+    def text(self, patience: float) -> Iterator[Finding]:
+        """What is wrong with the text as a whole, as far as it was read."""
+        yield from self._reader.read(patience)
 
     def _epoch(self) -> float:
         """In how many batches all text comes once."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -136,4 +137,4 @@ def _look(model: nn.Module, data: Any, experiment: Any, position: int) -> Iterat
     fetched, wrong = checkup.batches(max(position - 1, 0), patience=1.0)
     yield from wrong
     yield from checkup.model_on(fetched.newest, torch.device("cpu"))
-    yield from checkup.text()
+    yield from checkup.text(math.inf)

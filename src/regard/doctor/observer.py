@@ -74,7 +74,6 @@ class Doctor(Observer):
         self._whole = whole  # a model in shards runs on all ranks or on none, and this is told on the first only
         self._before = memory(start.device)
         self._limit = self._limit or capacity(start.device)
-        self._read = False  # the text, which is read once
         steps = train.steps or 0
         left = steps - start.step
         self._due = {start.step + max(1, -(-left * third // 3)) for third in (1, 2, 3)}
@@ -176,9 +175,7 @@ class Doctor(Observer):
             yield from batches.starving(fetched.seconds, each, start.experiment.train.accumulate)
         if self._whole:
             yield from self._checkup.model_on(fetched.newest, start.device)
-        if not self._read:
-            self._read = True
-            yield from self._checkup.text()
+        yield from self._checkup.text(limits.SHARE / 3 * (step.seconds - (self._began or 0.0)))
 
     def _spike(self, step: Step, rise: float, numbers: Iterable[int]) -> Iterator[Finding]:
         """The batch that the loss jumped on: each is asked again alone."""

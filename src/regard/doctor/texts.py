@@ -5,6 +5,7 @@ Runs of tokens are compared by a rolling hash: Σ t[i+j] · b^j modulo 2^64 for 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
@@ -16,37 +17,57 @@ from regard.doctor import limits
 from regard.doctor.finding import Finding
 
 #: Tokens of the training text that are looked through, at a time and in all, and runs that are looked for.
-CHUNK, MOST, ASKED = 2**19, 2**22, 400
+CHUNK, MOST, ASKED = 2**17, 2**22, 400
+FEWEST = 8  # runs that must have been looked for
 _BASE = np.uint64(0x9E3779B97F4A7C15)  # odd, so that it has an inverse modulo 2^64
 _INVERSE = np.uint64(pow(int(_BASE), -1, 2**64))
 
 
-def judge(data: Any, context: int) -> Iterator[Finding]:
-    """Of a text in windows; pairs are kept apart when they are divided (``--data.near``)."""
-    if not hasattr(data, "sliding_batches") or not data.parts.validation.size:
-        return
-    run = min(context, limits.RUN)
-    held = _sample(_tokens(data.validation_batches(64), 2**17), run)
-    own: NDArray[np.uint64] | None = None
-    seen = twice = None
-    for chunk in _chunks(data, run):
-        hashes = _hashes(chunk, run)
-        if own is None:
-            own = np.unique(hashes[:: max(1, len(hashes) // ASKED)])
-            seen, twice = np.zeros(len(held), bool), np.zeros(len(own), np.int64)
-        assert seen is not None
-        assert twice is not None
-        seen |= _counts(held, hashes) > 0
-        twice += _counts(own, hashes)
-    if seen is not None and len(held) >= 8 and seen.mean() > limits.KNOWN:
-        evidence = f"{seen.mean():.0%} of its runs of {run} tokens stand in the training text"
-        cause = "the validation part is a copy of training text, so that its loss says nothing about other text"
-        change = "remove the copies, or hold out other text"
-        yield Finding("duplicated_data", "validation", evidence, cause, change)
-    if twice is not None and len(twice) >= 8 and (twice > 1).mean() > limits.TWICE:
-        evidence = f"{(twice > 1).mean():.0%} of its runs of {run} tokens come more than once"
-        cause = "the same documents are in the text several times"
-        yield Finding("duplicated_data", "training text", evidence, cause, "remove the copies from --data.path")
+class Reader:
+    """Reads the training text piece by piece, as long as there is time; what it has seen only grows.
+
+    Of a text in windows: pairs are kept apart when they are divided (``--data.near``).
+    """
+
+    def __init__(self, data: Any, context: int):
+        self._run = min(context, limits.RUN)
+        self._data = data if hasattr(data, "sliding_batches") and data.parts.validation.size else None
+        self._chunks: Iterator[NDArray[np.int64]] | None = None
+        self._held = self._own = np.zeros(0, np.uint64)
+        self._seen = self._twice = np.zeros(0, np.int64)
+
+    def read(self, patience: float) -> Iterator[Finding]:
+        """Go on for so many seconds, at least by one piece."""
+        if self._data is None:
+            return
+        end = time.perf_counter() + patience
+        if self._chunks is None:
+            self._chunks = _chunks(self._data, self._run)
+            self._held = _sample(_tokens(self._data.validation_batches(64), CHUNK), self._run)
+            self._seen = np.zeros(len(self._held), np.int64)
+        for chunk in self._chunks:
+            hashes = _hashes(chunk, self._run)
+            if not len(self._own):
+                self._own = np.unique(hashes[:: max(1, len(hashes) // ASKED)])
+                self._twice = np.zeros(len(self._own), np.int64)
+            self._seen += _counts(self._held, hashes)
+            self._twice += _counts(self._own, hashes)
+            if time.perf_counter() > end:
+                break
+        yield from self._judge()
+
+    def _judge(self) -> Iterator[Finding]:
+        run = f"runs of {self._run} tokens"
+        known = float((self._seen > 0).mean()) if len(self._held) >= FEWEST else 0.0
+        again = float((self._twice > 1).mean()) if len(self._own) >= FEWEST else 0.0
+        if known > limits.KNOWN:
+            evidence = f"{known:.0%} of its {run} stand in the training text"
+            cause = "the validation part is a copy of training text, so that its loss says nothing about other text"
+            yield Finding("duplicated_data", "validation", evidence, cause, "remove the copies, or hold out other text")
+        if again > limits.TWICE:
+            evidence = f"{again:.0%} of its {run} come more than once"
+            cause = "the same documents are in the text several times"
+            yield Finding("duplicated_data", "training text", evidence, cause, "remove the copies from --data.path")
 
 
 def _chunks(data: Any, run: int) -> Iterator[NDArray[np.int64]]:

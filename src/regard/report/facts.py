@@ -14,6 +14,7 @@ from regard.errors import UserError
 from regard.report.differ import FOUND_OUT, Difference, differences, kinds, whole
 from regard.report.inside import Inside, Size
 from regard.runs import Run
+from regard.runs.findings import noted
 from regard.train import Experiment
 
 Curve = list[tuple[float, float]]
@@ -47,6 +48,7 @@ class Facts:
     size: Size | None = None
     inside: Inside | None = None
     notes: list[str] = field(default_factory=list)  # what is left out, and why
+    findings: list[dict[str, Any]] = field(default_factory=list)  # the doctor's
 
     @property
     def steps(self) -> int:
@@ -102,6 +104,7 @@ def gather(
         size=size,
         inside=inside,
         notes=notes,
+        findings=noted(run),
         **curves(metrics),
     )
 

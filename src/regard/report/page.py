@@ -9,6 +9,7 @@ from regard import __version__
 from regard.report import figures
 from regard.report.differ import flat, spelled
 from regard.report.facts import Facts
+from regard.report.findings import findings as cards
 from regard.report.numbers import count, duration, unit
 from regard.report.style import CSS
 from regard.report.trend import best_validation, tail
@@ -20,7 +21,21 @@ SAMPLES = 6
 
 def page(facts: Facts) -> str:
     """The whole document."""
-    sections = (heading, tiles, lead, losses, samples, alignments, maps, entropy, positions, gradients, cost, config)
+    sections = (
+        heading,
+        tiles,
+        lead,
+        doctor,
+        losses,
+        samples,
+        alignments,
+        maps,
+        entropy,
+        positions,
+        gradients,
+        cost,
+        config,
+    )
     parts = [part(facts) for part in (*sections, environment, notes)]
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
@@ -59,6 +74,12 @@ def tiles(facts: Facts) -> str:
         found.append((count(facts.size.parameters), "parameters"))
     items = "".join(f"<li><b>{escape(value)}</b><span>{escape(name)}</span></li>" for value, name in found)
     return f'<ul class="tiles">{items}</ul>'
+
+
+def doctor(facts: Facts) -> str:
+    """What the doctor found."""
+    about = "Each with what shows it, the likely cause and what to change."
+    return section("What is wrong", about, cards(facts.findings))
 
 
 def lead(facts: Facts) -> str:
