@@ -116,7 +116,7 @@ class Rotary(Position):
             raise UserError(f"rotary positions turn pairs: a head width of {head_width} is odd; change width or heads")
         self.head_width, self.base, self.context = head_width, base, context
         self.scaling = NoScalingConfig() if scaling is None else scaling
-        self.scaling.frequencies(head_width, base, context, torch.device("cpu"))  # impossible widths are refused here
+        self.scaling.frequencies(min(head_width, 64), base, context, torch.device("cpu"))  # refuses what is too narrow
 
     def turn(self, phase: Tensor) -> Turn:
         rates = self.scaling.frequencies(self.head_width, self.base, self.context, phase.device)
