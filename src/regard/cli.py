@@ -120,7 +120,7 @@ def _hush() -> None:
 
 def _overview() -> str:
     lines = ["regard: sequence models on one attention operator", "", "usage: regard COMMAND [options]", ""]
-    lines += [f"  {name:10} {(find(name).__doc__ or '').splitlines()[0]}" for name in COMMANDS]
+    lines += [f"  {name:12} {(find(name).__doc__ or '').splitlines()[0]}" for name in COMMANDS]
     more = "regard COMMAND --help says more. --json where a program reads the result; --debug for an error's traceback."
     return "\n".join([*lines, "", more])
 
