@@ -17,7 +17,7 @@ def dots(values: Sequence[tuple[str, float]], label: str, title: str, width: int
     everything = [value for _, value in values] + ([] if line is None else [line])
     marks = ticks(min(everything), max(everything), 5)
     left = min(width // 2, 20 + LETTER * max(len(name) for name, _ in values))
-    right, top = 70, 26
+    right, top = 70, 42  # the label has a line of its own above the numbers
     height = top + ROW * len(values) + 12
 
     def across(x: float) -> float:
