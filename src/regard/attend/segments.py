@@ -197,7 +197,8 @@ class Segmented(Mechanism):
         ends = self._take(memory.sums, k, v, plan.queries)
         if plan.prepared is not None:  # the first step answers from its own tokens
             return self(q, k, v, plan)
-        return Out(self._dense(q, near_k, near_v, tuple(memory.sums), plan, ends), None)  # type: ignore[arg-type]
+        sums = (memory.sums.k, memory.sums.v)
+        return Out(self._dense(q, near_k, near_v, sums, plan, ends), None)
 
     def _take(self, sums: KeyValues, k: Tensor, v: Tensor, queries: AnySlots) -> Slots:
         """Add new tokens to the sums of their groups, in place; where the groups that lie there end."""

@@ -6,11 +6,11 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from regard.layers.attention import Scene, SelfAttention
+from regard.layers.attention import Scene
 from regard.layers.block import Block, BlockConfig
-from regard.layers.cross import CrossAttention, Sight
+from regard.layers.cross import Sight
 
 
 class Sandwich(Block):
@@ -20,22 +20,11 @@ class Sandwich(Block):
     which the norm would take every scale away.
     """
 
-    def __init__(
-        self,
-        attention: SelfAttention,
-        feedforward: nn.Module,
-        norm_attention: nn.Module,
-        norm_feedforward: nn.Module,
-        dropout: float = 0.0,
-        *,
-        cross: CrossAttention | None = None,
-        norm_cross: nn.Module | None = None,
-    ):
-        norms = {"cross": cross, "norm_cross": norm_cross}
-        super().__init__(attention, feedforward, norm_attention, norm_feedforward, dropout, **norms)
-        self.after_attention = deepcopy(norm_attention)  # norms of the same kind
-        self.after_cross = deepcopy(norm_cross)
-        self.after_feedforward = deepcopy(norm_feedforward)
+    def __init__(self, *parts: Any, **named: Any):
+        super().__init__(*parts, **named)
+        self.after_attention = deepcopy(self.norm_attention)  # norms of the same kind
+        self.after_cross = deepcopy(self.norm_cross)
+        self.after_feedforward = deepcopy(self.norm_feedforward)
 
     def forward(self, x: Tensor, scene: Scene, memory: Any = None, sight: Sight | None = None) -> Tensor:
         x = x + self.drop(self.after_attention(self.attention(self.norm_attention(x), scene, memory)))
