@@ -1,11 +1,13 @@
 """Causal linear attention against others' forms of it: `python -m bench.linear --device cpu --rounds 15`.
 
-Forward and backward, on the same inputs, each peer's output first compared with ours. The peers:
+Forward and backward, on the same inputs, each peer's output first compared with ours in float32; where the timing is
+in bfloat16, what that costs each of them is printed. The peers:
 
 * `transformers MiniMax`: the lightning attention of `transformers` (Qin et al. 2024) as a whole layer, with its decay
   set to one; ours is the same layer with the same weights and only the chunks exchanged.
 * `chunks, autograd`: the chunked formula in plain torch, differentiated by autograd, chunks of 64, as
   flash-linear-attention publishes it for checking its kernels.
+* `flash-linear-attention`: its Triton kernels (`chunk_linear_attn`), on a GPU, where the package `fla` is found.
 
 `--memory` prints instead what one forward and backward pass holds at most, per token, up to 65,536 tokens.
 """
@@ -19,13 +21,14 @@ import resource
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bench.interleave import Contender, Entry, compare, interleave, save, show
+from bench.interleave import LATEST, Contender, Entry, compare, interleave, save, show
 from regard.attend import Causal, Range
 from regard.attend.linear import LinearAttention
 from regard.train.allocator import keep_freed_memory
@@ -65,6 +68,13 @@ def chunks_with_autograd(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     ahead = torch.ones(64, 64, dtype=torch.bool, device=q.device).triu(1)
     mixed = q @ sums + (q @ k.mT).masked_fill(ahead, 0) @ v
     return mixed.flatten(2, 3) / (total + 1e-10)
+
+
+def flash_linear_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    from fla.ops.linear_attn import chunk_linear_attn  # type: ignore[import-not-found]
+
+    q, k, v = (x.transpose(1, 2) for x in (F.elu(q) + 1, F.elu(k) + 1, v))
+    return chunk_linear_attn(q, k, v, scale=1.0, normalize=True)[0].transpose(1, 2)
 
 
 def lightning(sizes: Sizes, device: str) -> tuple[nn.Module, nn.Module]:
@@ -128,18 +138,40 @@ def step_of_layer(layer: nn.Module, x: Tensor) -> Callable[[], Tensor]:
     return step
 
 
-def alike(got: Tensor, want: Tensor) -> None:
-    off = (got - want).abs().max() / want.abs().max()
-    if not off < (0.1 if got.dtype == torch.bfloat16 else 1e-4):  # sums of thousands, each rounded to 8 bits
-        raise SystemExit(f"the outputs differ by {off:.1e} of the greatest: these two do not compute the same")
+def off(got: Tensor, want: Tensor) -> float:
+    """The greatest difference, as a share of the greatest value."""
+    return float((got - want).abs().max() / want.abs().max())
+
+
+def alike(got: Tensor, want: Tensor, tolerance: float = 1e-4) -> None:
+    if not off(got, want) < tolerance:
+        raise SystemExit(
+            f"the outputs differ by {off(got, want):.1e} of the greatest: these two do not compute the same"
+        )
+
+
+def same_in_float32(mixes: dict[str, Mix], sizes: Sizes) -> None:
+    """On a GPU: all the same in float32 (kernels may round products to TF32), and what bfloat16 loses."""
+    drawn32 = drawn(sizes, "cuda", torch.float32)
+    want = step_of(mixes["ours"], drawn32)()
+    for name, mix in mixes.items():
+        alike(step_of(mix, drawn32)(), want, tolerance=5e-3)
+        narrow = [x.detach().bfloat16().requires_grad_() for x in drawn32]
+        wide = [x.detach().float().requires_grad_() for x in narrow]
+        lost = off(step_of(mix, narrow)().float(), step_of(mixes["ours"], wide)())
+        print(f"{name} in bfloat16 is off by {lost:.1e} of the greatest value")
 
 
 def against(name: str, sizes: Sizes, device: str, rounds: int, seconds: float, compiled: bool) -> list[Entry]:
     dtype = torch.bfloat16 if device == "cuda" else torch.float32
     inputs = drawn(sizes, device, dtype)
     mixes: dict[str, Mix] = {"ours": ours, "chunks, autograd": chunks_with_autograd}
+    if device == "cuda" and importlib.util.find_spec("fla"):
+        mixes["flash-linear-attention"] = flash_linear_attention
+    if device == "cuda":
+        same_in_float32(mixes, sizes)
     if compiled:
-        mixes = {name: torch.compile(mix, fullgraph=True) for name, mix in mixes.items()}
+        mixes = {name: torch.compile(mix, fullgraph="flash" not in name) for name, mix in mixes.items()}
     steps = {name: step_of(mix, inputs) for name, mix in mixes.items()}
     pairs = [(steps, list(steps)[1:])]
     if importlib.util.find_spec("transformers") and device == "cpu":
@@ -150,8 +182,9 @@ def against(name: str, sizes: Sizes, device: str, rounds: int, seconds: float, c
         pairs.append((layers, ["transformers MiniMax"]))
     entries = []
     for contenders, peers in pairs:
-        for peer in peers:
-            alike(contenders["ours"](), contenders[peer]())
+        if device == "cpu":
+            for peer in peers:
+                alike(contenders["ours"](), contenders[peer]())
         rates = interleave(
             [Contender(each, step, sizes.work) for each, step in contenders.items()],
             rounds=rounds,
@@ -191,7 +224,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.0, help="how long a contender's turn lasts")
     parser.add_argument("--compiled", action="store_true", help="everyone through torch.compile")
     parser.add_argument("--memory", action="store_true", help="print memory instead of speed")
-    parser.add_argument("--no-save", action="store_true")
+    parser.add_argument("--out", type=Path, default=LATEST, help="where results are kept")
     asked = parser.parse_args()
     if asked.memory:
         return memory()
@@ -201,8 +234,7 @@ def main() -> None:
     for name in asked.settings.split(",") if asked.settings else known:
         entries += against(name, known[name], asked.device, asked.rounds, asked.seconds, asked.compiled)
     show(entries)
-    if not asked.no_save:
-        save(entries)
+    save(entries, asked.out)
     return None
 
 

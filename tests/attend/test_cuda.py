@@ -33,6 +33,7 @@ from regard.models import GPTConfig
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+    pytest.mark.filterwarnings("default"),  # torch's compiler has warnings of its own
 ]
 CUDA = "cuda"
 B, H, G, N, D = 2, 4, 2, 300, 64

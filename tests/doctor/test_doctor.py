@@ -13,6 +13,7 @@ import pytest
 import torch
 from run_faults import FAULTS, HEALTHY, KINDS, MIXTURE, Fault, gpt, training
 from run_kit import Case, Ended, trained
+from unseen_runs import UNSEEN
 
 from regard.commands.doctor import doctor as command
 from regard.commands.train import described, one_budget
@@ -77,6 +78,12 @@ def test_it_names_a_fault_and_its_place(fault: Fault, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", listed(quick=False), ids=lambda fault: fault.name)
 def test_it_names_the_other_faults_too(fault: Fault, tmp_path: Path) -> None:
+    check(fault, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", UNSEEN, ids=lambda fault: fault.name)
+def test_it_names_those_that_came_later(fault: Fault, tmp_path: Path) -> None:
     check(fault, tmp_path)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,14 +11,16 @@ import pytest
 import torch
 from torch import nn
 
-from regard.data import TextBatch
+from regard.data import PairBatch, TextBatch
+from regard.data.aligned import Pairs
 from regard.doctor.batches import Fetched, judge, out_of_range, starving
 from regard.doctor.curves import Curves
 from regard.doctor.gradients import Group, groups, norms
 from regard.doctor.gradients import judge as judge_gradients
 from regard.doctor.inside import experts, few
 from regard.doctor.room import judge as judge_room
-from regard.doctor.texts import _counts, _hashes
+from regard.doctor.texts import _counts, _hashes, _pairs
+from regard.layers.moe import MoEConfig
 from regard.train import ConstantConfig, Experiment, TrainConfig
 
 
@@ -54,6 +57,7 @@ def test_a_rate_is_too_low_when_nothing_moves() -> None:
     assert kinds(curves(still, (1e-4,)).findings()) == [("rate_too_low", "train.optimizer.lr")]
     assert kinds(curves(still, (1e-2,)).findings()) == []
     assert kinds(curves(still, (1e-5,), warmup=6000).findings()) == [("rate_too_low", "train.schedule.warmup")]
+    assert kinds(curves(FALLING, (1e-3,), warmup=6000).findings()) == [("rate_too_low", "train.schedule.warmup")]
 
 
 def test_a_jump_is_more_than_losses_vary() -> None:
@@ -96,13 +100,49 @@ def batch(rows: int = 4, length: int = 12, seed: int = 1) -> TextBatch:
 
 def test_batches_that_are_well() -> None:
     fetched = Fetched({number: batch(seed=number) for number in (5, 4, 3)}, 0.0)
-    assert list(judge(fetched, 20, math.inf, aligned=True)) == []
+    assert list(judge(fetched, 20, math.inf)) == []
 
 
 def test_rows_that_come_again() -> None:
     fetched = Fetched({number: batch(seed=number % 2) for number in (5, 4, 3)}, 0.0)
-    assert kinds(judge(fetched, 20, math.inf, aligned=True)) == [("duplicated_data", "training batches, every 2")]
-    assert list(judge(fetched, 20, 3.0, aligned=True)) == []  # all text has come once
+    assert kinds(judge(fetched, 20, math.inf)) == [("duplicated_data", "training batches, every 2")]
+    assert list(judge(fetched, 20, 3.0)) == []  # all text has come once
+
+
+def test_rows_that_come_again_within_a_batch() -> None:
+    one = batch()
+    same = TextBatch(one.inputs[:1].expand(4, -1), one.targets[:1].expand(4, -1))
+    assert kinds(judge(Fetched({7: same}, 0.0), 20, math.inf)) == [
+        ("duplicated_data", "training batches, within batch 7")
+    ]
+
+
+def pairs(source: list[list[int]], targets: list[list[int]], width: int) -> PairBatch:
+    """Rows of any lengths, padded to `width` with 9; 1 begins and 2 ends a translation."""
+    rows = [torch.full((len(source), width), fill) for fill in (9, 9, -1)]
+    for i, (one, other) in enumerate(zip(source, targets, strict=True)):
+        for row, tokens in zip(rows, (one, [1, *other], [*other, 2]), strict=True):
+            row[i, : len(tokens)] = torch.tensor(tokens)
+    return PairBatch(rows[0], torch.tensor([len(one) for one in source]), rows[1], rows[2])
+
+
+def test_pairs_that_come_again_with_other_padding() -> None:
+    source, targets = [[3, 4, 5, 2], [6, 7, 2]], [[5, 6], [7, 4, 8]]
+    fetched = Fetched({1: pairs(source, targets, 6), 0: pairs(source, targets, 9)}, 0.0)
+    assert kinds(judge(fetched, 20, math.inf)) == [("duplicated_data", "training batches, every 1")]
+
+
+def test_a_translation_that_stands_in_its_source() -> None:
+    copied = pairs([[3, 4, 5, 2], [6, 7, 2]], [[4, 5], [6, 7]], 6)
+    assert kinds(judge(Fetched({0: copied}, 0.0), 20, math.inf)) == [("label_leak", "source")]
+
+
+def test_pairs_that_are_held_out_and_trained_on() -> None:
+    train = Pairs.of((f"a{i}", f"b{i}", "") for i in range(20))
+    other = Pairs.of((f"c{i}", f"b{i}", "") for i in range(20))
+    assert kinds(_pairs(train, other)) == []
+    assert kinds(_pairs(train, train)) == [("duplicated_data", "validation")]
+    assert kinds(_pairs(Pairs.of(list(zip(*train, strict=True)) * 2), other)) == [("duplicated_data", "training text")]
 
 
 @pytest.mark.parametrize("back", [0, 1, 3])
@@ -110,7 +150,7 @@ def test_targets_that_were_seen_before(back: int) -> None:
     sound = batch(length=30)
     targets = torch.cat((torch.full((4, back), -1), sound.inputs[:, : 30 - back]), dim=1)
     leaking = Fetched({0: sound._replace(targets=targets)}, 0.0)
-    assert kinds(judge(leaking, 20, math.inf, aligned=True)) == [("label_leak", "targets")]
+    assert kinds(judge(leaking, 20, math.inf)) == [("label_leak", "targets")]
 
 
 def test_tokens_that_there_are_not() -> None:
@@ -136,12 +176,15 @@ def test_memory_gets_a_batch_that_fits() -> None:
 
 
 def test_experts() -> None:
-    fair = [0.25] * 4
-    assert list(experts("blocks.0", [0.25, 0.2, 0.3, 0.25], fair, 2)) == []
-    assert kinds(experts("a", [0.0, 0.3, 0.4, 0.3], [1e-6, 0.3, 0.4, 0.3], 2)) == [("unused_expert", "a, expert 0")]
-    assert list(experts("a", [0.0, 0.3, 0.4, 0.3], [0.1, 0.3, 0.3, 0.3], 2)) == []  # it was nearly chosen
-    assert kinds(experts("a", [0.2, 0.5, 0.2, 0.1], fair, 2)) == [("overloaded_expert", "a, expert 1")]
-    assert list(experts("a", [0.5, 0.5], [0.5, 0.5], 2)) == []
+    fair, mixture = [0.25] * 4, MoEConfig(experts=4, active=2, balance=0.01)
+    assert list(experts("blocks.0", [0.25, 0.2, 0.3, 0.25], fair, mixture)) == []
+    lost = kinds(experts("a", [0.0, 0.3, 0.4, 0.3], [1e-6, 0.3, 0.4, 0.3], mixture))
+    assert lost == [("unused_expert", "a, expert 0")]
+    nearly = [0.0, 0.3, 0.4, 0.3], [0.1, 0.3, 0.3, 0.3]  # chosen, had its logit been a little higher
+    assert list(experts("a", *nearly, mixture)) == []
+    assert kinds(experts("a", *nearly, replace(mixture, balance=0.0))) == [("unused_expert", "a, expert 0")]
+    assert kinds(experts("a", [0.2, 0.5, 0.2, 0.1], fair, mixture)) == [("overloaded_expert", "a, expert 1")]
+    assert list(experts("a", [0.5, 0.5], [0.5, 0.5], mixture)) == []
 
 
 def test_gradients_by_layer() -> None:

@@ -262,6 +262,7 @@ def test_capacity_drops_exactly_the_overflow_in_token_order(
 # Compilers, numbers, refusals
 
 
+@pytest.mark.filterwarnings("default")  # torch's compiler has warnings of its own
 @pytest.mark.parametrize(("capacity", "bias"), [(None, True), (0.7, False)])
 def test_it_traces_as_one_graph(capacity: float | None, bias: bool) -> None:
     layer = made(MoEConfig(ratio=1.0, experts=4, shared=1, capacity=capacity), 0, bias)

@@ -9,6 +9,7 @@ from regard.models import GPTConfig
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+    pytest.mark.filterwarnings("default"),  # torch's compiler has warnings of its own
 ]
 
 

@@ -1,4 +1,4 @@
-"""Every fault of the list is named by its claim, every sound model passes, and nothing of a model is changed."""
+"""Every fault of both lists is named by its claim, every sound model passes, and nothing of a model is changed."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 from fault_torch import LENGTH, VOCABULARY, MaskedInTraining, Plain, lively
 from faults import FAULTS, HEALTHY, small
 from torch import Tensor
+from unseen import UNSEEN
 
 from regard.attend import LinearConfig, LinformerConfig, LSHConfig
 from regard.errors import UserError
@@ -19,7 +20,7 @@ from regard.prove import CLAIMS, certify
 TRACED = [claim for claim in CLAIMS if claim != "export"]  # tracing takes seconds; a few cases below do it
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+@pytest.mark.parametrize("fault", [*FAULTS, *UNSEEN], ids=lambda fault: fault.name)
 def test_a_fault_is_named_by_its_claim(fault):
     found = certify(**fault.make(), claims=[fault.claim])
     assert found.failed == [fault.claim]

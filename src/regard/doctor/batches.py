@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from regard.doctor import limits
@@ -38,15 +39,16 @@ def fetch(get: Callable[[int], Any], newest: int, patience: float) -> Fetched:
         times.append(time.perf_counter() - started)
         if len(found) >= AT_LEAST and time.perf_counter() - began > patience:
             break
-    return Fetched(found, statistics.median(times))
+    usual = sorted(times)[:-1] or times  # without the slowest, which may be an accident; slow ones may come in turns
+    return Fetched(found, statistics.mean(usual))
 
 
-def judge(fetched: Fetched, vocabulary: int | None, epoch: float, aligned: bool) -> Iterator[Finding]:
-    """``epoch``: batches until data comes again by right; ``aligned``: whether a target follows its input."""
+def judge(fetched: Fetched, vocabulary: int | None, epoch: float) -> Iterator[Finding]:
+    """``epoch``: batches until data comes again by right."""
     for number, batch in fetched.batches.items():
         yield from out_of_range(number, batch, vocabulary)
-    if aligned:
-        yield from _leak(fetched.newest)
+    yield from _leak(fetched.newest)
+    yield from _copied(fetched.newest)
     yield from _again(fetched.batches, epoch)
 
 
@@ -84,10 +86,33 @@ def _leak(batch: Any) -> Iterator[Finding]:
             return
 
 
+def _copied(batch: Any) -> Iterator[Finding]:
+    """Translations that stand in what is to be translated."""
+    if not hasattr(batch, "source"):
+        return
+    sources = [row[:length].tolist() for row, length in zip(batch.source, batch.source_lengths.tolist(), strict=True)]
+    wanted = [row[row >= 0][:-1].tolist() for row in batch.targets]  # without the end mark
+    pairs = [(source, target) for source, target in zip(sources, wanted, strict=True) if target]
+    held = sum(any(s[i : i + len(t)] == t for i in range(len(s) - len(t) + 1)) for s, t in pairs)
+    if pairs and held > limits.LEAKED * len(pairs):
+        evidence = f"{held / len(pairs):.0%} of the translations stand in their own source, word for word"
+        cause = "both sides were read from the same column or file, or the answer was left in the question"
+        yield Finding(
+            "label_leak", "source", evidence, cause, "see that --data.path has a sentence, a tab, its translation"
+        )
+
+
 def _again(batches: dict[int, Any], epoch: float) -> Iterator[Finding]:
     """Rows of the newest batch that an earlier one had, though there is other text left."""
     newest, *earlier = batches
     rows = _rows(batches[newest])
+    count = len(batches[newest].inputs)
+    if len(rows) < (1 - limits.REPEATED) * count:
+        evidence = f"batch {newest} has {count} rows, of which {len(rows)} differ"
+        cause = "the loader gives the same rows over and over within a batch"
+        change = "draw every row of a batch by itself"
+        yield Finding("duplicated_data", f"training batches, within batch {newest}", evidence, cause, change)
+        return
     for number in earlier:
         if newest - number > epoch / 2:
             break
@@ -101,8 +126,12 @@ def _again(batches: dict[int, Any], epoch: float) -> Iterator[Finding]:
 
 
 def _rows(batch: Any) -> set[bytes]:
-    sides = [getattr(batch, name) for name in ("source", "inputs") if isinstance(getattr(batch, name, None), Tensor)]
-    return {b"|".join(side[row].numpy().tobytes() for side in sides) for row in range(len(sides[0]))}
+    """Each row as its tokens, without padding, of which it has more or less in other batches."""
+    sides = [batch.inputs]
+    if hasattr(batch, "source"):
+        behind = torch.arange(batch.source.shape[1]) >= batch.source_lengths[:, None]
+        sides = [batch.source.masked_fill(behind, -1), batch.inputs.masked_fill(batch.targets < 0, -1)]
+    return {b"|".join(row[row >= 0].numpy().tobytes() for row in rows) for rows in zip(*sides, strict=True)}
 
 
 def starving(waiting: float, step: float, accumulate: int) -> Iterator[Finding]:

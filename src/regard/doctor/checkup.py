@@ -23,14 +23,14 @@ class Checkup:
     def __init__(self, experiment: Any, model: nn.Module, data: Any, get: Callable[[int], Any], terms: Terms):
         self.experiment, self.model, self.data, self.get, self.terms = experiment, model, data, get, terms
         self.vocabulary: int | None = getattr(experiment.model, "vocabulary", None)
+        self._looks = 0
         self._inside = Inside(model, terms)
         self._reader = Reader(data, getattr(experiment.model, "context", limits.RUN))
 
     def batches(self, newest: int, patience: float) -> tuple[batches.Fetched, list[Finding]]:
         """The newest batches, and what is wrong with them."""
         fetched = batches.fetch(self.get, newest, patience)
-        aligned = not hasattr(fetched.newest, "source")
-        return fetched, list(batches.judge(fetched, self.vocabulary, self._epoch(), aligned))
+        return fetched, list(batches.judge(fetched, self.vocabulary, self._epoch()))
 
     def model_on(self, batch: Any, device: torch.device) -> Iterator[Finding]:
         """What the model shows on one batch."""
@@ -38,8 +38,9 @@ class Checkup:
         yield from self._inside.look(batch)
         if self.vocabulary:
             position = getattr(self.experiment.model, "position", None)
-            told = position is not None and not isinstance(position, NoPositionConfig) and not hasattr(batch, "source")
-            yield from reach.judge(self.model, self.terms, batch, self.vocabulary, told)
+            told = position is not None and not isinstance(position, NoPositionConfig)
+            yield from reach.judge(self.model, self.terms, batch, self.vocabulary, told, self._looks)
+        self._looks += 1
 
     def text(self, patience: float) -> Iterator[Finding]:
         """What is wrong with the text as a whole, as far as it was read."""

@@ -83,7 +83,22 @@ class Curves:
         cause = f"at {_short(rate)} each update overshoots"
         yield Finding("rate_too_high", "train.optimizer.lr", evidence, cause, key)
 
+    def _never_warm(self) -> Iterator[Finding]:
+        """A schedule that never comes near the rate that was asked for, however the loss does."""
+        steps = self.train.steps or 0
+        factor = max(
+            (self.train.schedule.factor(step, steps) for step in range(0, steps, max(1, steps // 200))), default=1
+        )
+        if factor < 0.5:
+            evidence = f"the highest rate of all {steps:,} steps is {factor:.1%} of the rate that was asked for"
+            cause = "the schedule's warm-up is longer than the run"
+            yield Finding("rate_too_low", "train.schedule.warmup", evidence, cause, "--train.schedule.warmup 0.05")
+
     def _too_low(self) -> Iterator[Finding]:
+        cold = list(self._never_warm())
+        yield from cold
+        if cold:
+            return
         highest = max(self.rates)
         full = [i for i, rate in enumerate(self.rates) if rate >= highest / 2]
         if self.losses[-1][0] - self.losses[full[0]][0] + 1 < limits.SETTLED or len(full) < RECENT:
@@ -97,12 +112,6 @@ class Curves:
             return  # nothing reaches the weights: that is another fault
         moved = "" if move is None else f"; an update is {move:.1g} of the weights, where 1e-3 is usual"
         evidence = f"the loss fell by {fell:.3f} in {self.losses[-1][0]:,} steps{moved}"
-        steps = self.train.steps or self.losses[-1][0]
-        factor = max(self.train.schedule.factor(step, steps) for step in range(0, steps, max(1, steps // 200)))
-        if factor < 0.5:
-            cause = f"the schedule never comes beyond {factor:.0%} of the rate: its warm-up is longer than the run"
-            yield Finding("rate_too_low", "train.schedule.warmup", evidence, cause, "--train.schedule.warmup 0.05")
-            return
         times = 100.0 if not move else min(max(30 * limits.MOVES_LITTLE / move, 10.0), 1000.0)
         change = f"--train.optimizer.lr {_short(highest * times)}"
         yield Finding("rate_too_low", "train.optimizer.lr", evidence, "the weights hardly move", change)

@@ -19,7 +19,7 @@ KINDS = {
     "dead_units": "units are dead",
     "unused_expert": "an expert gets no tokens",
     "overloaded_expert": "an expert gets nearly all tokens",
-    "mask_fault": "the model sees the future",
+    "mask_fault": "a mask is missing or wrong",
     "position_fault": "positions have no effect",
     "label_leak": "the answer is in the question",
     "duplicated_data": "data comes more than once",

@@ -19,6 +19,7 @@ from regard.doctor.finding import Finding
 from regard.doctor.gradients import Group
 from regard.doctor.inside import experts
 from regard.errors import UserError
+from regard.layers.moe import MoEConfig
 from regard.runs import Run
 from regard.runs.findings import noted
 from regard.train import Experiment
@@ -102,12 +103,12 @@ def _gradients(layers: list[dict[str, Any]], norm: float, clip: float | None) ->
 def _experts(experiment: Any, told: list[tuple[list[list[float]], list[list[float]]]]) -> Iterator[Finding]:
     """Means over the second half of the run: routers begin by chance."""
     late = told[len(told) // 2 :]
-    active = getattr(getattr(experiment.model, "feedforward", None), "active", None)
-    if len(late) < 2 or active is None:
+    mixture = getattr(experiment.model, "feedforward", None)
+    if len(late) < 2 or not isinstance(mixture, MoEConfig):
         return
     means = torch.tensor(late, dtype=torch.float64).mean(0)  # [2, layers, experts]
     for layer, (shares, gates) in enumerate(means.transpose(0, 1).tolist()):
-        yield from experts(f"blocks.{layer}.feedforward", shares, gates, active)
+        yield from experts(f"blocks.{layer}.feedforward", shares, gates, mixture)
 
 
 def _checkpoint(run: Run, experiment: Any, notes: list[str]) -> Iterator[Finding]:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from regard.doctor import limits
 from regard.doctor.finding import Finding
-from regard.layers.moe import MixtureOfExperts
+from regard.layers.moe import MixtureOfExperts, MoEConfig
 from regard.layers.routing import route, share
 from regard.look import at_rest, attentions, heads
 
@@ -74,20 +74,21 @@ class Inside:
             layer = self._model.get_submodule(name)
             assert isinstance(layer, MixtureOfExperts)
             shares, gates = torch.stack(seen).mean(0).tolist()
-            yield from experts(name, shares, gates, layer.config.active)
+            yield from experts(name, shares, gates, layer.config)
 
 
-def experts(name: str, shares: list[float], gates: list[float], active: int) -> Iterator[Finding]:
+def experts(name: str, shares: list[float], gates: list[float], config: MoEConfig) -> Iterator[Finding]:
     """Of one layer: ``shares`` of all pairs of a token and an expert, and mean probabilities ``gates``.
 
     An expert that is not chosen for a while, but nearly, is drawn back by the balance loss, whose gradient is in
-    proportion to its probability; one without either is lost.
+    proportion to its probability; one without either, or without such a loss, is lost.
     """
+    active = config.active
     if len(shares) <= active:
         return
     fair = 1 / len(shares)
     for number, value in enumerate(shares):
-        if value < limits.UNUSED * fair and gates[number] < limits.UNLIKELY * fair:
+        if value < limits.UNUSED * fair and (not config.balance or gates[number] < limits.UNLIKELY * fair):
             evidence = (
                 f"it gets {value:.2%} of all choices and {gates[number]:.2g} of probability, {fair:.2g} being fair"
             )

@@ -1,11 +1,13 @@
-"""Whether the held-out text stands in the training text, and whether the training text repeats itself.
+"""Whether what is held out stands in what is trained on, and whether that repeats itself.
 
-Runs of tokens are compared by a rolling hash: Σ t[i+j] · b^j modulo 2^64 for all i at once, from running sums.
+Pairs to translate are compared as they are; of a text, runs of tokens by a rolling hash: Σ t[i+j] · b^j modulo 2^64 for
+all i at once, from running sums.
 """
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
@@ -24,20 +26,21 @@ _INVERSE = np.uint64(pow(int(_BASE), -1, 2**64))
 
 
 class Reader:
-    """Reads the training text piece by piece, as long as there is time; what it has seen only grows.
-
-    Of a text in windows: pairs are kept apart when they are divided (``--data.near``).
-    """
+    """Reads the training text piece by piece, as long as there is time; what it has seen only grows."""
 
     def __init__(self, data: Any, context: int):
         self._run = min(context, limits.RUN)
         self._data = data if hasattr(data, "sliding_batches") and data.parts.validation.size else None
+        self._pairs = data if self._data is None and hasattr(data, "train") else None
         self._chunks: Iterator[NDArray[np.int64]] | None = None
         self._held = self._own = np.zeros(0, np.uint64)
         self._seen = self._twice = np.zeros(0, np.int64)
 
     def read(self, patience: float) -> Iterator[Finding]:
         """Go on for so many seconds, at least by one piece."""
+        if self._pairs is not None:
+            yield from _pairs(self._pairs.train, self._pairs.validation)
+            self._pairs = None  # once is enough: it has seen them all
         if self._data is None:
             return
         end = time.perf_counter() + patience
@@ -61,13 +64,32 @@ class Reader:
         known = float((self._seen > 0).mean()) if len(self._held) >= FEWEST else 0.0
         again = float((self._twice > 1).mean()) if len(self._own) >= FEWEST else 0.0
         if known > limits.KNOWN:
-            evidence = f"{known:.0%} of its {run} stand in the training text"
-            cause = "the validation part is a copy of training text, so that its loss says nothing about other text"
-            yield Finding("duplicated_data", "validation", evidence, cause, "remove the copies, or hold out other text")
+            yield _known(known, run)
         if again > limits.TWICE:
-            evidence = f"{again:.0%} of its {run} come more than once"
-            cause = "the same documents are in the text several times"
-            yield Finding("duplicated_data", "training text", evidence, cause, "remove the copies from --data.path")
+            yield _repeated(again, run)
+
+
+def _pairs(train: Any, validation: Any) -> Iterator[Finding]:
+    """Short sentences may come twice by right, most of them not."""
+    own, held = (Counter(zip(part.sources, part.targets, strict=True)) for part in (train, validation))
+    known = sum(pair in own for pair in held) / len(held) if len(held) >= FEWEST else 0.0
+    again = sum(count for count in own.values() if count > 1) / own.total() if own.total() >= FEWEST else 0.0
+    if known > limits.TWICE:
+        yield _known(known, "pairs")
+    if again > limits.TWICE:
+        yield _repeated(again, "pairs")
+
+
+def _known(share: float, what: str) -> Finding:
+    evidence = f"{share:.0%} of its {what} stand in the training text"
+    cause = "the validation part is a copy of training text, so that its loss says nothing about other text"
+    return Finding("duplicated_data", "validation", evidence, cause, "remove the copies, or hold out other text")
+
+
+def _repeated(share: float, what: str) -> Finding:
+    evidence = f"{share:.0%} of its {what} come more than once"
+    cause = "the same documents are in the text several times"
+    return Finding("duplicated_data", "training text", evidence, cause, "remove the copies from --data.path")
 
 
 def _chunks(data: Any, run: int) -> Iterator[NDArray[np.int64]]:

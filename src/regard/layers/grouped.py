@@ -20,16 +20,11 @@ from regard.layers.routing import Order
 
 def dispatch(x: Tensor, order: Order) -> Tensor:
     """Rows [T, C] to pairs [R, C], sorted by expert."""
-    if torch.compiler.is_compiling():  # a copy for each active expert first: no row is then read, or its gradient
-        copies = len(order.pair) // len(x)  # written, twice
-        return x[:, None].expand(-1, copies, -1).flatten(0, 1).index_select(0, order.pair)
     return _Dispatch.apply(x, order.token, order.place)
 
 
 def collect(pairs: Tensor, gates: Tensor, order: Order) -> Tensor:
     """Sorted pairs [R, C] back to rows [T, C], each the sum of its answers times gates [T, A]."""
-    if torch.compiler.is_compiling():
-        return (pairs.index_select(0, order.place).view(*gates.shape, -1) * gates[..., None]).sum(1)
     return _Collect.apply(pairs, gates, *order[:3])
 
 

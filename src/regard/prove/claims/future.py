@@ -1,6 +1,7 @@
-"""Nothing reaches the future: neither a gradient nor a value.
+"""Nothing of the future reaches a logit: neither a gradient nor a value, nor how much of it there is.
 
-A gradient is exact but blind to what is discrete (a bucket, a rank, a top-k): hence both.
+A gradient is exact but blind to what is discrete (a bucket, a rank, a top-k), and both are blind to what hangs on the
+length alone (a rotary base that grows with the text): hence all three.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 
 from regard.attend import Mechanism, Softmax
 from regard.attend.choose import Refused, run
-from regard.prove.differ import EXACT, first_module, gap
+from regard.prove.differ import EXACT, Worst, first_module, gap
 from regard.prove.subject import SEED, Forward, Subject, mode
 from regard.prove.verdict import Verdict, fails, holds, unasked
 
@@ -37,6 +38,8 @@ def judge(subject: Subject) -> Verdict:
                     if leak := _any_moved(subject, forward, changes, f"{told}{name}"):
                         return fails(leak)
             if leak := _gradient(subject, told) or _together(subject, training, told) or _weights(subject, told):
+                return fails(leak)
+            if leak := "" if training else _shorter(subject, told):
                 return fails(leak)
     kinds = "no gradient and no value" if subject.module is not None else "no value (a bare function: no gradient seen)"
     return holds(
@@ -128,6 +131,19 @@ def _together(subject: Subject, training: bool, told: str) -> str:
             for name, forward in _ways(subject):
                 if leak := _moved(subject, forward, tokens, changed, place, f"{told}{name}, three rows"):
                     return leak
+    return ""
+
+
+@torch.no_grad()
+def _shorter(subject: Subject, told: str) -> str:
+    """A text cut short has the logits that it has as the beginning of a longer one."""
+    tokens = subject.tokens(1, subject.length, SEED + 3)
+    for name, forward in _ways(subject):
+        whole, worst = forward(tokens), Worst()
+        for length in range(1, tokens.shape[1]):
+            case = f"{told}{name}: {length} tokens alone and as the beginning of {tokens.shape[1]}"
+            if worst.add(forward(tokens[:, :length]), whole[:, :length], case):
+                return worst.found
     return ""
 
 
