@@ -35,8 +35,9 @@ def spot(slots: a.AnySlots, row: int, index: int) -> Spot:
     return Spot(int(slots.order[row, index]), int(slots.segment[row, index]), int(slots.phase[row, index]))
 
 
-def agrees(mask: a.Mask, row: int, q: int, k: int) -> bool:
-    """Whether a mask lets order ``q`` see order ``k``, whatever sits there."""
+def agrees(mask: a.Mask, row: int, asking: Spot, asked: Spot) -> bool:
+    """Whether a mask lets one slot see another, if both hold tokens of one document."""
+    q, k = asking.order, asked.order
     match mask:
         case a.Full():
             return True
@@ -60,18 +61,32 @@ def agrees(mask: a.Mask, row: int, q: int, k: int) -> bool:
             return bool(own[q, k])
         case a.Blocks(layout, size):
             return bool(layout[q // size, k // size])
+        case a.Sinks(count, mutual):
+            return asked.phase < count or (mutual and asking.phase < count)
+        case a.Chunks(size):
+            return asking.phase // size == asked.phase // size
+        case a.Columns(stride, width):
+            return asked.phase % stride >= stride - width
+        case a.Scattered(size, mixers):
+            return asked.phase // size in [scattered(asking.phase // size, *mixer) for mixer in mixers]
         case a.And(left, right):
-            return agrees(left, row, q, k) and agrees(right, row, q, k)
+            return agrees(left, row, asking, asked) and agrees(right, row, asking, asked)
         case a.Or(left, right):
-            return agrees(left, row, q, k) or agrees(right, row, q, k)
+            return agrees(left, row, asking, asked) or agrees(right, row, asking, asked)
         case a.Not(inner):
-            return not agrees(inner, row, q, k)
+            return not agrees(inner, row, asking, asked)
     raise TypeError(f"no plain meaning for {mask}: add one here")
+
+
+def scattered(block: int, one: int, two: int, three: int) -> int:
+    """The block up to ``block`` that a drawing by these coefficients gives."""
+    mixed = ((one * block + two) ** 2 + three) % 46_337
+    return (mixed**2 + two) % 46_337 * (block + 1) // 46_337
 
 
 def sees(mask: a.Mask, row: int, q: Spot, k: Spot) -> bool:
     """Both hold something, of one document, and the mask agrees."""
-    return q.segment >= 0 and q.segment == k.segment and agrees(mask, row, q.order, k.order)
+    return q.segment >= 0 and q.segment == k.segment and agrees(mask, row, q, k)
 
 
 def seen(mask: a.Mask, queries: a.AnySlots, keys: a.AnySlots, batch: int) -> Tensor:

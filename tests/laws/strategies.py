@@ -159,6 +159,10 @@ def leaves(batch: int, orders: int) -> st.SearchStrategy[a.Mask]:
         labels(batch, orders),
         edges(batch, orders),
         blocks(orders),
+        st.builds(a.Sinks, st.integers(0, 4), st.booleans()),
+        st.builds(a.Chunks, sizes),
+        small.flatmap(lambda stride: st.builds(a.Columns, st.just(stride), st.integers(1, stride))),
+        st.builds(a.Scattered.drawn, small, st.integers(0, 3), st.integers(0, 9)),
     )
 
 

@@ -204,10 +204,14 @@ def ended(client: socket.socket) -> bool:
 
 
 def refused(answer: Answer) -> bool:
-    """Turned away: nothing of ours in it, and no other site may read it."""
+    """Turned away: nothing of ours in it, and no other site may read it.
+
+    A mask that cannot be read is told so with 200, since half an expression is what typing looks like.
+    """
     quiet = not any(secret in answer.body for secret in SECRETS)
+    unread = answer.status == 200 and set(json.loads(answer.body)) == {"error", "position"}
     return (
-        (answer.status == 0 or 400 <= answer.status < 500)
+        (answer.status == 0 or 400 <= answer.status < 500 or unread)
         and quiet
         and "access-control-allow-origin" not in answer.headers
     )

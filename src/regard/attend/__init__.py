@@ -10,10 +10,8 @@ from regard.attend.linformer import Linformer, LinformerConfig
 from regard.attend.lsh import LSH, LSHConfig
 from regard.attend.mask import (
     And,
-    Blocks,
     Causal,
     Dilated,
-    Edges,
     Full,
     Global,
     Mask,
@@ -21,7 +19,6 @@ from regard.attend.mask import (
     Or,
     Prefix,
     Reach,
-    Same,
     Strided,
     Tile,
     Verdict,
@@ -35,6 +32,7 @@ from regard.attend.score import Additive, Dot, General, Score
 from regard.attend.segments import Segment, Segmented, SegmentsConfig
 from regard.attend.slots import AnySlots, Packed, Padded, Pairs, Range, Seat, Slots
 from regard.attend.sparse import BigBirdConfig, DilatedConfig, LongformerConfig, SparseConfig, StridedConfig
+from regard.attend.tables import Blocks, Edges, Same
 from regard.attend.talking import Talking, TalkingConfig
 from regard.attend.topk import TopKConfig
 

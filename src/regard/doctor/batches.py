@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -14,7 +14,8 @@ from regard.doctor import limits
 from regard.doctor.finding import Finding
 
 #: Batches compared with the newest one, of which at least a few, and places before a target that are searched for it.
-COMPARED, AT_LEAST, BACK = 16, 3, 4
+COMPARED, AT_LEAST, BACK = 48, 3, 4
+STALLS = 16  # steps from which on a few slow ones say something
 
 
 class Fetched(NamedTuple):
@@ -141,4 +142,27 @@ def starving(waiting: float, step: float, accumulate: int) -> Iterator[Finding]:
         evidence = f"the batches of a step take {waiting * accumulate * 1e3:.3g} ms of its {step * 1e3:.3g} ms"
         cause = "text is read or made more slowly than the model learns from it"
         change = "put the text on a local disk, tokenise it beforehand, or a larger --data.batch"
+        yield Finding("starvation", "data.batch", evidence, cause, change)
+
+
+def stalling(steps: Sequence[tuple[float, range]], get: Callable[[int], Any]) -> Iterator[Finding]:
+    """A few batches for which all others wait: those of the slowest steps (seconds, numbers) are made once more."""
+    seconds = [taken for taken, _ in steps]
+    if len(seconds) < STALLS:
+        return
+    middle = statistics.median(seconds)
+    slow = sorted((one for one in steps if one[0] > 3 * middle), key=lambda one: -one[0])
+    lost = sum(taken - middle for taken, _ in slow)
+    if lost < limits.STARVED * sum(seconds):
+        return
+    began = time.perf_counter()
+    for number in (number for _, numbers in slow[:2] for number in numbers):
+        get(number)
+    if time.perf_counter() - began > sum(taken - middle for taken, _ in slow[:2]) / 2:
+        share, numbers = lost / sum(seconds), ", ".join(str(numbers[0]) for _, numbers in slow[:3])
+        evidence = (
+            f"{len(slow)} of the last {len(seconds)} steps took {share:.0%} of the time, such as batches {numbers}"
+        )
+        cause = "some batches take far longer to make than others, and training waits for them"
+        change = "put the text on a local disk, tokenise it beforehand, or fetch batches ahead"
         yield Finding("starvation", "data.batch", evidence, cause, change)

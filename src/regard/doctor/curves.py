@@ -68,13 +68,17 @@ class Curves:
         move = max(self.moves, default=None)
         if move is not None and move < limits.MOVES_MUCH:
             return
-        if peak < first + limits.WORSE and now < best + 5 * limits.WORSE:
+        middle = statistics.median(values[len(values) // 2 - RECENT : len(values) // 2] or values)
+        large = bool(self.moves) and self.moves[-1] > 2 * limits.MOVES_MUCH
+        stuck = large and len(values) >= 4 * RECENT and now > middle - limits.STUCK
+        if peak < first + limits.WORSE and now < best + 5 * limits.WORSE and not stuck:
             return
         if move is None and now < first - limits.WORSE and now < best + 5 * limits.WORSE:
             return  # without weights to measure, only a loss that stays bad is telling
         rate = max(self.rates)
         moved = "" if move is None else f", and one update is {move:.2g} times as large as the weights"
-        evidence = f"the loss rose to {max(peak, now):.3g} from {first:.3g} at the start{moved}"
+        went = f"stays at {now:.3g}" if stuck and peak < first else f"rose to {max(peak, now):.3g}"
+        evidence = f"the loss {went} from {first:.3g} at the start{moved}"
         if self.rates[0] >= rate / 2 and now < first - 3 * limits.WORSE and now < best + limits.WORSE:
             cause = "the first updates have the full rate, and the run has only recovered from them"
             yield Finding("rate_too_high", "train.schedule.warmup", evidence, cause, "--train.schedule.warmup 0.05")
@@ -86,13 +90,15 @@ class Curves:
     def _never_warm(self) -> Iterator[Finding]:
         """A schedule that never comes near the rate that was asked for, however the loss does."""
         steps = self.train.steps or 0
-        factor = max(
-            (self.train.schedule.factor(step, steps) for step in range(0, steps, max(1, steps // 200))), default=1
-        )
-        if factor < 0.5:
-            evidence = f"the highest rate of all {steps:,} steps is {factor:.1%} of the rate that was asked for"
+        factors = [self.train.schedule.factor(step, steps) for step in range(0, steps, max(1, steps // 200))] or [1.0]
+        if max(factors) < limits.COLD:
+            evidence = f"the highest rate of all {steps:,} steps is {max(factors):.1%} of the rate that was asked for"
             cause = "the schedule's warm-up is longer than the run"
             yield Finding("rate_too_low", "train.schedule.warmup", evidence, cause, "--train.schedule.warmup 0.05")
+        elif statistics.mean(factors) < limits.COOL:
+            evidence = f"the mean rate of all {steps:,} steps is {statistics.mean(factors):.1%} of the highest"
+            cause = "the schedule's decay takes the rate away when most of the run is still to come"
+            yield Finding("rate_too_low", "train.schedule", evidence, cause, "--train.schedule cosine")
 
     def _too_low(self) -> Iterator[Finding]:
         cold = list(self._never_warm())

@@ -36,19 +36,18 @@ class Group(NamedTuple):
 
 
 def groups(model: nn.Module) -> dict[Group, list[nn.Parameter]]:
-    """The parameters of numbered layers, or of all modules where none has a number.
+    """The parameters of numbered layers, and of all other modules by themselves.
 
     A group without a matrix, such as a norm, is left out.
     """
     found: dict[Group, list[nn.Parameter]] = {}
-    numbered = any(part.isdigit() for name, _ in model.named_parameters() for part in name.split(".")[:-1])
     for name, parameter in model.named_parameters():
         *path, _ = name.split(".")
         at = next((i for i, part in enumerate(path) if part.isdigit()), None)
         if at is not None:
             part = path[at + 1] if len(path) > at + 1 else ""
             found.setdefault(Group(".".join(path[:at]), int(path[at]), part), []).append(parameter)
-        elif not numbered:
+        else:
             found.setdefault(Group(path[0] if path else "", -1, ".".join(path[1:2])), []).append(parameter)
     return {group: members for group, members in found.items() if any(p.ndim >= 2 for p in members)}
 
@@ -129,14 +128,31 @@ def _above(group: Group, other: Group) -> bool:
     return (other.stack, other.part) == (group.stack, group.part) and other.number > group.number
 
 
+class Moved(NamedTuple):
+    """What one update did: the middle of all ratios to the weights it changed, and who did not move at all."""
+
+    ratio: float
+    still: list[str]  # though a gradient came to them
+
+
+def left_out(still: list[str]) -> Iterator[Finding]:
+    """Parts that an update has passed by."""
+    for name in still:
+        evidence = "a gradient reaches its weights, and an update that moved others left them as they were"
+        cause = "the optimizer was not given them, or its rate for them is zero"
+        change = "make the optimizer from all of model.parameters(), after the model is whole"
+        yield Finding("rate_too_low", name, evidence, cause, change)
+
+
 class Moves:
     """How far the next update moves the matrices: some of them are copied now, and compared one step later."""
 
     def __init__(self, parts: dict[Group, list[nn.Parameter]]):
-        matrices = [p for members in parts.values() for p in members if p.ndim >= 2]
+        owned = [(group, p) for group, members in parts.items() for p in members if p.ndim >= 2]
+        matrices = [p for _, p in owned]
         # A spread of them: a few rows of each say as much as the whole.
         room = max(1, min(EACH, COPIED // max(len(matrices), 1)))
-        self._matrices = matrices
+        self._owners, self._matrices = [group for group, _ in owned], matrices
         self._rows = [max(1, min(len(p), room // max(p[0].numel(), 1))) for p in matrices]
         self._before: list[Tensor] = []
 
@@ -146,8 +162,8 @@ class Moves:
         self._before = [p[:rows].clone() for p, rows in zip(self._matrices, self._rows, strict=True)]
 
     @torch.no_grad()
-    def compare(self) -> float | None:
-        """After it: the middle of all ratios of an update to the weights it changed; None: nothing was copied."""
+    def compare(self) -> Moved | None:
+        """After it; None: nothing was copied."""
         if not self._before:
             return None
         after = [p[:rows] for p, rows in zip(self._matrices, self._rows, strict=True)]
@@ -156,4 +172,10 @@ class Moves:
         self._before = []
         pairs = torch.stack([*moved, *lengths]).float().view(2, -1).T.tolist()
         ratios = [one / other for one, other in pairs if other > 0]
-        return statistics.median(ratios) if ratios else None
+        if not ratios or not any(one for one, _ in pairs):
+            return Moved(0.0, []) if ratios else None
+        still = {group: True for group in self._owners if group.number >= 0}
+        for group, p, rows, (one, _) in zip(self._owners, self._matrices, self._rows, pairs, strict=True):
+            if one or p.grad is None or not bool(p.grad[:rows].any()):
+                still[group] = False
+        return Moved(statistics.median(ratios), [group.name for group, true in still.items() if true])

@@ -37,6 +37,8 @@ class Inside:
             for name, module in self._model.named_modules():
                 if isinstance(module, nn.Linear) and any(part.isdigit() for part in name.split(".")):
                     stack.callback(module.register_forward_pre_hook(_units(name, dead)).remove)
+                elif isinstance(module, nn.RNNBase):
+                    stack.callback(module.register_forward_hook(_cells(name, dead)).remove)
                 elif isinstance(module, MixtureOfExperts):
                     stack.callback(module.register_forward_pre_hook(self._routed(name)).remove)
             stack.enter_context(at_rest(self._model))
@@ -103,14 +105,19 @@ def experts(name: str, shares: list[float], gates: list[float], config: MoEConfi
 
 
 def _units(name: str, dead: dict[str, tuple[float, int, int]]) -> Callable[..., None]:
-    def note(_: nn.Module, given: tuple[Any, ...]) -> None:
-        rows = given[0].flatten(0, -2)
-        if rows.ndim == 2 and len(rows) >= FEWEST:
-            least, most = rows.aminmax(dim=0)
-            still = int((least == most).sum())
-            dead[name] = (still / rows.shape[1], still, rows.shape[1])
+    return lambda _, given: _count(name, given[0], dead)
 
-    return note
+
+def _cells(name: str, dead: dict[str, tuple[float, int, int]]) -> Callable[..., None]:
+    return lambda _, given, out: _count(f"{name}.weights", out[0], dead) if isinstance(out[0], Tensor) else None
+
+
+def _count(name: str, x: Tensor, dead: dict[str, tuple[float, int, int]]) -> None:
+    rows = x.flatten(0, -2)
+    if rows.ndim == 2 and len(rows) >= FEWEST:
+        least, most = rows.aminmax(dim=0)
+        still = int((least == most).sum())
+        dead[name] = (still / rows.shape[1], still, rows.shape[1])
 
 
 def _dead(found: dict[str, tuple[float, int, int]]) -> Iterator[Finding]:

@@ -7,8 +7,8 @@ NORM = 100.0
 #: A layer's gradient against that of the same kind of layer nearer to the loss: gains multiply (Pascanu et al. 2013,
 #: eq. 5), so that a factor of 100 between neighbours is not passed on but made there.
 GROWS = 100.0
-#: The same in the other direction: a layer that gets a thousandth of what its sisters get learns nothing beside them.
-SHRINKS = 1e-3
+#: The same in the other direction: a layer that gets a hundredth of what its sisters get learns little beside them.
+SHRINKS = 1e-2
 #: Entropy of a head as a share of the greatest possible one. Training becomes unstable as that of all heads of a layer
 #: goes to zero (Zhai et al. 2023, fig. 1); single sharp heads (previous token, induction) are what one hopes for.
 COLLAPSED = 0.1
@@ -16,8 +16,8 @@ COLLAPSED = 0.1
 #: s = 0.01 for n = 100, a fifth of what small first weights (0.02, GPT-2) give before anything is learned.
 UNIFORM = 1 - 1e-5
 #: Of a layer's units, those that never change on thousands of tokens. Trained ReLU networks do well with half of them,
-#: in early layers even 70 % (Voita et al. 2023, sec. 3), never with nearly none left.
-DEAD = 0.9
+#: in early layers even 70 % (Voita et al. 2023, sec. 3), not with fewer.
+DEAD = 0.72
 #: An expert's share of tokens over its fair one; Fedus et al. (2022, sec. 2.2) call experts balanced within a factor 2.
 #: Its probability over a fair one besides: a twentieth is a logit of 3 below the others'.
 UNUSED, UNLIKELY = 0.02, 0.05
@@ -29,8 +29,12 @@ SPIKE_SPREADS, SPIKE_NATS, SPIKE_WINDOW = 6.0, 0.25, 10
 #: An update over the weights it changes. About 1e-3 is a good one; with 0.05, twenty replace a weight altogether. Both
 #: are asked only beside a loss that does badly: matrices that begin small have large ones in a healthy run.
 MOVES_MUCH, MOVES_LITTLE = 0.05, 1e-3
+#: The highest factor of a schedule in a run, and the mean one: below, the rate that was asked for is not the run's.
+COLD, COOL = 0.5, 0.05
 #: Nats: a loss that is so far above that of untrained weights, or by so little below it after `SETTLED` full steps.
 WORSE, BARELY, SETTLED = 0.1, 0.1, 30
+#: Nats that a loss must have fallen in the second half of a run whose updates are large to the end.
+STUCK = 0.02
 #: Nats of the validation loss above its lowest, while the training loss went on falling, and between the two.
 RISEN, GAP = 0.1, 0.3
 #: Of a step's time, the share spent waiting for its batches: with half of it the device is idle every other moment.
@@ -38,7 +42,7 @@ STARVED = 0.4
 #: Of the memory that there is: allocators need a few percent of slack for blocks of unequal size.
 FULL, ROOMY = 0.92, 0.8
 #: Of targets, the share that stands in the inputs at the same few places before: text repeats a letter in ten at most.
-LEAKED = 0.9
+LEAKED = 0.6
 #: Of the rows of a batch, those that came before in the same half of an epoch.
 REPEATED = 0.5
 #: Of runs of 50 tokens (Lee et al. 2022, sec. 4), the share that stands in the training text too, or twice in it. They

@@ -64,6 +64,7 @@ class Doctor(Observer):
         self._curves = Curves(train)
         self._step, self._position = start.step, start.step * train.accumulate
         self._times: deque[float] = deque(maxlen=20)
+        self._recent: deque[tuple[float, range]] = deque(maxlen=60)  # with the numbers of its batches
         self._seconds: float | None = None
         self._began, self._latest = None, 0.0
         whole = not any(is_sharded(parameter) for parameter in start.model.parameters())
@@ -94,6 +95,7 @@ class Doctor(Observer):
         first, self._position = self._position, step.position
         if self._seconds is not None:
             self._times.append(step.seconds - self._seconds - self._latest)
+            self._recent.append((self._times[-1], range(first, step.position)))
         self._seconds, self._step = step.seconds, step.step
         self._began = step.seconds if self._began is None else self._began
         curves.add(step.step, step.loss, step.rate, step.norm)
@@ -110,8 +112,9 @@ class Doctor(Observer):
         self.cost += self._latest
 
     def _after(self, step: Step, curves: Curves, first: int) -> None:
-        if (move := self._moves.compare()) is not None:
-            curves.moves.append(move)
+        if (moved := self._moves.compare()) is not None:
+            curves.moves.append(moved.ratio)
+            self._tell(gradients.left_out(moved.still))
         if (rise := curves.jumped()) is not None:
             self._tell(self._spike(step, rise, range(first, step.position)))
         if self._now(step):
@@ -172,7 +175,8 @@ class Doctor(Observer):
         fetched, wrong = self._checkup.batches(self._position - 1, each)
         yield from wrong
         if self._times:
-            yield from batches.starving(fetched.seconds, each, start.experiment.train.accumulate)
+            slow = list(batches.starving(fetched.seconds, each, start.experiment.train.accumulate))
+            yield from slow or batches.stalling(self._recent, self._batch)
         if self._whole:
             yield from self._checkup.model_on(fetched.newest, start.device)
         yield from self._checkup.text(limits.SHARE / 3 * (step.seconds - (self._began or 0.0)))

@@ -194,9 +194,12 @@ class Server:
     # Masks
     async def masks(self, request: Request) -> Response:
         asks = Asks(await body(request.receive))
-        expression = asks.text("expression", 10_000)
+        expression = asks.text("expression", 500)
         length, block = asks.whole("length", 1, 512, 64), asks.whole("block", 1, 512, 8)
-        return answer(await self.reading.do(lambda: masked(expression, length, block)))
+        try:
+            return answer(await self.reading.do(lambda: masked(expression, length, block)))
+        except Wrong as problem:  # half an expression is what typing looks like, not a fault
+            return answer({"error": str(problem), "position": problem.position})
 
     # The page
     async def page(self, request: Request) -> Response:
@@ -249,8 +252,6 @@ class Server:
                 return await handler(request)
             except Refused as problem:
                 return refusal(problem.status, str(problem))
-            except Wrong as problem:
-                return refusal(400, str(problem), position=problem.position)
             except UserError as problem:
                 return refusal(400, self.library.pathless(str(problem)))
             except Unknown as problem:

@@ -194,7 +194,7 @@ def sample(record: Mapping[str, Any]) -> dict[str, Any]:
 
 def findings(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Findings as the page shows them; of one that was updated, the newest."""
-    names = ("step", "kind", "severity", "where", "what", "evidence", "cause", "fix")
+    names = ("step", "since", "kind", "where", "what", "evidence", "cause", "change")
     found: dict[str, dict[str, Any]] = {}
     for record in records:
         told = {name: record.get(name) for name in names}

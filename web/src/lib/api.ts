@@ -5,7 +5,6 @@ export class ApiError extends Error {
   constructor(
     message: string,
     readonly status: number,
-    readonly position: number | null = null,
   ) {
     super(message);
   }
@@ -28,7 +27,7 @@ async function ask(path: string, body: unknown, signal?: AbortSignal): Promise<R
   if (answer.status === 401 || answer.status === 403)
     throw new ApiError("This page needs its token: open the whole address that `regard serve` printed.", answer.status);
   const told = await answer.json().catch(() => null);
-  throw new ApiError(told?.error ?? `The server answered ${answer.status}.`, answer.status, told?.position ?? null);
+  throw new ApiError(told?.error ?? `The server answered ${answer.status}.`, answer.status);
 }
 
 export async function get<T>(path: string, signal?: AbortSignal): Promise<T> {

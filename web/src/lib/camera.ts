@@ -7,6 +7,9 @@ export interface Frame {
   height: number;
 }
 
+/** Pixels of a cell at most: a short text need not fill the page. */
+export const CELL = 52;
+
 export class Camera {
   x = 0;
   y = 0;
@@ -19,7 +22,7 @@ export class Camera {
   ) {}
 
   get least(): number {
-    return Math.min(this.frame.width / this.columns, this.frame.height / this.rows, 44);
+    return Math.min(this.frame.width / this.columns, this.frame.height / this.rows, CELL);
   }
 
   get whole(): boolean {
@@ -33,7 +36,7 @@ export class Camera {
 
   /** Keep the map in the frame. */
   hold(): void {
-    this.scale = Math.min(44, Math.max(this.least, this.scale));
+    this.scale = Math.min(CELL, Math.max(this.least, this.scale));
     this.x = Math.max(0, Math.min(this.x, this.columns - this.frame.width / this.scale));
     this.y = Math.max(0, Math.min(this.y, this.rows - this.frame.height / this.scale));
   }
@@ -42,7 +45,7 @@ export class Camera {
   zoom(factor: number, px = this.frame.left + this.frame.width / 2, py = this.frame.top + this.frame.height / 2): void {
     const [dx, dy] = [px - this.frame.left, py - this.frame.top];
     const [cx, cy] = [this.x + dx / this.scale, this.y + dy / this.scale];
-    this.scale = Math.min(44, Math.max(this.least, this.scale * factor));
+    this.scale = Math.min(CELL, Math.max(this.least, this.scale * factor));
     this.x = cx - dx / this.scale;
     this.y = cy - dy / this.scale;
     this.hold();

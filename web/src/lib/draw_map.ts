@@ -79,13 +79,13 @@ function writeSides({ camera, queries, keys, point, picked }: Drawn, context: Ca
   context.textAlign = "right";
   for (const [i, text] of rows) {
     const y = camera.py(i + 0.5);
-    if (y < frame.top || y > frame.top + frame.height || (!tokens && lit && i !== lit.query && Math.abs(y - camera.py(lit.query)) < 13)) continue;
+    if (y < frame.top || y > frame.top + frame.height || (!tokens && lit && text === String(i) && Math.abs(i - lit.query) * scale < 13)) continue;
     context.fillStyle = lit?.query === i ? strong : soft;
     context.fillText(label(context, text, frame.left - 10), frame.left - 6, y);
   }
   for (const [i, text] of columns) {
     const x = camera.px(i + 0.5);
-    if (x < frame.left || x > frame.left + frame.width || (!tokens && lit && i !== lit.key && Math.abs(x - camera.px(lit.key)) < 34)) continue;
+    if (x < frame.left || x > frame.left + frame.width || (!tokens && lit && text === String(i) && Math.abs(i - lit.key) * scale < 34)) continue;
     context.fillStyle = lit?.key === i ? strong : soft;
     context.save();
     context.translate(x, frame.top - 6);

@@ -1,13 +1,26 @@
 // Numbers and tokens as a person reads them.
-import type { Attention, Trace } from "./types";
+import type { Attention, Finding, Trace } from "./types";
 
 export function short(value: number | null | undefined, digits = 3): string {
   if (value === null || value === undefined || !Number.isFinite(value)) return "–";
   if (value === 0) return "0";
   const size = Math.abs(value);
-  if (size >= 1e5 || size < 1e-3) return value.toExponential(digits - 1).replace("e+", "e");
-  return Number(value.toPrecision(Math.max(digits, Math.ceil(Math.log10(size + 1))))).toString();
+  if (size >= 1e5 || size < 1e-3) return minus(value.toExponential(digits - 1).replace("e+", "e"));
+  return minus(Number(value.toPrecision(Math.max(digits, Math.ceil(Math.log10(size + 1))))).toString());
 }
+
+const minus = (text: string): string => text.replace(/-/g, "−");
+
+/** Two decimals, for numbers that stand below each other. */
+export const fixed = (value: number | null | undefined): string =>
+  value === null || value === undefined || !Number.isFinite(value) ? "–" : minus(value.toFixed(2));
+
+/** A clause as a sentence. */
+export const sentence = (text: string | null | undefined, end = "."): string =>
+  text ? text[0].toUpperCase() + text.slice(1).replace(/[.\s]*$/, "") + end : "";
+
+/** The step at which something was first found. */
+export const seen = (finding: Finding): number | null => finding.since ?? finding.step;
 
 export function count(value: number | null | undefined): string {
   if (value === null || value === undefined) return "–";

@@ -17,13 +17,15 @@ export interface Run {
 export interface Finding {
   id: string;
   step: number | null;
+  /** Where it was first seen; `step` is where it was seen last. */
+  since?: number | null;
   kind: string;
-  severity: "warning" | "error";
   where: string;
   what: string;
   evidence: string;
   cause: string;
-  fix: string | null;
+  /** Options of `regard train` that mend it, or what to look at. */
+  change?: string | null;
 }
 
 export interface Sample {
@@ -185,7 +187,13 @@ export interface Masked {
   allowed: number;
   share: number;
   backend: string;
-  error: string | null;
+  error: null;
+}
+
+/** An expression that cannot be read: why, and at which letter, counted from 1. */
+export interface Unread {
+  error: string;
+  position: number | null;
 }
 
 // What `regard look` puts into the file it writes: the page then asks nobody anything.

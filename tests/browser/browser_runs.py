@@ -1,0 +1,67 @@
+"""The experiments whose runs the page is shown: small, and of every kind that it draws differently."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from regard.attend.family import WindowConfig
+from regard.data import BpeConfig, PairsConfig, TextConfig
+from regard.models import BahdanauConfig, GPTConfig, Seq2SeqConfig, TransformerConfig
+from regard.tasks import TranslationConfig
+from regard.train import AdamWConfig, ConstantConfig, Experiment, TrainConfig
+
+DIGITS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
+ZIFFERN = ["null", "eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun"]
+
+
+def spelled(number: int, words: list[str]) -> str:
+    return " ".join(words[int(digit)] for digit in str(number))
+
+
+MODEL = GPTConfig(context=64, layers=2, heads=4, width=32, zero_init=False)
+
+
+def language(room: Path, model: GPTConfig = MODEL) -> Experiment:
+    """A model of numbers in words."""
+    (room / "text.txt").write_text("\n".join(spelled(n * n * 7919, DIGITS) for n in range(1, 700)), encoding="utf-8")
+    times = TrainConfig(
+        steps=40, optimizer=AdamWConfig(lr=1e-2), log_every=2, evaluate_every=10, save_every=20, device="cpu"
+    )
+    return Experiment(model, TextConfig(path=str(room / "text.txt"), batch=4, validation=0.2), train=times, seed=7)
+
+
+def translation(room: Path) -> Experiment:
+    """English digits into German ones."""
+    rows = [f"{spelled(n, DIGITS)}\t{spelled(n, ZIFFERN)}\n" for n in (k * k * 7919 % 100_003 for k in range(1, 500))]
+    (room / "pairs.tsv").write_text("".join(rows), encoding="utf-8")
+    data = PairsConfig(
+        path=str(room / "pairs.tsv"), languages="en-de", tokenizer=BpeConfig(vocabulary=320), near=100, validation=0.1,
+        test=0.1, batch=256,
+    )  # fmt: skip
+    times = TrainConfig(
+        steps=60,
+        optimizer=AdamWConfig(lr=1e-2),
+        schedule=ConstantConfig(),
+        evaluate_every=60,
+        save_every=60,
+        device="cpu",
+    )
+    model = TransformerConfig(context=32, layers=2, heads=2, width=32, dropout=0.0)
+    return Experiment(model, data, TranslationConfig(), times, seed=3)
+
+
+def experiments(room: Path) -> dict[str, Experiment]:
+    """By the names of their runs; `wild` learns at a rate that no model survives."""
+    lm, pairs = language(room), translation(room)
+    wild = replace(lm.train, optimizer=AdamWConfig(lr=3.0), schedule=ConstantConfig(), clip=None)
+    return {
+        "plain": lm,
+        "wide": language(room, replace(MODEL, width=48)),
+        "wild": replace(lm, train=wild),
+        "windowed": language(room, replace(MODEL, attention=WindowConfig(size=6, sinks=1))),
+        "transformer": pairs,
+        "bahdanau": replace(
+            pairs, model=Seq2SeqConfig(context=32, width=32, embedding=16, dropout=0.0, attention=BahdanauConfig())
+        ),
+    }
