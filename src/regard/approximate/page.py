@@ -168,7 +168,8 @@ def picture(meter: Meter) -> str:
     variables, dark = CSS.split("}", 1)[0] + "}", CSS[CSS.index("@media(prefers") :].split("}}", 1)[0] + "}}"
     kinds = "".join(f".k{i},.dots.c{i}{{fill:var(--c{i})}}.line.c{i}{{stroke:var(--c{i})}}" for i in range(COLOURS))
     style = (
-        f"{variables}{dark}{kinds}.page{{fill:var(--card)}}.line{{fill:none;stroke-width:2}}.grid{{stroke:var(--grid)}}"
+        f"{variables}{dark}{kinds}.page{{fill:var(--card)}}.line{{fill:none;stroke-width:2}}"
+        ".line.again{stroke-dasharray:2 5}.grid{stroke:var(--grid)}"
         "text{font:12px system-ui,sans-serif;fill:var(--soft)}.title{font-size:15px;fill:var(--ink)}"
     )
     return (

@@ -162,7 +162,9 @@ def drawing(series: Sequence[Series], axes: Axes, height: int, title: str) -> st
 def legend(series: Sequence[Series]) -> str:
     """Which colour is what."""
     items = "".join(
-        f'<li><i class="c{s.colour % COLOURS}{" faint" if s.faint else ""}"></i>{escape(s.name)}</li>' for s in series
+        f'<li><i class="c{s.colour % COLOURS}{" faint" if s.faint else ""}{" again" if s.colour >= COLOURS else ""}">'
+        f"</i>{escape(s.name)}</li>"
+        for s in series
     )
     return f'<ul class="legend">{items}</ul>'
 

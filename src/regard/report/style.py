@@ -40,11 +40,13 @@ svg{display:block;width:100%;height:auto}
 .chart .grid{stroke:var(--grid);stroke-width:1;fill:none}
 .line{fill:none;stroke-width:2;stroke-linejoin:round;stroke-linecap:round}
 .line.faint{stroke-width:1.3;opacity:.55}
+.line.again{stroke-dasharray:2 5}.dots.again{opacity:.6}
 .band{opacity:.18;stroke:none}
 .narrow{display:none}
 .legend{display:flex;flex-wrap:wrap;gap:2px 18px;list-style:none;margin:6px 0 0;padding:0}
 .legend i{display:inline-block;width:18px;height:3px;border-radius:2px;margin-right:7px;vertical-align:middle}
 .legend .faint{opacity:.5;height:2px}
+.legend .again{background-image:repeating-linear-gradient(90deg,transparent 0 3px,var(--card) 3px 6px)!important}
 .map{width:100%}
 .map .ground{fill:var(--map)}
 .map .ink{fill:var(--c0)}

@@ -51,7 +51,8 @@ def chart(series: Sequence[Series], axes: Axes, width: int, height: int, title: 
         return ""
     x0 = min(xs) if axes.x_low is None else axes.x_low
     x1 = max(xs) if axes.x_high is None else axes.x_high
-    x_ticks = [x for x in ticks(x0, x1, max(4, width // 90)) if x0 <= x <= x1]
+    whole = all(float(x).is_integer() for x in xs)  # layers and steps have no halves
+    x_ticks = [x for x in ticks(x0, x1, max(4, width // 90)) if x0 <= x <= x1 and (not whole or x.is_integer())]
     low = min(ys) if axes.low is None else axes.low
     high = max(ys) if axes.high is None else axes.high
     y_ticks = log_ticks(low, high) if axes.log else ticks(low, high, max(2, height // 48))
@@ -85,7 +86,7 @@ def chart(series: Sequence[Series], axes: Axes, width: int, height: int, title: 
 
 
 def _drawn(s: Series, across, down) -> str:
-    colour = f"c{s.colour % COLOURS}"
+    colour = f"c{s.colour % COLOURS}{' again' if s.colour >= COLOURS else ''}"
     parts = []
     if s.band:
         edge = [f"{across(x):.1f} {down(high):.1f}" for x, _, high in s.band]
