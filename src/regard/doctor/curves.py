@@ -95,6 +95,23 @@ class Curves:
             evidence = f"the highest rate of all {steps:,} steps is {max(factors):.1%} of the rate that was asked for"
             cause = "the schedule's warm-up is longer than the run"
             yield Finding("rate_too_low", "train.schedule.warmup", evidence, cause, "--train.schedule.warmup 0.05")
+            return
+        asked = getattr(self.train.optimizer, "lr", 0.0) * max(
+            factors[: len(self.rates) * len(factors) // max(steps, 1)], default=0.0
+        )
+        if 0 < max(self.rates) < asked * limits.COLD:
+            evidence = f"the highest rate was {_short(max(self.rates))}, and {_short(asked)} was asked for"
+            cause = "something else than the schedule lowers the rate"
+            yield Finding(
+                "rate_too_low", "train.optimizer.lr", evidence, cause, "see who else sets the optimizer's rate"
+            )
+            return
+        after = self.rates[self.rates.index(max(self.rates)) :]
+        gone = sum(rate < limits.COOL * max(self.rates) for rate in after) / len(self.rates)
+        if gone > 0.5:
+            evidence = f"in {gone:.0%} of the steps the rate was below a twentieth of the highest"
+            cause = "the schedule comes to its end long before the run: it counts other steps, or decays too fast"
+            yield Finding("rate_too_low", "train.schedule", evidence, cause, "one step of the schedule for each update")
         elif statistics.mean(factors) < limits.COOL:
             evidence = f"the mean rate of all {steps:,} steps is {statistics.mean(factors):.1%} of the highest"
             cause = "the schedule's decay takes the rate away when most of the run is still to come"

@@ -68,6 +68,30 @@ def norms(parts: dict[Group, list[nn.Parameter]], total: float, model: nn.Module
     }
 
 
+@torch.no_grad()
+def silent(parts: dict[Group, list[nn.Parameter]], model: nn.Module) -> Iterator[Finding]:
+    """Single matrices that get nothing, or next to it, where others of their own part get a gradient.
+
+    Compared by the number, so that large matrices and small ones are alike.
+    """
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    for group, members in parts.items():
+        matrices = [p for p in members if p.ndim >= 2]
+        there = [p for p in matrices if p.grad is not None]
+        if not there:
+            continue
+        lengths = torch.stack([n.float() for n in torch._foreach_norm([p.grad for p in there])]).tolist()  # type: ignore[misc]
+        each = {p: length / math.sqrt(p.numel()) for p, length in zip(there, lengths, strict=True)}
+        largest = max(each.values())
+        for p in matrices:
+            where, own = names[p].rpartition(".")[0], each.get(p, 0.0)
+            if where != group.name and own < limits.SILENT * largest:
+                evidence = f"its gradient is {own:.1g} a number, and up to {largest:.1g} elsewhere in {group.name}"
+                cause = "what it gives does not reach the loss, is detached, or is divided away again"
+                change = "see what becomes of its output: a share of one, a detach, a round, an argmax"
+                yield Finding("vanishing_gradients", where, evidence, cause, change)
+
+
 def judge(found: dict[Group, float | None], total: float, clip: float | None) -> Iterator[Finding]:
     """Layers whose gradients are out of all proportion; ``total`` is the usual norm of the whole gradient."""
     yield from _cut_off(found)

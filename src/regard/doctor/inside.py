@@ -97,11 +97,18 @@ def experts(name: str, shares: list[float], gates: list[float], config: MoEConfi
             cause = "its router never chooses it: logits that drifted apart, or too little balance"
             change = "--model.feedforward.balance 0.05 --model.feedforward.z 0.001"
             yield Finding("unused_expert", f"{name}, expert {number}", evidence, cause, change)
-        elif value * active > limits.OVERLOADED and value > limits.UNFAIR * fair:
+        elif _overrun(value * active, value / fair):
             evidence = f"{value * active:.0%} of all tokens go through it, {active * fair:.0%} being fair"
             cause = "its router prefers it whatever the token"
             change = "--model.feedforward.balance 0.05, or --model.feedforward.capacity 1.25"
             yield Finding("overloaded_expert", f"{name}, expert {number}", evidence, cause, change)
+
+
+def _overrun(tokens: float, times: float) -> bool:
+    """Of an expert's share of all tokens, and how many times that is the fair one."""
+    return (tokens > limits.OVERLOADED and times > limits.UNFAIR) or (
+        tokens > limits.CROWDED and times > limits.MANYFOLD
+    )
 
 
 def _units(name: str, dead: dict[str, tuple[float, int, int]]) -> Callable[..., None]:

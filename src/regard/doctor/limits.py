@@ -1,28 +1,32 @@
 """From which number on something is wrong, each with its reason. A healthy run must stay clear of all of them."""
 
 #: The norm of a whole gradient, before clipping. A loss that is a mean over tokens has gradients of at most √2 at each
-#: token's logits (softmax minus one-hot), and layers whose gain is near 1 (Glorot and Bengio 2010) pass on about that;
-#: two orders of magnitude more is what Pascanu et al. (2013, sec. 2.1) call exploding.
-NORM = 100.0
+#: token's logits (softmax minus one-hot), and layers whose gain is near 1 (Glorot and Bengio 2010) pass on about that:
+#: healthy runs stay below 2. Orders of magnitude more is what Pascanu et al. (2013, sec. 2.1) call exploding.
+NORM = 30.0
 #: A layer's gradient against that of the same kind of layer nearer to the loss: gains multiply (Pascanu et al. 2013,
-#: eq. 5), so that a factor of 100 between neighbours is not passed on but made there.
-GROWS = 100.0
-#: The same in the other direction: a layer that gets a hundredth of what its sisters get learns little beside them.
-SHRINKS = 1e-2
+#: eq. 5), so that a factor of 50 between neighbours is not passed on but made there; healthy runs have up to 6.
+GROWS = 50.0
+#: The same in the other direction: a layer that gets a fiftieth of what its sisters get learns little beside them.
+SHRINKS = 0.02
+#: A matrix's gradient against others of its own part, by the number: these have the same inputs or feed each other.
+SILENT = 1e-4
 #: Entropy of a head as a share of the greatest possible one. Training becomes unstable as that of all heads of a layer
 #: goes to zero (Zhai et al. 2023, fig. 1); single sharp heads (previous token, induction) are what one hopes for.
-COLLAPSED = 0.1
+COLLAPSED = 0.15
 #: And from here to 1 it looks everywhere alike. With scores of deviation s the share is 1 - s²/(2 log n): this is
-#: s = 0.01 for n = 100, a fifth of what small first weights (0.02, GPT-2) give before anything is learned.
-UNIFORM = 1 - 1e-5
+#: s = 0.02 for n = 100, less than half of what small first weights (0.02, GPT-2) give before anything is learned.
+UNIFORM = 1 - 4e-5
 #: Of a layer's units, those that never change on thousands of tokens. Trained ReLU networks do well with half of them,
 #: in early layers even 70 % (Voita et al. 2023, sec. 3), not with fewer.
 DEAD = 0.72
 #: An expert's share of tokens over its fair one; Fedus et al. (2022, sec. 2.2) call experts balanced within a factor 2.
 #: Its probability over a fair one besides: a twentieth is a logit of 3 below the others'.
 UNUSED, UNLIKELY = 0.02, 0.05
-#: Of all tokens, the share that goes through one expert of many, and at least so many times its fair share.
+#: Of all tokens, the share that goes through one expert of many, and at least so many times its fair share; or a
+#: smaller one, if that is many times the fair one.
 OVERLOADED, UNFAIR = 0.8, 1.5
+CROWDED, MANYFOLD = 0.5, 4.0
 #: How far one loss is above all of those just before: so many times their spread (a normal deviate of 6 comes once in
 #: a thousand million steps), and so much in nats, a quarter being 28 % in perplexity.
 SPIKE_SPREADS, SPIKE_NATS, SPIKE_WINDOW = 6.0, 0.25, 10
@@ -44,7 +48,7 @@ FULL, ROOMY = 0.92, 0.8
 #: Of targets, the share that stands in the inputs at the same few places before: text repeats a letter in ten at most.
 LEAKED = 0.6
 #: Of the rows of a batch, those that came before in the same half of an epoch.
-REPEATED = 0.5
+REPEATED = 0.3
 #: Of runs of 50 tokens (Lee et al. 2022, sec. 4), the share that stands in the training text too, or twice in it. They
 #: find some 3 % in well-known sets.
 RUN, KNOWN, TWICE = 50, 0.1, 0.3

@@ -170,6 +170,7 @@ class Doctor(Observer):
         if self._parts:
             found = gradients.norms(self._parts, step.norm, start.model)
             yield from gradients.judge(found, curves.norm(), start.experiment.train.clip)
+            yield from gradients.silent(self._parts, start.model)
         yield from room.judge(memory(start.device), self._before, self._limit, start.experiment)
         each = statistics.median(self._times) if self._times else 0.0
         fetched, wrong = self._checkup.batches(self._position - 1, each)

@@ -47,7 +47,10 @@ class AlibiConfig(PositionConfig, kind="alibi"):
 
 @dataclass(frozen=True)
 class RelativeConfig(PositionConfig, kind="relative"):
-    """A learned number r per layer, head and clipped distance, inside the scale: softmax((q·k + r_ij)/√d)."""
+    """A learned number r per layer, head and clipped distance, inside the scale: softmax((q·k + r_ij)/√d).
+
+    Kept is r/√d, which is of the size of a score and learns as fast: kept as r, it hardly left zero in 800 updates.
+    """
 
     distance: int = knob(64, "distances beyond this share a number")
 
@@ -56,7 +59,7 @@ class RelativeConfig(PositionConfig, kind="relative"):
             raise ValueError(f"distance must be at least 1, not {self.distance}")
 
     def build(self, *, width: int, head_width: int, context: int, causal: bool = True) -> Position:
-        return Distances(partial(Relative, width // head_width, self.distance, head_width**-0.5))
+        return Distances(partial(Relative, width // head_width, self.distance))
 
 
 @dataclass(frozen=True)
