@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+import subprocess
 import sys
 from pathlib import Path
 
@@ -57,6 +59,26 @@ def test_twelve_models_of_transformers():
     version = tuple(int(part) for part in transformers.__version__.split(".")[:2])
     failed = {kind for kind, told in table().items() if not told["sound"]}
     assert failed == (FIXED if version == (5, 12) else set())
+
+
+def regard(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "regard", *arguments], capture_output=True, text=True)
+
+
+@pytest.mark.slow
+def test_a_run_whose_held_out_text_was_trained_on_ends_with_1(tmp_path: Path):
+    draw = random.Random(1)
+    half = "".join(draw.choice("abcdefgh ") for _ in range(6000))
+    (tmp_path / "twice.txt").write_text(half + half)
+    text, runs = str(tmp_path / "twice.txt"), ("--runs", str(tmp_path))
+    trained = regard("train", "shakespeare-small", "--data.path", text, "--name", "a", *runs, "--train.steps", "2")
+    assert trained.returncode == 0, trained.stderr
+    told = regard("prove", "a", *runs)
+    assert told.returncode == 1, told.stdout + told.stderr
+    assert "overlap       fails" in told.stdout
+    as_json = regard("prove", "a", *runs, "--claims", "overlap,future", "--json")
+    assert as_json.returncode == 1
+    assert [claim["verdict"] for claim in json.loads(as_json.stdout)["claims"]] == ["holds", "fails"]
 
 
 def test_mistakes_are_told_in_a_sentence(tmp_path: Path):
