@@ -1,8 +1,7 @@
-"""What is done to the runs of fourth_runs.py: to texts and batches, to layers, to the loss and to the optimizer."""
+"""What is done to the runs of fourth_runs.py: to a text, to targets, layers and weights, and to the optimizer."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.data import TextBatch
-from regard.layers import CausalConvolution, Learned
+from regard.layers import CausalConvolution
 from regard.tasks import Term
 from regard.train.engine import Engine
 
@@ -23,11 +22,6 @@ SKIP = -1  # a target that does not count
 def never_cleared(engine: Engine) -> None:
     """Nobody sets the gradients to zero: each update adds its own to those of all before it."""
     engine.optimizer.zero = lambda: None
-
-
-def unscaled(weight: Tensor) -> None:
-    """A matrix as the 8-bit integers that it was stored as, without the number that they should be multiplied by."""
-    weight.copy_((weight / weight.abs().max() * 127).round())
 
 
 def drawn_anew(path: str, update: int) -> Sabotage:
@@ -123,29 +117,6 @@ def wrong_direction(engine: Engine) -> None:
 
 
 def mirrored(page: int, length: int) -> str:
-    """A crawl that came to the same page again and again, each time by another address."""
-    body, pages = words(1, page), []
-    for number in range(length // page):
-        pages.append(f"{words(100 + number, 40)}. {body}")
-    return "".join(pages)
-
-
-def short_table(places: int) -> Sabotage:
-    """Learned positions that were made for short texts: all later places get the last of them."""
-
-    def sabotage(engine: Engine) -> None:
-        position = engine.model.get_submodule("position")
-        assert isinstance(position, Learned)
-        position.embed = lambda x, phase: x + position.table(phase.clamp(max=places - 1))
-
-    return sabotage
-
-
-def from_the_beginning(seconds: float) -> Sabotage:
-    """A loader that cannot seek: to get at a batch it reads all that stands before it."""
-
-    def change(position: int, batch: TextBatch, engine: Engine) -> TextBatch:
-        time.sleep(seconds * position)
-        return batch
-
-    return changed(change)
+    """A crawl that came to the same page again and again, each time by another address and under another heading."""
+    body = words(1, page)
+    return "".join(f"{words(100 + number, 40)}. {body}" for number in range(length // page))

@@ -11,8 +11,11 @@ from typing import Any
 
 import pytest
 import torch
+from fourth_runs import FOURTH
+from fresh_runs import FRESH
 from run_faults import FAULTS, HEALTHY, KINDS, MIXTURE, Fault, gpt, training
 from run_kit import Case, Ended, trained
+from third_runs import THIRD
 from unseen_runs import UNSEEN
 
 from regard.commands.doctor import doctor as command
@@ -82,7 +85,7 @@ def test_it_names_the_other_faults_too(fault: Fault, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", UNSEEN, ids=lambda fault: fault.name)
+@pytest.mark.parametrize("fault", [*UNSEEN, *FRESH, *THIRD, *FOURTH], ids=lambda fault: fault.name)
 def test_it_names_those_that_came_later(fault: Fault, tmp_path: Path) -> None:
     check(fault, tmp_path)
 

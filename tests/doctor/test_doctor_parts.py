@@ -60,6 +60,24 @@ def test_a_rate_is_too_low_when_nothing_moves() -> None:
     assert kinds(curves(FALLING, (1e-3,), warmup=6000).findings()) == [("rate_too_low", "train.schedule.warmup")]
 
 
+def test_one_who_hardly_moves_and_knows_little() -> None:
+    slow = [3.0 - 0.005 * i for i in range(60)]
+    assert kinds(curves(slow, (5e-4,)).findings()) == []  # a model that is trained on
+    made = curves(slow, (5e-4,))
+    made.guess = math.log(21)
+    assert kinds(made.findings()) == [("rate_too_low", "train.optimizer.lr")]
+
+
+def test_gradients_that_grow_throughout() -> None:
+    made = curves([2.0 - 0.01 * i for i in range(80)])
+    made.norms = [1.0 + 0.01 * i for i in range(80)]
+    assert kinds(made.findings()) == []
+    made.norms = [1.0 + 0.5 * i for i in range(80)]
+    assert kinds(made.findings()) == []  # from 10 to 35: more, but not without end
+    made.norms = [1.08**i for i in range(80)]
+    assert kinds(made.findings()) == [("exploding_gradients", "")]
+
+
 def test_a_jump_is_more_than_losses_vary() -> None:
     made = curves([2.0 + 0.02 * (i % 3) for i in range(20)])
     assert made.jumped() is None

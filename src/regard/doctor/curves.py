@@ -14,10 +14,14 @@ RECENT = 10
 
 
 class Curves:
-    """Losses, rates, norms and validation losses of a run, as they come or as they were logged."""
+    """Losses, rates, norms and validation losses of a run, as they come or as they were logged.
 
-    def __init__(self, train: Any):
+    ``vocabulary``: how many tokens there are to choose from, where that is known.
+    """
+
+    def __init__(self, train: Any, vocabulary: int | None = None):
         self.train = train
+        self.guess = math.log(vocabulary) if vocabulary else math.inf  # the loss of one who knows nothing
         self.losses: list[tuple[int, float]] = []
         self.rates: list[float] = []
         self.norms: list[float] = []
@@ -57,7 +61,19 @@ class Curves:
         if len(self.losses) >= RECENT:
             yield from self._too_high()
             yield from self._too_low()
+            yield from self._climbing()
         yield from self.by_heart()
+
+    def _climbing(self) -> Iterator[Finding]:
+        """Gradients that grow throughout a run, though in no layer more than in others."""
+        if len(self.norms) < 6 * RECENT:
+            return
+        early, late = (statistics.median(part) for part in (self.norms[RECENT : 3 * RECENT], self.norms[-2 * RECENT :]))
+        if late > max(limits.CLIMBED, limits.CLIMBS * early):
+            evidence = f"the gradient's norm has grown from {early:.3g} to {late:.3g}"
+            cause = "gradients of earlier updates are still in it, or weights grow without end"
+            change = "clear gradients after every update; --train.clip 1.0 lessens the harm"
+            yield Finding("exploding_gradients", "", evidence, cause, change)
 
     def _too_high(self) -> Iterator[Finding]:
         values = [loss for _, loss in self.losses]
@@ -129,7 +145,11 @@ class Curves:
         move = statistics.median(self.moves) if self.moves else None
         values = [loss for _, loss in self.losses]
         fell = values[0] - statistics.median(values[-RECENT:])
-        if not -limits.WORSE < fell < limits.BARELY or (move is not None and move > limits.MOVES_LITTLE):
+        # From scratch, one who hardly moves and still knows little; a model that is trained on may well do both.
+        slow = self.moves and max(self.moves) < limits.MOVES_LITTLE and values[0] > 0.8 * self.guess and fell > 0
+        if not (slow and fell < 0.2 * values[0]) and (
+            not -limits.WORSE < fell < limits.BARELY or (move is not None and move > limits.MOVES_LITTLE)
+        ):
             return
         if move is None and self.norm() < 1e-6:
             return  # nothing reaches the weights: that is another fault

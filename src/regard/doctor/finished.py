@@ -55,7 +55,7 @@ def _take(found: dict[tuple[str, str], Finding], more: Iterable[Finding]) -> Non
 
 def recorded(experiment: Any, metrics: list[dict[str, Any]]) -> Iterator[Finding]:
     """What metrics.jsonl shows: losses, rates, norms by layer, shares of experts, the words of an end."""
-    curves, shares, layers = Curves(experiment.train), [], []
+    curves, shares, layers = Curves(experiment.train, getattr(experiment.model, "vocabulary", None)), [], []
     for record in metrics:
         curves.read(record)
         if "loss" in record and (rise := curves.jumped()) is not None:

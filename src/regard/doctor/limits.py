@@ -3,7 +3,9 @@
 #: The norm of a whole gradient, before clipping. A loss that is a mean over tokens has gradients of at most √2 at each
 #: token's logits (softmax minus one-hot), and layers whose gain is near 1 (Glorot and Bengio 2010) pass on about that:
 #: healthy runs stay below 2. Orders of magnitude more is what Pascanu et al. (2013, sec. 2.1) call exploding.
-NORM = 30.0
+NORM = 20.0
+#: And one that grows: so many times what it was after warm-up, and to so much at least.
+CLIMBS, CLIMBED = 4.0, 10.0
 #: A layer's gradient against that of the same kind of layer nearer to the loss: gains multiply (Pascanu et al. 2013,
 #: eq. 5), so that a factor of 50 between neighbours is not passed on but made there; healthy runs have up to 6.
 GROWS = 50.0

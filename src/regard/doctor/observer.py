@@ -61,7 +61,7 @@ class Doctor(Observer):
     def started(self, start: Start) -> None:
         """Take in what there is to look at."""
         self._start, train = start, start.experiment.train
-        self._curves = Curves(train)
+        self._curves = Curves(train, getattr(start.experiment.model, "vocabulary", None))
         self._step, self._position = start.step, start.step * train.accumulate
         self._times: deque[float] = deque(maxlen=20)
         self._recent: deque[tuple[float, range]] = deque(maxlen=60)  # with the numbers of its batches
