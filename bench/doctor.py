@@ -23,7 +23,7 @@ from regard.runs import Run
 from regard.train import Experiment, train
 
 LISTS = Path(__file__).parent.parent / "tests" / "doctor"
-ROUNDS = 8
+ROUNDS = 6
 RECIPES = ("shakespeare-small --train.steps 600", "shakespeare --train.steps 300 --data.limit 400000")
 
 

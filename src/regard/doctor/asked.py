@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
@@ -13,12 +13,33 @@ from regard.look import at_rest
 Outputs = list[tuple[str, Tensor]]  # in order of execution, the innermost first; [B, N, ...]
 
 
+class Enough(Exception):
+    """Ends a pass that has shown what it was made for."""
+
+
 class Asked(NamedTuple):
     """A model that is asked for what each of its modules gives for tokens of one shape [B, N]."""
 
     model: nn.Module
     terms: Terms
     shape: tuple[int, ...]
+
+    def one(self, batch: Any, name: str) -> Tensor | None:
+        """What that module gives; nothing behind it is computed."""
+        found: list[Tensor] = []
+
+        def note(_: nn.Module, given: Any, out: Any) -> None:
+            by_place = _by_place(out[0] if isinstance(out, tuple) else out, *self.shape)
+            found.extend(() if by_place is None else (by_place.detach().clone(),))
+            raise Enough
+
+        hook = self.model.get_submodule(name).register_forward_hook(note)
+        try:
+            with at_rest(self.model), suppress(Enough):
+                self.terms(self.model, batch)
+        finally:
+            hook.remove()
+        return found[0] if found else None
 
     def outputs(self, batch: Any) -> Outputs:
         """Of every module that gives something for each token, what it gave."""

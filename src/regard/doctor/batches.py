@@ -117,7 +117,7 @@ def _again(batches: dict[int, Any], epoch: float) -> Iterator[Finding]:
     for number in earlier:
         if newest - number > epoch / 2:
             break
-        share = sum(row in _rows(batches[number]) for row in rows) / max(len(rows), 1)
+        share = len(rows & _rows(batches[number])) / max(len(rows), 1)
         if share > limits.REPEATED:
             evidence = f"{share:.0%} of batch {newest} stand in batch {number} too, {newest - number} before it"
             cause = "the loader goes round in a circle, or its seed starts again"
@@ -127,11 +127,11 @@ def _again(batches: dict[int, Any], epoch: float) -> Iterator[Finding]:
 
 
 def _rows(batch: Any) -> set[bytes]:
-    """Each row as its tokens, without padding, of which it has more or less in other batches."""
-    sides = [batch.inputs]
-    if hasattr(batch, "source"):
-        behind = torch.arange(batch.source.shape[1]) >= batch.source_lengths[:, None]
-        sides = [batch.source.masked_fill(behind, -1), batch.inputs.masked_fill(batch.targets < 0, -1)]
+    """Each row as its tokens; of pairs without padding, of which a row has more or less in other batches."""
+    if not hasattr(batch, "source"):
+        return {row.tobytes() for row in batch.inputs.numpy()}
+    behind = torch.arange(batch.source.shape[1]) >= batch.source_lengths[:, None]
+    sides = [batch.source.masked_fill(behind, -1), batch.inputs.masked_fill(batch.targets < 0, -1)]
     return {b"|".join(row[row >= 0].numpy().tobytes() for row in rows) for rows in zip(*sides, strict=True)}
 
 

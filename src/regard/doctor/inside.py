@@ -16,7 +16,7 @@ from regard.layers.routing import route, share
 from regard.look import at_rest, attentions, heads
 
 #: Tokens of a pass; and of one in which attention is looked at, whose cost grows with the square of a row.
-TOKENS, ROW, ROWS = 4096, 256, 2
+TOKENS, ROW, ROWS = 2048, 256, 2
 FEWEST = 64  # tokens from which on a unit that never changes says something
 
 Terms = Callable[[nn.Module, Any], Any]

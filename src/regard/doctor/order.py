@@ -20,13 +20,13 @@ from regard.doctor.finding import Finding
 BACK = (1, 8, 16)  # how far back the token is that is exchanged with the last but one
 
 
-def judge(asked: Asked, batch: Any, side: str, vocabulary: int) -> Iterator[Finding]:
-    """``side``: of which tokens of the batch the order is changed; each row is full of them."""
+def judge(asked: Asked, batch: Any, side: str, vocabulary: int, name: str) -> Iterator[Finding]:
+    """``side``: of which tokens of the batch the order is changed; ``name``: the first attention that hears them."""
     tokens: Tensor = getattr(batch, side)
     length = tokens.shape[1]
-    if length < 4:
+    plain = asked.one(batch, name) if length >= 4 else None
+    if plain is None:
         return
-    plain = asked.outputs(batch)
     every = torch.arange(length, device=tokens.device)
     changes = {"in reverse order": torch.cat((every[:-1].flip(0), every[-1:]))}
     for back in BACK:
@@ -34,13 +34,17 @@ def judge(asked: Asked, batch: Any, side: str, vocabulary: int) -> Iterator[Find
             swapped = every.clone()
             swapped[[length - 2, length - 2 - back]] = swapped[[length - 2 - back, length - 2]]
             changes[f"{back + 1} and 1 before it exchanged"] = swapped
-    for name, places in changes.items():
+    for told, places in changes.items():
         turned, moved = tokens[:, places], places != every
         if torch.equal(turned, tokens):
             continue
+        apart = _apart(plain, asked.one(batch._replace(**{side: turned}), name))
+        if apart >= limits.MOVED:
+            continue
+        # One that does not listen to those tokens at all cannot tell their order either, and that is another fault.
         others = torch.where(moved, (tokens + 1) % vocabulary, tokens)
-        after, third = (asked.outputs(batch._replace(**{side: these})) for these in (turned, others))
-        if evidence := _alike(asked, plain, after, third, name):
+        if _apart(plain, asked.one(batch._replace(**{side: others}), name)) > 100 * limits.MOVED:
+            evidence = f"with earlier tokens {told}, {name} gives the last one the same, to {apart:.1g}"
             cause = "positions are made but never reach the scores, or are the same at several places"
             change = "--model.position rotary, and see that what it gives grows with the place"
             where = "position_source" if side == "source" and hasattr(asked.model, "position_source") else "position"
@@ -48,13 +52,13 @@ def judge(asked: Asked, batch: Any, side: str, vocabulary: int) -> Iterator[Find
             return
 
 
-def _alike(asked: Asked, plain: Outputs, turned: Outputs, others: Outputs, name: str) -> str:
-    """One that does not listen to those tokens at all cannot tell their order either, and that is another fault."""
-    mechanisms = {name for name, module in asked.model.named_modules() if isinstance(module, Mechanism)}
-    for (part, before), (_, after), (_, third) in zip(plain, turned, others, strict=False):
-        listens = apart_of(before[:, -1:], third[:, -1:])
-        if part in mechanisms and listens:
-            apart = apart_of(before[:, -1:], after[:, -1:])
-            alike = apart < limits.MOVED and listens > 100 * limits.MOVED
-            return f"with earlier tokens {name}, {part} gives the last one the same, to {apart:.1g}" if alike else ""
-    return ""
+def heard(model: Any, plain: Outputs, changed: Outputs) -> str:
+    """The first attention that gives something else for a change of tokens; "" if none does."""
+    mechanisms = {name for name, module in model.named_modules() if isinstance(module, Mechanism)}
+    pairs = zip(plain, changed, strict=False)
+    return next((name for (name, one), (_, two) in pairs if name in mechanisms and not one.equal(two)), "")
+
+
+def _apart(one: Tensor, other: Tensor | None) -> float:
+    """At the last place."""
+    return 0.0 if other is None else apart_of(one[:, -1:], other[:, -1:])

@@ -26,22 +26,32 @@ def judge(
         return
     asked = Asked(model, terms, tokens.shape)
     plain = asked.outputs(batch)
-    half = length // 2
+    half, name = length // 2, ""
     for place in (length - 1, half + turn * 7 % (length - half)):  # some masks are wrong at some places only
         other = tokens.clone()
         other[:, place] = (other[:, place] + 1) % vocabulary
-        leak = list(_future(plain, asked.outputs(batch._replace(inputs=other)), place))
+        changed = asked.outputs(batch._replace(inputs=other))
+        name = name or order.heard(model, plain, changed)
+        leak = list(_future(plain, changed, place))
         yield from leak
         if leak:
             break
-    found = list(order.judge(asked, batch, "inputs", vocabulary)) if positions else []
+    found = list(order.judge(asked, batch, "inputs", vocabulary, name)) if positions and name else []
     if hasattr(batch, "source") and batch.source.shape[1] >= 4 and sound(batch.source, vocabulary):
         yield from _padding(model, terms, batch, vocabulary)
         if positions and not found:
-            least = int(batch.source_lengths.min())
-            cut = batch._replace(source=batch.source[:, :least], source_lengths=batch.source_lengths.clamp(max=least))
-            found = list(order.judge(Asked(model, terms, cut.source.shape), cut, "source", vocabulary))
+            found = list(_source_order(model, terms, batch, vocabulary))
     yield from found
+
+
+def _source_order(model: nn.Module, terms: Terms, batch: Any, vocabulary: int) -> Iterator[Finding]:
+    """The order of what is translated, in sentences cut to the length of the shortest."""
+    least = int(batch.source_lengths.min())
+    cut = batch._replace(source=batch.source[:, :least], source_lengths=batch.source_lengths.clamp(max=least))
+    asked = Asked(model, terms, cut.source.shape)
+    other = cut._replace(source=(cut.source + 1) % vocabulary)
+    if name := order.heard(model, asked.outputs(cut), asked.outputs(other)):
+        yield from order.judge(asked, cut, "source", vocabulary, name)
 
 
 def _future(plain: Outputs, changed: Outputs, place: int) -> Iterator[Finding]:

@@ -19,7 +19,7 @@ from regard.doctor import limits
 from regard.doctor.finding import Finding
 
 #: Tokens of the training text that are looked through, at a time and in all, and runs that are looked for.
-CHUNK, MOST, ASKED = 2**17, 2**22, 400
+CHUNK, MOST, ASKED = 2**16, 2**22, 400
 FEWEST = 8  # runs that must have been looked for
 _BASE = np.uint64(0x9E3779B97F4A7C15)  # odd, so that it has an inverse modulo 2^64
 _INVERSE = np.uint64(pow(int(_BASE), -1, 2**64))
