@@ -87,6 +87,7 @@ def test_recomputed_blocks_tell_once_and_change_nothing(repeat):
         assert torch.equal(p, q)
 
 
+@pytest.mark.filterwarnings("default")  # torch's compiler has warnings of its own
 @pytest.mark.parametrize(("checkpointing", "capacity"), [(False, None), (True, 0.8)])
 def test_the_whole_loss_traces_as_one_graph(checkpointing, capacity):
     model = replace(SPARSE, layers=1, feedforward=replace(EXPERTS, capacity=capacity))
