@@ -6,13 +6,14 @@ import json as jsonlib
 from pathlib import Path
 
 from regard.commands.common import RUNS, RunName, open_run
+from regard.commands.waiting import waiting
 
 
 def doctor(run: RunName = None, /, *, runs: Path = RUNS, json: bool = False) -> int:
     """What is wrong with a training: what, where, why, and the option that mends it.
 
-    A training is watched while it runs; this also reads a run's records, looks into its newest checkpoint and its
-    text. Exit code 1: something was found.
+    `regard train --doctor` watches a training while it runs; this tells what it found, reads the run's records, and
+    looks into its newest checkpoint and its text. Exit code 1: something was found.
 
     Args:
         run: The run's folder or name; by default the newest run.
@@ -22,7 +23,8 @@ def doctor(run: RunName = None, /, *, runs: Path = RUNS, json: bool = False) -> 
     opened = open_run(run, runs)
     from regard.doctor import examine
 
-    found, notes = examine(opened)
+    with waiting("examining"):
+        found, notes = examine(opened)
     if json:
         told = [finding.record() for finding in found]
         print(jsonlib.dumps({"run": str(opened.path), "findings": told, "left_out": notes}))

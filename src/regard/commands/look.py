@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json as jsonlib
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from regard.commands.common import RUNS, RunName, open_run
+from regard.commands.waiting import waiting
 from regard.errors import UserError
+
+if TYPE_CHECKING:
+    from regard.runs import Run
 
 Pair = Annotated[tuple[str, ...], tyro.conf.arg(metavar="SOURCE TARGET")]
 
@@ -32,7 +36,7 @@ def look(
 
     Args:
         run: The run's folder or name; by default the newest run.
-        text: What it reads.
+        text: What it reads; by default what it wrote itself as the last sample of its training.
         file: What it reads, out of a file of text.
         pair: A text and its translation, for a model that translates.
         out: The file to write; by default look.html in the run's folder.
@@ -42,8 +46,8 @@ def look(
         runs: The folder that holds runs.
         json: Print where it is, and what is in it, as JSON.
     """
-    if (text is not None) + (file is not None) + bool(pair) != 1:
-        raise UserError("give what is to be read: --text TEXT, --file FILE or --pair SOURCE TARGET")
+    if (text is not None) + (file is not None) + bool(pair) > 1:
+        raise UserError("give one thing to read: --text TEXT, --file FILE or --pair SOURCE TARGET")
     if pair and len(pair) != 2:
         raise UserError(f"--pair takes a text and its translation, not {len(pair)} texts; quote each of the two")
     if not 1 <= most <= 1024:
@@ -57,10 +61,13 @@ def look(
     from regard.runs.disk import replace_file, writing
     from regard.serve.file import document
 
-    source, other = pair if pair else (contents(file) if file is not None else str(text), None)
-    session = Session.load(found, find_device(device), step)
-    trace = session.trace(source, other)
-    html = document(trace, found.name, source, int(most * 2**20)).encode()
+    source, other = pair if pair else (contents(file) if file is not None else text, None)
+    source = _sample(found) if source is None else source
+    with waiting("reading") as say:
+        session = Session.load(found, find_device(device), step)
+        trace = session.trace(source, other)
+        say("drawing")
+        html = document(trace, found.name, source, int(most * 2**20)).encode()
     path = found.file("look.html") if out is None else out
     with writing(str(path)):
         replace_file(path, html)
@@ -72,3 +79,11 @@ def look(
     else:
         print(path)
     return 0
+
+
+def _sample(run: Run) -> str:
+    """What the run itself wrote last, where nothing else is given to read."""
+    written = [f"{one.get('prompt', '')}{one['text']}" for one in run.samples() if isinstance(one.get("text"), str)]
+    if not written or not written[-1].strip():
+        raise UserError("give what is to be read: --text TEXT, --file FILE or --pair SOURCE TARGET")
+    return written[-1].strip()

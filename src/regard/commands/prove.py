@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from regard.commands.common import RUNS, is_run, open_run
+from regard.commands.waiting import waiting
 from regard.errors import UserError
 
 if TYPE_CHECKING:
@@ -58,7 +59,8 @@ def prove(
         from regard.prove.foreign import certify_folder
 
         folder = Path(target.removeprefix(FOREIGN)).expanduser()
-        found = certify_folder(folder, True if causal else False if no_causal else None, wanted)
+        with waiting("judging"):
+            found = certify_folder(folder, True if causal else False if no_causal else None, wanted)
     elif is_run(target, runs):
         found = _run(target, runs, step, device, wanted)
     else:
@@ -78,7 +80,8 @@ def _recipe(name: str, own: bool, device: str, claims: list[str] | None) -> Cert
 
     given = small_arguments(get(name), own)
     given["model"] = given["model"].to(find_device(device))
-    return certify(**given, claims=claims)
+    with waiting("getting ready") as say:
+        return certify(**given, claims=claims, say=say)
 
 
 def _run(name: str, runs: Path, step: int | None, device: str, claims: list[str] | None) -> Certificate:
@@ -99,7 +102,8 @@ def _run(name: str, runs: Path, step: int | None, device: str, claims: list[str]
         about += f"; its data is left out: {missing}"
     task = experiment.task.build()
     given = {"task": task, "data": found} if found is not None else {}
-    return certify(model=writer.model, tokenizer=writer.tokenizer, claims=claims, about=about, **given)
+    with waiting("getting ready") as say:
+        return certify(model=writer.model, tokenizer=writer.tokenizer, claims=claims, about=about, say=say, **given)
 
 
 def _table(target: str, found: Certificate) -> str:

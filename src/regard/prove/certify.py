@@ -37,13 +37,15 @@ def certify(
     data: Any = None,
     claims: Sequence[str] | None = None,
     about: str = "",
+    say: Callable[[str], object] = str,
 ) -> Certificate:
     """Judge a model of this library (``model``), or whatever turns tokens [B, N] into logits [B, N, V] (``forward``).
 
     ``padded`` gives the logits of rows of which only the first ``lengths`` tokens are real; ``stepper`` has ``start``
     and ``step`` as models here do; ``ways`` are further paths to the same logits, by name. ``causal``: no token sees a
     later one. ``positions``: whether the order of tokens is meant to matter (none: as the model's config says). With
-    ``tokenizer``, ``task`` and ``data`` they are judged too. ``claims`` names those to judge; by default all.
+    ``tokenizer``, ``task`` and ``data`` they are judged too. ``claims`` names those to judge; by default all. ``say``
+    is told which one is next.
 
     >>> import torch
     >>> ahead = torch.nn.Sequential(torch.nn.Embedding(11, 8), torch.nn.Linear(8, 11))
@@ -78,7 +80,11 @@ def certify(
     unknown = [name for name in claims or () if name not in CLAIMS]
     if unknown:
         raise UserError(f"there is no claim {unknown[0]!r}; choose from {', '.join(CLAIMS)}")
-    return Certificate(tuple(judged(subject, name) for name in CLAIMS if claims is None or name in claims), about)
+    wanted, found = [name for name in CLAIMS if claims is None or name in claims], []
+    for number, name in enumerate(wanted, 1):
+        say(f"claim {number} of {len(wanted)}: {name}")
+        found.append(judged(subject, name))
+    return Certificate(tuple(found), about)
 
 
 def judged(subject: Subject, name: str) -> Verdict:

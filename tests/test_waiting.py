@@ -1,0 +1,22 @@
+"""What a person is told who has to wait."""
+
+from __future__ import annotations
+
+import time
+
+from regard.commands import waiting as module
+from regard.commands.waiting import waiting
+
+
+def test_nothing_is_said_about_what_is_quick(capsys) -> None:
+    with waiting("reading"):
+        pass
+    assert capsys.readouterr().err == ""
+
+
+def test_what_takes_long_is_said_as_it_is_by_then(capsys, monkeypatch) -> None:
+    monkeypatch.setattr(module, "PATIENCE", 0.2)
+    with waiting("reading") as say:
+        say("drawing")
+        time.sleep(0.6)
+    assert capsys.readouterr().err.startswith("drawing, ")
