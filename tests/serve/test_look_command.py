@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import subprocess
 from html import unescape
 from pathlib import Path
@@ -107,7 +108,6 @@ def test_show_draws_the_same_page_in_a_frame(runs: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        ((), "--text TEXT"),
         (("--text", "a", "--file", "b"), "--text TEXT"),
         (("--pair", "to be"), "not 1 texts"),
         (("--text", "to be", "--out", "nowhere/a.html"), "make it first"),
@@ -119,3 +119,16 @@ def test_a_slip_is_one_sentence(runs: Path, words: tuple[str, ...], why: str) ->
     assert done.returncode == 2
     assert why in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_without_a_text_it_reads_what_the_run_wrote(runs: Path, tmp_path: Path) -> None:
+    shutil.copytree(runs / "small", tmp_path / "own")
+    samples = tmp_path / "own" / "samples.jsonl"
+    samples.write_text('{"step": 4, "prompt": "to", "text": " be or"}\n')
+    done = call("look", "own", "--runs", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert data((tmp_path / "own" / "look.html").read_text())["trace"]["tokens"] == list("to be or")
+    samples.write_text("")
+    done = call("look", "own", "--runs", str(tmp_path))
+    assert done.returncode == 2
+    assert "--text TEXT" in done.stderr
