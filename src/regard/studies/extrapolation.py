@@ -63,7 +63,7 @@ def study(scale: float, seed: int, say: Callable[[str], None]) -> Study:
 
     Character models of the plays, 128 wide, trained alike at 64 characters with each position, then given 64 to 512
     held-out ones that end alike, so that the same characters are predicted from ever more before them. Rotary
-    positions also with each scaling, set to the text's length after training. Eight minutes on 2 cores.
+    positions also with each scaling, set to the text's length after training. A quarter of an hour on one core.
     """
     steps = max(2, round(STEPS * scale))
     data_config = TextConfig(batch=16)
@@ -193,7 +193,7 @@ def _by_place(found: Found) -> Chart:
         losses = curves[max(curves)].places
         means = [sum(losses[i : i + STRETCH]) / STRETCH for i in range(0, len(losses), STRETCH)]
         points = [(STRETCH * (i + 0.5), mean) for i, mean in enumerate(means)]
-        series.append(Series(name, points, len(series) % 8, faint=len(series) >= 8))
+        series.append(Series(name, points, len(series)))
     return Chart(
         f"Loss by place in texts of {longest} characters",
         f"The mean loss of {STRETCH} places each, in nats per character. Training ended at {TRAINED}. A line that goes "
@@ -207,7 +207,7 @@ def _by_place(found: Found) -> Chart:
 def _by_length(found: Found) -> Chart:
     lengths = [TRAINED * n for n in TIMES]
     series = [
-        Series(name, [(float(n), curve.end) for n, curve in curves.items()], i % 8, marks=True, faint=i >= 8)
+        Series(name, [(float(n), curve.end) for n, curve in curves.items()], i, marks=True)
         for i, (name, curves) in enumerate(found.items())
     ]
     rows = [
