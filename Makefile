@@ -37,9 +37,10 @@ check: install
 	$(BIN)/lint-imports
 	if command -v node >/dev/null; then $(MAKE) web-check; fi
 
-# The page's built files are in the repository; only whoever changes web/ needs Node.
+# The page's built files are in the repository; only whoever changes web/ needs Node. Not `npm ci`: it stumbles over
+# optional packages for other systems.
 web:
-	cd web && npm ci --no-audit --no-fund && npm run check && npm run build
+	cd web && npm install --no-save --no-audit --no-fund && npm run check && npm run build
 
 web-check:
 	cd web && npm run --silent verify

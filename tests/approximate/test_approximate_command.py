@@ -39,7 +39,7 @@ def test_a_run_is_measured_and_otherwise_untouched(room: Path, regard: Regard) -
     budgets = ["--budgets", "window=2,16", "topk=16", "--windows", "6"]
     done = regard("approximate", "--with", "window,linformer,topk", *budgets)
     assert done.returncode == 0, done.stderr
-    assert "window costs no more than 0.01 nats with size = 16: " in done.stdout
+    assert "window costs about 0.01 nats or less with size = 16: " in done.stdout
     assert "linformer cannot stand in this model: linformer cannot be causal" in done.stdout
     after = files(room / "runs" / "tiny")
     made = {"approximate.html", "approximate.svg", "approximate.json"}

@@ -53,7 +53,7 @@ def _about(kind: str, outcomes: Sequence[Outcome], exact: float) -> str:
         )
     good = next((one for one in inside if one.loss is not None and one.loss - exact <= SMALL), None)
     if good is not None:
-        return f"{kind} costs no more than {SMALL} nats with {_budget(good)}: {_cost(good, exact)}."
+        return f"{kind} costs about {SMALL} nats or less with {_budget(good)}: {_cost(good, exact)}."
     best = min(inside, key=lambda one: one.loss or 0.0)
     return f"{kind} costs more than {SMALL} nats; least, with {_budget(best)}: {_cost(best, exact)}."
 

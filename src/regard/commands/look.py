@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as jsonlib
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -62,7 +63,9 @@ def look(
     from regard.serve.file import document
 
     source, other = pair if pair else (contents(file) if file is not None else text, None)
-    source = _sample(found) if source is None else source
+    if source is None:
+        source = _sample(found)
+        print("reading the last sample of the run's training; --text TEXT reads another", file=sys.stderr)
     with waiting("reading") as say:
         session = Session.load(found, find_device(device), step)
         trace = session.trace(source, other)

@@ -72,6 +72,8 @@ def mask(
     plain = ascii or not _writes("░█", sys.stdout.encoding)
     width = shutil.get_terminal_size((80, 24)).columns
     print(draw_mask(found, length, block=block, width=max(20, width), ascii=plain))
+    if svg is not None:
+        print(f"drawn in {svg}")
     return 0
 
 

@@ -116,4 +116,6 @@ def _table(target: str, found: Certificate) -> str:
         lines += [" " * left + more for more in told[1:]]
     held = sum(one.verdict == "holds" for one in found.verdicts)
     failed = f"{len(found.failed)} fail: {', '.join(found.failed)}" if found.failed else "none fails"
-    return "\n".join([*lines, "", f"{held} of {len(found.verdicts)} claims hold, {failed}"])
+    left_out = len(found.verdicts) - held - len(found.failed)
+    unasked = f", {left_out} not asked" if left_out else ""
+    return "\n".join([*lines, "", f"{held} of {len(found.verdicts)} claims hold, {failed}{unasked}"])

@@ -134,6 +134,9 @@ class Doctor(Observer):
         for finding in self.findings.values():
             if finding.step > finding.since:
                 note(self._start.run, finding.record())
+        count, name = len(self.findings), self._start.run.path
+        told = f"{count} found, regard doctor {name} tells them" if count else "nothing found that is wrong"
+        print(f"doctor: {told} ({self.looks} looks, {self.cost:.1f} s)", file=self._out or sys.stderr, flush=True)
 
     def failed(self, error: BaseException) -> None:
         """What the end was about, if it can be known."""

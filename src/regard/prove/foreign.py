@@ -126,13 +126,13 @@ def _takes(model: Any, path: str) -> bool:
 
 def build(folder: Path, causal: bool | None = None) -> Built:
     """The model that a folder's ``config.json`` describes."""
+    told = _read(folder / "config.json")
     try:
         import transformers
     except ImportError:
         raise UserError("models of other libraries need transformers: pip install transformers") from None
     from transformers.models.auto import modeling_auto as auto
 
-    told = _read(folder / "config.json")
     kind = told.get("model_type")
     if not isinstance(kind, str) or kind not in transformers.CONFIG_MAPPING:
         raise UserError(

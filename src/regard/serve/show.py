@@ -40,7 +40,8 @@ def show(
     """What a model looks at when it reads a text.
 
     Args:
-        model: A run (its folder, or a `Run`), a `Writer` or `Session`, or a language model with its `tokenizer`.
+        model: A run (its folder, its name in `runs`, or a `Run`), a `Writer` or `Session`, or a language model with
+            its `tokenizer`.
         text: What it reads; a source, for a model that translates.
         other: The translation of that source.
         tokenizer: Makes tokens of the text, where `model` is a bare module.
@@ -55,7 +56,8 @@ def _session(model: Any, tokenizer: Any) -> Session:
     if isinstance(model, Session):
         return model
     if isinstance(model, (str, Path)):
-        model = Run.open(Path(model))
+        named = Path("runs") / model
+        model = Run.open(named if not Path(model).exists() and named.is_dir() else Path(model))
     if isinstance(model, Run):
         return Session.load(model)
     if isinstance(model, Writer):
