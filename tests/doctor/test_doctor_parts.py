@@ -13,13 +13,14 @@ from torch import nn
 
 from regard.data import PairBatch, TextBatch
 from regard.data.aligned import Pairs
+from regard.data.passages import hashes_of
 from regard.doctor.batches import Fetched, judge, out_of_range, starving
 from regard.doctor.curves import Curves
 from regard.doctor.gradients import Group, groups, norms
 from regard.doctor.gradients import judge as judge_gradients
 from regard.doctor.inside import experts, few
 from regard.doctor.room import judge as judge_room
-from regard.doctor.texts import _counts, _hashes, _pairs
+from regard.doctor.texts import _counts, _pairs
 from regard.layers.moe import MoEConfig
 from regard.train import ConstantConfig, Experiment, TrainConfig
 
@@ -230,7 +231,7 @@ def test_norms_are_those_before_clipping() -> None:
 
 def test_the_rolling_hash_is_that_of_the_run() -> None:
     tokens = np.random.default_rng(1).integers(0, 3, 400)
-    hashes = _hashes(tokens, 5)
+    hashes = hashes_of(tokens, 5)
     runs = [tuple(tokens[i : i + 5]) for i in range(396)]
     same = {(a == b) == (x == y) for a, x in zip(hashes, runs, strict=True) for b, y in zip(hashes, runs, strict=True)}
     assert same == {True}

@@ -15,7 +15,7 @@ import torch
 from fourth_runs import FOURTH
 from fresh_runs import FRESH
 from run_faults import FAULTS, KINDS, Fault
-from run_kit import Record, trained
+from shown_kit import shown
 from test_run_faults_are_real import Seen, diverged
 from third_runs import THIRD
 from unseen_runs import UNSEEN
@@ -98,16 +98,7 @@ def test_the_training_shows_it_and_a_sound_one_does_not(
     fault: Fault, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
-    case = fault.make(tmp_path)
-    records = Record(), Record()
-    wrong, sound = (
-        Seen(one, record, trained(one, tmp_path, [record]))
-        for one, record in zip((case, case.cured()), records, strict=True)
-    )
-    assert CHECKS[fault.name](wrong), "the training does not show it"
-    assert sound.ended.error is None
-    assert sound.record.losses[-1] < sound.record.losses[0] - 0.3, "the sound training does not learn"
-    assert not CHECKS[fault.name](sound), "the sound training shows it too"
+    shown(fault, CHECKS[fault.name], tmp_path)
 
 
 def test_the_list_is_whole() -> None:

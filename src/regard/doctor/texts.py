@@ -1,7 +1,6 @@
 """Whether what is held out stands in what is trained on, and whether that repeats itself.
 
-Pairs to translate are compared as they are; of a text, runs of tokens by a rolling hash: Σ t[i+j] · b^j modulo 2^64 for
-all i at once, from running sums.
+Pairs to translate are compared as they are; of a text, runs of tokens by a rolling hash (data/passages.py).
 """
 
 from __future__ import annotations
@@ -15,14 +14,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.data.passages import hashes_of
 from regard.doctor import limits
 from regard.doctor.finding import Finding
 
 #: Tokens of the training text that are looked through, at a time and in all, and runs that are looked for.
 CHUNK, MOST, ASKED = 2**16, 2**22, 400
 FEWEST = 8  # runs that must have been looked for
-_BASE = np.uint64(0x9E3779B97F4A7C15)  # odd, so that it has an inverse modulo 2^64
-_INVERSE = np.uint64(pow(int(_BASE), -1, 2**64))
 
 
 class Reader:
@@ -49,7 +47,7 @@ class Reader:
             self._held = _sample(_tokens(self._data.validation_batches(64), CHUNK), self._run)
             self._seen = np.zeros(len(self._held), np.int64)
         for chunk in self._chunks:
-            hashes = _hashes(chunk, self._run)
+            hashes = hashes_of(chunk, self._run)
             if not len(self._own):
                 self._own = np.unique(hashes[:: max(1, len(hashes) // ASKED)])
                 self._twice = np.zeros(len(self._own), np.int64)
@@ -119,21 +117,8 @@ def _tokens(batches: Iterable[Any], most: int) -> NDArray[np.int64]:
 def _sample(tokens: NDArray[np.int64], run: int) -> NDArray[np.uint64]:
     if len(tokens) < run:
         return np.zeros(0, np.uint64)
-    hashes = _hashes(tokens, run)
+    hashes = hashes_of(tokens, run)
     return np.unique(hashes[:: max(1, len(hashes) // ASKED)])
-
-
-def _hashes(tokens: NDArray[np.int64], run: int) -> NDArray[np.uint64]:
-    """One number for every ``run`` tokens in a row."""
-    mixed = (tokens.astype(np.uint64) + np.uint64(1)) * _BASE
-    mixed ^= mixed >> np.uint64(29)
-    powers = np.full(len(tokens), _BASE, np.uint64)
-    powers[0] = 1
-    powers = np.multiply.accumulate(powers)
-    sums = np.concatenate((np.zeros(1, np.uint64), np.cumsum(mixed * powers, dtype=np.uint64)))
-    back = np.full(len(tokens) - run + 1, _INVERSE, np.uint64)
-    back[0] = 1
-    return (sums[run:] - sums[:-run]) * np.multiply.accumulate(back)
 
 
 def _counts(wanted: NDArray[np.uint64], hashes: NDArray[np.uint64]) -> NDArray[np.int64]:

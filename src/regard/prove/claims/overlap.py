@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from regard.data.passages import hashes_of
 from regard.prove.batches import size_for
 from regard.prove.subject import Subject
 from regard.prove.verdict import Verdict, fails, holds, unasked
@@ -23,7 +24,6 @@ SHORTEST, LONGEST = 12, 64  # tokens of a run
 TOLD = 0.02  # the share of known rows that is too much
 TRAINED, HELD = 2_000_000, 400_000  # tokens that are looked at
 STEPS = 400
-ODD = np.uint64(0x9E3779B97F4A7C15)
 
 
 def judge(subject: Subject) -> Verdict:
@@ -42,7 +42,7 @@ def judge(subject: Subject) -> Verdict:
         parts["test"] = data.test_batches
     width = max(batch.inputs.shape[1] for batch in batches)
     run = max(min(SHORTEST, width), min(width // 2, LONGEST))
-    trained = np.unique(np.concatenate([np.zeros(0, np.uint64), *_runs(batches, run)]))
+    trained = np.unique(np.concatenate([np.zeros(0, np.uint64), *_each_row(batches, run)]))
     told = []
     for part, rows in parts.items():
         known, first, count = 0, -1, 0
@@ -86,19 +86,4 @@ def _each_row(batches: Iterable[Any], run: int) -> Iterator[NDArray[np.uint64]]:
     for batch in batches:
         for text in _texts(batch):
             if len(text) >= run:
-                yield _hashes(text, run)
-
-
-def _runs(batches: Iterable[Any], run: int) -> Iterator[NDArray[np.uint64]]:
-    yield from _each_row(batches, run)
-
-
-def _hashes(text: NDArray[np.int64], run: int) -> NDArray[np.uint64]:
-    """A number for every ``run`` tokens in a row, [len - run + 1]: the same for the same ones."""
-    with np.errstate(over="ignore"):
-        mixed = (text.astype(np.uint64) + np.uint64(1)) * ODD
-        mixed ^= mixed >> np.uint64(29)
-        found = np.zeros(len(text) - run + 1, np.uint64)
-        for i in range(run):
-            found = found * np.uint64(0x100000001B3) + mixed[i : len(text) - run + 1 + i]
-    return found
+                yield hashes_of(text, run)
