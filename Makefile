@@ -7,7 +7,7 @@ THREADS := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 RUNS    ?= runs
 WORKERS ?= 2
 
-.PHONY: install demo test test-all check format web web-check bench bench-install quality clean
+.PHONY: install demo test test-avx2 test-all check format web web-check bench bench-install quality clean
 
 install: $(STAMP)
 
@@ -26,6 +26,12 @@ demo: install
 
 test: install
 	$(THREADS) $(BIN)/pytest -n $(WORKERS) -q -m "not slow and not gpu and not browser"
+
+# The numeric tests again as on a CPU without AVX-512: other kernels, other rounding, no bfloat16 LSTM.
+NUMERIC := tests/attend tests/laws tests/layers tests/models tests/doctor tests/train/test_precision.py
+test-avx2: install
+	ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 $(THREADS) $(BIN)/pytest -n $(WORKERS) -q \
+	    -m "not slow and not gpu and not browser" $(NUMERIC)
 
 test-all: install
 	$(THREADS) HYPOTHESIS_PROFILE=full $(BIN)/pytest -n $(WORKERS) -q

@@ -57,9 +57,12 @@ def cut_away(seen: Seen) -> bool:
 
 
 def left_alone(seen: Seen) -> bool:
-    """Half the experts of the first layer get no token at all in the last thirty updates."""
+    """At least two of eight experts of the first layer get under a thousandth of the tokens in the last thirty updates.
+
+    Which ones depends on the CPU's rounding.
+    """
     shares = [record["expert_share"][0] for record in seen.ended.run.metrics() if "expert_share" in record]
-    return not np.array(shares)[-30:, [0, 1, 5, 6]].any()
+    return int((np.array(shares)[-30:].mean(0) < 1e-3).sum()) >= 2
 
 
 def known_already(seen: Seen) -> bool:

@@ -177,19 +177,21 @@ class Recurrent(nn.Module):
         place = torch.arange(x.shape[1], device=x.device)
         real = place < lengths[:, None]  # [B, N]
         turned = torch.where(real, lengths[:, None] - 1 - place, place)[:, :, None]
-        x = x.gather(1, turned.expand_as(x)) if backward else x
+        own = w.u.dtype  # also under autocast: oneDNN has no bfloat16 LSTM for CPUs without AVX-512
+        x = (x.gather(1, turned.expand_as(x)) if backward else x).to(own)
         flat = [part for part in w if part is not None]
-        initial = tuple(part[None].contiguous() for part in memo)
+        initial = tuple(part[None].to(own).contiguous() for part in memo)
         settings = (w.b is not None, 1, 0.0, self.training, False, True)
-        if self.kind == "lstm":
-            x = torch.cat((x, ~real[:, :, None]), dim=-1)
-            hold = w.w.new_tensor([-CLOSED, CLOSED, 0.0, 0.0]).repeat_interleave(self.width)[:, None]  # i, f, g, o
-            flat[0] = torch.cat((w.w, hold), dim=1)
-            out, _, last = torch.lstm(x, initial, flat, *settings)
-            rest: Memo = (last[0],)
-        else:
-            out, _ = (torch.gru if self.kind == "gru" else torch.rnn_tanh)(x, initial[0], flat, *settings)
-            rest = ()
+        with torch.autocast(x.device.type, enabled=False):
+            if self.kind == "lstm":
+                x = torch.cat((x, ~real[:, :, None]), dim=-1)
+                hold = w.w.new_tensor([-CLOSED, CLOSED, 0.0, 0.0]).repeat_interleave(self.width)[:, None]  # i, f, g, o
+                flat[0] = torch.cat((w.w, hold), dim=1)
+                out, _, last = torch.lstm(x, initial, flat, *settings)
+                rest: Memo = (last[0],)
+            else:
+                out, _ = (torch.gru if self.kind == "gru" else torch.rnn_tanh)(x, initial[0], flat, *settings)
+                rest = ()
         ends = (lengths - 1).clamp(min=0)[:, None, None].expand(-1, 1, self.width)
         h = torch.where((lengths > 0)[:, None], out.gather(1, ends)[:, 0], memo[0])
         out = out.gather(1, turned.expand_as(out)) if backward else out
