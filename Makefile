@@ -28,7 +28,7 @@ test: install
 	$(THREADS) $(BIN)/pytest -n $(WORKERS) -q -m "not slow and not gpu and not browser"
 
 # The numeric tests again as on a CPU without AVX-512: other kernels, other rounding, no bfloat16 LSTM.
-NUMERIC := tests/attend tests/laws tests/layers tests/models tests/doctor tests/train/test_precision.py
+NUMERIC := tests/attention tests/laws tests/nn tests/models tests/doctor tests/train/test_precision.py
 test-avx2: install
 	ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 $(THREADS) $(BIN)/pytest -n $(WORKERS) -q \
 	    -m "not slow and not gpu and not browser" $(NUMERIC)

@@ -13,7 +13,7 @@ import time
 
 import torch
 
-from regard.attend import Range, WindowConfig
+from regard.attention import Range, WindowConfig
 from regard.models import GPTConfig
 from regard.tasks import Language
 

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from bench.interleave import LATEST, Contender, compare, interleave, save, show
-from regard.layers.moe import MoEConfig
+from regard.nn.experts.moe import MoEConfig
 from regard.train.allocator import keep_freed_memory
 
 

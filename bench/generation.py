@@ -61,7 +61,7 @@ def transformers_on_cpu() -> Callable[[], object]:
 
 def bandwidth() -> float:
     """Bytes/s at which this CPU reads matrices that fit no cache, in a product with one row, the fastest way it has."""
-    from regard.layers.linear import AVAILABLE, product
+    from regard.nn.linear import AVAILABLE, product
 
     matrices, row = torch.randn(64, 3072, 768), torch.randn(1, 768)
     ways = [torch.nn.functional.linear, *([product] if AVAILABLE else [])]

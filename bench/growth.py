@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from regard.attend import AttentionConfig, Causal, Full, Range, Sizes
+from regard.attention import AttentionConfig, Causal, Full, Range, Sizes
 from regard.config import load
 
 HEADS, WIDTH = 4, 64

@@ -29,8 +29,8 @@ BASELINE = "GPT-2 style"
 def baseline() -> Any:
     """nanoGPT's CPU setting; its schedule ends where the time does."""
     from regard.data import TextConfig
-    from regard.layers import GELUConfig, LayerNormConfig, LearnedConfig
     from regard.models import GPTConfig
+    from regard.nn import GELUConfig, LayerNormConfig, LearnedConfig
     from regard.train import AdamWConfig, CosineConfig, Experiment, TrainConfig
 
     return Experiment(

@@ -39,7 +39,7 @@ class Sizes(NamedTuple):
     device: str = "cpu"
 
 
-class Memory(NamedTuple):
+class CacheIndex(NamedTuple):
     """Bytes."""
 
     kept: int
@@ -47,7 +47,7 @@ class Memory(NamedTuple):
     process: int
 
 
-def measure(kind: str, layers: int, sizes: Sizes) -> Memory:
+def measure(kind: str, layers: int, sizes: Sizes) -> CacheIndex:
     """One forward and backward pass; the process's own growth means something in a fresh process only."""
     settings = {"kind": "gpt", "layers": layers, "width": sizes.width, "heads": sizes.heads, "block": kind}
     config = load(ModelConfig, {**settings, "context": sizes.length})
@@ -63,7 +63,7 @@ def measure(kind: str, layers: int, sizes: Sizes) -> Memory:
     grown = high() - before
     kept: dict[int, int] = {}
     peak = _peak_cuda(model, text, kept) if text.is_cuda else _peak_cpu(model, text, kept)
-    return Memory(sum(kept.values()), peak, grown)
+    return CacheIndex(sum(kept.values()), peak, grown)
 
 
 def high() -> int:
@@ -129,10 +129,10 @@ def main() -> None:
         print(f"{'':12}{'ratio':>8}" + "".join(f"{ratio:10.2f}" for ratio in ratios))
 
 
-def _child(kind: str, layers: int, sizes: Sizes) -> Memory:
+def _child(kind: str, layers: int, sizes: Sizes) -> CacheIndex:
     options = [word for name, value in sizes._asdict().items() for word in (f"--{name}", str(value))]
     command = [sys.executable, "-m", "bench.reversible", "--one", kind, "--layers", str(layers), *options]
-    return Memory(*json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
+    return CacheIndex(*json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
 
 
 if __name__ == "__main__":

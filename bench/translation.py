@@ -67,9 +67,9 @@ def theirs(model: Any, source: torch.Tensor) -> Callable[[], list[list[int]]]:
 def ours(model: Any, source: torch.Tensor) -> Callable[[], list[list[int]]]:
     """Our beam search over the same weights."""
     from regard.convert.marian import from_marian
-    from regard.data.pairs import Specials
+    from regard.data.translation.pairs import Specials
     from regard.generate.beam import Search, beam_search
-    from regard.generate.sourced import Rules
+    from regard.generate.seq2seq import Rules
 
     converted: Any = from_marian(model).eval()
     pad, end = model.config.pad_token_id, model.config.eos_token_id

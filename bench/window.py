@@ -14,7 +14,7 @@ import torch
 from torch.nn import functional as F
 
 from bench.interleave import LATEST, Contender, compare, interleave, save, show
-from regard.attend import Causal, Range, Softmax, Window
+from regard.attention import Causal, Range, Softmax, Window
 
 SIZES = {"cpu": (16_384, 8, 512, torch.float32), "cuda": (131_072, 16, 1024, torch.bfloat16)}
 

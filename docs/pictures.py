@@ -17,9 +17,9 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import torch
 
-from regard.attend import Causal, Dilated, Full, Global, Packed, Padded, Prefix, Range, Strided, Window
-from regard.attend.call import allowed
-from regard.attend.slots import make_pairs
+from regard.attention import Causal, Dilated, Full, Global, Packed, Padded, Prefix, Range, Strided, Window
+from regard.attention.call import allowed
+from regard.attention.slots import make_pairs
 
 HERE = Path(__file__).parent / "pictures"
 N = 24

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard.attend import AnySlots, Packed, Padded
+from regard.attention import AnySlots, Packed, Padded
 from regard.models.gpt import GPT, GPTConfig
 
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}

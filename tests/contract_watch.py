@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from regard.attend import Plan, Softmax
+from regard.attention import Plan, Softmax
 
 
 class Tensors(TorchDispatchMode):

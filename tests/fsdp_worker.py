@@ -19,7 +19,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forwar
 from torch.distributed.tensor import DTensor
 
 from contract_model import BATCHES, TOLERANCE, Outcome, outcome, part, small_gpt
-from regard.attend import AnySlots
+from regard.attention import AnySlots
 from regard.models.gpt import GPT
 
 # How a rank calls its model: as a whole, by its two halves as a training task does, and with activation checkpointing.

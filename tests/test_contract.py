@@ -36,7 +36,7 @@ from contract_model import (
 )
 from contract_watch import Tensors, tensors_in, watch_plans
 from fsdp_worker import WAYS, run_ranks
-from regard.attend import AttentionConfig, SoftmaxConfig, WindowConfig
+from regard.attention import AttentionConfig, SoftmaxConfig, WindowConfig
 
 both_types = pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 every_batch = pytest.mark.parametrize("kind", BATCHES)

@@ -18,9 +18,9 @@ from regard.approximate.gather import Given, gather
 from regard.approximate.stand_in import exact, fit, stand_in
 from regard.approximate.swap import only, swapped
 from regard.approximate.words import numbers, rows, sentences
-from regard.attend import BACKENDS, AttentionConfig, Full, Sizes, SoftmaxConfig, WindowConfig
-from regard.attend.linformer import LinformerConfig
-from regard.attend.topk import TopKConfig
+from regard.attention import BACKENDS, AttentionConfig, Full, Sizes, SoftmaxConfig, WindowConfig
+from regard.attention.mechanisms.linformer import LinformerConfig
+from regard.attention.mechanisms.topk import TopKConfig
 from regard.errors import UserError
 from regard.models import GPTConfig
 from regard.tasks import LanguageConfig

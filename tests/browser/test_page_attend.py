@@ -12,7 +12,7 @@ from browser_kit import Tab, told
 
 from regard.generate.load import load_writer
 from regard.look import attentions, rows
-from regard.look.session import Session
+from regard.look.views.session import Session
 from regard.runs import Run
 
 TEXT = "one two three four one two"

@@ -11,7 +11,7 @@ import pytest
 from browser_kit import Tab, told
 from serve_kit import REGARD  # pyright: ignore[reportMissingImports]
 
-from regard.look.session import Session
+from regard.look.views.session import Session
 from regard.runs import Run
 from regard.serve.show import show
 

@@ -7,8 +7,8 @@ import re
 import pytest
 from browser_kit import PIXELS, Tab
 
-from regard.attend.expression import parse
-from regard.look.mask_view import view
+from regard.attention.masks.expression import parse
+from regard.look.pictures.mask_view import view
 
 
 def pixels(tab: Tab, label: str, side: int) -> list[list[bool]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from browser_kit import PIXELS, Tab, told
 
-from regard.look.session import Session
+from regard.look.views.session import Session
 from regard.runs import Run
 
 TEXT = "one two three four one two"

@@ -8,7 +8,7 @@ import pytest
 from browser_kit import Tab, told
 
 from regard.generate import Sampling
-from regard.look.session import Session
+from regard.look.views.session import Session
 from regard.runs import Run
 
 TEXT = "one two thr"

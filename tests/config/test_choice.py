@@ -106,14 +106,14 @@ def test_a_part_without_dataclass_or_with_a_field_called_kind_is_refused() -> No
     class BrokenConfig(Choice):
         pass
 
-    class Bare(BrokenConfig, kind="bare"):
+    class Undecorated(BrokenConfig, kind="bare"):
         pass
 
     @dataclass(frozen=True)
     class Clash(BrokenConfig, kind="clash"):
         kind: str = "clash"  # type: ignore[misc]
 
-    with pytest.raises(TypeError, match=r"Bare .* make it a @dataclass\(frozen=True\)"):
+    with pytest.raises(TypeError, match=r"Undecorated .* make it a @dataclass\(frozen=True\)"):
         load(BrokenConfig, "bare")
     with pytest.raises(TypeError, match="`kind` names the choice itself"):
         load(BrokenConfig, "clash")

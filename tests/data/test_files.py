@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data import TextConfig, prepare, reading
-from regard.data.files import TextFiles, find_texts
+from regard.data import TextConfig, prepare
+from regard.data.texts import reading
+from regard.data.texts.files import TextFiles, find_texts
 from regard.errors import UserError
 
 contents = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12)

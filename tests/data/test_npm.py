@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from regard.data.npm import NpmPackage, npm_complaint, npm_setting
-from regard.data.source import Source, SourceFile
+from regard.data.origins.npm import NpmPackage, npm_complaint, npm_setting
+from regard.data.origins.source import Source, SourceFile
 from regard.errors import UserError
 
 CONTENT = b"Call me Ishmael.\n"

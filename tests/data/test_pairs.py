@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from regard.config import dump, load
 from regard.data import BpeConfig, DataConfig, DataWithTest, PairsConfig, Specials, TextConfig
 from regard.data.batch import SKIP
-from regard.data.buckets import Buckets
-from regard.data.grouped import divide
+from regard.data.translation.buckets import Buckets
+from regard.data.translation.grouped import divide
 from regard.errors import UserError
 
 CONTEXT = 40

@@ -3,8 +3,8 @@
 import pytest
 
 from regard.data import SOURCES, TextConfig, prepare
-from regard.data.sdist import Sdist
-from regard.data.source import sha256_of
+from regard.data.origins.sdist import Sdist
+from regard.data.origins.source import sha256_of
 
 
 def test_what_is_said_about_them():

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from regard.data import reading
-from regard.data.reading import TextFile
+from regard.data.texts import reading
+from regard.data.texts.reading import TextFile
 from regard.errors import UserError
 
 lines = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=40)

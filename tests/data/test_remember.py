@@ -6,10 +6,11 @@ import time
 
 import pytest
 
-from regard.data import TextConfig, prepare, remember
-from regard.data.reading import TextFile
-from regard.data.remember import look, recall
-from regard.data.remember import remember as keep
+from regard.data import TextConfig, prepare
+from regard.data.origins import remember
+from regard.data.origins.remember import look, recall
+from regard.data.origins.remember import remember as keep
+from regard.data.texts.reading import TextFile
 from regard.errors import UserError
 
 

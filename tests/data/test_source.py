@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from regard.data import cache as cache_module
-from regard.data import remember
-from regard.data.archive import read_members, without_passwords
-from regard.data.sdist import Sdist
-from regard.data.source import GivenFile, Source, SourceFile, Unavailable
+from regard.data.origins import cache as cache_module
+from regard.data.origins import remember
+from regard.data.origins.archive import read_members, without_passwords
+from regard.data.origins.sdist import Sdist
+from regard.data.origins.source import GivenFile, Source, SourceFile, Unavailable
 from regard.data.sources import find_source
 from regard.errors import UserError
 

@@ -8,7 +8,7 @@ import pytest
 
 from regard.config import load
 from regard.data import SOURCES, TextConfig, TokenizerConfig, prepare, sources
-from regard.data.archive import Archive
+from regard.data.origins.archive import Archive
 
 
 @pytest.mark.parametrize("name", sorted(SOURCES))

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from regard.config import dump, load
 from regard.data import DataConfig, TextConfig, prepare
-from regard.data import tokens as tokens_module
 from regard.data.batch import SKIP
-from regard.data.tokens import Tokens
+from regard.data.texts import tokens as tokens_module
+from regard.data.texts.tokens import Tokens
 from regard.errors import UserError
 
 TEXT = "".join(chr(0x100 + i) for i in range(1000))  # every character once: a token is its own position

@@ -37,7 +37,7 @@ def same(plain, corpus, vocabulary, text):
         assert tokenizer.encode(one).tolist() == plain["encode"](one, merges)
 
 
-@pytest.mark.parametrize("name", ["CONTRIBUTING.md", "docs/design.md", "src/regard/attend/mask.py"])
+@pytest.mark.parametrize("name", ["CONTRIBUTING.md", "docs/design.md", "src/regard/attention/masks/mask.py"])
 def test_on_a_real_text(plain, name):
     same(plain, (ROOT / name).read_text(encoding="utf-8"), 600, PROSE + CODE)
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from tokenizer_kit import BYTE_BASED, CODE, LEARNED, PROSE, texts_in_pieces
 
 from regard.data import BpeConfig, BytesConfig, CharactersConfig, WordsConfig
-from regard.data.reading import Summary, TextFile
-from regard.data.tokens import Counts, Tokens, tokenize
+from regard.data.texts.reading import Summary, TextFile
+from regard.data.texts.tokens import Counts, Tokens, tokenize
 from regard.errors import UserError
 
 EVERY = [CharactersConfig(), *BYTE_BASED]
@@ -185,9 +185,9 @@ def test_memory_does_not_grow_with_the_text(tmp_path, kind):
 import sys
 from pathlib import Path
 from regard.config import load
-from regard.data.reading import TextFile
+from regard.data.texts.reading import TextFile
 from regard.data.tokenizers import TokenizerConfig
-from regard.data.tokens import tokenize
+from regard.data.texts.tokens import tokenize
 config = load(TokenizerConfig, sys.argv[3] if sys.argv[3] == "bytes" else {"kind": sys.argv[3], "megabytes": 4})
 tokenize(TextFile(Path(sys.argv[1])), config, Path(sys.argv[2]))
 print(int(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1]) >> 10)

@@ -6,10 +6,10 @@ import zipfile
 
 import pytest
 
-from regard.data.archive import read_members
-from regard.data.sdist import Sdist
-from regard.data.source import Source, SourceFile, Unavailable
-from regard.data.wheel import Wheel
+from regard.data.origins.archive import read_members
+from regard.data.origins.sdist import Sdist
+from regard.data.origins.source import Source, SourceFile, Unavailable
+from regard.data.origins.wheel import Wheel
 
 MEMBERS = ("made_up/texts/*.txt",)
 

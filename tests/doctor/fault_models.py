@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import Function
 
-from regard.attend import Full, Softmax
-from regard.attend.choose import run
-from regard.layers.moe import MixtureOfExperts
+from regard.attention import Full, Softmax
+from regard.attention.backends.choose import run
+from regard.nn.experts.moe import MixtureOfExperts
 from regard.train.engine import Engine
 
 Sabotage = Callable[[Engine], None]

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.data import TextBatch
-from regard.layers import CausalConvolution
+from regard.nn import CausalConvolution
 from regard.tasks import Term
 from regard.train.engine import Engine
 

@@ -13,10 +13,10 @@ from run_faults import LENGTH, Fault, altered, gpt, training
 from run_kit import Case
 from unseen_runs import CONVOLUTION, TOKENS, translation
 
-from regard.attend import LinearConfig, WindowConfig
-from regard.layers import PostNormConfig, ReGLUConfig
-from regard.layers.moe import MoEConfig
+from regard.attention import LinearConfig, WindowConfig
 from regard.models import RecurrentConfig, TransformerConfig
+from regard.nn import PostNormConfig, ReGLUConfig
+from regard.nn.experts.moe import MoEConfig
 from regard.train import AdamWConfig, MuonConfig
 
 GRU = RecurrentConfig(cell="gru", context=32, layers=2, width=32)

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.attend import Out, Softmax
+from regard.attention import Out, Softmax
 from regard.data import PairBatch
-from regard.data.padded import padded
-from regard.layers import Sinusoidal, sinusoids
+from regard.data.translation.padded import padded
+from regard.nn import Sinusoidal, sinusoids
 from regard.train.engine import Engine
 
 Sabotage = Callable[[Engine], None]

@@ -16,8 +16,8 @@ from run_faults import Fault, altered, gpt, training
 from run_kit import Case
 from unseen_runs import translation
 
-from regard.layers import NoNormConfig, PostNormConfig
 from regard.models import BahdanauConfig, RecurrentConfig, Seq2SeqConfig, TransformerConfig
+from regard.nn import NoNormConfig, PostNormConfig
 from regard.train.device import memory
 
 ROOM = 240 * 2**20  # bytes that a process may have on top of what it has

@@ -31,9 +31,9 @@ from run_kit import Case
 from torch import nn
 
 from regard.data import TextConfig
-from regard.layers import GELUConfig, ReLUConfig
-from regard.layers.moe import MoEConfig
 from regard.models import GPTConfig, RecurrentConfig
+from regard.nn import GELUConfig, ReLUConfig
+from regard.nn.experts.moe import MoEConfig
 from regard.train import AdamWConfig, ConstantConfig, Experiment, TrainConfig
 from regard.train.device import memory
 

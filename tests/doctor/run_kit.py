@@ -14,7 +14,7 @@ from regard.config import to_toml
 from regard.runs import Run
 from regard.train import Experiment, Observer, Start, Step
 from regard.train.engine import Engine
-from regard.train.loop import Sitting, prepare
+from regard.train.loop import TrainingSession, prepare
 from regard.train.shard import World
 
 
@@ -46,7 +46,7 @@ def trained(case: Case, folder: Path, observers: Sequence[Observer] = (), name: 
     if case.sabotage is not None:
         case.sabotage(engine)
     try:
-        Sitting(engine, run, observers).sit()
+        TrainingSession(engine, run, observers).sit()
     except Exception as error:  # an observer's own mistake would end up here too: look at it
         return Ended(engine, run, error)
     return Ended(engine, run, None)

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from regard.data import PairBatch, TextBatch
-from regard.data.aligned import Pairs
-from regard.data.passages import hashes_of
+from regard.data.texts.passages import hashes_of
+from regard.data.translation.aligned import Pairs
 from regard.doctor.batches import Fetched, judge, out_of_range, starving
 from regard.doctor.curves import Curves
 from regard.doctor.gradients import Group, groups, norms
@@ -21,7 +21,7 @@ from regard.doctor.gradients import judge as judge_gradients
 from regard.doctor.inside import experts, few
 from regard.doctor.room import judge as judge_room
 from regard.doctor.texts import _counts, _pairs
-from regard.layers.moe import MoEConfig
+from regard.nn.experts.moe import MoEConfig
 from regard.train import ConstantConfig, Experiment, TrainConfig
 
 

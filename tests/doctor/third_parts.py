@@ -10,9 +10,9 @@ from fault_batches import changed
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard.attend import Buckets, Pairs, Softmax
+from regard.attention import Buckets, Pairs, Softmax
 from regard.data import TextBatch
-from regard.layers.moe import MixtureOfExperts
+from regard.nn.experts.moe import MixtureOfExperts
 from regard.train.engine import Engine
 
 Sabotage = Callable[[Engine], None]

@@ -12,11 +12,11 @@ from run_faults import Fault, altered, gpt, training
 from run_kit import Case
 from unseen_runs import TOKENS, translation
 
-from regard.attend import LinearConfig, WindowConfig
+from regard.attention import LinearConfig, WindowConfig
 from regard.data import BytesConfig
-from regard.layers import NoNormConfig, ReLUConfig, T5Config
-from regard.layers.moe import MoEConfig
 from regard.models import ConvolutionConfig, LuongConfig, RecurrentConfig, Seq2SeqConfig
+from regard.nn import NoNormConfig, ReLUConfig, T5Config
+from regard.nn.experts.moe import MoEConfig
 from regard.train import LinearConfig as FallingConfig
 from regard.train import MuonConfig
 

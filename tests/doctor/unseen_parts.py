@@ -11,11 +11,11 @@ import torch
 from fault_batches import planted, rare
 from torch import Tensor, nn
 
-from regard.attend import Range
+from regard.attention import Range
 from regard.data import PairBatch
-from regard.layers import LayerNorm
-from regard.layers.moe import MixtureOfExperts
-from regard.layers.routing import route, share
+from regard.nn import LayerNorm
+from regard.nn.experts.moe import MixtureOfExperts
+from regard.nn.experts.routing import route, share
 from regard.train.engine import Engine
 
 Sabotage = Callable[[Engine], None]

@@ -19,9 +19,9 @@ from run_kit import Case
 from torch import Tensor
 
 from regard.data import BpeConfig, PairsConfig
-from regard.layers import LayerNormConfig
-from regard.layers.moe import MoEConfig
 from regard.models import ConvolutionConfig, LuongConfig, RecurrentConfig, Seq2SeqConfig, TransformerConfig
+from regard.nn import LayerNormConfig
+from regard.nn.experts.moe import MoEConfig
 from regard.tasks import TranslationConfig
 from regard.train import ConstantConfig, Experiment, MuonConfig, NoamConfig
 

@@ -8,7 +8,7 @@ import hypothesis.strategies as st
 import torch
 from torch import Tensor, nn
 
-from regard.data.pairs import Specials
+from regard.data.translation.pairs import Specials
 from regard.generate import Hypothesis, Rules, Search
 
 WORDS = 9  # tokens besides the three marks

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from sourced_kit import MARKS, WORDS, Small, logprobs, naive_beam_search, own_logprob, padded, sentences
 from torch import Tensor
 
-from regard.data.pairs import Specials
+from regard.data.translation.pairs import Specials
 from regard.errors import UserError
-from regard.generate import Hypothesis, Rules, Sampling, Search, beam_search, walk
+from regard.generate import Hypothesis, Rules, Sampling, Search, beam_search
+from regard.generate import sample_seq2seq as sample_seq2seq
 from regard.generate.beam import best_offers, seats
-from regard.generate.sourced import normaliser
+from regard.generate.seq2seq import normaliser
 from regard.models import Seq2SeqConfig, TransformerConfig
 from regard.models.bridges import BahdanauConfig, FixedConfig, LuongConfig
 
@@ -68,10 +69,10 @@ def test_every_model_that_has_a_source_is_searched_alike(name, data):
     model, rules = real(name, data.draw(seeds)), Rules(MARKS, *data.draw(lengths))
     sources, search = data.draw(sentences), data.draw(searches)
     found = beam_search(model, *padded(sources), rules, search, search.beams)
-    greedy = walk(model, *padded(sources), rules, GREEDY)
+    greedy = sample_seq2seq(model, *padded(sources), rules, GREEDY)
     for source, texts, (one,) in zip(sources, found, greedy, strict=True):
         same(texts, naive_beam_search(model, source, rules, search))
-        same([one], walk(model, *padded([source]), rules, GREEDY)[0])
+        same([one], sample_seq2seq(model, *padded([source]), rules, GREEDY)[0])
         assert one.logprob == pytest.approx(own_logprob(model, source, one), abs=1e-8)
 
 
@@ -105,7 +106,7 @@ def test_sources_that_are_done_wait_for_others_unchanged(early):
 def test_one_beam_is_greedy(seed, sources, bounds):
     model, rules = Small(seed), Rules(MARKS, *bounds)
     one = beam_search(model, *padded(sources), rules, Search(1))
-    for a, b in zip(one, walk(model, *padded(sources), rules, GREEDY), strict=True):
+    for a, b in zip(one, sample_seq2seq(model, *padded(sources), rules, GREEDY), strict=True):
         assert a[0].tokens == b[0].tokens
         assert a[0].logprob == pytest.approx(b[0].logprob, abs=1e-9)
 
@@ -132,9 +133,9 @@ def test_a_wide_beam_finds_what_looking_at_everything_finds(seed, penalty):
 @given(seeds, sentences, st.integers(1, 4), st.integers(0, 2**40), st.sampled_from([0.7, 1.5]))
 def test_what_is_drawn_does_not_depend_on_the_batch(seed, sources, samples, draw, temperature):
     model, rules, sampling = Small(seed, wild=1.0), Rules(MARKS, 0, 8), Sampling(temperature)
-    together = walk(model, *padded(sources), rules, sampling, samples=samples, seed=draw)
+    together = sample_seq2seq(model, *padded(sources), rules, sampling, samples=samples, seed=draw)
     for source, texts in zip(sources, together, strict=True):
-        same(texts, walk(model, *padded([source]), rules, sampling, samples=samples, seed=draw)[0])
+        same(texts, sample_seq2seq(model, *padded([source]), rules, sampling, samples=samples, seed=draw)[0])
         for one in texts:
             assert one.logprob == pytest.approx(own_logprob(model, source, one), abs=1e-8)
 
@@ -144,11 +145,11 @@ def test_long_draws_do_not_depend_on_the_batch_either():
     model, rules = Small(6, wild=1.0), Rules(MARKS, 0, 300)
     model.out.bias.data[MARKS.end] -= 2.5
     sources = [[i % WORDS, (3 * i) % WORDS] for i in range(8)]
-    together = walk(model, *padded(sources), rules, Sampling(1.0), samples=2, seed=5)
+    together = sample_seq2seq(model, *padded(sources), rules, Sampling(1.0), samples=2, seed=5)
     ends = [max(len(one.tokens) for one in texts) for texts in together]
     assert min(ends) < 256 < max(ends)
     for source, texts in zip(sources, together, strict=True):
-        same(texts, walk(model, *padded([source]), rules, Sampling(1.0), samples=2, seed=5)[0])
+        same(texts, sample_seq2seq(model, *padded([source]), rules, Sampling(1.0), samples=2, seed=5)[0])
 
 
 def test_draws_follow_the_models_probabilities():
@@ -157,7 +158,7 @@ def test_draws_follow_the_models_probabilities():
     chances[[MARKS.pad, MARKS.begin]] = 0
     counts = torch.zeros(WORDS + 3)
     for seed in range(1000):
-        (one,) = walk(model, *padded([source]), rules, Sampling(1.0), seed=seed)[0]
+        (one,) = sample_seq2seq(model, *padded([source]), rules, Sampling(1.0), seed=seed)[0]
         counts[one.tokens[0] if one.tokens else MARKS.end] += 1
     assert float((counts / 1000 - chances / chances.sum()).abs().max()) < 0.05
 

@@ -8,10 +8,10 @@ import torch
 from hypothesis import given
 from writing_kit import VOCABULARY, models, naive_decode, prompts, samplings, seeds, wild
 
-from regard.attend import WindowConfig
+from regard.attention import WindowConfig
 from regard.errors import UserError
 from regard.generate import Decoding, Sampling, decode
-from regard.generate.draws import BLOCK
+from regard.generate.random import BLOCK
 from regard.models import GPT, GPTConfig
 
 CONFIG = GPTConfig(vocabulary=VOCABULARY, context=16, layers=2, heads=2, width=16, ngrams=2, zero_init=False)

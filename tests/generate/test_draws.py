@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from regard.generate.draws import BLOCK, Draws, Noise, uniform
+from regard.generate.random import BLOCK, Draws, Noise, uniform
 
 
 def numbers(seed: int, streams: list[int], blocks: int = 1) -> torch.Tensor:

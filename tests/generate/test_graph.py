@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from regard.attend import WindowConfig
+from regard.attention import WindowConfig
 from regard.generate import Sampling, decode
 from regard.generate.graph import GraphedStep, empty
 from regard.models import GPTConfig

@@ -11,7 +11,7 @@ from hypothesis import assume, given
 from writing_kit import naive_shape, naive_softmax, samplings
 
 from regard.generate import Draws, Sampling
-from regard.generate.draws import BLOCK, Noise
+from regard.generate.random import BLOCK, Noise
 from regard.generate.sampling import MinP, Repetition, Temperature, TopK, TopP, inverse
 
 values = st.floats(-20, 20, width=32)

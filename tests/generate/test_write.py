@@ -7,19 +7,19 @@ import pytest
 from hypothesis import given
 from writing_kit import VOCABULARY, samplings, seeds, wild
 
-from regard.attend import WindowConfig
+from regard.attention import WindowConfig
 from regard.data.tokenizers import Bytes, Characters
 from regard.errors import UserError
-from regard.generate import Author, Decoding, Prompt, Sampling
-from regard.generate.write import Pace
+from regard.generate import Decoding, Prompt, Sampling, TextGenerator
+from regard.generate.text import Pace
 from regard.models import GPTConfig
 
 TOKENIZER = Characters("abcdefgh .\n")
 CONFIG = GPTConfig(
     vocabulary=VOCABULARY, context=12, layers=2, heads=2, width=16, attention=WindowConfig(4), global_every=2
 )
-AUTHOR = Author(wild(CONFIG, 0), TOKENIZER, CONFIG.context, Sampling(temperature=1.5), count=20)
-BYTES = Author(wild(replace(CONFIG, vocabulary=256), 0), Bytes(), CONFIG.context, Sampling(temperature=9.0))
+AUTHOR = TextGenerator(wild(CONFIG, 0), TOKENIZER, CONFIG.context, Sampling(temperature=1.5), count=20)
+BYTES = TextGenerator(wild(replace(CONFIG, vocabulary=256), 0), Bytes(), CONFIG.context, Sampling(temperature=9.0))
 
 letters = st.text(TOKENIZER.characters, min_size=1, max_size=15)
 some = st.builds(Prompt, letters.map(lambda text: tuple(TOKENIZER.encode(text).tolist())), st.integers(0, 2))

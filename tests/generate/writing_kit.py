@@ -6,10 +6,10 @@ import hypothesis.strategies as st
 import numpy as np
 import torch
 
-from regard.attend import SoftmaxConfig, WindowConfig
+from regard.attention import SoftmaxConfig, WindowConfig
 from regard.generate import Sampling
-from regard.layers import LearnedConfig, NoPositionConfig, RotaryConfig, SinusoidalConfig
 from regard.models import GPT, GPTConfig
+from regard.nn import LearnedConfig, NoPositionConfig, RotaryConfig, SinusoidalConfig
 
 VOCABULARY = 11
 

@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 import torch
 from strategies import agree, generator
 
-from regard.attend import (
+from regard.attention import (
     AttentionConfig,
     BigBirdConfig,
     DilatedConfig,
@@ -22,7 +22,8 @@ from regard.attend import (
     TopKConfig,
     WindowConfig,
 )
-from regard.layers import (
+from regard.models import GPT, GPTConfig
+from regard.nn import (
     AlibiConfig,
     FeedForwardConfig,
     GEGLUConfig,
@@ -52,7 +53,6 @@ from regard.layers import (
     T5Config,
     YarnScalingConfig,
 )
-from regard.models import GPT, GPTConfig
 
 VOCABULARY = 7
 CONTEXT = 96

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from regard import attend as a
+from regard import attention as a
 
 
 class Spot(NamedTuple):

@@ -17,7 +17,7 @@ import torch
 from hypothesis import settings
 from torch import Tensor
 
-from regard import attend as a
+from regard import attention as a
 
 seeds = st.integers(0, 2**32 - 1)
 few = st.integers(1, 12)

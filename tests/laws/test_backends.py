@@ -13,7 +13,7 @@ from hypothesis import event, given
 from strategies import Case, agree, cases, examples, few, generator, in_fair_shares, told_to_sdpa
 from torch import Tensor
 
-from regard.attend import (
+from regard.attention import (
     BACKENDS,
     AnySlots,
     Backend,
@@ -32,8 +32,8 @@ from regard.attend import (
     Window,
     explain,
 )
-from regard.attend.flex import Flex
-from regard.attend.sdpa import structure
+from regard.attention.backends.flex import Flex
+from regard.attention.backends.sdpa import structure
 
 RAN: Counter[str] = Counter()
 

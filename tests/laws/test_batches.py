@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from strategies import agree, documents, examples, generator, seeds
 from torch import Tensor
 
-from regard.attend import AnySlots, Packed, Padded
+from regard.attention import AnySlots, Packed, Padded
 from regard.models import GPT, GPTConfig
 
 

@@ -13,8 +13,8 @@ import torch.nn.attention.flex_attention as flex_attention
 from hypothesis import given
 from strategies import Case, cases, edges, examples, few, in_fair_shares, most_orders
 
-from regard.attend import BACKENDS, Full, Packed, Padded, Range, Softmax, TopK, attend
-from regard.attend.flex import Flex
+from regard.attention import BACKENDS, Full, Packed, Padded, Range, Softmax, TopK, attend
+from regard.attention.backends.flex import Flex
 
 RAN: Counter[str] = Counter()
 

@@ -10,7 +10,7 @@ from gpts import VOCABULARY, configs, tokens, untouched, wild
 from hypothesis import given
 from strategies import Case, cases, examples, few, in_fair_shares, seeds
 
-from regard.attend import BACKENDS, Causal, Packed, Padded, Range
+from regard.attention import BACKENDS, Causal, Packed, Padded, Range
 from regard.models import GPTConfig
 
 RAN: Counter[str] = Counter()

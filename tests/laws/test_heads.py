@@ -12,9 +12,9 @@ from gpts import configs, tokens, wild
 from hypothesis import given
 from strategies import Case, agree, cases, examples, few, generator, seeds
 
-from regard.attend import Call, Causal, Dot, Full, Plan, Range, Softmax, SoftmaxConfig, TopK, attend
-from regard.layers import NoPositionConfig
+from regard.attention import Call, Causal, Dot, Full, Plan, Range, Softmax, SoftmaxConfig, TopK, attend
 from regard.models import GPTConfig
+from regard.nn import NoPositionConfig
 
 
 @examples(4)

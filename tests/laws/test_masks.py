@@ -11,7 +11,7 @@ from hypothesis import given
 from strategies import examples, few, general, masks, most_orders, packed, padded, slots, usual_masks
 from torch import Tensor
 
-from regard.attend import (
+from regard.attention import (
     And,
     AnySlots,
     Causal,
@@ -23,15 +23,15 @@ from regard.attend import (
     Plan,
     Prefix,
     Range,
-    Seat,
     Slots,
     Tile,
+    TokenPosition,
     Window,
 )
-from regard.attend.bounds import bounds
-from regard.attend.call import allowed
-from regard.attend.flex import BLOCK, Flex
-from regard.attend.slots import make_pairs, valid
+from regard.attention.backends.flex import BLOCK, Flex
+from regard.attention.call import allowed
+from regard.attention.slots import make_pairs, valid
+from regard.attention.tiling.block_bounds import bounds
 
 CPU = torch.device("cpu")
 
@@ -118,7 +118,7 @@ def box(batch: int, queries: Tensor, keys: Tensor) -> Pairs:
     """All pairs of these orders, in every row."""
     b = torch.arange(batch)[:, None, None, None]
     q, k = queries[None, None, :, None], keys[None, None, None, :]
-    return Pairs(b, torch.zeros(1, 1, 1, 1).long(), Seat(q, q * 0, q), Seat(k, k * 0, k))
+    return Pairs(b, torch.zeros(1, 1, 1, 1).long(), TokenPosition(q, q * 0, q), TokenPosition(k, k * 0, k))
 
 
 def exact(mask: Mask) -> bool:

@@ -12,7 +12,7 @@ from strategies import agree, generator, seeds
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard.layers import (
+from regard.nn import (
     FeedForward,
     GatedFeedForward,
     GELUConfig,
@@ -24,7 +24,7 @@ from regard.layers import (
     SwiGLUConfig,
     sinusoids,
 )
-from regard.layers.position import Turn
+from regard.nn.positions.position import Rotation
 
 bases = st.sampled_from([10_000.0, 500_000.0, 30.0])
 evens = st.integers(1, 16).map(lambda half: 2 * half)
@@ -47,7 +47,7 @@ def same(layer: nn.Module, formula: Callable[[Tensor], Tensor], x: Tensor, what:
         agree(one, two, f"{what}, gradient")
 
 
-def turned(turn: Turn, x: Tensor) -> Tensor:
+def turned(turn: Rotation, x: Tensor) -> Tensor:
     """A turn is for [B, N, H, D]; here x is [B, H, N, D]."""
     return turn.apply(x.transpose(1, 2)).transpose(1, 2)
 

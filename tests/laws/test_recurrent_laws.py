@@ -10,9 +10,9 @@ from hypothesis import assume, given
 from strategies import agree, documents, examples, generator, seeds
 from torch import Tensor
 
-from regard.attend import Packed, Padded, Range
-from regard.layers import LayerNormConfig, NoNormConfig, RMSNormConfig
+from regard.attention import Packed, Padded, Range
 from regard.models import Convolution, ConvolutionConfig, RecurrentConfig, RecurrentModel
+from regard.nn import LayerNormConfig, NoNormConfig, RMSNormConfig
 
 VOCABULARY = 7
 Config = RecurrentConfig | ConvolutionConfig

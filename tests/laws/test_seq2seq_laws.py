@@ -12,10 +12,10 @@ from strategies import agree, examples, generator, seeds
 from torch import Tensor
 
 from regard.generate.states import pick
-from regard.layers.recurrent import Hidden, Kind, Recurrent
-from regard.layers.unrolled import Unrolled
 from regard.look import attentions, rows
 from regard.models import BahdanauConfig, BridgeConfig, FixedConfig, LuongConfig, Seq2Seq, Seq2SeqConfig
+from regard.nn.recurrent import Hidden, Kind, Recurrent
+from regard.nn.unrolled import Unrolled
 
 TARGET, SOURCE = 7, 9
 kinds: st.SearchStrategy[Kind] = st.sampled_from(["gru", "lstm", "rnn"])

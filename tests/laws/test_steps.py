@@ -10,7 +10,7 @@ from gpts import CONTEXT, configs, tokens, wild
 from hypothesis import given
 from strategies import agree, examples, in_fair_shares, seeds
 
-from regard.attend import SoftmaxConfig, WindowConfig
+from regard.attention import SoftmaxConfig, WindowConfig
 from regard.models import GPTConfig
 
 RAN: Counter[str] = Counter()

@@ -12,7 +12,7 @@ from transformers_kit import SOURCE_VOCABULARY, VOCABULARY, sources, targets, tr
 
 from regard.generate.states import pick
 from regard.look import attentions
-from regard.look.trace import rows as rows_of
+from regard.look.capture.trace import rows as rows_of
 from regard.models import Transformer, TransformerConfig
 
 held = st.lists(st.integers(1, 9), min_size=1, max_size=3)  # the lengths of sources

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from regard.attend import Refused, Softmax, attend
+from regard.attention import Refused, Softmax, attend
 
 QUERY = torch.tensor([[0.9, 0.1, 0.2, 0.3]])  # an animal, please; hardly an action, a bit of an object, definite
 KEYS = torch.tensor(

@@ -10,10 +10,10 @@ from gpts import feedforwards, norms, positions
 from strategies import generator
 from torch import Tensor
 
-from regard.layers import PostNormConfig, PreNormConfig, SinusoidalConfig
 from regard.models import Transformer, TransformerConfig
+from regard.nn import PostNormConfig, PreNormConfig, SinusoidalConfig
 
-Memory = Literal["last", "same"]
+CacheIndex = Literal["last", "same"]
 VOCABULARY = 7
 SOURCE_VOCABULARY = 5
 CONTEXT = 48
@@ -23,7 +23,7 @@ CONTEXT = 48
 def transformers(draw: st.DrawFn) -> TransformerConfig:
     position = draw(positions)
     beside = isinstance(position, SinusoidalConfig) and position.mode == "concatenate"
-    memory: Memory = draw(st.sampled_from(["last", "same"]))
+    memory: CacheIndex = draw(st.sampled_from(["last", "same"]))
     return TransformerConfig(
         vocabulary=VOCABULARY,
         source_vocabulary=draw(st.sampled_from([None, SOURCE_VOCABULARY])),

@@ -10,12 +10,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.attend import Softmax
+from regard.attention import Softmax
 from regard.data import BpeConfig
-from regard.data.pairs import Specials
+from regard.data.translation.pairs import Specials
 from regard.errors import UserError
-from regard.look.align import SHADES, Alignment, Map, align, draw, joined, over_source, split_words
-from regard.look.align_picture import check, page, save, svg
+from regard.look.pictures.align import SHADES, Alignment, Map, align, draw, joined, over_source, split_words
+from regard.look.pictures.align_picture import check, page, save, svg
 from regard.models import Seq2SeqConfig, TransformerConfig
 from regard.models.bridges import BahdanauConfig, FixedConfig, LuongConfig
 

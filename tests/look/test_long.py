@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from regard.data import Bytes
-from regard.look import trace as tracing
-from regard.look.session import Session
-from regard.look.shelf import Shelf
-from regard.look.trace import Attention, Shelved
+from regard.look.capture import trace as tracing
+from regard.look.capture.tensor_spill import TensorSpill
+from regard.look.capture.trace import Attention, SpilledAttention
+from regard.look.views.session import Session
 from regard.models import GPTConfig
 
 SIZES = {"vocabulary": 256, "context": 64, "layers": 3, "heads": 4, "kv_heads": 2, "width": 32, "zero_init": False}
@@ -23,7 +23,7 @@ SIZES = {"vocabulary": 256, "context": 64, "layers": 3, "heads": 4, "kv_heads": 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64])
 def test_a_shelf_gives_back_what_was_put(dtype):
-    shelf = Shelf()
+    shelf = TensorSpill()
     tensors = [torch.randn(3, 5, 7).mul(9).to(dtype), torch.ones(0, 4, dtype=dtype), torch.arange(6).to(dtype)]
     tensors.append(tensors[0].transpose(0, 2))  # not in order
     places = [shelf.put(x) for x in tensors]
@@ -33,7 +33,7 @@ def test_a_shelf_gives_back_what_was_put(dtype):
 
 def test_a_shelf_leaves_nothing_behind(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    shelf = Shelf()
+    shelf = TensorSpill()
     place = shelf.put(torch.ones(4))
     assert not list(tmp_path.iterdir())
     number = shelf._number
@@ -51,7 +51,7 @@ def test_a_trace_that_was_put_aside_answers_alike(monkeypatch):
     monkeypatch.setattr(tracing, "LONG", 16)
     aside = session.trace(text)
     assert all(isinstance(one, Attention) for one in held.attentions)
-    assert all(isinstance(one, Shelved) for one in aside.attentions)
+    assert all(isinstance(one, SpilledAttention) for one in aside.attentions)
     assert aside.about() == held.about()
     assert aside.nbytes == held.nbytes
     assert np.array_equal(aside.overview(16)[0], held.overview(16)[0])
@@ -65,7 +65,7 @@ def test_a_trace_that_was_put_aside_answers_alike(monkeypatch):
 LOOK = """
 import json, resource, sys, torch
 from regard.data import Bytes
-from regard.look.session import Session
+from regard.look.views.session import Session
 from regard.models import GPTConfig
 
 torch.set_num_threads(1)

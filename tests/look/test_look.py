@@ -7,10 +7,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.attend import Causal, Packed, Padded, Range, Softmax, Window, WindowConfig, attend
-from regard.layers import LearnedConfig
+from regard.attention import Causal, Packed, Padded, Range, Softmax, Window, WindowConfig, attend
 from regard.look import Attention, Head, at_rest, attentions, describe, heads, rows
 from regard.models import GPTConfig
+from regard.nn import LearnedConfig
 
 TINY = {"vocabulary": 11, "context": 32, "layers": 2, "heads": 4, "width": 16, "zero_init": False}
 

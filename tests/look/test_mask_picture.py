@@ -11,12 +11,12 @@ import pytest
 import torch
 from hypothesis import given
 
-from regard.attend import Causal, Full, Mask, Same, Window, attend
-from regard.attend.expression import parse
+from regard.attention import Causal, Full, Mask, Same, Window, attend
+from regard.attention.masks.expression import parse
 from regard.errors import UserError
-from regard.look import mask_picture
-from regard.look.mask_picture import PARTIAL, SHADES, draw_mask, mask_svg, pooled
-from regard.look.mask_view import EMPTY, FULL, layout, view
+from regard.look.pictures import mask_picture
+from regard.look.pictures.mask_picture import PARTIAL, SHADES, draw_mask, mask_svg, pooled
+from regard.look.pictures.mask_view import EMPTY, FULL, layout, view
 
 EXPRESSIONS = [
     "causal",

@@ -11,11 +11,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard import attend as a
-from regard.attend.call import allowed, dense_pairs
-from regard.look.fused import entropy, fused, refuses
-from regard.look.reducers import BlockMass, Entropy, Places, TileMax, TopKeys, reduce
-from regard.look.trace import Attention
+from regard import attention as a
+from regard.attention.call import allowed, dense_pairs
+from regard.look.capture.fused import entropy, fused, refuses
+from regard.look.capture.trace import Attention
+from regard.look.statistics.reducers import BlockMass, Entropy, Places, TileMax, TopKeys, reduce
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "laws"))
 import strategies as s
@@ -109,7 +109,7 @@ def test_large_scores_are_not_fused():
 @pytest.mark.parametrize("mask", [a.Causal(), a.Causal() & a.Window(300), a.Full()])
 def test_keys_out_of_sight_are_never_scored(mask):
     """Of a causal map half, of a window's a band: what is scored follows from the mask's structure."""
-    from regard.look.strips import bands
+    from regard.look.capture.strips import bands
 
     mechanism, slots = a.Softmax(), a.Range(2048)
     q = torch.zeros(1, 1, 2048, 4)

@@ -9,19 +9,20 @@ import numpy as np
 import pytest
 import torch
 
-from regard.attend import LinearConfig, LongformerConfig, SoftmaxConfig, TopKConfig, WindowConfig
+from regard.attention import LinearConfig, LongformerConfig, SoftmaxConfig, TopKConfig, WindowConfig
 from regard.data import BpeConfig, Bytes
-from regard.data.pairs import Specials
+from regard.data.translation.pairs import Specials
 from regard.errors import UserError
-from regard.generate import Decoding, Rules, Sampling, Search, beam_search, walk
-from regard.layers import LearnedConfig
-from regard.layers.relative import AlibiConfig
-from regard.layers.reversible import ReversibleConfig
+from regard.generate import Decoding, Rules, Sampling, Search, beam_search
+from regard.generate import sample_seq2seq as sample_seq2seq
 from regard.look import rows
-from regard.look.session import Session, Trace
-from regard.look.trace import Attention
+from regard.look.capture.trace import Attention
+from regard.look.views.session import Session, Trace
 from regard.models import GPTConfig, RecurrentConfig, Seq2SeqConfig, TransformerConfig
 from regard.models.bridges import BahdanauConfig, LuongConfig
+from regard.nn import LearnedConfig
+from regard.nn.blocks.reversible import ReversibleConfig
+from regard.nn.positions.relative import AlibiConfig
 
 TINY: dict[str, Any] = {"vocabulary": 256, "context": 48, "layers": 2, "heads": 4, "width": 16, "zero_init": False}
 TEXT = "the light in the kitchen is on and so is it"
@@ -292,7 +293,7 @@ def test_translations_step_and_branch_as_translate_finds_them(kind):
     session.model.eval()
     rules = Rules(MARKS, 0, 12)
     for sampling in (Sampling(temperature=0.0), Sampling(temperature=1.2)):
-        (wanted,) = walk(session.model, source, lengths, Rules(MARKS, 0, 32), sampling, seed=3)[0]
+        (wanted,) = sample_seq2seq(session.model, source, lengths, Rules(MARKS, 0, 32), sampling, seed=3)[0]
         told = session.next("the light is on", sampling, count=32, seed=3, other="")
         assert [one["token"] for one in told["written"] if one["token"] != MARKS.end] == wanted.tokens
     found = beam_search(session.model, source, lengths, rules, Search(beams=3), nbest=3)[0]
@@ -394,8 +395,8 @@ def test_patching_moves_what_it_says(name):
 
 
 def test_roles_are_told_from_scores():
-    from regard.attend import Causal, Range, Softmax
-    from regard.look.roles import random_scores, random_text, role
+    from regard.attention import Causal, Range, Softmax
+    from regard.look.statistics.roles import random_scores, random_text, role
 
     text = random_text(100, 64)
     assert text is not None

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from regard.attend import Packed, Slots
+from regard.attention import Packed, Slots
 from regard.config import load
 from regard.errors import UserError
 from regard.generate.decode import Decoding

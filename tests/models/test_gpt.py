@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from regard.attend import Causal, Padded, Window, WindowConfig
+from regard.attention import Causal, Padded, Window, WindowConfig
 from regard.config import load
 from regard.errors import UserError
-from regard.layers import LearnedConfig, NoNormConfig, PostNormConfig, SinusoidalConfig
 from regard.models import GPT, GPTConfig, ModelConfig
+from regard.nn import LearnedConfig, NoNormConfig, PostNormConfig, SinusoidalConfig
 
 SMALL = GPTConfig(vocabulary=11, context=16, layers=2, heads=2, width=8)
 

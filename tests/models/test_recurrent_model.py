@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from regard.attend import Padded, Range, Slots
+from regard.attention import Padded, Range, Slots
 from regard.config import load, to_toml
 from regard.data import TextConfig
 from regard.errors import UserError

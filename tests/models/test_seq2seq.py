@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from regard.attend import Additive, Softmax, attend
+from regard.attention import Additive, Softmax, attend
 from regard.config import load
 from regard.errors import UserError
 from regard.look import attentions, rows

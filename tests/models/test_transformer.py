@@ -11,8 +11,8 @@ from torch import Tensor
 
 from regard.config import load
 from regard.errors import UserError
-from regard.layers import LearnedConfig, PostNormConfig, PreNormConfig, RotaryConfig, SinusoidalConfig
 from regard.models import PRESETS, ModelConfig, Transformer, TransformerConfig, describe
+from regard.nn import LearnedConfig, PostNormConfig, PreNormConfig, RotaryConfig, SinusoidalConfig
 
 SMALL = TransformerConfig(vocabulary=11, context=16, layers=2, heads=2, width=8, dropout=0.0)
 
@@ -238,7 +238,7 @@ def test_beams_share_what_was_made_of_the_source() -> None:
 
 
 def test_the_fast_path_of_training_does_not_forget_while_decoding() -> None:
-    """Parts and sizes that training takes in one autograd step (layers/branches.py), which keeps no keys."""
+    """Parts and sizes that training takes in one autograd step (nn/fused/branches.py), which keeps no keys."""
     model = TransformerConfig(vocabulary=11, width=64, layers=2, dropout=0.0).build()
     inputs, source, lengths = sentences(rows=30)
     state, got = model.start(30, 6, source=source, source_lengths=lengths), []

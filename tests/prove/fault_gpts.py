@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.attend import AnySlots, Call, Causal, Out, Packed, Plan, Slots, Window, WindowConfig
-from regard.attend.reference import Reference
-from regard.layers import Scene
+from regard.attention import AnySlots, Call, Causal, Out, Packed, Plan, Slots, Window, WindowConfig
+from regard.attention.backends.reference import Reference
 from regard.models import GPT, GPTConfig
 from regard.models.gpt import State
+from regard.nn import AttentionContext
 
 
 class Merged(GPT):
@@ -46,24 +46,28 @@ class UpperLeft(GPT):
     One token at a time is right, and so is a prompt.
     """
 
-    def _scene(self, i: int, x: Tensor, queries: Any, turn: Any, state: State, lengths: Tensor | None) -> Scene:
-        scene = super()._scene(i, x, queries, turn, state, lengths)
+    def _scene(
+        self, i: int, x: Tensor, queries: Any, turn: Any, state: State, lengths: Tensor | None
+    ) -> AttentionContext:
+        context = super()._scene(i, x, queries, turn, state, lengths)
         if not state.used or x.shape[1] == 1:
-            return scene
+            return context
         moved = queries._replace(order=queries.order - state.position[:, None])
-        return scene._replace(plan=self._mechanism(i).plan(self.masks[i], moved, scene.plan.keys, like=x))
+        return context._replace(plan=self._mechanism(i).plan(self.masks[i], moved, context.plan.keys, like=x))
 
 
 class WiderOnceRolled(GPT):
     """Once the buffer of a window rolls, the place about to be overwritten is still seen: one token too many."""
 
-    def _scene(self, i: int, x: Tensor, queries: Any, turn: Any, state: State, lengths: Tensor | None) -> Scene:
-        scene = super()._scene(i, x, queries, turn, state, lengths)
+    def _scene(
+        self, i: int, x: Tensor, queries: Any, turn: Any, state: State, lengths: Tensor | None
+    ) -> AttentionContext:
+        context = super()._scene(i, x, queries, turn, state, lengths)
         if state.used < state.memories[i].size:
-            return scene
+            return context
         assert isinstance(self.config.attention, WindowConfig)
         wider = Causal() & Window(self.config.attention.size + 1)
-        return scene._replace(plan=self._mechanism(i).plan(wider, queries, scene.plan.keys, like=x))
+        return context._replace(plan=self._mechanism(i).plan(wider, queries, context.plan.keys, like=x))
 
 
 class TiledHeads(Reference):

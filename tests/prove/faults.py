@@ -51,10 +51,10 @@ from fault_torch import (
     lively,
 )
 
-from regard.attend import WindowConfig
+from regard.attention import WindowConfig
 from regard.data import Characters, TextData
-from regard.layers import LearnedConfig, NoPositionConfig, PostNormConfig, SinusoidalConfig
 from regard.models import GPT, ConvolutionConfig, GPTConfig, RecurrentConfig
+from regard.nn import LearnedConfig, NoPositionConfig, PostNormConfig, SinusoidalConfig
 from regard.tasks import Language
 
 Arguments = dict[str, Any]

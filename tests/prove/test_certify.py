@@ -12,9 +12,9 @@ from faults import FAULTS, HEALTHY, small
 from torch import Tensor
 from unseen import UNSEEN
 
-from regard.attend import LinearConfig, LinformerConfig, LSHConfig
+from regard.attention import LinearConfig, LinformerConfig, LSHConfig
 from regard.errors import UserError
-from regard.layers.moe import MoEConfig
+from regard.nn.experts.moe import MoEConfig
 from regard.prove import CLAIMS, certify
 
 TRACED = [claim for claim in CLAIMS if claim != "export"]  # tracing takes seconds; a few cases below do it

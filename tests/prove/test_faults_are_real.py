@@ -12,7 +12,7 @@ from fault_torch import LENGTH, VOCABULARY, Plain, RoomyBatch, lively
 from faults import FAULTS, HEALTHY, LONG, WINDOW, corrected, small
 from torch import Tensor
 
-from regard.attend import Packed
+from regard.attention import Packed
 from regard.data import Characters, TextBatch, TextData
 from regard.errors import UserError
 from regard.tasks import Language

@@ -31,7 +31,7 @@ from torch.nn import functional as F
 from unseen import KERNEL, UNSEEN
 from unseen_models import RowsForTime, SteadyRotary
 
-from regard.attend import Packed
+from regard.attention import Packed
 from regard.data import Bytes, TextBatch
 from regard.tasks import Language
 

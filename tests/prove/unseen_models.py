@@ -9,12 +9,12 @@ import torch
 from fault_torch import HEADS, LENGTH, VOCABULARY, WIDTH, Layer, Plain
 from torch import Tensor, nn
 
-from regard.attend import AnySlots, Call, Out, Packed, Plan, Slots
-from regard.attend.reference import Reference
-from regard.attend.slots import EMPTY
-from regard.layers import CausalConvolution
+from regard.attention import AnySlots, Call, Out, Packed, Plan, Slots
+from regard.attention.backends.reference import Reference
+from regard.attention.slots import EMPTY
 from regard.models import GPT, ConvolutionConfig, GPTConfig
 from regard.models.convolution import Convolution
+from regard.nn import CausalConvolution
 
 
 class Turned(Layer):

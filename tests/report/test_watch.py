@@ -8,7 +8,7 @@ import pytest
 import torch
 from report_kit import experiment, start, trained
 
-from regard.attend import WindowConfig
+from regard.attention import WindowConfig
 from regard.report import Watch, subject
 from regard.train import MuonConfig, Observer, train
 from regard.train.live import LiveCurve

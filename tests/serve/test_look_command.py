@@ -17,7 +17,7 @@ import pytest
 from serve_kit import REGARD
 
 from regard.generate.load import load_writer
-from regard.look.session import Session
+from regard.look.views.session import Session
 from regard.runs import Run
 from regard.serve.file import document, embedded
 from regard.serve.show import show

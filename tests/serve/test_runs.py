@@ -12,7 +12,7 @@ import pytest
 from serve_kit import Served, serving
 
 from regard.runs import Run
-from regard.serve.held import held
+from regard.serve.is_training import held
 from regard.serve.library import Library, Unknown, findings, table, thinned
 from regard.serve.tail import Tail, last
 

@@ -9,8 +9,8 @@ from torch import nn
 from train_kit import MODEL, TRAIN, RowsConfig, experiment, run_whole, same, start, weights
 
 from regard.errors import UserError
-from regard.layers.aside import Aside, Said, hear
-from regard.layers.moe import MoEConfig
+from regard.nn.auxiliary_loss import AuxiliaryLoss, AuxiliaryLossLayer, collect
+from regard.nn.experts.moe import MoEConfig
 from regard.recipes import get
 from regard.tasks import Language
 from regard.train import Experiment, MuonConfig, train
@@ -82,7 +82,7 @@ def test_recomputed_blocks_tell_once_and_change_nothing(repeat):
         a, b = plain.update(), recomputed.update()
         assert a == b
     assert len(recomputed.details()["expert_share"]) == 2  # layers, whether they share a block or not
-    assert all(speaker.said == () for speaker in recomputed.asides)
+    assert all(layer.recorded == () for layer in recomputed.auxiliary_layers)
     for p, q in zip(plain.model.parameters(), recomputed.model.parameters(), strict=True):
         assert torch.equal(p, q)
 
@@ -140,20 +140,20 @@ def test_a_loss_that_cannot_teach_is_an_error():
             with torch.no_grad():
                 return self.layer(x)
 
-    class Teller(Aside):
+    class Teller(AuxiliaryLossLayer):
         def __init__(self):
             super().__init__()
             self.scale = nn.Parameter(torch.ones(()))
 
         def forward(self, x):
-            self.tell(Said({"balance": (1.0, self.scale * x.mean())}, {}))
+            self.record(AuxiliaryLoss({"balance": (1.0, self.scale * x.mean())}, {}))
             return x
 
     model, x = Blind(), torch.ones(2)
     with pytest.raises(UserError, match=r"--model\.feedforward\.balance 0"):
-        hear(model, lambda: model(x))
+        collect(model, lambda: model(x))
     with torch.no_grad():
-        assert len(hear(model, lambda: model(x))[1]) == 1
+        assert len(collect(model, lambda: model(x))[1]) == 1
 
 
 def test_many_that_recompute_are_not_compiled():

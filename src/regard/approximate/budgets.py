@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from itertools import product
 from typing import Any
 
-from regard.attend import AttentionConfig, SoftmaxConfig
+from regard.attention import AttentionConfig, SoftmaxConfig
 from regard.config import load
 from regard.config.choice import kinds
 from regard.config.place import nearest

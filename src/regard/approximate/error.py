@@ -9,7 +9,7 @@ from torch import Tensor
 
 from regard.approximate.gather import Given
 from regard.approximate.stand_in import StandIn, exact
-from regard.attend import Mechanism, Plan
+from regard.attention import Mechanism, Plan
 
 
 class HeadError(NamedTuple):

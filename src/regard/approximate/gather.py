@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from regard.attend import Plan, Softmax
+from regard.attention import Plan, Softmax
 
 
 class Given(NamedTuple):

@@ -23,7 +23,7 @@ from regard.approximate.error import HeadError, errors
 from regard.approximate.gather import Given, gather
 from regard.approximate.stand_in import StandIn, fit, stand_in
 from regard.approximate.swap import only, swapped
-from regard.attend import Mechanism
+from regard.attention import Mechanism
 from regard.errors import UserError
 from regard.models.gpt import GPT
 from regard.tasks import Task

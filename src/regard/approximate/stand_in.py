@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from regard.approximate.gather import Given
-from regard.attend import AttentionConfig, Full, Mask, Mechanism, Out, Plan, Sizes
-from regard.attend.choose import BACKENDS
-from regard.attend.linformer import Linformer
+from regard.attention import AttentionConfig, Full, Mask, Mechanism, Out, Plan, Sizes
+from regard.attention.backends.choose import BACKENDS
+from regard.attention.mechanisms.linformer import Linformer
 from regard.errors import UserError
 
 FIT_STEPS, FIT_RATE = 60, 0.003

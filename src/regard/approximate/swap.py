@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from regard.attend import AttentionConfig, Mechanism
+from regard.attention import AttentionConfig, Mechanism
 from regard.models.gpt import GPT
 
 

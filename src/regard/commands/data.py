@@ -59,8 +59,8 @@ def show(sources: list[Source], *, json: bool) -> int:
     from rich.console import Console
     from rich.table import Table
 
-    from regard.data.cache import cache_folder
-    from regard.data.progress import human_size
+    from regard.data.origins.cache import cache_folder
+    from regard.data.origins.progress import human_size
 
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for column in ("name", "title", "size", "cached", "origin", "licence"):

@@ -16,7 +16,7 @@ from regard.errors import UserError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from regard.generate import Author, Row
+    from regard.generate import Row, TextGenerator
 
 
 def generate(
@@ -81,7 +81,7 @@ def generate(
     found = open_run(run, runs)  # a mistyped name is answered before torch is imported
     if found.config.get("data", {}).get("kind") == "pairs":
         raise UserError(f"{found.path} translates and does not go on with a text: regard translate {found.path}")
-    from regard.generate import Author, Sampling
+    from regard.generate import Sampling, TextGenerator
     from regard.generate.load import find_device, load_writer
 
     try:
@@ -93,7 +93,7 @@ def generate(
     model, tokenizer, reached, _ = load_writer(found, place, step)
     if not named:
         print(f"written by {found.path}, step {reached:,}", file=sys.stderr, flush=True)
-    author = Author(
+    author = TextGenerator(
         model,
         tokenizer,
         model.config.context,
@@ -112,7 +112,7 @@ def generate(
     return write(author, texts, samples, about)
 
 
-def write(author: Author, texts: list[str], samples: int, about: dict | None) -> int:
+def write(author: TextGenerator, texts: list[str], samples: int, about: dict | None) -> int:
     """Write on from each text; prints them as they come, or as JSON with what is ``about`` the run."""
     from regard.generate import Prompt
 
@@ -172,7 +172,7 @@ def show(pieces: Iterable[tuple[int, str, Row]], titles: list[tuple[str, int]], 
                 begin()
 
 
-def talk(author: Author, text: str) -> int:
+def talk(author: TextGenerator, text: str) -> int:
     """The loop of `--interactive`."""
     import contextlib
 
@@ -208,7 +208,7 @@ def unescaped(text: str) -> str:
     return re.sub(r"\\[nt\\]", lambda found: meant[found[0]], text)
 
 
-def encode(author: Author, text: str) -> list[int]:
+def encode(author: TextGenerator, text: str) -> list[int]:
     """The tokens of a prompt."""
     ids = author.tokenizer.encode(text).tolist()
     if not ids:
@@ -216,7 +216,7 @@ def encode(author: Author, text: str) -> list[int]:
     return ids
 
 
-def beginning(author: Author) -> str:
+def beginning(author: TextGenerator) -> str:
     """What to go on from when nothing is given: the start of a line."""
     try:
         author.tokenizer.encode("\n")

@@ -58,7 +58,7 @@ def look(
     found = open_run(run, runs)
     from regard.commands.lines import contents
     from regard.generate.load import find_device
-    from regard.look.session import Session
+    from regard.look.views.session import Session
     from regard.runs.disk import replace_file, writing
     from regard.serve.file import document
 

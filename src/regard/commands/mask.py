@@ -38,14 +38,14 @@ def mask(
     """
     if svg is not None and (svg.suffix.lower() != ".svg" or not svg.parent.is_dir()):
         raise UserError(f"--svg {svg} must be a file in a folder that is there, and its name must end in .svg")
-    from regard.attend.expression import names, parse, usage, write
+    from regard.attention.masks.expression import names, parse, usage, write
 
     if expression is None:
         listed = {usage(one): (one.__doc__ or "").splitlines()[0] for one in names().values()}
         lines = [f"{one:28} {about}" for one, about in listed.items()]
         print(jsonlib.dumps(listed) if json else "\n".join([*lines, "&, | and ~ join them: causal & window(8)"]))
         return 0
-    from regard.look.mask_picture import EMPTY, FULL, PARTIAL, draw_mask, mask_svg, view
+    from regard.look.pictures.mask_picture import EMPTY, FULL, PARTIAL, draw_mask, mask_svg, view
 
     found = parse(expression)
     seen = view(found, length, block=block)

@@ -140,13 +140,13 @@ def sit(
     """Train to the end or to a signal, write the report, and say how it went."""
     from regard.commands.report import nearest_recipe
     from regard.report import Watch, reported
-    from regard.train import Beginning, Observer, train
+    from regard.train import Observer, ResumeNotice, train
     from regard.train.live import LiveCurve, LiveLine
 
     budget = experiment.train.seconds
     trial = "" if budget is None else f", and a few steps to see how many fit into {budget:g} seconds"
     print(f"{run.path}: preparing text and model{trial}", file=sys.stderr, flush=True)
-    observers: list[Observer] = [Beginning()] if resume and not rank() else []
+    observers: list[Observer] = [ResumeNotice()] if resume and not rank() else []
     observers += [Watch(), LiveCurve() if watch else LiveLine()]
     if doctor:
         from regard.doctor import Doctor

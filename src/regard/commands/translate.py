@@ -93,7 +93,7 @@ def translate(
     except ValueError as problem:
         raise UserError(f"--{problem}") from problem
     if picture is not None:
-        from regard.look.align_picture import check
+        from regard.look.pictures.align_picture import check
 
         check(picture)
     lines = Lines([], [], "") if test else gathered(texts, file, reference)
@@ -243,8 +243,8 @@ def draw(trained: Trained, made: Sequence[Translated], picture: Path | None, jso
     import os
     import shutil
 
-    from regard.look.align import align
-    from regard.look.align import draw as drawn
+    from regard.look.pictures.align import align
+    from regard.look.pictures.align import draw as drawn
 
     found = [
         align(trained.model, trained.tokenizer, trained.specials, one.line.tokens, one.texts[0].found.tokens)
@@ -252,7 +252,7 @@ def draw(trained: Trained, made: Sequence[Translated], picture: Path | None, jso
         if one.texts
     ]
     if picture is not None:
-        from regard.look.align_picture import save
+        from regard.look.pictures.align_picture import save
 
         save(found, picture)
         print(f"drawn in {picture}", file=sys.stderr)

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from regard.errors import UserError
-from regard.layers import FeedForwardConfig, GELUConfig, LayerNormConfig, LearnedConfig, PostNormConfig, ReLUConfig
-from regard.layers.silu import SiLUConfig
 from regard.models.transformer import Transformer, TransformerConfig
+from regard.nn import FeedForwardConfig, GELUConfig, LayerNormConfig, LearnedConfig, PostNormConfig, ReLUConfig
+from regard.nn.silu import SiLUConfig
 
 ACTIVATIONS: dict[str, type[FeedForwardConfig]] = {
     "swish": SiLUConfig,

@@ -2,11 +2,11 @@
 
 from regard.data.base import Data, DataConfig, DataWithTest
 from regard.data.batch import PairBatch, TextBatch
-from regard.data.cache import cache_folder
-from regard.data.pairs import PairData, Pairs, PairsConfig, Specials
-from regard.data.source import Source
+from regard.data.origins.cache import cache_folder
+from regard.data.origins.source import Source
 from regard.data.sources import SOURCES, find_source
-from regard.data.text import TextConfig, TextData, prepare
+from regard.data.texts.text import TextConfig, TextData, prepare
+from regard.data.texts.tokens import Counts, Tokens
 from regard.data.tokenizers import (
     BpeConfig,
     Bytes,
@@ -20,7 +20,7 @@ from regard.data.tokenizers import (
     WordsConfig,
     load_tokenizer,
 )
-from regard.data.tokens import Counts, Tokens
+from regard.data.translation.pairs import PairData, Pairs, PairsConfig, Specials
 
 __all__ = [
     "SOURCES",

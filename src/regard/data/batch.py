@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from regard.attend import AnySlots
+    from regard.attention import AnySlots
 
 SKIP = -1  # a target that is not counted
 

@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from regard.doctor import batches, limits, reach
+from regard.doctor import batches, limits
+from regard.doctor import dependency as reach
 from regard.doctor.finding import Finding
 from regard.doctor.inside import Inside, Terms
 from regard.doctor.texts import Reader
-from regard.layers import NoPositionConfig
+from regard.nn import NoPositionConfig
 from regard.train.device import move
 
 

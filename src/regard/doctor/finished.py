@@ -19,7 +19,7 @@ from regard.doctor.finding import Finding
 from regard.doctor.gradients import Group
 from regard.doctor.inside import experts
 from regard.errors import UserError
-from regard.layers.moe import MoEConfig
+from regard.nn.experts.moe import MoEConfig
 from regard.runs import Run
 from regard.runs.findings import noted
 from regard.train import Experiment

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from regard.doctor import limits
 from regard.doctor.finding import Finding
-from regard.layers.moe import MixtureOfExperts, MoEConfig
-from regard.layers.routing import route, share
 from regard.look import at_rest, attentions, heads
+from regard.nn.experts.moe import MixtureOfExperts, MoEConfig
+from regard.nn.experts.routing import route, share
 
 #: Tokens of a pass; and of one in which attention is looked at, whose cost grows with the square of a row.
 TOKENS, ROW, ROWS = 2048, 256, 2

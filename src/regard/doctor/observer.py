@@ -19,7 +19,7 @@ from typing import Any, TextIO
 import torch
 from torch import nn
 
-from regard.attend import Refused
+from regard.attention import Refused
 from regard.doctor import batches, gradients, limits, room
 from regard.doctor.checkup import Checkup
 from regard.doctor.curves import Curves

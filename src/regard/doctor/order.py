@@ -12,15 +12,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.attend import Mechanism
+from regard.attention import Mechanism
 from regard.doctor import limits
-from regard.doctor.asked import Asked, Outputs, apart_of
 from regard.doctor.finding import Finding
+from regard.doctor.probe import Outputs, Probe, apart_of
 
 BACK = (1, 8, 16)  # how far back the token is that is exchanged with the last but one
 
 
-def judge(asked: Asked, batch: Any, side: str, vocabulary: int, name: str) -> Iterator[Finding]:
+def judge(asked: Probe, batch: Any, side: str, vocabulary: int, name: str) -> Iterator[Finding]:
     """``side``: of which tokens of the batch the order is changed; ``name``: the first attention that hears them."""
     tokens: Tensor = getattr(batch, side)
     length = tokens.shape[1]

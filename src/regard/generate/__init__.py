@@ -2,14 +2,13 @@
 
 from regard.generate.beam import Search, beam_search
 from regard.generate.decode import Decoding, decode
-from regard.generate.draws import Draws
+from regard.generate.random import Draws
+from regard.generate.sample_seq2seq import sample_seq2seq
 from regard.generate.sampling import Sampling
-from regard.generate.sourced import Hypothesis, Rules
-from regard.generate.walk import walk
-from regard.generate.write import Author, Prompt, Row
+from regard.generate.seq2seq import Hypothesis, Rules
+from regard.generate.text import Prompt, Row, TextGenerator
 
 __all__ = [
-    "Author",
     "Decoding",
     "Draws",
     "Hypothesis",
@@ -18,7 +17,8 @@ __all__ = [
     "Rules",
     "Sampling",
     "Search",
+    "TextGenerator",
     "beam_search",
     "decode",
-    "walk",
+    "sample_seq2seq",
 ]

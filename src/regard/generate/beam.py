@@ -21,7 +21,7 @@ from torch import Tensor
 from regard.config import knob
 from regard.errors import UserError
 from regard.generate.sampling import NEVER
-from regard.generate.sourced import Hypothesis, Rules, Sourced, latest, normaliser
+from regard.generate.seq2seq import Hypothesis, Rules, Sourced, latest, normaliser
 from regard.generate.states import pick, put
 
 BLOCK = 64  # tokens whose maximum stands for them

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from regard.errors import UserError
-from regard.generate.draws import BLOCK, Draws, Noise
+from regard.generate.random import BLOCK, Draws, Noise
 from regard.generate.sampling import Sampling
 from regard.generate.states import pick, put
 

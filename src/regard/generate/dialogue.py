@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TextIO
 
 from regard.errors import UserError
-from regard.generate.write import Author, Pace, Prompt
+from regard.generate.text import Pace, Prompt, TextGenerator
 
 HELP = """\
 Type, and the text goes on; an empty line lets it go on as it is. Ctrl-C stops an answer, Ctrl-D leaves.
@@ -20,7 +20,7 @@ Type, and the text goes on; an empty line lets it go on as it is. Ctrl-C stops a
 class Dialogue:
     """The text of a conversation, and who goes on with it. What is remembered is what was shown."""
 
-    author: Author
+    author: TextGenerator
     out: TextIO
     err: TextIO
     text: str = ""
@@ -80,7 +80,7 @@ class Dialogue:
         print(text, file=self.err, flush=True)
 
 
-def changed(author: Author, name: str, value: str) -> Author:
+def changed(author: TextGenerator, name: str, value: str) -> TextGenerator:
     """An author with one setting changed; a UserError says what is wrong with it."""
     kinds = {"temperature": float, "top-p": float, "min-p": float, "repetition": float}
     kinds |= {"top-k": int, "tokens": int, "seed": int}

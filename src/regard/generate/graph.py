@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.attend import Memory
-from regard.attend.slots import EMPTY
+from regard.attention import CacheIndex
+from regard.attention.slots import EMPTY
 
 Choose = Callable[[Tensor], Tensor]  # logits [B, V] -> tokens [B], on the device, with nothing for the host to know
 
@@ -66,5 +66,5 @@ def empty(state: Any) -> None:
     elif isinstance(state, tuple):
         for part in state:
             empty(part)
-    if isinstance(state, Memory):
+    if isinstance(state, CacheIndex):
         state.segment.fill_(EMPTY)

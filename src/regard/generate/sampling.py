@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from regard.config import knob
-from regard.generate.draws import Draws
+from regard.generate.random import Draws
 
 NEVER = float("-inf")
 

@@ -10,17 +10,17 @@ import torch
 
 from regard.config import load
 from regard.data import Bytes, Characters, DataConfig
-from regard.data.pairs import PairsConfig, Specials
+from regard.data.translation.pairs import PairsConfig, Specials
 from regard.errors import UserError
 from regard.generate.beam import Search, beam_search
 from regard.generate.load import load_writer
+from regard.generate.sample_seq2seq import sample_seq2seq
 from regard.generate.sampling import Sampling
-from regard.generate.sourced import Hypothesis, Rules
-from regard.generate.walk import walk
+from regard.generate.seq2seq import Hypothesis, Rules
 
 if TYPE_CHECKING:
-    from regard.data.pairs import PairData
     from regard.data.tokenizers import Tokenizer
+    from regard.data.translation.pairs import PairData
     from regard.runs import Run
 
 AHEAD = 16  # batches that are sorted by length together; their lines come out in order
@@ -118,7 +118,7 @@ class Translator:
         rules = Rules(self.specials, self.least, self.most or self.context)
         if isinstance(self.way, Search):
             return beam_search(self.model, source, lengths, rules, self.way, self.nbest)
-        return walk(self.model, source, lengths, rules, self.way, samples=self.nbest, seed=self.seed)
+        return sample_seq2seq(self.model, source, lengths, rules, self.way, samples=self.nbest, seed=self.seed)
 
     def _spelled(self, found: Hypothesis) -> str:
         return " ".join(self.tokenizer.decode(found.tokens).split())

@@ -1,9 +1,9 @@
 """Looking inside a model without touching it: attention weights by a side call, and exact measures of every head."""
 
-from regard.look.mask_picture import draw_mask, mask_svg
-from regard.look.measures import Head, describe, heads
-from regard.look.passage import Passage, passage
-from regard.look.trace import Attention, at_rest, attentions, rows
+from regard.look.capture.trace import Attention, at_rest, attentions, rows
+from regard.look.pictures.mask_picture import draw_mask, mask_svg
+from regard.look.statistics.measures import Head, describe, heads
+from regard.look.views.passage import Passage, passage
 
 __all__ = [
     "Attention",

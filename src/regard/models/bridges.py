@@ -13,11 +13,11 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from regard.attend import Additive, Dot, Full, General, Padded, Plan, Range, Softmax
+from regard.attention import Additive, Dot, Full, General, Padded, Plan, Range, Softmax
 from regard.config import Choice, knob
-from regard.layers.linear import Linear
-from regard.layers.recurrent import Hidden, Kind, Recurrent
-from regard.layers.unrolled import Unrolled
+from regard.nn.linear import Linear
+from regard.nn.recurrent import Hidden, Kind, Recurrent
+from regard.nn.unrolled import Unrolled
 
 
 class Sizes(NamedTuple):

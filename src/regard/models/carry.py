@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, distributed, nn
 
 from regard.errors import UserError
-from regard.layers import Hidden
+from regard.nn import Hidden
 
 
 class Carried(nn.Module):

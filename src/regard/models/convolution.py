@@ -13,13 +13,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from regard.attend import AnySlots, Packed, Slots
+from regard.attention import AnySlots, Packed, Slots
 from regard.config import knob
 from regard.errors import UserError
-from regard.layers import CausalConvolution, Linear, NormConfig, RMSNormConfig
-from regard.layers.byhand import relu_squared
-from regard.layers.rows import latest
 from regard.models.base import ModelConfig, check_dropouts, check_sizes
+from regard.nn import CausalConvolution, Linear, NormConfig, RMSNormConfig
+from regard.nn.fused.ops import relu_squared
+from regard.nn.packing import latest
 
 
 @dataclass(frozen=True)

@@ -10,25 +10,27 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard.attend import (
+from regard.attention import (
     BACKENDS,
     AnySlots,
-    Arrival,
     AttentionConfig,
+    CacheIndex,
     Causal,
+    DecodeInput,
     Mask,
     Mechanism,
-    Memory,
     Padded,
     Range,
     Sizes,
     Slots,
     SoftmaxConfig,
 )
-from regard.attend.memory import SLACK
+from regard.attention.cache import SLACK
 from regard.config import knob
 from regard.errors import UserError
-from regard.layers import (
+from regard.models.base import ModelConfig, check_dropouts, check_heads, check_sizes
+from regard.nn import (
+    AttentionContext,
     Block,
     BlockConfig,
     FeedForwardConfig,
@@ -41,12 +43,10 @@ from regard.layers import (
     ReLUSquaredConfig,
     RMSNormConfig,
     RotaryConfig,
-    Scene,
 )
-from regard.layers.attention import ProjectionConfig, SeparateConfig
-from regard.layers.dropout import Dropout
-from regard.layers.rows import latest
-from regard.models.base import ModelConfig, check_dropouts, check_heads, check_sizes
+from regard.nn.attention import ProjectionConfig, SeparateConfig
+from regard.nn.dropout import Dropout
+from regard.nn.packing import latest
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class State(NamedTuple):
 
     position: Tensor  # [B], the order of each row's next token
     recent: Tensor  # [B, ngrams - 1], the latest tokens
-    memories: tuple[Memory, ...]  # one per distinct attention
+    memories: tuple[CacheIndex, ...]  # one per distinct attention
     layers: tuple[Any, ...]  # what each layer's mechanism remembers
     capacity: int
     used: int = 0
@@ -205,11 +205,13 @@ class GPT(nn.Module):
         x = self._embed(tokens, F.pad(tokens, (before, 0)) if before else tokens, phase)
         plans = [self._mechanism(i).plan(mask, slots, like=x) for i, mask in enumerate(self.masks)]
         turn = self.position.turn(phase)
-        scenes = [Scene(plan, turn) for plan in plans]
-        return self.norm(self._through(x, scenes, [None] * self.config.layers, self.checkpointing and self.training))
+        contexts = [AttentionContext(plan, turn) for plan in plans]
+        return self.norm(self._through(x, contexts, [None] * self.config.layers, self.checkpointing and self.training))
 
-    def _through(self, x: Tensor, scenes: list[Scene], memories: Sequence[Any], recompute: bool = False) -> Tensor:
-        of_layers = [scenes[i] for i in self.mask_of_layer]
+    def _through(
+        self, x: Tensor, contexts: list[AttentionContext], memories: Sequence[Any], recompute: bool = False
+    ) -> Tensor:
+        of_layers = [contexts[i] for i in self.mask_of_layer]
         return self.config.block.run(self._layers(), x, of_layers, memories, recompute)
 
     def head(self, x: Tensor) -> Tensor:
@@ -222,7 +224,7 @@ class GPT(nn.Module):
         """An empty memory for ``batch`` rows of up to ``capacity`` tokens."""
         self._check_length(capacity)
         device = self.embed.weight.device
-        memories = tuple(Memory.start(batch, capacity, mask, device) for mask in self.masks)
+        memories = tuple(CacheIndex.start(batch, capacity, mask, device) for mask in self.masks)
         sizes = [memories[i].size for i in self.mask_of_layer]
         layers = tuple(block.attention.start(batch, size) for block, size in zip(self._layers(), sizes, strict=True))
         position = torch.zeros(batch, dtype=torch.long, device=device)
@@ -259,8 +261,8 @@ class GPT(nn.Module):
         earlier = torch.cat((state.recent, tokens), dim=1)
         x = self._embed(tokens, earlier, phase)
         turn = self.position.turn(phase)
-        scenes = [self._scene(i, x, queries, turn, state, lengths) for i in range(len(self.masks))]
-        x = self._through(x, scenes, state.layers)
+        contexts = [self._scene(i, x, queries, turn, state, lengths) for i in range(len(self.masks))]
+        x = self._through(x, contexts, state.layers)
         newest = real[:, None] + torch.arange(state.recent.shape[1], device=tokens.device)
         state.recent.copy_(earlier.gather(1, newest))
         state.position.add_(real)
@@ -268,12 +270,14 @@ class GPT(nn.Module):
             x = latest(x, lengths)
         return self.head(self.norm(x)), state._replace(used=state.used + count)
 
-    def _scene(self, i: int, x: Tensor, queries: AnySlots, turn, state: State, lengths: Tensor | None) -> Scene:
+    def _scene(
+        self, i: int, x: Tensor, queries: AnySlots, turn, state: State, lengths: Tensor | None
+    ) -> AttentionContext:
         memory, first = state.memories[i], state.used == 0
         landing = memory.land(state.position, x.shape[1], lengths, first)
         used = memory.size if state.fixed else min(memory.size, state.used + x.shape[1])
         plan = self._mechanism(i).plan(self.masks[i], queries, None if first else memory.slots(used), like=x)
-        return Scene(plan, turn, Arrival(landing, used))
+        return AttentionContext(plan, turn, DecodeInput(landing, used))
 
     def _in_pieces(self, tokens: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
         """Many tokens into a rolling buffer: at most as many at once as overwrite nothing still seen."""

@@ -7,7 +7,9 @@ from typing import Any
 
 import torch
 
-from regard.layers import (
+from regard.models.gpt import GPTConfig
+from regard.models.transformer import TransformerConfig
+from regard.nn import (
     GELUConfig,
     LayerNormConfig,
     LearnedConfig,
@@ -16,8 +18,6 @@ from regard.layers import (
     ReLUConfig,
     SinusoidalConfig,
 )
-from regard.models.gpt import GPTConfig
-from regard.models.transformer import TransformerConfig
 
 LAB = GPTConfig()
 

@@ -10,14 +10,14 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from regard.attend import AnySlots, Packed, Slots
+from regard.attention import AnySlots, Packed, Slots
 from regard.config import knob
 from regard.errors import UserError
-from regard.layers import Hidden, Linear, NormConfig, Recurrent, RMSNormConfig
-from regard.layers.recurrent import MODULES
-from regard.layers.rows import documents, latest
 from regard.models.base import ModelConfig, check_dropouts, check_sizes
 from regard.models.carry import Carried
+from regard.nn import Hidden, Linear, NormConfig, Recurrent, RMSNormConfig
+from regard.nn.packing import documents, latest
+from regard.nn.recurrent import MODULES
 
 
 @dataclass(frozen=True)

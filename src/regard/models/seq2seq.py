@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from regard.config import knob
 from regard.errors import UserError
-from regard.layers.linear import Linear
-from regard.layers.recurrent import Hidden, Recurrent
 from regard.models.base import ModelConfig, check_dropouts, check_sizes
 from regard.models.bridges import BahdanauConfig, BridgeConfig, FixedConfig, Own, Sizes
+from regard.nn.linear import Linear
+from regard.nn.recurrent import Hidden, Recurrent
 
 
 @dataclass(frozen=True)

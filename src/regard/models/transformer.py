@@ -11,10 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from regard.attend import BACKENDS, Arrival, Bias, Causal, Full, KeyValues, Mask, Padded, Plan, Range, Softmax
+from regard.attention import BACKENDS, Bias, Causal, DecodeInput, Full, KVCache, Mask, Padded, Plan, Range, Softmax
 from regard.config import knob
 from regard.errors import UserError
-from regard.layers import (
+from regard.models.base import ModelConfig, check_dropouts, check_heads, check_sizes
+from regard.nn import (
+    AttentionContext,
     Block,
     BlockConfig,
     FeedForwardConfig,
@@ -25,14 +27,12 @@ from regard.layers import (
     PositionConfig,
     PreNormConfig,
     ReLUConfig,
-    Scene,
     SinusoidalConfig,
 )
-from regard.layers.attention import SELF_ATTENTION
-from regard.layers.cross import CROSS_ATTENTION, CrossAttention, Sight
-from regard.layers.dropout import Dropout
-from regard.layers.silu import SiLUConfig as SiLUConfig  # a kind is known once its file was read
-from regard.models.base import ModelConfig, check_dropouts, check_heads, check_sizes
+from regard.nn.attention import SELF_ATTENTION
+from regard.nn.cross_attention import CROSS_ATTENTION, CrossAttention, CrossAttentionContext
+from regard.nn.dropout import Dropout
+from regard.nn.silu import SiLUConfig as SiLUConfig  # a kind is known once its file was read
 
 RESIDUAL = ("attention.out.weight", "cross.out.weight", "feedforward.down.weight")  # what residual branches end with
 ROOM = 8  # a state's buffers grow by so many places: to reorder beams is to copy them, empty places included
@@ -90,14 +90,14 @@ class Source(NamedTuple):
     """What all beams of a sentence share: how long it is, and what each decoder layer made of its memory."""
 
     lengths: Tensor  # [B]
-    layers: tuple[KeyValues, ...]  # [B, H, S, D] each
+    layers: tuple[KVCache, ...]  # [B, H, S, D] each
 
 
 class TransformerState(NamedTuple):
     """What is remembered while decoding. All rows have taken in equally many tokens, so the host counts them."""
 
     shared: Source  # rows B
-    own: tuple[KeyValues, ...]  # rows B*beams: keys and values of the tokens so far, per decoder layer
+    own: tuple[KVCache, ...]  # rows B*beams: keys and values of the tokens so far, per decoder layer
     capacity: int
     used: int = 0
 
@@ -187,10 +187,10 @@ class Transformer(nn.Module):
         slots = Range(self._checked(inputs.shape[1], "a translation"))
         phase = slots.phases(inputs.device)
         x = self._embed(self.embed, self.position, inputs, phase)
-        scene = Scene(self._plan(self.decoder, Causal(), slots, like=x), self.position.turn(phase))
+        context = AttentionContext(self._plan(self.decoder, Causal(), slots, like=x), self.position.turn(phase))
         plan = self._sight(inputs.shape[1], source_lengths, memories[0].shape[1], like=x)
         for block, memory in zip(self.decoder, memories, strict=True):
-            x = self._through(block, x, scene, Sight(plan, memory))
+            x = self._through(block, x, context, CrossAttentionContext(plan, memory))
         return self.norm(x)
 
     def encode(self, source: Tensor, lengths: Tensor) -> list[Tensor]:
@@ -198,10 +198,10 @@ class Transformer(nn.Module):
         slots = Padded(lengths, self._checked(source.shape[1], "a source"))
         phase = slots.phases(source.device)
         x = self._embed(self.embed_source, self.position_source, source, phase)
-        scene = Scene(self._plan(self.encoder, Full(), slots, like=x), self.position_source.turn(phase))
+        context = AttentionContext(self._plan(self.encoder, Full(), slots, like=x), self.position_source.turn(phase))
         after = []
         for block in self.encoder:
-            x = self._through(block, x, scene)
+            x = self._through(block, x, context)
             after.append(x)
         if self.config.memory == "same":
             return [self.norm_source(x) for x in after]
@@ -242,21 +242,23 @@ class Transformer(nn.Module):
         x = self._embed(self.embed, self.position, tokens, phase)
         seen = Full() if count == 1 else Causal()  # the newest token sees all that is there
         plan = self._plan(self.decoder, seen, slots, Range(used) if state.used else None, like=x)
-        scene = Scene(plan, self.position.turn(phase), Arrival(None, used))
+        context = AttentionContext(plan, self.position.turn(phase), DecodeInput(None, used))
         queries = rows // shared.lengths.shape[0] * count
         plan = self._sight(queries, shared.lengths, shared.layers[0].k.shape[2], like=x)
         for block, mine, projected in zip(self.decoder, own, shared.layers, strict=True):
-            x = block(x, scene, mine, Sight(plan, projected=projected))
+            x = block(x, context, mine, CrossAttentionContext(plan, projected=projected))
         return self.head(self.norm(x)), state._replace(own=own, used=used)
 
     def _embed(self, table: nn.Module, position: Position, tokens: Tensor, phase: Tensor) -> Tensor:
         x = table(tokens)
         return self.drop(position.embed(x * math.sqrt(self.config.width) if self.config.scaled else x, phase))
 
-    def _through(self, block: nn.Module, x: Tensor, scene: Scene, sight: Sight | None = None) -> Tensor:
+    def _through(
+        self, block: nn.Module, x: Tensor, context: AttentionContext, cross_context: CrossAttentionContext | None = None
+    ) -> Tensor:
         if self.checkpointing and self.training:
-            return cast(Tensor, checkpoint(block, x, scene, None, sight, use_reentrant=False))
-        return block(x, scene, None, sight)
+            return cast(Tensor, checkpoint(block, x, context, None, cross_context, use_reentrant=False))
+        return block(x, context, None, cross_context)
 
     def _plan(
         self, blocks: nn.ModuleList, mask: Mask, queries: Range | Padded, keys: Range | None = None, *, like: Tensor
@@ -281,7 +283,7 @@ def _cross(block: nn.Module) -> CrossAttention:
     return cast(CrossAttention, block.cross)  # decoder blocks have one
 
 
-def _grown(own: tuple[KeyValues, ...], used: int, capacity: int) -> tuple[KeyValues, ...]:
+def _grown(own: tuple[KVCache, ...], used: int, capacity: int) -> tuple[KVCache, ...]:
     """Buffers with at least ``used`` places, the old content first; the same ones where they are large enough."""
     size = own[0].k.shape[2]
     if used <= size:
@@ -293,4 +295,4 @@ def _grown(own: tuple[KeyValues, ...], used: int, capacity: int) -> tuple[KeyVal
         larger[:, :, :size] = x
         return larger
 
-    return tuple(KeyValues(grown(k), grown(v)) for k, v in own)
+    return tuple(KVCache(grown(k), grown(v)) for k, v in own)

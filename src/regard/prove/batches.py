@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from regard.attend import Packed, Padded, Range
+from regard.attention import Packed, Padded, Range
 
 ROWS = 16
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from regard.errors import UserError
 from regard.prove.certify import certify
-from regard.prove.lively import lively
+from regard.prove.randomize_weights import lively
 from regard.prove.verdict import Certificate
 
 JUDGED = ("future", "padding", "batching", "step", "finite")

@@ -13,7 +13,7 @@ from typing import Any
 
 from regard.data import PairsConfig, TextConfig
 from regard.data.tokenizers.base import LearnedConfig
-from regard.prove.lively import lively
+from regard.prove.randomize_weights import lively
 from regard.train import Experiment
 
 CONTEXT, WIDTH, LAYERS, HEADS = 80, 32, 2, 4

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.attend import Padded, Range
-from regard.attend.lsh import LSH
-from regard.layers.moe import MixtureOfExperts
+from regard.attention import Padded, Range
+from regard.attention.mechanisms.lsh import LSH
+from regard.nn.experts.moe import MixtureOfExperts
 
 Forward = Callable[[Tensor], Tensor]  # tokens [B, N] to logits [B, N, V]
 LONG = 160  # tokens: beyond the blocks in which fast paths cut a text

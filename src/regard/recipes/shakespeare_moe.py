@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from regard.layers.moe import MoEConfig
 from regard.models import GPTConfig
+from regard.nn.experts.moe import MoEConfig
 from regard.recipes import shakespeare
 from regard.train import Experiment
 

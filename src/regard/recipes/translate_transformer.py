@@ -1,8 +1,8 @@
 """The Transformer that translates an interface."""
 
 from regard.data import BpeConfig, PairsConfig
-from regard.layers import RotaryConfig
 from regard.models import TransformerConfig
+from regard.nn import RotaryConfig
 from regard.tasks import TranslationConfig
 from regard.train import Experiment, MuonConfig, TrainConfig, TrapezoidConfig
 

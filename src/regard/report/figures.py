@@ -6,8 +6,9 @@ import math
 from collections.abc import Sequence
 from html import escape
 
-from regard.look import Head, align_picture, describe
-from regard.look.align import Alignment
+from regard.look import Head, describe
+from regard.look.pictures import align_picture
+from regard.look.pictures.align import Alignment
 from regard.report.facts import Curve, Facts
 from regard.report.inside import Inside, Positions
 from regard.report.numbers import count

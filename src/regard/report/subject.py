@@ -8,9 +8,10 @@ import torch
 
 from regard.errors import UserError
 from regard.generate import Sampling, decode
-from regard.generate.sourced import Rules
-from regard.generate.walk import walk
-from regard.look import at_rest, passage
+from regard.generate.sample_seq2seq import sample_seq2seq
+from regard.generate.seq2seq import Rules
+from regard.look import at_rest
+from regard.look.views import passage
 
 #: Tokens of a sample, and of the passage that heads are measured on; sentences that are translated.
 SAMPLE, PASSAGE, SENTENCES = 200, 128, 4
@@ -106,7 +107,7 @@ class Sentences:
             most = min(self._context, 2 * len(source) + ROOM)  # a new model finds no end
             rules = Rules(self._data.specials, 0, most)
             with at_rest(model):
-                made = walk(model, *self._rows(source), rules, Sampling(0.0))[0][0]
+                made = sample_seq2seq(model, *self._rows(source), rules, Sampling(0.0))[0][0]
             found.append(Made(text, reference, source, made.tokens))
         return found
 

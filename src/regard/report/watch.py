@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from regard.attend import Refused
+from regard.attention import Refused
 from regard.look import attentions, heads
 from regard.report.subject import Subject, find_subject
 from regard.train import Diverged, Observer, Start, Step

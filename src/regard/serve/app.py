@@ -22,14 +22,14 @@ from regard import __version__
 from regard.errors import UserError
 from regard.generate import Sampling
 from regard.runs.disk import plain
-from regard.serve.asks import Asks
-from regard.serve.desk import Desk
 from regard.serve.events import Feed, stream
 from regard.serve.guard import Refused, body
-from regard.serve.lanes import Busy, Lane
 from regard.serve.library import Unknown
 from regard.serve.limits import STREAMS
 from regard.serve.masks import Wrong, masked
+from regard.serve.request_params import RequestParams
+from regard.serve.session_cache import SessionCache
+from regard.serve.workers import Busy, Worker
 
 VIEWS = ["runs", "attend", "step", "probe", "masks"]
 KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
@@ -41,10 +41,10 @@ Handler = Callable[[Request], Awaitable[Response]]
 class Server:
     """Everything that one server holds."""
 
-    def __init__(self, desk: Desk, page: dict[str, bytes], stopping: Callable[[], bool]):
+    def __init__(self, desk: SessionCache, page: dict[str, bytes], stopping: Callable[[], bool]):
         self.desk, self.library, self._page, self._stopping = desk, desk.library, page, stopping
-        self.models, self.reading = Lane(1), Lane(2)
-        self._files = Lane(1)
+        self.models, self.reading = Worker(1), Worker(2)
+        self._files = Worker(1)
         self._streams = 0
 
     async def warm(self) -> None:
@@ -79,7 +79,7 @@ class Server:
             **request.query_params,
             "after": request.headers.get("last-event-id", request.query_params.get("after")),
         }
-        run, after = request.path_params["run"], Asks(asked).whole_or_none("after", -1, MOST)
+        run, after = request.path_params["run"], RequestParams(asked).whole_or_none("after", -1, MOST)
         if self._streams >= STREAMS:
             raise Busy
         feed = await self._files.do(lambda: Feed(self.library, run, after))
@@ -96,7 +96,7 @@ class Server:
 
     # Traces
     async def traces(self, request: Request) -> Response:
-        asks = Asks(await body(request.receive))
+        asks = RequestParams(await body(request.receive))
         run, text, other = asks.text("run", 100), asks.text("text"), asks.text_or_none("other")
         step = asks.whole_or_none("checkpoint", 0, MOST)
 
@@ -147,7 +147,7 @@ class Server:
 
     # Step
     async def step(self, request: Request) -> Response:
-        asks = Asks(await body(request.receive))
+        asks = RequestParams(await body(request.receive))
         run, text, other = asks.text("run", 100), asks.text("text"), asks.text_or_none("other")
         temperature, top_p = asks.real("temperature", 0.0, 100.0, 1.0), asks.real("top_p", 0.0, 1.0, 1.0)
         try:
@@ -160,23 +160,23 @@ class Server:
         return answer(await self.models.do(lambda: session(run).next(text, sampling, other=other or None, **settings)))
 
     async def beam(self, request: Request) -> Response:
-        asks = Asks(await body(request.receive))
+        asks = RequestParams(await body(request.receive))
         run, text = asks.text("run", 100), asks.text("text")
         beams, length = asks.whole("beams", 1, 16, 3), asks.whole("length", 1, 64, 12)
         return answer(await self.models.do(lambda: self.desk.session(run).beam(text, beams, length)))
 
     # Probe
     async def lens(self, request: Request) -> Response:
-        asks = Asks(await body(request.receive))
+        asks = RequestParams(await body(request.receive))
         run, text, other = asks.text("run", 100), asks.text("text"), asks.text_or_none("other")
         return answer(await self.models.do(lambda: self.desk.session(run).lens(text, other or None)))
 
     async def rollout(self, request: Request) -> Response:
-        kept = self.desk.trace(Asks(await body(request.receive)).text("trace", 100))
+        kept = self.desk.trace(RequestParams(await body(request.receive)).text("trace", 100))
         return binary(await self.reading.do(lambda: kept.trace.rollout(256)))
 
     async def ablate(self, request: Request) -> Response:
-        asks = Asks(await body(request.receive))
+        asks = RequestParams(await body(request.receive))
         run, text, heads = asks.text("run", 100), asks.text("text"), asks.heads("heads")
         settings: dict[str, Any] = {
             "count": asks.whole("count", 0, 512, 40),
@@ -186,14 +186,14 @@ class Server:
         return answer(await self.models.do(lambda: self.desk.session(run).ablate(text, heads, **settings)))
 
     async def patch(self, request: Request) -> Response:
-        asks = Asks(await body(request.receive))
+        asks = RequestParams(await body(request.receive))
         run, text, source = asks.text("run", 100), asks.text("text"), asks.text("from")
         layer, positions = asks.whole("layer", 0, 10_000), asks.places("positions", 8192)
         return answer(await self.models.do(lambda: self.desk.session(run).patch(text, source, layer, positions)))
 
     # Masks
     async def masks(self, request: Request) -> Response:
-        asks = Asks(await body(request.receive))
+        asks = RequestParams(await body(request.receive))
         expression = asks.text("expression", 500)
         length, block = asks.whole("length", 1, 512, 64), asks.whole("block", 1, 512, 8)
         try:
@@ -265,9 +265,9 @@ class Server:
         return told
 
 
-def query(request: Request) -> Asks:
+def query(request: Request) -> RequestParams:
     """What stands behind the question mark."""
-    return Asks(request.query_params)
+    return RequestParams(request.query_params)
 
 
 def answer(told: dict[str, Any]) -> Response:

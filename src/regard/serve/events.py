@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from regard.runs.disk import plain
-from regard.serve.lanes import Lane
 from regard.serve.library import Library, findings, sample, table
 from regard.serve.limits import SAMPLES
 from regard.serve.tail import Tail
+from regard.serve.workers import Worker
 
 LIVE, STILL, QUIET = 0.5, 2.0, 10.0  # seconds between looks, and until a comment keeps the connection open
 TICK = 0.2  # seconds within which a stream notices that the server stops
@@ -61,7 +61,7 @@ class Feed:
         return told
 
 
-async def stream(feed: Feed, lane: Lane, stopping: Callable[[], bool]) -> AsyncIterator[str]:
+async def stream(feed: Feed, lane: Worker, stopping: Callable[[], bool]) -> AsyncIterator[str]:
     """A feed until the client goes or the server stops."""
     yield "retry: 2000\n\n"
     spoken = looked = 0.0

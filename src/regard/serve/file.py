@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from regard.errors import UserError
-from regard.look.session import Trace
+from regard.look.views.session import Trace
 from regard.runs.disk import plain
 from regard.serve.limits import FILE
 from regard.serve.pages import page

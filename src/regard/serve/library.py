@@ -18,7 +18,7 @@ from regard.errors import UserError
 from regard.report.differ import flat
 from regard.report.inside import measure
 from regard.runs import Run
-from regard.serve.held import held
+from regard.serve.is_training import held
 from regard.serve.limits import FINDINGS, LAST, ROWS, SAMPLE, SAMPLES
 from regard.serve.tail import Tail, last
 

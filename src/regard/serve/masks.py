@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from regard.attend import Range
-from regard.attend.expression import parse, write
-from regard.attend.slots import make_pairs
+from regard.attention import Range
+from regard.attention.masks.expression import parse, write
+from regard.attention.slots import make_pairs
 from regard.errors import UserError
-from regard.look.mask_view import view
+from regard.look.pictures.mask_view import view
 
 
 class Wrong(Exception):

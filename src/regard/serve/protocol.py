@@ -16,7 +16,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from regard.serve.limits import ARRIVE, CONNECTIONS, TAKE
 
 
-class Patient(H11Protocol):
+class TimeoutProtocol(H11Protocol):
     """A connection with two clocks: one for what comes, one for what goes."""
 
     def __init__(self, *given: Any, **named: Any):

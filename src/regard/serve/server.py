@@ -15,12 +15,12 @@ import uvicorn
 
 from regard.errors import UserError
 from regard.serve.app import Server
-from regard.serve.desk import Desk
 from regard.serve.guard import Guard
 from regard.serve.library import Library
 from regard.serve.limits import CONNECTIONS, HEADERS, IDLE
 from regard.serve.pages import page
-from regard.serve.protocol import Patient
+from regard.serve.protocol import TimeoutProtocol
+from regard.serve.session_cache import SessionCache
 
 HOST = "127.0.0.1"
 
@@ -48,10 +48,10 @@ def run(runs: Path, device: torch.device, port: int, ready: Callable[[str], None
     port, token = bound.getsockname()[1], secrets.token_urlsafe(32)
     for name in ("uvicorn.error", "uvicorn.access", "uvicorn.asgi"):  # a hostile request is no news
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    own = Server(Desk(Library(runs), device), page(), lambda: engine.should_exit)
+    own = Server(SessionCache(Library(runs), device), page(), lambda: engine.should_exit)
     config = uvicorn.Config(
         Guard(own.build(), port, token),
-        http=Patient,
+        http=TimeoutProtocol,
         ws="none",
         lifespan="off",
         loop="asyncio",

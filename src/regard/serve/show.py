@@ -8,7 +8,7 @@ from typing import Any
 
 from regard.errors import UserError
 from regard.generate.load import Writer
-from regard.look.session import Session
+from regard.look.views.session import Session
 from regard.runs import Run
 from regard.serve.file import document
 from regard.serve.limits import FILE

@@ -12,16 +12,16 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from regard.data import TextConfig
-from regard.layers import LearnedConfig, NoPositionConfig, PositionConfig, RotaryConfig, SinusoidalConfig
-from regard.layers.relative import AlibiConfig, RelativeConfig, T5Config
-from regard.layers.scaling import (
+from regard.models import GPTConfig
+from regard.nn import LearnedConfig, NoPositionConfig, PositionConfig, RotaryConfig, SinusoidalConfig
+from regard.nn.positions.relative import AlibiConfig, RelativeConfig, T5Config
+from regard.nn.positions.scaling import (
     DynamicScalingConfig,
     LinearScalingConfig,
     NTKScalingConfig,
     ScalingConfig,
     YarnScalingConfig,
 )
-from regard.models import GPTConfig
 from regard.report.svg import Axes, Series
 from regard.studies.machine import machine
 from regard.studies.page import Chart, Study

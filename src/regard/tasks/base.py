@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from regard.config import Choice
-from regard.layers.aside import Said, hear
+from regard.nn.auxiliary_loss import AuxiliaryLoss, collect
 
 
 class Term(NamedTuple):
@@ -60,18 +60,18 @@ def with_asides(model: Any, features: Callable[[], Tensor]) -> tuple[Tensor, dic
     Such a term is a sum over the layers. It is not additive, and counts once for a batch, whatever its rows. Padding
     is part of it: a layer does not know which tokens are real.
     """
-    found, heard = hear(model, features)
-    if not heard:
+    found, auxiliary = collect(model, features)
+    if not auxiliary:
         return found, {}, None
     terms: dict[str, Term] = {}
-    for name, (weight, _) in heard[0].losses.items():
-        total = torch.stack([_value(said, name, weight) for said in heard if name in said.losses]).sum()
+    for name, (weight, _) in auxiliary[0].losses.items():
+        total = torch.stack([_value(said, name, weight) for said in auxiliary if name in said.losses]).sum()
         terms[name] = Term(total, torch.ones_like(total), weight, additive=False)
-    details = {name: torch.stack([said.details[name] for said in heard]) for name in heard[0].details}
+    details = {name: torch.stack([said.details[name] for said in auxiliary]) for name in auxiliary[0].details}
     return found, terms, details
 
 
-def _value(said: Said, name: str, weight: float) -> Tensor:
+def _value(said: AuxiliaryLoss, name: str, weight: float) -> Tensor:
     """One layer's part of a term whose weight in the loss is the first layer's."""
     own, value = said.losses[name]
     return value if own == weight else value * (own / weight)

@@ -1,6 +1,5 @@
 """Training: the loop, schedules, optimizers, precision and budgets. It tells observers, and knows nothing above it."""
 
-from regard.train.beginning import Beginning
 from regard.train.diagnose import Diverged
 from regard.train.experiment import Experiment, TrainConfig
 from regard.train.guard import check_start
@@ -8,6 +7,7 @@ from regard.train.live import LiveLine
 from regard.train.loop import train
 from regard.train.observer import Observer, Result, Start, Step
 from regard.train.optimizer import AdamWConfig, MuonConfig, Optimizer, OptimizerConfig
+from regard.train.resume_notice import ResumeNotice
 from regard.train.schedule import (
     ConstantConfig,
     CosineConfig,
@@ -19,7 +19,6 @@ from regard.train.schedule import (
 
 __all__ = [
     "AdamWConfig",
-    "Beginning",
     "ConstantConfig",
     "CosineConfig",
     "Diverged",
@@ -32,6 +31,7 @@ __all__ = [
     "Optimizer",
     "OptimizerConfig",
     "Result",
+    "ResumeNotice",
     "ScheduleConfig",
     "Start",
     "Step",

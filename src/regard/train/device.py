@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.attend import Mechanism
+from regard.attention import Mechanism
 from regard.generate.load import find_device
 
 

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import UserError
-from regard.layers.aside import asides
+from regard.nn.auxiliary_loss import auxiliary_layers
 from regard.tasks import Task, Term
 from regard.train.device import move
 from regard.train.experiment import Experiment
-from regard.train.noise import DROPOUT, WEIGHTS, mix, seed_generators
 from regard.train.precision import Precision
+from regard.train.seeding import DROPOUT, WEIGHTS, mix, seed_generators
 from regard.train.shard import World, shard, whole
 
 #: While steps are still being worked out, any schedule is at its very beginning.
@@ -65,7 +65,7 @@ class Engine:
         self.terms: Callable[[nn.Module, Any], dict[str, Term]] = self.task.terms
         self.graphs = config.compile == "graphs" and self.device.type == "cuda"
         #: Layers that add to the loss, and what they told in the last update, by micro-batch.
-        self.asides = asides(self.model)
+        self.auxiliary_layers = auxiliary_layers(self.model)
         self.told: list[dict[str, Tensor]] = []
         if self._compiles():
             self._compile()
@@ -76,7 +76,7 @@ class Engine:
         self._ahead: tuple[int, list[Any]] | None = None
 
     def _compiles(self) -> bool:
-        asked, recomputed = self.experiment.train.compile, self.experiment.train.checkpointing and self.asides
+        asked, recomputed = self.experiment.train.compile, self.experiment.train.checkpointing and self.auxiliary_layers
         if not recomputed or self.world.size == 1:
             return compiles(asked, self.model, self.data, self.device)
         if asked in (True, "graphs"):  # a block compiled by itself keeps other things when nobody listens
@@ -86,7 +86,9 @@ class Engine:
     def _compile(self) -> None:
         if self.world.size == 1:
             mode = "reduce-overhead" if self.graphs else None
-            if self.asides:  # what a layer tells is an effect beside its output; recomputed, nobody listens anyway
+            if (
+                self.auxiliary_layers
+            ):  # what a layer tells is an effect beside its output; recomputed, nobody listens anyway
                 torch._dynamo.config.skip_fwd_side_effects_in_bwd_under_checkpoint = True  # type: ignore[attr-defined]
             self.terms = torch.compile(self.task.terms, fullgraph=True, dynamic=varies(self.data), mode=mode)
             return

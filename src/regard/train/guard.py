@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from regard.attend import Refused
+from regard.attention import Refused
 from regard.errors import UserError
 from regard.train.device import pick_device
 from regard.train.engine import Engine

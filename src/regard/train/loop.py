@@ -41,7 +41,7 @@ def train(experiment: Experiment, run: Run, observers: Sequence[Observer] = (), 
             f"regard resume {run.path}"
         )
     with joined(world, device) as world, run.lock() if world.rank == 0 else nullcontext():
-        return Sitting(prepare(experiment, run, world, began, resume), run, observers).sit()
+        return TrainingSession(prepare(experiment, run, world, began, resume), run, observers).sit()
 
 
 def prepare(experiment: Experiment, run: Run, world: World, began: float, resume: bool) -> Engine:
@@ -74,7 +74,7 @@ def take_up(engine: Engine, run: Run) -> None:
         run.rewind(engine.progress.step)
 
 
-class Sitting:
+class TrainingSession:
     """One stretch of training, from where the engine stands to the end or to a signal."""
 
     def __init__(self, engine: Engine, run: Run, observers: Sequence[Observer]):

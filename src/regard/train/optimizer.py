@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from regard.attend import Bias
+from regard.attention import Bias
 from regard.config import Choice, knob
 from regard.train.muon import Muon
 from regard.train.shard import placed

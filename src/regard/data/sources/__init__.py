@@ -4,7 +4,7 @@ import difflib
 import importlib
 import pkgutil
 
-from regard.data.source import Source
+from regard.data.origins.source import Source
 from regard.errors import UserError
 
 

@@ -13,9 +13,9 @@ The package does not say which Luther it is. By its wording (1 Corinthians 13:1,
 import re
 from collections.abc import Mapping
 
-from regard.data.aligned import table
-from regard.data.source import Source, SourceFile
-from regard.data.wheel import Wheel
+from regard.data.origins.source import Source, SourceFile
+from regard.data.origins.wheel import Wheel
+from regard.data.translation.aligned import table
 
 _VERSE = re.compile(r"(.+?) (\d+):(\d+) (.*)")
 _NOTE = re.compile(r"\{[^{}]*(?::|\.\.\.|; or,| copies )[^{}]*\}|«.*»")

@@ -10,8 +10,8 @@ a1fa5ffddb56f4953e226637dabbb36a): UTF-8 with 205 different bytes; markup, links
 import gzip
 from collections.abc import Mapping
 
-from regard.data.sdist import Sdist
-from regard.data.source import Source, SourceFile
+from regard.data.origins.sdist import Sdist
+from regard.data.origins.source import Source, SourceFile
 
 
 def _assemble(members: Mapping[str, bytes]) -> dict[str, bytes]:

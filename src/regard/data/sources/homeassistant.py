@@ -16,9 +16,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from regard.data.aligned import table
-from regard.data.source import Source, SourceFile
-from regard.data.wheel import Wheel
+from regard.data.origins.source import Source, SourceFile
+from regard.data.origins.wheel import Wheel
+from regard.data.translation.aligned import table
 
 _LANGUAGES = ("en", "de", "fr", "it")
 _FOLDER = "homeassistant/components/"

@@ -8,8 +8,8 @@ Nothing else is changed.
 
 from collections.abc import Mapping
 
-from regard.data.npm import NpmPackage
-from regard.data.source import Source, SourceFile
+from regard.data.origins.npm import NpmPackage
+from regard.data.origins.source import Source, SourceFile
 
 _PARTS = ("etymology", "extracts", *(f"chapter_{number}" for number in range(1, 136)), "epilogue")
 

@@ -11,8 +11,8 @@ Labour's Lost` keeps two lines of `@` signs.
 
 from collections.abc import Mapping
 
-from regard.data.sdist import Sdist
-from regard.data.source import Source, SourceFile
+from regard.data.origins.sdist import Sdist
+from regard.data.origins.source import Source, SourceFile
 
 _WORKS = """
     alls_well_that_ends_well antony_and_cleopatra as_you_like_it comedy_of_errors coriolanus cymbeline hamlet

@@ -8,8 +8,8 @@ long line, and nothing says whose it is.
 
 from collections.abc import Mapping
 
-from regard.data.npm import NpmPackage
-from regard.data.source import Source, SourceFile
+from regard.data.origins.npm import NpmPackage
+from regard.data.origins.source import Source, SourceFile
 
 
 def _assemble(members: Mapping[str, bytes]) -> dict[str, bytes]:

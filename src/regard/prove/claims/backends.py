@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.attend import BACKENDS, Mechanism, Packed, Padded
-from regard.attend.choose import Refused
+from regard.attention import BACKENDS, Mechanism, Packed, Padded
+from regard.attention.backends.choose import Refused
 from regard.prove.differ import Worst
 from regard.prove.subject import Subject
 from regard.prove.verdict import Verdict, fails, holds, unasked

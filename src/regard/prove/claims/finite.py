@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.attend import Packed, Padded, Range
-from regard.attend.slots import AnySlots, make_pairs, valid
+from regard.attention import Packed, Padded, Range
+from regard.attention.slots import AnySlots, make_pairs, valid
 from regard.prove.subject import Subject
 from regard.prove.verdict import Verdict, fails, holds
 

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from regard.attend import Mechanism, Softmax
-from regard.attend.choose import Refused, run
+from regard.attention import Mechanism, Softmax
+from regard.attention.backends.choose import Refused, run
 from regard.prove.differ import EXACT, Worst, first_module, gap
 from regard.prove.subject import SEED, Forward, Subject, mode
 from regard.prove.verdict import Verdict, fails, holds, unasked

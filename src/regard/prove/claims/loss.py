@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from regard.attend import Packed, Padded
+from regard.attention import Packed, Padded
 from regard.prove.batches import halves, rows_of, size_for
 from regard.prove.subject import Subject
 from regard.prove.verdict import Verdict, fails, holds, unasked

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from regard.layers import NoPositionConfig
+from regard.nn import NoPositionConfig
 from regard.prove.differ import ROUNDING, gap
 from regard.prove.subject import Subject
 from regard.prove.verdict import Verdict, fails, holds, unasked

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from regard.attend import Packed
+from regard.attention import Packed
 from regard.prove.differ import Worst
 from regard.prove.subject import Subject
 from regard.prove.verdict import Verdict, fails, holds, unasked

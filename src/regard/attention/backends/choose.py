@@ -1,0 +1,106 @@
+"""Which backend carries out a call, and why the others do not."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from regard.attention.backends.banded import Banded
+from regard.attention.backends.decode_gpu import DecodeGPU
+from regard.attention.backends.flex import Flex
+from regard.attention.backends.reference import Reference
+from regard.attention.backends.sdpa import Sdpa
+from regard.attention.backends.small_cpu import SmallCPU
+from regard.attention.call import Backend, Call, Out, Plan, misshapen
+from regard.attention.masks.mask import Mask
+from regard.attention.slots import AnySlots
+from regard.attention.tiling.disjoint import alternatives, share
+
+BACKENDS: dict[str, Backend] = {b.name: b for b in (DecodeGPU(), SmallCPU(), Sdpa(), Flex(), Banded(), Reference())}
+LOCAL_FIRST = ("single", "flex", "banded", "short", "sdpa", "reference")  # when a mask reaches few of the keys
+DENSE_FIRST = ("single", "short", "sdpa", "flex", "banded", "reference")
+COMBED = 1024  # keys from which regrouping pays
+
+
+class Refused(ValueError):
+    """A backend asked for by name cannot do the call; the message lists its reasons."""
+
+
+class Explanation(NamedTuple):
+    """The backend chosen, and each other's reasons against (an empty list: able, but slower here)."""
+
+    chosen: str
+    refusals: dict[str, list[str]]
+
+    def __str__(self) -> str:
+        lines = [f"{self.chosen}: chosen"]
+        for name, reasons in self.refusals.items():
+            if name != self.chosen:
+                lines.append(f"{name}: " + ("; ".join(reasons) or "able, but not the first choice here"))
+        return "\n".join(lines)
+
+
+def preference(plan: Plan) -> tuple[str, ...]:
+    """Fastest first, from structure alone."""
+    return LOCAL_FIRST if sparse(plan.mask, plan.keys.length) else DENSE_FIRST
+
+
+def sparse(mask: Mask, keys: int) -> bool:
+    """Whether a query sees few of the keys: near ones, the first ones, or every so many-th of a long text.
+
+    A mask without such bounds is told before ``keys`` is looked at, which would become a guard in an exported graph.
+    """
+    (first, back), ahead = mask.keeps(), mask.reach().ahead
+    if back is not None and ahead is not None and 4 * (first + back + ahead + 1) <= keys:
+        return True
+    combed = any(one.comb().step > 1 for one in alternatives(mask))
+    return combed and keys >= COMBED and 8 * share(mask, keys) <= 1
+
+
+def make_plan(mask: Mask, queries: AnySlots, keys: AnySlots | None, probe: Call, backend: str | Backend) -> Plan:
+    """A plan for calls like ``probe`` (its tensors' shapes are not looked at, its kind of work and device are)."""
+    plan = Plan(mask, queries, queries if keys is None else keys, keys is None, "", None)
+    return with_backend(plan, find(probe._replace(plan=plan), backend), probe.q.device)
+
+
+def with_backend(plan: Plan, backend: Backend, device: torch.device) -> Plan:
+    """The same plan prepared for ``backend``."""
+    return plan._replace(backend=backend.name, prepared=backend.prepare(plan, device))
+
+
+def find(call: Call, backend: str | Backend = "auto") -> Backend:
+    """The backend for this call. One asked for by name never falls back silently."""
+    if backend == "auto":
+        for name in preference(call.plan):
+            if not BACKENDS[name].refuses(call):
+                return BACKENDS[name]
+        return BACKENDS["reference"]
+    if isinstance(backend, str):
+        if backend not in BACKENDS:
+            raise Refused(f"there is no backend {backend!r}; choose from auto, {', '.join(BACKENDS)}")
+        backend = BACKENDS[backend]
+    reasons = backend.refuses(call)
+    if reasons:
+        raise Refused(f"backend {backend.name!r} cannot do this call: {'; '.join(reasons)}. Use backend='auto'.")
+    return backend
+
+
+def run(call: Call, backend: str | Backend = "auto") -> Out:
+    """Carry out a call on the backend its plan was made for, or on another one if this call needs it."""
+    wrong = misshapen(call)
+    if wrong:
+        raise ValueError("; ".join(wrong))
+    planned = BACKENDS.get(call.plan.backend)
+    if backend == "auto" and planned is not None and not planned.refuses(call):
+        return planned.run(call)
+    chosen = find(call, backend)
+    if chosen.name != call.plan.backend:
+        call = call._replace(plan=with_backend(call.plan, chosen, call.q.device))
+    return chosen.run(call)
+
+
+def explain(call: Call, backend: str | Backend = "auto") -> Explanation:
+    """Which backend would run ``call``, and why the others would not. ``print`` it."""
+    refusals = {name: BACKENDS[name].refuses(call) for name in preference(call.plan)}
+    return Explanation(find(call, backend).name, refusals)

@@ -1,0 +1,59 @@
+"""The single backend: one query per row on a GPU, the heart of decoding.
+
+PyTorch's fused kernels are made for many queries; for one they mostly wait.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from regard.attention.backends.sdpa import not_plain_softmax, structure
+from regard.attention.call import Call, Out, Plan, allowed
+from regard.attention.slots import make_pairs
+
+try:
+    from regard.attention.backends.decode_gpu_kernel import mix_one
+except ImportError:  # CPU builds of PyTorch and macOS come without triton
+    mix_one = None
+
+WIDEST = 256
+LONGEST = 8192  # keys; beyond, one program per head is too few
+
+
+class DecodeGPU:
+    """Softmax over the keys for one query."""
+
+    name = "single"
+
+    def refuses(self, call: Call) -> list[str]:
+        if call.q.device.type != "cuda":  # before any length is looked at: that would become a guard in a graph
+            return ["it is for GPUs"]
+        if mix_one is None:
+            return ["it needs triton"]
+        reasons = not_plain_softmax(call)
+        plan = call.plan
+        if plan.queries.length != 1:
+            reasons.append("it is for one query per row")
+        if call.q.ndim == 4 and max(call.q.shape[-1], call.v.shape[-1]) > WIDEST:  # a plan's probe has no heads yet
+            reasons.append(f"it is for heads up to {WIDEST} wide")
+        if plan.keys.length > LONGEST:
+            reasons.append(f"it is for up to {LONGEST} keys")
+        if call.q.requires_grad or call.k.requires_grad or call.v.requires_grad:
+            reasons.append("it has no backward pass")
+        if call.dropout:
+            reasons.append("it has no dropout")
+        if call.q.dtype == torch.float64:
+            reasons.append("it sums in float32")
+        return reasons
+
+    def prepare(self, plan: Plan, device: torch.device) -> Tensor | None:
+        """Who is seen, [B|1, K]; None: everybody."""
+        if structure(plan) == "open":
+            return None
+        pairs = make_pairs(plan.queries, plan.keys, heads=1, device=device, batch=plan.rows)
+        return allowed(plan.mask, pairs)[:, 0, 0].contiguous()
+
+    def run(self, call: Call) -> Out:
+        assert mix_one is not None  # or the call would have been refused
+        return Out(mix_one(call.q, call.k, call.v, call.plan.prepared, call.factor / call.temperature), None)

@@ -1,0 +1,141 @@
+"""The flex backend: one FlexAttention kernel for every mask and bias, with a block layout from structure.
+
+``create_block_mask`` looks at every pair. Our masks know their structure, so the layout comes from the least and
+greatest order of each block through ``Mask.verdict``: O(blocks), no N×N anywhere.
+"""
+
+from __future__ import annotations
+
+import warnings
+from contextlib import nullcontext
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.attention.flex_attention import AuxRequest, BlockMask, flex_attention
+
+from regard.attention.backends.sdpa import not_plain_softmax
+from regard.attention.call import Call, Out, Plan, allowed
+from regard.attention.masks.summary import Comb
+from regard.attention.slots import Packed, Padded, Range
+from regard.attention.tiling.bands import first_order
+from regard.attention.tiling.block_bounds import bounds, layout
+from regard.attention.tiling.disjoint import Part, parts
+from regard.attention.tiling.merge import merged
+from regard.attention.tiling.regroup import Group
+
+BLOCK = 128
+WIDE = 1024  # a mask that spans no more keys than this is not worth a regrouping
+# The default tiles of the forward kernel are made for 16 bits and no bias: at float32, or with a learned table read in
+# the kernel, they outgrow a multiprocessor's memory (seen on an H200 at head width 64).
+SMALL_TILES = {"fwd_BLOCK_M": 64, "fwd_BLOCK_N": 32, "fwd_num_stages": 2}
+
+
+class Flex:
+    """``flex_attention``, compiled. ``interpreted`` runs it without a compiler, on any device: slow, for tests."""
+
+    name = "flex"
+
+    def __init__(self, interpreted: bool = False):
+        self.interpreted = interpreted
+
+    def refuses(self, call: Call) -> list[str]:
+        reasons = not_plain_softmax(call, takes_bias=True)
+        if call.q.device.type != "cuda" and not self.interpreted:
+            reasons.append("FlexAttention has no backward pass outside CUDA")
+        if self.interpreted and call.q.device.type == "cpu" and any(x.requires_grad for x in (call.q, call.k, call.v)):
+            reasons.append("FlexAttention has no backward pass on the CPU")
+        if call.dropout:
+            reasons.append("FlexAttention has no dropout")
+        return reasons
+
+    def prepare(self, plan: Plan, device: torch.device) -> tuple[Sheet, ...]:
+        return tuple(_sheet(plan, part, device) for part in _parts(plan))
+
+    def run(self, call: Call) -> Out:
+        sheets: tuple[Sheet, ...] = call.plan.prepared
+        if len(sheets) == 1:
+            return Out(self._one(call, sheets[0])[0], None)
+        found = [self._one(call, sheet) for sheet in sheets]
+        return Out(merged([values for values, _ in found], torch.stack([lse for _, lse in found])), None)
+
+    def _one(self, call: Call, sheet: Sheet) -> tuple[Tensor, Tensor]:
+        """The values and log-sum-exp of one part of the mask."""
+        plan, bias, temperature, group = call.plan, call.bias, call.temperature, sheet.group
+
+        def score_mod(score: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+            pairs = group.pairs(plan, b, h, q, k)
+            return bias.adjust(score, pairs) / temperature  # pyright: ignore[reportOptionalMemberAccess]
+
+        options: dict[str, Any] = {
+            "score_mod": None if bias is None else score_mod,
+            "block_mask": sheet.blocks,
+            "scale": call.factor / (temperature if bias is None else 1),
+            "enable_gqa": call.q.shape[1] != call.k.shape[1],
+            "kernel_options": SMALL_TILES if bias is not None or call.q.dtype == torch.float32 else None,
+        }
+        several = len(plan.prepared) > 1
+        if several:
+            options["return_aux"] = AuxRequest(lse=True)
+        kernel = flex_attention if self.interpreted or torch.compiler.is_compiling() else _compiled()
+        with warnings.catch_warnings() if self.interpreted else nullcontext():
+            if self.interpreted:
+                warnings.simplefilter("ignore")  # "called without torch.compile": that is the point here
+            found = kernel(group.queries(call.q), group.keys(call.k), group.keys(call.v), **options)
+        if not several:
+            return group.back(found, call.q.shape[2]), found
+        values, aux = found
+        lse = group.back(aux.lse[..., None], call.q.shape[2])[..., 0]
+        return group.back(values, call.q.shape[2]), lse
+
+
+class Sheet(NamedTuple):
+    """One part of a mask: how its tokens are grouped, and the blocks to read."""
+
+    group: Group
+    blocks: BlockMask
+
+
+@cache
+def _compiled():
+    return torch.compile(flex_attention)
+
+
+def _parts(plan: Plan) -> tuple[Part, ...]:
+    """The parts of the mask; one alone where the order is known to the device only or the two sides are out of step."""
+    whole = (Part(plan.mask, Comb(1)),)
+    if not all(isinstance(s, Range | Padded | Packed) for s in (plan.queries, plan.keys)):
+        return whole
+    found = parts(plan.mask, plan.keys.length, WIDE, isinstance(plan.keys, Packed))
+    apart = first_order(plan.queries) - first_order(plan.keys)
+    return whole if any(part.comb.teeth is None and apart % part.comb.step for part in found) else found
+
+
+def _sheet(plan: Plan, part: Part, device: torch.device) -> Sheet:
+    group = Group.of(part.comb, plan, BLOCK, device)
+    queries = bounds(plan.queries, device, BLOCK, group.rows, group.across)
+    keys = bounds(plan.keys, device, BLOCK, group.columns, group.step)
+    may, must = layout(part.mask, queries, keys)
+    shape = torch.broadcast_shapes(may.shape, must.shape)
+    may, must = group.joined(may.expand(shape), must.expand(shape))  # [B|1, query blocks, key blocks]
+
+    def mask_mod(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        seen = allowed(part.mask, group.pairs(plan, b, h, q, k))
+        return seen if group.plain else seen & group.inside(plan, b, q, k)
+
+    blocks = BlockMask.from_kv_blocks(
+        *_listed(may & ~must),
+        *_listed(must),
+        BLOCK_SIZE=BLOCK,
+        mask_mod=mask_mod,
+        seq_lengths=(group.count(plan.queries.length, across=True), group.count(plan.keys.length)),
+    )
+    return Sheet(group, blocks)
+
+
+def _listed(layout: Tensor) -> tuple[Tensor, Tensor]:
+    """[B, Q, K] booleans to (how many [B,1,Q], which [B,1,Q,K]) as FlexAttention wants them."""
+    counts = layout.sum(-1, dtype=torch.int32)
+    indices = layout.int().argsort(dim=-1, descending=True, stable=True).int()
+    return counts[:, None].contiguous(), indices[:, None].contiguous()

@@ -1,0 +1,151 @@
+"""Biases: what a pair's positions do to its score, after scaling and before the mask."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from regard.attention.slots import Pairs
+from regard.errors import UserError
+
+
+class Bias(nn.Module):
+    """Base: ``adjust(score, pairs) -> score``, elementwise, so that dense code and kernels share it.
+
+    ``additive`` says that ``adjust(s, p) = s + f(p)``: such a bias can travel as a float mask.
+    """
+
+    additive = True
+
+    def adjust(self, score: Tensor, pairs: Pairs) -> Tensor:
+        raise NotImplementedError
+
+
+class Alibi(Bias):
+    """A penalty that grows with distance, steeper in some heads than in others (Press et al. 2022, sec. 3)."""
+
+    slopes: Tensor
+
+    def __init__(self, heads: int):
+        super().__init__()
+        self.register_buffer("slopes", torch.tensor(alibi_slopes(heads)), persistent=False)
+
+    def adjust(self, score: Tensor, pairs: Pairs) -> Tensor:
+        return score - self.slopes[pairs.head].to(score.dtype) * (pairs.q.phase - pairs.k.phase).abs()
+
+
+def alibi_slopes(heads: int) -> list[float]:
+    """The paper's geometric series; for head counts that are no power of two, its interleaved extension."""
+    power = 2 ** math.floor(math.log2(heads))
+    slopes = [2 ** (-8 * (i + 1) / power) for i in range(power)]
+    return slopes + [2 ** (-4 * (2 * i + 1) / power) for i in range(heads - power)]
+
+
+class Relative(Bias):
+    """A learned number r per head and clipped distance (Shaw et al. 2018, sec. 3.2; a scalar rather than a vector).
+
+    ``scale`` multiplies it: with the scale of the scores, 1/√d, the softmax is over (q·k + r_ij)/√d, r inside the
+    scale; with 1 over q·k/√d + r_ij.
+    """
+
+    def __init__(self, heads: int, distance: int, scale: float = 1.0):
+        super().__init__()
+        self.distance, self.scale = distance, scale
+        self.table = nn.Parameter(torch.zeros(heads, 2 * distance + 1))
+
+    def adjust(self, score: Tensor, pairs: Pairs) -> Tensor:
+        apart = (pairs.q.phase - pairs.k.phase).clamp(-self.distance, self.distance) + self.distance
+        return score + self.table[pairs.head, apart] * self.scale
+
+
+class Buckets(Bias):
+    """A learned number per head and bucket of distances, the further the wider (T5: Raffel et al. 2020, sec. 2.1).
+
+    Which distance falls into which bucket is looked up: a logarithm per pair would be dear, and rounds differently
+    from device to device.
+    """
+
+    bucket: Tensor  # [2 furthest + 1], by distance from -furthest on
+
+    def __init__(self, heads: int, buckets: int = 32, furthest: int = 128, *, causal: bool = True):
+        super().__init__()
+        self.furthest = furthest
+        apart = torch.arange(-furthest, furthest + 1)
+        self.register_buffer("bucket", t5_bucket(apart, buckets, furthest, causal=causal), persistent=False)
+        self.table = nn.Parameter(torch.zeros(heads, buckets))
+
+    def adjust(self, score: Tensor, pairs: Pairs) -> Tensor:
+        apart = (pairs.q.phase - pairs.k.phase).clamp(-self.furthest, self.furthest) + self.furthest
+        return score + self.table[pairs.head, self.bucket[apart]]
+
+
+def t5_bucket(apart: Tensor, buckets: int, furthest: int, *, causal: bool) -> Tensor:
+    """The bucket of a key that lies ``apart`` before its query (below zero: after it).
+
+    The near half of the buckets hold one distance each, the others grow to ``furthest`` like its logarithm. Causal:
+    whatever comes after shares the bucket of distance 0. Otherwise half of the buckets are for what comes after.
+    float32, as in the released models: a boundary that falls on a whole number must fall on the same side.
+
+    >>> t5_bucket(torch.tensor([0, 3, 7, 8, 20, 500, -5]), 16, 64, causal=True).tolist()
+    [0, 3, 7, 8, 11, 15, 0]
+    """
+    after = 0 if causal else (apart < 0) * (buckets // 2)
+    distance = apart.clamp(min=0) if causal else apart.abs()
+    buckets = buckets if causal else buckets // 2
+    exact = buckets // 2
+    share = torch.log(distance.clamp(min=1).float() / exact) / math.log(furthest / exact)
+    wide = (exact + (share * (buckets - exact)).long()).clamp(max=buckets - 1)
+    return after + torch.where(distance < exact, distance, wide)
+
+
+class GridRelative(Bias):
+    """A learned number per head and (rows, columns) apart, for phases of two axes (Liu et al. 2021, eq. 4).
+
+    Distances of more than the table holds are clipped, so larger pictures are possible.
+    """
+
+    def __init__(self, heads: int, rows: int, columns: int, scale: float = 1.0):
+        super().__init__()
+        self.rows, self.columns, self.scale = rows - 1, columns - 1, scale  # the furthest apart two patches can be
+        self.table = nn.Parameter(torch.zeros(heads, 2 * rows - 1, 2 * columns - 1))
+
+    def adjust(self, score: Tensor, pairs: Pairs) -> Tensor:
+        apart = pairs.q.phase - pairs.k.phase  # [..., 2]
+        if apart.is_floating_point():
+            raise UserError("a learned bias per patches apart knows whole patches only; give phases as whole numbers")
+        down = apart[..., 0].clamp(-self.rows, self.rows) + self.rows
+        across = apart[..., 1].clamp(-self.columns, self.columns) + self.columns
+        return score + self.table[pairs.head, down, across] * self.scale
+
+
+class SoftCap(Bias):
+    """cap·tanh(score / cap): no score leaves (-cap, cap). Not additive: it bends the score itself."""
+
+    additive = False
+
+    def __init__(self, cap: float):
+        super().__init__()
+        self.cap = cap
+
+    def adjust(self, score: Tensor, pairs: Pairs) -> Tensor:
+        return self.cap * torch.tanh(score / self.cap)
+
+
+class Chain(Bias):
+    """Several biases, one after the other."""
+
+    def __init__(self, *parts: Bias):
+        super().__init__()
+        self.parts = nn.ModuleList(parts)
+
+    @property
+    def additive(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return all(part.additive for part in self.parts)
+
+    def adjust(self, score: Tensor, pairs: Pairs) -> Tensor:
+        for part in self.parts:
+            assert isinstance(part, Bias)
+            score = part.adjust(score, pairs)
+        return score

@@ -1,0 +1,116 @@
+"""What passes between a mechanism and a backend: the call, its plan, and the outcome.
+
+``Call`` is a NamedTuple because those trace under ``torch.compile(fullgraph=True)`` (docs/design.md, "measured").
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from regard.attention.bias import Bias
+from regard.attention.masks.mask import Mask
+from regard.attention.score import Score
+from regard.attention.slots import AnySlots, Pairs, make_pairs, valid
+
+
+class Plan(NamedTuple):
+    """What a backend prepared for one (mask, query slots, key slots): built once per forward pass, used by every layer.
+
+    ``own`` says that queries and keys are the same tokens, which structure-aware paths need to know and cannot see.
+    """
+
+    mask: Mask
+    queries: AnySlots
+    keys: AnySlots
+    own: bool
+    backend: str
+    prepared: Any
+
+    @property
+    def rows(self) -> int:
+        """How many batch rows it tells apart; a batch of any size may share one row."""
+        return max(self.mask.rows, self.queries.rows, self.keys.rows)
+
+
+class TopK(NamedTuple):
+    """Only the ``k`` best-scoring keys of a row count.
+
+    ``softness`` 0 cuts hard (gradients reach the kept keys only). Above 0 the cut is a smooth gate σ((s - t)/softness),
+    the threshold t set so that the gates sum to k: differentiable in every score, and the hard cut in the limit.
+    """
+
+    k: int
+    softness: float = 0.0
+
+
+class Call(NamedTuple):
+    """One use of the operator. G divides H: fewer key/value heads than query heads is all that GQA is."""
+
+    q: Tensor  # [B, H, Q, D]
+    k: Tensor  # [B, G, K, D]
+    v: Tensor  # [B, G, K, E]
+    plan: Plan
+    score: Score
+    bias: Bias | None = None
+    scale: float | None = None  # None: 1/√D for dot scores, 1 for others
+    temperature: float = 1.0  # 0: hard lookup
+    cut: TopK | None = None
+    dropout: float = 0.0
+    weights: bool = False  # the caller wants the weights too
+
+    @property
+    def factor(self) -> float:
+        """What raw scores are multiplied by."""
+        if self.scale is not None:
+            return self.scale
+        return 1 / math.sqrt(self.q.shape[-1]) if self.score.width_scaled else 1.0
+
+
+class Out(NamedTuple):
+    """The mixed values, and the weights [B, H, Q, K] if the call asked for them."""
+
+    values: Tensor  # [B, H, Q, E]
+    weights: Tensor | None
+
+
+class Backend(Protocol):
+    """A way to carry out a call. ``refuses`` lists every reason why it cannot; an empty list is a yes."""
+
+    name: str
+
+    def refuses(self, call: Call) -> list[str]: ...
+
+    def prepare(self, plan: Plan, device: torch.device) -> Any: ...
+
+    def run(self, call: Call) -> Out: ...
+
+
+def dense_pairs(call: Call) -> Pairs:
+    """Every pair of the call, broadcastable to [B, H, Q, K]."""
+    plan = call.plan
+    return make_pairs(plan.queries, plan.keys, heads=call.q.shape[1], device=call.q.device, batch=call.q.shape[0])
+
+
+def allowed(mask: Mask, pairs: Pairs) -> Tensor:
+    """The mask's word and validity, together."""
+    return mask.allows(pairs) & valid(pairs)
+
+
+def misshapen(call: Call) -> list[str]:
+    """What is wrong with the call's shapes whatever the backend: each a sentence."""
+    q, k, v, plan = call.q, call.k, call.v, call.plan
+    wrong = []
+    if q.shape[0] != k.shape[0] or k.shape[:3] != v.shape[:3]:
+        wrong.append(f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)} do not belong together")
+    if q.shape[1] % k.shape[1]:
+        wrong.append(f"{q.shape[1]} query heads cannot share {k.shape[1]} key/value heads evenly")
+    if q.shape[2] != plan.queries.length or k.shape[2] != plan.keys.length:
+        wrong.append(
+            f"the plan is for {plan.queries.length} queries and {plan.keys.length} keys; "
+            f"the tensors hold {q.shape[2]} and {k.shape[2]}"
+        )
+    return wrong

@@ -1,0 +1,1 @@
+"""Masks: which query may see which key, as an algebra of small values."""

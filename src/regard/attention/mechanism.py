@@ -1,0 +1,124 @@
+"""Mechanisms: from queries, keys and values to mixed values. ``Softmax`` is the exact one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from regard.attention.backends.choose import make_plan, run
+from regard.attention.bias import Bias
+from regard.attention.cache import DecodeInput, KVCache
+from regard.attention.call import Backend, Call, Out, Plan, TopK
+from regard.attention.masks.mask import Full, Mask
+from regard.attention.score import Dot, Score
+from regard.attention.slots import AnySlots, Range
+
+
+class Mechanism(nn.Module):
+    """Base. Exactness is in the type: nobody gets an approximation by asking for speed.
+
+    Whatever a mechanism does not support (a mask, a kind of slots) it refuses in ``plan``, with a UserError that says
+    why and what to use instead.
+    """
+
+    steppable = True  # can decode token by token with the same result
+    batch_invariant = True  # a row's answer does not depend on its neighbours
+    exact = True  # equals the reference
+
+    def plan(self, mask: Mask, queries: AnySlots, keys: AnySlots | None = None, *, like: Tensor) -> Plan:
+        """Prepare for calls between these slots, on ``like``'s device. No ``keys``: the queries' own tokens."""
+        return Plan(mask, queries, queries if keys is None else keys, keys is None, "", None)
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, plan: Plan) -> Out:
+        """q [B, H, Q, D], k [B, G, K, D], v [B, G, K, E] to [B, H, Q, E]."""
+        raise NotImplementedError
+
+    def start(self, batch: int, heads: int, size: int, width: int, like: Tensor) -> Any:
+        """What one layer remembers, empty: a named tuple of tensors with the batch first, updated in place.
+
+        ``size`` is how many tokens may be seen at once; a state of constant size ignores it.
+        """
+        return KVCache.start(batch, heads, size, width, like)
+
+    def step(self, q: Tensor, k: Tensor, v: Tensor, plan: Plan, memory: Any, arrival: DecodeInput) -> Out:
+        """Take in the tokens of a decoding step and answer their queries. Empty slots leave no trace."""
+        k, v = arrival.remember(memory, k, v)
+        return self(q, k, v, plan)
+
+
+class Softmax(Mechanism):
+    """softmax(score·scale + bias) v over the keys that the plan allows (Vaswani et al. 2017, eq. 1).
+
+    ``temperature`` divides the scores; 0 is hard lookup. ``cut`` keeps the best keys only (see ``TopK``).
+    """
+
+    def __init__(
+        self,
+        score: Score | None = None,
+        bias: Bias | None = None,
+        *,
+        scale: float | None = None,
+        temperature: float = 1.0,
+        cut: TopK | None = None,
+        dropout: float = 0.0,
+        backend: str | Backend = "auto",
+    ):
+        super().__init__()
+        if temperature < 0:
+            raise ValueError(f"a temperature is zero or more, not {temperature}")
+        self.score = Dot() if score is None else score
+        self.bias = bias
+        self.scale = scale
+        self.temperature = temperature
+        self.cut = cut
+        self.dropout = dropout
+        self.backend = backend
+
+    def plan(self, mask: Mask, queries: AnySlots, keys: AnySlots | None = None, *, like: Tensor) -> Plan:
+        blank = Plan(mask, queries, queries if keys is None else keys, keys is None, "", None)
+        return make_plan(mask, queries, keys, self.call(like, like, like, blank), self.backend)
+
+    def call(self, q: Tensor, k: Tensor, v: Tensor, plan: Plan, weights: bool = False) -> Call:
+        """The call that ``forward`` makes, for those who want to look at it or ``explain`` it."""
+        dropout = self.dropout if self.training else 0.0
+        return Call(q, k, v, plan, self.score, self.bias, self.scale, self.temperature, self.cut, dropout, weights)
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, plan: Plan) -> Out:
+        return run(self.call(q, k, v, plan), self.backend)
+
+
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Mask | None = None,
+    *,
+    queries: AnySlots | None = None,
+    keys: AnySlots | None = None,
+    mechanism: Softmax | None = None,
+    weights: bool = False,
+) -> Out:
+    """The operator in one call: q [..., Q, D], k and v [..., K, D], with up to two leading axes (batch, heads).
+
+    Without ``queries`` and ``keys`` both sides are counted from 0, as tokens of the same text if Q = K; ``queries``
+    alone tell of the tokens on both sides.
+
+    >>> import torch
+    >>> from regard.attention import Causal, attend
+    >>> x = torch.randn(5, 8)
+    >>> attend(x, x, x, Causal()).values.shape
+    torch.Size([5, 8])
+    """
+    missing = 4 - q.ndim
+    if missing < 0 or {k.ndim, v.ndim} != {q.ndim}:
+        raise ValueError(f"q, k and v have the same number of axes, 2 to 4: {q.ndim}, {k.ndim} and {v.ndim} were given")
+    q, k, v = (x[(None,) * missing] for x in (q, k, v))
+    mechanism = Softmax() if mechanism is None else mechanism
+    same = keys is None and q.shape[2] == k.shape[2]
+    queries = Range(q.shape[2]) if queries is None else queries
+    others = None if same else (Range(k.shape[2]) if keys is None else keys)
+    plan = mechanism.plan(Full() if mask is None else mask, queries, others, like=q)
+    values, shares = run(mechanism.call(q, k, v, plan, weights), mechanism.backend)
+    lead = (0,) * missing
+    return Out(values[lead], None if shares is None else shares[lead])

@@ -1,0 +1,1 @@
+"""Mechanisms other than plain softmax attention, one file each."""

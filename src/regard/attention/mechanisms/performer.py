@@ -1,0 +1,114 @@
+"""Performer: the softmax's own likeness, estimated by random features (Choromanski et al. 2021, FAVOR+).
+
+    exp(q·k/√D) = E[φ(q)·φ(k)],   φ(x) = exp(ω·x' - |x'|²/2) / √m,   x' = x D^(-1/4),   ω ~ N(0, I)    (lemma 1)
+
+Features are positive, so no share is ever negative, and the m directions ω are orthogonal in blocks of D, which makes
+the estimate less variable and leaves it unbiased (sec. 2.4). The mean they weigh has an error of order 1/√m.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from regard.attention.attention_config import AttentionConfig, Sizes
+from regard.attention.mechanism import Mechanism
+from regard.attention.mechanisms.linear import LinearAttention, refuse
+from regard.config import knob
+
+
+class Performer(LinearAttention):
+    """Linear attention whose features estimate the softmax.
+
+    The exponent of a key is at most |ω|²/2, about D/2: it needs no shift, and any shift would have to be one number for
+    all keys, which would tell early queries of later keys. A query's shift cancels in the mean, so each has its own.
+
+    New directions are drawn every ``redraw`` training steps (0: never). They are a function of the layer's own ``seed``
+    and the step, both part of the state dict or the run: a resumed run draws the same.
+    """
+
+    directions: Tensor
+    seed: Tensor
+
+    def __init__(self, width: int, features: int, *, redraw: int = 1000, orthogonal: bool = True):
+        super().__init__()
+        self.redraw, self.orthogonal = redraw, orthogonal
+        self.register_buffer("directions", torch.zeros(features, width))
+        self.register_buffer("seed", torch.zeros((), dtype=torch.long))
+        self.reset()
+
+    def reset(self) -> None:
+        """A new seed from torch's generator, so that every layer has its own, and the directions it gives."""
+        self.seed.fill_(torch.randint(2**62, (), device="cpu").item())
+        if not self.seed.is_meta:
+            self.draw(0)
+
+    def advance(self, step: int) -> None:
+        """Told before training step number ``step`` (from 0)."""
+        if self.redraw and step and step % self.redraw == 0:
+            self.draw(step // self.redraw)
+
+    @torch.no_grad()
+    def draw(self, number: int) -> None:
+        """The ``number``-th directions of this seed, in place."""
+        spread = hashlib.blake2b(f"{self.seed.item()} {number}".encode(), digest_size=4).digest()
+        generator = torch.Generator().manual_seed(int.from_bytes(spread, "little"))
+        count, width = self.directions.shape
+        self.directions.copy_(draw_directions(count, width, generator, orthogonal=self.orthogonal))
+
+    def of_queries(self, q: Tensor) -> Tensor:
+        return positive(q, self.directions, shifted=True)
+
+    def of_keys(self, k: Tensor) -> Tensor:
+        return positive(k, self.directions)
+
+    def feature_count(self, width: int) -> int:
+        return self.directions.shape[0]
+
+
+def positive(x: Tensor, directions: Tensor, *, shifted: bool = False) -> Tensor:
+    """φ(x): [..., D] to [..., m]. ``shifted``: times a number of the row's own, by which its greatest feature is 1."""
+    with torch.autocast(x.device.type, enabled=False):  # an exponent must not lose digits
+        x = x.to(torch.promote_types(x.dtype, torch.float32))
+        x = x * x.shape[-1] ** -0.25
+        along = x @ directions.to(x.dtype).mT
+        if shifted:
+            return (along - along.detach().amax(-1, keepdim=True)).exp()
+        shift = (x.square().sum(-1, keepdim=True) + math.log(len(directions))) / 2
+        return (along - shift).exp()
+
+
+def draw_directions(count: int, width: int, generator: torch.Generator, *, orthogonal: bool = True) -> Tensor:
+    """``count`` draws of N(0, I) [count, width]; orthogonal to one another in blocks of ``width``, if asked."""
+    normal = torch.randn(count, width, generator=generator, dtype=torch.float64, device="cpu")
+    if not orthogonal:
+        return normal
+    blocks = -(-count // width)
+    square = torch.randn(blocks, width, width, generator=generator, dtype=torch.float64, device="cpu")
+    basis, triangle = torch.linalg.qr(square)
+    basis = basis * triangle.diagonal(dim1=-2, dim2=-1).sign()[:, None]  # uniform over all rotations (Mezzadri 2007)
+    return basis.mT.flatten(0, 1)[:count] * normal.norm(dim=1, keepdim=True)  # lengths as independent draws have them
+
+
+@dataclass(frozen=True)
+class PerformerConfig(AttentionConfig, kind="performer"):
+    """The softmax estimated by random features, in linear time."""
+
+    features: int | None = knob(None, "random features per head (default: four times the head's width)")
+    redraw: int = knob(1000, "new features every so many training steps (0: never)")
+    orthogonal: bool = knob(True, "features orthogonal in blocks: a less variable estimate")
+
+    def check(self) -> None:
+        if self.features is not None and self.features < 1:
+            raise ValueError(f"features must be at least 1, not {self.features}; none takes four times the head width")
+        if self.redraw < 0:
+            raise ValueError(f"redraw must be zero or more steps, not {self.redraw}")
+
+    def mechanism(self, sizes: Sizes) -> Mechanism:
+        refuse(sizes, "performer")
+        features = 4 * sizes.head_width if self.features is None else self.features
+        return Performer(sizes.head_width, features, redraw=self.redraw, orthogonal=self.orthogonal)

@@ -1,0 +1,256 @@
+"""Attention by segments, with a memory of earlier ones (Dai et al. 2019, Transformer-XL, sec. 3.2) and summaries of
+those before (Rae et al. 2020, Compressive Transformer, sec. 3).
+
+A text is cut into segments of L tokens. A token sees its own segment up to itself, the M tokens before the segment, and
+one key in place of every c tokens further back, up to R such summaries. Information passes from segment to segment
+through the layers, so n layers look back over n (M + c R) tokens at a cost linear in the text.
+
+Seen this way the recurrence is a mask plus a place where gradients stop (``detached``): what is remembered is a
+constant, as if it had been computed before. Borders are counted in phases, so that each packed document has its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from regard.attention.attention_config import AttentionConfig, Sizes
+from regard.attention.backends.sdpa import even_widths
+from regard.attention.cache import SLACK, DecodeInput, KVCache
+from regard.attention.call import Out, Plan
+from regard.attention.masks.mask import And, Causal, Mask, Reach
+from regard.attention.mechanism import Mechanism
+from regard.attention.slots import EMPTY, AnySlots, Padded, Pairs, Range, Slots, make_pairs, valid
+from regard.config import knob
+from regard.errors import UserError
+
+
+@dataclass(frozen=True)
+class Segment(Mask):
+    """The query's own segment of ``size`` tokens and the ``memory`` tokens before it, by phases."""
+
+    size: int
+    memory: int
+
+    def allows(self, pairs: Pairs) -> Tensor:
+        start = pairs.q.phase // self.size * self.size
+        return (pairs.k.phase >= start - self.memory) & (pairs.k.phase < start + self.size)
+
+    def reach(self) -> Reach:
+        return Reach(self.size - 1 + self.memory, self.size - 1)
+
+
+class Remembered(NamedTuple):
+    """What a layer remembers: the latest keys and values, and sums over every ``rate`` of them."""
+
+    recent: KVCache  # [B, G, S, D]
+    sums: KVCache  # [B, G, R', D]; group g of a row lies at g mod R'
+
+
+class Segmented(Mechanism):
+    """Softmax over the own segment, a memory and summaries of what lies before that."""
+
+    def __init__(self, heads: int, size: int, memory: int, summaries: int, rate: int, detached: bool, dropout: float):
+        super().__init__()
+        self.size, self.memory, self.summaries, self.rate = size, memory, summaries, rate
+        self.detached, self.dropout = detached, dropout
+        # How much each of the tokens of a summary counts, for keys and for values: a convolution per head.
+        self.shares = nn.Parameter(torch.empty(2, heads, rate)) if summaries else None
+        self.reset()
+
+    @property
+    def exact(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return not self.summaries
+
+    def reset(self) -> None:
+        """Summaries begin as means."""
+        if self.shares is not None:
+            nn.init.constant_(self.shares, 1 / self.rate)
+
+    def plan(self, mask: Mask, queries: AnySlots, keys: AnySlots | None = None, *, like: Tensor) -> Plan:
+        if not (isinstance(mask, And) and isinstance(mask.left, Causal) and isinstance(mask.right, Segment)):
+            raise UserError("segments with a memory are read from left to right; use --model.attention softmax here")
+        plan = super().plan(mask, queries, keys, like=like)
+        if (
+            keys is None
+            and isinstance(queries, Range | Padded)
+            and (not isinstance(queries, Range) or not queries.start)
+        ):
+            return plan._replace(prepared=self._borders(queries.length, like.device))
+        return plan
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, plan: Plan) -> Out:
+        sums = self._summed(k, v) if self.shares is not None else None
+        if plan.prepared is None:
+            return Out(self._dense(q, k, v, sums, plan, plan.keys), None)
+        mixed = self._by_segment(q, k, v, sums, plan.prepared)
+        if isinstance(plan.queries, Padded):
+            mixed = mixed.masked_fill(~plan.queries.filled()[:, None, :, None], 0)
+        return Out(mixed, None)
+
+    # Whole texts ----------------------------------------------------------------------------------------------------
+
+    def _borders(self, length: int, device: torch.device) -> Tensor:
+        """Who sees whom, [S, 1, L, R + M + L]: each segment with its summaries, its memory and its own tokens."""
+        size, memory = self.size, self.memory
+        start = torch.arange(0, length, size, device=device)[:, None]  # [S, 1]
+        own = torch.arange(size, device=device)
+        group = self._groups(start) + torch.arange(self.summaries, device=device)
+        parts = [(group >= 0)[:, None, :].expand(-1, size, -1)] if self.summaries else []
+        before = start - memory + torch.arange(memory, device=device)
+        parts.append((before >= 0)[:, None, :].expand(-1, size, -1))
+        parts.append((own[None, :, None] >= own[None, None, :]).expand(len(start), -1, -1))
+        return torch.cat(parts, dim=-1)[:, None]
+
+    def _groups(self, start: Tensor) -> Tensor:
+        """The first of the ``summaries`` groups that lie wholly before the memory of the segment at ``start``."""
+        return (start - self.memory).div(self.rate, rounding_mode="floor") - self.summaries
+
+    def _by_segment(self, q: Tensor, k: Tensor, v: Tensor, sums: tuple[Tensor, Tensor] | None, seen: Tensor) -> Tensor:
+        """Every segment a row of its own, so that one fused call does all of them."""
+        (batch, heads, length, _), segments = q.shape, seen.shape[0]
+        short = segments * self.size - length
+        shared = heads // k.shape[1]
+        near = [self._near(x, short, segments) for x in (k, v)]  # [B, S, G, M + L, D]
+        if sums is not None:
+            first = self._groups(torch.arange(0, length, self.size, device=q.device)[:, None])
+            place = (first + torch.arange(self.summaries, device=q.device)).clamp(min=0)  # [S, R]
+            ends = (place * self.rate + self.rate - 1).clamp(max=length - 1)
+            far = [x[:, :, ends].transpose(1, 2) for x in sums]  # [B, S, G, R, D]
+            near = [torch.cat(both, dim=3) for both in zip(far, near, strict=True)]
+        k, v = (x.repeat_interleave(shared, dim=2).flatten(0, 1) for x in near)
+        q = F.pad(q, (0, 0, 0, short)).unflatten(2, (segments, self.size)).transpose(1, 2).flatten(0, 1)
+        scale = q.shape[-1] ** -0.5
+        q, k, v, width = even_widths(q, k, v)
+        seen = seen.repeat(batch, 1, 1, 1)
+        dropout = self.dropout if self.training else 0.0
+        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=seen, dropout_p=dropout, scale=scale)[..., :width]
+        mixed = mixed.unflatten(0, (batch, segments)).transpose(1, 2).flatten(2, 3)
+        return mixed[:, :, :length]
+
+    def _near(self, x: Tensor, short: int, segments: int) -> Tensor:
+        """[B, G, N, D] to [B, S, G, M + L, D]: each segment with the tokens before it, those as constants."""
+        own = F.pad(x, (0, 0, 0, short)).unflatten(2, (segments, self.size)).transpose(1, 2)
+        if not self.memory:
+            return own
+        past = F.pad(x.detach() if self.detached else x, (0, 0, self.memory, short))
+        before = past.unfold(2, self.memory, self.size)[:, :, :segments]  # [B, G, S, D, M]
+        return torch.cat((before.permute(0, 2, 1, 4, 3), own), dim=3)
+
+    def _summed(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """At each token the weighted sum over it and the ``rate`` - 1 before it, [B, G, N, D] each."""
+        assert self.shares is not None
+        shares = self.shares.to(k.dtype)
+        return _slid(k.detach() if self.detached else k, shares[0]), _slid(
+            v.detach() if self.detached else v, shares[1]
+        )
+
+    # The definition, for any slots ----------------------------------------------------------------------------------
+
+    def _dense(
+        self, q: Tensor, k: Tensor, v: Tensor, sums: tuple[Tensor, Tensor] | None, plan: Plan, ends: AnySlots
+    ) -> Tensor:
+        """``sums`` are summaries of the groups that end at ``ends``; where no group ends, nothing is seen."""
+        shared, scale = q.shape[1] // k.shape[1], q.shape[-1] ** -0.5
+        pairs = make_pairs(plan.queries, plan.keys, heads=1, device=q.device, batch=q.shape[0])
+        seen = plan.mask.allows(pairs) & valid(pairs)
+        own = pairs.k.phase // self.size == pairs.q.phase // self.size
+        k, v = (x.repeat_interleave(shared, dim=1) for x in (k, v))
+        old_k, old_v = (k.detach(), v.detach()) if self.detached else (k, v)
+        scores = torch.where(own, q @ k.mT, q @ old_k.mT) * scale
+        far = None
+        if sums is not None:
+            far_k, far = (x.repeat_interleave(shared, dim=1) for x in sums)
+            pairs = make_pairs(plan.queries, ends, heads=1, device=q.device, batch=q.shape[0])
+            whole = pairs.k.phase % self.rate == self.rate - 1
+            scores = torch.cat((scores, q @ far_k.mT * scale), dim=-1)
+            seen = torch.cat((seen, valid(pairs) & whole & self._summarised(pairs)), dim=-1)
+        low = torch.finfo(scores.dtype).min
+        weights = scores.masked_fill(~seen, low).softmax(-1).masked_fill(~seen, 0)
+        weights = F.dropout(weights, self.dropout) if self.training and self.dropout else weights
+        near = weights[..., : k.shape[2]]
+        mixed = (near * own) @ v + (near * ~own) @ old_v
+        return mixed if far is None else mixed + weights[..., k.shape[2] :] @ far
+
+    def _summarised(self, pairs: Pairs) -> Tensor:
+        """Whether the query sees, in place of it, the summary of the group that ends at the key."""
+        first = self._groups(pairs.q.phase // self.size * self.size)
+        group = pairs.k.phase // self.rate
+        return (group >= first) & (group < first + self.summaries)
+
+    # Decoding -------------------------------------------------------------------------------------------------------
+
+    def start(self, batch: int, heads: int, size: int, width: int, like: Tensor) -> Any:
+        recent = KVCache.start(batch, heads, size, width, like)
+        # A step brings up to SLACK tokens, and the newest groups lie in the memory and the segment.
+        room = self.summaries + (self.size + self.memory + SLACK) // self.rate + 2 if self.summaries else 0
+        return Remembered(recent, KVCache.start(batch, heads, room, width, like))
+
+    def step(self, q: Tensor, k: Tensor, v: Tensor, plan: Plan, memory: Remembered, arrival: DecodeInput) -> Out:
+        near_k, near_v = arrival.remember(memory.recent, k, v)
+        if self.shares is None:
+            return self(q, near_k, near_v, plan)
+        ends = self._take(memory.sums, k, v, plan.queries)
+        if plan.prepared is not None:  # the first step answers from its own tokens
+            return self(q, k, v, plan)
+        sums = (memory.sums.k, memory.sums.v)
+        return Out(self._dense(q, near_k, near_v, sums, plan, ends), None)
+
+    def _take(self, sums: KVCache, k: Tensor, v: Tensor, queries: AnySlots) -> Slots:
+        """Add new tokens to the sums of their groups, in place; where the groups that lie there end."""
+        assert self.shares is not None
+        batch, room = k.shape[0], sums.k.shape[2]
+        rows = torch.arange(batch, device=k.device)[:, None]
+        seats = queries.at(
+            rows if queries.rows > 1 else torch.zeros_like(rows), torch.arange(k.shape[2], device=k.device)
+        )
+        phase, real = seats.phase.expand(batch, -1), (seats.segment >= 0).expand(batch, -1)  # [B, T]
+        newest = (phase * real).amax(1, keepdim=True) // self.rate
+        group, offset = phase // self.rate, phase % self.rate
+        counts = real & (group > newest - room)
+        slot = group % room
+        begins = torch.where(counts & (offset == 0), slot, room)  # the last place is for those that begin nothing
+        begun = torch.zeros(batch, room + 1, dtype=torch.bool, device=k.device).scatter(1, begins, True)[:, :room]
+        for buffer, new, shares in zip(sums, (k, v), self.shares.to(k.dtype), strict=True):
+            buffer.masked_fill_(begun[:, None, :, None], 0)
+            weighted = new * (shares[:, offset].transpose(0, 1) * counts[:, None])[..., None]  # [B, G, T, D]
+            buffer.scatter_add_(2, slot[:, None, :, None].expand_as(new), weighted.to(buffer.dtype))
+        there = newest - (newest - torch.arange(room, device=k.device)) % room  # the group in each place
+        end = there * self.rate + self.rate - 1
+        return Slots(end, torch.where(there >= 0, 0, EMPTY), end)
+
+
+def _slid(x: Tensor, shares: Tensor) -> Tensor:
+    """x [B, G, N, D], shares [G, c] to the sums over c tokens that end at each."""
+    padded = F.pad(x, (0, 0, shares.shape[1] - 1, 0))
+    windows = padded.unfold(2, shares.shape[1], 1)  # [B, G, N, D, c]
+    return torch.einsum("bgndc,gc->bgnd", windows, shares)
+
+
+@dataclass(frozen=True)
+class SegmentsConfig(AttentionConfig, kind="segments"):
+    """Segments that remember those before them (Transformer-XL), and summaries further back (compressive memory)."""
+
+    size: int = knob(64, "tokens of a segment")
+    memory: int = knob(64, "so many tokens before the segment are seen too")
+    summaries: int = knob(0, "so many summaries of what lies before the memory are seen too")
+    rate: int = knob(4, "how many tokens one summary stands for")
+    detached: bool = knob(True, "what is remembered is a constant: gradients stop at the border of a segment")
+
+    def check(self) -> None:
+        for name, least in (("size", 1), ("memory", 0), ("summaries", 0), ("rate", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} must be at least {least}, not {getattr(self, name)}")
+
+    def pattern(self) -> Mask:
+        return Segment(self.size, self.memory)
+
+    def mechanism(self, sizes: Sizes) -> Mechanism:
+        if sizes.bias is not None:
+            raise UserError("segments take no bias from positions; set --model.position rotary")
+        s = self
+        return Segmented(sizes.kv_heads, s.size, s.memory, s.summaries, s.rate, s.detached, sizes.dropout)

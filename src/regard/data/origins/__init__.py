@@ -1,0 +1,1 @@
+"""Where the built-in sources come from: package registries, archives, the download cache."""

@@ -1,0 +1,1 @@
+"""Sentence pairs: reading, aligning, batching, near-duplicates."""

@@ -1,0 +1,281 @@
+"""Training on sentences and their translations.
+
+The batch of a step is a function of (seed, step, rank) and of nothing else; see `buckets.py`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from regard.config import knob
+from regard.data.base import DataConfig
+from regard.data.batch import PairBatch
+from regard.data.origins.cache import cache_folder
+from regard.data.origins.progress import say
+from regard.data.sources import SOURCES, find_source
+from regard.data.texts.encoded import Encoded, encode
+from regard.data.texts.split import exact
+from regard.data.tokenizers import BpeConfig, Tokenizer, TokenizerConfig
+from regard.data.translation.aligned import Pairs, read_pairs, read_table
+from regard.data.translation.buckets import Buckets
+from regard.data.translation.grouped import divide
+from regard.data.translation.near import near_once
+from regard.data.translation.padded import Specials, padded
+from regard.errors import UserError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["PairData", "Pairs", "PairsConfig", "Specials"]
+
+
+class Sides(NamedTuple):
+    """The pairs of a part: as text, and as tokens."""
+
+    pairs: Pairs
+    source: Encoded
+    target: Encoded
+
+    def pick(self, numbers: NDArray) -> Sides:
+        """Those pairs."""
+        return Sides(self.pairs.pick(numbers.tolist()), self.source.pick(numbers), self.target.pick(numbers))
+
+    @property
+    def longer(self) -> NDArray[np.int64]:  # [pairs]
+        """Tokens of the longer side, its mark included."""
+        return np.maximum(self.source.counts, self.target.counts) + 1
+
+    def buckets(self, context: int) -> Buckets:
+        """How they are put into batches, the sides cut to the context."""
+        sources, targets = (np.minimum(side.counts + 1, context) for side in (self.source, self.target))
+        return Buckets(sources, targets)
+
+
+@dataclass(frozen=True)
+class PairsConfig(DataConfig, kind="pairs"):
+    """Sentences and their translations: a source by name, or files of the user's."""
+
+    path: str | None = knob(
+        None, "a file with a sentence, a tab and its translation per line; or NAME for the files NAME.en and NAME.fr"
+    )
+    validation_path: str | None = knob(None, "the same for the validation part, instead of a share of the pairs")
+    test_path: str | None = knob(None, "the same for the test part, instead of a share of the pairs")
+    source: str = knob("homeassistant", "the pairs to fetch when no path is given; `regard data` lists them")
+    languages: str = knob("en-fr", "from which language to which")
+    tokenizer: TokenizerConfig = field(
+        default_factory=BpeConfig, metadata={"help": "how text becomes tokens: one for both languages"}
+    )
+    lower: bool = knob(False, "whether all text is turned into small letters")
+    validation: float = knob(0.05, "the share of the pairs held out for evaluation, in whole groups")
+    test: float = knob(0.05, "the share of the pairs kept for a last evaluation, in whole groups")
+    near: float = knob(80.0, "held-out pairs whose source is nearer (chrF) to one trained on are dropped; 100: none")
+    batch: int = knob(2048, "the most tokens per step and process on either side, padding included")
+
+    def check(self) -> None:
+        """Impossible values are errors before anything is fetched."""
+        for name in ("validation", "test"):
+            if not 0 <= (share := getattr(self, name)) < 1:
+                raise ValueError(f"{name} is {share}, but must be at least 0 and less than 1")
+        if exact(self.validation) + exact(self.test) >= 1:
+            raise ValueError(f"validation {self.validation} and test {self.test} together leave nothing to train on")
+        if not 0 <= self.near <= 100:
+            raise ValueError(f"near is {self.near}, but chrF is at least 0 and at most 100")
+        if self.batch < 1:
+            raise ValueError(f"batch is {self.batch}, but a step needs at least 1 token")
+        names = self.languages.split("-")
+        if len(names) != 2 or not all(names) or names[0] == names[1]:
+            raise ValueError(f"languages is '{self.languages}', but should name two, such as en-fr")
+        if self.path is None:
+            self._check_source(names)
+
+    def _check_source(self, names: list[str]) -> None:
+        try:
+            known = find_source(self.source).languages
+        except UserError as error:
+            raise ValueError(str(error)) from None
+        if not known:
+            with_pairs = ", ".join(name for name, source in SOURCES.items() if source.languages)
+            raise ValueError(
+                f"source '{self.source}' is a text and not pairs (--data text); with pairs are: {with_pairs}"
+            )
+        if unknown := [name for name in names if name not in known]:
+            raise ValueError(f"languages: '{self.source}' has no '{unknown[0]}'; it has {', '.join(known)}")
+
+    def build(self, context: int, cache: Path | None = None) -> PairData:
+        """Fetch the pairs if need be, divide them, and turn them into tokens if that was not done before."""
+        self.check()  # a config made in Python was not loaded
+        cache = cache or cache_folder()
+        name = f"{self.path or self.source} {self.languages}"
+        everything, *given = self._read(cache)
+        sha256 = hashlib.sha256(json.dumps([everything, *given]).encode()).hexdigest()
+        parts = self._divided(everything, *given, name=name, cache=cache)
+        train = parts[0]
+        learned_from = chain.from_iterable(zip(train.sources, train.targets, strict=True))
+        texts = [texts for part in parts for texts in (part.sources, part.targets)]
+        tokenizer, encoded = encode(texts, learned_from, self.tokenizer, cache)
+        sides = [Sides(part, *encoded[2 * number : 2 * number + 2]) for number, part in enumerate(parts)]
+        data = PairData(sides, tokenizer, context, lower=self.lower, name=name, sha256=sha256)
+        if self.batch < (longest := data.longest):
+            raise UserError(
+                f"a batch of {self.batch} tokens is too small for the longest pair of {name}; set --data.batch to "
+                f"{longest} or more, or a smaller --model.context"
+            )
+        return data
+
+    def _read(self, cache: Path) -> list[Pairs | None]:
+        """All pairs, or those to train on; then those of the validation and of the test part where they are given."""
+        one, other = self.languages.split("-")
+        if self.path is None:
+            (file,) = find_source(self.source).fetch(cache)
+            found = [read_table(file, one, other)]
+        else:
+            found = [read_pairs(self.path, one, other)]
+        paths = (self.validation_path, self.test_path)
+        found += [None if path is None else read_pairs(path, one, other) for path in paths]
+        return [_lowered(pairs) if pairs and self.lower else pairs for pairs in found]
+
+    def _divided(
+        self, everything: Pairs | None, validation: Pairs | None, test: Pairs | None, *, name: str, cache: Path
+    ) -> list[Pairs]:
+        """The train, validation and test part."""
+        assert everything is not None
+        division = divide(everything.groups, 0 if validation else self.validation, 0 if test else self.test)
+        parts = [everything.pick(numbers) for numbers in division]
+        parts = [parts[0], validation or parts[1], test or parts[2]]
+        if not parts[0].count:
+            raise UserError(
+                f"all pairs of {name} are of {len(set(everything.groups))} group(s), which the held-out parts take; "
+                "set --data.validation and --data.test to 0, or give more groups"
+            )
+        return self._without_near(parts, name, cache) if self.near < 100 else parts
+
+    def _without_near(self, parts: list[Pairs], name: str, cache: Path) -> list[Pairs]:
+        """The same parts, less the held-out pairs that are nearly known from the parts before."""
+        kept, known = [parts[0]], parts[0].sources
+        for part in parts[1:]:
+            dropped = near_once(part.sources, known, self.near, cache)
+            kept.append(part.pick(np.flatnonzero(~dropped).tolist()))
+            known = known + kept[-1].sources
+        before, after = (" and ".join(f"{part.count:,}" for part in some[1:]) for some in (parts, kept))
+        if before != after:
+            say(
+                f"{name}: of {before} pairs for validation and test {after} are kept; the sources of the others are "
+                f"nearly those of another part (chrF above {self.near:g}, --data.near)"
+            )
+        return kept
+
+
+class PairData:
+    """Pairs in three parts, as text and as batches."""
+
+    varies = True  # the shapes of batches differ
+
+    def __init__(
+        self, parts: list[Sides], tokenizer: Tokenizer, context: int, *, lower: bool, name: str, sha256: str
+    ) -> None:
+        """`parts`: train, validation, test."""
+        self.tokenizer = tokenizer
+        self.specials = Specials.after(tokenizer.size)
+        self.context = context
+        self.lower = lower
+        self.name = name
+        self.sha256 = sha256  # of all pairs: a resumed run can see that they are still the same
+        if context < 2:
+            raise UserError(f"the context is {context}, but a sentence needs at least 2: a token and the end mark")
+        self._train, self._validation, self._test = _fitting(parts[0], context, name), *parts[1:]
+        if long := sum(int((part.longer > context).sum()) for part in parts[1:]):
+            say(f"{name}: {long:,} held-out pairs are longer than {context} tokens and cut")
+        self._buckets = self._train.buckets(context)
+        #: How many targets the validation and test batches count.
+        self.validation_count, self.test_count = (self._targets(part) for part in (self._validation, self._test))
+
+    @property
+    def train(self) -> Pairs:
+        """What is trained on."""
+        return self._train.pairs
+
+    @property
+    def validation(self) -> Pairs:
+        """What is held out for evaluation."""
+        return self._validation.pairs
+
+    @property
+    def test(self) -> Pairs:
+        """What is kept for a last evaluation."""
+        return self._test.pairs
+
+    @property
+    def vocabulary(self) -> int:
+        """How many different tokens there are, the three marks included."""
+        return self.tokenizer.size + len(self.specials)
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest side that is trained on, its mark included."""
+        return int(self._train.longer.max())
+
+    def epoch(self, size: int, world: int = 1) -> int:
+        """How many steps it takes to see every pair once."""
+        return len(self._buckets.cuts(size, world)) - 1
+
+    def encode_source(self, text: str) -> list[int]:
+        """A sentence as a model reads it: its tokens and the end mark."""
+        return [*self.tokenizer.encode(text.lower() if self.lower else text).tolist(), self.specials.end]
+
+    def batch(self, position: int, *, seed: int, rank: int = 0, world: int = 1, size: int) -> PairBatch:
+        """The training batch of step `position`: pairs with at most `size` tokens on either side, padding included.
+
+        The ranks' batches are equal shares of one batch of `size * world` tokens. In an epoch (`epoch(size, world)`
+        steps) every pair comes once over all ranks.
+        """
+        numbers = self._buckets.rows(position, seed=seed, rank=rank, world=world, size=size)
+        return self._batch(self._train, numbers)
+
+    def validation_batches(self, size: int, *, rank: int = 0, world: int = 1) -> Iterator[PairBatch]:
+        """All of the validation part: over all ranks every pair is counted exactly once, short ones first.
+
+        A batch has at most `size` tokens on either side, or is a single pair. Every rank gets equally many: one for
+        which nothing is left at the end gets an empty pair that is not counted.
+        """
+        return self._batches(self._validation, size, rank, world)
+
+    def test_batches(self, size: int, *, rank: int = 0, world: int = 1) -> Iterator[PairBatch]:
+        """All of the test part, in the same way."""
+        return self._batches(self._test, size, rank, world)
+
+    def _targets(self, part: Sides) -> int:
+        return int(np.minimum(part.target.counts + 1, self.context).sum())
+
+    def _batches(self, part: Sides, size: int, rank: int, world: int) -> Iterator[PairBatch]:
+        for numbers in part.buckets(self.context).in_order(size, rank, world):
+            yield self._batch(part, numbers)
+
+    def _batch(self, part: Sides, numbers: NDArray[np.int64]) -> PairBatch:
+        return padded(part.source.pick(numbers), part.target.pick(numbers), self.specials, self.context)
+
+
+def _lowered(pairs: Pairs) -> Pairs:
+    return pairs._replace(
+        sources=[text.lower() for text in pairs.sources], targets=[text.lower() for text in pairs.targets]
+    )
+
+
+def _fitting(part: Sides, context: int, name: str) -> Sides:
+    """The pairs that fit into the context whole."""
+    fits = part.longer <= context
+    if not fits.any():
+        raise UserError(
+            f"no pair of {name} fits into a context of {context} tokens; the shortest has {part.longer.min()}: set "
+            "--model.context to more"
+        )
+    if long := int((~fits).sum()):
+        say(f"{name}: {long:,} of {len(fits):,} pairs are longer than {context} tokens and not trained on")
+    return part.pick(np.flatnonzero(fits))

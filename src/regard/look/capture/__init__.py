@@ -1,0 +1,1 @@
+"""Recording the inputs of attention in one forward pass."""

@@ -1,0 +1,1 @@
+"""Interventions: ablation, activation patching, logit lens."""

@@ -1,0 +1,1 @@
+"""Measures of attention weights."""

@@ -1,0 +1,1 @@
+"""What the page and `regard look` show of one model and text."""

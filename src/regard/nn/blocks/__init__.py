@@ -1,0 +1,1 @@
+"""Transformer blocks and the stack that runs them."""

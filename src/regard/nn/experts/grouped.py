@@ -1,0 +1,131 @@
+"""Products in groups: rows that are sorted by expert, each group through a matrix of its own.
+
+Rows are brought there and back by gathers in both directions, forward and backward, since every pair of a token and an
+expert has one place: nothing is added up in an order that depends on timing, on a GPU either.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+from regard.nn.experts.routing import Order
+
+
+def dispatch(x: Tensor, order: Order) -> Tensor:
+    """Rows [T, C] to pairs [R, C], sorted by expert."""
+    return _Dispatch.apply(x, order.token, order.place)
+
+
+def collect(pairs: Tensor, gates: Tensor, order: Order) -> Tensor:
+    """Sorted pairs [R, C] back to rows [T, C], each the sum of its answers times gates [T, A]."""
+    return _Collect.apply(pairs, gates, *order[:3])
+
+
+class _Dispatch(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, token: Tensor, place: Tensor) -> Tensor:
+        ctx.save_for_backward(place)
+        ctx.rows = x.shape[0]
+        return x.index_select(0, token)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        (place,) = ctx.saved_tensors
+        active = len(place) // ctx.rows
+        back = grad.index_select(0, place)
+        return (back if active == 1 else back.view(ctx.rows, active, -1).sum(1)), None, None
+
+
+class _Collect(Function):
+    @staticmethod
+    def forward(ctx: Any, pairs: Tensor, gates: Tensor, token: Tensor, pair: Tensor, place: Tensor) -> Tensor:
+        answers = pairs.index_select(0, place).view(*gates.shape, -1)  # [T, A, C]
+        ctx.save_for_backward(answers, gates, token, pair)
+        return (answers * gates[..., None]).sum(1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        answers, gates, token, pair = ctx.saved_tensors
+        for_gates = (answers * grad[:, None]).sum(-1)
+        for_pairs = grad.index_select(0, token) * gates.flatten().index_select(0, pair)[:, None]
+        return for_pairs, for_gates, None, None, None
+
+
+def grouped(x: Tensor, weight: Tensor, bias: Tensor | None, ends: Tensor) -> Tensor:
+    """Rows x [R, C], of which group e ends at ends[e], each times its group's matrix of weight [E, O, C]: [R, O].
+
+    One step of a compiled graph: where PyTorch has no kernel for it, a loop that a compiler does not look into.
+    """
+    native = has_kernel(x, weight)
+    out = torch._grouped_mm(x, weight.mT, offs=ends.int()) if native else torch.ops.regard.grouped(x, weight, ends)
+    return out if bias is None else out + _memberships(ends, len(x)).to(bias.dtype) @ bias
+
+
+def has_kernel(x: Tensor, weight: Tensor) -> bool:
+    """Whether PyTorch's grouped kernel does it, without waiting to learn the sizes: bfloat16 on a newer GPU."""
+    return (
+        hasattr(torch, "_grouped_mm")
+        and x.is_cuda
+        and x.dtype == weight.dtype == torch.bfloat16
+        and x.shape[-1] % 8 == weight.shape[-2] % 8 == 0  # rows begin at multiples of 16 bytes
+        and torch.cuda.get_device_capability(x.device) >= (8, 0)
+    )
+
+
+def _memberships(ends: Tensor, rows: int) -> Tensor:
+    """[R, E]: whether a row is of that group. A product with it adds in a fixed order; a lookup's backward may not."""
+    begins = F.pad(ends[:-1], (1, 0))
+    numbers = torch.arange(rows, device=ends.device)[:, None]
+    return (numbers >= begins) & (numbers < ends)
+
+
+def groups(ends: list[int]) -> list[tuple[int, int, int]]:
+    """(number, begin, end) of each group that has rows."""
+    return [(e, begin, end) for e, (begin, end) in enumerate(pairwise([0, *ends])) if end > begin]
+
+
+@torch.library.custom_op("regard::grouped", mutates_args=())
+def _op(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
+    out = x.new_empty(x.shape[0], weight.shape[1])
+    for number, begin, end in groups(ends.tolist()):
+        torch.mm(x[begin:end], weight[number].t(), out=out[begin:end])
+    return out
+
+
+@torch.library.custom_op("regard::grouped_backward", mutates_args=())
+def _op_backward(grad: Tensor, x: Tensor, weight: Tensor, ends: Tensor) -> tuple[Tensor, Tensor]:
+    for_x, for_weight = torch.empty_like(x), torch.zeros_like(weight)  # an expert without rows gets zeros
+    for number, begin, end in groups(ends.tolist()):
+        torch.mm(grad[begin:end], weight[number], out=for_x[begin:end])
+        torch.mm(grad[begin:end].t(), x[begin:end], out=for_weight[number])
+    return for_x, for_weight
+
+
+@_op.register_fake
+def _(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
+    return x.new_empty(x.shape[0], weight.shape[1])
+
+
+@_op_backward.register_fake
+def _(grad: Tensor, x: Tensor, weight: Tensor, ends: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(x), torch.empty_like(weight)
+
+
+def _remember(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    return *torch.ops.regard.grouped_backward(grad.contiguous(), *ctx.saved_tensors), None
+
+
+_op.register_autograd(_gradients, setup_context=_remember)

@@ -1,0 +1,1 @@
+"""Fast paths for layers, installed from outside."""

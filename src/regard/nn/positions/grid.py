@@ -1,0 +1,179 @@
+"""Positions on a grid: phases of two axes, for the patches of a picture.
+
+A picture of another size than those of training is the same grid, sampled more finely or coarsely: its phases are
+fractions (``patches``). Learned vectors are then interpolated between, waves and rotations take fractions as they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from regard.attention import Slots
+from regard.attention.bias import GridRelative
+from regard.config import Choice, knob
+from regard.errors import UserError
+from regard.nn.positions.position import Position, Rotation, rotation, sinusoids
+from regard.nn.positions.relative import Distances
+from regard.nn.positions.scaling import angle_dtype, frequencies
+
+Interpolation = Literal["bicubic", "bilinear"]
+
+
+def patches(rows: int, columns: int, *, of: tuple[int, int] | None = None, device: torch.device | str = "cpu") -> Slots:
+    """The slots of a picture's patches, row by row. ``of``: the grid of training, if it was another.
+
+    Centres of patches lie alike in both pictures: patch i of n is at (i + ½)·m/n - ½ of m.
+
+    >>> patches(1, 4, of=(1, 2)).phase[0, :, 1].tolist()
+    [-0.25, 0.25, 0.75, 1.25]
+    """
+    whole, axes = of in (None, (rows, columns)), []
+    for count, trained in zip((rows, columns), of or (rows, columns), strict=True):
+        place = torch.arange(count, device=device)
+        axes.append(place if whole else (place.to(angle_dtype(place.device)) + 0.5) * (trained / count) - 0.5)
+    phase = torch.cartesian_prod(*axes)
+    order = torch.arange(rows * columns, device=device)
+    return Slots(order[None], torch.zeros_like(order)[None], phase[None])
+
+
+class GridSinusoidal(Position):
+    """Waves of the row in one half of the width, of the column in the other, added."""
+
+    def __init__(self, width: int, *, base: float = 10_000.0):
+        super().__init__()
+        if width % 4:
+            raise UserError(f"2-D waves need a width that is a multiple of 4, not {width}")
+        self.width, self.base = width, base
+
+    def embed(self, x: Tensor, phase: Tensor) -> Tensor:
+        waves = [sinusoids(phase[..., axis], self.width // 2, self.base) for axis in (0, 1)]
+        return x + torch.cat(waves, dim=-1).to(x.dtype)
+
+
+class GridRotary(Position):
+    """Half of a head's pairs turn by the row, half by the column: scores see relative rows and columns only."""
+
+    def __init__(self, head_width: int, *, base: float = 100.0):
+        super().__init__()
+        if head_width % 4:
+            raise UserError(
+                f"2-D rotary positions turn pairs for two axes: a head width of {head_width} is no multiple of 4; "
+                "change width or heads"
+            )
+        self.head_width, self.base = head_width, base
+
+    def turn(self, phase: Tensor) -> Rotation:
+        rates = frequencies(self.head_width // 2, self.base, phase.device)  # [D/4]
+        return rotation((phase[:, :, None, :, None] * rates).flatten(-2))
+
+
+class GridLearned(Position):
+    """A learned vector per patch of the trained grid; between its places they are interpolated.
+
+    At the places themselves they are exact. Elsewhere bicubic is what ViT's code does for other resolutions
+    (Dosovitskiy et al. 2021, sec. 3.2, say "2D interpolation").
+    """
+
+    def __init__(self, rows: int, columns: int, width: int, interpolation: Interpolation = "bicubic"):
+        super().__init__()
+        self.rows, self.columns = rows, columns
+        self.interpolation: Interpolation = interpolation
+        self.table = nn.Embedding(rows * columns, width)
+
+    def embed(self, x: Tensor, phase: Tensor) -> Tensor:
+        return x + self.at(phase)
+
+    def at(self, phase: Tensor) -> Tensor:
+        """The vectors [..., C] at ``phase`` [..., 2]."""
+        if not phase.is_floating_point():
+            return self.table(phase[..., 0] * self.columns + phase[..., 1])
+        down, down_share = taps(phase[..., 0], self.rows, self.interpolation)
+        across, across_share = taps(phase[..., 1], self.columns, self.interpolation)
+        near = (down[..., :, None] * self.columns + across[..., None, :]).flatten(-2)  # [..., taps²]
+        share = (down_share[..., :, None] * across_share[..., None, :]).flatten(-2)
+        weight = self.table.weight
+        flat = near.flatten(0, -2), share.flatten(0, -2).to(weight.dtype)
+        return F.embedding_bag(flat[0], weight, mode="sum", per_sample_weights=flat[1]).unflatten(0, phase.shape[:-1])
+
+
+def taps(place: Tensor, count: int, interpolation: Interpolation) -> tuple[Tensor, Tensor]:
+    """The places of a line of ``count`` that a point between them is made of, and their shares, [..., 4 or 2].
+
+    Bicubic: cubic convolution with a = -0.75 (Keys 1981, eq. 4), as PyTorch has it. Beyond the ends, the end.
+    """
+    low = place.floor()
+    t = place - low
+    if interpolation == "bilinear":
+        shares, first = [1 - t, t], 0
+    else:
+        a = -0.75
+
+        def near(x: Tensor) -> Tensor:  # up to one place away
+            return ((a + 2) * x - (a + 3)) * x * x + 1
+
+        def far(x: Tensor) -> Tensor:  # one to two places away
+            return ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
+
+        shares, first = [far(t + 1), near(t), near(1 - t), far(2 - t)], -1
+    index = low.long()[..., None] + torch.arange(first, first + len(shares), device=place.device)
+    return index.clamp(0, count - 1), torch.stack(shares, dim=-1)
+
+
+class GridPositionConfig(Choice):
+    """Which positions a model of pictures uses."""
+
+    def build(self, *, width: int, head_width: int, grid: tuple[int, int]) -> Position:
+        """``grid``: rows and columns of patches in training."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class NoGridConfig(GridPositionConfig, kind="none"):
+    """No positions: a picture is a set of patches."""
+
+    def build(self, *, width: int, head_width: int, grid: tuple[int, int]) -> Position:
+        return Position()
+
+
+@dataclass(frozen=True)
+class GridSinusoidalConfig(GridPositionConfig, kind="sinusoidal"):
+    """Fixed waves of row and column."""
+
+    base: float = knob(10_000.0, "the longest wavelength over 2 pi")
+
+    def build(self, *, width: int, head_width: int, grid: tuple[int, int]) -> Position:
+        return GridSinusoidal(width, base=self.base)
+
+
+@dataclass(frozen=True)
+class GridLearnedConfig(GridPositionConfig, kind="learned"):
+    """A learned vector per patch."""
+
+    interpolation: Literal["bicubic", "bilinear"] = knob("bicubic", "how vectors for another resolution are made")
+
+    def build(self, *, width: int, head_width: int, grid: tuple[int, int]) -> Position:
+        return GridLearned(*grid, width, self.interpolation)
+
+
+@dataclass(frozen=True)
+class GridRotaryConfig(GridPositionConfig, kind="rotary"):
+    """Rotation by row and by column (Heo et al. 2024, "axial")."""
+
+    base: float = knob(100.0, "the longest wavelength over 2 pi")
+
+    def build(self, *, width: int, head_width: int, grid: tuple[int, int]) -> Position:
+        return GridRotary(head_width, base=self.base)
+
+
+@dataclass(frozen=True)
+class GridRelativeConfig(GridPositionConfig, kind="relative"):
+    """A learned number per layer, head and (rows, columns) apart (Liu et al. 2021, eq. 4)."""
+
+    def build(self, *, width: int, head_width: int, grid: tuple[int, int]) -> Position:
+        return Distances(partial(GridRelative, width // head_width, *grid))

@@ -1,0 +1,188 @@
+"""Positions: how order enters a model that would otherwise see a set.
+
+A position acts in up to three places: on embeddings (``embed``), on queries and keys (``turn``) and on scores
+(``bias``). It sees phases, which restart with each packed document, never the order that masks compare.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from regard.attention import Bias
+from regard.config import Choice, knob
+from regard.errors import UserError
+from regard.nn.fused.ops import rotate
+from regard.nn.positions.scaling import NoScalingConfig, ScalingConfig, frequencies
+
+
+class Rotation(Protocol):
+    """What happens to queries and keys [B, N, H, D] before they are compared; made once per forward pass."""
+
+    def apply(self, x: Tensor) -> Tensor: ...
+
+
+class NoRotation(NamedTuple):
+    """Nothing happens to queries and keys."""
+
+    def apply(self, x: Tensor) -> Tensor:
+        return x
+
+
+class RotaryRotation(NamedTuple):
+    """Each pair (x_i, x_{i+D/2}) turns by its own angle (Su et al. 2021, eq. 34; halves, not neighbours, paired)."""
+
+    cos: Tensor  # [B|1, N, 1, D/2]
+    sin: Tensor
+
+    def apply(self, x: Tensor) -> Tensor:
+        return rotate(x, self.cos.to(x.dtype), self.sin.to(x.dtype))
+
+
+class Position(nn.Module):
+    """Base: a position that does nothing, which is a choice too (``none``)."""
+
+    limit: int | None = None  # the greatest number of positions it knows
+
+    def token_width(self, width: int) -> int:
+        """How wide token embeddings are, so that the model is ``width`` wide after ``embed``."""
+        return width
+
+    def embed(self, x: Tensor, phase: Tensor) -> Tensor:
+        """x [B, N, C] with its positions, phase [B|1, N], mixed in."""
+        return x
+
+    def turn(self, phase: Tensor) -> Rotation:
+        return NoRotation()
+
+    def bias(self) -> Bias | None:
+        """What scores get from positions, for one more layer: a module of its own, or one that layers share."""
+        return None
+
+
+class Sinusoidal(Position):
+    """Fixed waves, added or concatenated (Vaswani et al. 2017, sec. 3.5); PE(p+k) is a rotation of PE(p)."""
+
+    def __init__(self, width: int, *, concatenate: bool = False, base: float = 10_000.0):
+        super().__init__()
+        self.width, self.concatenate, self.base = width, concatenate, base
+
+    def token_width(self, width: int) -> int:
+        return width - self.width if self.concatenate else width
+
+    def embed(self, x: Tensor, phase: Tensor) -> Tensor:
+        waves = sinusoids(phase, self.width, self.base).to(x.dtype)
+        if not self.concatenate:
+            return x + waves
+        return torch.cat((x, waves.expand(*x.shape[:-1], self.width)), dim=-1)
+
+
+def sinusoids(phase: Tensor, width: int, base: float = 10_000.0) -> Tensor:
+    """[..., width]: sin and cos of phase / base^(2i/width), side by side as the paper writes them.
+
+    >>> sinusoids(torch.tensor([0]), 4).tolist()
+    [[0.0, 1.0, 0.0, 1.0]]
+    """
+    angle = phase[..., None] * frequencies(width, base, phase.device)
+    return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(-2)
+
+
+class Learned(Position):
+    """A learned vector per position, up to ``limit`` of them."""
+
+    def __init__(self, limit: int, width: int):
+        super().__init__()
+        self.limit = limit
+        self.table = nn.Embedding(limit, width)
+
+    def embed(self, x: Tensor, phase: Tensor) -> Tensor:
+        return x + self.table(phase)
+
+
+class Rotary(Position):
+    """Queries and keys turn by an angle proportional to their phase, so that scores see relative phase only.
+
+    ``context`` is the longest text of training, which some scalings start from.
+    """
+
+    def __init__(
+        self, head_width: int, *, base: float = 10_000.0, scaling: ScalingConfig | None = None, context: int = 2048
+    ):
+        super().__init__()
+        if head_width % 2:
+            raise UserError(f"rotary positions turn pairs: a head width of {head_width} is odd; change width or heads")
+        self.head_width, self.base, self.context = head_width, base, context
+        self.scaling = NoScalingConfig() if scaling is None else scaling
+        self.scaling.frequencies(min(head_width, 64), base, context, torch.device("cpu"))  # refuses what is too narrow
+
+    def turn(self, phase: Tensor) -> Rotation:
+        rates = self.scaling.frequencies(self.head_width, self.base, self.context, phase.device)
+        return rotation(phase[:, :, None, None] * rates, self.scaling.strength())
+
+
+def rotation(angle: Tensor, strength: float = 1.0) -> RotaryRotation:
+    """By ``angle`` [B|1, N, 1, D/2], and longer by ``strength``."""
+    wide = angle.device.type == "cpu"  # float64 work stays exact; a GPU keeps float32 tables
+    cos, sin = angle.cos(), angle.sin()
+    if strength != 1:
+        cos, sin = cos * strength, sin * strength
+    return RotaryRotation(cos, sin) if wide else RotaryRotation(cos.float(), sin.float())
+
+
+class PositionConfig(Choice):
+    """Which positions a model uses. ``causal``: no token looks ahead, so what is ahead needs no position."""
+
+    def build(self, *, width: int, head_width: int, context: int, causal: bool = True) -> Position:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class NoPositionConfig(PositionConfig, kind="none"):
+    """No positions."""
+
+    def build(self, *, width: int, head_width: int, context: int, causal: bool = True) -> Position:
+        return Position()
+
+
+@dataclass(frozen=True)
+class SinusoidalConfig(PositionConfig, kind="sinusoidal"):
+    """Fixed waves."""
+
+    mode: Literal["add", "concatenate"] = knob("add", "add to the embedding, or stand beside it")
+    base: float = knob(10_000.0, "the longest wavelength over 2 pi")
+    width: int | None = knob(None, "width of the waves when concatenated (default: a quarter of the model's)")
+
+    def build(self, *, width: int, head_width: int, context: int, causal: bool = True) -> Position:
+        beside = self.mode == "concatenate"
+        waves = (self.width or width // 4) if beside else width
+        if waves % 2 or waves >= width + (not beside):
+            raise UserError(f"sinusoidal positions need an even width below the model's {width}, not {waves}")
+        return Sinusoidal(waves, concatenate=beside, base=self.base)
+
+
+@dataclass(frozen=True)
+class LearnedConfig(PositionConfig, kind="learned"):
+    """A learned vector per position."""
+
+    def build(self, *, width: int, head_width: int, context: int, causal: bool = True) -> Position:
+        return Learned(context, width)
+
+
+@dataclass(frozen=True)
+class RotaryConfig(PositionConfig, kind="rotary"):
+    """Rotary positions."""
+
+    base: float = knob(10_000.0, "the longest wavelength over 2 pi")
+    scaling: ScalingConfig = field(default_factory=NoScalingConfig, metadata={"help": "for texts longer than trained"})
+
+    def check(self) -> None:
+        if not 0 < self.base < float("inf"):
+            raise ValueError(f"base must be a finite number above 0, not {self.base}")
+        if self.base <= 1 and not isinstance(self.scaling, NoScalingConfig):
+            raise ValueError(f"scaling slows some pairs more than others, which a base of {self.base:g} does not have")
+
+    def build(self, *, width: int, head_width: int, context: int, causal: bool = True) -> Position:
+        return Rotary(head_width, base=self.base, scaling=self.scaling, context=context)

@@ -1,0 +1,82 @@
+"""Positions that act on scores alone: what a pair of tokens gets for lying so far apart.
+
+None of them knows where a token stands, only how far from another: texts may be longer than those of training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from regard.attention import Alibi, Bias, Relative
+from regard.attention.bias import Buckets
+from regard.config import knob
+from regard.nn.positions.position import Position, PositionConfig
+
+
+class Distances(Position):
+    """Each layer has a bias of its own, made by ``make``."""
+
+    def __init__(self, make: Callable[[], Bias]):
+        super().__init__()
+        self.make = make
+
+    def bias(self) -> Bias:
+        return self.make()
+
+
+class SharedDistances(Position):
+    """All layers have one bias."""
+
+    def __init__(self, bias: Bias):
+        super().__init__()
+        self.shared = bias
+
+    def bias(self) -> Bias:
+        return self.shared
+
+
+@dataclass(frozen=True)
+class AlibiConfig(PositionConfig, kind="alibi"):
+    """A fixed penalty that grows with distance (Press et al. 2022, sec. 3)."""
+
+    def build(self, *, width: int, head_width: int, context: int, causal: bool = True) -> Position:
+        return Distances(partial(Alibi, width // head_width))
+
+
+@dataclass(frozen=True)
+class RelativeConfig(PositionConfig, kind="relative"):
+    """A learned number r per layer, head and clipped distance, inside the scale: softmax((q·k + r_ij)/√d).
+
+    Kept is r/√d, which is of the size of a score and learns as fast: kept as r, it hardly left zero in 800 updates.
+    """
+
+    distance: int = knob(64, "distances beyond this share a number")
+
+    def check(self) -> None:
+        if self.distance < 1:
+            raise ValueError(f"distance must be at least 1, not {self.distance}")
+
+    def build(self, *, width: int, head_width: int, context: int, causal: bool = True) -> Position:
+        return Distances(partial(Relative, width // head_width, self.distance))
+
+
+@dataclass(frozen=True)
+class T5Config(PositionConfig, kind="t5"):
+    """A learned number per head and bucket of distances, the same in all layers (Raffel et al. 2020, sec. 2.1)."""
+
+    buckets: int = knob(32, "how many numbers a head has")
+    furthest: int = knob(128, "distances beyond this share a number")
+
+    def check(self) -> None:
+        if self.buckets < 4 or self.buckets % 2:
+            raise ValueError(f"buckets must be an even number from 4 on, not {self.buckets}")
+        if self.furthest <= self.buckets // 2:
+            raise ValueError(
+                f"the first {self.buckets // 2} distances have a bucket each, so furthest must be more, "
+                f"not {self.furthest}"
+            )
+
+    def build(self, *, width: int, head_width: int, context: int, causal: bool = True) -> Position:
+        return SharedDistances(Buckets(width // head_width, self.buckets, self.furthest, causal=causal))
