@@ -10,8 +10,7 @@ from torch import Tensor
 
 from regard.attention import AnySlots, Call, Causal, Out, Packed, Plan, Slots, Window, WindowConfig
 from regard.attention.backends.reference import Reference
-from regard.models import GPT, GPTConfig
-from regard.models.gpt import State
+from regard.models import GPT, GPTConfig, State
 from regard.nn import AttentionContext
 
 
@@ -63,7 +62,7 @@ class WiderOnceRolled(GPT):
         self, i: int, x: Tensor, queries: Any, turn: Any, state: State, lengths: Tensor | None
     ) -> AttentionContext:
         context = super()._scene(i, x, queries, turn, state, lengths)
-        if state.used < state.memories[i].size:
+        if state.used < state.caches[i].size:
             return context
         assert isinstance(self.config.attention, WindowConfig)
         wider = Causal() & Window(self.config.attention.size + 1)

@@ -1,13 +1,13 @@
 """Models: assemblies only. A model file reads like the paper's figure."""
 
-from regard.models.base import ModelConfig
+from regard.models.base import Encoder, LanguageModel, Model, ModelConfig, Seq2SeqModel, Seq2SeqState, State
 from regard.models.bridges import BahdanauConfig, BridgeConfig, FixedConfig, LuongConfig
-from regard.models.convolution import Convolution, ConvolutionConfig, ConvolutionState
-from regard.models.gpt import GPT, GPTConfig, State
+from regard.models.convolution import Convolution, ConvolutionConfig
+from regard.models.gpt import GPT, GPTConfig
 from regard.models.presets import PRESETS, describe
-from regard.models.recurrent import RecurrentConfig, RecurrentModel, RecurrentState
+from regard.models.recurrent import RecurrentConfig, RecurrentModel
 from regard.models.seq2seq import Seq2Seq, Seq2SeqConfig
-from regard.models.transformer import Transformer, TransformerConfig, TransformerState
+from regard.models.transformer import Transformer, TransformerConfig
 
 __all__ = [
     "GPT",
@@ -16,19 +16,21 @@ __all__ = [
     "BridgeConfig",
     "Convolution",
     "ConvolutionConfig",
-    "ConvolutionState",
+    "Encoder",
     "FixedConfig",
     "GPTConfig",
+    "LanguageModel",
     "LuongConfig",
+    "Model",
     "ModelConfig",
     "RecurrentConfig",
     "RecurrentModel",
-    "RecurrentState",
     "Seq2Seq",
     "Seq2SeqConfig",
+    "Seq2SeqModel",
+    "Seq2SeqState",
     "State",
     "Transformer",
     "TransformerConfig",
-    "TransformerState",
     "describe",
 ]

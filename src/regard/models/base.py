@@ -1,34 +1,212 @@
-"""What every model config has in common."""
+"""The contract between models and everything above them.
+
+Training, sharding, optimizers, generation, `prove`, `look`, `doctor` and the report use the classes of this file and
+nothing else of a model. A model file subclasses one of
+
+* ``LanguageModel``  tokens [B, N] to logits [B, N, V], causal, decodable token by token with a ``State``
+* ``Encoder``        tokens [B, N] to features [B, N, C], bidirectional
+* ``Seq2SeqModel``   source [B, S] and target inputs [B, T] to logits [B, T, V], decodable with a ``Seq2SeqState``
+
+and declares itself through the class attributes of ``Model``. ``tests/laws/test_models.py`` runs one set of laws over
+every registered model.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar
 
+import torch
+from torch import Tensor, nn
+
+from regard.attention import AnySlots, Bias, CacheIndex, Mask, Mechanism
 from regard.config import Choice
 from regard.errors import UserError
 
 
+class State(NamedTuple):
+    """The decoding state of a language model.
+
+    Every tensor, however deep, has the batch as its first axis and is updated in place, so that one step can become a
+    CUDA graph. ``used`` counts on the host.
+    """
+
+    position: Tensor  # [B], the number of tokens each row has consumed
+    layers: tuple[Any, ...]  # one KV cache, hidden state or ring buffer per layer
+    caches: tuple[CacheIndex, ...] = ()  # which token each KV cache place holds, one per distinct attention
+    recent: Tensor | None = None  # [B, n], the latest tokens, for models that embed n-grams
+    capacity: int | None = None  # the longest row; None: unlimited
+    used: int = 0  # tokens consumed by the longest row
+    fixed: bool = False  # always attend over whole buffers, so that every step has the same shapes
+
+
+class Seq2SeqState(NamedTuple):
+    """The decoding state of a sequence-to-sequence model: ``batch`` sources with ``beams`` target rows each."""
+
+    shared: Any  # [B, ...], the encoded source: what the beams of a source have in common
+    own: Any  # [B * beams, ...], the decoder's own cache, one row per beam
+    capacity: int
+    used: int = 0
+
+
+class Model(nn.Module):
+    """Base class of all models. A subclass sets the attributes below and calls ``super().__init__(config)``."""
+
+    config: ModelConfig
+    #: The repeated layers in order of computation: the units of FSDP, checkpointing, Muon, `describe` and `look`.
+    blocks: nn.ModuleList | list[nn.Module]
+
+    compilable: bool = True  # ``torch.compile(fullgraph=True)`` can trace a training step
+    graphable: bool = True  # ``step`` can be captured in a CUDA graph
+    positional: bool = True  # the output depends on the order of the inputs
+    carries_state: bool = False  # in training, a batch continues from the state of the previous one
+    limit: int | None = None  # the longest input that the position encoding supports; None: unlimited
+    masks: Sequence[Mask] = ()  # the distinct attention masks; () for models without attention
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.checkpointing = False  # recompute each block in the backward pass instead of storing its activations
+
+    @abstractmethod
+    def head(self, x: Tensor) -> Tensor:
+        """Features [B, N, C] to logits [B, N, V]."""
+
+    def mechanisms(self) -> list[tuple[str, Mechanism]]:
+        """Every attention mechanism with its module name."""
+        return [(name, module) for name, module in self.named_modules() if isinstance(module, Mechanism)]
+
+    def hidden_matrices(self) -> list[nn.Parameter]:
+        """The weight matrices inside the blocks, which Muon optimizes: no embeddings, heads, norms or bias tables."""
+        biases = [module for module in self.modules() if isinstance(module, Bias | nn.Embedding)]
+        tables = {parameter for module in biases for parameter in module.parameters()}
+        inside = dict.fromkeys(parameter for block in self.blocks for parameter in block.parameters())
+        return [parameter for parameter in inside if parameter.ndim == 2 and parameter not in tables]
+
+    def prepare_load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Resize buffers whose shape depends on the checkpoint, before its tensors are loaded. Default: none."""
+
+
+class LanguageModel(Model):
+    """Tokens [B, N] to logits [B, N, V], each from the tokens up to its own."""
+
+    def forward(self, tokens: Tensor, slots: AnySlots | None = None) -> Tensor:
+        return self.head(self.features(tokens, slots))
+
+    @abstractmethod
+    def features(self, tokens: Tensor, slots: AnySlots | None = None) -> Tensor:
+        """Everything but the head: [B, N, C]. ``slots`` describes padding or packing. Default: one unpadded row."""
+
+    @property
+    def decodable(self) -> bool:
+        """Whether ``step`` gives the same logits as ``forward``."""
+        return all(mechanism.steppable for _, mechanism in self.mechanisms())
+
+    @abstractmethod
+    def start(self, batch: int, capacity: int, *, fixed: bool = False) -> State:
+        """An empty state for ``batch`` rows of up to ``capacity`` tokens. ``fixed``: every step has the same shapes."""
+
+    @abstractmethod
+    def step(
+        self, tokens: Tensor, state: State, lengths: Tensor | None = None, *, last: bool = False
+    ) -> tuple[Tensor, State]:
+        """Consume tokens [B, T] after those in ``state``; return logits [B, T, V] and the state, updated in place.
+
+        ``lengths`` [B] is the number of real tokens per row; the others are ignored. ``last``: only the logits after
+        each row's last real token, [B, 1, V].
+        """
+
+
+class Encoder(Model):
+    """Tokens [B, N] to features [B, N, C], each from all tokens of its row."""
+
+    @abstractmethod
+    def features(self, tokens: Tensor, slots: AnySlots | None = None) -> Tensor:
+        """Features [B, N, C] of every token. ``slots`` describes padding or packing. Default: one unpadded row."""
+
+    def forward(self, tokens: Tensor, slots: AnySlots | None = None) -> Tensor:
+        return self.head(self.features(tokens, slots))
+
+
+class Seq2SeqModel(Model):
+    """Source [B, S] and target inputs [B, T] to logits [B, T, V] (teacher forcing)."""
+
+    def forward(self, inputs: Tensor, source: Tensor, source_lengths: Tensor) -> Tensor:
+        return self.head(self.features(inputs, source, source_lengths))
+
+    @abstractmethod
+    def features(self, inputs: Tensor, source: Tensor, source_lengths: Tensor) -> Tensor:
+        """Everything but the head: [B, T, C]. Target padding comes last, where a causal decoder does not see it."""
+
+    @property
+    def decodable(self) -> bool:
+        """Whether ``step`` gives the same logits as ``forward``."""
+        return all(mechanism.steppable for _, mechanism in self.mechanisms())
+
+    @abstractmethod
+    def start(
+        self, batch: int, capacity: int, *, source: Tensor, source_lengths: Tensor, beams: int = 1
+    ) -> Seq2SeqState:
+        """Encode ``batch`` sources; return an empty state for ``beams`` rows each of up to ``capacity`` tokens."""
+
+    @abstractmethod
+    def step(self, tokens: Tensor, state: Seq2SeqState) -> tuple[Tensor, Seq2SeqState]:
+        """Consume tokens [B * beams, T]; return logits [B * beams, T, V] and the new state."""
+
+
+M = TypeVar("M", covariant=True)
+
+
+class Builder(Protocol[M]):
+    """A config that makes models of one type."""
+
+    def check(self) -> None: ...
+
+    def make(self) -> M: ...
+
+
 class ModelConfig(Choice):
-    """Which model an experiment trains."""
+    """Which model an experiment trains. Every model config has these four sizes."""
+
+    vocabulary: int
+    context: int
+    layers: int
+    width: int
 
     def check(self) -> None:
         """Refuse impossible sizes with a ValueError that names the fix."""
 
-    def make(self) -> Any:
+    def make(self) -> Model:
         """The model; the config has been checked."""
         raise NotImplementedError
 
-    def build(self) -> Any:
+    def build(self: Builder[M]) -> M:
         """The model, with fresh weights from PyTorch's current random state."""
         try:
             self.check()
         except ValueError as problem:
             raise UserError(str(problem)) from problem
-        return self.make()
+        model = self.make()
+        if not isinstance(model, LanguageModel | Encoder | Seq2SeqModel):
+            raise TypeError(
+                f"{type(self).__name__}.make returned a {type(model).__name__}; return a LanguageModel, an Encoder or "
+                "a Seq2SeqModel (regard.models.base)"
+            )
+        return model
+
+
+def check_capacity(state: State | Seq2SeqState, count: int) -> None:
+    """Refuse more tokens than the state has room for."""
+    if state.capacity is not None and state.used + count > state.capacity:
+        raise UserError(
+            f"the state holds {state.capacity} tokens, {state.used} are there and {count} more were given; "
+            "start it with a greater capacity"
+        )
 
 
 def check_sizes(config: ModelConfig, *names: str) -> None:
-    """Each is a number from 1 on; None is nobody's size."""
+    """Each size is at least 1; None is allowed where a size is optional."""
     for name in names:
         size = getattr(config, name)
         if size is not None and size < 1:
@@ -36,7 +214,7 @@ def check_sizes(config: ModelConfig, *names: str) -> None:
 
 
 def check_dropouts(config: ModelConfig, *names: str) -> None:
-    """Each is a share; None is none of its own."""
+    """Each dropout probability is in [0, 1); None is allowed where it is optional."""
     for name in names:
         share = getattr(config, name)
         if share is not None and not 0 <= share < 1:
@@ -50,3 +228,8 @@ def check_heads(width: int, heads: int) -> None:
     if width % heads:
         near = max(h for h in range(1, heads + 1) if width % h == 0)
         raise ValueError(f"width {width} is not divisible by {heads} heads; heads = {near} would do")
+
+
+def parameter_device(model: nn.Module) -> torch.device:
+    """The device of the model's parameters."""
+    return next(model.parameters()).device

@@ -7,7 +7,7 @@ within a cycle: ``receptive_field`` says how long it is. What lies before it has
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, cast
+from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from regard.attention import AnySlots, Packed, Slots
 from regard.config import knob
 from regard.errors import UserError
-from regard.models.base import ModelConfig, check_dropouts, check_sizes
+from regard.models.base import LanguageModel, ModelConfig, State, check_dropouts, check_sizes
 from regard.nn import CausalConvolution, Linear, NormConfig, RMSNormConfig
 from regard.nn.fused.ops import relu_squared
 from regard.nn.packing import latest
@@ -67,14 +67,6 @@ class ConvolutionConfig(ModelConfig, kind="convolution"):
         return 1 + (self.kernel - 1) * sum(self.dilations())
 
 
-class ConvolutionState(NamedTuple):
-    """What the model remembers while decoding: of each layer the inputs within reach, whatever the text's length."""
-
-    position: Tensor  # [B], how many tokens each row has
-    layers: tuple[Tensor, ...]  # [B, reach, C] each, a ring
-    used: int = 0  # nothing depends on it, since a ring never fills up
-
-
 class ConvolutionBlock(nn.Module):
     """x + down(unit(convolution(norm(x))))."""
 
@@ -104,13 +96,11 @@ class ConvolutionBlock(nn.Module):
         return self.drop(self.down(x))
 
 
-class Convolution(nn.Module):
+class Convolution(LanguageModel):
     """Tokens [B, N] to logits [B, N, V]."""
 
     def __init__(self, config: ConvolutionConfig):
-        super().__init__()
-        self.config = config
-        self.checkpointing = False  # recompute each block in the backward pass instead of storing its inside
+        super().__init__(config)
         self.embed = nn.Embedding(config.vocabulary, config.width)
         self.drop = nn.Dropout(config.dropout) if config.dropout else nn.Identity()
         self.blocks = nn.ModuleList(ConvolutionBlock(config, dilation) for dilation in config.dilations())
@@ -129,9 +119,6 @@ class Convolution(nn.Module):
                 nn.init.normal_(parameter, std=0.02)
             elif name.endswith("bias"):
                 nn.init.zeros_(parameter)
-
-    def forward(self, tokens: Tensor, slots: AnySlots | None = None) -> Tensor:
-        return self.head(self.features(tokens, slots))
 
     def features(self, tokens: Tensor, slots: AnySlots | None = None) -> Tensor:
         """Everything but the head: [B, N, C]. ``slots`` tell padding or packing; none means plain rows.
@@ -153,15 +140,15 @@ class Convolution(nn.Module):
         """Features to logits."""
         return self.unembed(x)
 
-    def start(self, batch: int, capacity: int, *, fixed: bool = False) -> ConvolutionState:
+    def start(self, batch: int, capacity: int, *, fixed: bool = False) -> State:
         """An empty memory for ``batch`` rows. It holds texts of any length in the same space, ``capacity`` or not."""
         position = torch.zeros(batch, dtype=torch.long, device=self.embed.weight.device)
-        return ConvolutionState(position, tuple(block.convolution.start(batch) for block in self._blocks()))
+        return State(position, tuple(block.convolution.start(batch) for block in self._blocks()), fixed=fixed)
 
     @torch.no_grad()
     def step(
-        self, tokens: Tensor, state: ConvolutionState, lengths: Tensor | None = None, *, last: bool = False
-    ) -> tuple[Tensor, ConvolutionState]:
+        self, tokens: Tensor, state: State, lengths: Tensor | None = None, *, last: bool = False
+    ) -> tuple[Tensor, State]:
         """Take in tokens [B, T] after what ``state`` holds: logits [B, T, V] and the state, updated in place.
 
         ``lengths`` [B] says how many of the T are real in each row; the others are ignored and leave no trace.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +28,15 @@ from regard.attention import (
 from regard.attention.cache import SLACK
 from regard.config import knob
 from regard.errors import UserError
-from regard.models.base import ModelConfig, check_dropouts, check_heads, check_sizes
+from regard.models.base import (
+    LanguageModel,
+    ModelConfig,
+    State,
+    check_capacity,
+    check_dropouts,
+    check_heads,
+    check_sizes,
+)
 from regard.nn import (
     AttentionContext,
     Block,
@@ -36,6 +44,7 @@ from regard.nn import (
     FeedForwardConfig,
     Linear,
     NGrams,
+    NoPositionConfig,
     NormConfig,
     Position,
     PositionConfig,
@@ -112,28 +121,16 @@ class GPTConfig(ModelConfig, kind="gpt"):
         return [Causal() & attention.pattern() for attention in self.attentions()]
 
 
-class State(NamedTuple):
-    """What a GPT remembers while decoding. Tensors stay at their addresses; ``used`` counts on the host."""
-
-    position: Tensor  # [B], the order of each row's next token
-    recent: Tensor  # [B, ngrams - 1], the latest tokens
-    memories: tuple[CacheIndex, ...]  # one per distinct attention
-    layers: tuple[Any, ...]  # what each layer's mechanism remembers
-    capacity: int
-    used: int = 0
-    fixed: bool = False  # always attend over whole buffers, so that every step has the same shapes
-
-
-class GPT(nn.Module):
+class GPT(LanguageModel):
     """Tokens [B, N] to logits [B, N, V]."""
 
     def __init__(self, config: GPTConfig):
-        super().__init__()
-        self.config = config
-        self.checkpointing = False  # recompute each block in the backward pass instead of storing its inside
+        super().__init__(config)
         self.compilable = config.block.compilable
         width = config.width
         self.position = self._position()
+        self.limit = self.position.limit
+        self.positional = not isinstance(config.position, NoPositionConfig)
         token_width = self.position.token_width(width)
         if config.tied and token_width != width:
             raise UserError("concatenated positions leave the embedding narrower than the head; set tied = false")
@@ -193,9 +190,6 @@ class GPT(nn.Module):
             if module is not self and isinstance(reset := getattr(module, "reset", None), Callable):
                 reset()  # parts that know better
 
-    def forward(self, tokens: Tensor, slots: AnySlots | None = None) -> Tensor:
-        return self.head(self.features(tokens, slots))
-
     def features(self, tokens: Tensor, slots: AnySlots | None = None) -> Tensor:
         """Everything but the head: [B, N, C]. ``slots`` tell padding or packing; none means plain rows."""
         slots = Range(tokens.shape[1]) if slots is None else slots
@@ -224,12 +218,12 @@ class GPT(nn.Module):
         """An empty memory for ``batch`` rows of up to ``capacity`` tokens."""
         self._check_length(capacity)
         device = self.embed.weight.device
-        memories = tuple(CacheIndex.start(batch, capacity, mask, device) for mask in self.masks)
-        sizes = [memories[i].size for i in self.mask_of_layer]
+        caches = tuple(CacheIndex.start(batch, capacity, mask, device) for mask in self.masks)
+        sizes = [caches[i].size for i in self.mask_of_layer]
         layers = tuple(block.attention.start(batch, size) for block, size in zip(self._layers(), sizes, strict=True))
         position = torch.zeros(batch, dtype=torch.long, device=device)
         recent = position.new_zeros(batch, self.ngrams.longest - 1)
-        return State(position, recent, memories, layers, capacity, 0, fixed)
+        return State(position, layers, caches, recent, capacity, 0, fixed)
 
     @torch.no_grad()
     def step(
@@ -241,12 +235,9 @@ class GPT(nn.Module):
         ``last``: only the logits after each row's last real token, [B, 1, V].
         """
         count = tokens.shape[1]
-        if state.used + count > state.capacity:
-            raise UserError(
-                f"the state holds {state.capacity} tokens, {state.used} are there and {count} more were given; "
-                "start it with a greater capacity"
-            )
-        rolling = any(memory.size < state.capacity for memory in state.memories)
+        check_capacity(state, count)
+        assert state.recent is not None
+        rolling = any(cache.size < (state.capacity or 0) for cache in state.caches)
         if rolling and state.used and count > SLACK:
             logits, state = self._in_pieces(tokens, state, lengths)
             return (latest(logits, lengths) if last else logits), state
@@ -273,7 +264,7 @@ class GPT(nn.Module):
     def _scene(
         self, i: int, x: Tensor, queries: AnySlots, turn, state: State, lengths: Tensor | None
     ) -> AttentionContext:
-        memory, first = state.memories[i], state.used == 0
+        memory, first = state.caches[i], state.used == 0
         landing = memory.land(state.position, x.shape[1], lengths, first)
         used = memory.size if state.fixed else min(memory.size, state.used + x.shape[1])
         plan = self._mechanism(i).plan(self.masks[i], queries, None if first else memory.slots(used), like=x)

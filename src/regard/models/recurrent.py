@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from regard.attention import AnySlots, Packed, Slots
 from regard.config import knob
 from regard.errors import UserError
-from regard.models.base import ModelConfig, check_dropouts, check_sizes
+from regard.models.base import LanguageModel, ModelConfig, State, check_dropouts, check_sizes
 from regard.models.carry import Carried
 from regard.nn import Hidden, Linear, NormConfig, Recurrent, RMSNormConfig
 from regard.nn.packing import documents, latest
@@ -48,13 +48,6 @@ class RecurrentConfig(ModelConfig, kind="recurrent"):
         return RecurrentModel(self)
 
 
-class RecurrentState(NamedTuple):
-    """What the model remembers while decoding: as much after a million tokens as after one."""
-
-    layers: tuple[Hidden, ...]
-    used: int = 0  # tokens taken in; nothing depends on it, since a state never fills up
-
-
 class RecurrentBlock(nn.Module):
     """x + recurrent(norm(x)), the sum being optional."""
 
@@ -70,15 +63,15 @@ class RecurrentBlock(nn.Module):
         return (x + self.drop(out) if self.residual else self.drop(out)), after
 
 
-class RecurrentModel(nn.Module):
+class RecurrentModel(LanguageModel):
     """Tokens [B, N] to logits [B, N, V]."""
 
+    graphable = False  # the kernels of whole layers allocate their results
     compilable = False  # the kernels of whole recurrent layers are opaque to a compiler
 
     def __init__(self, config: RecurrentConfig):
-        super().__init__()
-        self.config = config
-        self.checkpointing = False  # recompute each block in the backward pass instead of storing its inside
+        super().__init__(config)
+        self.carries_state = config.carry
         self.embed = nn.Embedding(config.vocabulary, config.width)
         self.drop = nn.Dropout(config.dropout) if config.dropout else nn.Identity()
         self.blocks = nn.ModuleList(RecurrentBlock(config) for _ in range(config.layers))
@@ -98,9 +91,6 @@ class RecurrentModel(nn.Module):
                 nn.init.zeros_(parameter)
                 if ".bias_ih" in name:
                     nn.init.ones_(parameter[self.config.width : 2 * self.config.width])
-
-    def forward(self, tokens: Tensor, slots: AnySlots | None = None) -> Tensor:
-        return self.head(self.features(tokens, slots))
 
     def features(self, tokens: Tensor, slots: AnySlots | None = None) -> Tensor:
         """Everything but the head: [B, N, C]. ``slots`` tell padding or packing; none means plain rows.
@@ -138,20 +128,24 @@ class RecurrentModel(nn.Module):
         """Features to logits."""
         return self.unembed(x)
 
-    def start(self, batch: int, capacity: int, *, fixed: bool = False) -> RecurrentState:
+    def start(self, batch: int, capacity: int, *, fixed: bool = False) -> State:
         """An empty memory for ``batch`` rows. It holds texts of any length in the same space, ``capacity`` or not."""
-        return RecurrentState(tuple(cast(RecurrentBlock, block).recurrent.start(batch) for block in self.blocks))
+        position = torch.zeros(batch, dtype=torch.long, device=self.embed.weight.device)
+        return State(
+            position, tuple(cast(RecurrentBlock, block).recurrent.start(batch) for block in self.blocks), fixed=fixed
+        )
 
     @torch.no_grad()
     def step(
-        self, tokens: Tensor, state: RecurrentState, lengths: Tensor | None = None, *, last: bool = False
-    ) -> tuple[Tensor, RecurrentState]:
+        self, tokens: Tensor, state: State, lengths: Tensor | None = None, *, last: bool = False
+    ) -> tuple[Tensor, State]:
         """Take in tokens [B, T] after what ``state`` holds: logits [B, T, V] and the state, updated in place.
 
         ``lengths`` [B] says how many of the T are real in each row; the others are ignored and leave no trace.
         ``last``: only the logits after each row's last real token, [B, 1, V].
         """
         x, after = self._through(tokens, state.layers, lengths)
+        state.position.add_(tokens.shape[1] if lengths is None else lengths)
         for kept, new in zip(state.layers, after, strict=True):
             kept.hidden.copy_(new.hidden)
             if kept.cell is not None and new.cell is not None:
@@ -160,11 +154,11 @@ class RecurrentModel(nn.Module):
             x = latest(x, lengths)
         return self.head(x), state._replace(used=state.used + tokens.shape[1])
 
-    def make_room(self, tensors: Mapping[str, Tensor]) -> None:
-        """For as many carried states as a checkpoint holds."""
+    def prepare_load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Make room for as many carried states as the checkpoint holds."""
         if self.carried is not None and (saved := tensors.get("carried.hidden")) is not None:
             self.carried.make_room(len(saved))
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **settings: Any) -> Any:
-        self.make_room(state_dict)
+        self.prepare_load(state_dict)
         return super().load_state_dict(state_dict, *args, **settings)

@@ -6,14 +6,14 @@ The bridge says how the decoder learns of the source: one vector, or attention (
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from regard.config import knob
 from regard.errors import UserError
-from regard.models.base import ModelConfig, check_dropouts, check_sizes
+from regard.models.base import ModelConfig, Seq2SeqModel, Seq2SeqState, check_capacity, check_dropouts, check_sizes
 from regard.models.bridges import BahdanauConfig, BridgeConfig, FixedConfig, Own, Sizes
 from regard.nn.linear import Linear
 from regard.nn.recurrent import Hidden, Recurrent
@@ -53,23 +53,13 @@ class Seq2SeqConfig(ModelConfig, kind="seq2seq"):
         return Seq2Seq(self)
 
 
-class State(NamedTuple):
-    """What is remembered while decoding: of each sentence, and of each row that translates it."""
-
-    shared: Any  # [B, ...], what the bridge remembers of the source
-    own: Own  # [B*beams, ...]
-    capacity: int
-    used: int = 0
-
-
-class Seq2Seq(nn.Module):
+class Seq2Seq(Seq2SeqModel):
     """Target tokens [B, T] and source tokens [B, S] to logits [B, T, V]."""
 
     compilable = False  # steps that wait for one another are a Python loop
 
     def __init__(self, config: Seq2SeqConfig):
-        super().__init__()
-        self.config = config
+        super().__init__(config)
         width, embedding, directions = config.width, config.embedding or config.width, 1 + config.bidirectional
         self.source_embed = nn.Embedding(config.source_vocabulary or config.vocabulary, embedding)
         self.embed = nn.Embedding(config.vocabulary, embedding)
@@ -113,9 +103,6 @@ class Seq2Seq(nn.Module):
             else:
                 nn.init.xavier_uniform_(parameter)
 
-    def forward(self, inputs: Tensor, source: Tensor, source_lengths: Tensor) -> Tensor:
-        return self.head(self.features(inputs, source, source_lengths))
-
     def features(self, inputs: Tensor, source: Tensor, source_lengths: Tensor) -> Tensor:
         """Everything but the output layer: [B, T, C]. Each step is given the true token before (teacher forcing)."""
         shared, own = self._encode(source, source_lengths)
@@ -125,8 +112,15 @@ class Seq2Seq(nn.Module):
         """Features to logits."""
         return self.unembed(features)
 
+    @property
+    def blocks(self) -> list[nn.Module]:  # type: ignore[override]
+        """The encoder and the decoder."""
+        return [self.encoder, self.decoder]
+
     @torch.no_grad()
-    def start(self, batch: int, capacity: int, *, source: Tensor, source_lengths: Tensor, beams: int = 1) -> State:
+    def start(
+        self, batch: int, capacity: int, *, source: Tensor, source_lengths: Tensor, beams: int = 1
+    ) -> Seq2SeqState:
         """The source [B, S], read once; each of its sentences will be decoded in ``beams`` rows."""
         if source.shape[0] != batch:
             raise UserError(f"a state for {batch} sentences was asked for, and {source.shape[0]} were given")
@@ -134,19 +128,14 @@ class Seq2Seq(nn.Module):
         rows = torch.arange(batch, device=source.device).repeat_interleave(beams)
         hidden, cell = own.hidden
         more = Hidden(hidden[rows], None if cell is None else cell[rows])
-        return State(shared, Own(more, None if own.fed is None else own.fed[rows]), capacity)
+        return Seq2SeqState(shared, Own(more, None if own.fed is None else own.fed[rows]), capacity)
 
     @torch.no_grad()
-    def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+    def step(self, tokens: Tensor, state: Seq2SeqState) -> tuple[Tensor, Seq2SeqState]:
         """Take in tokens [B*beams, T] after what ``state`` holds: logits [B*beams, T, V] and the new state."""
-        used = state.used + tokens.shape[1]
-        if used > state.capacity:
-            raise UserError(
-                f"the state holds {state.capacity} tokens, {state.used} are there and {tokens.shape[1]} more were "
-                "given; start it with a greater capacity"
-            )
+        check_capacity(state, tokens.shape[1])
         features, own = self._decode(tokens, state.shared, state.own)
-        return self.head(features), state._replace(own=own, used=used)
+        return self.head(features), state._replace(own=own, used=state.used + tokens.shape[1])
 
     def _encode(self, source: Tensor, lengths: Tensor) -> tuple[Any, Own]:
         annotations, last = self.encoder(self.drop(self.source_embed(source)), lengths)

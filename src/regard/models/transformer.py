@@ -14,7 +14,15 @@ from torch.utils.checkpoint import checkpoint
 from regard.attention import BACKENDS, Bias, Causal, DecodeInput, Full, KVCache, Mask, Padded, Plan, Range, Softmax
 from regard.config import knob
 from regard.errors import UserError
-from regard.models.base import ModelConfig, check_dropouts, check_heads, check_sizes
+from regard.models.base import (
+    ModelConfig,
+    Seq2SeqModel,
+    Seq2SeqState,
+    check_capacity,
+    check_dropouts,
+    check_heads,
+    check_sizes,
+)
 from regard.nn import (
     AttentionContext,
     Block,
@@ -86,29 +94,19 @@ class TransformerConfig(ModelConfig, kind="transformer"):
         return Transformer(self)
 
 
-class Source(NamedTuple):
+class EncodedSource(NamedTuple):
     """What all beams of a sentence share: how long it is, and what each decoder layer made of its memory."""
 
     lengths: Tensor  # [B]
     layers: tuple[KVCache, ...]  # [B, H, S, D] each
 
 
-class TransformerState(NamedTuple):
-    """What is remembered while decoding. All rows have taken in equally many tokens, so the host counts them."""
-
-    shared: Source  # rows B
-    own: tuple[KVCache, ...]  # rows B*beams: keys and values of the tokens so far, per decoder layer
-    capacity: int
-    used: int = 0
-
-
-class Transformer(nn.Module):
+class Transformer(Seq2SeqModel):
     """Source [B, S] and target inputs [B, T] to logits [B, T, V]."""
 
     def __init__(self, config: TransformerConfig):
-        super().__init__()
-        self.config = c = config
-        self.checkpointing = False  # recompute each block in the backward pass instead of storing its inside
+        super().__init__(config)
+        c = config
         self.position_source, self.position = self._position(causal=False), self._position()
         narrow = self.position.token_width(c.width)
         if c.tied and narrow != c.width:
@@ -147,7 +145,7 @@ class Transformer(nn.Module):
         return Softmax(bias=bias, dropout=dropout, backend=c.backend)
 
     @property
-    def blocks(self) -> list[Block]:
+    def blocks(self) -> list[Block]:  # type: ignore[override]
         """Every block, the encoder's first."""
         return [*cast(Sequence[Block], self.encoder), *cast(Sequence[Block], self.decoder)]
 
@@ -174,9 +172,6 @@ class Transformer(nn.Module):
                 parameter.detach().mul_(0.0 if c.zero_init else branches**-0.5)
             elif parameter.ndim < 2:
                 nn.init.constant_(parameter, 0.0 if name.endswith("bias") else 1.0)
-
-    def forward(self, inputs: Tensor, source: Tensor, source_lengths: Tensor) -> Tensor:
-        return self.head(self.features(inputs, source, source_lengths))
 
     def features(self, inputs: Tensor, source: Tensor, source_lengths: Tensor) -> Tensor:
         """Everything but the head, [B, T, C]: each place of the target knows what stands before it, and the source.
@@ -214,7 +209,7 @@ class Transformer(nn.Module):
     @torch.no_grad()
     def start(
         self, batch: int, capacity: int, *, source: Tensor, source_lengths: Tensor, beams: int = 1
-    ) -> TransformerState:
+    ) -> Seq2SeqState:
         """Read ``batch`` sources once; then there is room for ``capacity`` tokens in each of ``batch * beams`` rows.
 
         Row b*beams + j is beam j of source b; the beams read one memory.
@@ -225,17 +220,13 @@ class Transformer(nn.Module):
         memories, decoder = self.encode(source, source_lengths), self.blocks[self.config.layers :]
         layers = tuple(_cross(block).project(memory) for block, memory in zip(decoder, memories, strict=True))
         own = tuple(block.attention.start(batch * beams, min(ROOM, capacity)) for block in decoder)
-        return TransformerState(Source(source_lengths, layers), own, capacity)
+        return Seq2SeqState(EncodedSource(source_lengths, layers), own, capacity)
 
     @torch.no_grad()
-    def step(self, tokens: Tensor, state: TransformerState) -> tuple[Tensor, TransformerState]:
+    def step(self, tokens: Tensor, state: Seq2SeqState) -> tuple[Tensor, Seq2SeqState]:
         """Take in tokens [B*beams, T] after what ``state`` holds: logits [B*beams, T, V] and the new state."""
         shared, (rows, count), used = state.shared, tokens.shape, state.used + tokens.shape[1]
-        if used > state.capacity:
-            raise UserError(
-                f"the state holds {state.capacity} tokens, {state.used} are there and {count} more were given; "
-                "start it with a greater capacity"
-            )
+        check_capacity(state, count)
         own = _grown(state.own, used, state.capacity)
         slots = Range(count, state.used)
         phase = slots.phases(tokens.device)

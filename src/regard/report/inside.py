@@ -16,9 +16,8 @@ from regard.config import load
 from regard.data import DataConfig
 from regard.errors import UserError
 from regard.generate.load import Writer, load_writer
-from regard.look import Attention, Head, attentions, heads, rows
+from regard.look import Attention, Head, attentions, heads, passage, rows
 from regard.look.pictures.align import Alignment, align
-from regard.look.views import passage
 from regard.models import ModelConfig
 from regard.report.subject import Sentences
 from regard.runs import Run

@@ -10,8 +10,7 @@ from regard.errors import UserError
 from regard.generate import Sampling, decode
 from regard.generate.sample_seq2seq import sample_seq2seq
 from regard.generate.seq2seq import Rules
-from regard.look import at_rest
-from regard.look.views import passage
+from regard.look import at_rest, passage
 
 #: Tokens of a sample, and of the passage that heads are measured on; sentences that are translated.
 SAMPLE, PASSAGE, SENTENCES = 200, 128, 4

@@ -54,8 +54,7 @@ def restore(engine: Engine, checkpoint: Checkpoint) -> None:
 @torch.no_grad()
 def restore_model(model: torch.nn.Module, tensors: dict[str, Tensor]) -> None:
     """The weights, and what the model carries from batch to batch."""
-    if (make_room := getattr(model, "make_room", None)) is not None:
-        make_room(tensors)  # how much it carries depends on the batches it has seen
+    model.prepare_load(tensors)
     own = weights(model)
     if different := sorted(own.keys() ^ tensors.keys()):
         raise UserError(

@@ -111,7 +111,7 @@ def _below(folder: Path) -> Found:
     def stop(error: OSError) -> None:
         raise unreadable(Path(error.filename or folder), error) from error
 
-    for place, folders, names in os.sample_seq2seq(folder, onerror=stop):
+    for place, folders, names in os.walk(folder, onerror=stop):
         skipped["hidden"] += sum(name.startswith(".") for name in [*folders, *names])
         folders[:] = [name for name in folders if not name.startswith(".")]
         for file in (Path(place, name) for name in names if not name.startswith(".")):

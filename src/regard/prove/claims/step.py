@@ -70,10 +70,10 @@ def _cut(subject: Subject, pieces: list[int], worst: Worst, fixed: bool = False)
 def _rolling(subject: Subject, worst: Worst) -> int:
     """As far as a buffer needs to be overwritten twice, where one rolls; or else a longer text."""
     n = subject.long
-    memories = getattr(subject.start(1, n), "memories", ()) if subject.takes_slots else ()
+    memories = subject.start(1, n).caches if subject.takes_slots else ()
     limit = getattr(getattr(subject.model, "position", None), "limit", None)
     if subject.takes_slots and limit is None and memories:
-        room = max(memory.size for memory in getattr(subject.start(1, 10**4), "memories", ()))
+        room = max(memory.size for memory in subject.start(1, 10**4).caches)
         n = max(n, 2 * room + 3) if 2 * room + 3 <= ROLLING else n
     if n > subject.length:
         for pieces in ([5, *[1] * (n - 5)], [n // 3, 7, n - n // 3 - 7]):
