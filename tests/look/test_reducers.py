@@ -25,17 +25,16 @@ CLOSE = {"atol": 1e-4, "rtol": 0}
 
 @st.composite
 def mechanisms(draw: st.DrawFn, case: s.Case) -> a.Softmax:
-    """Any score, any cut, any temperature, with the case's bias and scale."""
+    """Any score and any normalizer, with the case's bias and scale."""
     torch.manual_seed(case.seed)
     score = draw(
         st.sampled_from([a.Dot(), a.Dot(), a.General(case.width, case.width), a.Additive(case.width, case.width, 3)])
     )
-    cut = draw(st.sampled_from([None, None, None, a.TopK(2), a.TopK(3, 0.5)]))
-    temperature = draw(st.sampled_from([case.temperature, case.temperature, 0.0]))
+    softmax = a.SoftmaxNormalizer(case.temperature)
+    others = [a.TopKSoftmax(2, temperature=case.temperature), a.TopKSoftmax(3, 0.5), a.HardLookup(), a.Sigmoid(-1.0)]
+    normalizer = draw(st.sampled_from([softmax, softmax, softmax, *others, a.Entmax()]))
     plain = case.mechanism("reference")
-    return a.Softmax(
-        score.to(case.dtype), plain.bias, scale=case.scale, temperature=temperature, cut=cut, backend="reference"
-    )
+    return a.Softmax(score.to(case.dtype), plain.bias, scale=case.scale, normalizer=normalizer, backend="reference")
 
 
 def looked_at(case: s.Case, mechanism: a.Softmax) -> tuple[Attention, torch.Tensor, torch.Tensor]:

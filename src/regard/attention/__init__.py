@@ -5,7 +5,7 @@ from regard.attention.backends.blocked import Blocked
 from regard.attention.backends.choose import BACKENDS, Explanation, Refused, explain, run
 from regard.attention.bias import Alibi, Bias, Buckets, Chain, GridRelative, Relative, SoftCap
 from regard.attention.cache import CacheIndex, CacheWrite, DecodeInput, KVCache
-from regard.attention.call import Backend, Call, Out, Plan, TopK
+from regard.attention.call import Backend, Call, Out, Plan
 from regard.attention.masks.mask import (
     And,
     Causal,
@@ -39,6 +39,15 @@ from regard.attention.mechanisms.sparse import (
 )
 from regard.attention.mechanisms.talking import Talking, TalkingConfig
 from regard.attention.mechanisms.topk import TopKConfig
+from regard.attention.normalizer import (
+    Entmax,
+    HardLookup,
+    Normalizer,
+    NormalizerConfig,
+    Sigmoid,
+    SoftmaxNormalizer,
+    TopKSoftmax,
+)
 from regard.attention.score import Additive, Dot, General, Score
 from regard.attention.slots import AnySlots, Packed, Padded, Pairs, Range, Slots, TokenPosition
 
@@ -68,11 +77,13 @@ __all__ = [
     "DilatedConfig",
     "Dot",
     "Edges",
+    "Entmax",
     "Explanation",
     "Full",
     "General",
     "Global",
     "GridRelative",
+    "HardLookup",
     "KVCache",
     "LSHConfig",
     "LinearAttention",
@@ -82,6 +93,8 @@ __all__ = [
     "LongformerConfig",
     "Mask",
     "Mechanism",
+    "Normalizer",
+    "NormalizerConfig",
     "Not",
     "Or",
     "Out",
@@ -102,12 +115,14 @@ __all__ = [
     "Segment",
     "Segmented",
     "SegmentsConfig",
+    "Sigmoid",
     "Sinks",
     "Sizes",
     "Slots",
     "SoftCap",
     "Softmax",
     "SoftmaxConfig",
+    "SoftmaxNormalizer",
     "SparseConfig",
     "Strided",
     "StridedConfig",
@@ -115,8 +130,8 @@ __all__ = [
     "TalkingConfig",
     "Tile",
     "TokenPosition",
-    "TopK",
     "TopKConfig",
+    "TopKSoftmax",
     "Verdict",
     "Window",
     "WindowConfig",
