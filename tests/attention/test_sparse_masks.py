@@ -120,7 +120,9 @@ def test_bands_hold_every_allowed_pair_once(mask: a.Mask, one: str, two: str) ->
         for band in chain.from_iterable(bands):
             column = torch.cat([torch.arange(c.start, c.stop, c.step) for c in band.columns])
             row = torch.arange(band.rows.start, band.rows.stop, band.rows.step)
-            tile = torch.ones(2, len(row), len(column)) if band.whole else band.look(plan, CPU)[:, 0].expand(2, -1, -1)
+            tile = (
+                torch.ones(2, len(row), len(column)) if band.whole else band.allowed(plan, CPU)[:, 0].expand(2, -1, -1)
+            )
             found[:, row[:, None], column] += tile.int()
         assert torch.equal(found, seen(mask, queries, keys).int())
 
