@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from regard.attention import ModuleProperties
 from regard.config import knob
 from regard.nn.auxiliary_loss import AuxiliaryLoss, AuxiliaryLossLayer
 from regard.nn.experts.grouped import collect, dispatch, grouped, has_kernel
@@ -66,14 +67,14 @@ class MoEConfig(FeedForwardConfig, kind="moe"):
         return kind(width, self, bias=bias)
 
 
-class MixtureOfExperts(AuxiliaryLossLayer):
+class MixtureOfExperts(AuxiliaryLossLayer, ModuleProperties):
     """Σ over the chosen experts of gate · expert(x), plus all shared experts of x. No token is dropped.
 
     In training it tells its balance and z losses, and for each expert the share of tokens that it got and its mean
     probability. A feed-forward network does not know which tokens are padding: they are routed and counted as others.
     """
 
-    batch_invariant = True  # a token's answer does not depend on the others
+    discontinuous = True  # rounding may route a token to another expert
 
     def __init__(self, width: int, config: MoEConfig, *, bias: bool = False):
         super().__init__()
