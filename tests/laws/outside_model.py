@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from regard.attention import AnySlots, Packed
-from regard.config import knob
+from regard.config import option
 from regard.models import LanguageModel, ModelConfig, State
 
 
@@ -20,10 +20,10 @@ from regard.models import LanguageModel, ModelConfig, State
 class AverageConfig(ModelConfig, kind="average"):
     """Sizes of the model."""
 
-    vocabulary: int = knob(65, "size of the vocabulary")
-    context: int = knob(64, "longest sequence in training")
-    layers: int = knob(2, "number of blocks")
-    width: int = knob(32, "model width")
+    vocabulary: int = option(65, "size of the vocabulary")
+    context: int = option(64, "longest sequence in training")
+    layers: int = option(2, "number of blocks")
+    width: int = option(32, "model width")
 
     def make(self) -> Average:
         return Average(self)
