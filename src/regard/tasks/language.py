@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from regard.config import knob
+from regard.config import option
 from regard.data.batch import IGNORE_INDEX, TextBatch
 from regard.models import LanguageModel, Model
 from regard.tasks.base import TaskConfig, Term, with_auxiliary_losses
@@ -17,7 +17,7 @@ from regard.tasks.base import TaskConfig, Term, with_auxiliary_losses
 class LanguageConfig(TaskConfig, kind="language"):
     """Predict each next token."""
 
-    logits: int = knob(
+    logits: int = option(
         2**27,
         "how many logits may be held at once; a larger batch x vocabulary is computed in chunks of rows, "
         "each recomputed in backward",

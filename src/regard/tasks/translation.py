@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from regard.config import knob
+from regard.config import option
 from regard.data.batch import PairBatch
 from regard.models import Seq2SeqModel
 from regard.tasks.base import TaskConfig, Term, with_auxiliary_losses
@@ -15,8 +15,8 @@ from regard.tasks.language import count_targets, next_token_loss
 class TranslationConfig(TaskConfig, kind="translation"):
     """Predict each next token of the translation (teacher forcing)."""
 
-    smoothing: float = knob(0.1, "in training, this share of each target is spread over the whole vocabulary")
-    logits: int = knob(2**27, "how many logits may be held at once; more are computed in chunks of rows")
+    smoothing: float = option(0.1, "in training, this share of each target is spread over the whole vocabulary")
+    logits: int = option(2**27, "how many logits may be held at once; more are computed in chunks of rows")
 
     def check(self) -> None:
         """Refuse what is no share, and a limit that no row fits."""
