@@ -17,7 +17,7 @@ from torch import nn
 from regard.attention import Refused
 from regard.look import attentions, heads
 from regard.report.subject import Subject, find_subject
-from regard.train import Diverged, Observer, Start, Step
+from regard.train import Diverged, Observer, TrainingStart, TrainingStep
 from regard.train.shard import is_sharded
 
 
@@ -31,7 +31,7 @@ class Looks(NamedTuple):
 class Watch(Observer):
     """Looks at the start, at every evaluation and at the end; at the gradient whenever the loop logs."""
 
-    def started(self, start: Start) -> None:
+    def started(self, start: TrainingStart) -> None:
         """Find what can be looked at, and look at a new model."""
         self._run, self._model = start.run, start.model
         self._train = start.experiment.train
@@ -46,7 +46,7 @@ class Watch(Observer):
         # Written with the first step: a run that fails before it has nothing to show, and is not kept.
         self._first = Looks() if seen else self._look(0)
 
-    def stepped(self, step: Step) -> None:
+    def stepped(self, step: TrainingStep) -> None:
         """Measure what is due."""
         self._write(self._first)
         self._first = Looks()

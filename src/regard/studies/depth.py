@@ -17,7 +17,7 @@ from regard.report.svg import Axes, Series
 from regard.studies.machine import machine
 from regard.studies.page import Chart, Study
 from regard.studies.short import train_shortly
-from regard.train import AdamWConfig, CosineConfig, Experiment, TrainConfig
+from regard.train import AdamWConfig, CosineScheduleConfig, Experiment, TrainConfig
 
 DEPTHS, STEPS = (4, 8, 16, 32, 64, 128), 100
 #: From this many nats below the best guess without any context on, a model has learned something from its context.
@@ -49,7 +49,9 @@ def study(scale: float, seed: int, say: Callable[[str], None]) -> Study:
         for depth in DEPTHS:
             sizes = {"context": 64, "width": 64, "heads": 4, "layers": depth, "zero_init": False, "tied": False}
             config = load(GPTConfig, {**sizes, "vocabulary": data.vocabulary, **parts})
-            train = TrainConfig(steps=steps, optimizer=AdamWConfig(), schedule=CosineConfig(warmup=0.1), device="cpu")
+            train = TrainConfig(
+                steps=steps, optimizer=AdamWConfig(), schedule=CosineScheduleConfig(warmup=0.1), device="cpu"
+            )
             experiment = replace(Experiment(), model=config, data=data_config, train=train, seed=seed)
             losses[name].append(train_shortly(experiment, data))
             say(f"{name}, {depth} layers: {told(losses[name][-1])}")

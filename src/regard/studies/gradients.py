@@ -16,7 +16,7 @@ from regard.report.svg import Axes, Series
 from regard.studies.machine import machine
 from regard.studies.page import Chart, Study
 from regard.studies.short import train_shortly
-from regard.train import AdamWConfig, CosineConfig, Experiment, TrainConfig
+from regard.train import AdamWConfig, CosineScheduleConfig, Experiment, TrainConfig
 
 LENGTH, STEPS, WINDOWS = 128, 400, 32
 NEAR, FAR = 1, 100  # distances that the words compare
@@ -46,7 +46,9 @@ def study(scale: float, seed: int, say: Callable[[str], None]) -> Study:
     for name, config in models.items():
         torch.manual_seed(seed)
         before[name] = reach(config.build(), batch)
-        train = TrainConfig(steps=steps, optimizer=AdamWConfig(), schedule=CosineConfig(warmup=0.05), device="cpu")
+        train = TrainConfig(
+            steps=steps, optimizer=AdamWConfig(), schedule=CosineScheduleConfig(warmup=0.05), device="cpu"
+        )
         kept: list[Any] = []
         loss = train_shortly(replace(Experiment(), model=config, data=data_config, train=train, seed=seed), data, kept)
         after[name] = reach(kept[0], batch) if kept else [0.0] * LENGTH
