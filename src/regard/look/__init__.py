@@ -1,6 +1,6 @@
 """Looking inside a model without touching it: attention weights by a side call, and exact measures of every head."""
 
-from regard.look.capture.trace import Attention, at_rest, attentions, rows
+from regard.look.capture.trace import Attention, evaluation_mode, attentions, rows
 from regard.look.pictures.mask_picture import draw_mask, mask_svg
 from regard.look.statistics.measures import Head, describe, heads
 from regard.look.views.passage import Passage, passage
@@ -9,7 +9,7 @@ __all__ = [
     "Attention",
     "Head",
     "Passage",
-    "at_rest",
+    "evaluation_mode",
     "attentions",
     "describe",
     "draw_mask",
