@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.attention import Causal, Packed, Padded, Range, Softmax, Window, WindowConfig, attend
-from regard.look import Attention, Head, evaluation_mode, attentions, describe, heads, rows
+from regard.look import Attention, Head, attentions, describe, evaluation_mode, heads, rows
 from regard.models import GPTConfig
 from regard.nn import LearnedConfig
 

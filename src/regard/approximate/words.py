@@ -16,9 +16,9 @@ CAVEAT = (
 )
 LEGEND = (
     "error: |approximate - exact| / |exact| of a layer's outputs, mean over heads; worst head: layer.head and its "
-    "error; weights moved: half the sum of |approximate - exact| weights of a row; loss: nats per token with every layer "
-    "replaced; increase: over the exact loss, with its 95 % interval over windows; × exact: speed of a forward pass "
-    "relative to exact attention, measured alternately"
+    "error; weights moved: half the sum of |approximate - exact| weights of a row; loss: nats per token with every "
+    "layer replaced; increase: over the exact loss, with its 95 % interval over windows; × exact: speed of a forward "
+    "pass relative to exact attention, measured alternately"
 )
 
 
@@ -47,9 +47,9 @@ def _about(kind: str, outcomes: Sequence[Outcome], exact: float) -> str:
             ends += f" to {measured[-1].error:.2f} at {measured[-1].trial.budget}"
         fitted = ", with its own parameters fitted to other windows of the text" if measured[0].fitted else ""
         return (
-            f"{kind} cannot replace the attention of this model: {measured[0].why_not.split(';')[0]}. On the non-causal "
-            f"version of the layers (the same queries, keys and values without a mask{fitted}), its error goes from "
-            f"{ends}."
+            f"{kind} cannot replace the attention of this model: {measured[0].why_not.split(';')[0]}. On the "
+            f"non-causal version of the layers (the same queries, keys and values without a mask{fitted}), its error "
+            f"goes from {ends}."
         )
     good = next((o for o in inside if o.more(exact) <= SMALL), None)
     if good is not None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from regard.doctor import limits
 from regard.doctor.finding import Finding
-from regard.look import evaluation_mode, attentions, heads
+from regard.look import attentions, evaluation_mode, heads
 from regard.nn.experts.moe import MixtureOfExperts, MoEConfig
 from regard.nn.experts.routing import route, share
 

@@ -88,7 +88,9 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]], left: int = 0) 
 
     def line(kind: str, cells: Sequence[str], scope: str | None = None) -> str:
         sides = (None if i < left else "n" for i in range(len(cells)))
-        return tag("tr", "".join(tag(kind, escape(c), scope=scope, class_=s) for c, s in zip(cells, sides, strict=True)))
+        return tag(
+            "tr", "".join(tag(kind, escape(c), scope=scope, class_=s) for c, s in zip(cells, sides, strict=True))
+        )
 
     body = "".join(line("td", row) for row in rows)
     head = line("th", columns, "col")
@@ -124,4 +126,3 @@ def chart_picture(charts: Sequence[ChartSection], title: str, description: str) 
 
 def _responsive(wide: str, narrow: str) -> str:
     return f'<figure><div class="wide">{wide}</div><div class="narrow">{narrow}</div></figure>' if wide else ""
-

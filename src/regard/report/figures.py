@@ -98,7 +98,9 @@ def map_figures(inspection: Inspection) -> str:
         layers.setdefault(layer, []).append(heads[layer, head])
     masks = "".join(define_map(f"m{n}-{h}", rows) for (n, h), rows in inspection.maps.items())
     small = "".join(
-        _map_figure(heads[key], small_map(_map_name(heads[key]), _title(heads[key])), f", entropy {heads[key].spread:.0%}")
+        _map_figure(
+            heads[key], small_map(_map_name(heads[key]), _title(heads[key])), f", entropy {heads[key].spread:.0%}"
+        )
         for key in inspection.maps
     )
     across = next((n for n in (8, 7, 6, 5, 4, 3, 2) if max(map(len, layers.values())) % n == 0), 4)
@@ -120,7 +122,9 @@ def alignment_figure(alignment: Alignment) -> str:
     """One alignment at its natural width."""
     drawn, wide, high = align_picture.figure(alignment)
     box = {"viewBox": f"0 -4 {wide:.0f} {high + 8:.0f}", "style": f"width:{wide:.0f}px"}
-    return tag("div", tag("svg", drawn, class_="align", **box, role="img", aria_label=alignment.words()), class_="scroll")
+    return tag(
+        "div", tag("svg", drawn, class_="align", **box, role="img", aria_label=alignment.words()), class_="scroll"
+    )
 
 
 def visible(token: str) -> str:

@@ -85,7 +85,7 @@ def inspect(run: Run, notes: list[str]) -> Inspection | None:
     data: Any = None if writer is None else attempt(notes, what, lambda: _data(run, writer))
     if writer is None or data is None:
         return None
-    return (inspect_text if getattr(data, "specials", None) is None else inspect_translation)(writer, data, notes)
+    return (inspect_text if data.specials is None else inspect_translation)(writer, data, notes)
 
 
 def inspect_translation(writer: Writer, data: Any, notes: list[str]) -> Inspection:

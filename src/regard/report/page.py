@@ -201,7 +201,11 @@ def config(facts: Facts) -> str:
     unusual = [
         (d.key, format_value(d.value), "" if d.default is None else format_value(d.default)) for d in facts.unusual
     ]
-    first = table(("key", "value", "default"), unusual, left=3) if unusual else "<p>All settings have their default values.</p>"
+    first = (
+        table(("key", "value", "default"), unusual, left=3)
+        if unusual
+        else "<p>All settings have their default values.</p>"
+    )
     everything = key_values((key, format_value(value)) for key, value in flatten(facts.config).items())
     return section("Settings that differ from the defaults", "", first + folded("All settings", everything))
 

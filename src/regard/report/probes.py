@@ -34,9 +34,9 @@ class Probe(ABC):
 
 def find_probe(data: Any, config: ModelConfig, device: torch.device, seed: int) -> Probe | None:
     """The probe for this data; None if it is neither text nor sentence pairs."""
-    if getattr(data, "tokenizer", None) is None:
+    if data.tokenizer is None:
         return None
-    return (TextProbe if getattr(data, "specials", None) is None else TranslationProbe)(data, config, device, seed)
+    return (TextProbe if data.specials is None else TranslationProbe)(data, config, device, seed)
 
 
 class TextProbe(Probe):

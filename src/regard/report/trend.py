@@ -1,4 +1,4 @@
-"""The trend of a run: one of a few labels, each decided by a rule over the curves. Sentences and advice follow from it."""
+"""The trend of a run: one of a few labels, each decided by a rule over the curves."""
 
 from __future__ import annotations
 

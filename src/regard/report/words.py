@@ -187,7 +187,13 @@ def attention(facts: Facts) -> Iterator[str]:
     if not parts:
         yield f"None of the {plural(len(heads), 'head')} has a clear pattern."
     else:
-        others = "" if not rest else "; the other one has no clear pattern" if rest == 1 else f"; the other {rest} have no clear pattern"
+        others = (
+            ""
+            if not rest
+            else "; the other one has no clear pattern"
+            if rest == 1
+            else f"; the other {rest} have no clear pattern"
+        )
         yield f"Of {plural(len(heads), 'head')}, {'; '.join(parts)}{others}."
 
 

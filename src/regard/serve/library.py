@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import UserError
-from regard.report.differ import flat
-from regard.report.inside import measure
+from regard.report.config_diff import flatten
+from regard.report.inspection import model_size
 from regard.runs import Run
 from regard.serve.is_training import held
 from regard.serve.limits import FINDINGS, LAST, ROWS, SAMPLE, SAMPLES
@@ -87,7 +87,7 @@ class Library:
 
     def difference(self, runs: Sequence[str]) -> dict[str, Any]:
         """GET /api/difference: the keys that do not have one value in all of them."""
-        configs = [flat(self.open(run).config) for run in runs]
+        configs = [flatten(self.open(run).config) for run in runs]
         keys = dict.fromkeys(key for config in configs for key in config)
         rows = [(key, [config.get(key) for config in configs]) for key in keys]
         told = [{"key": key, "values": values, "same": False} for key, values in rows if _differ(values)]
@@ -150,7 +150,7 @@ class Library:
         key = (str(path), (path / "config.toml").stat().st_mtime_ns)
         if key not in self._sizes:
             try:
-                self._sizes[key] = measure(config).parameters
+                self._sizes[key] = model_size(config).parameters
             except Exception:  # a part that this version does not know: the list shows the run without it
                 self._sizes[key] = None
         return self._sizes[key]

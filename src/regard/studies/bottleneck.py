@@ -15,8 +15,8 @@ from regard.measure import bleu_by_length, compare, score
 from regard.measure.bleu import Bucket
 from regard.measure.bootstrap import Comparison
 from regard.measure.retrieval import Nearest
-from regard.recipes import get
 from regard.pages import Axes, ChartSection, Series
+from regard.recipes import get
 from regard.runs import Run, environment
 from regard.studies.machine import machine
 from regard.studies.page import Study

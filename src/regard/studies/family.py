@@ -12,8 +12,8 @@ import torch
 
 from regard.config import override
 from regard.errors import UserError
-from regard.recipes import get
 from regard.pages import Axes, ChartSection
+from regard.recipes import get
 from regard.studies.machine import machine
 from regard.studies.page import Study
 from regard.train import Experiment

@@ -1,7 +1,7 @@
 """A mask over one text in numbers: the allowed share of each cell and tile, and the computed tiles.
 
-Counts come from ``Mask.allows``, a few rows at a time; the layout of tiles from ``Mask.verdict`` alone, which fast paths
-use. Where the two differ, the block bounds are loose: a tile without any allowed pair is computed.
+Counts come from ``Mask.allows``, a few rows at a time; the layout of tiles from ``Mask.verdict`` alone, which fast
+paths use. Where the two differ, the block bounds are loose: a tile without any allowed pair is computed.
 """
 
 from __future__ import annotations
@@ -78,7 +78,9 @@ def layout(mask: Mask, length: int, block: int) -> Tensor:
     low = torch.arange(0, length, block)
     high = (low + block).clamp(max=length) - 1
     rows, columns = (low[:, None], high[:, None]), (low[None, :], high[None, :])
-    verdict = mask.verdict(Tile(*rows, *columns, q_phases=rows, k_phases=columns))  # in plain text, a token's phase is its order
+    verdict = mask.verdict(
+        Tile(*rows, *columns, q_phases=rows, k_phases=columns)
+    )  # in plain text, a token's phase is its order
     shape = (low.shape[0], low.shape[0])
     return (verdict.may.expand(shape).int() + (verdict.may & verdict.must).expand(shape).int()).cpu()
 
