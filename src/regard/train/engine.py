@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import UserError
+from regard.models import Model
 from regard.nn.auxiliary_loss import auxiliary_layers
 from regard.tasks import Task, Term
 from regard.train.device import move
@@ -58,9 +59,9 @@ class Engine:
         self.progress = Progress()
         # On the CPU first: its generator gives the same weights whatever the device.
         torch.manual_seed(mix(experiment.seed, WEIGHTS))
-        self.model: nn.Module = experiment.model.build()
+        self.model: Model = experiment.model.build()
         self.model.to(self.device)
-        self.model.checkpointing = config.checkpointing  # type: ignore[assignment]
+        self.model.checkpointing = config.checkpointing
         #: The task's function, compiled or not; `model` itself stays as it was built, so that hooks on it fire.
         self.terms: Callable[[nn.Module, Any], dict[str, Term]] = self.task.terms
         self.graphs = config.compile == "graphs" and self.device.type == "cuda"
@@ -69,10 +70,10 @@ class Engine:
         self.told: list[dict[str, Tensor]] = []
         if self._compiles():
             self._compile()
-        shard(self.model, world, "features")
+        shard(self.model, world)
         self.optimizer = config.optimizer.build(self.model)
         #: Parts that draw anew as training goes on, as a function of the step.
-        self._advances: list[Any] = [module.advance for module in self.model.modules() if hasattr(module, "advance")]
+        self._advances: list[Any] = [mechanism.advance for _, mechanism in self.model.mechanisms()]
         self._ahead: tuple[int, list[Any]] | None = None
 
     def _compiles(self) -> bool:
@@ -92,7 +93,7 @@ class Engine:
                 torch._dynamo.config.skip_fwd_side_effects_in_bwd_under_checkpoint = True  # type: ignore[attr-defined]
             self.terms = torch.compile(self.task.terms, fullgraph=True, dynamic=varies(self.data), mode=mode)
             return
-        for block in self.model.blocks:  # type: ignore[union-attr]
+        for block in self.model.blocks:
             # FSDP's own work between the blocks cannot be traced.
             block.compile(fullgraph=True, dynamic=varies(self.data))
 
@@ -205,9 +206,9 @@ class Engine:
             torch._foreach_mul_(gradients, factor)
 
 
-def compiles(asked: bool | str, model: nn.Module, data: Any, device: torch.device) -> bool:
+def compiles(asked: bool | str, model: Model, data: Any, device: torch.device) -> bool:
     """Whether to compile. What was asked for by name and cannot be had is an error."""
-    able = getattr(model, "compilable", True)  # a model may say that it cannot be traced
+    able = model.compilable
     if not able and asked in (True, "graphs"):
         raise UserError(f"a {type(model).__name__} cannot be compiled; set --train.compile to auto or false")
     if asked == "graphs" and varies(data):
