@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from regard.config import knob
+from regard.config import option
 from regard.tasks.base import TaskConfig, Term, with_asides
 
 #: A target with this value is not counted: padding, or a prompt one does not want to learn.
@@ -30,7 +30,7 @@ class TextBatch(Protocol):
 class LanguageConfig(TaskConfig, kind="language"):
     """Predict each next token."""
 
-    logits: int = knob(
+    logits: int = option(
         2**27,
         "how many logits may be held at once; a larger batch x vocabulary is computed in chunks of rows, "
         "each recomputed in backward",

@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from regard.config import knob
+from regard.config import option
 from regard.tasks.base import TaskConfig, Term, with_asides
 from regard.tasks.language import count_targets, next_token_loss
 
@@ -27,8 +27,8 @@ class PairBatch(Protocol):
 class TranslationConfig(TaskConfig, kind="translation"):
     """Predict each next token of the translation (teacher forcing)."""
 
-    smoothing: float = knob(0.1, "in training, this share of each target is spread over the whole vocabulary")
-    logits: int = knob(2**27, "how many logits may be held at once; more are computed in chunks of rows")
+    smoothing: float = option(0.1, "in training, this share of each target is spread over the whole vocabulary")
+    logits: int = option(2**27, "how many logits may be held at once; more are computed in chunks of rows")
 
     def check(self) -> None:
         """Refuse what is no share, and a limit that no row fits."""

@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from regard.config import knob
+from regard.config import option
 from regard.data.base import DataConfig
 from regard.data.batch import SKIP, TextBatch
 from regard.data.origins.cache import cache_folder
@@ -33,17 +33,17 @@ _AT_ONCE = 1 << 20  # tokens looked at together
 class TextConfig(DataConfig, kind="text"):
     """A text of the user's, or a source by name."""
 
-    path: str | None = knob(None, "a text file (UTF-8), a folder of them or a 'pattern*.txt', instead of the source")
-    source: str = knob("plays", "the text to fetch when no path is given; `regard data` lists them")
+    path: str | None = option(None, "a text file (UTF-8), a folder of them or a 'pattern*.txt', instead of the source")
+    source: str = option("plays", "the text to fetch when no path is given; `regard data` lists them")
     tokenizer: TokenizerConfig = field(default_factory=CharactersConfig, metadata={"help": "how text becomes tokens"})
-    validation: float = knob(0.1, "the share of the text, after what is trained on, held out for evaluation")
-    test: float = knob(0.0, "the share of the text, at its very end, kept for a last evaluation")
-    batch: int = knob(12, "windows per step and process")
-    order: Literal["random", "consecutive"] = knob(
+    validation: float = option(0.1, "the share of the text, after what is trained on, held out for evaluation")
+    test: float = option(0.0, "the share of the text, at its very end, kept for a last evaluation")
+    batch: int = option(12, "windows per step and process")
+    order: Literal["random", "consecutive"] = option(
         "random", "windows drawn at random, or each row going on where it ended in the batch before"
     )
-    limit: int | None = knob(None, "use only the first so many characters (bytes, where a token is a byte)")
-    separator: str = knob("\n\n", "what stands between two files, where the path names several")
+    limit: int | None = option(None, "use only the first so many characters (bytes, where a token is a byte)")
+    separator: str = option("\n\n", "what stands between two files, where the path names several")
 
     def check(self) -> None:
         """Impossible values are errors before anything is fetched."""

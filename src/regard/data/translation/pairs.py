@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from regard.config import knob
+from regard.config import option
 from regard.data.base import DataConfig
 from regard.data.batch import PairBatch
 from regard.data.origins.cache import cache_folder
@@ -63,21 +63,21 @@ class Sides(NamedTuple):
 class PairsConfig(DataConfig, kind="pairs"):
     """Sentences and their translations: a source by name, or files of the user's."""
 
-    path: str | None = knob(
+    path: str | None = option(
         None, "a file with a sentence, a tab and its translation per line; or NAME for the files NAME.en and NAME.fr"
     )
-    validation_path: str | None = knob(None, "the same for the validation part, instead of a share of the pairs")
-    test_path: str | None = knob(None, "the same for the test part, instead of a share of the pairs")
-    source: str = knob("homeassistant", "the pairs to fetch when no path is given; `regard data` lists them")
-    languages: str = knob("en-fr", "from which language to which")
+    validation_path: str | None = option(None, "the same for the validation part, instead of a share of the pairs")
+    test_path: str | None = option(None, "the same for the test part, instead of a share of the pairs")
+    source: str = option("homeassistant", "the pairs to fetch when no path is given; `regard data` lists them")
+    languages: str = option("en-fr", "from which language to which")
     tokenizer: TokenizerConfig = field(
         default_factory=BpeConfig, metadata={"help": "how text becomes tokens: one for both languages"}
     )
-    lower: bool = knob(False, "whether all text is turned into small letters")
-    validation: float = knob(0.05, "the share of the pairs held out for evaluation, in whole groups")
-    test: float = knob(0.05, "the share of the pairs kept for a last evaluation, in whole groups")
-    near: float = knob(80.0, "held-out pairs whose source is nearer (chrF) to one trained on are dropped; 100: none")
-    batch: int = knob(2048, "the most tokens per step and process on either side, padding included")
+    lower: bool = option(False, "whether all text is turned into small letters")
+    validation: float = option(0.05, "the share of the pairs held out for evaluation, in whole groups")
+    test: float = option(0.05, "the share of the pairs kept for a last evaluation, in whole groups")
+    near: float = option(80.0, "held-out pairs whose source is nearer (chrF) to one trained on are dropped; 100: none")
+    batch: int = option(2048, "the most tokens per step and process on either side, padding included")
 
     def check(self) -> None:
         """Impossible values are errors before anything is fetched."""
