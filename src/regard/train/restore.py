@@ -100,4 +100,4 @@ def restore_noise(progress: Progress, state: dict[str, Any]) -> None:
 
 
 def _fingerprint(engine: Engine) -> str | None:
-    return getattr(engine.data, "sha256", None)
+    return engine.data.sha256
