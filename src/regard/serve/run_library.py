@@ -16,6 +16,7 @@ from typing import Any
 
 from regard.errors import UserError
 from regard.report.config_diff import flatten
+from regard.report.inspection import model_size
 from regard.runs import Run
 from regard.serve.is_training import is_training
 from regard.serve.jsonl_tail import JsonlTail, read_last
@@ -143,7 +144,7 @@ def _progress(path: Path, version: tuple[int, ...]) -> dict[str, Any]:
 @lru_cache(4096)
 def _parameter_count(path: Path, version: tuple[int, ...]) -> int | None:
     try:
-        return measure(Run.open(path).config).parameters
+        return model_size(Run.open(path).config).parameters
     except Exception:  # the config uses a component that this version does not have
         return None
 
