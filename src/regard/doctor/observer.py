@@ -25,7 +25,7 @@ from regard.doctor.checkup import Checkup
 from regard.doctor.curves import Curves
 from regard.doctor.finding import Finding
 from regard.errors import UserError
-from regard.look import at_rest
+from regard.look import evaluation_mode
 from regard.runs.findings import cut, note, noted
 from regard.train import Diverged, Observer, TrainingResult, TrainingStart, TrainingStep
 from regard.train.device import memory, move
@@ -206,7 +206,7 @@ class Doctor(Observer):
         batch = move(self._batch(number), self._start.device)
         if list(batches.out_of_range(number, batch, self._checkup.vocabulary)):
             return float("inf")
-        with at_rest(self._start.model):
+        with evaluation_mode(self._start.model):
             term = next(iter(self._terms(self._start.model, batch).values()))
         return float(term.total) / max(float(term.count), 1.0)
 

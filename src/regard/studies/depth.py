@@ -13,9 +13,9 @@ import torch
 from regard.config import load
 from regard.data import TextConfig
 from regard.models import GPTConfig
-from regard.report.svg import Axes, Series
+from regard.pages import Axes, ChartSection, Series
 from regard.studies.machine import machine
-from regard.studies.page import Chart, Study
+from regard.studies.page import Study
 from regard.studies.short import train_shortly
 from regard.train import AdamWConfig, CosineScheduleConfig, Experiment, TrainConfig
 
@@ -60,7 +60,7 @@ def study(scale: float, seed: int, say: Callable[[str], None]) -> Study:
         for i, (name, found) in enumerate(losses.items())
     ]
     line = Series("best guess without context", [(float(DEPTHS[0]), unigram), (float(DEPTHS[-1]), unigram)], 7)
-    chart = Chart(
+    chart = ChartSection(
         f"Loss after {steps} updates",
         "The mean of the last ten training losses, in nats per character. A model at or above the flat line has "
         "learned no more than how often each letter comes. A missing point is a loss that was not finite.",

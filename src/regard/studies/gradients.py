@@ -12,9 +12,9 @@ from torch.nn import functional as F
 
 from regard.data import TextConfig
 from regard.models import GPTConfig, RecurrentConfig
-from regard.report.svg import Axes, Series
+from regard.pages import Axes, ChartSection, Series
 from regard.studies.machine import machine
-from regard.studies.page import Chart, Study
+from regard.studies.page import Study
 from regard.studies.short import train_shortly
 from regard.train import AdamWConfig, CosineScheduleConfig, Experiment, TrainConfig
 
@@ -99,14 +99,14 @@ def hidden_states(model: Any, tokens: Tensor) -> tuple[list[tuple[Tensor, ...]],
     return [(found[0],)], features[:, -1]
 
 
-def chart(title: str, curves: dict[str, list[float]], how: str) -> Chart:
+def chart(title: str, curves: dict[str, list[float]], how: str) -> ChartSection:
     """Curves on a logarithmic axis."""
     series = [
         Series(name, [(float(d), max(y, 1e-60)) for d, y in enumerate(curve)], i)
         for i, (name, curve) in enumerate(curves.items())
     ]
     places = [0, 1, 2, 5, 10, 20, 50, FAR, LENGTH - 1]
-    return Chart(
+    return ChartSection(
         title,
         f"The mean norm of the gradient at a hidden state, {how}, against how many characters lie between it and the "
         "loss. The axis is logarithmic: a straight line down is a loss by the same factor at every step.",
