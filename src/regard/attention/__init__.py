@@ -48,6 +48,7 @@ from regard.attention.normalizer import (
     SoftmaxNormalizer,
     TopKSoftmax,
 )
+from regard.attention.properties import ModuleProperties
 from regard.attention.score import Additive, Dot, General, Score
 from regard.attention.slots import AnySlots, Packed, Padded, Pairs, Range, Slots, TokenPosition
 
@@ -93,6 +94,7 @@ __all__ = [
     "LongformerConfig",
     "Mask",
     "Mechanism",
+    "ModuleProperties",
     "Normalizer",
     "NormalizerConfig",
     "Not",

@@ -12,20 +12,19 @@ from regard.attention.cache import DecodeInput, KVCache
 from regard.attention.call import Backend, Call, Out, Plan, dense_pairs
 from regard.attention.masks.mask import Full, Mask
 from regard.attention.normalizer import HardLookup, Normalizer, SoftmaxNormalizer
+from regard.attention.properties import ModuleProperties
 from regard.attention.score import Dot, Score
 from regard.attention.slots import AnySlots, Range
 from regard.attention.weigh import weigh
 
 
-class Mechanism(nn.Module):
+class Mechanism(nn.Module, ModuleProperties):
     """Base class of all attentions. Exactness is in the type: no option trades it for speed.
 
     A mechanism refuses in ``plan`` the masks and kinds of slots that it does not support, with a UserError that says
     why and what to use instead.
     """
 
-    steppable = True  # decoding token by token gives the same result
-    batch_invariant = True  # a row's result does not depend on the other rows of the batch
     exact = True  # equals the reference
 
     def __init__(self) -> None:
@@ -52,6 +51,9 @@ class Mechanism(nn.Module):
         """Why ``weights`` returns None; None where it returns the weights."""
         defined = type(self).weights is not Mechanism.weights
         return None if defined else f"{type(self).__name__} does not define the weight of each key"
+
+    def advance(self, step: int) -> None:
+        """Called before training step number ``step`` (from 0), for mechanisms that redraw random features."""
 
     def start(self, batch: int, heads: int, size: int, width: int, like: Tensor) -> Any:
         """The empty cache of one layer: a named tuple of tensors with the batch first, updated in place.
@@ -93,6 +95,7 @@ class Softmax(Mechanism):
         self.scale = scale
         softmax = SoftmaxNormalizer(temperature) if temperature else HardLookup()
         self.normalizer: Normalizer = softmax if normalizer is None else normalizer
+        self.discontinuous = self.normalizer.discontinuous
         self.dropout = dropout
         self.backend = backend
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from regard.config import Choice, knob
+from regard.config import Choice, option
 
 
 class Normalizer:
@@ -23,6 +23,7 @@ class Normalizer:
 
     sums_to_one = True  # the weights of a row that sees something sum to 1
     per_head = True  # the weights of a head follow from its own scores
+    discontinuous = False  # selects keys by score: rounding may change which
     not_fused = "a fused kernel computes the softmax only"  # why backends with fused kernels refuse it
 
     def normalize(self, scores: Tensor, visible: Tensor) -> Tensor:
@@ -52,6 +53,7 @@ SOFTMAX = SoftmaxNormalizer()
 class HardLookup(Normalizer):
     """The limit of the softmax at temperature 0: the best keys in equal parts. No gradient reaches the scores."""
 
+    discontinuous = True
     not_fused = "hard lookup is no softmax"
 
     def normalize(self, scores: Tensor, visible: Tensor) -> Tensor:
@@ -82,6 +84,7 @@ class TopKSoftmax(Normalizer):
     k: int
     softness: float = 0.0
     temperature: float = 1.0
+    discontinuous = True
     not_fused = "top-k needs every score of a row at once"
 
     def normalize(self, scores: Tensor, visible: Tensor) -> Tensor:
@@ -191,7 +194,7 @@ class NormalizerConfig(Choice):
 class SoftmaxNormalizerConfig(NormalizerConfig, kind="softmax"):
     """exp(score) / Σ exp(score)."""
 
-    temperature: float = knob(1.0, "divides the scores; 0 is hard lookup")
+    temperature: float = option(1.0, "divides the scores; 0 is hard lookup")
 
     def check(self) -> None:
         if not 0 <= self.temperature < math.inf:
@@ -205,7 +208,7 @@ class SoftmaxNormalizerConfig(NormalizerConfig, kind="softmax"):
 class SigmoidConfig(NormalizerConfig, kind="sigmoid"):
     """sigmoid(score + shift) for each key by itself."""
 
-    shift: float | None = knob(None, "added to the scores (default: -ln context)")
+    shift: float | None = option(None, "added to the scores (default: -ln context)")
 
     def build(self, context: int) -> Normalizer:
         return Sigmoid(-math.log(context) if self.shift is None else self.shift)
@@ -215,8 +218,8 @@ class SigmoidConfig(NormalizerConfig, kind="sigmoid"):
 class TopKNormalizerConfig(NormalizerConfig, kind="topk"):
     """The softmax over the best keys of each query."""
 
-    k: int = knob(16, "number of keys that a query keeps")
-    softness: float = knob(0.0, "0 cuts hard; above 0 the cut is a smooth gate with a gradient for every score")
+    k: int = option(16, "number of keys that a query keeps")
+    softness: float = option(0.0, "0 cuts hard; above 0 the cut is a smooth gate with a gradient for every score")
 
     def check(self) -> None:
         if self.k < 1:
@@ -232,7 +235,7 @@ class TopKNormalizerConfig(NormalizerConfig, kind="topk"):
 class EntmaxConfig(NormalizerConfig, kind="entmax"):
     """Sparse weights between the softmax (alpha = 1) and sparsemax (alpha = 2)."""
 
-    alpha: float = knob(1.5, "above 1 and at most 2: the greater, the more weights are exactly zero")
+    alpha: float = option(1.5, "above 1 and at most 2: the greater, the more weights are exactly zero")
 
     def check(self) -> None:
         self.build(1)

@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from regard.config import knob
+from regard.config import option
 from regard.errors import UserError
 from regard.generate.sampling import NEVER
 from regard.generate.seq2seq import Hypothesis, Rules, Sourced, latest, normaliser
@@ -32,10 +32,10 @@ LEAVE = 8  # sources leave the batch when at least one in so many is done
 class Search:
     """How wide to search, and how texts of different lengths are compared."""
 
-    beams: int = knob(5, "how many beginnings go on")
-    penalty: float = knob(1.0, "how much length is made up for: 0 not at all, above 1 long texts win")
-    formula: Literal["mean", "gnmt"] = knob("mean", "divide by n^penalty (mean), or ((5 + n) / 6)^penalty (gnmt)")
-    early: bool = knob(False, "stop at as many finished texts as beams, even if a better one might come")
+    beams: int = option(5, "how many beginnings go on")
+    penalty: float = option(1.0, "how much length is made up for: 0 not at all, above 1 long texts win")
+    formula: Literal["mean", "gnmt"] = option("mean", "divide by n^penalty (mean), or ((5 + n) / 6)^penalty (gnmt)")
+    early: bool = option(False, "stop at as many finished texts as beams, even if a better one might come")
 
     def __post_init__(self) -> None:
         if self.beams < 1:

@@ -14,7 +14,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from regard.config import knob
+from regard.config import option
 from regard.generate.random import Draws
 
 NEVER = float("-inf")
@@ -93,11 +93,11 @@ class MinP:
 class Sampling:
     """How the next token is chosen. Temperature 0 is greedy: the likeliest token, the first of equals."""
 
-    temperature: float = knob(0.8, "below 1 bolder guesses are rarer; 0 always takes the likeliest token")
-    top_k: int | None = knob(None, "choose among the k likeliest tokens only")
-    top_p: float = knob(1.0, "choose among the likeliest tokens that together have this probability")
-    min_p: float = knob(0.0, "choose among tokens at least this many times as likely as the likeliest")
-    repetition: float = knob(1.0, "above 1 tokens of the text so far are made less likely")
+    temperature: float = option(0.8, "below 1 bolder guesses are rarer; 0 always takes the likeliest token")
+    top_k: int | None = option(None, "choose among the k likeliest tokens only")
+    top_p: float = option(1.0, "choose among the likeliest tokens that together have this probability")
+    min_p: float = option(0.0, "choose among tokens at least this many times as likely as the likeliest")
+    repetition: float = option(1.0, "above 1 tokens of the text so far are made less likely")
 
     def __post_init__(self) -> None:
         if not 0 <= self.temperature < math.inf:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -26,9 +26,10 @@ from regard.attention import (
     SoftmaxConfig,
 )
 from regard.attention.cache import SLACK
-from regard.config import knob
+from regard.config import option
 from regard.errors import UserError
 from regard.models.base import (
+    REDUCED,
     LanguageModel,
     ModelConfig,
     State,
@@ -62,24 +63,24 @@ from regard.nn.packing import latest
 class GPTConfig(ModelConfig, kind="gpt"):
     """Sizes and parts of a GPT. The defaults are the 4-layer character model of the lab."""
 
-    vocabulary: int = knob(65, "how many tokens there are")
-    context: int = knob(256, "the longest text seen in training")
-    layers: int = knob(4, "how many blocks")
-    heads: int = knob(4, "query heads per layer")
-    kv_heads: int | None = knob(None, "key/value heads per layer (default: as many as query heads)")
-    width: int = knob(128, "model width")
-    dropout: float = knob(0.0, "dropout on embeddings, attention and residual branches")
-    attention_dropout: float | None = knob(None, "dropout on attention weights, if it differs from the rest")
-    tied: bool = knob(True, "share the embedding with the output head")
-    bias: bool = knob(False, "biases in linear layers")
-    qk_norm: bool = knob(True, "normalise queries and keys per head")
-    cap: float | None = knob(None, "soft cap on the logits: cap * tanh(logit / cap)")
-    ngrams: int = knob(1, "embed the last n tokens together (1: only the token itself)")
-    buckets: int = knob(2**15, "rows of each n-gram table")
-    global_every: int = knob(0, "every so many layers have plain attention over everything (0: none has)")
-    repeat: int = knob(1, "so many layers in a row are the same block, weights and all")
-    backend: str = knob("auto", "attention backend: auto, sdpa, banded, flex, reference")
-    zero_init: bool = knob(True, "start residual branches at zero rather than small")
+    vocabulary: int = option(65, "how many tokens there are")
+    context: int = option(256, "the longest text seen in training")
+    layers: int = option(4, "how many blocks")
+    heads: int = option(4, "query heads per layer")
+    kv_heads: int | None = option(None, "key/value heads per layer (default: as many as query heads)")
+    width: int = option(128, "model width")
+    dropout: float = option(0.0, "dropout on embeddings, attention and residual branches")
+    attention_dropout: float | None = option(None, "dropout on attention weights, if it differs from the rest")
+    tied: bool = option(True, "share the embedding with the output head")
+    bias: bool = option(False, "biases in linear layers")
+    qk_norm: bool = option(True, "normalise queries and keys per head")
+    cap: float | None = option(None, "soft cap on the logits: cap * tanh(logit / cap)")
+    ngrams: int = option(1, "embed the last n tokens together (1: only the token itself)")
+    buckets: int = option(2**15, "rows of each n-gram table")
+    global_every: int = option(0, "every so many layers have plain attention over everything (0: none has)")
+    repeat: int = option(1, "so many layers in a row are the same block, weights and all")
+    backend: str = option("auto", "attention backend: auto, sdpa, banded, flex, reference")
+    zero_init: bool = option(True, "start residual branches at zero rather than small")
     projection: ProjectionConfig = field(default_factory=SeparateConfig)
     attention: AttentionConfig = field(default_factory=SoftmaxConfig)
     norm: NormConfig = field(default_factory=RMSNormConfig)
@@ -111,6 +112,16 @@ class GPTConfig(ModelConfig, kind="gpt"):
     def make(self) -> GPT:
         return GPT(self)
 
+    def reduced(self) -> Self:
+        period = max(self.repeat, self.global_every, 1)  # two periods have a layer of each kind
+        heads = min(self.heads, REDUCED.heads)
+        return self.resized(
+            layers=min(self.layers, max(REDUCED.layers, 2 * period if period > 1 else 0)),
+            heads=heads,
+            kv_heads=self.kv_heads and max(1, heads * self.kv_heads // self.heads),
+            buckets=min(self.buckets, REDUCED.buckets),
+        )
+
     def attentions(self) -> list[AttentionConfig]:
         """The attention of each layer."""
         wide = [bool(self.global_every) and (i + 1) % self.global_every == 0 for i in range(self.layers)]
@@ -123,6 +134,8 @@ class GPTConfig(ModelConfig, kind="gpt"):
 
 class GPT(LanguageModel):
     """Tokens [B, N] to logits [B, N, V]."""
+
+    config: GPTConfig
 
     def __init__(self, config: GPTConfig):
         super().__init__(config)
@@ -147,6 +160,15 @@ class GPT(LanguageModel):
         self.masks: list[Mask] = [Causal() & attention.pattern() for attention in distinct]
         self.mask_of_layer = [distinct.index(attention) for attention in attentions]
         self.reset()
+
+    @property
+    def attention_calls(self) -> int:
+        return self.config.layers
+
+    @property
+    def cache_per_token(self) -> int:
+        c = self.config
+        return c.layers * c.projection.remembered(c.width, c.heads, c.kv_heads or c.heads)
 
     def _position(self) -> Position:
         """Positions that turn queries and keys turn as much of them as the projection leaves to them."""

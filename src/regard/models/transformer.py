@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, cast
+from typing import Literal, NamedTuple, Self, cast
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from regard.attention import BACKENDS, Bias, Causal, DecodeInput, Full, KVCache, Mask, Padded, Plan, Range, Softmax
-from regard.config import knob
+from regard.config import option
 from regard.errors import UserError
 from regard.models.base import (
+    REDUCED,
     ModelConfig,
     Seq2SeqModel,
     Seq2SeqState,
@@ -30,6 +31,7 @@ from regard.nn import (
     FeedForwardConfig,
     LayerNormConfig,
     Linear,
+    NoPositionConfig,
     NormConfig,
     Position,
     PositionConfig,
@@ -50,24 +52,26 @@ ROOM = 8  # a state's buffers grow by so many places: to reorder beams is to cop
 class TransformerConfig(ModelConfig, kind="transformer"):
     """Sizes and parts of an encoder-decoder. The defaults are a small one that a CPU trains in minutes."""
 
-    vocabulary: int = knob(8000, "how many tokens there are")
-    source_vocabulary: int | None = knob(None, "tokens of the source language, if it has its own")
-    context: int = knob(128, "the longest sentence, in tokens")
-    layers: int = knob(3, "blocks of the encoder")
-    decoder_layers: int | None = knob(None, "blocks of the decoder (default: as many as the encoder's)")
-    heads: int = knob(4, "heads of every attention")
-    width: int = knob(256, "model width")
-    dropout: float = knob(0.1, "dropout on embeddings, attention and residual branches")
-    attention_dropout: float | None = knob(None, "dropout on attention weights, if it differs from the rest")
-    tied: bool = knob(True, "share the embedding with the output head, and with the source's if it has no own tokens")
-    scaled: bool = knob(True, "multiply embeddings by the root of the width")
-    bias: bool = knob(False, "biases in linear layers")
-    head_bias: bool = knob(False, "a bias on the logits")
-    qk_norm: bool = knob(False, "normalise queries and keys per head")
-    memory: Literal["last", "same"] = knob("last", "a decoder layer reads the encoder's last layer, or its own number")
-    projection: Literal["separate", "shared"] = knob("separate", "a matrix each for queries, keys, values, or one")
-    backend: str = knob("auto", "attention backend: auto, sdpa, banded, flex, reference")
-    zero_init: bool = knob(False, "start residual branches at zero rather than small")
+    vocabulary: int = option(8000, "how many tokens there are")
+    source_vocabulary: int | None = option(None, "tokens of the source language, if it has its own")
+    context: int = option(128, "the longest sentence, in tokens")
+    layers: int = option(3, "blocks of the encoder")
+    decoder_layers: int | None = option(None, "blocks of the decoder (default: as many as the encoder's)")
+    heads: int = option(4, "heads of every attention")
+    width: int = option(256, "model width")
+    dropout: float = option(0.1, "dropout on embeddings, attention and residual branches")
+    attention_dropout: float | None = option(None, "dropout on attention weights, if it differs from the rest")
+    tied: bool = option(True, "share the embedding with the output head, and with the source's if it has no own tokens")
+    scaled: bool = option(True, "multiply embeddings by the root of the width")
+    bias: bool = option(False, "biases in linear layers")
+    head_bias: bool = option(False, "a bias on the logits")
+    qk_norm: bool = option(False, "normalise queries and keys per head")
+    memory: Literal["last", "same"] = option(
+        "last", "a decoder layer reads the encoder's last layer, or its own number"
+    )
+    projection: Literal["separate", "shared"] = option("separate", "a matrix each for queries, keys, values, or one")
+    backend: str = option("auto", "attention backend: auto, sdpa, banded, flex, reference")
+    zero_init: bool = option(False, "start residual branches at zero rather than small")
     norm: NormConfig = field(default_factory=LayerNormConfig)
     position: PositionConfig = field(default_factory=SinusoidalConfig)
     feedforward: FeedForwardConfig = field(default_factory=ReLUConfig)
@@ -90,6 +94,11 @@ class TransformerConfig(ModelConfig, kind="transformer"):
         """How many blocks the decoder has."""
         return self.decoder_layers or self.layers
 
+    def reduced(self) -> Self:
+        layers = min(self.layers, REDUCED.layers)
+        deeper = self.decoder_layers and (layers if self.decoder_layers == self.layers else layers + 1)
+        return self.resized(layers=layers, decoder_layers=deeper, heads=min(self.heads, REDUCED.heads))
+
     def make(self) -> Transformer:
         return Transformer(self)
 
@@ -104,10 +113,14 @@ class EncodedSource(NamedTuple):
 class Transformer(Seq2SeqModel):
     """Source [B, S] and target inputs [B, T] to logits [B, T, V]."""
 
+    config: TransformerConfig
+
     def __init__(self, config: TransformerConfig):
         super().__init__(config)
         c = config
         self.position_source, self.position = self._position(causal=False), self._position()
+        self.limit, self.positional = self.position.limit, not isinstance(c.position, NoPositionConfig)
+        self.masks = [Full(), Causal()]
         narrow = self.position.token_width(c.width)
         if c.tied and narrow != c.width:
             raise UserError("concatenated positions leave the embedding narrower than the head; set tied = false")
@@ -124,6 +137,11 @@ class Transformer(Seq2SeqModel):
             if c.source_vocabulary is None:
                 self.embed_source.weight = self.embed.weight
         self.reset()
+
+    @property
+    def cache_per_token(self) -> int:
+        """Of one source and one target token together."""
+        return 4 * self.config.depth * self.config.width
 
     def _position(self, *, causal: bool = True) -> Position:
         c = self.config

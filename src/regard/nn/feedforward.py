@@ -9,12 +9,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard.config import Choice, knob
+from regard.config import Choice, option
 from regard.nn.fused.ops import relu_squared, squared_network
 from regard.nn.linear import Linear, suits, untouched
 
 
-class FeedForward(nn.Module):
+class FeedForwardLayer(nn.Module):
+    """Base class of feed-forward networks."""
+
+    inactive_parameters: int = 0  # weights that one token does not use
+
+
+class FeedForward(FeedForwardLayer):
     """down(activation(up(x))) (Vaswani et al. 2017, eq. 2)."""
 
     def __init__(self, width: int, hidden: int, activation: Callable[[Tensor], Tensor], *, bias: bool = False):
@@ -40,7 +46,7 @@ class SquaredFeedForward(FeedForward):
         return super().forward(x)
 
 
-class GatedFeedForward(nn.Module):
+class GatedFeedForward(FeedForwardLayer):
     """down(activation(gate(x)) ⊙ up(x)), gate and up as one product (Shazeer 2020, eq. 6)."""
 
     def __init__(self, width: int, hidden: int, activation: Callable[[Tensor], Tensor], *, bias: bool = False):
@@ -81,7 +87,7 @@ def hidden_width(ratio: float, width: int, gated: bool) -> int:
 class FeedForwardConfig(Choice):
     """Which feed-forward network a block has."""
 
-    ratio: float = knob(4.0, "hidden width over the model's width")
+    ratio: float = option(4.0, "hidden width over the model's width")
 
     def build(self, width: int, *, bias: bool) -> nn.Module:
         raise NotImplementedError
@@ -115,7 +121,7 @@ class ReLUSquaredConfig(FeedForwardConfig, kind="relu2"):
 class GatedConfig(FeedForwardConfig):
     """Base of the gated kinds, one activation each."""
 
-    ratio: float = knob(8 / 3, "hidden width over the model's width, rounded up to a multiple of 8")
+    ratio: float = option(8 / 3, "hidden width over the model's width, rounded up to a multiple of 8")
 
     def build(self, width: int, *, bias: bool) -> nn.Module:
         activation, _ = ACTIVATIONS[self.kind]

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from regard.attention import Bias
-from regard.config import Choice, knob
+from regard.config import Choice, option
+from regard.models import Model
 from regard.train.muon import Muon
 from regard.train.shard import placed
 
@@ -69,30 +69,26 @@ class Optimizer:
 class OptimizerConfig(Choice):
     """The choice of an optimizer."""
 
-    def build(self, model: nn.Module) -> Optimizer:
+    def build(self, model: Model) -> Optimizer:
         """An optimizer for all parameters of `model` that take gradients."""
         raise NotImplementedError
-
-
-#: Where models keep their layers; matrices elsewhere are embeddings and heads.
-STACKS = ("blocks.", "encoder.", "decoder.")
 
 
 @dataclass(frozen=True)
 class AdamWConfig(OptimizerConfig, kind="adamw"):
     """AdamW (Loshchilov and Hutter 2019), with weight decay on matrices only."""
 
-    lr: float = knob(1e-3, "the highest learning rate; the schedule multiplies it")
-    betas: tuple[float, float] = knob((0.9, 0.95), "decay rates of the two moments")
-    eps: float = knob(1e-8, "added to the root of the second moment")
-    weight_decay: float = knob(0.1, "decoupled weight decay of matrices")
+    lr: float = option(1e-3, "the highest learning rate; the schedule multiplies it")
+    betas: tuple[float, float] = option((0.9, 0.95), "decay rates of the two moments")
+    eps: float = option(1e-8, "added to the root of the second moment")
+    weight_decay: float = option(0.1, "decoupled weight decay of matrices")
 
     def check(self) -> None:
         """Refuse impossible rates."""
         _check_rates(lr=self.lr, eps=self.eps, weight_decay=self.weight_decay)
         _check_shares(beta=self.betas)
 
-    def build(self, model: nn.Module) -> Optimizer:
+    def build(self, model: Model) -> Optimizer:
         """One AdamW over everything."""
         parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         return Optimizer(model, [_adamw(parameters, self.lr, self.betas, self.eps, self.weight_decay)])
@@ -102,14 +98,14 @@ class AdamWConfig(OptimizerConfig, kind="adamw"):
 class MuonConfig(OptimizerConfig, kind="muon"):
     """Muon for the matrices inside the blocks, AdamW for everything else: embeddings, head, norms, biases."""
 
-    lr: float = knob(0.02, "Muon's highest learning rate; the schedule multiplies it")
-    momentum: float = knob(0.95, "Muon's momentum")
-    weight_decay: float = knob(0.0, "decoupled weight decay of Muon's matrices")
-    split: bool = knob(True, "orthogonalise matrices that a layer keeps stacked (its `parts`) each by itself")
-    rest_lr: float = knob(4e-3, "AdamW's highest learning rate for everything else")
-    rest_betas: tuple[float, float] = knob((0.9, 0.95), "AdamW's decay rates")
-    rest_eps: float = knob(1e-8, "AdamW's epsilon")
-    rest_weight_decay: float = knob(0.0, "AdamW's weight decay of matrices")
+    lr: float = option(0.02, "Muon's highest learning rate; the schedule multiplies it")
+    momentum: float = option(0.95, "Muon's momentum")
+    weight_decay: float = option(0.0, "decoupled weight decay of Muon's matrices")
+    split: bool = option(True, "orthogonalise matrices that a layer keeps stacked (its `parts`) each by itself")
+    rest_lr: float = option(4e-3, "AdamW's highest learning rate for everything else")
+    rest_betas: tuple[float, float] = option((0.9, 0.95), "AdamW's decay rates")
+    rest_eps: float = option(1e-8, "AdamW's epsilon")
+    rest_weight_decay: float = option(0.0, "AdamW's weight decay of matrices")
 
     def check(self) -> None:
         """Refuse impossible rates."""
@@ -117,15 +113,12 @@ class MuonConfig(OptimizerConfig, kind="muon"):
         _check_rates(rest_lr=self.rest_lr, rest_eps=self.rest_eps, rest_weight_decay=self.rest_weight_decay)
         _check_shares(momentum=(self.momentum,), rest_beta=self.rest_betas)
 
-    def build(self, model: nn.Module) -> Optimizer:
+    def build(self, model: Model) -> Optimizer:
         """Muon and AdamW side by side."""
-        biases = [module for module in model.modules() if isinstance(module, Bias)]
-        tables = {parameter for bias in biases for parameter in bias.parameters()}
-        matrices, rest = [], []
-        for name, parameter in model.named_parameters():
-            if parameter.requires_grad:
-                inner = name.startswith(STACKS) and parameter.ndim == 2 and parameter not in tables
-                (matrices if inner else rest).append(parameter)
+        hidden = set(model.hidden_matrices())
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        matrices = [parameter for parameter in trained if parameter in hidden]
+        rest = [parameter for parameter in trained if parameter not in hidden]
         parts: list[torch.optim.Optimizer] = []
         if matrices:
             stacked = _stacked(model) if self.split else {}

@@ -7,7 +7,7 @@
 import math
 from dataclasses import dataclass
 
-from regard.config import Choice, knob
+from regard.config import Choice, option
 
 _WARMUP = "warm-up: below 1 a share of all steps, from 1 on a number of steps"
 _FINAL = "the factor that the decay arrives at"
@@ -22,10 +22,10 @@ class ScheduleConfig(Choice):
 
 
 @dataclass(frozen=True)
-class ConstantConfig(ScheduleConfig, kind="constant"):
+class ConstantScheduleConfig(ScheduleConfig, kind="constant"):
     """Warm-up, then 1."""
 
-    warmup: float = knob(0.0, _WARMUP)
+    warmup: float = option(0.0, _WARMUP)
 
     def check(self) -> None:
         """Refuse an impossible warm-up."""
@@ -37,11 +37,11 @@ class ConstantConfig(ScheduleConfig, kind="constant"):
 
 
 @dataclass(frozen=True)
-class LinearConfig(ScheduleConfig, kind="linear"):
+class LinearScheduleConfig(ScheduleConfig, kind="linear"):
     """Warm-up, then a straight line from 1 to `final`."""
 
-    warmup: float = knob(0.05, _WARMUP)
-    final: float = knob(0.0, _FINAL)
+    warmup: float = option(0.05, _WARMUP)
+    final: float = option(0.0, _FINAL)
 
     def check(self) -> None:
         """Refuse impossible lengths and levels."""
@@ -57,11 +57,11 @@ class LinearConfig(ScheduleConfig, kind="linear"):
 
 
 @dataclass(frozen=True)
-class CosineConfig(ScheduleConfig, kind="cosine"):
+class CosineScheduleConfig(ScheduleConfig, kind="cosine"):
     """Warm-up, then half a cosine from 1 to `final` (Loshchilov and Hutter 2017, without restarts)."""
 
-    warmup: float = knob(0.05, _WARMUP)
-    final: float = knob(0.1, _FINAL)
+    warmup: float = option(0.05, _WARMUP)
+    final: float = option(0.1, _FINAL)
 
     def check(self) -> None:
         """Refuse impossible lengths and levels."""
@@ -77,12 +77,12 @@ class CosineConfig(ScheduleConfig, kind="cosine"):
 
 
 @dataclass(frozen=True)
-class TrapezoidConfig(ScheduleConfig, kind="trapezoid"):
+class TrapezoidScheduleConfig(ScheduleConfig, kind="trapezoid"):
     """Warm-up, flat, then a straight line to `final` over the last `decay` steps."""
 
-    warmup: float = knob(0.02, _WARMUP)
-    decay: float = knob(0.4, "decay at the end: up to 1 a share of all steps, above 1 a number of steps")
-    final: float = knob(0.0, _FINAL)
+    warmup: float = option(0.02, _WARMUP)
+    decay: float = option(0.4, "decay at the end: up to 1 a share of all steps, above 1 a number of steps")
+    final: float = option(0.0, _FINAL)
 
     def check(self) -> None:
         """Refuse impossible lengths and levels."""
@@ -99,7 +99,7 @@ class TrapezoidConfig(ScheduleConfig, kind="trapezoid"):
 
 
 @dataclass(frozen=True)
-class NoamConfig(ScheduleConfig, kind="noam"):
+class NoamScheduleConfig(ScheduleConfig, kind="noam"):
     """Warm-up, then the inverse square root of the step (Vaswani et al. 2017, equation 3).
 
     The paper's rate is width^-0.5 · min(s^-0.5, s · warmup^-1.5) for s = 1, 2, ... Here it is divided by its peak,
@@ -107,7 +107,7 @@ class NoamConfig(ScheduleConfig, kind="noam"):
     paper's own rates set `lr` to (width · warmup)^-0.5.
     """
 
-    warmup: float = knob(4000.0, _WARMUP)
+    warmup: float = option(4000.0, _WARMUP)
 
     def check(self) -> None:
         """Refuse an impossible warm-up."""

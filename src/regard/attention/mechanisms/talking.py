@@ -17,7 +17,7 @@ from regard.attention.bias import Bias
 from regard.attention.mechanism import Mechanism, Softmax
 from regard.attention.normalizer import SOFTMAX, Normalizer
 from regard.attention.score import Score
-from regard.config import knob
+from regard.config import option
 from regard.errors import UserError
 
 
@@ -76,8 +76,8 @@ class Talking(Softmax):
 class TalkingConfig(AttentionConfig, kind="talking"):
     """Attention whose heads exchange scores and weights."""
 
-    before: bool = knob(True, "heads exchange scores before the softmax")
-    after: bool = knob(True, "heads exchange weights after the softmax")
+    before: bool = option(True, "heads exchange scores before the softmax")
+    after: bool = option(True, "heads exchange weights after the softmax")
 
     def mechanism(self, sizes: Sizes) -> Mechanism:
         if sizes.backend not in ("auto", "reference", "blocked"):

@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from regard.attention.attention_config import AttentionConfig, Sizes, exact
 from regard.attention.mechanism import Mechanism
 from regard.attention.normalizer import TopKNormalizerConfig
-from regard.config import knob
+from regard.config import option
 
 
 @dataclass(frozen=True)
 class TopKConfig(AttentionConfig, kind="topk"):
     """Exact attention over each query's best keys."""
 
-    k: int = knob(16, "number of keys that a query keeps")
-    softness: float = knob(0.0, "0 cuts hard; above 0 the cut is a smooth gate with a gradient for every score")
+    k: int = option(16, "number of keys that a query keeps")
+    softness: float = option(0.0, "0 cuts hard; above 0 the cut is a smooth gate with a gradient for every score")
 
     def check(self) -> None:
         self._normalizer.check()
