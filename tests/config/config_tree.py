@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from regard.config import Choice, knob
+from regard.config import Choice, option
 
 
 class PositionConfig(Choice):
@@ -66,7 +66,7 @@ class ModelConfig(Choice):
 
 @dataclass(frozen=True)
 class GPTConfig(ModelConfig, kind="gpt"):
-    width: int = knob(128, "features per token")
+    width: int = option(128, "features per token")
     heads: int = 4  #: query heads
     #: key and value heads;
     #: as many as query heads if none

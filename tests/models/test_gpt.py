@@ -1,4 +1,4 @@
-"""The GPT: what it refuses, how it starts, and what its knobs do."""
+"""The GPT: what it refuses, how it starts, and what its options do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The encoder-decoder: what it refuses, how it starts, what its knobs do, and the paper's sizes."""
+"""The encoder-decoder: what it refuses, how it starts, what its options do, and the paper's sizes."""
 
 from __future__ import annotations
 

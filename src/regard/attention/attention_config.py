@@ -13,7 +13,7 @@ from regard.attention.bias import Bias, Chain, SoftCap
 from regard.attention.masks.mask import Full, Mask, Window
 from regard.attention.masks.patterns import Sinks
 from regard.attention.mechanism import Mechanism, Softmax
-from regard.config import Choice, knob
+from regard.config import Choice, option
 
 
 class Sizes(NamedTuple):
@@ -54,7 +54,7 @@ def exact(sizes: Sizes, cap: float | None = None) -> Softmax:
 class SoftmaxConfig(AttentionConfig, kind="softmax"):
     """Exact attention over everything."""
 
-    cap: float | None = knob(None, "soft cap on the scores: cap * tanh(score / cap)")
+    cap: float | None = option(None, "soft cap on the scores: cap * tanh(score / cap)")
 
     def check(self) -> None:
         if self.cap is not None and not 0 < self.cap < float("inf"):
@@ -68,8 +68,8 @@ class SoftmaxConfig(AttentionConfig, kind="softmax"):
 class WindowConfig(AttentionConfig, kind="window"):
     """Exact attention over the nearest tokens, and perhaps the first ones of the text (attention sinks)."""
 
-    size: int = knob(64, "how many tokens are seen, the query's own included")
-    sinks: int = knob(0, "how many tokens at the beginning of a text are seen from everywhere")
+    size: int = option(64, "how many tokens are seen, the query's own included")
+    sinks: int = option(0, "how many tokens at the beginning of a text are seen from everywhere")
 
     def check(self) -> None:
         if self.size < 1:

@@ -11,19 +11,18 @@ from regard.attention.bias import Bias
 from regard.attention.cache import DecodeInput, KVCache
 from regard.attention.call import Backend, Call, Out, Plan, TopK
 from regard.attention.masks.mask import Full, Mask
+from regard.attention.properties import ModuleProperties
 from regard.attention.score import Dot, Score
 from regard.attention.slots import AnySlots, Range
 
 
-class Mechanism(nn.Module):
+class Mechanism(nn.Module, ModuleProperties):
     """Base. Exactness is in the type: nobody gets an approximation by asking for speed.
 
     Whatever a mechanism does not support (a mask, a kind of slots) it refuses in ``plan``, with a UserError that says
     why and what to use instead.
     """
 
-    steppable = True  # can decode token by token with the same result
-    batch_invariant = True  # a row's answer does not depend on its neighbours
     exact = True  # equals the reference
 
     def plan(self, mask: Mask, queries: AnySlots, keys: AnySlots | None = None, *, like: Tensor) -> Plan:
@@ -72,6 +71,7 @@ class Softmax(Mechanism):
         self.scale = scale
         self.temperature = temperature
         self.cut = cut
+        self.discontinuous = cut is not None
         self.dropout = dropout
         self.backend = backend
 

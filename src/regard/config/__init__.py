@@ -6,7 +6,7 @@ the same config.
 """
 
 from regard.config.choice import Choice, kinds
-from regard.config.keys import Key, keys, knob
+from regard.config.keys import Key, keys, option
 from regard.config.load import dump, load
 from regard.config.override import override
 from regard.config.toml import read, read_toml, to_toml
@@ -17,8 +17,8 @@ __all__ = [
     "dump",
     "keys",
     "kinds",
-    "knob",
     "load",
+    "option",
     "override",
     "read",
     "read_toml",

@@ -26,8 +26,8 @@ class Key(NamedTuple):
     required: bool = False  # a class's field without a default
 
 
-def knob(default: T, help: str) -> T:
-    """A field with a default and a line of help: `width: int = knob(128, "features per token")`."""
+def option(default: T, help: str) -> T:
+    """A field with a default and a line of help: `width: int = option(128, "features per token")`."""
     return field(default=default, metadata={"help": help})
 
 

@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from regard.config import knob
+from regard.config import option
 from regard.errors import UserError
 from regard.generate.cached import CachedSeq2Seq
 from regard.generate.constraints import Hypothesis, OutputConstraints, logsumexp
@@ -34,10 +34,10 @@ BLOCK = 64  # tokens that are represented by their maximum
 class BeamSearch:
     """Parameters of beam search."""
 
-    beams: int = knob(5, "how many partial sequences are kept per prompt")
-    penalty: float = knob(1.0, "length penalty: 0 none, above 1 favors long sequences")
-    formula: Literal["mean", "gnmt"] = knob("mean", "divide by n^penalty (mean), or ((5 + n) / 6)^penalty (gnmt)")
-    early: bool = knob(False, "stop at as many finished hypotheses as beams, even if a better one might follow")
+    beams: int = option(5, "how many partial sequences are kept per prompt")
+    penalty: float = option(1.0, "length penalty: 0 none, above 1 favors long sequences")
+    formula: Literal["mean", "gnmt"] = option("mean", "divide by n^penalty (mean), or ((5 + n) / 6)^penalty (gnmt)")
+    early: bool = option(False, "stop at as many finished hypotheses as beams, even if a better one might follow")
 
     def __post_init__(self) -> None:
         if self.beams < 1:
@@ -80,13 +80,13 @@ class BeamState(NamedTuple):
         return cls(first, tokens, none, none.clone(), tokens[:, :, 0].clone(), tokens.clone(), active)
 
 
-@dataclass
+@dataclass(kw_only=True)
 class BeamStep(DecodingStep):
     """A step of beam search, for observers."""
 
-    candidates: Candidates | None = None  # [B, K], the best ones
-    ended: Tensor | None = None  # [B, K], the candidates that became finished hypotheses
-    logprobs: Tensor | None = None  # [B, K], of the beams; row b * K + j of ``tokens`` is the j-th
+    candidates: Candidates  # [B, K], the best ones
+    ended: Tensor  # [B, K], the candidates that became finished hypotheses
+    logprobs: Tensor  # [B, K], of the beams; row b * K + j of ``tokens`` is the j-th
 
 
 class BeamSearcher(Strategy):
@@ -117,7 +117,8 @@ class BeamSearcher(Strategy):
         if position:
             rows = (parents + torch.arange(len(parents), device=parents.device)[:, None] * self.beams).flatten()
         active = self._state.active if self.constraints.may_end(position) else None
-        return BeamStep(logits, tokens, rows, active, best, ended, self._state.logprobs)
+        logprobs = self._state.logprobs
+        return BeamStep(logits, tokens, rows, active, candidates=best, ended=ended, logprobs=logprobs)
 
     def keep(self, prompts: Tensor, rows: Tensor) -> None:
         write_rows(self._results, self._prompts, self._state)

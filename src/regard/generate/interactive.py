@@ -10,7 +10,8 @@ from regard.errors import UserError
 from regard.generate.text import Prompt, TextGenerator, Throughput
 
 HELP = """\
-Type a line, and the model continues the text; an empty line continues it as it is. Ctrl-C stops generating, Ctrl-D quits.
+Type a line, and the model continues the text; after an empty line it continues the text as it is.
+Ctrl-C             stop generating; Ctrl-D quits
 /reset             delete the text so far
 /temperature 0.5   change an option; likewise /top-k, /top-p, /min-p, /repetition, /tokens, /seed
 /quit              quit"""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from regard.config import knob
+from regard.config import option
 from regard.generate.philox import SamplerState
 
 NEVER = float("-inf")
@@ -90,11 +90,11 @@ class MinPFilter:
 class Sampling:
     """Sampling parameters. Temperature 0 is greedy decoding: the likeliest token, the first of equals."""
 
-    temperature: float = knob(0.8, "below 1: likely tokens become likelier; 0: greedy, always the likeliest token")
-    top_k: int | None = knob(None, "sample from the k likeliest tokens only")
-    top_p: float = knob(1.0, "sample from the likeliest tokens that together have this probability")
-    min_p: float = knob(0.0, "sample from tokens at least this many times as likely as the likeliest")
-    repetition: float = knob(1.0, "repetition penalty: above 1, tokens of the text so far become less likely")
+    temperature: float = option(0.8, "below 1: likely tokens become likelier; 0: greedy, always the likeliest token")
+    top_k: int | None = option(None, "sample from the k likeliest tokens only")
+    top_p: float = option(1.0, "sample from the likeliest tokens that together have this probability")
+    min_p: float = option(0.0, "sample from tokens at least this many times as likely as the likeliest")
+    repetition: float = option(1.0, "repetition penalty: above 1, tokens of the text so far become less likely")
 
     def __post_init__(self) -> None:
         if not 0 <= self.temperature < math.inf:

@@ -153,7 +153,9 @@ class TextGenerator:
         for number, prompt in enumerate(prompts):
             ranked = found[prompt.tokens]
             if prompt.sample >= len(ranked):
-                raise UserError(f"beam search found {len(ranked)} texts, not {nbest}; generate more tokens or fewer texts")
+                raise UserError(
+                    f"beam search found {len(ranked)} texts, not {nbest}; generate more tokens or fewer texts"
+                )
             text = _TextStream(self)
             yield number, text.feed(ranked[prompt.sample].tokens, last=True), text
 

@@ -81,7 +81,9 @@ class Translator:
         if self.nbest < 1:
             raise UserError(f"the number of translations must be at least 1, not {self.nbest}")
         if isinstance(self.strategy, BeamSearch) and self.nbest > self.strategy.beams:
-            raise UserError(f"{self.nbest} translations need as many beams, and there are {self.strategy.beams}; use more")
+            raise UserError(
+                f"{self.nbest} translations need as many beams, and there are {self.strategy.beams}; use more"
+            )
         if self.max_length is not None and not 1 <= self.max_length <= self.context:
             raise UserError(f"a translation has 1 to {self.context} tokens in this model, not {self.max_length}")
 
@@ -99,7 +101,9 @@ class Translator:
         except UserError:  # the tokenizer lacks some of the characters
             ids, left_out = self._encode_known(seen)
         room = self.context - 1
-        return SourceLine(text, [*ids[:room], self.specials.end], max(0, len(ids) - room), left_out or self._unknown(seen))
+        return SourceLine(
+            text, [*ids[:room], self.specials.end], max(0, len(ids) - room), left_out or self._unknown(seen)
+        )
 
     def translate(self, lines: Sequence[str]) -> Iterator[TranslatedLine]:
         """Each line with its translations, in order; the batches do not change any of them."""

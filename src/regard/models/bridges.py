@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention import Additive, Dot, Full, General, Padded, Plan, Range, Softmax
-from regard.config import Choice, knob
+from regard.config import Choice, option
 from regard.nn.linear import Linear
 from regard.nn.recurrent import Hidden, Kind, Recurrent
 from regard.nn.unrolled import Unrolled
@@ -203,7 +203,7 @@ class Look:
 class FixedConfig(BridgeConfig, kind="fixed"):
     """No attention: the encoder's last state is the context vector."""
 
-    every_step: bool = knob(True, "the context vector enters every step, not just the first state")
+    every_step: bool = option(True, "the context vector enters every step, not just the first state")
 
     def build(self, sizes: Sizes) -> Bridge:
         return Fixed(sizes, self.every_step)
@@ -213,7 +213,7 @@ class FixedConfig(BridgeConfig, kind="fixed"):
 class BahdanauConfig(BridgeConfig, kind="bahdanau"):
     """Additive attention by the previous state."""
 
-    hidden: int | None = knob(None, "width inside the score (default: the model's width)")
+    hidden: int | None = option(None, "width inside the score (default: the model's width)")
 
     def check(self) -> None:
         if self.hidden is not None and self.hidden < 1:
@@ -227,8 +227,8 @@ class BahdanauConfig(BridgeConfig, kind="bahdanau"):
 class LuongConfig(BridgeConfig, kind="luong"):
     """Multiplicative attention by the current state."""
 
-    score: Literal["dot", "general"] = knob("general", "how a state and an annotation are compared")
-    feeding: bool = knob(True, "the outcome of a step is part of the next one's input")
+    score: Literal["dot", "general"] = option("general", "how a state and an annotation are compared")
+    feeding: bool = option(True, "the outcome of a step is part of the next one's input")
 
     def build(self, sizes: Sizes) -> Bridge:
         return Luong(sizes, self.score, self.feeding)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from regard.attention import AnySlots, Packed, Slots
-from regard.config import knob
+from regard.config import option
 from regard.errors import UserError
 from regard.models.base import LanguageModel, ModelConfig, State, check_dropouts, check_sizes
 from regard.nn import CausalConvolution, Linear, NormConfig, RMSNormConfig
@@ -26,18 +26,18 @@ from regard.nn.packing import latest
 class ConvolutionConfig(ModelConfig, kind="convolution"):
     """Sizes and parts of a convolutional language model."""
 
-    vocabulary: int = knob(65, "how many tokens there are")
-    context: int = knob(256, "the longest text seen in training")
-    layers: int = knob(8, "how many blocks")
-    width: int = knob(128, "model width")
-    kernel: int = knob(2, "taps of each convolution")
-    cycle: int = knob(8, "dilations double over so many layers (1, 2, 4 ...), then begin again at 1")
-    unit: Literal["gated", "relu2"] = knob("gated", "after the convolution: tanh(a) sigmoid(b), or max(a, 0)²")
-    ratio: float = knob(2.0, "units of a block over the model's width")
-    dropout: float = knob(0.0, "dropout on embeddings and residual branches")
-    tied: bool = knob(True, "share the embedding with the output head")
-    bias: bool = knob(False, "biases in convolutions and linear layers")
-    zero_init: bool = knob(True, "start residual branches at zero rather than small")
+    vocabulary: int = option(65, "how many tokens there are")
+    context: int = option(256, "the longest text seen in training")
+    layers: int = option(8, "how many blocks")
+    width: int = option(128, "model width")
+    kernel: int = option(2, "taps of each convolution")
+    cycle: int = option(8, "dilations double over so many layers (1, 2, 4 ...), then begin again at 1")
+    unit: Literal["gated", "relu2"] = option("gated", "after the convolution: tanh(a) sigmoid(b), or max(a, 0)²")
+    ratio: float = option(2.0, "units of a block over the model's width")
+    dropout: float = option(0.0, "dropout on embeddings and residual branches")
+    tied: bool = option(True, "share the embedding with the output head")
+    bias: bool = option(False, "biases in convolutions and linear layers")
+    zero_init: bool = option(True, "start residual branches at zero rather than small")
     norm: NormConfig = field(default_factory=RMSNormConfig)
 
     def check(self) -> None:

@@ -26,7 +26,7 @@ from regard.attention import (
     SoftmaxConfig,
 )
 from regard.attention.cache import SLACK
-from regard.config import knob
+from regard.config import option
 from regard.errors import UserError
 from regard.models.base import (
     LanguageModel,
@@ -62,24 +62,24 @@ from regard.nn.packing import latest
 class GPTConfig(ModelConfig, kind="gpt"):
     """Sizes and parts of a GPT. The defaults are the 4-layer character model of the lab."""
 
-    vocabulary: int = knob(65, "how many tokens there are")
-    context: int = knob(256, "the longest text seen in training")
-    layers: int = knob(4, "how many blocks")
-    heads: int = knob(4, "query heads per layer")
-    kv_heads: int | None = knob(None, "key/value heads per layer (default: as many as query heads)")
-    width: int = knob(128, "model width")
-    dropout: float = knob(0.0, "dropout on embeddings, attention and residual branches")
-    attention_dropout: float | None = knob(None, "dropout on attention weights, if it differs from the rest")
-    tied: bool = knob(True, "share the embedding with the output head")
-    bias: bool = knob(False, "biases in linear layers")
-    qk_norm: bool = knob(True, "normalise queries and keys per head")
-    cap: float | None = knob(None, "soft cap on the logits: cap * tanh(logit / cap)")
-    ngrams: int = knob(1, "embed the last n tokens together (1: only the token itself)")
-    buckets: int = knob(2**15, "rows of each n-gram table")
-    global_every: int = knob(0, "every so many layers have plain attention over everything (0: none has)")
-    repeat: int = knob(1, "so many layers in a row are the same block, weights and all")
-    backend: str = knob("auto", "attention backend: auto, sdpa, banded, flex, reference")
-    zero_init: bool = knob(True, "start residual branches at zero rather than small")
+    vocabulary: int = option(65, "how many tokens there are")
+    context: int = option(256, "the longest text seen in training")
+    layers: int = option(4, "how many blocks")
+    heads: int = option(4, "query heads per layer")
+    kv_heads: int | None = option(None, "key/value heads per layer (default: as many as query heads)")
+    width: int = option(128, "model width")
+    dropout: float = option(0.0, "dropout on embeddings, attention and residual branches")
+    attention_dropout: float | None = option(None, "dropout on attention weights, if it differs from the rest")
+    tied: bool = option(True, "share the embedding with the output head")
+    bias: bool = option(False, "biases in linear layers")
+    qk_norm: bool = option(True, "normalise queries and keys per head")
+    cap: float | None = option(None, "soft cap on the logits: cap * tanh(logit / cap)")
+    ngrams: int = option(1, "embed the last n tokens together (1: only the token itself)")
+    buckets: int = option(2**15, "rows of each n-gram table")
+    global_every: int = option(0, "every so many layers have plain attention over everything (0: none has)")
+    repeat: int = option(1, "so many layers in a row are the same block, weights and all")
+    backend: str = option("auto", "attention backend: auto, sdpa, banded, flex, reference")
+    zero_init: bool = option(True, "start residual branches at zero rather than small")
     projection: ProjectionConfig = field(default_factory=SeparateConfig)
     attention: AttentionConfig = field(default_factory=SoftmaxConfig)
     norm: NormConfig = field(default_factory=RMSNormConfig)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from regard.attention import AnySlots, Packed, Slots
-from regard.config import knob
+from regard.config import option
 from regard.errors import UserError
 from regard.models.base import LanguageModel, ModelConfig, State, check_dropouts, check_sizes
 from regard.models.carry import Carried
@@ -24,16 +24,16 @@ from regard.nn.recurrent import MODULES
 class RecurrentConfig(ModelConfig, kind="recurrent"):
     """Sizes and parts of a recurrent language model."""
 
-    cell: Literal["rnn", "lstm", "gru"] = knob("lstm", "how a token changes the state: rnn (tanh), lstm or gru")
-    vocabulary: int = knob(65, "how many tokens there are")
-    context: int = knob(256, "the length of text through which gradients flow in training")
-    layers: int = knob(2, "how many recurrent layers")
-    width: int = knob(256, "model width, and that of each layer's state")
-    dropout: float = knob(0.0, "dropout on embeddings and on the output of each layer")
-    tied: bool = knob(True, "share the embedding with the output head")
-    bias: bool = knob(True, "biases in the cells")
-    residual: bool = knob(True, "add each layer's output to its input")
-    carry: bool = knob(
+    cell: Literal["rnn", "lstm", "gru"] = option("lstm", "how a token changes the state: rnn (tanh), lstm or gru")
+    vocabulary: int = option(65, "how many tokens there are")
+    context: int = option(256, "the length of text through which gradients flow in training")
+    layers: int = option(2, "how many recurrent layers")
+    width: int = option(256, "model width, and that of each layer's state")
+    dropout: float = option(0.0, "dropout on embeddings and on the output of each layer")
+    tied: bool = option(True, "share the embedding with the output head")
+    bias: bool = option(True, "biases in the cells")
+    residual: bool = option(True, "add each layer's output to its input")
+    carry: bool = option(
         False, "in training, go on from the state in which the batch before ended; needs data.order = consecutive"
     )
     norm: NormConfig = field(default_factory=RMSNormConfig)

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from regard.config import knob
+from regard.config import option
 from regard.errors import UserError
 from regard.models.base import ModelConfig, Seq2SeqModel, Seq2SeqState, check_capacity, check_dropouts, check_sizes
 from regard.models.bridges import BahdanauConfig, BridgeConfig, FixedConfig, Own, Sizes
@@ -23,16 +23,16 @@ from regard.nn.recurrent import Hidden, Recurrent
 class Seq2SeqConfig(ModelConfig, kind="seq2seq"):
     """Sizes and parts of a recurrent encoder-decoder. The defaults are Bahdanau's model, small."""
 
-    vocabulary: int = knob(65, "how many tokens the target has")
-    source_vocabulary: int | None = knob(None, "how many tokens the source has (default: one vocabulary for both)")
-    context: int = knob(64, "the longest sentence in tokens")
-    cell: Literal["rnn", "lstm", "gru"] = knob("gru", "the recurrent cell")
-    width: int = knob(256, "width of the states; a bidirectional encoder has half of it in each direction")
-    embedding: int | None = knob(None, "width of an embedded token (default: the width)")
-    layers: int = knob(1, "recurrent layers of the encoder, and of the decoder")
-    dropout: float = knob(0.1, "dropout on embeddings, between layers and before the output layer")
-    tied: bool = knob(True, "one table for the embeddings and the output layer")
-    bidirectional: bool = knob(True, "read the source in both directions")
+    vocabulary: int = option(65, "how many tokens the target has")
+    source_vocabulary: int | None = option(None, "how many tokens the source has (default: one vocabulary for both)")
+    context: int = option(64, "the longest sentence in tokens")
+    cell: Literal["rnn", "lstm", "gru"] = option("gru", "the recurrent cell")
+    width: int = option(256, "width of the states; a bidirectional encoder has half of it in each direction")
+    embedding: int | None = option(None, "width of an embedded token (default: the width)")
+    layers: int = option(1, "recurrent layers of the encoder, and of the decoder")
+    dropout: float = option(0.1, "dropout on embeddings, between layers and before the output layer")
+    tied: bool = option(True, "one table for the embeddings and the output layer")
+    bidirectional: bool = option(True, "read the source in both directions")
     attention: BridgeConfig = field(default_factory=BahdanauConfig)
 
     def check(self) -> None:

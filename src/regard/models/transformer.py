@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from regard.attention import BACKENDS, Bias, Causal, DecodeInput, Full, KVCache, Mask, Padded, Plan, Range, Softmax
-from regard.config import knob
+from regard.config import option
 from regard.errors import UserError
 from regard.models.base import (
     ModelConfig,
@@ -50,24 +50,26 @@ ROOM = 8  # a state's buffers grow by so many places: to reorder beams is to cop
 class TransformerConfig(ModelConfig, kind="transformer"):
     """Sizes and parts of an encoder-decoder. The defaults are a small one that a CPU trains in minutes."""
 
-    vocabulary: int = knob(8000, "how many tokens there are")
-    source_vocabulary: int | None = knob(None, "tokens of the source language, if it has its own")
-    context: int = knob(128, "the longest sentence, in tokens")
-    layers: int = knob(3, "blocks of the encoder")
-    decoder_layers: int | None = knob(None, "blocks of the decoder (default: as many as the encoder's)")
-    heads: int = knob(4, "heads of every attention")
-    width: int = knob(256, "model width")
-    dropout: float = knob(0.1, "dropout on embeddings, attention and residual branches")
-    attention_dropout: float | None = knob(None, "dropout on attention weights, if it differs from the rest")
-    tied: bool = knob(True, "share the embedding with the output head, and with the source's if it has no own tokens")
-    scaled: bool = knob(True, "multiply embeddings by the root of the width")
-    bias: bool = knob(False, "biases in linear layers")
-    head_bias: bool = knob(False, "a bias on the logits")
-    qk_norm: bool = knob(False, "normalise queries and keys per head")
-    memory: Literal["last", "same"] = knob("last", "a decoder layer reads the encoder's last layer, or its own number")
-    projection: Literal["separate", "shared"] = knob("separate", "a matrix each for queries, keys, values, or one")
-    backend: str = knob("auto", "attention backend: auto, sdpa, banded, flex, reference")
-    zero_init: bool = knob(False, "start residual branches at zero rather than small")
+    vocabulary: int = option(8000, "how many tokens there are")
+    source_vocabulary: int | None = option(None, "tokens of the source language, if it has its own")
+    context: int = option(128, "the longest sentence, in tokens")
+    layers: int = option(3, "blocks of the encoder")
+    decoder_layers: int | None = option(None, "blocks of the decoder (default: as many as the encoder's)")
+    heads: int = option(4, "heads of every attention")
+    width: int = option(256, "model width")
+    dropout: float = option(0.1, "dropout on embeddings, attention and residual branches")
+    attention_dropout: float | None = option(None, "dropout on attention weights, if it differs from the rest")
+    tied: bool = option(True, "share the embedding with the output head, and with the source's if it has no own tokens")
+    scaled: bool = option(True, "multiply embeddings by the root of the width")
+    bias: bool = option(False, "biases in linear layers")
+    head_bias: bool = option(False, "a bias on the logits")
+    qk_norm: bool = option(False, "normalise queries and keys per head")
+    memory: Literal["last", "same"] = option(
+        "last", "a decoder layer reads the encoder's last layer, or its own number"
+    )
+    projection: Literal["separate", "shared"] = option("separate", "a matrix each for queries, keys, values, or one")
+    backend: str = option("auto", "attention backend: auto, sdpa, banded, flex, reference")
+    zero_init: bool = option(False, "start residual branches at zero rather than small")
     norm: NormConfig = field(default_factory=LayerNormConfig)
     position: PositionConfig = field(default_factory=SinusoidalConfig)
     feedforward: FeedForwardConfig = field(default_factory=ReLUConfig)

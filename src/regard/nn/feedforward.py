@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard.config import Choice, knob
+from regard.config import Choice, option
 from regard.nn.fused.ops import relu_squared, squared_network
 from regard.nn.linear import Linear, suits, untouched
 
@@ -81,7 +81,7 @@ def hidden_width(ratio: float, width: int, gated: bool) -> int:
 class FeedForwardConfig(Choice):
     """Which feed-forward network a block has."""
 
-    ratio: float = knob(4.0, "hidden width over the model's width")
+    ratio: float = option(4.0, "hidden width over the model's width")
 
     def build(self, width: int, *, bias: bool) -> nn.Module:
         raise NotImplementedError
@@ -115,7 +115,7 @@ class ReLUSquaredConfig(FeedForwardConfig, kind="relu2"):
 class GatedConfig(FeedForwardConfig):
     """Base of the gated kinds, one activation each."""
 
-    ratio: float = knob(8 / 3, "hidden width over the model's width, rounded up to a multiple of 8")
+    ratio: float = option(8 / 3, "hidden width over the model's width, rounded up to a multiple of 8")
 
     def build(self, width: int, *, bias: bool) -> nn.Module:
         activation, _ = ACTIVATIONS[self.kind]

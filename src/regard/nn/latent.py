@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention import Dot, KVCache, Mechanism, Softmax
-from regard.config import knob
+from regard.config import option
 from regard.errors import UserError
 from regard.nn.attention import AttentionContext, ProjectionConfig, SelfAttention
 from regard.nn.linear import Linear
@@ -148,10 +148,10 @@ class LatentAttention(SelfAttention):
 class LatentConfig(ProjectionConfig, kind="latent"):
     """Keys and values that unfold from a latent vector: a small memory."""
 
-    rank: int | None = knob(None, "width of the latent (default: 4 heads', at most half the model's)")
-    query_rank: int | None = knob(None, "width of a latent for queries (default: they have none)")
-    turned: int | None = knob(None, "width of what positions turn of a query and a key (default: half a head's)")
-    content: int | None = knob(None, "width of the rest of a query and a key (default: what is left of a head's)")
+    rank: int | None = option(None, "width of the latent (default: 4 heads', at most half the model's)")
+    query_rank: int | None = option(None, "width of a latent for queries (default: they have none)")
+    turned: int | None = option(None, "width of what positions turn of a query and a key (default: half a head's)")
+    content: int | None = option(None, "width of the rest of a query and a key (default: what is left of a head's)")
 
     def widths(self, width: int, heads: int) -> Widths:
         """All of them, the defaults filled in."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard.config import Choice, knob
+from regard.config import Choice, option
 from regard.nn.fused.ops import rms_norm
 
 
@@ -48,8 +48,8 @@ class RMSNorm(nn.Module):
 class LayerNormConfig(NormConfig, kind="layer"):
     """LayerNorm."""
 
-    bias: bool = knob(True, "add a learned bias")
-    eps: float = knob(1e-5, "added to the variance")
+    bias: bool = option(True, "add a learned bias")
+    eps: float = option(1e-5, "added to the variance")
 
     def build(self, width: int) -> nn.Module:
         return LayerNorm(width, bias=self.bias, eps=self.eps)
@@ -59,7 +59,7 @@ class LayerNormConfig(NormConfig, kind="layer"):
 class RMSNormConfig(NormConfig, kind="rms"):
     """RMSNorm."""
 
-    eps: float = knob(1e-6, "added to the mean square")
+    eps: float = option(1e-6, "added to the mean square")
 
     def build(self, width: int) -> nn.Module:
         return RMSNorm(width, eps=self.eps)

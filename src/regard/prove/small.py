@@ -57,7 +57,7 @@ def small_arguments(experiment: Experiment, own: bool = False) -> dict[str, Any]
     else:
         with TemporaryDirectory() as folder:  # tokens stay mapped after it is gone
             data = _small_data(experiment.data, Path(folder)).build(model.context, Path(folder))
-    if hasattr(data, "vocabulary"):
+    if data.vocabulary is not None:
         model = replace(model, vocabulary=data.vocabulary)
     built = lively(model.build())
     shape = ", ".join(

@@ -15,7 +15,7 @@ from regard.attention import Mechanism
 from regard.config import load
 from regard.data import DataConfig
 from regard.errors import UserError
-from regard.generate.load import Writer, load_writer
+from regard.generate.load import LoadedModel, load_model
 from regard.look import Attention, Head, attentions, heads, passage, rows
 from regard.look.pictures.align import Alignment, align
 from regard.models import ModelConfig
@@ -84,18 +84,18 @@ def measure(config: dict[str, Any]) -> Size:
 
 def inspect(run: Run, notes: list[str]) -> Inside | None:
     """Look into the newest checkpoint; what cannot be looked at is left out and noted."""
-    writer = attempt(notes, "Attention maps and loss by position are left out", lambda: load_writer(run))
-    if writer is None:
+    loaded = attempt(notes, "Attention maps and loss by position are left out", lambda: load_model(run))
+    if loaded is None:
         return None
-    data: Any = attempt(notes, "Attention maps and loss by position are left out", lambda: _data(run, writer))
+    data: Any = attempt(notes, "Attention maps and loss by position are left out", lambda: _data(run, loaded))
     if data is None:
         return None
-    return translated(writer, data, notes) if hasattr(data, "specials") else read(writer, data, notes)
+    return translated(loaded, data, notes) if data.specials is not None else read(loaded, data, notes)
 
 
-def translated(writer: Writer, data: Any, notes: list[str]) -> Inside:
+def translated(loaded: LoadedModel, data: Any, notes: list[str]) -> Inside:
     """Held-out sentences, their translations, and where each word of them looked."""
-    model: Any = writer.model
+    model: Any = loaded.model
     subject = Sentences(data, model.config, torch.device("cpu"))
     seen = attempt(notes, "Attention is left out", lambda: attentions(model, lambda: subject.forward(model))) or []
     made = subject.translations(model)[-ALIGNED:]
@@ -104,12 +104,12 @@ def translated(writer: Writer, data: Any, notes: list[str]) -> Inside:
         "Alignments are left out",
         lambda: [align(model, data.tokenizer, data.specials, one.source, one.tokens) for one in made],
     )
-    return Inside(writer.step, heads(seen), {}, [], subject.held_out, None, found or [])
+    return Inside(loaded.step, heads(seen), {}, [], subject.held_out, None, found or [])
 
 
-def read(writer: Writer, data: Any, notes: list[str]) -> Inside:
+def read(loaded: LoadedModel, data: Any, notes: list[str]) -> Inside:
     """Heads on a passage of the text, and what each place of the context is worth."""
-    model: Any = writer.model
+    model: Any = loaded.model
     shown = passage(data, PASSAGE)
     tokens = shown.tokens
     seen = attempt(notes, "Attention maps are left out", lambda: attentions(model, lambda: model(tokens[None]))) or []
@@ -120,10 +120,10 @@ def read(writer: Writer, data: Any, notes: list[str]) -> Inside:
     if positions is None and len(notes) == before:
         notes.append("The loss by position is left out: it takes two whole windows of held-out text.")
     return Inside(
-        step=writer.step,
+        step=loaded.step,
         heads=heads(seen),
         maps={(n, h): grey for n in _drawn(seen) for h, grey in enumerate(_maps(seen[n - 1]), start=1)},
-        passage=[writer.tokenizer.decode([token]) for token in tokens.tolist()],
+        passage=[loaded.tokenizer.decode([token]) for token in tokens.tolist()],
         held_out=shown.held_out,
         positions=positions,
     )
@@ -149,10 +149,10 @@ def by_position(model: Any, data: Any, most: int = TOKENS) -> Positions | None:
     return Positions(found.mean(0).tolist(), margin.tolist(), len(found), whole)
 
 
-def _data(run: Run, writer: Writer) -> Any:
+def _data(run: Run, loaded: LoadedModel) -> Any:
     config: Any = load(DataConfig, run.config["data"], source=str(run.file("config.toml")))
-    data = config.build(writer.model.config.context)
-    writer.check(data)
+    data = config.build(loaded.model.config.context)
+    loaded.check_data(data)
     return data
 
 

@@ -7,9 +7,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from regard.errors import UserError
-from regard.generate import Sampling, decode
-from regard.generate.sample_seq2seq import sample_seq2seq
-from regard.generate.seq2seq import Rules
+from regard.generate import OutputConstraints, Sampling, sample_seq2seq, sampling_decoder
 from regard.look import at_rest, passage
 
 #: Tokens of a sample, and of the passage that heads are measured on; sentences that are translated.
@@ -31,9 +29,9 @@ class Subject(Protocol):
 
 def find_subject(data: Any, model: Any, device: torch.device, seed: int) -> Subject | None:
     """What there is to look at; None: this data is neither a text nor pairs."""
-    if getattr(data, "tokenizer", None) is None:
+    if data.tokenizer is None:
         return None
-    kind = Sentences if hasattr(data, "specials") else Text
+    kind = Sentences if data.specials is not None else Text
     return kind(data, model, device, seed)
 
 
@@ -56,10 +54,9 @@ class Text:
         """A little of its writing."""
         sampling = Sampling()
         with at_rest(model):
-            settings: dict[str, Any] = {"seed": 1, "context": self._context, "device": self._device}
-            # Without graphs: training may hold its own.
-            rows = decode(model, [self._prompt], SAMPLE, sampling, **settings, graphs=False)
-            text = self._tokenizer.decode([row[0] for row in rows])
+            # Without CUDA graphs: training may have captured its own.
+            tokens = sampling_decoder(model, [self._prompt], SAMPLE, sampling, graphs=False)
+            text = self._tokenizer.decode([int(token) for token in tokens])
         told = {"prompt": self._tokenizer.decode(self._prompt), "text": text}
         return {**told, "temperature": sampling.temperature, "seed": 1}
 
@@ -104,9 +101,9 @@ class Sentences:
         for text, reference in self._pairs:
             source = self._encode(text)
             most = min(self._context, 2 * len(source) + ROOM)  # a new model finds no end
-            rules = Rules(self._data.specials, 0, most)
+            constraints = OutputConstraints.of(self._data.specials, 0, most)
             with at_rest(model):
-                made = sample_seq2seq(model, *self._rows(source), rules, Sampling(0.0))[0][0]
+                made = sample_seq2seq(model, *self._rows(source), constraints, Sampling(0.0))[0][0]
             found.append(Made(text, reference, source, made.tokens))
         return found
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import UserError
-from regard.generate.load import Writer
+from regard.generate.load import LoadedModel
 from regard.look.views.session import Session
 from regard.runs import Run
 from regard.serve.file import document
@@ -40,8 +40,8 @@ def show(
     """What a model looks at when it reads a text.
 
     Args:
-        model: A run (its folder, its name in `runs`, or a `Run`), a `Writer` or `Session`, or a language model with
-            its `tokenizer`.
+        model: A run (its folder, its name in `runs`, or a `Run`), a `LoadedModel` or `Session`, or a language model
+            with its `tokenizer`.
         text: What it reads; a source, for a model that translates.
         other: The translation of that source.
         tokenizer: Makes tokens of the text, where `model` is a bare module.
@@ -60,7 +60,7 @@ def _session(model: Any, tokenizer: Any) -> Session:
         model = Run.open(named if not Path(model).exists() and named.is_dir() else Path(model))
     if isinstance(model, Run):
         return Session.load(model)
-    if isinstance(model, Writer):
+    if isinstance(model, LoadedModel):
         model, tokenizer = model.model, model.tokenizer
     if tokenizer is None:
         raise UserError("a bare model knows no text; give its tokenizer too: regard.show(model, text, tokenizer=...)")

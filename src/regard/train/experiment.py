@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from regard.config import dump, knob
-from regard.data import DataConfig, TextConfig
+from regard.config import dump, option
+from regard.data import Data, DataConfig, TextConfig
 from regard.models import GPTConfig, ModelConfig
 from regard.tasks import LanguageConfig, TaskConfig
 from regard.train.optimizer import AdamWConfig, OptimizerConfig
@@ -15,26 +15,26 @@ from regard.train.schedule import CosineConfig, ScheduleConfig
 class TrainConfig:
     """How to train. One budget rules: `seconds` before `tokens` before `steps`."""
 
-    steps: int | None = knob(2000, "how many updates; the budget, unless tokens or seconds is given")
-    tokens: int | None = knob(None, "train on so many tokens, instead of a number of steps")
-    seconds: float | None = knob(None, "train for so long, preparation included, instead of a number of steps")
-    budget: str | None = knob(None, "a note, written by the run: what `steps` was worked out from")
+    steps: int | None = option(2000, "how many updates; the budget, unless tokens or seconds is given")
+    tokens: int | None = option(None, "train on so many tokens, instead of a number of steps")
+    seconds: float | None = option(None, "train for so long, preparation included, instead of a number of steps")
+    budget: str | None = option(None, "a note, written by the run: what `steps` was worked out from")
     optimizer: OptimizerConfig = field(default_factory=AdamWConfig, metadata={"help": "which rule moves the weights"})
     schedule: ScheduleConfig = field(default_factory=CosineConfig, metadata={"help": "the learning rate over time"})
-    clip: float | None = knob(1.0, "the gradient's norm is cut to this (none: not at all)")
-    accumulate: int = knob(1, "micro-batches per update")
-    precision: Literal["auto", "float32", "bfloat16", "float16"] = knob(
+    clip: float | None = option(1.0, "the gradient's norm is cut to this (none: not at all)")
+    accumulate: int = option(1, "micro-batches per update")
+    precision: Literal["auto", "float32", "bfloat16", "float16"] = option(
         "auto", "number format; auto: bfloat16 on CUDA, float32 elsewhere"
     )
-    checkpointing: bool = knob(False, "recompute each block in backward: less memory, more time")
-    compile: Literal["auto", "graphs", True, False] = knob(
+    checkpointing: bool = option(False, "recompute each block in backward: less memory, more time")
+    compile: Literal["auto", "graphs", True, False] = option(
         "auto", "compile the model; auto: on CUDA only; graphs: the same as CUDA graphs, for small models"
     )
-    device: str = knob("auto", "cpu, cuda, cuda:1, mps; auto takes the fastest there is")
-    evaluate_every: int | None = knob(250, "steps between evaluations; there is always one at the end")
-    log_every: int = knob(10, "steps between records in metrics.jsonl")
-    save_every: int | None = knob(500, "steps between checkpoints; there is always one at the end")
-    keep: int = knob(2, "how many of the newest checkpoints stay")
+    device: str = option("auto", "cpu, cuda, cuda:1, mps; auto takes the fastest there is")
+    evaluate_every: int | None = option(250, "steps between evaluations; there is always one at the end")
+    log_every: int = option(10, "steps between records in metrics.jsonl")
+    save_every: int | None = option(500, "steps between checkpoints; there is always one at the end")
+    keep: int = option(2, "how many of the newest checkpoints stay")
 
     def check(self) -> None:
         """Refuse what cannot be trained."""
@@ -62,7 +62,7 @@ class Experiment:
     data: DataConfig = field(default_factory=TextConfig, metadata={"help": "what to train on"})
     task: TaskConfig = field(default_factory=LanguageConfig, metadata={"help": "what to learn from it"})
     train: TrainConfig = field(default_factory=TrainConfig, metadata={"help": "how to train"})
-    seed: int = knob(1, "decides weights, batches and dropout")
+    seed: int = option(1, "decides weights, batches and dropout")
 
     def check(self) -> None:
         """Refuse impossible combinations."""
@@ -76,9 +76,7 @@ class Experiment:
         dump(self)
         return self
 
-    def model_for(self, data: Any) -> ModelConfig:
+    def model_for(self, data: Data[Any]) -> ModelConfig:
         """The model's config with the vocabulary that the data turned out to have."""
-        vocabulary = getattr(data, "vocabulary", None)
-        if vocabulary is None or not hasattr(self.model, "vocabulary"):
-            return self.model
-        return replace(self.model, vocabulary=vocabulary)  # type: ignore[call-arg]
+        model: Any = self.model
+        return model if data.vocabulary is None else replace(model, vocabulary=data.vocabulary)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention import Bias
-from regard.config import Choice, knob
+from regard.config import Choice, option
 from regard.train.muon import Muon
 from regard.train.shard import placed
 
@@ -82,10 +82,10 @@ STACKS = ("blocks.", "encoder.", "decoder.")
 class AdamWConfig(OptimizerConfig, kind="adamw"):
     """AdamW (Loshchilov and Hutter 2019), with weight decay on matrices only."""
 
-    lr: float = knob(1e-3, "the highest learning rate; the schedule multiplies it")
-    betas: tuple[float, float] = knob((0.9, 0.95), "decay rates of the two moments")
-    eps: float = knob(1e-8, "added to the root of the second moment")
-    weight_decay: float = knob(0.1, "decoupled weight decay of matrices")
+    lr: float = option(1e-3, "the highest learning rate; the schedule multiplies it")
+    betas: tuple[float, float] = option((0.9, 0.95), "decay rates of the two moments")
+    eps: float = option(1e-8, "added to the root of the second moment")
+    weight_decay: float = option(0.1, "decoupled weight decay of matrices")
 
     def check(self) -> None:
         """Refuse impossible rates."""
@@ -102,14 +102,14 @@ class AdamWConfig(OptimizerConfig, kind="adamw"):
 class MuonConfig(OptimizerConfig, kind="muon"):
     """Muon for the matrices inside the blocks, AdamW for everything else: embeddings, head, norms, biases."""
 
-    lr: float = knob(0.02, "Muon's highest learning rate; the schedule multiplies it")
-    momentum: float = knob(0.95, "Muon's momentum")
-    weight_decay: float = knob(0.0, "decoupled weight decay of Muon's matrices")
-    split: bool = knob(True, "orthogonalise matrices that a layer keeps stacked (its `parts`) each by itself")
-    rest_lr: float = knob(4e-3, "AdamW's highest learning rate for everything else")
-    rest_betas: tuple[float, float] = knob((0.9, 0.95), "AdamW's decay rates")
-    rest_eps: float = knob(1e-8, "AdamW's epsilon")
-    rest_weight_decay: float = knob(0.0, "AdamW's weight decay of matrices")
+    lr: float = option(0.02, "Muon's highest learning rate; the schedule multiplies it")
+    momentum: float = option(0.95, "Muon's momentum")
+    weight_decay: float = option(0.0, "decoupled weight decay of Muon's matrices")
+    split: bool = option(True, "orthogonalise matrices that a layer keeps stacked (its `parts`) each by itself")
+    rest_lr: float = option(4e-3, "AdamW's highest learning rate for everything else")
+    rest_betas: tuple[float, float] = option((0.9, 0.95), "AdamW's decay rates")
+    rest_eps: float = option(1e-8, "AdamW's epsilon")
+    rest_weight_decay: float = option(0.0, "AdamW's weight decay of matrices")
 
     def check(self) -> None:
         """Refuse impossible rates."""

@@ -7,7 +7,7 @@
 import math
 from dataclasses import dataclass
 
-from regard.config import Choice, knob
+from regard.config import Choice, option
 
 _WARMUP = "warm-up: below 1 a share of all steps, from 1 on a number of steps"
 _FINAL = "the factor that the decay arrives at"
@@ -25,7 +25,7 @@ class ScheduleConfig(Choice):
 class ConstantConfig(ScheduleConfig, kind="constant"):
     """Warm-up, then 1."""
 
-    warmup: float = knob(0.0, _WARMUP)
+    warmup: float = option(0.0, _WARMUP)
 
     def check(self) -> None:
         """Refuse an impossible warm-up."""
@@ -40,8 +40,8 @@ class ConstantConfig(ScheduleConfig, kind="constant"):
 class LinearConfig(ScheduleConfig, kind="linear"):
     """Warm-up, then a straight line from 1 to `final`."""
 
-    warmup: float = knob(0.05, _WARMUP)
-    final: float = knob(0.0, _FINAL)
+    warmup: float = option(0.05, _WARMUP)
+    final: float = option(0.0, _FINAL)
 
     def check(self) -> None:
         """Refuse impossible lengths and levels."""
@@ -60,8 +60,8 @@ class LinearConfig(ScheduleConfig, kind="linear"):
 class CosineConfig(ScheduleConfig, kind="cosine"):
     """Warm-up, then half a cosine from 1 to `final` (Loshchilov and Hutter 2017, without restarts)."""
 
-    warmup: float = knob(0.05, _WARMUP)
-    final: float = knob(0.1, _FINAL)
+    warmup: float = option(0.05, _WARMUP)
+    final: float = option(0.1, _FINAL)
 
     def check(self) -> None:
         """Refuse impossible lengths and levels."""
@@ -80,9 +80,9 @@ class CosineConfig(ScheduleConfig, kind="cosine"):
 class TrapezoidConfig(ScheduleConfig, kind="trapezoid"):
     """Warm-up, flat, then a straight line to `final` over the last `decay` steps."""
 
-    warmup: float = knob(0.02, _WARMUP)
-    decay: float = knob(0.4, "decay at the end: up to 1 a share of all steps, above 1 a number of steps")
-    final: float = knob(0.0, _FINAL)
+    warmup: float = option(0.02, _WARMUP)
+    decay: float = option(0.4, "decay at the end: up to 1 a share of all steps, above 1 a number of steps")
+    final: float = option(0.0, _FINAL)
 
     def check(self) -> None:
         """Refuse impossible lengths and levels."""
@@ -107,7 +107,7 @@ class NoamConfig(ScheduleConfig, kind="noam"):
     paper's own rates set `lr` to (width · warmup)^-0.5.
     """
 
-    warmup: float = knob(4000.0, _WARMUP)
+    warmup: float = option(4000.0, _WARMUP)
 
     def check(self) -> None:
         """Refuse an impossible warm-up."""

@@ -24,7 +24,7 @@ from regard.attention.mechanisms.chunked import Documents, at_once, both_ways
 from regard.attention.mechanisms.chunked_cpu import ONES, floor, rolled
 from regard.attention.mechanisms.features import FEATURES, FeatureName
 from regard.attention.slots import EMPTY, AnySlots, Packed, Padded, Range, Slots, make_pairs
-from regard.config import knob
+from regard.config import option
 from regard.errors import UserError
 
 
@@ -172,10 +172,10 @@ def refuse(sizes: Sizes, name: str) -> None:
 class LinearConfig(AttentionConfig, kind="linear"):
     """Linear attention: a state of constant size instead of all keys and values."""
 
-    features: Literal["elu", "relu", "relu2", "softmax", "identity"] = knob(
+    features: Literal["elu", "relu", "relu2", "softmax", "identity"] = option(
         "elu", "what queries and keys become before they are compared"
     )
-    normalise: bool = knob(True, "means of the values; false: sums, as the identity features need")
+    normalise: bool = option(True, "means of the values; false: sums, as the identity features need")
 
     def check(self) -> None:
         if self.features == "identity" and self.normalise:

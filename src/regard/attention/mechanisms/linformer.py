@@ -20,7 +20,7 @@ from regard.attention.call import Out, Plan
 from regard.attention.masks.mask import Full, Mask
 from regard.attention.mechanism import Mechanism, Softmax
 from regard.attention.slots import AnySlots, Packed, Padded, Range
-from regard.config import knob
+from regard.config import option
 from regard.errors import UserError
 
 Share = Literal["nothing", "heads", "all"]
@@ -102,8 +102,8 @@ def last(slots: AnySlots) -> int:
 class LinformerConfig(AttentionConfig, kind="linformer"):
     """Attention over learned summaries of the whole text; not for causal models."""
 
-    k: int = knob(64, "how many summaries a text has")
-    share: Literal["nothing", "heads", "all"] = knob(
+    k: int = option(64, "how many summaries a text has")
+    share: Literal["nothing", "heads", "all"] = option(
         "heads", "which projections are one and the same: nothing, heads (keys and values differ), all"
     )
 

@@ -32,7 +32,7 @@ from regard.attention.masks.mask import Mask
 from regard.attention.mechanism import Mechanism
 from regard.attention.mechanisms.lsh_tiles import Labels, Way, meet, tileable, tiles
 from regard.attention.slots import EMPTY, AnySlots, Slots, TokenPosition, seat
-from regard.config import knob
+from regard.config import option
 from regard.errors import UserError
 
 Form = Literal["exact", "sorted"]
@@ -44,6 +44,7 @@ class LSH(Mechanism):
     """Softmax over the keys of the query's buckets, and over its own."""
 
     exact = False
+    discontinuous = True  # rounding may move a vector into another bucket
 
     def __init__(
         self,
@@ -162,13 +163,13 @@ def even(number: float) -> int:
 class LSHConfig(AttentionConfig, kind="lsh"):
     """Attention over keys that point the query's way, found by hashing."""
 
-    buckets: int | None = knob(None, "buckets of a round, an even number (default: one per chunk of the context)")
-    rounds: int = knob(4, "how many hashes a pair may meet in")
-    chunk: int = knob(64, "keys of a bucket that stand together in the sorted form")
-    form: Literal["exact", "sorted"] = knob(
+    buckets: int | None = option(None, "buckets of a round, an even number (default: one per chunk of the context)")
+    rounds: int = option(4, "how many hashes a pair may meet in")
+    chunk: int = option(64, "keys of a bucket that stand together in the sorted form")
+    form: Literal["exact", "sorted"] = option(
         "exact", "exact: all of a bucket, in quadratic time; sorted: two chunks of it, in linear time"
     )
-    seed: int = knob(0, "of the random rotations")
+    seed: int = option(0, "of the random rotations")
 
     def check(self) -> None:
         if self.buckets is not None and (self.buckets < 2 or self.buckets % 2):

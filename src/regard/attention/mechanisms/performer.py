@@ -18,7 +18,7 @@ from torch import Tensor
 from regard.attention.attention_config import AttentionConfig, Sizes
 from regard.attention.mechanism import Mechanism
 from regard.attention.mechanisms.linear import LinearAttention, refuse
-from regard.config import knob
+from regard.config import option
 
 
 class Performer(LinearAttention):
@@ -98,9 +98,9 @@ def draw_directions(count: int, width: int, generator: torch.Generator, *, ortho
 class PerformerConfig(AttentionConfig, kind="performer"):
     """The softmax estimated by random features, in linear time."""
 
-    features: int | None = knob(None, "random features per head (default: four times the head's width)")
-    redraw: int = knob(1000, "new features every so many training steps (0: never)")
-    orthogonal: bool = knob(True, "features orthogonal in blocks: a less variable estimate")
+    features: int | None = option(None, "random features per head (default: four times the head's width)")
+    redraw: int = option(1000, "new features every so many training steps (0: never)")
+    orthogonal: bool = option(True, "features orthogonal in blocks: a less variable estimate")
 
     def check(self) -> None:
         if self.features is not None and self.features < 1:

@@ -25,7 +25,7 @@ from regard.attention.call import Out, Plan
 from regard.attention.masks.mask import And, Causal, Mask, Reach
 from regard.attention.mechanism import Mechanism
 from regard.attention.slots import EMPTY, AnySlots, Padded, Pairs, Range, Slots, make_pairs, valid
-from regard.config import knob
+from regard.config import option
 from regard.errors import UserError
 
 
@@ -235,11 +235,11 @@ def _slid(x: Tensor, shares: Tensor) -> Tensor:
 class SegmentsConfig(AttentionConfig, kind="segments"):
     """Segments that remember those before them (Transformer-XL), and summaries further back (compressive memory)."""
 
-    size: int = knob(64, "tokens of a segment")
-    memory: int = knob(64, "so many tokens before the segment are seen too")
-    summaries: int = knob(0, "so many summaries of what lies before the memory are seen too")
-    rate: int = knob(4, "how many tokens one summary stands for")
-    detached: bool = knob(True, "what is remembered is a constant: gradients stop at the border of a segment")
+    size: int = option(64, "tokens of a segment")
+    memory: int = option(64, "so many tokens before the segment are seen too")
+    summaries: int = option(0, "so many summaries of what lies before the memory are seen too")
+    rate: int = option(4, "how many tokens one summary stands for")
+    detached: bool = option(True, "what is remembered is a constant: gradients stop at the border of a segment")
 
     def check(self) -> None:
         for name, least in (("size", 1), ("memory", 0), ("summaries", 0), ("rate", 1)):

@@ -12,7 +12,7 @@ from regard.attention.attention_config import AttentionConfig, Sizes, exact
 from regard.attention.masks.mask import Dilated, Mask, Strided, Window
 from regard.attention.masks.patterns import Chunks, Columns, Scattered, Sinks
 from regard.attention.mechanism import Mechanism
-from regard.config import knob
+from regard.config import option
 
 
 class PatternConfig(AttentionConfig):
@@ -32,8 +32,8 @@ class PatternConfig(AttentionConfig):
 class DilatedConfig(PatternConfig, kind="dilated"):
     """Every so many-th token, as far back as there are keys to look at (Beltagy et al. 2020, fig. 2c)."""
 
-    size: int = knob(64, "how many tokens are seen, the query's own included")
-    step: int = knob(4, "how far apart they are")
+    size: int = option(64, "how many tokens are seen, the query's own included")
+    step: int = option(4, "how far apart they are")
 
     def check(self) -> None:
         self._least(1, "size", "step")
@@ -46,9 +46,9 @@ class DilatedConfig(PatternConfig, kind="dilated"):
 class StridedConfig(PatternConfig, kind="strided"):
     """The nearest tokens, and every so many-th of those before them: a fixed number of keys, so linear in the text."""
 
-    size: int = knob(32, "how many of the nearest tokens are seen, the query's own included")
-    stride: int = knob(16, "how far apart the others are")
-    far: int = knob(16, "how many of the others are looked at")
+    size: int = option(32, "how many of the nearest tokens are seen, the query's own included")
+    stride: int = option(16, "how far apart the others are")
+    far: int = option(16, "how many of the others are looked at")
 
     def check(self) -> None:
         self._least(1, "size", "stride", "far")
@@ -61,11 +61,11 @@ class StridedConfig(PatternConfig, kind="strided"):
 class SparseConfig(PatternConfig, kind="sparse"):
     """The Sparse Transformer's two patterns, both heads' keys in one (Child et al. 2019, sec. 4.2 and 4.3)."""
 
-    layout: Literal["strided", "fixed"] = knob(
+    layout: Literal["strided", "fixed"] = option(
         "strided", "strided: the last tokens and every so many-th before; fixed: stretches, and the last tokens of each"
     )
-    stride: int = knob(16, "length of a stretch; about the square root of the context")
-    width: int = knob(4, "fixed: how many tokens at the end of each stretch are seen from everywhere")
+    stride: int = option(16, "length of a stretch; about the square root of the context")
+    width: int = option(4, "fixed: how many tokens at the end of each stretch are seen from everywhere")
 
     def check(self) -> None:
         self._least(1, "stride", "width")
@@ -82,8 +82,8 @@ class SparseConfig(PatternConfig, kind="sparse"):
 class LongformerConfig(PatternConfig, kind="longformer"):
     """The nearest tokens, and a few at the beginning that see and are seen from everywhere (Beltagy et al. 2020)."""
 
-    size: int = knob(64, "how many tokens are seen on each side, the query's own included")
-    tokens: int = knob(4, "how many tokens at the beginning of a text are global")
+    size: int = option(64, "how many tokens are seen on each side, the query's own included")
+    tokens: int = option(4, "how many tokens at the beginning of a text are global")
 
     def check(self) -> None:
         self._least(1, "size")
@@ -97,11 +97,11 @@ class LongformerConfig(PatternConfig, kind="longformer"):
 class BigBirdConfig(PatternConfig, kind="bigbird"):
     """The nearest tokens, global ones at the beginning, and random blocks of earlier ones (Zaheer et al. 2020)."""
 
-    size: int = knob(48, "how many tokens are seen on each side, the query's own included")
-    tokens: int = knob(4, "how many tokens at the beginning of a text are global")
-    block: int = knob(16, "length of a random block")
-    random: int = knob(2, "how many random blocks each block sees")
-    seed: int = knob(0, "of the random blocks")
+    size: int = option(48, "how many tokens are seen on each side, the query's own included")
+    tokens: int = option(4, "how many tokens at the beginning of a text are global")
+    block: int = option(16, "length of a random block")
+    random: int = option(2, "how many random blocks each block sees")
+    seed: int = option(0, "of the random blocks")
 
     def check(self) -> None:
         self._least(1, "size", "block")

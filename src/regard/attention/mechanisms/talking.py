@@ -19,7 +19,7 @@ from regard.attention.backends.reference import weigh
 from regard.attention.bias import Bias
 from regard.attention.call import Out, Plan, allowed
 from regard.attention.mechanism import Mechanism
-from regard.config import knob
+from regard.config import option
 from regard.errors import UserError
 
 
@@ -75,8 +75,8 @@ def exchange(x: Tensor, talk: Tensor) -> Tensor:
 class TalkingConfig(AttentionConfig, kind="talking"):
     """Attention whose heads exchange scores and weights."""
 
-    before: bool = knob(True, "heads exchange scores before the softmax")
-    after: bool = knob(True, "heads exchange weights after the softmax")
+    before: bool = option(True, "heads exchange scores before the softmax")
+    after: bool = option(True, "heads exchange weights after the softmax")
 
     def mechanism(self, sizes: Sizes) -> Mechanism:
         if sizes.backend not in ("auto", "reference", "blocked"):

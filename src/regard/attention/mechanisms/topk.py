@@ -12,15 +12,15 @@ from regard.attention.attention_config import AttentionConfig, Sizes
 from regard.attention.backends.blocked import Blocked
 from regard.attention.call import TopK
 from regard.attention.mechanism import Mechanism, Softmax
-from regard.config import knob
+from regard.config import option
 
 
 @dataclass(frozen=True)
 class TopKConfig(AttentionConfig, kind="topk"):
     """Exact attention over each query's best keys."""
 
-    k: int = knob(16, "how many keys a query keeps")
-    softness: float = knob(0.0, "0 cuts hard; above, the cut is a smooth gate that every score can move")
+    k: int = option(16, "how many keys a query keeps")
+    softness: float = option(0.0, "0 cuts hard; above, the cut is a smooth gate that every score can move")
 
     def check(self) -> None:
         if self.k < 1:

@@ -13,9 +13,9 @@ from typing import Literal
 
 import numpy as np
 
-from regard.config import knob
-from regard.data.base import DataConfig
-from regard.data.batch import SKIP, TextBatch
+from regard.config import option
+from regard.data.base import Data, DataConfig
+from regard.data.batch import IGNORE_INDEX, TextBatch
 from regard.data.origins.cache import cache_folder
 from regard.data.origins.progress import say
 from regard.data.sources import find_source
@@ -33,17 +33,17 @@ _AT_ONCE = 1 << 20  # tokens looked at together
 class TextConfig(DataConfig, kind="text"):
     """A text of the user's, or a source by name."""
 
-    path: str | None = knob(None, "a text file (UTF-8), a folder of them or a 'pattern*.txt', instead of the source")
-    source: str = knob("plays", "the text to fetch when no path is given; `regard data` lists them")
+    path: str | None = option(None, "a text file (UTF-8), a folder of them or a 'pattern*.txt', instead of the source")
+    source: str = option("plays", "the text to fetch when no path is given; `regard data` lists them")
     tokenizer: TokenizerConfig = field(default_factory=CharactersConfig, metadata={"help": "how text becomes tokens"})
-    validation: float = knob(0.1, "the share of the text, after what is trained on, held out for evaluation")
-    test: float = knob(0.0, "the share of the text, at its very end, kept for a last evaluation")
-    batch: int = knob(12, "windows per step and process")
-    order: Literal["random", "consecutive"] = knob(
+    validation: float = option(0.1, "the share of the text, after what is trained on, held out for evaluation")
+    test: float = option(0.0, "the share of the text, at its very end, kept for a last evaluation")
+    batch: int = option(12, "windows per step and process")
+    order: Literal["random", "consecutive"] = option(
         "random", "windows drawn at random, or each row going on where it ended in the batch before"
     )
-    limit: int | None = knob(None, "use only the first so many characters (bytes, where a token is a byte)")
-    separator: str = knob("\n\n", "what stands between two files, where the path names several")
+    limit: int | None = option(None, "use only the first so many characters (bytes, where a token is a byte)")
+    separator: str = option("\n\n", "what stands between two files, where the path names several")
 
     def check(self) -> None:
         """Impossible values are errors before anything is fetched."""
@@ -103,11 +103,17 @@ def prepare(config: TextConfig, context: int, cache: Path | None = None) -> Text
     return config.build(context, cache)
 
 
-class TextData:
+class TextData(Data[TextBatch]):
     """The tokens of one text, split by position.
 
     The windows of a part lie within the part: none crosses a border.
     """
+
+    tokenizer: Tokenizer
+    vocabulary: int
+    sha256: str
+    validation_count: int
+    test_count: int
 
     def __init__(
         self,
@@ -121,6 +127,7 @@ class TextData:
         order: Literal["random", "consecutive"] = "random",
     ) -> None:
         self.tokenizer = tokenizer
+        self.vocabulary = tokenizer.size
         self.order = order
         self.context = context
         self.name = name
@@ -141,10 +148,9 @@ class TextData:
                 f"{len(tokens)} tokens; a window needs one more than its context); {fix}"
             )
 
-    @property
-    def vocabulary(self) -> int:
-        """How many different tokens there are."""
-        return self.tokenizer.size
+    def epoch(self, size: int, world: int = 1) -> float:
+        """Steps in which as many tokens are seen as the training part has."""
+        return self.train_count / (size * world * self.context)
 
     def amount(self, part: str) -> tuple[int, int]:
         """How many characters and bytes the targets of that part stand for."""
@@ -245,7 +251,7 @@ class TextData:
             inside = begins[:, None] + place < part.targets
             counted = inside & ((number[:, None] == 0) | (place >= self.context - stride))
             counted &= number[:, None] < rows
-            yield _batch(np.where(inside, windows[:, :-1], 0), np.where(counted, windows[:, 1:], SKIP))
+            yield _batch(np.where(inside, windows[:, :-1], 0), np.where(counted, windows[:, 1:], IGNORE_INDEX))
 
 
 def _draws(seed: int, number: int, count: int, below: int) -> np.ndarray:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from regard.config import Choice, knob
+from regard.config import Choice, option
 from regard.data.tokenizers.stream import Stream
 from regard.errors import UserError
 
@@ -92,8 +92,8 @@ class TokenizerConfig(Choice):
 class LearnedConfig(TokenizerConfig):
     """A tokenizer whose vocabulary is learned from the beginning of the text."""
 
-    vocabulary: int = knob(4096, "how many different tokens at most; the first 256 are the bytes")
-    megabytes: int = knob(64, "learn the vocabulary from the first so many MB of the text")
+    vocabulary: int = option(4096, "how many different tokens at most; the first 256 are the bytes")
+    megabytes: int = option(64, "learn the vocabulary from the first so many MB of the text")
 
     def check(self) -> None:
         """Impossible values are errors before anything is read."""

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from regard.config import knob
+from regard.config import option
 from regard.data.tokenizers.base import BYTES, LearnedConfig, utf8, write_json
 from regard.data.tokenizers.lookup import SINGLES, ByteTokens, content, looked_up
 from regard.data.tokenizers.rule import WORDS, regroup
@@ -46,7 +46,7 @@ _SIGNS = set(tokenize.EXACT_TOKEN_TYPES) - {"!"}  # a token only within an f-str
 class PythonConfig(LearnedConfig, kind="python"):
     """The most frequent tokens of Python source code."""
 
-    megabytes: int = knob(8, "learn the vocabulary from the first so many MB of the text")
+    megabytes: int = option(8, "learn the vocabulary from the first so many MB of the text")
 
     def build(self, pieces: Iterable[str]) -> Python:
         """Count the tokens at the beginning of the text; of two as frequent the smaller is first."""

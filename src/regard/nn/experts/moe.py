@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard.config import knob
+from regard.attention import ModuleProperties
+from regard.config import option
 from regard.nn.auxiliary_loss import AuxiliaryLoss, AuxiliaryLossLayer
 from regard.nn.experts.grouped import collect, dispatch, grouped, has_kernel
 from regard.nn.experts.networks import networks
@@ -33,19 +34,19 @@ class MoEConfig(FeedForwardConfig, kind="moe"):
     activation relu and a capacity of 1.25; DeepSeekMoE (Dai et al. 2024) has shared experts.
     """
 
-    ratio: float = knob(4 / 3, "hidden width of each expert over the model's width")
-    experts: int = knob(8, "how many networks a token's router chooses from")
-    active: int = knob(2, "how many of them each token goes through")
-    shared: int = knob(0, "further experts that every token goes through")
-    activation: Literal["relu", "gelu", "relu2", "swiglu", "geglu", "reglu", "glu", "bilinear"] = knob(
+    ratio: float = option(4 / 3, "hidden width of each expert over the model's width")
+    experts: int = option(8, "how many networks a token's router chooses from")
+    active: int = option(2, "how many of them each token goes through")
+    shared: int = option(0, "further experts that every token goes through")
+    activation: Literal["relu", "gelu", "relu2", "swiglu", "geglu", "reglu", "glu", "bilinear"] = option(
         "swiglu", "what the experts are: a feed-forward network of this kind"
     )
-    normalise: bool | None = knob(None, "make the gates of a token sum to 1 (none: where more than one is active)")
-    capacity: float | None = knob(
+    normalise: bool | None = option(None, "make the gates of a token sum to 1 (none: where more than one is active)")
+    capacity: float | None = option(
         None, "in training an expert takes at most so many times its fair share, and drops the rest (none: all)"
     )
-    balance: float = knob(0.01, "factor of the loss that spreads tokens over the experts (0: off)")
-    z: float = knob(0.001, "factor of the loss that keeps the router's logits small (0: off)")
+    balance: float = option(0.01, "factor of the loss that spreads tokens over the experts (0: off)")
+    z: float = option(0.001, "factor of the loss that keeps the router's logits small (0: off)")
 
     def check(self) -> None:
         """Refuse what cannot be routed."""
@@ -66,14 +67,14 @@ class MoEConfig(FeedForwardConfig, kind="moe"):
         return kind(width, self, bias=bias)
 
 
-class MixtureOfExperts(AuxiliaryLossLayer):
+class MixtureOfExperts(AuxiliaryLossLayer, ModuleProperties):
     """Σ over the chosen experts of gate · expert(x), plus all shared experts of x. No token is dropped.
 
     In training it tells its balance and z losses, and for each expert the share of tokens that it got and its mean
     probability. A feed-forward network does not know which tokens are padding: they are routed and counted as others.
     """
 
-    batch_invariant = True  # a token's answer does not depend on the others
+    discontinuous = True  # rounding may route a token to another expert
 
     def __init__(self, width: int, config: MoEConfig, *, bias: bool = False):
         super().__init__()

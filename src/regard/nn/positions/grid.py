@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from regard.attention import Slots
 from regard.attention.bias import GridRelative
-from regard.config import Choice, knob
+from regard.config import Choice, option
 from regard.errors import UserError
 from regard.nn.positions.position import Position, Rotation, rotation, sinusoids
 from regard.nn.positions.relative import Distances
@@ -145,7 +145,7 @@ class NoGridConfig(GridPositionConfig, kind="none"):
 class GridSinusoidalConfig(GridPositionConfig, kind="sinusoidal"):
     """Fixed waves of row and column."""
 
-    base: float = knob(10_000.0, "the longest wavelength over 2 pi")
+    base: float = option(10_000.0, "the longest wavelength over 2 pi")
 
     def build(self, *, width: int, head_width: int, grid: tuple[int, int]) -> Position:
         return GridSinusoidal(width, base=self.base)
@@ -155,7 +155,7 @@ class GridSinusoidalConfig(GridPositionConfig, kind="sinusoidal"):
 class GridLearnedConfig(GridPositionConfig, kind="learned"):
     """A learned vector per patch."""
 
-    interpolation: Literal["bicubic", "bilinear"] = knob("bicubic", "how vectors for another resolution are made")
+    interpolation: Literal["bicubic", "bilinear"] = option("bicubic", "how vectors for another resolution are made")
 
     def build(self, *, width: int, head_width: int, grid: tuple[int, int]) -> Position:
         return GridLearned(*grid, width, self.interpolation)
@@ -165,7 +165,7 @@ class GridLearnedConfig(GridPositionConfig, kind="learned"):
 class GridRotaryConfig(GridPositionConfig, kind="rotary"):
     """Rotation by row and by column (Heo et al. 2024, "axial")."""
 
-    base: float = knob(100.0, "the longest wavelength over 2 pi")
+    base: float = option(100.0, "the longest wavelength over 2 pi")
 
     def build(self, *, width: int, head_width: int, grid: tuple[int, int]) -> Position:
         return GridRotary(head_width, base=self.base)

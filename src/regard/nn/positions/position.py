@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention import Bias
-from regard.config import Choice, knob
+from regard.config import Choice, option
 from regard.errors import UserError
 from regard.nn.fused.ops import rotate
 from regard.nn.positions.scaling import NoScalingConfig, ScalingConfig, frequencies
@@ -151,9 +151,9 @@ class NoPositionConfig(PositionConfig, kind="none"):
 class SinusoidalConfig(PositionConfig, kind="sinusoidal"):
     """Fixed waves."""
 
-    mode: Literal["add", "concatenate"] = knob("add", "add to the embedding, or stand beside it")
-    base: float = knob(10_000.0, "the longest wavelength over 2 pi")
-    width: int | None = knob(None, "width of the waves when concatenated (default: a quarter of the model's)")
+    mode: Literal["add", "concatenate"] = option("add", "add to the embedding, or stand beside it")
+    base: float = option(10_000.0, "the longest wavelength over 2 pi")
+    width: int | None = option(None, "width of the waves when concatenated (default: a quarter of the model's)")
 
     def build(self, *, width: int, head_width: int, context: int, causal: bool = True) -> Position:
         beside = self.mode == "concatenate"
@@ -175,7 +175,7 @@ class LearnedConfig(PositionConfig, kind="learned"):
 class RotaryConfig(PositionConfig, kind="rotary"):
     """Rotary positions."""
 
-    base: float = knob(10_000.0, "the longest wavelength over 2 pi")
+    base: float = option(10_000.0, "the longest wavelength over 2 pi")
     scaling: ScalingConfig = field(default_factory=NoScalingConfig, metadata={"help": "for texts longer than trained"})
 
     def check(self) -> None:

@@ -11,7 +11,7 @@ from functools import partial
 
 from regard.attention import Alibi, Bias, Relative
 from regard.attention.bias import Buckets
-from regard.config import knob
+from regard.config import option
 from regard.nn.positions.position import Position, PositionConfig
 
 
@@ -52,7 +52,7 @@ class RelativeConfig(PositionConfig, kind="relative"):
     Kept is r/√d, which is of the size of a score and learns as fast: kept as r, it hardly left zero in 800 updates.
     """
 
-    distance: int = knob(64, "distances beyond this share a number")
+    distance: int = option(64, "distances beyond this share a number")
 
     def check(self) -> None:
         if self.distance < 1:
@@ -66,8 +66,8 @@ class RelativeConfig(PositionConfig, kind="relative"):
 class T5Config(PositionConfig, kind="t5"):
     """A learned number per head and bucket of distances, the same in all layers (Raffel et al. 2020, sec. 2.1)."""
 
-    buckets: int = knob(32, "how many numbers a head has")
-    furthest: int = knob(128, "distances beyond this share a number")
+    buckets: int = option(32, "how many numbers a head has")
+    furthest: int = option(128, "distances beyond this share a number")
 
     def check(self) -> None:
         if self.buckets < 4 or self.buckets % 2:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from regard.config import Choice, knob
+from regard.config import Choice, option
 from regard.errors import UserError
 
 
@@ -51,7 +51,7 @@ class NoScalingConfig(ScalingConfig, kind="none"):
 class LinearScalingConfig(ScalingConfig, kind="linear"):
     """Every pair is slowed alike: position interpolation (Chen et al. 2023, sec. 3.2)."""
 
-    factor: float = knob(2.0, "how many times as long texts may be")
+    factor: float = option(2.0, "how many times as long texts may be")
 
     def check(self) -> None:
         _check(factor=self.factor)
@@ -64,7 +64,7 @@ class LinearScalingConfig(ScalingConfig, kind="linear"):
 class NTKScalingConfig(ScalingConfig, kind="ntk"):
     """A greater base: the slowest pair is slowed by the factor, the fastest not at all (Peng et al. 2023, sec. 3.1)."""
 
-    factor: float = knob(2.0, "how many times as long texts may be")
+    factor: float = option(2.0, "how many times as long texts may be")
 
     def check(self) -> None:
         _check(factor=self.factor)
@@ -81,9 +81,9 @@ class DynamicScalingConfig(ScalingConfig, kind="dynamic"):
     query shares, and would make a row's answer depend on how far its neighbours are padded.
     """
 
-    factor: float = knob(1.0, "how strongly the base grows with the length")
-    length: int | None = knob(None, "the longest text to come (default: the trained length, where nothing is slowed)")
-    trained: int | None = knob(None, "the longest text of training (default: the model's context)")
+    factor: float = option(1.0, "how strongly the base grows with the length")
+    length: int | None = option(None, "the longest text to come (default: the trained length, where nothing is slowed)")
+    trained: int | None = option(None, "the longest text of training (default: the model's context)")
 
     def check(self) -> None:
         _check(factor=self.factor, length=self.length, trained=self.trained)
@@ -102,11 +102,11 @@ class YarnScalingConfig(ScalingConfig, kind="yarn"):
     mixed linearly by the pair's number. As in the authors' code, the ends of that ramp are whole pairs.
     """
 
-    factor: float = knob(2.0, "how many times as long texts may be")
-    fast: float = knob(32.0, "pairs with more rounds than this within the trained length are not slowed")
-    slow: float = knob(1.0, "pairs with fewer rounds than this are slowed by the whole factor")
-    temperature: float | None = knob(None, "what queries and keys are multiplied by (default: 0.1 ln factor + 1)")
-    trained: int | None = knob(None, "the longest text of training (default: the model's context)")
+    factor: float = option(2.0, "how many times as long texts may be")
+    fast: float = option(32.0, "pairs with more rounds than this within the trained length are not slowed")
+    slow: float = option(1.0, "pairs with fewer rounds than this are slowed by the whole factor")
+    temperature: float | None = option(None, "what queries and keys are multiplied by (default: 0.1 ln factor + 1)")
+    trained: int | None = option(None, "the longest text of training (default: the model's context)")
 
     def check(self) -> None:
         _check(factor=self.factor, fast=self.fast, slow=self.slow, temperature=self.temperature, trained=self.trained)
@@ -134,10 +134,10 @@ class YarnScalingConfig(ScalingConfig, kind="yarn"):
 class Llama3ScalingConfig(ScalingConfig, kind="llama3"):
     """As YaRN, with a ramp in rounds rather than in pairs and nothing on the scores (Grattafiori et al. 2024)."""
 
-    factor: float = knob(8.0, "how many times as long texts may be")
-    fast: float = knob(4.0, "pairs with more rounds than this within the trained length are not slowed")
-    slow: float = knob(1.0, "pairs with fewer rounds than this are slowed by the whole factor")
-    trained: int | None = knob(None, "the longest text of training (default: the model's context)")
+    factor: float = option(8.0, "how many times as long texts may be")
+    fast: float = option(4.0, "pairs with more rounds than this within the trained length are not slowed")
+    slow: float = option(1.0, "pairs with fewer rounds than this are slowed by the whole factor")
+    trained: int | None = option(None, "the longest text of training (default: the model's context)")
 
     def check(self) -> None:
         _check(factor=self.factor, fast=self.fast, slow=self.slow, trained=self.trained)
