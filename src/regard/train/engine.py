@@ -53,7 +53,8 @@ class Engine:
 
     def __init__(self, experiment: Experiment, data: Data[Any], world: World):
         config = experiment.train
-        self.experiment, self.data, self.world, self.device = experiment, data, world, world.device
+        self.experiment, self.world, self.device = experiment, world, world.device
+        self.data: Any = data  # a Data; tests and studies replace parts of it
         self.precision = Precision(config.precision, self.device)
         self.scaler = self.precision.scaler()
         self.task: Task = experiment.task.build()
@@ -71,10 +72,10 @@ class Engine:
         self.told: list[dict[str, Tensor]] = []
         if self._compiles():
             self._compile()
-        shard(self.model, world, "features")
+        shard(self.model, world)
         self.optimizer = config.optimizer.build(self.model)
         #: Parts that draw anew as training goes on, as a function of the step.
-        self._advances: list[Any] = [module.advance for module in self.model.modules() if hasattr(module, "advance")]
+        self._advances: list[Any] = [mechanism.advance for _, mechanism in self.model.mechanisms()]
         self._ahead: tuple[int, list[Any]] | None = None
 
     def _compiles(self) -> bool:

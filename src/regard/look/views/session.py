@@ -17,7 +17,7 @@ from regard.errors import UserError
 from regard.generate import OutputConstraints, Sampling, sample_seq2seq, sampling_decoder
 from regard.look.capture.residual import stack
 from regard.look.capture.tensor_spill import TensorSpill
-from regard.look.capture.trace import at_rest, everything
+from regard.look.capture.trace import evaluation_mode, everything
 from regard.look.interventions.ablate import ablate
 from regard.look.interventions.lens import lens
 from regard.look.interventions.patch import patch
@@ -104,7 +104,7 @@ class Session:
         found = everything(self.model, lambda: features.append(reading.features(self.model)), True, TensorSpill())
         if not found:
             raise UserError("this model has no attention to look at; its loss and samples are under Runs")
-        with at_rest(self.model):
+        with evaluation_mode(self.model):
             loss = mean(reading.losses(self.model, features[0]))
         written = [None] if reading.source is None else [reading.source[0], reading.inputs[0], reading.targets]
         spelling = [self._spelled(one if one is not None else reading.inputs[0]) for one in written]

@@ -23,7 +23,7 @@ from regard.generate import (
     Sampling,
 )
 from regard.generate.sampler import source_streams
-from regard.look.capture.trace import at_rest
+from regard.look.capture.trace import evaluation_mode
 from regard.look.views.reading import spelled
 from regard.models.base import LanguageModel, Seq2SeqModel
 
@@ -57,7 +57,7 @@ def continue_text(model: LanguageModel, tokens: list[int], draw: Draw, tokenizer
     draw.check()
     context = model.config.context
     used = min(len(tokens), context)
-    with at_rest(model):
+    with evaluation_mode(model):
         cached = CachedLanguageModel(model, [tokens], draw.count, graphs=False)
         sampler = Sampler(draw.sampling, [0], seed=draw.seed, offset=draw.position, seen=[tokens])
         state = {"bytes": nbytes(model.start(1, used)), "tokens": used, "capacity": context}
@@ -76,7 +76,7 @@ def continue_translation(
         raise UserError(f"a translation has at most {context} tokens in this model, and {len(tokens)} are given")
     prefix = [specials.begin, *tokens]
     length = min(draw.count, context - len(tokens))
-    with at_rest(model):
+    with evaluation_mode(model):
         lengths = source.new_tensor([source.shape[1]])
         cached = CachedSeq2Seq(model, source, lengths, prefix, context)
         sampler = HypothesisSampler(

@@ -20,7 +20,7 @@ from regard.generate import (
 from regard.generate.beam import BeamStep
 from regard.generate.decoder import CachedModel
 from regard.generate.sampling import NEVER
-from regard.look.capture.trace import at_rest
+from regard.look.capture.trace import evaluation_mode
 from regard.models.base import LanguageModel, Seq2SeqModel
 
 Spell = Callable[[int], str]
@@ -76,7 +76,7 @@ def continuation_tree(model: LanguageModel, tokens: list[int], beams: int, lengt
     """The search for the likeliest continuations of ``length`` tokens."""
     check_size(beams, length)
     prompt = tokens[-max(1, model.config.context - length) :]
-    with at_rest(model):
+    with evaluation_mode(model):
         cached = CachedLanguageModel(model, [prompt], length, graphs=False)
         return _search(cached, OutputConstraints(length), beams, spell)
 
@@ -86,7 +86,7 @@ def translation_tree(
 ) -> BeamTree:
     """The beam search of `regard translate` for one source [1, S]."""
     check_size(beams, constraints.max_length)
-    with at_rest(model):
+    with evaluation_mode(model):
         lengths = source.new_tensor([source.shape[1]])
         cached = CachedSeq2Seq(model, source, lengths, [constraints.begin], constraints.max_length)
         return _search(cached, constraints, beams, spell)
