@@ -63,7 +63,7 @@ def evaluate(
     place = find_device(device)
     writer = load_writer(found, place, step)
     data: Any = experiment.data.build(experiment.model.context)  # type: ignore[attr-defined]
-    if hasattr(data, "specials"):
+    if data.specials is not None:
         raise UserError(f"{found.path} translates: regard translate {found.path} --test gives its BLEU")
     if not getattr(data.parts, part).targets:
         raise UserError(f"this run's text has no {part} part; train with --data.{part} 0.05 to keep one back")

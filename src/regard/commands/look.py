@@ -60,7 +60,7 @@ def look(
     from regard.generate.load import find_device
     from regard.look.views.session import Session
     from regard.runs.disk import replace_file, writing
-    from regard.serve.file import document
+    from regard.serve.html_file import html_document
 
     source, other = pair if pair else (contents(file) if file is not None else text, None)
     if source is None:
@@ -70,7 +70,7 @@ def look(
         session = Session.load(found, find_device(device), step)
         trace = session.trace(source, other)
         say("drawing")
-        html = document(trace, found.name, source, int(most * 2**20)).encode()
+        html = html_document(trace, found.name, source, int(most * 2**20)).encode()
     path = found.file("look.html") if out is None else out
     with writing(str(path)):
         replace_file(path, html)

@@ -90,7 +90,7 @@ def inspect(run: Run, notes: list[str]) -> Inside | None:
     data: Any = attempt(notes, "Attention maps and loss by position are left out", lambda: _data(run, writer))
     if data is None:
         return None
-    return translated(writer, data, notes) if hasattr(data, "specials") else read(writer, data, notes)
+    return translated(writer, data, notes) if data.specials is not None else read(writer, data, notes)
 
 
 def translated(writer: Writer, data: Any, notes: list[str]) -> Inside:

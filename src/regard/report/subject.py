@@ -31,9 +31,9 @@ class Subject(Protocol):
 
 def find_subject(data: Any, model: Any, device: torch.device, seed: int) -> Subject | None:
     """What there is to look at; None: this data is neither a text nor pairs."""
-    if getattr(data, "tokenizer", None) is None:
+    if data.tokenizer is None:
         return None
-    kind = Sentences if hasattr(data, "specials") else Text
+    kind = Sentences if data.specials is not None else Text
     return kind(data, model, device, seed)
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from regard.config import dump, option
-from regard.data import DataConfig, TextConfig
+from regard.data import Data, DataConfig, TextConfig
 from regard.models import GPTConfig, ModelConfig
 from regard.tasks import LanguageConfig, TaskConfig
 from regard.train.optimizer import AdamWConfig, OptimizerConfig
@@ -76,9 +76,7 @@ class Experiment:
         dump(self)
         return self
 
-    def model_for(self, data: Any) -> ModelConfig:
+    def model_for(self, data: Data[Any]) -> ModelConfig:
         """The model's config with the vocabulary that the data turned out to have."""
-        vocabulary = getattr(data, "vocabulary", None)
-        if vocabulary is None or not hasattr(self.model, "vocabulary"):
-            return self.model
-        return replace(self.model, vocabulary=vocabulary)  # type: ignore[call-arg]
+        model: Any = self.model
+        return model if data.vocabulary is None else replace(model, vocabulary=data.vocabulary)

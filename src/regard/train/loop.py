@@ -46,7 +46,7 @@ def train(experiment: Experiment, run: Run, observers: Sequence[Observer] = (), 
 
 def prepare(experiment: Experiment, run: Run, world: World, began: float, resume: bool) -> Engine:
     """An engine at the point where the run starts or goes on; the run's config is what was settled on."""
-    data = experiment.data.build(experiment.model.context)  # type: ignore[attr-defined]
+    data = experiment.data.build(experiment.model.context)
     experiment = replace(experiment, model=experiment.model_for(data))
     experiment = settle(experiment, data, world, began)
     engine = make_engine(experiment, data, world)
@@ -55,8 +55,8 @@ def prepare(experiment: Experiment, run: Run, world: World, began: float, resume
     # Only now: a run that cannot be taken up, because its text is another one, say, stays as it was.
     if world.rank == 0:
         run.freeze(to_toml(experiment))
-        if (tokenizer := getattr(data, "tokenizer", None)) is not None:
-            run.add("tokenizer.json", tokenizer.save)
+        if data.tokenizer is not None:
+            run.add("tokenizer.json", data.tokenizer.save)
     world.wait()
     return engine
 

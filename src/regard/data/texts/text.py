@@ -14,8 +14,8 @@ from typing import Literal
 import numpy as np
 
 from regard.config import option
-from regard.data.base import DataConfig
-from regard.data.batch import SKIP, TextBatch
+from regard.data.base import Data, DataConfig
+from regard.data.batch import IGNORE_INDEX, TextBatch
 from regard.data.origins.cache import cache_folder
 from regard.data.origins.progress import say
 from regard.data.sources import find_source
@@ -103,11 +103,17 @@ def prepare(config: TextConfig, context: int, cache: Path | None = None) -> Text
     return config.build(context, cache)
 
 
-class TextData:
+class TextData(Data[TextBatch]):
     """The tokens of one text, split by position.
 
     The windows of a part lie within the part: none crosses a border.
     """
+
+    tokenizer: Tokenizer
+    vocabulary: int
+    sha256: str
+    validation_count: int
+    test_count: int
 
     def __init__(
         self,
@@ -121,6 +127,7 @@ class TextData:
         order: Literal["random", "consecutive"] = "random",
     ) -> None:
         self.tokenizer = tokenizer
+        self.vocabulary = tokenizer.size
         self.order = order
         self.context = context
         self.name = name
@@ -141,10 +148,9 @@ class TextData:
                 f"{len(tokens)} tokens; a window needs one more than its context); {fix}"
             )
 
-    @property
-    def vocabulary(self) -> int:
-        """How many different tokens there are."""
-        return self.tokenizer.size
+    def epoch(self, size: int, world: int = 1) -> float:
+        """Steps in which as many tokens are seen as the training part has."""
+        return self.train_count / (size * world * self.context)
 
     def amount(self, part: str) -> tuple[int, int]:
         """How many characters and bytes the targets of that part stand for."""
@@ -245,7 +251,7 @@ class TextData:
             inside = begins[:, None] + place < part.targets
             counted = inside & ((number[:, None] == 0) | (place >= self.context - stride))
             counted &= number[:, None] < rows
-            yield _batch(np.where(inside, windows[:, :-1], 0), np.where(counted, windows[:, 1:], SKIP))
+            yield _batch(np.where(inside, windows[:, :-1], 0), np.where(counted, windows[:, 1:], IGNORE_INDEX))
 
 
 def _draws(seed: int, number: int, count: int, below: int) -> np.ndarray:

@@ -2,29 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
-from regard.data.batch import SKIP, PairBatch
+from regard.data.batch import IGNORE_INDEX, PairBatch, Specials
 from regard.data.texts.encoded import Encoded
-
-
-class Specials(NamedTuple):
-    """The marks beyond the tokenizer's own numbers."""
-
-    pad: int
-    begin: int
-    end: int
-
-    @classmethod
-    def after(cls, size: int) -> Specials:
-        """Those of a tokenizer with `size` tokens.
-
-        >>> Specials.after(256)
-        Specials(pad=256, begin=257, end=258)
-        """
-        return cls(size, size + 1, size + 2)
 
 
 def padded(source: Encoded, target: Encoded, specials: Specials, context: int) -> PairBatch:
@@ -37,7 +18,7 @@ def padded(source: Encoded, target: Encoded, specials: Specials, context: int) -
 
     pad, begin, end = specials
     if not len(source.counts):
-        rows = (np.array([[end]]), np.array([1]), np.array([[begin]]), np.array([[SKIP]]))
+        rows = (np.array([[end]]), np.array([1]), np.array([[begin]]), np.array([[IGNORE_INDEX]]))
         return PairBatch(*map(torch.from_numpy, rows))
     counts = np.minimum(source.counts, context - 1)[:, None]
     place = np.arange(counts.max() + 1)
@@ -46,7 +27,7 @@ def padded(source: Encoded, target: Encoded, specials: Specials, context: int) -
     counts = target.counts[:, None]
     place = np.arange(min(int(counts.max()) + 1, context))
     tokens = target.rectangle(len(place))
-    targets = np.where(place < counts, tokens, np.where(place == counts, end, SKIP))
+    targets = np.where(place < counts, tokens, np.where(place == counts, end, IGNORE_INDEX))
     before = np.concatenate((np.full_like(counts, begin), tokens[:, :-1]), axis=1)
     inputs = np.where(place <= counts, before, pad)
     return PairBatch(*map(torch.from_numpy, (sources, lengths, inputs, targets)))

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from regard.config import option
-from regard.data.base import DataConfig
-from regard.data.batch import PairBatch
+from regard.data.base import Data, DataConfig
+from regard.data.batch import PairBatch, Specials
 from regard.data.origins.cache import cache_folder
 from regard.data.origins.progress import say
 from regard.data.sources import SOURCES, find_source
@@ -28,13 +28,13 @@ from regard.data.translation.aligned import Pairs, read_pairs, read_table
 from regard.data.translation.buckets import Buckets
 from regard.data.translation.grouped import divide
 from regard.data.translation.near import near_once
-from regard.data.translation.padded import Specials, padded
+from regard.data.translation.padded import padded
 from regard.errors import UserError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["PairData", "Pairs", "PairsConfig", "Specials"]
+__all__ = ["PairData", "Pairs", "PairsConfig"]
 
 
 class Sides(NamedTuple):
@@ -123,10 +123,10 @@ class PairsConfig(DataConfig, kind="pairs"):
         tokenizer, encoded = encode(texts, learned_from, self.tokenizer, cache)
         sides = [Sides(part, *encoded[2 * number : 2 * number + 2]) for number, part in enumerate(parts)]
         data = PairData(sides, tokenizer, context, lower=self.lower, name=name, sha256=sha256)
-        if self.batch < (longest := data.longest):
+        if self.batch < data.smallest_batch:
             raise UserError(
                 f"a batch of {self.batch} tokens is too small for the longest pair of {name}; set --data.batch to "
-                f"{longest} or more, or a smaller --model.context"
+                f"{data.smallest_batch} or more, or a smaller --model.context"
             )
         return data
 
@@ -173,10 +173,16 @@ class PairsConfig(DataConfig, kind="pairs"):
         return kept
 
 
-class PairData:
+class PairData(Data[PairBatch]):
     """Pairs in three parts, as text and as batches."""
 
-    varies = True  # the shapes of batches differ
+    tokenizer: Tokenizer
+    specials: Specials
+    vocabulary: int
+    sha256: str
+    validation_count: int
+    test_count: int
+    dynamic_shapes = True
 
     def __init__(
         self, parts: list[Sides], tokenizer: Tokenizer, context: int, *, lower: bool, name: str, sha256: str
@@ -184,6 +190,7 @@ class PairData:
         """`parts`: train, validation, test."""
         self.tokenizer = tokenizer
         self.specials = Specials.after(tokenizer.size)
+        self.vocabulary = tokenizer.size + len(self.specials)
         self.context = context
         self.lower = lower
         self.name = name
@@ -194,6 +201,7 @@ class PairData:
         if long := sum(int((part.longer > context).sum()) for part in parts[1:]):
             say(f"{name}: {long:,} held-out pairs are longer than {context} tokens and cut")
         self._buckets = self._train.buckets(context)
+        self.smallest_batch = int(self._train.longer.max())
         #: How many targets the validation and test batches count.
         self.validation_count, self.test_count = (self._targets(part) for part in (self._validation, self._test))
 
@@ -211,16 +219,6 @@ class PairData:
     def test(self) -> Pairs:
         """What is kept for a last evaluation."""
         return self._test.pairs
-
-    @property
-    def vocabulary(self) -> int:
-        """How many different tokens there are, the three marks included."""
-        return self.tokenizer.size + len(self.specials)
-
-    @property
-    def longest(self) -> int:
-        """Tokens of the longest side that is trained on, its mark included."""
-        return int(self._train.longer.max())
 
     def epoch(self, size: int, world: int = 1) -> int:
         """How many steps it takes to see every pair once."""
