@@ -28,7 +28,7 @@ def main(rank: int, size: int, folder: Path) -> None:
         batch = inputs(model)
         own = Inputs(tuple(x[rank::size] for x in batch.arguments), batch.targets[rank::size])
         try:
-            shard(model, World(rank, size, rank), "features", "head")
+            shard(model, World(rank, size, rank))
             whole = gathered(gradients(model, own))
         except UserError as refusal:
             if rank == 0:

@@ -33,6 +33,9 @@ class Mechanism(nn.Module, ModuleProperties):
         """q [B, H, Q, D], k [B, G, K, D], v [B, G, K, E] to [B, H, Q, E]."""
         raise NotImplementedError
 
+    def advance(self, step: int) -> None:
+        """Called before training step number ``step`` (from 0), for mechanisms that redraw random features."""
+
     def start(self, batch: int, heads: int, size: int, width: int, like: Tensor) -> Any:
         """What one layer remembers, empty: a named tuple of tensors with the batch first, updated in place.
 

@@ -71,10 +71,10 @@ class Engine:
         self.told: list[dict[str, Tensor]] = []
         if self._compiles():
             self._compile()
-        shard(self.model, world, "features")
+        shard(self.model, world)
         self.optimizer = config.optimizer.build(self.model)
         #: Parts that draw anew as training goes on, as a function of the step.
-        self._advances: list[Any] = [module.advance for module in self.model.modules() if hasattr(module, "advance")]
+        self._advances: list[Any] = [mechanism.advance for _, mechanism in self.model.mechanisms()]
         self._ahead: tuple[int, list[Any]] | None = None
 
     def _compiles(self) -> bool:

@@ -6,8 +6,8 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
 
+from regard.models import Model
 from regard.runs import Run
 from regard.train.experiment import Experiment
 
@@ -17,7 +17,7 @@ class Start(NamedTuple):
 
     experiment: Experiment  # with its budget in steps
     run: Run
-    model: nn.Module  # as it was built, never compiled: hooks on it fire when it runs uncompiled
+    model: Model  # as it was built, never compiled: hooks on it fire when it runs uncompiled
     device: torch.device
     dtype: torch.dtype  # that matrix products are done in
     step: int  # 0, or where a resumed run goes on

@@ -20,7 +20,7 @@ from regard.nn.auxiliary_loss import AuxiliaryLoss, AuxiliaryLossLayer
 from regard.nn.experts.grouped import collect, dispatch, grouped, has_kernel
 from regard.nn.experts.networks import networks
 from regard.nn.experts.routing import Route, balance_loss, order, route, share, z_loss
-from regard.nn.feedforward import ACTIVATIONS, FeedForwardConfig, hidden_width
+from regard.nn.feedforward import ACTIVATIONS, FeedForwardConfig, FeedForwardLayer, hidden_width
 from regard.nn.linear import Linear
 
 Weights = tuple[Tensor, Tensor, Tensor | None, Tensor | None]  # up [E, O, C], down [E, C, H], and their biases
@@ -67,7 +67,7 @@ class MoEConfig(FeedForwardConfig, kind="moe"):
         return kind(width, self, bias=bias)
 
 
-class MixtureOfExperts(AuxiliaryLossLayer, ModuleProperties):
+class MixtureOfExperts(AuxiliaryLossLayer, FeedForwardLayer, ModuleProperties):
     """Σ over the chosen experts of gate · expert(x), plus all shared experts of x. No token is dropped.
 
     In training it tells its balance and z losses, and for each expert the share of tokens that it got and its mean
@@ -92,8 +92,8 @@ class MixtureOfExperts(AuxiliaryLossLayer, ModuleProperties):
         self.down.parts = (width,) * count
 
     @property
-    def idle(self) -> int:
-        """How many weights of matrices a token does not meet."""
+    def inactive_parameters(self) -> int:  # type: ignore[override]
+        """Matrix weights that one token does not use."""
         matrices = sum(layer.weight.numel() for layer in (self._up, self.down))
         count = self.config.experts + self.config.shared
         return matrices // count * (self.config.experts - self.config.active)
