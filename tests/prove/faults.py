@@ -1,6 +1,6 @@
 """Thirty faults of sequence models that really happen, and sound models beside them.
 
-``make()`` gives the ``ModelUnderTest`` of ``regard.prove``: a ``model`` of this library, or a ``forward`` (tokens [B, N]
+``make()`` gives a ``ModelUnderTest`` of ``regard.prove``: a ``model`` of this library, or a ``forward`` (tokens [B, N]
 to logits [B, N, V]) with, if it can, a ``padded`` (tokens [B, N] and the number of real tokens per row to logits).
 Everything but the fault is sound. ``claim`` must fail; another may fail with it, if one fault has two effects (a model
 that sees the future cannot decode token by token as it reads).

@@ -1,8 +1,8 @@
 """Certificates: claims about what a model computes, each tested and shown with evidence."""
 
 from regard.prove.certify import certify
-from regard.prove.claim import Certificate, ClaimResult, all_claims, claim, fails, holds, not_applicable
 from regard.prove.model_under_test import ModelUnderTest
+from regard.prove.registry import Certificate, ClaimResult, all_claims, claim, fails, holds, not_applicable
 
 __all__ = [
     "Certificate",

@@ -10,8 +10,8 @@ import torch
 
 from regard.errors import UserError
 from regard.models.base import Model
-from regard.prove.claim import FAILS, HOLDS, Certificate, Claim, ClaimResult, all_claims, fails, not_applicable
 from regard.prove.model_under_test import Forward, ModelUnderTest, preserved
+from regard.prove.registry import FAILS, HOLDS, Certificate, Claim, ClaimResult, all_claims, fails, not_applicable
 
 #: What a model may raise when a claim is tested on it; each of them is a failure of the claim.
 FAILURES = (RuntimeError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError)

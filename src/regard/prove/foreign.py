@@ -19,9 +19,9 @@ from torch import Tensor, nn
 
 from regard.errors import UserError
 from regard.prove.certify import certify
-from regard.prove.claim import Certificate
 from regard.prove.model_under_test import SHORT, ModelUnderTest
 from regard.prove.randomize_weights import randomize_weights
+from regard.prove.registry import Certificate
 
 CLAIMS = ("future", "padding", "batching", "step", "finite")  # tested by default
 LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
@@ -92,7 +92,9 @@ class TransformersAdapter:
     def variants(self) -> Iterator[dict[str, TransformersAdapter]]:
         """An adapter for each attention implementation that the model has; its own one is restored afterwards."""
         own = getattr(self.module.config, "_attn_implementation", None)
-        found = {f"{name} attention": TransformersAdapter(self.module, name) for name in IMPLEMENTATIONS if self._has(name)}
+        found = {
+            f"{name} attention": TransformersAdapter(self.module, name) for name in IMPLEMENTATIONS if self._has(name)
+        }
         if "eager attention" in found:
             found["eager attention with weights"] = TransformersAdapter(self.module, "eager", return_weights=True)
         try:

@@ -24,11 +24,13 @@ SOURCES = 12  # source sequences for a sequence-to-sequence model
 
 
 class Stepper(Protocol):
-    """Decodes piece by piece; ``LanguageModel`` and ``Seq2SeqModel`` do."""
+    """Decodes in pieces, as ``LanguageModel`` and ``Seq2SeqModel`` do."""
 
-    def start(self, batch: int, capacity: int, /, **settings: Any) -> Any: ...
+    @property
+    def start(self) -> Callable[..., Any]: ...  # (batch, capacity) to an empty state
 
-    def step(self, tokens: Tensor, state: Any, /) -> tuple[Tensor, Any]: ...
+    @property
+    def step(self) -> Callable[..., tuple[Tensor, Any]]: ...  # (tokens, state) to logits and state
 
 
 @dataclass

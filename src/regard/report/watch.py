@@ -59,7 +59,7 @@ class Watch(Observer):
     def failed(self, error: BaseException) -> None:
         """Note a divergence, which else nobody would find in the folder."""
         if isinstance(error, Diverged) and self._run.metrics():  # raised by a step, so this has started
-            self._run.log({"step": error.step, "diverged": str(error)})
+            self._run.log({"step": error.step, "diverged": str(error), "module": error.module})
 
     def _write(self, looks: Looks) -> None:
         for record in looks.samples:

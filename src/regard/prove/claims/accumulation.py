@@ -12,8 +12,8 @@ from regard.attention import Mechanism
 from regard.models.base import Model
 from regard.nn import Recurrent
 from regard.prove.batches import Batch, batch_size, split_rows
-from regard.prove.claim import ClaimResult, claim, fails, holds, not_applicable
 from regard.prove.model_under_test import ModelUnderTest, training_mode
+from regard.prove.registry import ClaimResult, claim, fails, holds, not_applicable
 from regard.tasks import Task
 
 TOLERANCE = 1e-4
@@ -52,10 +52,11 @@ def _difference(model: Model, task: Task, batch: Batch, parts: list[Batch], exem
     for name, term in whole.items():
         if name in exempt:
             continue
-        count, total = sum(float(terms[name].count) for terms in split), sum(terms[name].total for terms in split)
+        count = sum(float(terms[name].count) for terms in split)
+        total = torch.stack([terms[name].total for terms in split]).sum()
         if count != float(term.count):
             return f"{name} counts {float(term.count):g} at once and {count:g} in parts"
-        one, two = float(term.total.detach()), float(total)
+        one, two = float(term.total.detach()), float(total.detach())
         if not abs(two - one) <= TOLERANCE * max(1.0, abs(two)):
             return f"{name} sums to {one:.6g} at once and to {two:.6g} in parts"
         gradients, others = _gradients(model, term.total), _gradients(model, total)
@@ -67,9 +68,9 @@ def _difference(model: Model, task: Task, batch: Batch, parts: list[Batch], exem
     return ""
 
 
-def _gradients(model: nn.Module, total: Tensor | int) -> dict[str, Tensor]:
+def _gradients(model: nn.Module, total: Tensor) -> dict[str, Tensor]:
     weights = {name: one for name, one in model.named_parameters() if one.requires_grad}
-    if not isinstance(total, Tensor) or not total.requires_grad:
+    if not total.requires_grad:
         return {}
     gradients = torch.autograd.grad(total, list(weights.values()), allow_unused=True)
     return {name: g for name, g in zip(weights, gradients, strict=True) if g is not None}

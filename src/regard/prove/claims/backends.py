@@ -10,9 +10,9 @@ from torch import Tensor
 
 from regard.attention import BACKENDS, Packed, Padded, Softmax
 from regard.attention.backends.choose import Refused
-from regard.prove.claim import ClaimResult, claim, fails, holds, not_applicable
 from regard.prove.comparison import LargestGap
 from regard.prove.model_under_test import ModelUnderTest
+from regard.prove.registry import ClaimResult, claim, fails, holds, not_applicable
 
 GRADIENTS = 1e-3  # of the largest: a gradient is a sum over every token
 BUILT = "as built"
@@ -66,7 +66,10 @@ def _backend(layers: Sequence[Softmax], backend: str | None) -> Iterator[None]:
 def _cases(subject: ModelUnderTest) -> list[tuple[str, Run]]:
     model, n, tokens = subject.model, subject.length, subject.tokens(2)
     assert model is not None
-    cases: list[tuple[str, Run]] = [("plain rows", lambda: subject(tokens)), ("one token", lambda: subject(tokens[:, :1]))]
+    cases: list[tuple[str, Run]] = [
+        ("plain rows", lambda: subject(tokens)),
+        ("one token", lambda: subject(tokens[:, :1])),
+    ]
     if subject.takes_slots and not subject.not_steppable:
         lengths = torch.tensor([n // 2, n], device=tokens.device)
         real = (torch.arange(n, device=tokens.device) < lengths[:, None])[..., None]

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from regard.attention import Packed, Padded, Range
 from regard.attention.slots import AnySlots, make_pairs, valid
-from regard.prove.claim import ClaimResult, claim, fails, holds
 from regard.prove.model_under_test import ModelUnderTest
+from regard.prove.registry import ClaimResult, claim, fails, holds
 
 
 @claim("finite", "no logit of a real token is NaN or infinite", order=60)
@@ -27,7 +27,9 @@ def finite(subject: ModelUnderTest) -> ClaimResult:
             return fails(f"{case}: the gradient of {name} is not finite")
     if masked := _fully_masked(subject):
         return fails(masked)
-    return holds(f"every logit and gradient of {count} batches, with and without padding; no real token is fully masked")
+    return holds(
+        f"every logit and gradient of {count} batches, with and without padding; no real token is fully masked"
+    )
 
 
 def _cases(subject: ModelUnderTest) -> Iterator[tuple[str, Tensor, Tensor]]:

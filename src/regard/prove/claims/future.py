@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from regard.attention import Softmax
 from regard.attention.backends.choose import Refused, run
-from regard.prove.claim import ClaimResult, claim, fails, holds, not_applicable
 from regard.prove.comparison import EXACT, LargestGap, gap
 from regard.prove.dependency import first_difference, record_outputs
 from regard.prove.model_under_test import SEED, SOURCES, Forward, ModelUnderTest, training_mode
+from regard.prove.registry import ClaimResult, claim, fails, holds, not_applicable
 
 MODES = (("in evaluation", False), ("in training", True), ("in evaluation again, after training", False))
 
@@ -104,11 +104,11 @@ def _leak(subject: ModelUnderTest, forward: Forward, change: Change, where: str)
         return ""
     module = ""
     if subject.module is not None:
-        outputs = [
+        one, other = (
             record_outputs(subject.module, lambda text=text: _seeded(forward, text), tokens.shape)
             for text in (tokens, changed)
-        ]
-        difference = first_difference(*outputs, lambda x: x[:, : apart.position + 1], EXACT)
+        )
+        difference = first_difference(one, other, lambda x: x[:, : apart.position + 1], EXACT)
         module = f", first seen in {difference[0]}" if difference else ""
     first = int((tokens != changed)[0].nonzero()[0])
     return f"{where}: another token at position {first} of {tokens.shape[1]} moves the logits of {apart}{module}"
@@ -184,7 +184,9 @@ def _gradient_leak(subject: ModelUnderTest) -> str:
             later = gradient[:, position + 1 :].abs().amax((0, 2)) if gradient is not None else torch.zeros(1)
             if not bool((later == 0).all()):
                 far, size = int((later != 0).nonzero()[0]) + position + 1, float(later.max())
-                return f": the logits at position {position} have a gradient of {size:.2g} from position {far} of {name}"
+                return (
+                    f": the logits at position {position} have a gradient of {size:.2g} from position {far} of {name}"
+                )
     return ""
 
 

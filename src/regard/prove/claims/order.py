@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from regard.prove.claim import ClaimResult, claim, fails, holds, not_applicable
+from regard.models.base import Model
 from regard.prove.comparison import gap
 from regard.prove.dependency import reverse_context
 from regard.prove.model_under_test import ModelUnderTest
+from regard.prove.registry import ClaimResult, claim, fails, holds, not_applicable
 
 
 @claim("order", "the order of tokens matters if, and only if, the model has positions", order=70)
@@ -44,11 +45,22 @@ def _causal(subject: ModelUnderTest, positional: bool) -> ClaimResult:
     apart = gap(subject(tokens)[:, -1:], subject(reverse_context(tokens))[:, -1:])
     if not apart.clear:
         return fails(f"earlier tokens in reverse order leave the last logits unchanged, to {apart.size:.1g}")
-    config = None if subject.model is None else subject.model.config.without_positions()
-    if config is not None and subject.model is not None:
-        bare = config.build()
-        bare.load_state_dict(subject.model.state_dict(), strict=False)
-        idle = gap(subject(tokens), bare.to(subject.device).eval()(*subject.arguments(tokens)))
+    bare = _without_positions(subject)
+    if bare is not None:
+        idle = gap(subject(tokens), bare(*subject.arguments(tokens)))
         if not idle.clear:
             return fails(f"without its positions the model gives the same logits, to {idle.size:.1g}")
     return holds(f"earlier tokens in reverse order move the last logits by {apart.size:.2g}")
+
+
+def _without_positions(subject: ModelUnderTest) -> Model | None:
+    """The same model and weights without positions; None if it has no such choice or its weights would not fit."""
+    config = None if subject.model is None else subject.model.config.without_positions()
+    if config is None or subject.model is None:
+        return None
+    bare, weights = config.build(), subject.model.state_dict()
+    shapes = {name: weight.shape for name, weight in bare.state_dict().items()}
+    if any(name not in weights or weights[name].shape != shape for name, shape in shapes.items()):
+        return None
+    bare.load_state_dict({name: weights[name] for name in shapes})
+    return bare.to(subject.device).eval()

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from regard.data import PairBatch
 from regard.data.texts.passages import hashes_of
 from regard.prove.batches import Batch, batch_size
-from regard.prove.claim import ClaimResult, claim, fails, holds, not_applicable
 from regard.prove.model_under_test import ModelUnderTest
+from regard.prove.registry import ClaimResult, claim, fails, holds, not_applicable
 
 SHORTEST, LONGEST = 12, 64  # tokens of a run
 KNOWN = 0.02  # the largest share of known rows

@@ -5,14 +5,16 @@ from __future__ import annotations
 import torch
 
 from regard.models.base import LanguageModel
-from regard.prove.claim import ClaimResult, claim, fails, holds, not_applicable
 from regard.prove.comparison import LargestGap
 from regard.prove.model_under_test import ModelUnderTest
+from regard.prove.registry import ClaimResult, claim, fails, holds, not_applicable
 
 ROLLING = 400  # tokens: a rolling cache that is overwritten later than this is not tested
 
 
-@claim("step", "start and step, in pieces of any length, give the logits of the forward pass", order=50, reorders_sums=True)
+@claim(
+    "step", "start and step, in pieces of any length, give the logits of the forward pass", order=50, reorders_sums=True
+)
 @torch.no_grad()
 def step(subject: ModelUnderTest) -> ClaimResult:
     if subject.stepper is None:

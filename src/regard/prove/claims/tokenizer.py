@@ -8,12 +8,18 @@ import numpy as np
 
 from regard.data import Tokenizer
 from regard.errors import UserError
-from regard.prove.claim import ClaimResult, claim, fails, holds, not_applicable
 from regard.prove.model_under_test import ModelUnderTest
+from regard.prove.registry import ClaimResult, claim, fails, holds, not_applicable
 
 TEXTS = (
     *("", " ", "a", "  two  spaces ", "a\nb\r\nc\td\x00e", "Capitals AND small", "naïve café, e\u0301 and \u00e9"),
-    *("12,345.67 + 8 = ?", "don't  stop -- now...", "中文 العربية Ελληνικά עברית", "👩‍👩‍👧 ﬁ Ω ½ \u200b\ufeff", "\ud800 alone"),
+    *(
+        "12,345.67 + 8 = ?",
+        "don't  stop -- now...",
+        "中文 العربية Ελληνικά עברית",
+        "👩‍👩‍👧 ﬁ Ω ½ \u200b\ufeff",
+        "\ud800 alone",
+    ),
     *("<s> </s> <pad> [MASK] <|endoftext|> ▁_Ġ", "\ufffd"),
 )
 WIDTH = 40  # characters of a text in the evidence

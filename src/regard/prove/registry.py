@@ -5,7 +5,7 @@ its own claims with the same decorator:
 
     @claim("bounded", "no logit exceeds 100 in absolute value")
     def bounded(model: ModelUnderTest) -> ClaimResult:
-        largest = float(model(model.tokens(2)).abs().max())
+        largest = float(model(model.tokens(2)).detach().abs().max())
         return holds(f"{largest:.3g} at most") if largest <= 100 else fails(f"a logit is {largest:.3g}")
 """
 
@@ -59,9 +59,7 @@ class Claim(NamedTuple):
 _registered: dict[str, Claim] = {}
 
 
-def claim(
-    name: str, statement: str, *, order: int = 1000, reorders_sums: bool = False
-) -> Callable[[Test], Test]:
+def claim(name: str, statement: str, *, order: int = 1000, reorders_sums: bool = False) -> Callable[[Test], Test]:
     """Register the decorated function as the test of a claim. By default it comes last in the table."""
 
     def register(test: Test) -> Test:
