@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from regard.data import DataConfig, PairsConfig, TextConfig
-from regard.data.tokenizers.base import LearnedConfig
+from regard.data.tokenizers.base import LearnedTokenizerConfig
 from regard.prove.model_under_test import ModelUnderTest
 from regard.prove.randomize_weights import randomize_weights
 from regard.train import Experiment
@@ -48,7 +48,7 @@ def _random_text(config: DataConfig, folder: Path) -> DataConfig:
     """The same data config with a file of random words; learned vocabularies are small."""
     assert isinstance(config, PairsConfig | TextConfig)
     tokenizer = config.tokenizer
-    if isinstance(tokenizer, LearnedConfig):
+    if isinstance(tokenizer, LearnedTokenizerConfig):
         tokenizer = replace(tokenizer, vocabulary=min(300, tokenizer.vocabulary))
     draw = random.Random(8)
     words = ["".join(draw.choices(LETTERS, k=draw.randint(2, 9))) for _ in range(4000)]

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from regard.data import PairBatch
-from regard.data.texts.passages import hashes_of
+from regard.data.texts.rolling_hash import hashes_of
 from regard.prove.batches import Batch, batch_size
 from regard.prove.model_under_test import ModelUnderTest
 from regard.prove.registry import ClaimResult, claim, fails, holds, not_applicable

@@ -1,4 +1,4 @@
-"""Numbers as a reader wants them."""
+"""Numbers, durations and lists in words."""
 
 from __future__ import annotations
 
@@ -56,17 +56,17 @@ def plural(number: int, noun: str) -> str:
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
-def listed(items: list[str]) -> str:
-    """Things in a sentence.
+def join_words(items: list[str]) -> str:
+    """A list in a sentence.
 
-    >>> listed(["a"]), listed(["a", "b", "c"])
+    >>> join_words(["a"]), join_words(["a", "b", "c"])
     ('a', 'a, b and c')
     """
     return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}"
 
 
 def tick(value: float) -> str:
-    """A number beside an axis, short.
+    """A number beside an axis.
 
     >>> tick(0.30000000000000004), tick(2500), tick(1e-05), tick(20000)
     ('0.3', '2,500', '1e-5', '20k')
