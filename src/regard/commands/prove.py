@@ -89,40 +89,20 @@ def _recipe(name: str, own_data: bool, device: str) -> ModelUnderTest:
 def _run(name: str, runs: Path, step: int | None, device: str) -> ModelUnderTest:
     """A trained model with its tokenizer and, if it is still available, its data."""
     from regard.config import load
-<<<<<<< HEAD
-    from regard.generate.load import find_device, load_writer
+    from regard.generate.load import find_device, load_model
     from regard.prove import ModelUnderTest
     from regard.train import Experiment
 
     run = open_run(name, runs)
     experiment = load(Experiment, run.config, source=str(run.path / "config.toml"))
-    writer = load_writer(run, find_device(device), step)
-    about, data, task = f"step {writer.step:,} of {run.path}, its own weights", None, None
+    loaded = load_model(run, find_device(device), step)
+    about, data, task = f"step {loaded.step:,} of {run.path}, its own weights", None, None
     try:
-        data, task = experiment.data.build(writer.model.config.context), experiment.task.build()
-        writer.check(data)
+        data, task = experiment.data.build(loaded.model.config.context), experiment.task.build()
+        loaded.check(data)
     except UserError as missing:
         about, data, task = f"{about}; without its data: {missing}", None, None
-    return ModelUnderTest(model=writer.model, tokenizer=writer.tokenizer, data=data, task=task, about=about)
-=======
-    from regard.generate.load import find_device, load_model
-    from regard.prove import certify
-    from regard.train import Experiment
-
-    run = open_run(name, runs)
-    experiment: Any = load(Experiment, run.config, source=str(run.path / "config.toml"))
-    loaded = load_model(run, find_device(device), step)
-    about, found = f"step {loaded.step:,} of {run.path}, its own weights", None
-    try:
-        found = experiment.data.build(loaded.model.config.context)
-        loaded.check_data(found)
-    except UserError as missing:
-        about += f"; its data is left out: {missing}"
-    task = experiment.task.build()
-    given = {"task": task, "data": found} if found is not None else {}
-    with waiting("getting ready") as say:
-        return certify(model=loaded.model, tokenizer=loaded.tokenizer, claims=claims, about=about, say=say, **given)
->>>>>>> main
+    return ModelUnderTest(model=loaded.model, tokenizer=loaded.tokenizer, data=data, task=task, about=about)
 
 
 def _table(target: str, certificate: Certificate) -> str:
