@@ -99,7 +99,7 @@ def _run(name: str, runs: Path, step: int | None, device: str) -> ModelUnderTest
     about, data, task = f"step {loaded.step:,} of {run.path}, its own weights", None, None
     try:
         data, task = experiment.data.build(loaded.model.config.context), experiment.task.build()
-        loaded.check(data)
+        loaded.check_data(data)
     except UserError as missing:
         about, data, task = f"{about}; without its data: {missing}", None, None
     return ModelUnderTest(model=loaded.model, tokenizer=loaded.tokenizer, data=data, task=task, about=about)
