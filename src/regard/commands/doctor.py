@@ -10,10 +10,10 @@ from regard.commands.waiting import waiting
 
 
 def doctor(run: RunName = None, /, *, runs: Path = RUNS, json: bool = False) -> int:
-    """What is wrong with a training: what, where, why, and the option that mends it.
+    """Find the faults of a training run: what, where, why, and the option that fixes it.
 
-    `regard train --doctor` watches a training while it runs; this tells what it found, reads the run's records, and
-    looks into its newest checkpoint and its text. Exit code 1: something was found.
+    `regard train --doctor` watches a training while it runs. This command shows what it found, reads the run's records,
+    and examines its newest checkpoint and its data. Exit code 1: something was found.
 
     Args:
         run: The run's folder or name; by default the newest run.
@@ -24,20 +24,20 @@ def doctor(run: RunName = None, /, *, runs: Path = RUNS, json: bool = False) -> 
     from regard.doctor import examine
 
     with waiting("examining"):
-        found, notes = examine(opened)
+        findings, notes = examine(opened)
     if json:
-        told = [finding.record() for finding in found]
-        print(jsonlib.dumps({"run": str(opened.path), "findings": told, "left_out": notes}))
-        return int(bool(found))
-    for finding in found:
-        where = f" in {finding.where}" if finding.where else ""
-        when = (
-            f"step {finding.since:,}" if finding.since == finding.step else f"steps {finding.since:,}-{finding.step:,}"
-        )
-        print(f"{finding.what}{where} ({finding.kind}, {when})")
-        print(f"    shown by  {finding.evidence}\n    probably  {finding.cause}\n    try       {finding.change}")
+        records = [finding.record() for finding in findings]
+        print(jsonlib.dumps({"run": str(opened.path), "findings": records, "left_out": notes}))
+        return int(bool(findings))
+    for finding in findings:
+        first, last = finding.since, finding.step
+        when = f"step {first:,}" if first == last else f"steps {first:,}-{last:,}"
+        print(f"{finding.title} ({finding.kind}, {when})")
+        print(f"    evidence        {finding.evidence}")
+        print(f"    probable cause  {finding.cause}")
+        print(f"    try             {finding.change}")
     for note in notes:
-        print(f"left out: {note}")
-    if not found:
-        print(f"{opened.path}: nothing is wrong that the doctor knows of")
-    return int(bool(found))
+        print(f"not examined: {note}")
+    if not findings:
+        print(f"{opened.path}: no faults found")
+    return int(bool(findings))
