@@ -2,57 +2,47 @@
 
 from __future__ import annotations
 
-import json as jsonlib
+import json
 import shutil
 import textwrap
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import tyro
-
-from regard.commands.common import RUNS, is_run, open_run
+from regard.commands.common import RUNS, CommandOptions, is_run, open_run
 from regard.commands.waiting import waiting
+from regard.config import argument, option
 from regard.errors import UserError
 
 if TYPE_CHECKING:
     from regard.prove import Certificate
 
-Target = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TARGET")]
-Claims = Annotated[str | None, tyro.conf.arg(metavar="CLAIM,CLAIM")]
 FOREIGN = "hf:"
 
 
-def prove(
-    target: Target,
-    /,
-    *,
-    claims: Claims = None,
-    causal: bool = False,
-    no_causal: bool = False,
-    data: bool = False,
-    step: int | None = None,
-    device: str = "cpu",
-    runs: Path = RUNS,
-    json: bool = False,
-) -> int:
-    """Whether a model does what it claims: no look ahead, padding, packing and decoding change nothing, and more.
+@dataclass(frozen=True)
+class ProveOptions(CommandOptions):
+    """Options of `regard prove`."""
+
+    target: str = argument(
+        "", "a recipe, a run's folder or name, or hf:FOLDER with the config.json of a transformers model", required=True
+    )
+    claims: str | None = option(None, "only these, such as future,step; default: all that apply", metavar="CLAIM,CLAIM")
+    causal: bool | None = option(None, "for hf: test the model as a causal one; --no-causal: as a bidirectional one")
+    data: bool = option(False, "for a recipe: test on its own data, fetched if necessary, instead of a synthetic text")
+    step: int | None = option(None, "step of a run's checkpoint; default: the newest")
+    device: str = option("cpu", "where to run: auto, cpu, cuda, mps")
+    runs: Path = option(RUNS, "the folder that holds runs")
+
+
+def prove(options: ProveOptions) -> int:
+    """Test a model's claims: causality, invariance to padding, packing and cached decoding, and more.
 
     The exit code is 1 if a claim fails.
-
-    Args:
-        target: A recipe, a run's folder or name, or hf:FOLDER with the config.json of a transformers model.
-        claims: Only these, such as future,step; by default all that can be judged.
-        causal: Judge a transformers model as one in which no token sees a later one.
-        no_causal: Judge a transformers model as one that sees both ways.
-        data: For a recipe, judge its own data, fetched if need be, instead of a made-up text.
-        step: A checkpoint's step of a run; by default the newest.
-        device: Where to run: auto, cpu, cuda, mps.
-        runs: The folder that holds runs.
-        json: Print the certificate as JSON.
     """
-    if causal and no_causal:
-        raise UserError("--causal and --no-causal contradict each other; leave one out")
-    if (causal or no_causal) and not target.startswith(FOREIGN):
+    target, step, device, runs, data = options.target, options.step, options.device, options.runs, options.data
+    causal, claims = options.causal, options.claims
+    if causal is not None and not target.startswith(FOREIGN):
         raise UserError("--causal and --no-causal are for models of transformers: regard prove hf:FOLDER")
     wanted = None if claims is None else [name for name in claims.replace(" ", "").split(",") if name]
     if target.startswith(FOREIGN):
@@ -60,13 +50,13 @@ def prove(
 
         folder = Path(target.removeprefix(FOREIGN)).expanduser()
         with waiting("judging"):
-            found = certify_folder(folder, True if causal else False if no_causal else None, wanted)
+            found = certify_folder(folder, causal, wanted)
     elif is_run(target, runs):
         found = _run(target, runs, step, device, wanted)
     else:
         found = _recipe(target, data, device, wanted)
-    if json:
-        print(jsonlib.dumps({"target": target, **found.plain()}))
+    if options.json:
+        print(json.dumps({"target": target, **found.plain()}))
     else:
         print(_table(target, found))
     return 0 if found.sound else 1
@@ -86,13 +76,12 @@ def _recipe(name: str, own: bool, device: str, claims: list[str] | None) -> Cert
 
 def _run(name: str, runs: Path, step: int | None, device: str, claims: list[str] | None) -> Certificate:
     """A trained model with its own weights, tokenizer and, if they are still there, data."""
-    from regard.config import load
     from regard.generate.load import find_device, load_writer
     from regard.prove import certify
     from regard.train import Experiment
 
     run = open_run(name, runs)
-    experiment: Any = load(Experiment, run.config, source=str(run.path / "config.toml"))
+    experiment: Any = run.load(Experiment)
     writer = load_writer(run, find_device(device), step)
     about, found = f"step {writer.step:,} of {run.path}, its own weights", None
     try:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from regard.config import load
 from regard.errors import UserError
 from regard.models import ModelConfig
 from regard.runs import Run
@@ -37,7 +36,7 @@ def load_writer(run: Run, device: torch.device | str = "cpu", step: int | None =
     if checkpoint is None:
         why = f" ({'; '.join(run.damaged)})" if run.damaged else ""
         raise UserError(f"the run {run.path} has no checkpoint yet{why}; train it first: regard resume {run.path}")
-    config: Any = load(ModelConfig, run.config["model"], source=str(run.path / "config.toml"))
+    config: Any = run.load(ModelConfig, "model")
     model = config.build()
     try:
         model.load_state_dict(checkpoint.model())

@@ -150,7 +150,7 @@ def by_position(model: Any, data: Any, most: int = TOKENS) -> Positions | None:
 
 
 def _data(run: Run, writer: Writer) -> Any:
-    config: Any = load(DataConfig, run.config["data"], source=str(run.file("config.toml")))
+    config: Any = run.load(DataConfig, "data")
     data = config.build(writer.model.config.context)
     writer.check(data)
     return data

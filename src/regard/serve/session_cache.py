@@ -86,11 +86,10 @@ class SessionCache:
 
 
 def _abilities(run: Run) -> dict[str, Any]:
-    from regard.config import load
     from regard.data.translation.pairs import Specials
 
     try:
-        config: Any = load(ModelConfig, run.config["model"], source="config.toml")
+        config: Any = run.load(ModelConfig, "model")
         with torch.device("meta"):
             model = config.build()
         data = run.config.get("data")
