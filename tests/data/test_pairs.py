@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.config import dump, load
-from regard.data import BpeConfig, DataConfig, DataWithTest, PairsConfig, Specials, TextConfig
-from regard.data.batch import SKIP
-from regard.data.translation.buckets import Buckets
-from regard.data.translation.grouped import divide
+from regard.data import BpeConfig, Data, DataConfig, PairsConfig, Specials, TextConfig
+from regard.data.batch import IGNORE_INDEX
+from regard.data.translation.group_split import divide
+from regard.data.translation.length_buckets import LengthBuckets
 from regard.errors import UserError
 
 CONTEXT = 40
@@ -65,8 +65,8 @@ def texts(data, batch) -> list[tuple[str, str]]:
     pad, begin, end = data.specials
     read = []
     for source, length, inputs, targets in zip(*(tensor.tolist() for tensor in batch), strict=True):
-        counted = [token for token in targets if token != SKIP]
-        assert targets == counted + [SKIP] * (len(targets) - len(counted))
+        counted = [token for token in targets if token != IGNORE_INDEX]
+        assert targets == counted + [IGNORE_INDEX] * (len(targets) - len(counted))
         assert source[length - 1] == end
         assert source[length:] == [pad] * (len(source) - length)
         assert inputs == [begin, *counted[:-1]] + [pad] * (len(inputs) - len(counted))
@@ -87,8 +87,8 @@ def same(one, other) -> bool:
 
 def test_what_it_is(data):
     as_others_see_it: Any = data
-    assert isinstance(as_others_see_it, DataWithTest)
-    assert data.varies
+    assert isinstance(as_others_see_it, Data)
+    assert data.dynamic_shapes
     assert data.specials == Specials.after(data.tokenizer.size)
     assert data.vocabulary == data.tokenizer.size + 3
     assert data.encode_source("one two")[-1] == data.specials.end
@@ -115,7 +115,7 @@ def test_an_epoch_has_every_pair_once(data, seed, epoch, world, size):
             assert batch.source.dtype == batch.source_lengths.dtype == batch.inputs.dtype == batch.targets.dtype
             assert max(batch.source.numel(), batch.targets.numel()) <= size
             rows.append(len(batch.source))
-            if (batch.targets != SKIP).any():
+            if (batch.targets != IGNORE_INDEX).any():
                 seen += texts(data, batch)
         assert max(rows) - min(rows) <= 1  # equal shares
     assert sorted(seen) == sorted(both(data.train))
@@ -137,7 +137,7 @@ def test_a_batch_is_a_pure_function(config, data, folder, seed, position, rank, 
 def test_the_same_batches_on_every_day():
     """Pinned: a change here makes old runs impossible to resume."""
     sources = np.arange(60) % 7 + 1
-    numbers = Buckets(sources, sources[::-1]).rows(17, seed=1, rank=1, world=2, size=40)
+    numbers = LengthBuckets(sources, sources[::-1]).rows(17, seed=1, rank=1, world=2, size=40)
     assert numbers.tolist() == [4, 18, 11, 48, 55]
 
 
@@ -154,7 +154,7 @@ def test_epochs_and_seeds_differ(data):
 
 def test_little_is_padding(data):
     batches = [data.batch(step, seed=0, size=512) for step in range(data.epoch(512))]
-    counted = sum(int((batch.targets != SKIP).sum()) for batch in batches)
+    counted = sum(int((batch.targets != IGNORE_INDEX).sum()) for batch in batches)
     assert counted / sum(batch.targets.numel() for batch in batches) > 0.85
     assert len({len(batch.source) for batch in batches}) > 2
 
@@ -170,7 +170,11 @@ def test_held_out_pairs_are_counted_once(config, folder, world, size, context, p
     ranks = [list(getattr(data, f"{part}_batches")(size, rank=rank, world=world)) for rank in range(world)]
     assert len({len(batches) for batches in ranks}) == 1
     seen = [
-        pair for batches in ranks for batch in batches if (batch.targets != SKIP).any() for pair in texts(data, batch)
+        pair
+        for batches in ranks
+        for batch in batches
+        if (batch.targets != IGNORE_INDEX).any()
+        for pair in texts(data, batch)
     ]
     expected = []
     for source, target in both(getattr(data, part)):
@@ -180,7 +184,7 @@ def test_held_out_pairs_are_counted_once(config, folder, world, size, context, p
         ]
         expected.append(tuple(cut))
     assert sorted(seen) == sorted(expected)
-    counted = sum(int((batch.targets != SKIP).sum()) for batches in ranks for batch in batches)
+    counted = sum(int((batch.targets != IGNORE_INDEX).sum()) for batches in ranks for batch in batches)
     assert counted == getattr(data, f"{part}_count")
     for batch in (batch for batches in ranks for batch in batches):
         assert batch.source.shape[1] <= context
@@ -196,7 +200,7 @@ def test_long_pairs_are_not_trained_on_and_that_is_said(config, folder, data, ca
     assert f"{left:,} of {data.train.count:,} pairs are longer than 8 tokens and not trained on" in said[0]
     assert "held-out pairs are longer than 8 tokens and cut" in said[1]
     assert len(said) == 2
-    assert cut.longest <= 8
+    assert cut.smallest_batch <= 8
     assert both(cut.validation) == both(data.validation)
     with pytest.raises(UserError, match="fits into a context of 2 tokens; the shortest has 3"):
         config.build(2, folder / "cache")

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.data import TextConfig, prepare
-from regard.data.base import DataWithTest
+from regard.data.base import Data
 from regard.data.texts.split import split
 from regard.errors import UserError
 
@@ -65,7 +65,7 @@ def test_no_token_is_a_target_of_two_parts(config, folder, validation, test, con
             prepare(config, context, folder / "cache")
         return
     data = prepare(config, context, folder / "cache")
-    assert isinstance(data, DataWithTest)
+    assert isinstance(data, Data)
 
     trained = [data.batch(position, seed=seed, rank=rank, world=world, size=size) for rank in range(world)]
     again = prepare(config, context, folder / "cache")  # made anew, and asked in another order

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from regard.config import dump, load
 from regard.data import DataConfig, TextConfig, prepare
-from regard.data.batch import SKIP
+from regard.data.batch import IGNORE_INDEX
 from regard.data.texts import tokens as tokens_module
 from regard.data.texts.tokens import Tokens
 from regard.errors import UserError
@@ -301,7 +301,7 @@ def test_a_sliding_window_counts_every_target_once(folder, length, context, stri
     for batch in data.sliding_batches(part, size, stride):
         for inputs, targets in zip(batch.inputs.tolist(), batch.targets.tolist(), strict=True):
             for place, target in enumerate(targets):
-                if target != SKIP:
+                if target != IGNORE_INDEX:
                     assert inputs[place] == target - 1
                     before = target - inside.start
                     assert place + 1 >= min(before, context - stride + 1)
@@ -316,6 +316,8 @@ def test_the_amount_of_a_part_is_what_its_targets_decode_to(folder, kind):
     config = load(DataConfig, {"kind": "text", "path": str(path), "tokenizer": kind, "validation": 0.2, "test": 0.2})
     data: Any = config.build(8, folder / "cache")
     for part in ("train", "validation", "test"):
-        ids = [int(t) for batch in data.sliding_batches(part, 3, 8) for t in batch.targets.flatten() if t != SKIP]
+        ids = [
+            int(t) for batch in data.sliding_batches(part, 3, 8) for t in batch.targets.flatten() if t != IGNORE_INDEX
+        ]
         raw = data.tokenizer.decode_bytes(ids)
         assert data.amount(part) == (len(raw.decode("utf-8", "replace")), len(raw))

@@ -181,7 +181,7 @@ def test_each_expert_is_a_part_of_its_own() -> None:
     assert isinstance(layer, MixtureOfExperts)
     assert layer.get_submodule("gate_up").parts == (16,) * 4
     assert layer.down.parts == (8,) * 4
-    assert layer.idle == 2 * (16 * 8 + 8 * 8)
+    assert layer.inactive_parameters == 2 * (16 * 8 + 8 * 8)
 
 
 # Losses and statistics

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from regard.data import Characters, TextBatch, TextConfig, TextData
+from regard.data import Characters, Data, TextBatch, TextConfig, TextData
 from regard.data.tokenizers.characters import UNKNOWN, code_points
 from regard.tasks import Language, Term
 
@@ -30,10 +30,10 @@ def text_data(kind: type[Text], context: int) -> Text:
     return kind(made._tokens, made.tokenizer, context, made.parts, name="words", sha256=made.sha256)
 
 
-class Sentences:
+class Sentences(Data):
     """Rows of different lengths, padded at the right; whatever is padding is not counted."""
 
-    vocabulary = len(ALPHABET)
+    vocabulary: int = len(ALPHABET)
 
     def __init__(self, context: int):
         generator = torch.Generator().manual_seed(5)

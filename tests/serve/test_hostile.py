@@ -185,7 +185,8 @@ def bodies(server: Served) -> Iterator[bytes]:
     for path in ("traces", "step", "beam", "lens", "ablate", "patch"):
         for run in ("small", "../small", "", 7, None, ["a"]):
             yield posted(
-                json.dumps({"run": run, "text": "to be", "heads": [], "from": "a", "layer": 0}).encode(), f"/api/{path}"
+                json.dumps({"run": run, "text": "to be", "heads": [], "source_text": "a", "layer": 0}).encode(),
+                f"/api/{path}",
             )
     yield posted(json.dumps({"trace": "../../x"}).encode(), "/api/rollout")
 

@@ -19,7 +19,7 @@ from serve_kit import REGARD
 from regard.generate.load import load_writer
 from regard.look.views.session import Session
 from regard.runs import Run
-from regard.serve.file import document, embedded
+from regard.serve.html_file import embedded_data, html_document
 from regard.serve.show import show
 
 TEXT = "to be, </script><!-- or not to be"
@@ -54,7 +54,7 @@ def test_the_command_writes_one_file_that_needs_nothing_else(runs: Path, tmp_pat
 
 def test_the_policy_allows_exactly_what_is_inside(runs: Path) -> None:
     session = Session.load(Run.open(runs / "small"))
-    html = document(session.trace("to be"), "</title><script>alert(1)</script>", "to be")
+    html = html_document(session.trace("to be"), "</title><script>alert(1)</script>", "to be")
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', html)
     assert policy
     scripts = re.findall(r"<script>(.*?)</script>", html, re.S)
@@ -69,10 +69,10 @@ def test_the_policy_allows_exactly_what_is_inside(runs: Path) -> None:
 
 def test_a_small_limit_leaves_out_the_fine_parts_first(runs: Path) -> None:
     trace = Session.load(Run.open(runs / "small")).trace("to be or not to be")
-    whole = embedded(trace, "t", "x")
+    whole = embedded_data(trace, "t", "x")
     assert whole["cells"]
     assert whole["rows"]
-    less = embedded(trace, "t", "x", most=40_000)
+    less = embedded_data(trace, "t", "x", limit=40_000)
     assert less["tiles"]
     assert not less["cells"]
     assert len(json.dumps(less)) <= 40_000
@@ -80,7 +80,7 @@ def test_a_small_limit_leaves_out_the_fine_parts_first(runs: Path) -> None:
 
 def test_coarse_tiles_are_those_of_the_trace(runs: Path) -> None:
     trace = Session.load(Run.open(runs / "small")).trace("to be or not to be, " * 31)
-    tiles = embedded(trace, "t", "x")["tiles"]
+    tiles = embedded_data(trace, "t", "x")["tiles"]
     assert len(tiles) == 4 * (1 + 3 + 6)  # 620 tokens: one tile, three and six on and below the diagonal
     for place in ("1/1/2/0/0", "0/0/1/1/0", "1/0/0/2/1"):
         tile = trace.tile(*(int(number) for number in place.split("/")))
@@ -90,7 +90,7 @@ def test_coarse_tiles_are_those_of_the_trace(runs: Path) -> None:
 
 
 def test_a_text_that_would_end_the_script_does_not(runs: Path) -> None:
-    html = document(Session.load(Run.open(runs / "small")).trace("to be"), "t", TEXT)
+    html = html_document(Session.load(Run.open(runs / "small")).trace("to be"), "t", TEXT)
     assert data(html)["text"] == TEXT
 
 

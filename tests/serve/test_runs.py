@@ -12,9 +12,10 @@ import pytest
 from serve_kit import Served, serving
 
 from regard.runs import Run
-from regard.serve.is_training import held
-from regard.serve.library import Library, Unknown, findings, table, thinned
-from regard.serve.tail import Tail, last
+from regard.serve.is_training import is_training
+from regard.serve.jsonl_tail import JsonlTail, read_last
+from regard.serve.run_library import NotFoundError, RunLibrary
+from regard.serve.tables import latest_findings, metrics_table, subsample
 
 
 def test_the_first_address_gives_a_cookie_and_keeps_the_rest(served: Served) -> None:
@@ -45,12 +46,12 @@ def test_runs_are_listed_by_ids_that_tell_nothing(served: Served, runs: Path) ->
     listed = {run["name"]: run for run in served.get("/api/runs").json["runs"]}
     assert set(listed) == {"small", "wide", "broken"}
     small, broken = listed["small"], listed["broken"]
-    assert (small["state"], small["step"], small["steps"], small["model"]) == ("finished", 8, 8, "gpt")
+    assert (small["state"], small["step"], small["total_steps"], small["model"]) == ("finished", 8, 8, "gpt")
     assert small["loss"] == Run.open(runs / "small").metrics()[-1].get("loss", small["loss"])
     assert small["parameters"] > 1000
     assert small["validation_loss"] > 0
     assert broken["state"] == "damaged"
-    assert "schema 99" in broken["why"]
+    assert "schema 99" in broken["error"]
     assert str(runs.parent) not in json.dumps(listed)
     assert not any("small" in run["id"] or "wide" in run["id"] for run in listed.values())
 
@@ -60,8 +61,8 @@ def test_a_run_is_told_whole(served: Served, runs: Path) -> None:
     assert told["config"]["model"]["width"] == 16
     assert told["checkpoints"] == [8]
     assert told["samples"] == [{"step": 4, "text": "to be <script>alert(1)</script>"}]
-    assert told["can"]["attend"] is True
-    assert told["can"]["pair"] is False
+    assert told["capabilities"]["attend"] is True
+    assert told["capabilities"]["pair"] is False
     broken = served.get(f"/api/runs/{served.identify('broken')}")
     assert broken.status == 400
     assert str(runs) not in broken.json["error"]
@@ -75,7 +76,7 @@ def test_curves_and_differences(served: Served) -> None:
     late = served.get(f"/api/runs/{small}/metrics?after=5").json
     assert [row[0] for row in late["rows"]] == [6, 7, 8]
     found = served.get(f"/api/difference?runs={small},{wide}").json["keys"]
-    assert found == [{"key": "model.width", "values": [16, 32], "same": False}]
+    assert found == [{"key": "model.width", "values": [16, 32]}]
     assert served.get(f"/api/difference?runs={small}").status == 400
     assert served.get("/api/runs/0123456789abcdef01234567").status == 404
 
@@ -116,56 +117,56 @@ def test_a_stream_tells_what_a_trainer_adds(runs: Path, tmp_path: Path) -> None:
 def test_a_run_counts_as_training_only_while_its_lock_is_held(runs: Path, tmp_path: Path) -> None:
     shutil.copytree(runs / "small", tmp_path / "one")
     run = Run.open(tmp_path / "one")
-    assert not held(run.path)
+    assert not is_training(run.path)
     with run.lock():
-        assert held(run.path)
-        library = Library(tmp_path)
+        assert is_training(run.path)
+        library = RunLibrary(tmp_path)
         assert library.runs()[0]["state"] == "training"
-    assert not held(run.path)  # this process lives, and holds it no more
+    assert not is_training(run.path)  # this process lives, and holds it no more
 
 
 def test_a_tail_reads_what_is_new_and_notices_a_cut(tmp_path: Path) -> None:
     run = Run.create(tmp_path, "a", "", {})
-    tail = Tail(run.file("metrics.jsonl"))
-    assert tail.news() == ([], False)
+    tail = JsonlTail(run.file("metrics.jsonl"))
+    assert tail.read() == ([], False)
     for step in (1, 2):
         run.log({"step": step, "loss": 1.0})
-    assert [record["step"] for record in tail.news().records] == [1, 2]
+    assert [record["step"] for record in tail.read().records] == [1, 2]
     with open(run.file("metrics.jsonl"), "ab") as file:
         file.write(b'{"step": 3, "lo')
-    assert tail.news() == ([], False)
+    assert tail.read() == ([], False)
     run.log({"step": 3, "loss": 2.0})
-    assert [record["step"] for record in tail.news().records] == [3]
+    assert [record["step"] for record in tail.read().records] == [3]
     run.rewind(1)
-    assert tail.news() == ([{"step": 1, "loss": 1.0}], True)
-    assert [record["step"] for record in last(run.file("metrics.jsonl"), 10**6)] == [1]
+    assert tail.read() == ([{"step": 1, "loss": 1.0}], True)
+    assert [record["step"] for record in read_last(run.file("metrics.jsonl"), 10**6)] == [1]
     for step in range(2, 40):
         run.log({"step": step, "loss": 1.0})
-    assert [record["step"] for record in last(run.file("metrics.jsonl"), 60)] == [38, 39]
+    assert [record["step"] for record in read_last(run.file("metrics.jsonl"), 60)] == [38, 39]
 
 
 def test_long_curves_are_thinned_and_keep_their_ends_and_validations() -> None:
     records = [{"step": i, "loss": 1.0, **({"validation_loss": 2.0} if i % 500 == 0 else {})} for i in range(1, 20_001)]
-    told = table(records)
+    told = metrics_table(records)
     steps = [row[0] for row in told["rows"]]
     assert len(steps) == 2000
     assert (steps, steps[0], steps[-1]) == (sorted(steps), 1, 20_000)
     assert sum(row[2] is not None for row in told["rows"]) == 40
-    assert len(thinned(records, 10)) == 10
-    assert table([{"step": 1, "loss": "NaN"}]) == {"columns": ["step", "loss"], "rows": [[1, None]]}
-    assert table([{"step": 0, "spread": {"a": [1.0]}}])["rows"] == []
+    assert len(subsample(records, 10)) == 10
+    assert metrics_table([{"step": 1, "loss": "NaN"}]) == {"columns": ["step", "loss"], "rows": [[1, None]]}
+    assert metrics_table([{"step": 0, "spread": {"a": [1.0]}}])["rows"] == []
 
 
 def test_a_finding_that_was_updated_is_told_once() -> None:
     record = {"step": 1, "kind": "spike", "where": "loss", "severity": "warning", "what": "a"}
-    assert [f["step"] for f in findings([record, {**record, "kind": "dead"}, {**record, "step": 5}])] == [1, 5]
+    assert [f["step"] for f in latest_findings([record, {**record, "kind": "dead"}, {**record, "step": 5}])] == [1, 5]
 
 
 def test_only_what_is_a_run_has_an_id(runs: Path, tmp_path: Path) -> None:
-    library = Library(runs)
+    library = RunLibrary(runs)
     assert len(library.paths()) == 3
-    assert Library(runs).paths().keys().isdisjoint(library.paths())  # the key is new for each server
+    assert RunLibrary(runs).paths().keys().isdisjoint(library.paths())  # the key is new for each server
     for name in ("small", "../runs/small", "", ".."):
-        with pytest.raises(Unknown):
+        with pytest.raises(NotFoundError):
             library.path(name)
-    assert Library(tmp_path).runs() == []
+    assert RunLibrary(tmp_path).runs() == []

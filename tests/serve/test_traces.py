@@ -129,8 +129,10 @@ def test_probes_answer(served: Served, trace: dict) -> None:
     off = served.post("/api/ablate", {"run": run, "text": TEXT, "heads": [[0, 0], [1, 1]], "count": 5}).json
     assert off["loss"]["before"] == pytest.approx(trace["loss"], abs=1e-4)
     assert off["loss"]["after"] != off["loss"]["before"]
-    same = served.post("/api/patch", {"run": run, "text": TEXT, "from": TEXT, "layer": 1, "positions": None}).json
+    same = served.post(
+        "/api/patch", {"run": run, "text": TEXT, "source_text": TEXT, "layer": 1, "positions": None}
+    ).json
     assert same["loss"]["after"] == pytest.approx(same["loss"]["before"], abs=1e-5)
-    assert served.post("/api/patch", {"run": run, "text": TEXT, "from": TEXT, "layer": 99}).status == 400
+    assert served.post("/api/patch", {"run": run, "text": TEXT, "source_text": TEXT, "layer": 99}).status == 400
     assert served.post("/api/ablate", {"run": run, "text": TEXT, "heads": [[0]]}).status == 400
     assert served.post("/api/ablate", {"run": run, "text": TEXT, "heads": [[7, 0]]}).status == 400

@@ -4,11 +4,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from train_kit import MODEL
 
 from regard.config import load
 from regard.errors import UserError
+from regard.models import FixedConfig, Seq2SeqConfig
 from regard.runs import Run
 from regard.train.muon import Muon
 from regard.train.optimizer import AdamWConfig, MuonConfig, OptimizerConfig
@@ -136,8 +137,10 @@ def test_impossible_rates_are_refused_by_name():
 
 
 def test_muon_splits_the_gates_of_a_recurrent_layer():
-    model = nn.ModuleDict({"blocks": nn.ModuleList([nn.GRU(6, 8, bidirectional=True)])})
+    model = Seq2SeqConfig(width=16, attention=FixedConfig()).build()
     muon = MuonConfig().build(model).parts[0]
     assert isinstance(muon, Muon)
-    assert muon.parts == {p: (8, 8, 8) for p in model.parameters() if p.ndim == 2}
-    assert len(muon.parts) == 4
+    gates = {p: (8, 8, 8) for p in model.encoder.parameters() if p.ndim == 2}
+    gates |= {p: (16, 16, 16) for p in model.decoder.cells.parameters() if p.ndim == 2}
+    assert muon.parts == gates
+    assert len(gates) == 4 + 2

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from regard.config import to_toml
-from regard.data import DataConfig, TextBatch, TextConfig
+from regard.data import Data, DataConfig, TextBatch, TextConfig
 from regard.models import GPTConfig
 from regard.runs import Checkpoint, Run
 from regard.train import AdamWConfig, Experiment, TrainConfig, train
@@ -71,10 +71,10 @@ class RowsConfig(DataConfig, kind="test-rows"):
         return Rows(context)
 
 
-class Rows:
+class Rows(Data):
     """Batch number `position` of `size` rows per rank is the next slice of the table."""
 
-    vocabulary = 13
+    vocabulary: int = 13
 
     def __init__(self, context: int):
         generator = torch.Generator().manual_seed(3)

@@ -39,6 +39,7 @@ from regard.attention.mechanisms.sparse import (
 )
 from regard.attention.mechanisms.talking import Talking, TalkingConfig
 from regard.attention.mechanisms.topk import TopKConfig
+from regard.attention.properties import ModuleProperties
 from regard.attention.score import Additive, Dot, General, Score
 from regard.attention.slots import AnySlots, Packed, Padded, Pairs, Range, Slots, TokenPosition
 
@@ -82,6 +83,7 @@ __all__ = [
     "LongformerConfig",
     "Mask",
     "Mechanism",
+    "ModuleProperties",
     "Not",
     "Or",
     "Out",

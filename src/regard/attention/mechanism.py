@@ -11,19 +11,18 @@ from regard.attention.bias import Bias
 from regard.attention.cache import DecodeInput, KVCache
 from regard.attention.call import Backend, Call, Out, Plan, TopK
 from regard.attention.masks.mask import Full, Mask
+from regard.attention.properties import ModuleProperties
 from regard.attention.score import Dot, Score
 from regard.attention.slots import AnySlots, Range
 
 
-class Mechanism(nn.Module):
+class Mechanism(nn.Module, ModuleProperties):
     """Base. Exactness is in the type: nobody gets an approximation by asking for speed.
 
     Whatever a mechanism does not support (a mask, a kind of slots) it refuses in ``plan``, with a UserError that says
     why and what to use instead.
     """
 
-    steppable = True  # can decode token by token with the same result
-    batch_invariant = True  # a row's answer does not depend on its neighbours
     exact = True  # equals the reference
 
     def plan(self, mask: Mask, queries: AnySlots, keys: AnySlots | None = None, *, like: Tensor) -> Plan:
@@ -33,6 +32,9 @@ class Mechanism(nn.Module):
     def forward(self, q: Tensor, k: Tensor, v: Tensor, plan: Plan) -> Out:
         """q [B, H, Q, D], k [B, G, K, D], v [B, G, K, E] to [B, H, Q, E]."""
         raise NotImplementedError
+
+    def advance(self, step: int) -> None:
+        """Called before training step number ``step`` (from 0), for mechanisms that redraw random features."""
 
     def start(self, batch: int, heads: int, size: int, width: int, like: Tensor) -> Any:
         """What one layer remembers, empty: a named tuple of tensors with the batch first, updated in place.
@@ -72,6 +74,7 @@ class Softmax(Mechanism):
         self.scale = scale
         self.temperature = temperature
         self.cut = cut
+        self.discontinuous = cut is not None
         self.dropout = dropout
         self.backend = backend
 

@@ -54,7 +54,7 @@ def evaluate(options: EvaluateOptions) -> int:
     place = find_device(options.device)
     writer = load_writer(found, place, options.step)
     data: Any = experiment.data.build(experiment.model.context)  # type: ignore[attr-defined]
-    if hasattr(data, "specials"):
+    if data.specials is not None:
         raise UserError(f"{found.path} translates: regard translate {found.path} --test gives its BLEU")
     if not getattr(data.parts, part).targets:
         raise UserError(f"this run's text has no {part} part; train with --data.{part} 0.05 to keep one back")

@@ -38,14 +38,14 @@ def look(options: LookOptions) -> int:
     from regard.generate.load import find_device
     from regard.look.views.session import Session
     from regard.runs.disk import replace_file, writing
-    from regard.serve.file import document
+    from regard.serve.html_file import html_document
 
     source, target = texts(options, run)
     with waiting("reading") as say:
         session = Session.load(run, find_device(options.device), options.step)
         trace = session.trace(source, target)
         say("drawing")
-        html = document(trace, run.name, source, int(options.most * 2**20)).encode()
+        html = html_document(trace, run.name, source, int(options.most * 2**20)).encode()
     path = run.file("look.html") if options.out is None else options.out
     with writing(str(path)):
         replace_file(path, html)

@@ -48,13 +48,13 @@ def recipes(options: RecipesOptions) -> int:
 def listing(experiment: Experiment) -> list[tuple[str, str, str]]:
     """Every key that a user can set: the option, its value as the option takes it, and its help."""
     from regard.config import keys
-    from regard.report.differ import spelled
+    from regard.report.config_diff import format_value
 
     rows = []
     for key in keys(experiment):
         if key.path == "train.budget":  # written by the run
             continue
-        value = "by the data" if key.path == "model.vocabulary" else spelled(key.default)
-        choices = f"({', '.join(map(spelled, key.choices))})" if key.choices else ""
+        value = "by the data" if key.path == "model.vocabulary" else format_value(key.default)
+        choices = f"({', '.join(map(format_value, key.choices))})" if key.choices else ""
         rows.append((f"--{key.path}", value if value.isprintable() else repr(value), f"{key.help} {choices}".strip()))
     return rows

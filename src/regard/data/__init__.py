@@ -1,7 +1,7 @@
 """Data: sources, tokenizers and batches. Importing it needs neither torch nor a network."""
 
-from regard.data.base import Data, DataConfig, DataWithTest
-from regard.data.batch import PairBatch, TextBatch
+from regard.data.base import Data, DataConfig
+from regard.data.batch import PairBatch, Specials, TextBatch
 from regard.data.origins.cache import cache_folder
 from regard.data.origins.source import Source
 from regard.data.sources import SOURCES, find_source
@@ -20,7 +20,7 @@ from regard.data.tokenizers import (
     WordsConfig,
     load_tokenizer,
 )
-from regard.data.translation.pairs import PairData, Pairs, PairsConfig, Specials
+from regard.data.translation.pairs import PairData, PairsConfig, SentencePairs
 
 __all__ = [
     "SOURCES",
@@ -32,12 +32,11 @@ __all__ = [
     "Counts",
     "Data",
     "DataConfig",
-    "DataWithTest",
     "PairBatch",
     "PairData",
-    "Pairs",
     "PairsConfig",
     "PythonConfig",
+    "SentencePairs",
     "Source",
     "Specials",
     "Stream",

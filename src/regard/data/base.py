@@ -1,40 +1,68 @@
-"""What every kind of data is to the code above: a config that builds, and batches by number."""
+"""The contract between data and everything above it.
+
+Training, `prove`, `doctor`, the report and the commands use the classes of this file and nothing else of a dataset:
+
+* ``DataConfig``  a choice of data in a config; ``build`` fetches and prepares it
+* ``Data``        training batches by number, validation and test batches in order
+
+A dataset subclasses ``Data``, implements ``batch`` and ``validation_batches``, and sets the attributes that differ from
+their defaults. Batches are named tuples of tensors: ``TextBatch`` or ``PairBatch`` (regard/data/batch.py), or any other
+that the task of the experiment reads. Only ``TextData`` and ``PairData`` have more, such as overlapping windows or the
+sentences as text: code that needs it checks with ``isinstance``.
+"""
 
 from __future__ import annotations
 
+import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from regard.config import Choice
 
+if TYPE_CHECKING:
+    from regard.data.batch import Specials
+    from regard.data.tokenizers import Tokenizer
 
-class Data(Protocol):
-    """Batches for training and for evaluation."""
-
-    def batch(self, position: int, *, seed: int, rank: int = 0, world: int = 1, size: int) -> Any:
-        """The batch of step `position`: a pure function of its arguments, on every machine and day."""
-        ...
-
-    def validation_batches(self, size: int, *, rank: int = 0, world: int = 1) -> Iterator[Any]:
-        """All of the held-out part, every target once over all ranks; equally many batches for each."""
-        ...
+B = TypeVar("B")
 
 
-@runtime_checkable
-class DataWithTest(Data, Protocol):
-    """Data with a part that is looked at once, at the very end; ask with `isinstance`."""
+class Data(ABC, Generic[B]):
+    """Batches of type ``B`` for training and evaluation."""
 
-    def test_batches(self, size: int, *, rank: int = 0, world: int = 1) -> Iterator[Any]:
-        """All of the test part, as `validation_batches` gives the validation part; none if there is no such part."""
-        ...
+    name: str = "the data"  # for messages
+    sha256: str | None = None  # of the content; `regard resume` refuses data with another one
+    vocabulary: int | None = None  # number of token ids, which the model's config takes over; None: it keeps its own
+    tokenizer: Tokenizer | None = None  # saved with the run; None: the tokens are not text
+    specials: Specials | None = None  # the ids that mark padding, begin and end; set for sequence-to-sequence data only
+    dynamic_shapes: bool = False  # the shape differs from batch to batch
+    smallest_batch: int = 1  # the least batch size: 1 row, or the tokens of the longest pair if a size counts tokens
+    validation_count: int | None = None  # targets in the validation part; None: unknown
+    test_count: int | None = 0  # targets in the test part; None: unknown
+
+    @abstractmethod
+    def batch(self, position: int, *, seed: int, rank: int = 0, world: int = 1, size: int) -> B:
+        """The batch of step ``position``: a pure function of the arguments, the same on every machine."""
+
+    @abstractmethod
+    def validation_batches(self, size: int, *, rank: int = 0, world: int = 1) -> Iterator[B]:
+        """The whole validation part, each target once over all ranks. Every rank gets the same number of batches."""
+
+    def test_batches(self, size: int, *, rank: int = 0, world: int = 1) -> Iterator[B]:
+        """The whole test part, in the same way. Default: no test part."""
+        return iter(())
+
+    def epoch(self, size: int, world: int = 1) -> float:
+        """Number of steps in which the training part is seen once. Default: infinite (unknown)."""
+        return math.inf
 
 
 class DataConfig(Choice):
-    """The choice of what to train on."""
+    """Which data an experiment trains on."""
 
-    batch: int
+    batch: int  # the batch size per step and process
 
-    def build(self, context: int, cache: Path | None = None) -> Data:
-        """Fetch and prepare the data for windows of `context` tokens; what can be kept is kept in `cache`."""
+    def build(self, context: int, cache: Path | None = None) -> Data[Any]:
+        """Fetch and prepare the data for sequences of ``context`` tokens; reuse and fill the folder ``cache``."""
         raise NotImplementedError

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -49,8 +48,4 @@ class Checkup:
 
     def _epoch(self) -> float:
         """In how many batches all text comes once."""
-        size = getattr(self.experiment.data, "batch", 1)
-        if hasattr(self.data, "epoch"):
-            return self.data.epoch(size)
-        count, context = getattr(self.data, "train_count", None), getattr(self.data, "context", 1)
-        return math.inf if count is None else count / (size * context)
+        return self.data.epoch(self.experiment.data.batch)

@@ -24,7 +24,7 @@ class Writer(NamedTuple):
 
     def check(self, data: Any) -> None:
         """Refuse data that is not what the model was trained on: its numbers would mean other characters."""
-        if self.trained_on is not None and self.trained_on != getattr(data, "sha256", self.trained_on):
+        if self.trained_on is not None and self.trained_on != data.sha256:
             raise UserError(f"{data.name} is not the text that this run was trained on; put the old file back")
 
 

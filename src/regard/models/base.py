@@ -15,7 +15,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar
+from dataclasses import replace
+from typing import Any, ClassVar, NamedTuple, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +24,7 @@ from torch import Tensor, nn
 from regard.attention import AnySlots, Bias, CacheIndex, Mask, Mechanism
 from regard.config import Choice
 from regard.errors import UserError
+from regard.nn.feedforward import FeedForwardLayer
 
 
 class State(NamedTuple):
@@ -83,6 +85,25 @@ class Model(nn.Module):
         tables = {parameter for module in biases for parameter in module.parameters()}
         inside = dict.fromkeys(parameter for block in self.blocks for parameter in block.parameters())
         return [parameter for parameter in inside if parameter.ndim == 2 and parameter not in tables]
+
+    @property
+    def inactive_parameters(self) -> int:
+        """Weights that one token does not use: those of the experts it is not routed to."""
+        return sum(module.inactive_parameters for module in self.modules() if isinstance(module, FeedForwardLayer))
+
+    @property
+    def attention_calls(self) -> int:
+        """How many attention mechanisms one token passes through."""
+        return len(self.mechanisms())
+
+    @property
+    def cache_per_token(self) -> int:
+        """How many numbers the decoding state grows by for each token. Default: none, the state has a fixed size."""
+        return 0
+
+    def forward_methods(self) -> list[tuple[nn.Module, str]]:
+        """Methods besides ``forward`` that use parameters of their module; FSDP gathers the weights around each."""
+        return [(self, "features")]
 
     def prepare_load(self, tensors: Mapping[str, Tensor]) -> None:
         """Resize buffers whose shape depends on the checkpoint, before its tensors are loaded. Default: none."""
@@ -166,9 +187,23 @@ class Builder(Protocol[M]):
     def make(self) -> M: ...
 
 
+class ReducedSizes(NamedTuple):
+    """The sizes of a reduced model; smaller ones stay as they are."""
+
+    context: int = 80
+    width: int = 32
+    layers: int = 2
+    heads: int = 4
+    buckets: int = 512
+
+
+REDUCED = ReducedSizes()
+
+
 class ModelConfig(Choice):
     """Which model an experiment trains. Every model config has these four sizes."""
 
+    __dataclass_fields__: ClassVar[dict[str, Any]]  # every subclass is a frozen dataclass
     vocabulary: int
     context: int
     layers: int
@@ -180,6 +215,15 @@ class ModelConfig(Choice):
     def make(self) -> Model:
         """The model; the config has been checked."""
         raise NotImplementedError
+
+    def reduced(self) -> Self:
+        """The same parts at a size that `prove` checks in seconds. Override it to shrink further sizes."""
+        return self.resized(layers=min(self.layers, REDUCED.layers))
+
+    def resized(self, **sizes: Any) -> Self:
+        """This config with the context and width of ``REDUCED``, where they are smaller, and the given sizes."""
+        common = {"context": min(self.context, REDUCED.context), "width": min(self.width, REDUCED.width)}
+        return replace(self, **common, **sizes)
 
     def build(self: Builder[M]) -> M:
         """The model, with fresh weights from PyTorch's current random state."""

@@ -99,6 +99,8 @@ class ConvolutionBlock(nn.Module):
 class Convolution(LanguageModel):
     """Tokens [B, N] to logits [B, N, V]."""
 
+    config: ConvolutionConfig
+
     def __init__(self, config: ConvolutionConfig):
         super().__init__(config)
         self.embed = nn.Embedding(config.vocabulary, config.width)

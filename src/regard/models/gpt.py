@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +29,7 @@ from regard.attention.cache import SLACK
 from regard.config import option
 from regard.errors import UserError
 from regard.models.base import (
+    REDUCED,
     LanguageModel,
     ModelConfig,
     State,
@@ -111,6 +112,16 @@ class GPTConfig(ModelConfig, kind="gpt"):
     def make(self) -> GPT:
         return GPT(self)
 
+    def reduced(self) -> Self:
+        period = max(self.repeat, self.global_every, 1)  # two periods have a layer of each kind
+        heads = min(self.heads, REDUCED.heads)
+        return self.resized(
+            layers=min(self.layers, max(REDUCED.layers, 2 * period if period > 1 else 0)),
+            heads=heads,
+            kv_heads=self.kv_heads and max(1, heads * self.kv_heads // self.heads),
+            buckets=min(self.buckets, REDUCED.buckets),
+        )
+
     def attentions(self) -> list[AttentionConfig]:
         """The attention of each layer."""
         wide = [bool(self.global_every) and (i + 1) % self.global_every == 0 for i in range(self.layers)]
@@ -123,6 +134,8 @@ class GPTConfig(ModelConfig, kind="gpt"):
 
 class GPT(LanguageModel):
     """Tokens [B, N] to logits [B, N, V]."""
+
+    config: GPTConfig
 
     def __init__(self, config: GPTConfig):
         super().__init__(config)
@@ -147,6 +160,15 @@ class GPT(LanguageModel):
         self.masks: list[Mask] = [Causal() & attention.pattern() for attention in distinct]
         self.mask_of_layer = [distinct.index(attention) for attention in attentions]
         self.reset()
+
+    @property
+    def attention_calls(self) -> int:
+        return self.config.layers
+
+    @property
+    def cache_per_token(self) -> int:
+        c = self.config
+        return c.layers * c.projection.remembered(c.width, c.heads, c.kv_heads or c.heads)
 
     def _position(self) -> Position:
         """Positions that turn queries and keys turn as much of them as the projection leaves to them."""

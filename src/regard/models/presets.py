@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import torch
 
+from regard.models.base import ModelConfig
 from regard.models.gpt import GPTConfig
 from regard.models.transformer import TransformerConfig
 from regard.nn import (
@@ -56,7 +56,7 @@ BASE = TransformerConfig(
     block=PostNormConfig(),
 )  # Vaswani et al. 2017, table 3
 
-PRESETS: dict[str, Any] = {  # the config of a model each
+PRESETS: dict[str, ModelConfig] = {
     "lab": LAB,
     "gpt2": GPT2,
     "gpt2-medium": replace(GPT2, layers=24, heads=16, width=1024),
@@ -75,10 +75,10 @@ PRESETS: dict[str, Any] = {  # the config of a model each
 }
 
 
-def describe(config: GPTConfig | TransformerConfig) -> dict[str, Any]:
-    """Parameters and memory of a model of this config, from shapes alone (the meta device holds no data).
+def describe(config: ModelConfig) -> dict[str, int]:
+    """Parameters, memory and FLOPs of a model, counted from shapes: the meta device allocates no weights.
 
-    An encoder-decoder's figures per token are for one of the source and one of the target together.
+    The figures per token of an encoder-decoder are for one source and one target token together.
 
     >>> describe(PRESETS["gpt3-175b"])["parameters"] // 10**9
     174
@@ -86,17 +86,13 @@ def describe(config: GPTConfig | TransformerConfig) -> dict[str, Any]:
     with torch.device("meta"):
         model = config.build()
     total = sum(p.numel() for p in model.parameters())
-    idle = sum(getattr(module, "idle", 0) for module in model.modules())  # experts that a token does not meet
-    if isinstance(config, TransformerConfig):
-        attentions, cache = config.layers + 2 * config.depth, 4 * config.depth * config.width
-    else:
-        kept = config.projection.remembered(config.width, config.heads, config.kv_heads or config.heads)
-        attentions, cache = config.layers, config.layers * kept
+    inside = dict.fromkeys(parameter for block in model.blocks for parameter in block.parameters())
+    attention = 12 * model.attention_calls * config.width * config.context
     return {
         "parameters": total,
-        "parameters_in_blocks": sum(p.numel() for block in model.blocks for p in block.parameters()),
+        "parameters_in_blocks": sum(parameter.numel() for parameter in inside),
         "bytes_float32": 4 * total,
         "bytes_bfloat16": 2 * total,
-        "cache_elements_per_token": cache,
-        "flops_per_token": 6 * (total - idle) + 12 * attentions * config.width * config.context,
+        "cache_elements_per_token": model.cache_per_token,
+        "flops_per_token": 6 * (total - model.inactive_parameters) + attention,
     }

@@ -69,6 +69,8 @@ class RecurrentModel(LanguageModel):
     graphable = False  # the kernels of whole layers allocate their results
     compilable = False  # the kernels of whole recurrent layers are opaque to a compiler
 
+    config: RecurrentConfig
+
     def __init__(self, config: RecurrentConfig):
         super().__init__(config)
         self.carries_state = config.carry

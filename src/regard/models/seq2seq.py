@@ -6,14 +6,23 @@ The bridge says how the decoder learns of the source: one vector, or attention (
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Self, cast
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from regard.config import option
 from regard.errors import UserError
-from regard.models.base import ModelConfig, Seq2SeqModel, Seq2SeqState, check_capacity, check_dropouts, check_sizes
+from regard.models.base import (
+    REDUCED,
+    ModelConfig,
+    Seq2SeqModel,
+    Seq2SeqState,
+    check_capacity,
+    check_dropouts,
+    check_sizes,
+)
 from regard.models.bridges import BahdanauConfig, BridgeConfig, FixedConfig, Own, Sizes
 from regard.nn.linear import Linear
 from regard.nn.recurrent import Hidden, Recurrent
@@ -49,6 +58,11 @@ class Seq2SeqConfig(ModelConfig, kind="seq2seq"):
                 "cannot serve as both; set tied = false"
             )
 
+    def reduced(self) -> Self:
+        width = min(self.width, REDUCED.width)
+        embedding = self.embedding and (width if self.embedding == self.width else width // 2)
+        return self.resized(layers=min(self.layers, REDUCED.layers), embedding=embedding)
+
     def make(self) -> Seq2Seq:
         return Seq2Seq(self)
 
@@ -56,7 +70,10 @@ class Seq2SeqConfig(ModelConfig, kind="seq2seq"):
 class Seq2Seq(Seq2SeqModel):
     """Target tokens [B, T] and source tokens [B, S] to logits [B, T, V]."""
 
-    compilable = False  # steps that wait for one another are a Python loop
+    compilable = False  # the decoder's steps are a Python loop
+    graphable = False  # the kernels of whole recurrent layers allocate their results
+
+    config: Seq2SeqConfig
 
     def __init__(self, config: Seq2SeqConfig):
         super().__init__(config)
@@ -117,6 +134,9 @@ class Seq2Seq(Seq2SeqModel):
         """The encoder and the decoder."""
         return [self.encoder, self.decoder]
 
+    def forward_methods(self) -> list[tuple[nn.Module, str]]:
+        return [*super().forward_methods(), (self.decoder, "remember"), (self.decoder, "begin")]
+
     @torch.no_grad()
     def start(
         self, batch: int, capacity: int, *, source: Tensor, source_lengths: Tensor, beams: int = 1
@@ -138,12 +158,16 @@ class Seq2Seq(Seq2SeqModel):
         return self.head(features), state._replace(own=own, used=state.used + tokens.shape[1])
 
     def _encode(self, source: Tensor, lengths: Tensor) -> tuple[Any, Own]:
-        annotations, last = self.encoder(self.drop(self.source_embed(source)), lengths)
-        hidden, cell = last
+        annotations, (hidden, cell) = self._run(self.encoder, self.drop(self.source_embed(source)), lengths)
         shape = (source.shape[0], self.config.layers, self.config.width)  # directions side by side
         last = Hidden(hidden.reshape(shape), None if cell is None else cell.reshape(shape))
         return self.decoder.remember(annotations, lengths, last), self.decoder.begin(last)
 
     def _decode(self, tokens: Tensor, shared: Any, own: Own) -> tuple[Tensor, Own]:
-        features, own = self.decoder(self.drop(self.embed(tokens)), shared, own)
+        features, own = self._run(self.decoder, self.drop(self.embed(tokens)), shared, own)
         return self.drop(features), own
+
+    def _run(self, block: nn.Module, *inputs: Any) -> tuple[Tensor, Any]:
+        if self.checkpointing and self.training:
+            return cast(tuple[Tensor, Any], checkpoint(block, *inputs, use_reentrant=False))
+        return block(*inputs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, cast
+from typing import Literal, NamedTuple, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,7 @@ from regard.attention import BACKENDS, Bias, Causal, DecodeInput, Full, KVCache,
 from regard.config import option
 from regard.errors import UserError
 from regard.models.base import (
+    REDUCED,
     ModelConfig,
     Seq2SeqModel,
     Seq2SeqState,
@@ -30,6 +31,7 @@ from regard.nn import (
     FeedForwardConfig,
     LayerNormConfig,
     Linear,
+    NoPositionConfig,
     NormConfig,
     Position,
     PositionConfig,
@@ -92,6 +94,11 @@ class TransformerConfig(ModelConfig, kind="transformer"):
         """How many blocks the decoder has."""
         return self.decoder_layers or self.layers
 
+    def reduced(self) -> Self:
+        layers = min(self.layers, REDUCED.layers)
+        deeper = self.decoder_layers and (layers if self.decoder_layers == self.layers else layers + 1)
+        return self.resized(layers=layers, decoder_layers=deeper, heads=min(self.heads, REDUCED.heads))
+
     def make(self) -> Transformer:
         return Transformer(self)
 
@@ -106,10 +113,14 @@ class EncodedSource(NamedTuple):
 class Transformer(Seq2SeqModel):
     """Source [B, S] and target inputs [B, T] to logits [B, T, V]."""
 
+    config: TransformerConfig
+
     def __init__(self, config: TransformerConfig):
         super().__init__(config)
         c = config
         self.position_source, self.position = self._position(causal=False), self._position()
+        self.limit, self.positional = self.position.limit, not isinstance(c.position, NoPositionConfig)
+        self.masks = [Full(), Causal()]
         narrow = self.position.token_width(c.width)
         if c.tied and narrow != c.width:
             raise UserError("concatenated positions leave the embedding narrower than the head; set tied = false")
@@ -126,6 +137,11 @@ class Transformer(Seq2SeqModel):
             if c.source_vocabulary is None:
                 self.embed_source.weight = self.embed.weight
         self.reset()
+
+    @property
+    def cache_per_token(self) -> int:
+        """Of one source and one target token together."""
+        return 4 * self.config.depth * self.config.width
 
     def _position(self, *, causal: bool = True) -> Position:
         c = self.config

@@ -14,7 +14,13 @@ from regard.nn.fused.ops import relu_squared, squared_network
 from regard.nn.linear import Linear, suits, untouched
 
 
-class FeedForward(nn.Module):
+class FeedForwardLayer(nn.Module):
+    """Base class of feed-forward networks."""
+
+    inactive_parameters: int = 0  # weights that one token does not use
+
+
+class FeedForward(FeedForwardLayer):
     """down(activation(up(x))) (Vaswani et al. 2017, eq. 2)."""
 
     def __init__(self, width: int, hidden: int, activation: Callable[[Tensor], Tensor], *, bias: bool = False):
@@ -40,7 +46,7 @@ class SquaredFeedForward(FeedForward):
         return super().forward(x)
 
 
-class GatedFeedForward(nn.Module):
+class GatedFeedForward(FeedForwardLayer):
     """down(activation(gate(x)) ⊙ up(x)), gate and up as one product (Shazeer 2020, eq. 6)."""
 
     def __init__(self, width: int, hidden: int, activation: Callable[[Tensor], Tensor], *, bias: bool = False):

@@ -13,8 +13,7 @@ ROWS = 16
 
 def size_for(data: Any) -> int:
     """A size of batches: rows, or tokens where a batch is so many tokens."""
-    longest = getattr(data, "longest", None)
-    return ROWS if longest is None else ROWS * max(longest, 2)
+    return ROWS * data.smallest_batch
 
 
 def rows_of(batch: Any) -> tuple[Any, ...]:

@@ -6,44 +6,17 @@ Which mask, cache or loss is wrong does not depend on how wide a model is.
 from __future__ import annotations
 
 import random
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from regard.data import PairsConfig, TextConfig
-from regard.data.tokenizers.base import LearnedConfig
+from regard.data.tokenizers.base import LearnedTokenizerConfig
 from regard.prove.randomize_weights import lively
 from regard.train import Experiment
 
-CONTEXT, WIDTH, LAYERS, HEADS = 80, 32, 2, 4
-BUCKETS = 512
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
-
-
-def small_model(config: Any) -> Any:
-    """A model's config with the same parts and smaller sizes."""
-    known = {field.name for field in fields(config)}
-    heads = min(HEADS, getattr(config, "heads", HEADS))
-    sizes: dict[str, Any] = {"context": min(CONTEXT, config.context), "width": min(WIDTH, config.width)}
-    sizes["layers"] = _depth(config)
-    if "heads" in known:
-        sizes["heads"] = heads
-    if getattr(config, "kv_heads", None):
-        sizes["kv_heads"] = max(1, heads * config.kv_heads // config.heads)
-    if getattr(config, "embedding", None):
-        sizes["embedding"] = WIDTH if config.embedding == config.width else WIDTH // 2
-    if getattr(config, "decoder_layers", None):
-        sizes["decoder_layers"] = sizes["layers"] if config.decoder_layers == config.layers else sizes["layers"] + 1
-    if "buckets" in known:
-        sizes["buckets"] = min(BUCKETS, config.buckets)
-    return replace(config, **sizes)
-
-
-def _depth(config: Any) -> int:
-    """Layers that still have one of each kind: every few are global, or the same block again."""
-    period = max(getattr(config, "repeat", 1), getattr(config, "global_every", 0), 1)
-    return min(config.layers, max(LAYERS, 2 * period if period > 1 else LAYERS))
 
 
 def small_arguments(experiment: Experiment, own: bool = False) -> dict[str, Any]:
@@ -51,13 +24,13 @@ def small_arguments(experiment: Experiment, own: bool = False) -> dict[str, Any]
 
     ``own``: on the text that the recipe names.
     """
-    model = small_model(experiment.model)
+    model = experiment.model.reduced()
     if own:
         data: Any = experiment.data.build(model.context)
     else:
         with TemporaryDirectory() as folder:  # tokens stay mapped after it is gone
             data = _small_data(experiment.data, Path(folder)).build(model.context, Path(folder))
-    if hasattr(data, "vocabulary"):
+    if data.vocabulary is not None:
         model = replace(model, vocabulary=data.vocabulary)
     built = lively(model.build())
     shape = ", ".join(
@@ -72,7 +45,7 @@ def small_arguments(experiment: Experiment, own: bool = False) -> dict[str, Any]
 def _small_data(config: Any, folder: Path) -> Any:
     """The same data on a text of our own; learned vocabularies are small."""
     tokenizer = config.tokenizer
-    if isinstance(tokenizer, LearnedConfig):
+    if isinstance(tokenizer, LearnedTokenizerConfig):
         tokenizer = replace(tokenizer, vocabulary=min(300, tokenizer.vocabulary))
     draw = random.Random(8)
     words = ["".join(draw.choices(LETTERS, k=draw.randint(2, 9))) for _ in range(4000)]

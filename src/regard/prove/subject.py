@@ -12,9 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.attention import Padded, Range
-from regard.attention.mechanisms.lsh import LSH
-from regard.nn.experts.moe import MixtureOfExperts
+from regard.attention import ModuleProperties, Padded, Range
 
 Forward = Callable[[Tensor], Tensor]  # tokens [B, N] to logits [B, N, V]
 LONG = 160  # tokens: beyond the blocks in which fast paths cut a text
@@ -137,10 +135,9 @@ class Subject:
         return torch.arange(len(tokens), device=tokens.device) if rows is None else rows
 
     def choosing(self) -> list[str]:
-        """The parts of a model of this library that pick a few of many, by name."""
+        """The modules that declare to be discontinuous, by name."""
         parts = () if self.model is None else self.model.named_modules()
-        kinds = (LSH, MixtureOfExperts)
-        return [name for name, part in parts if isinstance(part, kinds) or getattr(part, "cut", None) is not None]
+        return [name for name, part in parts if isinstance(part, ModuleProperties) and part.discontinuous]
 
     def named(self, mark: str) -> list[str]:
         """The parts that declare ``mark`` to be False, by name."""

@@ -132,7 +132,10 @@ class Run:
 
     def load(self, cls: type[C], section: str | None = None) -> C:
         """The run's config, or one table of it, as a `cls`; refused if it uses parts from a file that is not loaded."""
-        require(self.config, self.environment.get("parts", []), str(self.path))
+        recorded = []
+        with suppress(UserError):  # a damaged environment.json
+            recorded = self.environment.get("parts", [])
+        require(self.config, recorded, str(self.path))
         return load(cls, self.config if section is None else self.config[section], self.path / CONFIG)
 
     def freeze(self, config: str) -> None:

@@ -1,4 +1,4 @@
-"""The local page: a server on this machine alone, and the same page as one file.
+"""The local web page: a server on the loopback address, and the same page as one HTML file.
 
-Importing this asks for neither starlette nor uvicorn; only `regard serve` does.
+Only `regard serve` imports starlette and uvicorn.
 """

@@ -1,9 +1,8 @@
-"""Server-sent events: what a run's trainer adds to its folder, as it comes.
+"""Server-sent events: new metrics, samples, findings and states of a run while it trains.
 
-A stream looks at three files' sizes twice a second while the run trains and every other second when it does not, and
-reads only what is new. The first look tells everything there is, so that nothing falls between a page's reading of the
-run and its stream; rows, samples and findings are told by step or id, and hearing one twice does no harm. An `id` with
-the rows lets a browser that lost its connection go on where it was.
+A stream polls the sizes of three files and reads only new lines. The first poll sends everything, so no record is lost
+between the page's first request and the stream; records carry a step or an id, so duplicates are harmless. The `id`
+field of the metrics events lets a browser continue after it reconnects.
 """
 
 from __future__ import annotations
@@ -12,74 +11,75 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 from typing import Any
 
 from regard.runs.disk import plain
-from regard.serve.library import Library, findings, sample, table
+from regard.serve.jsonl_tail import JsonlTail
 from regard.serve.limits import SAMPLES
-from regard.serve.tail import Tail
+from regard.serve.run_library import RunLibrary
+from regard.serve.tables import latest_findings, metrics_table, sample_entry
 from regard.serve.workers import Worker
 
-LIVE, STILL, QUIET = 0.5, 2.0, 10.0  # seconds between looks, and until a comment keeps the connection open
-TICK = 0.2  # seconds within which a stream notices that the server stops
+TRAINING_INTERVAL, IDLE_INTERVAL, HEARTBEAT = 0.5, 2.0, 10.0  # seconds between polls, and between comments
+SHUTDOWN_INTERVAL = 0.2  # seconds within which a stream notices that the server stops
 
 
-class Feed:
-    """One stream's place in a run's files."""
+class RunEvents:
+    """The read positions of one stream in the files of a run."""
 
-    def __init__(self, library: Library, run: str, after: int | None):
-        path: Path = library.path(run)
+    def __init__(self, library: RunLibrary, run: str, after: int | None):
+        path = library.path(run)
         self._library, self._run = library, run
         self._after = -1 if after is None else after
-        self._metrics = Tail(path / "metrics.jsonl")
-        self._samples, self._findings = Tail(path / "samples.jsonl"), Tail(path / "findings.jsonl")
+        self._metrics = JsonlTail(path / "metrics.jsonl")
+        self._samples, self._findings = JsonlTail(path / "samples.jsonl"), JsonlTail(path / "findings.jsonl")
         self._last: list[dict[str, Any]] = []  # the records of the newest step
-        self._state: dict[str, Any] = {}
+        self._summary: dict[str, Any] = {}
         self.training = False
 
-    def news(self) -> list[str]:
-        """The events since the last look."""
-        told = []
-        records, restarted = self._metrics.news()
-        if restarted:  # a resumed run cut what was past its checkpoint
+    def poll(self) -> list[str]:
+        """Return the events since the previous poll."""
+        events = []
+        records, restarted = self._metrics.read()
+        if restarted:  # a resumed run removes the records after its checkpoint
             self._after, self._last = -1, []
         records = [record for record in records if record["step"] >= self._after]
         if records:
-            # A step may be told in several records, of which some came before: its row is told whole.
+            # A step may have several records, some of them sent before: its row is sent complete.
             records = [*(record for record in self._last if record["step"] == records[0]["step"]), *records]
             self._last = [record for record in records if record["step"] == records[-1]["step"]]
         if records or restarted:
-            told.append(event("metrics", table(records), self._last[0]["step"] if records else None))
-        told += [event("sample", sample(record)) for record in self._samples.news().records[-SAMPLES:]]
-        told += [event("finding", finding) for finding in findings(self._findings.news().records)]
-        state = self._library.state(self._run)
-        self.training = state["state"] == "training"
-        if state != self._state:
-            self._state = state
-            told.append(event("state", state))
-        return told
+            events.append(format_event("metrics", metrics_table(records), self._last[0]["step"] if records else None))
+        events += [format_event("sample", sample_entry(record)) for record in self._samples.read().records[-SAMPLES:]]
+        findings = latest_findings(self._findings.read().records)
+        events += [format_event("finding", finding) for finding in findings]
+        summary = self._library.summary(self._run)
+        self.training = summary["state"] == "training"
+        if summary != self._summary:
+            self._summary = summary
+            events.append(format_event("state", summary))
+        return events
 
 
-async def stream(feed: Feed, lane: Worker, stopping: Callable[[], bool]) -> AsyncIterator[str]:
-    """A feed until the client goes or the server stops."""
+async def stream_events(events: RunEvents, worker: Worker, stopping: Callable[[], bool]) -> AsyncIterator[str]:
+    """Yield the events of a run until the client disconnects or the server stops."""
     yield "retry: 2000\n\n"
-    spoken = looked = 0.0
+    sent = polled = 0.0
     while not stopping():
         now = time.monotonic()
-        if now - looked >= (LIVE if feed.training else STILL):
-            looked = now
-            for one in await lane.do(feed.news):
-                spoken = now
-                yield one
-        if now - spoken >= QUIET:
-            spoken = now
-            yield ": still here\n\n"
-        await asyncio.sleep(TICK)
+        if now - polled >= (TRAINING_INTERVAL if events.training else IDLE_INTERVAL):
+            polled = now
+            for event in await worker.run(events.poll):
+                sent = now
+                yield event
+        if now - sent >= HEARTBEAT:
+            sent = now
+            yield ": heartbeat\n\n"
+        await asyncio.sleep(SHUTDOWN_INTERVAL)
 
 
-def event(kind: str, data: dict[str, Any], number: int | None = None) -> str:
-    """One event on the wire."""
-    told = json.dumps(plain(data, lambda _: None), allow_nan=False)
-    name = f"id: {number}\n" if number is not None else ""
-    return f"{name}event: {kind}\ndata: {told}\n\n"
+def format_event(kind: str, data: dict[str, Any], number: int | None = None) -> str:
+    """Return one event in the wire format."""
+    payload = json.dumps(plain(data, lambda _: None), allow_nan=False)
+    event_id = "" if number is None else f"id: {number}\n"
+    return f"{event_id}event: {kind}\ndata: {payload}\n\n"

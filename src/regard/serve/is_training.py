@@ -1,4 +1,4 @@
-"""Whether a run is being trained at this moment, asked without disturbing whoever trains it."""
+"""Check whether a run is being trained, without disturbing the trainer."""
 
 from __future__ import annotations
 
@@ -13,54 +13,28 @@ try:
 except ImportError:  # Windows
     fcntl = None
 
-FRESH = 600.0  # seconds since its last sign of life within which a trainer on another machine is believed in
+RECENT = 600.0  # seconds: a trainer on another machine is assumed alive if it wrote metrics within this time
 
 
-def held(path: Path) -> bool:
-    """Whether somebody holds the run's lock.
+def is_training(path: Path) -> bool:
+    """Return True if a trainer holds the lock of the run in ``path``.
 
-    The lock file stays when a trainer ends, with its process number. Where that process is gone there is nothing to
-    ask; where it lives, the lock is tried for an instant, since the number may by now be another program's.
+    The lock file stays after training ends, with the trainer's process id. The lock is tried only if that process is
+    alive: an attempt, however short, could make a starting trainer fail. It is needed because ids are reused.
     """
-    lock = path / ".lock"
     if fcntl is None:
-        return _fresh(path)
+        return _recently_logged(path)
     try:
-        told = lock.read_text("utf-8", "replace")[:200]
+        match = re.match(r"process (\d+) on (.*)", (path / ".lock").read_text("utf-8", "replace")[:200])
     except OSError:
         return False
-    match = re.match(r"process (\d+) on (.*)", told)
     if match is None:
         return False
-    here = match[2].strip() == (platform.node() or "this machine")
-    if _alive(int(match[1])) if here else _fresh(path):
-        return _locked(lock)
-    return False
-
-
-def _alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except (ProcessLookupError, OverflowError):
+    local = match[2].strip() == (platform.node() or "this machine")
+    if not (_is_alive(int(match[1])) if local else _recently_logged(path)):
         return False
-    except PermissionError:  # somebody else's
-        return True
-    except OSError:
-        return False
-    return True
-
-
-def _fresh(path: Path) -> bool:
     try:
-        return time.time() - (path / "metrics.jsonl").stat().st_mtime < FRESH
-    except OSError:
-        return False
-
-
-def _locked(lock: Path) -> bool:
-    assert fcntl is not None
-    try:
-        descriptor = os.open(lock, os.O_RDONLY | os.O_NONBLOCK)
+        descriptor = os.open(path / ".lock", os.O_RDONLY | os.O_NONBLOCK)
     except OSError:
         return False
     try:
@@ -70,3 +44,20 @@ def _locked(lock: Path) -> bool:
     finally:
         os.close(descriptor)
     return False
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except PermissionError:  # it belongs to another user
+        return True
+    except (OSError, OverflowError):
+        return False
+    return True
+
+
+def _recently_logged(path: Path) -> bool:
+    try:
+        return time.time() - (path / "metrics.jsonl").stat().st_mtime < RECENT
+    except OSError:
+        return False

@@ -1,16 +1,16 @@
-"""How much anybody may ask of the server, in one place."""
+"""Limits of the server: sizes, counts and timeouts."""
 
-#: Bytes of a request's body, and of its headers.
+#: Bytes of a request body, and of the request headers.
 BODY, HEADERS = 256 * 1024, 16 * 1024
-#: Seconds for a whole request to arrive, for a client to take what was sent, and until an idle connection is closed.
-ARRIVE, TAKE, IDLE = 5.0, 30.0, 15
-#: Connections, requests waiting for one worker, and streams of events.
-CONNECTIONS, WAITING, STREAMS = 128, 32, 24
-#: Tokens of a text, traces kept in memory with the bytes they may hold together, and models kept loaded.
-TOKENS, TRACES, TRACE_BYTES, MODELS = 8192, 8, 2 * 2**30, 2
-#: Rows of a curve that are sent, characters of a sample and how many of them, and findings.
+#: Timeouts in seconds: receive a whole request, wait for a client to read, keep an idle connection open.
+RECEIVE_TIMEOUT, SEND_TIMEOUT, KEEP_ALIVE = 5.0, 30.0, 15
+#: Open connections, queued requests per worker, and event streams.
+CONNECTIONS, QUEUED, STREAMS = 128, 32, 24
+#: Cached traces, their total bytes, and loaded models.
+TRACES, TRACE_BYTES, MODELS = 8, 2 * 2**30, 2
+#: Rows per metrics table, characters per sample, samples and findings per run.
 ROWS, SAMPLE, SAMPLES, FINDINGS = 2000, 4000, 200, 500
-#: Bytes at the end of a run's records that its line in the list is read from.
-LAST = 256 * 1024
-#: Bytes of the file that `regard look` writes, beyond the page itself.
-FILE = 16 * 2**20
+#: Bytes at the end of metrics.jsonl that the list of runs is read from.
+METRICS_TAIL = 256 * 1024
+#: Bytes of all overview maps of a trace, and of the data in a file written by `regard look`.
+OVERVIEW, FILE = 5_000_000, 16 * 2**20

@@ -1,108 +1,94 @@
-"""What a request may ask, read strictly: each value has a type and bounds, and a wrong one is named."""
+"""Typed access to request parameters: each value is checked for type and range, and errors name the parameter."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
 from regard.errors import UserError
 
+#: The largest integer parameter, and the largest seed.
+LARGEST, LARGEST_SEED = 2**31 - 1, 2**63 - 1
+
 
 class RequestParams:
-    """The values of a request's body, or of its query, by name."""
+    """The parameters of a request (JSON body, or path and query) by name."""
 
-    def __init__(self, given: Mapping[str, Any]):
-        self._given = given
+    def __init__(self, values: Mapping[str, Any]):
+        self._values = values
 
-    def text(self, name: str, most: int = 200_000) -> str:
-        """A text that must be there."""
-        found = self.text_or_none(name, most)
-        if found is None:
-            raise UserError(f"{name!r} is missing; send a text")
-        return found
+    def text(self, name: str, limit: int = 200_000) -> str:
+        """A required string of at most ``limit`` characters."""
+        value = self.optional_text(name, limit)
+        if value is None:
+            raise UserError(f"{name!r} is missing; send a string")
+        return value
 
-    def text_or_none(self, name: str, most: int = 200_000) -> str | None:
-        """A text, or nothing."""
-        value = self._given.get(name)
+    def optional_text(self, name: str, limit: int = 200_000) -> str | None:
+        """A string of at most ``limit`` characters, or None."""
+        value = self._values.get(name)
         if value is None:
             return None
         if not isinstance(value, str):
-            raise UserError(f"{name!r} must be a text, not {_kind(value)}")
-        if len(value) > most:
-            raise UserError(f"{name!r} has {len(value):,} characters; send at most {most:,}")
+            raise UserError(f"{name!r} must be a string, not {_brief(value)}")
+        if len(value) > limit:
+            raise UserError(f"{name!r} has {len(value):,} characters; send at most {limit:,}")
         try:
             value.encode("utf-8")
         except UnicodeEncodeError:
-            raise UserError(f"{name!r} holds half a character (a lone surrogate); send whole ones") from None
+            raise UserError(f"{name!r} contains a lone surrogate; send valid Unicode") from None
         return value
 
-    def whole(self, name: str, low: int, high: int, default: int | None = None) -> int:
-        """A whole number between two bounds."""
-        found = self.whole_or_none(name, low, high)
-        if found is None and default is None:
-            raise UserError(f"{name!r} is missing; send a whole number from {low} to {high}")
-        return default if found is None else found  # type: ignore[return-value]
-
-    def whole_or_none(self, name: str, low: int, high: int) -> int | None:
-        """A whole number between two bounds, or nothing."""
-        value = self._given.get(name)
-        if isinstance(value, str) and len(value) <= 20 and value.isascii() and value.removeprefix("-").isdigit():
-            value = int(value)  # out of a query
+    def integer(self, name: str, low: int, high: int = LARGEST, default: int | None = None) -> int:
+        """An integer in ``[low, high]``; required unless there is a default."""
+        value = self.optional_integer(name, low, high)
+        value = default if value is None else value
         if value is None:
-            return None
-        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise UserError(f"{name!r} must be a whole number from {low} to {high}, not {_shown(value)}")
+            raise UserError(f"{name!r} is missing; send an integer from {low} to {high}")
         return value
 
-    def real(self, name: str, low: float, high: float, default: float) -> float:
-        """A number between two bounds."""
-        value = self._given.get(name)
-        if value is None:
-            return default
-        if isinstance(value, str) and len(value) <= 32:
-            try:
-                value = float(value)
-            except ValueError:
-                value = math.nan
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
-            raise UserError(f"{name!r} must be a number from {low:g} to {high:g}, not {_shown(self._given[name])}")
-        return float(value)
+    def optional_integer(self, name: str, low: int, high: int = LARGEST) -> int | None:
+        """An integer in ``[low, high]``, or None."""
+        value = self._values.get(name)
+        return None if value is None else _integer(name, value, low, high)
 
-    def places(self, name: str, most: int) -> list[int] | None:
-        """A list of positions, or nothing."""
-        value = self._given.get(name)
+    def number(self, name: str, low: float, high: float, default: float) -> float:
+        """A float in ``[low, high]``."""
+        value = self._values.get(name, default)
+        try:
+            number = float("nan" if isinstance(value, bool) else default if value is None else value)
+        except (TypeError, ValueError, OverflowError):
+            number = float("nan")
+        if not low <= number <= high:
+            raise UserError(f"{name!r} must be a number from {low:g} to {high:g}, not {_brief(value)}")
+        return number
+
+    def optional_integers(self, name: str, limit: int) -> list[int] | None:
+        """A list of at most ``limit`` positions, or None."""
+        value = self._values.get(name)
         if value is None:
             return None
-        if not isinstance(value, list) or len(value) > most:
-            raise UserError(f"{name!r} must be a list of at most {most:,} whole numbers, not {_kind(value)}")
-        return [RequestParams({name: one}).whole(name, 0, most) for one in value]
+        if not isinstance(value, list) or len(value) > limit:
+            raise UserError(f"{name!r} must be a list of at most {limit:,} integers, not {_brief(value)}")
+        return [_integer(name, item, 0, limit) for item in value]
 
-    def heads(self, name: str, most: int = 4096) -> list[tuple[int, int]]:
-        """A list of (attention, head)."""
-        value = self._given.get(name)
-        if not isinstance(value, list) or len(value) > most or any(not isinstance(one, list) for one in value):
-            raise UserError(f"{name!r} must be a list of [attention, head], at most {most:,} of them")
-        if any(len(one) != 2 for one in value):
-            raise UserError(f"{name!r} must be a list of [attention, head]: two numbers each")
-        return [
-            (RequestParams({name: a}).whole(name, 0, most), RequestParams({name: h}).whole(name, 0, most))
-            for a, h in value
-        ]
+    def heads(self, name: str, limit: int = 4096) -> list[tuple[int, int]]:
+        """A list of at most ``limit`` pairs (attention, head)."""
+        value = self._values.get(name)
+        pairs = isinstance(value, list) and all(isinstance(item, list) and len(item) == 2 for item in value)
+        if not isinstance(value, list) or not pairs or len(value) > limit:
+            raise UserError(f"{name!r} must be a list of at most {limit:,} pairs [attention, head]")
+        return [(_integer(name, layer, 0, limit), _integer(name, head, 0, limit)) for layer, head in value]
 
 
-def _kind(value: Any) -> str:
-    names = {
-        bool: "a truth value",
-        int: "a number",
-        float: "a number",
-        list: "a list",
-        dict: "an object",
-        str: "a text",
-    }
-    return names.get(type(value), type(value).__name__)
+def _integer(name: str, value: Any, low: int, high: int) -> int:
+    if isinstance(value, str) and len(value) <= 20 and value.isascii() and value.removeprefix("-").isdigit():
+        value = int(value)  # from a query string
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise UserError(f"{name!r} must be an integer from {low} to {high}, not {_brief(value)}")
+    return value
 
 
-def _shown(value: Any) -> str:
+def _brief(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 40 else f"{text[:40]}..."

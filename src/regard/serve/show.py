@@ -4,20 +4,26 @@ from __future__ import annotations
 
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
+
+from torch import nn
 
 from regard.errors import UserError
 from regard.generate.load import Writer
 from regard.look.views.session import Session
 from regard.runs import Run
-from regard.serve.file import document
+from regard.serve.html_file import html_document
 from regard.serve.limits import FILE
 
+if TYPE_CHECKING:
+    from regard.data.tokenizers import Tokenizer
+
 HEIGHT = 720  # pixels
+ModelSource = str | Path | Run | Writer | Session | nn.Module
 
 
-class Shown:
-    """One self-contained document; a notebook draws it in a frame that can reach nothing around it."""
+class NotebookPage:
+    """A self-contained HTML document; notebooks display it in a sandboxed frame."""
 
     def __init__(self, html: str, height: int = HEIGHT):
         self.html, self.height = html, height
@@ -29,30 +35,37 @@ class Shown:
         )
 
     def save(self, path: str | Path) -> Path:
-        """Write it as a file."""
+        """Write the document to a file."""
         Path(path).write_text(self.html, encoding="utf-8")
         return Path(path)
 
 
 def show(
-    model: Any, text: str, other: str | None = None, *, tokenizer: Any = None, height: int = HEIGHT, most: int = FILE
-) -> Shown:
-    """What a model looks at when it reads a text.
+    model: ModelSource,
+    text: str,
+    target: str | None = None,
+    *,
+    tokenizer: Tokenizer | None = None,
+    height: int = HEIGHT,
+    limit: int = FILE,
+) -> NotebookPage:
+    """Show the attention of a model for a text.
 
     Args:
-        model: A run (its folder, its name in `runs`, or a `Run`), a `Writer` or `Session`, or a language model with
-            its `tokenizer`.
-        text: What it reads; a source, for a model that translates.
-        other: The translation of that source.
-        tokenizer: Makes tokens of the text, where `model` is a bare module.
-        height: Pixels of the frame in a notebook.
-        most: Bytes of data; a long text is shown more coarsely.
+        model: A run (its folder, its name in `runs`, or a `Run`), a `Writer`, a `Session`, or a language model
+            together with its ``tokenizer``.
+        text: The input text; for a translation model, the source.
+        target: The target text of a translation model.
+        tokenizer: The tokenizer, if ``model`` is a module.
+        height: Height of the frame in a notebook, in pixels.
+        limit: Bytes of embedded data; a long text is shown at a lower resolution.
     """
-    session = _session(model, tokenizer)
-    return Shown(document(session.trace(text, other), type(session.model).__name__, text, most), height)
+    session = _make_session(model, tokenizer)
+    document = html_document(session.trace(text, target), type(session.model).__name__, text, limit)
+    return NotebookPage(document, height)
 
 
-def _session(model: Any, tokenizer: Any) -> Session:
+def _make_session(model: ModelSource, tokenizer: Tokenizer | None) -> Session:
     if isinstance(model, Session):
         return model
     if isinstance(model, (str, Path)):
@@ -63,5 +76,5 @@ def _session(model: Any, tokenizer: Any) -> Session:
     if isinstance(model, Writer):
         model, tokenizer = model.model, model.tokenizer
     if tokenizer is None:
-        raise UserError("a bare model knows no text; give its tokenizer too: regard.show(model, text, tokenizer=...)")
+        raise UserError("a module has no tokenizer; pass one: regard.show(model, text, tokenizer=...)")
     return Session(model, tokenizer)

@@ -1,66 +1,33 @@
-"""Work off the event loop: threads that take one piece after another, and say no when too many wait.
-
-The threads are daemons: a long pass through a model must not keep Ctrl-C waiting.
-"""
+"""Thread pools with a bounded queue: blocking work runs outside the event loop."""
 
 from __future__ import annotations
 
 import asyncio
 import queue
-import threading
 from collections.abc import Callable
-from typing import Any, TypeVar
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
-from regard.serve.limits import WAITING
+from regard.serve.limits import QUEUED
 
 T = TypeVar("T")
-Job = tuple[Callable[[], Any], asyncio.AbstractEventLoop, asyncio.Future[Any]]
-
-
-class Busy(Exception):
-    """More work waits than the server takes on."""
 
 
 class Worker:
-    """`workers` threads and their queue. With one worker the pieces of work never overlap."""
+    """A pool of ``threads`` threads. With one thread, calls never overlap.
 
-    def __init__(self, workers: int = 1, waiting: int = WAITING):
-        self._jobs: queue.Queue[Job] = queue.Queue(waiting)
-        for _ in range(workers):
-            threading.Thread(target=self._work, daemon=True).start()
+    The process ends without waiting for the threads (`os._exit` in `regard serve`).
+    """
 
-    async def do(self, work: Callable[[], T]) -> T:
-        """The outcome of `work`, done by one of the threads."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[T] = loop.create_future()
+    def __init__(self, threads: int = 1, queued: int = QUEUED):
+        self._pool, self._limit, self._pending = ThreadPoolExecutor(threads), threads + queued, 0
+
+    async def run(self, function: Callable[[], T]) -> T:
+        """Call ``function`` in the pool and return its result; raise `queue.Full` if too many calls are pending."""
+        if self._pending >= self._limit:
+            raise queue.Full
+        self._pending += 1
         try:
-            self._jobs.put_nowait((work, loop, future))
-        except queue.Full:
-            raise Busy from None
-        return await future
-
-    def _work(self) -> None:
-        while True:
-            work, loop, future = self._jobs.get()
-            if future.cancelled():  # who asked has gone
-                continue
-            try:
-                _hand(loop, future, work(), None)
-            except BaseException as error:
-                _hand(loop, future, None, error)
-
-
-def _hand(
-    loop: asyncio.AbstractEventLoop, future: asyncio.Future[Any], value: Any, error: BaseException | None
-) -> None:
-    def give() -> None:
-        if not future.done():
-            if error is None:
-                future.set_result(value)
-            else:
-                future.set_exception(error)
-
-    try:
-        loop.call_soon_threadsafe(give)
-    except RuntimeError:  # the loop is closed: nobody waits any more
-        return
+            return await asyncio.get_running_loop().run_in_executor(self._pool, function)
+        finally:
+            self._pending -= 1

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard.config import Choice
 from regard.nn.auxiliary_loss import AuxiliaryLoss, collect
@@ -37,7 +37,7 @@ class Task(Protocol):
     def terms(self, model: Any, batch: Any) -> dict[str, Term]:
         """The terms of `batch`, by name. Must trace under `torch.compile(fullgraph=True)`.
 
-        In training, a model's own layers may add further ones (`with_asides`), which `counts` does not know.
+        In training, a model's own layers may add further ones (`with_auxiliary_losses`), which `counts` does not know.
         """
         ...
 
@@ -54,7 +54,9 @@ class TaskConfig(Choice):
         raise NotImplementedError
 
 
-def with_asides(model: Any, features: Callable[[], Tensor]) -> tuple[Tensor, dict[str, Term], dict[str, Tensor] | None]:
+def with_auxiliary_losses(
+    model: nn.Module, features: Callable[[], Tensor]
+) -> tuple[Tensor, dict[str, Term], dict[str, Tensor] | None]:
     """A model's features; the terms that its layers add in training; and their details, a row for each layer.
 
     Such a term is a sum over the layers. It is not additive, and counts once for a batch, whatever its rows. Padding

@@ -1,7 +1,6 @@
 """Language modelling: the cross entropy of the next token."""
 
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -9,21 +8,9 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from regard.config import option
-from regard.tasks.base import TaskConfig, Term, with_asides
-
-#: A target with this value is not counted: padding, or a prompt one does not want to learn.
-IGNORED = -1
-
-
-class TextBatch(Protocol):
-    """What of `regard.data`'s batch this task reads; the two floors do not import each other."""
-
-    @property
-    def inputs(self) -> Tensor: ...  # [B,N]
-    @property
-    def targets(self) -> Tensor: ...  # [B,N]
-    @property
-    def slots(self) -> Any: ...
+from regard.data.batch import IGNORE_INDEX, TextBatch
+from regard.models import LanguageModel, Model
+from regard.tasks.base import TaskConfig, Term, with_auxiliary_losses
 
 
 @dataclass(frozen=True)
@@ -55,9 +42,9 @@ class Language:
     def __init__(self, config: LanguageConfig | None = None):
         self.config = config or LanguageConfig()
 
-    def terms(self, model: Any, batch: TextBatch) -> dict[str, Term]:
+    def terms(self, model: LanguageModel, batch: TextBatch) -> dict[str, Term]:
         """The term `next_token` and, in training, what the model's layers add."""
-        found, further, details = with_asides(model, lambda: model.features(batch.inputs, batch.slots))
+        found, further, details = with_auxiliary_losses(model, lambda: model.features(batch.inputs, batch.slots))
         features, targets = found.flatten(0, -2), batch.targets.flatten()  # [B*N,C], [B*N]
         total = next_token_loss(model, features, targets, model.config.vocabulary, self.config.logits)
         return {"next_token": Term(total, count_targets(targets), details=details), **further}
@@ -68,7 +55,7 @@ class Language:
 
 
 def next_token_loss(
-    model: Any, features: Tensor, targets: Tensor, vocabulary: int, limit: int, smoothing: float = 0.0
+    model: Model, features: Tensor, targets: Tensor, vocabulary: int, limit: int, smoothing: float = 0.0
 ) -> Tensor:
     """The summed cross entropy of rows[R,C] against targets[R], with at most about `limit` logits at a time.
 
@@ -92,10 +79,12 @@ def next_token_loss(
     return total
 
 
-def _cross_entropy(model: Any, features: Tensor, targets: Tensor, smoothing: float) -> Tensor:
+def _cross_entropy(model: Model, features: Tensor, targets: Tensor, smoothing: float) -> Tensor:
     logits = model.head(features)
     wide = logits.to(_wide(logits.dtype))
-    return functional.cross_entropy(wide, targets, ignore_index=IGNORED, reduction="sum", label_smoothing=smoothing)
+    return functional.cross_entropy(
+        wide, targets, ignore_index=IGNORE_INDEX, reduction="sum", label_smoothing=smoothing
+    )
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:
@@ -105,4 +94,4 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
 
 def count_targets(targets: Tensor) -> Tensor:
     """How many of them are to be learned."""
-    return (targets != IGNORED).sum()
+    return (targets != IGNORE_INDEX).sum()

@@ -1,26 +1,14 @@
 """Translation: the cross entropy of each next token of the target, given the source and what came before it."""
 
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 from torch import Tensor
 
 from regard.config import option
-from regard.tasks.base import TaskConfig, Term, with_asides
+from regard.data.batch import PairBatch
+from regard.models import Seq2SeqModel
+from regard.tasks.base import TaskConfig, Term, with_auxiliary_losses
 from regard.tasks.language import count_targets, next_token_loss
-
-
-class PairBatch(Protocol):
-    """What of `regard.data`'s batch this task reads; the two floors do not import each other."""
-
-    @property
-    def source(self) -> Tensor: ...  # [B,S]
-    @property
-    def source_lengths(self) -> Tensor: ...  # [B]
-    @property
-    def inputs(self) -> Tensor: ...  # [B,T]
-    @property
-    def targets(self) -> Tensor: ...  # [B,T]
 
 
 @dataclass(frozen=True)
@@ -52,9 +40,9 @@ class Translation:
     def __init__(self, config: TranslationConfig | None = None):
         self.config = config or TranslationConfig()
 
-    def terms(self, model: Any, batch: PairBatch) -> dict[str, Term]:
+    def terms(self, model: Seq2SeqModel, batch: PairBatch) -> dict[str, Term]:
         """The term `next_token` and, in training, what the model's layers add."""
-        found, further, details = with_asides(
+        found, further, details = with_auxiliary_losses(
             model, lambda: model.features(batch.inputs, batch.source, batch.source_lengths)
         )
         features, targets = found.flatten(0, -2), batch.targets.flatten()  # [B*T,C], [B*T]

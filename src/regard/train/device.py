@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.attention import Mechanism
 from regard.generate.load import find_device
+from regard.models import Model
 
 
 def pick_device(name: str, local_rank: int = 0) -> torch.device:
@@ -69,7 +69,7 @@ def measured_peak(device: torch.device, dtype: torch.dtype) -> float:
     return 2 * size**3 / best
 
 
-def flops_per_token(model: nn.Module) -> float:
+def flops_per_token(model: Model) -> float:
     """Operations of forward and backward for one token: 6 per matrix weight, and attention over the whole context.
 
     A table that is only looked up multiplies nothing; one that is also the head (tied) does. Of an encoder and a
@@ -78,7 +78,5 @@ def flops_per_token(model: nn.Module) -> float:
     lookups = {module.weight for module in model.modules() if isinstance(module, nn.Embedding)}
     lookups -= {module.weight for module in model.modules() if isinstance(module, nn.Linear)}
     matrices = sum(p.numel() for p in model.parameters() if p.ndim == 2 and p not in lookups)
-    matrices -= sum(getattr(module, "idle", 0) for module in model.modules())  # experts that a token does not meet
-    config: Any = model.config
-    attending = sum(isinstance(module, Mechanism) for module in model.modules())
-    return 6 * matrices + 12 * attending * config.width * config.context
+    matrices -= model.inactive_parameters
+    return 6 * matrices + 12 * model.attention_calls * model.config.width * model.config.context

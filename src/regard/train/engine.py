@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from regard.data import Data
 from regard.errors import UserError
+from regard.models import Model
 from regard.nn.auxiliary_loss import auxiliary_layers
 from regard.tasks import Task, Term
 from regard.train.device import move
@@ -49,36 +51,37 @@ class Engine:
     Weights are a function of (config, seed); what an update does is one of (weights, optimizer state, counters).
     """
 
-    def __init__(self, experiment: Experiment, data: Any, world: World):
+    def __init__(self, experiment: Experiment, data: Data[Any], world: World):
         config = experiment.train
-        self.experiment, self.data, self.world, self.device = experiment, data, world, world.device
+        self.experiment, self.world, self.device = experiment, world, world.device
+        self.data: Any = data  # a Data; tests and studies replace parts of it
         self.precision = Precision(config.precision, self.device)
         self.scaler = self.precision.scaler()
         self.task: Task = experiment.task.build()
         self.progress = Progress()
         # On the CPU first: its generator gives the same weights whatever the device.
         torch.manual_seed(mix(experiment.seed, WEIGHTS))
-        self.model: nn.Module = experiment.model.build()
+        self.model: Model = experiment.model.build()
         self.model.to(self.device)
-        self.model.checkpointing = config.checkpointing  # type: ignore[assignment]
+        self.model.checkpointing = config.checkpointing
         #: The task's function, compiled or not; `model` itself stays as it was built, so that hooks on it fire.
-        self.terms: Callable[[nn.Module, Any], dict[str, Term]] = self.task.terms
+        self.terms: Callable[[Model, Any], dict[str, Term]] = self.task.terms
         self.graphs = config.compile == "graphs" and self.device.type == "cuda"
         #: Layers that add to the loss, and what they told in the last update, by micro-batch.
         self.auxiliary_layers = auxiliary_layers(self.model)
         self.told: list[dict[str, Tensor]] = []
         if self._compiles():
             self._compile()
-        shard(self.model, world, "features")
+        shard(self.model, world)
         self.optimizer = config.optimizer.build(self.model)
         #: Parts that draw anew as training goes on, as a function of the step.
-        self._advances: list[Any] = [module.advance for module in self.model.modules() if hasattr(module, "advance")]
+        self._advances: list[Any] = [mechanism.advance for _, mechanism in self.model.mechanisms()]
         self._ahead: tuple[int, list[Any]] | None = None
 
     def _compiles(self) -> bool:
         asked, recomputed = self.experiment.train.compile, self.experiment.train.checkpointing and self.auxiliary_layers
         if not recomputed or self.world.size == 1:
-            return compiles(asked, self.model, self.data, self.device)
+            return compiles(asked, self.model, self.data.dynamic_shapes, self.device)
         if asked in (True, "graphs"):  # a block compiled by itself keeps other things when nobody listens
             raise UserError("blocks of experts that are recomputed cannot be compiled by many; set compile to auto")
         return False
@@ -90,11 +93,11 @@ class Engine:
                 self.auxiliary_layers
             ):  # what a layer tells is an effect beside its output; recomputed, nobody listens anyway
                 torch._dynamo.config.skip_fwd_side_effects_in_bwd_under_checkpoint = True  # type: ignore[attr-defined]
-            self.terms = torch.compile(self.task.terms, fullgraph=True, dynamic=varies(self.data), mode=mode)
+            self.terms = torch.compile(self.task.terms, fullgraph=True, dynamic=self.data.dynamic_shapes, mode=mode)
             return
-        for block in self.model.blocks:  # type: ignore[union-attr]
+        for block in self.model.blocks:
             # FSDP's own work between the blocks cannot be traced.
-            block.compile(fullgraph=True, dynamic=varies(self.data))
+            block.compile(fullgraph=True, dynamic=self.data.dynamic_shapes)
 
     def batch(self, position: int) -> Any:
         """Micro-batch number `position` of this rank, on the CPU."""
@@ -205,21 +208,16 @@ class Engine:
             torch._foreach_mul_(gradients, factor)
 
 
-def compiles(asked: bool | str, model: nn.Module, data: Any, device: torch.device) -> bool:
+def compiles(asked: bool | str, model: Model, dynamic: bool, device: torch.device) -> bool:
     """Whether to compile. What was asked for by name and cannot be had is an error."""
-    able = getattr(model, "compilable", True)  # a model may say that it cannot be traced
+    able = model.compilable
     if not able and asked in (True, "graphs"):
         raise UserError(f"a {type(model).__name__} cannot be compiled; set --train.compile to auto or false")
-    if asked == "graphs" and varies(data):
+    if asked == "graphs" and dynamic:
         raise UserError("compile = graphs needs batches of one shape, and these differ; set --train.compile to auto")
     # Rows of sentences have another shape in every batch: compiling for those takes longer than it saves.
-    chosen = asked == "graphs" or (asked == "auto" and not varies(data))
+    chosen = asked == "graphs" or (asked == "auto" and not dynamic)
     return able and (asked is True or (chosen and device.type == "cuda"))
-
-
-def varies(data: Any) -> bool:
-    """Whether the shapes of batches differ: sentences do, windows of a text do not."""
-    return getattr(data, "varies", False)
 
 
 def shares(terms: dict[str, Term], counts: dict[str, float], pieces: float) -> list[Tensor]:

@@ -4,11 +4,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from regard.config import dump, option
-from regard.data import DataConfig, TextConfig
+from regard.data import Data, DataConfig, TextConfig
 from regard.models import GPTConfig, ModelConfig
 from regard.tasks import LanguageConfig, TaskConfig
 from regard.train.optimizer import AdamWConfig, OptimizerConfig
-from regard.train.schedule import CosineConfig, ScheduleConfig
+from regard.train.schedule import CosineScheduleConfig, ScheduleConfig
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,9 @@ class TrainConfig:
     seconds: float | None = option(None, "train for so long, preparation included, instead of a number of steps")
     budget: str | None = option(None, "a note, written by the run: what `steps` was worked out from")
     optimizer: OptimizerConfig = field(default_factory=AdamWConfig, metadata={"help": "which rule moves the weights"})
-    schedule: ScheduleConfig = field(default_factory=CosineConfig, metadata={"help": "the learning rate over time"})
+    schedule: ScheduleConfig = field(
+        default_factory=CosineScheduleConfig, metadata={"help": "the learning rate over time"}
+    )
     clip: float | None = option(1.0, "the gradient's norm is cut to this (none: not at all)")
     accumulate: int = option(1, "micro-batches per update")
     precision: Literal["auto", "float32", "bfloat16", "float16"] = option(
@@ -76,9 +78,7 @@ class Experiment:
         dump(self)
         return self
 
-    def model_for(self, data: Any) -> ModelConfig:
+    def model_for(self, data: Data[Any]) -> ModelConfig:
         """The model's config with the vocabulary that the data turned out to have."""
-        vocabulary = getattr(data, "vocabulary", None)
-        if vocabulary is None or not hasattr(self.model, "vocabulary"):
-            return self.model
-        return replace(self.model, vocabulary=vocabulary)  # type: ignore[call-arg]
+        model: Any = self.model
+        return model if data.vocabulary is None else replace(model, vocabulary=data.vocabulary)

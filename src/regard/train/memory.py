@@ -19,7 +19,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from regard.errors import UserError
-from regard.train.engine import Engine, varies
+from regard.train.engine import Engine
 from regard.train.experiment import Experiment
 from regard.train.shard import World
 
@@ -85,7 +85,7 @@ def check_model(experiment: Experiment, device: torch.device, world: World) -> N
 def too_large(engine: Engine) -> UserError:
     """The error for an engine that ran out of memory; its message has the setting that fits, tried out."""
     data, train = engine.experiment.data, engine.experiment.train
-    one, unit = (engine.data.longest, "token") if varies(engine.data) else (1, "window")
+    one, unit = engine.data.smallest_batch, "token" if engine.data.dynamic_shapes else "window"
     windows = f"{data.batch} {unit}{'s' if data.batch > 1 else ''}"
     context = getattr(engine.experiment.model, "context", None)
     said = f"memory ran out with {windows}{f' of {context} tokens' if context else ''} at a time on {engine.device}"

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from regard.attention import Bias
 from regard.config import Choice, option
+from regard.models import Model
 from regard.train.muon import Muon
 from regard.train.shard import placed
 
@@ -69,13 +69,9 @@ class Optimizer:
 class OptimizerConfig(Choice):
     """The choice of an optimizer."""
 
-    def build(self, model: nn.Module) -> Optimizer:
+    def build(self, model: Model) -> Optimizer:
         """An optimizer for all parameters of `model` that take gradients."""
         raise NotImplementedError
-
-
-#: Where models keep their layers; matrices elsewhere are embeddings and heads.
-STACKS = ("blocks.", "encoder.", "decoder.")
 
 
 @dataclass(frozen=True)
@@ -92,7 +88,7 @@ class AdamWConfig(OptimizerConfig, kind="adamw"):
         _check_rates(lr=self.lr, eps=self.eps, weight_decay=self.weight_decay)
         _check_shares(beta=self.betas)
 
-    def build(self, model: nn.Module) -> Optimizer:
+    def build(self, model: Model) -> Optimizer:
         """One AdamW over everything."""
         parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         return Optimizer(model, [_adamw(parameters, self.lr, self.betas, self.eps, self.weight_decay)])
@@ -117,15 +113,12 @@ class MuonConfig(OptimizerConfig, kind="muon"):
         _check_rates(rest_lr=self.rest_lr, rest_eps=self.rest_eps, rest_weight_decay=self.rest_weight_decay)
         _check_shares(momentum=(self.momentum,), rest_beta=self.rest_betas)
 
-    def build(self, model: nn.Module) -> Optimizer:
+    def build(self, model: Model) -> Optimizer:
         """Muon and AdamW side by side."""
-        biases = [module for module in model.modules() if isinstance(module, Bias)]
-        tables = {parameter for bias in biases for parameter in bias.parameters()}
-        matrices, rest = [], []
-        for name, parameter in model.named_parameters():
-            if parameter.requires_grad:
-                inner = name.startswith(STACKS) and parameter.ndim == 2 and parameter not in tables
-                (matrices if inner else rest).append(parameter)
+        hidden = set(model.hidden_matrices())
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        matrices = [parameter for parameter in trained if parameter in hidden]
+        rest = [parameter for parameter in trained if parameter not in hidden]
         parts: list[torch.optim.Optimizer] = []
         if matrices:
             stacked = _stacked(model) if self.split else {}

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from regard.errors import UserError
+from regard.models import Model
 from regard.runs import Checkpoint, Run
 from regard.train.engine import Engine, Progress
 from regard.train.optimizer import Optimizer
@@ -52,7 +53,7 @@ def restore(engine: Engine, checkpoint: Checkpoint) -> None:
 
 
 @torch.no_grad()
-def restore_model(model: torch.nn.Module, tensors: dict[str, Tensor]) -> None:
+def restore_model(model: Model, tensors: dict[str, Tensor]) -> None:
     """The weights, and what the model carries from batch to batch."""
     model.prepare_load(tensors)
     own = weights(model)
@@ -99,4 +100,4 @@ def restore_noise(progress: Progress, state: dict[str, Any]) -> None:
 
 
 def _fingerprint(engine: Engine) -> str | None:
-    return getattr(engine.data, "sha256", None)
+    return engine.data.sha256

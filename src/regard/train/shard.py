@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, distributed, nn
 
 from regard.errors import UserError
+from regard.models import Model
 
 
 class World(NamedTuple):
@@ -79,15 +80,15 @@ def joined(world: World, device: torch.device) -> Iterator[World]:
         distributed.destroy_process_group()
 
 
-def shard(model: nn.Module, world: World, *methods: str) -> None:
-    """FSDP2 on each block and on the whole, in place; `methods` are entered from outside as `forward` is."""
+def shard(model: Model, world: World) -> None:
+    """FSDP2 on each block and on the whole model, in place."""
     if world.size == 1:
         return
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 
     mesh = init_device_mesh(world.device.type, (world.size,))
-    blocks: list[nn.Module] = list(model.blocks)  # type: ignore[arg-type]
+    blocks = list(model.blocks)
     uses = Counter(parameter for block in blocks for parameter in set(block.parameters()))
     shared = {parameter for parameter, count in uses.items() if count > 1}  # a table of all layers is the whole's
     for block in blocks:
@@ -98,8 +99,8 @@ def shard(model: nn.Module, world: World, *methods: str) -> None:
             # Our losses are sums already divided by the count over all ranks: gradients must be added, not averaged.
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)  # gloo knows no other reduction
-    for method in methods:
-        register_fsdp_forward_method(model, method)
+    for module, method in model.forward_methods():
+        register_fsdp_forward_method(module, method)
 
 
 def gathered(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -50,6 +50,14 @@ def parse(text: str) -> Mask:
     return _Reader(text).mask()
 
 
+class MaskExpressionError(UserError):
+    """An invalid mask expression; ``position`` is the 1-based character position of the error, if known."""
+
+    def __init__(self, message: str, position: int | None = None):
+        super().__init__(message)
+        self.position = position
+
+
 class _Reader:
     """One expression on its way to a mask."""
 
@@ -59,9 +67,11 @@ class _Reader:
 
     def mask(self) -> Mask:
         if not self.text.strip():
-            raise UserError(f"the mask expression is empty; write one such as 'causal & window(8)'{self._others()}")
+            examples = f"write one such as 'causal & window(8)'{self._others()}"
+            raise MaskExpressionError(f"the mask expression is empty; {examples}")
         if len(self.text) > LONGEST:
-            raise UserError(f"the mask expression has {len(self.text):,} characters; at most {LONGEST:,} are read")
+            length = f"{len(self.text):,} characters; at most {LONGEST:,} are read"
+            raise MaskExpressionError(f"the mask expression has {length}")
         # `global` is a word of Python's own: with a capital letter it is a name, and no position moves.
         reserved = "|".join(name for name in self.known if keyword.iskeyword(name))
         code = re.sub(rf"\b({reserved})\b", lambda m: m[0].capitalize(), self.text) if reserved else self.text
@@ -72,9 +82,9 @@ class _Reader:
             return self._mask(tree.body)
         except SyntaxError as error:
             position = max(1, error.offset or 1) + len(self.text) - len(self.text.lstrip())
-            self._refuse(f"the expression cannot be read at position {min(position, len(self.text))}", None)
+            self._refuse("the expression cannot be parsed", position=min(position, len(self.text)))
         except (ValueError, RecursionError, MemoryError) as error:
-            self._refuse(f"the expression cannot be read ({error})", None)
+            self._refuse(f"the expression cannot be parsed ({error})")
 
     def _mask(self, node: ast.expr) -> Mask:
         match node:
@@ -133,13 +143,13 @@ class _Reader:
         except (TypeError, ValueError, RuntimeError) as error:
             self._refuse(f"{usage(cls)} cannot take these arguments ({error})", node)
 
-    def _refuse(self, what: str, node: ast.expr | None) -> NoReturn:
-        place = ""
+    def _refuse(self, what: str, node: ast.expr | None = None, position: int | None = None) -> NoReturn:
         if node is not None:
             stripped = len(self.text) - len(self.text.lstrip())
             before = self.text.strip().encode()[: node.col_offset].decode(errors="ignore")
-            place = f" (position {len(before) + stripped + 1})"
-        raise UserError(f"mask {self.text.strip()!r}: {what}{place}")
+            position = len(before) + stripped + 1
+        place = "" if position is None else f" (position {position})"
+        raise MaskExpressionError(f"mask {self.text.strip()!r}: {what}{place}", position)
 
     def _others(self) -> str:
         return f"; the masks are: {', '.join(self.known)}"

@@ -44,6 +44,7 @@ class LSH(Mechanism):
     """Softmax over the keys of the query's buckets, and over its own."""
 
     exact = False
+    discontinuous = True  # rounding may move a vector into another bucket
 
     def __init__(
         self,

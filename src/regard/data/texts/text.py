@@ -14,14 +14,14 @@ from typing import Literal
 import numpy as np
 
 from regard.config import option
-from regard.data.base import DataConfig
-from regard.data.batch import SKIP, TextBatch
+from regard.data.base import Data, DataConfig
+from regard.data.batch import IGNORE_INDEX, TextBatch
 from regard.data.origins.cache import cache_folder
 from regard.data.origins.progress import say
 from regard.data.sources import find_source
-from regard.data.texts.files import TextFiles, find_texts, skipped_words
-from regard.data.texts.reading import TextFile
-from regard.data.texts.split import Part, Split, exact, split
+from regard.data.texts.split import Split, TokenRange, exact, split
+from regard.data.texts.text_file import TextFile
+from regard.data.texts.text_files import TextFiles, find_texts, skipped_words
 from regard.data.texts.tokens import Tokens, tokenize
 from regard.data.tokenizers import CharactersConfig, Tokenizer, TokenizerConfig
 from regard.errors import UserError
@@ -103,11 +103,17 @@ def prepare(config: TextConfig, context: int, cache: Path | None = None) -> Text
     return config.build(context, cache)
 
 
-class TextData:
+class TextData(Data[TextBatch]):
     """The tokens of one text, split by position.
 
     The windows of a part lie within the part: none crosses a border.
     """
+
+    tokenizer: Tokenizer
+    vocabulary: int
+    sha256: str
+    validation_count: int
+    test_count: int
 
     def __init__(
         self,
@@ -121,6 +127,7 @@ class TextData:
         order: Literal["random", "consecutive"] = "random",
     ) -> None:
         self.tokenizer = tokenizer
+        self.vocabulary = tokenizer.size
         self.order = order
         self.context = context
         self.name = name
@@ -141,14 +148,13 @@ class TextData:
                 f"{len(tokens)} tokens; a window needs one more than its context); {fix}"
             )
 
-    @property
-    def vocabulary(self) -> int:
-        """How many different tokens there are."""
-        return self.tokenizer.size
+    def epoch(self, size: int, world: int = 1) -> float:
+        """Steps in which as many tokens are seen as the training part has."""
+        return self.train_count / (size * world * self.context)
 
     def amount(self, part: str) -> tuple[int, int]:
         """How many characters and bytes the targets of that part stand for."""
-        chosen: Part = getattr(self.parts, part)
+        chosen: TokenRange = getattr(self.parts, part)
         stream, characters, size = self.tokenizer.stream(), 0, 0
         for start in range(chosen.start + 1, chosen.stop, _AT_ONCE):
             ids = self._tokens.windows(np.array([start]), min(_AT_ONCE, chosen.stop - start))[0]
@@ -234,7 +240,9 @@ class TextData:
             raise UserError(f"a stride is at least 1 and at most the context, {self.context}; it is {stride}")
         return self._batches(getattr(self.parts, part), size, 0, 1, stride)
 
-    def _batches(self, part: Part, size: int, rank: int, world: int, stride: int | None = None) -> Iterator[TextBatch]:
+    def _batches(
+        self, part: TokenRange, size: int, rank: int, world: int, stride: int | None = None
+    ) -> Iterator[TextBatch]:
         stride = self.context if stride is None else stride
         rows = min(part.targets, 1) + -(-max(part.targets - self.context, 0) // stride)
         place = np.arange(self.context)
@@ -245,7 +253,7 @@ class TextData:
             inside = begins[:, None] + place < part.targets
             counted = inside & ((number[:, None] == 0) | (place >= self.context - stride))
             counted &= number[:, None] < rows
-            yield _batch(np.where(inside, windows[:, :-1], 0), np.where(counted, windows[:, 1:], SKIP))
+            yield _batch(np.where(inside, windows[:, :-1], 0), np.where(counted, windows[:, 1:], IGNORE_INDEX))
 
 
 def _draws(seed: int, number: int, count: int, below: int) -> np.ndarray:

@@ -1,6 +1,6 @@
 """Training on sentences and their translations.
 
-The batch of a step is a function of (seed, step, rank) and of nothing else; see `buckets.py`.
+The batch of a step is a function of (seed, step, rank) and of nothing else; see `length_buckets.py`.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from regard.config import option
-from regard.data.base import DataConfig
-from regard.data.batch import PairBatch
+from regard.data.base import Data, DataConfig
+from regard.data.batch import PairBatch, Specials
 from regard.data.origins.cache import cache_folder
 from regard.data.origins.progress import say
 from regard.data.sources import SOURCES, find_source
-from regard.data.texts.encoded import Encoded, encode
 from regard.data.texts.split import exact
 from regard.data.tokenizers import BpeConfig, Tokenizer, TokenizerConfig
-from regard.data.translation.aligned import Pairs, read_pairs, read_table
-from regard.data.translation.buckets import Buckets
-from regard.data.translation.grouped import divide
-from regard.data.translation.near import near_once
-from regard.data.translation.padded import Specials, padded
+from regard.data.translation.encoded_sentences import Encoded, encode
+from regard.data.translation.group_split import divide
+from regard.data.translation.length_buckets import LengthBuckets
+from regard.data.translation.near_duplicates import near_once
+from regard.data.translation.padding import padded
+from regard.data.translation.sentence_pairs import SentencePairs, read_pairs, read_table
 from regard.errors import UserError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["PairData", "Pairs", "PairsConfig", "Specials"]
+__all__ = ["PairData", "PairsConfig", "SentencePairs"]
 
 
 class Sides(NamedTuple):
     """The pairs of a part: as text, and as tokens."""
 
-    pairs: Pairs
+    pairs: SentencePairs
     source: Encoded
     target: Encoded
 
@@ -53,10 +53,10 @@ class Sides(NamedTuple):
         """Tokens of the longer side, its mark included."""
         return np.maximum(self.source.counts, self.target.counts) + 1
 
-    def buckets(self, context: int) -> Buckets:
+    def buckets(self, context: int) -> LengthBuckets:
         """How they are put into batches, the sides cut to the context."""
         sources, targets = (np.minimum(side.counts + 1, context) for side in (self.source, self.target))
-        return Buckets(sources, targets)
+        return LengthBuckets(sources, targets)
 
 
 @dataclass(frozen=True)
@@ -123,14 +123,14 @@ class PairsConfig(DataConfig, kind="pairs"):
         tokenizer, encoded = encode(texts, learned_from, self.tokenizer, cache)
         sides = [Sides(part, *encoded[2 * number : 2 * number + 2]) for number, part in enumerate(parts)]
         data = PairData(sides, tokenizer, context, lower=self.lower, name=name, sha256=sha256)
-        if self.batch < (longest := data.longest):
+        if self.batch < data.smallest_batch:
             raise UserError(
                 f"a batch of {self.batch} tokens is too small for the longest pair of {name}; set --data.batch to "
-                f"{longest} or more, or a smaller --model.context"
+                f"{data.smallest_batch} or more, or a smaller --model.context"
             )
         return data
 
-    def _read(self, cache: Path) -> list[Pairs | None]:
+    def _read(self, cache: Path) -> list[SentencePairs | None]:
         """All pairs, or those to train on; then those of the validation and of the test part where they are given."""
         one, other = self.languages.split("-")
         if self.path is None:
@@ -143,8 +143,14 @@ class PairsConfig(DataConfig, kind="pairs"):
         return [_lowered(pairs) if pairs and self.lower else pairs for pairs in found]
 
     def _divided(
-        self, everything: Pairs | None, validation: Pairs | None, test: Pairs | None, *, name: str, cache: Path
-    ) -> list[Pairs]:
+        self,
+        everything: SentencePairs | None,
+        validation: SentencePairs | None,
+        test: SentencePairs | None,
+        *,
+        name: str,
+        cache: Path,
+    ) -> list[SentencePairs]:
         """The train, validation and test part."""
         assert everything is not None
         division = divide(everything.groups, 0 if validation else self.validation, 0 if test else self.test)
@@ -157,7 +163,7 @@ class PairsConfig(DataConfig, kind="pairs"):
             )
         return self._without_near(parts, name, cache) if self.near < 100 else parts
 
-    def _without_near(self, parts: list[Pairs], name: str, cache: Path) -> list[Pairs]:
+    def _without_near(self, parts: list[SentencePairs], name: str, cache: Path) -> list[SentencePairs]:
         """The same parts, less the held-out pairs that are nearly known from the parts before."""
         kept, known = [parts[0]], parts[0].sources
         for part in parts[1:]:
@@ -173,10 +179,16 @@ class PairsConfig(DataConfig, kind="pairs"):
         return kept
 
 
-class PairData:
+class PairData(Data[PairBatch]):
     """Pairs in three parts, as text and as batches."""
 
-    varies = True  # the shapes of batches differ
+    tokenizer: Tokenizer
+    specials: Specials
+    vocabulary: int
+    sha256: str
+    validation_count: int
+    test_count: int
+    dynamic_shapes = True
 
     def __init__(
         self, parts: list[Sides], tokenizer: Tokenizer, context: int, *, lower: bool, name: str, sha256: str
@@ -184,6 +196,7 @@ class PairData:
         """`parts`: train, validation, test."""
         self.tokenizer = tokenizer
         self.specials = Specials.after(tokenizer.size)
+        self.vocabulary = tokenizer.size + len(self.specials)
         self.context = context
         self.lower = lower
         self.name = name
@@ -194,33 +207,24 @@ class PairData:
         if long := sum(int((part.longer > context).sum()) for part in parts[1:]):
             say(f"{name}: {long:,} held-out pairs are longer than {context} tokens and cut")
         self._buckets = self._train.buckets(context)
+        self.smallest_batch = int(self._train.longer.max())
         #: How many targets the validation and test batches count.
         self.validation_count, self.test_count = (self._targets(part) for part in (self._validation, self._test))
 
     @property
-    def train(self) -> Pairs:
+    def train(self) -> SentencePairs:
         """What is trained on."""
         return self._train.pairs
 
     @property
-    def validation(self) -> Pairs:
+    def validation(self) -> SentencePairs:
         """What is held out for evaluation."""
         return self._validation.pairs
 
     @property
-    def test(self) -> Pairs:
+    def test(self) -> SentencePairs:
         """What is kept for a last evaluation."""
         return self._test.pairs
-
-    @property
-    def vocabulary(self) -> int:
-        """How many different tokens there are, the three marks included."""
-        return self.tokenizer.size + len(self.specials)
-
-    @property
-    def longest(self) -> int:
-        """Tokens of the longest side that is trained on, its mark included."""
-        return int(self._train.longer.max())
 
     def epoch(self, size: int, world: int = 1) -> int:
         """How many steps it takes to see every pair once."""
@@ -262,7 +266,7 @@ class PairData:
         return padded(part.source.pick(numbers), part.target.pick(numbers), self.specials, self.context)
 
 
-def _lowered(pairs: Pairs) -> Pairs:
+def _lowered(pairs: SentencePairs) -> SentencePairs:
     return pairs._replace(
         sources=[text.lower() for text in pairs.sources], targets=[text.lower() for text in pairs.targets]
     )

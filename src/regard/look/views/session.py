@@ -18,7 +18,7 @@ from regard.generate import Decoding, Rules, Sampling
 from regard.generate import sample_seq2seq as sample_seq2seq
 from regard.look.capture.residual import stack
 from regard.look.capture.tensor_spill import TensorSpill
-from regard.look.capture.trace import at_rest, everything
+from regard.look.capture.trace import evaluation_mode, everything
 from regard.look.interventions.ablate import ablate
 from regard.look.interventions.lens import lens
 from regard.look.interventions.patch import patch
@@ -105,7 +105,7 @@ class Session:
         found = everything(self.model, lambda: features.append(reading.features(self.model)), True, TensorSpill())
         if not found:
             raise UserError("this model has no attention to look at; its loss and samples are under Runs")
-        with at_rest(self.model):
+        with evaluation_mode(self.model):
             loss = mean(reading.losses(self.model, features[0]))
         written = [None] if reading.source is None else [reading.source[0], reading.inputs[0], reading.targets]
         spelling = [self._spelled(one if one is not None else reading.inputs[0]) for one in written]
@@ -132,7 +132,7 @@ class Session:
         A translation goes on from ``other``, which may be empty.
         """
         room = min(max(count, 1), MOST)
-        with at_rest(self.model):
+        with evaluation_mode(self.model):
             if self.specials is None:
                 tokens = self.read(text, other).inputs[0].tolist()
                 writing: Writing | Translating = Writing(self.model, self.context, tokens, room)

@@ -16,7 +16,7 @@ from regard.generate import Draws, Sampling
 from regard.generate.random import BLOCK, Noise
 from regard.generate.sample_seq2seq import streams_of
 from regard.generate.seq2seq import Rules, latest
-from regard.look.capture.trace import at_rest
+from regard.look.capture.trace import evaluation_mode
 from regard.look.views.reading import spelled
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def step(
         raise UserError(f"1 to {MOST} tokens are drawn at once, not {count}")
     if not 0 <= position < FURTHEST:
         raise UserError(f"the position in a seed's draws is 0 to {FURTHEST - 1}, not {position}")
-    with at_rest(writing.model):
+    with evaluation_mode(writing.model):
         before = spelled(tokenizer, specials, writing.tokens)
         told = {"tokens": before, **distribution(writing.logits, sampling, tokenizer, specials, writing.tokens)}
         told["state"] = writing.remembered()

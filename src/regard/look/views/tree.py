@@ -13,7 +13,7 @@ from regard.generate.beam import Beams, Search, advance, best_offers
 from regard.generate.sampling import NEVER
 from regard.generate.seq2seq import Rules, latest, normaliser
 from regard.generate.states import pick
-from regard.look.capture.trace import at_rest
+from regard.look.capture.trace import evaluation_mode
 
 Spell = Callable[[int], str]
 BEAMS = 16
@@ -59,7 +59,7 @@ def continued(model: Any, tokens: list[int], context: int, beams: int, length: i
     check(beams, length)
     read = tokens[-max(1, context - length) :]
     tree = Tree(spell)
-    with at_rest(model):
+    with evaluation_mode(model):
         device = next(model.parameters()).device
         state = model.start(1, len(read) + length)
         logits, state = model.step(torch.tensor([read], device=device), state, last=True)
@@ -80,7 +80,7 @@ def translated(model: Any, source: Tensor, rules: Rules, beams: int, spell: Spel
     """The beam search of `regard translate` for one source [1, S], as it decides."""
     check(beams, rules.most)
     tree, search = Tree(spell), Search(beams=beams)
-    with at_rest(model):
+    with evaluation_mode(model):
         lengths = torch.tensor([source.shape[1]], device=source.device)
         state = model.start(1, rules.most, source=source, source_lengths=lengths, beams=beams)
         token, now, nodes = source.new_full((beams, 1), rules.specials.begin), None, [None] * beams

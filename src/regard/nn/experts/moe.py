@@ -14,12 +14,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from regard.attention import ModuleProperties
 from regard.config import option
 from regard.nn.auxiliary_loss import AuxiliaryLoss, AuxiliaryLossLayer
 from regard.nn.experts.grouped import collect, dispatch, grouped, has_kernel
 from regard.nn.experts.networks import networks
 from regard.nn.experts.routing import Route, balance_loss, order, route, share, z_loss
-from regard.nn.feedforward import ACTIVATIONS, FeedForwardConfig, hidden_width
+from regard.nn.feedforward import ACTIVATIONS, FeedForwardConfig, FeedForwardLayer, hidden_width
 from regard.nn.linear import Linear
 
 Weights = tuple[Tensor, Tensor, Tensor | None, Tensor | None]  # up [E, O, C], down [E, C, H], and their biases
@@ -66,14 +67,14 @@ class MoEConfig(FeedForwardConfig, kind="moe"):
         return kind(width, self, bias=bias)
 
 
-class MixtureOfExperts(AuxiliaryLossLayer):
+class MixtureOfExperts(AuxiliaryLossLayer, FeedForwardLayer, ModuleProperties):
     """Σ over the chosen experts of gate · expert(x), plus all shared experts of x. No token is dropped.
 
     In training it tells its balance and z losses, and for each expert the share of tokens that it got and its mean
     probability. A feed-forward network does not know which tokens are padding: they are routed and counted as others.
     """
 
-    batch_invariant = True  # a token's answer does not depend on the others
+    discontinuous = True  # rounding may route a token to another expert
 
     def __init__(self, width: int, config: MoEConfig, *, bias: bool = False):
         super().__init__()
@@ -91,8 +92,8 @@ class MixtureOfExperts(AuxiliaryLossLayer):
         self.down.parts = (width,) * count
 
     @property
-    def idle(self) -> int:
-        """How many weights of matrices a token does not meet."""
+    def inactive_parameters(self) -> int:  # type: ignore[override]
+        """Matrix weights that one token does not use."""
         matrices = sum(layer.weight.numel() for layer in (self._up, self.down))
         count = self.config.experts + self.config.shared
         return matrices // count * (self.config.experts - self.config.active)

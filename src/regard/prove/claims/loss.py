@@ -95,7 +95,7 @@ def _padding(batches: list[Any]) -> str:
 
 def _twice(data: Any, size: int) -> str:
     """The held-out part has the same targets however it is cut into batches and shared among processes."""
-    if getattr(data, "validation_count", 0) > 10**6:
+    if (data.validation_count or 0) > 10**6:
         return ""
 
     def counted(size: int, world: int) -> Tensor:
@@ -108,7 +108,7 @@ def _twice(data: Any, size: int) -> str:
         return found
 
     once = counted(size, 1)
-    known = getattr(data, "validation_count", None)
+    known = data.validation_count
     if known is not None and int(once.sum()) != known:
         return f"the validation part has {known:,} targets, and its batches count {int(once.sum()):,}"
     for other, world in ((size + 3, 1), (size, 2)):

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from regard.data.texts.passages import hashes_of
+from regard.data.texts.rolling_hash import hashes_of
 from regard.prove.batches import size_for
 from regard.prove.subject import Subject
 from regard.prove.verdict import Verdict, fails, holds, unasked
@@ -37,9 +37,7 @@ def judge(subject: Subject) -> Verdict:
         seen += batches[-1].inputs.numel()
         if seen > TRAINED:
             break
-    parts = {"validation": data.validation_batches}
-    if hasattr(data, "test_batches"):
-        parts["test"] = data.test_batches
+    parts = {"validation": data.validation_batches, "test": data.test_batches}
     width = max(batch.inputs.shape[1] for batch in batches)
     run = max(min(SHORTEST, width), min(width // 2, LONGEST))
     trained = np.unique(np.concatenate([np.zeros(0, np.uint64), *_each_row(batches, run)]))

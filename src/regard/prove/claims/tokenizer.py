@@ -63,7 +63,7 @@ def _own(subject: Subject) -> Iterator[str]:
             text = tokenizer.decode(np.arange(start, min(start + 64, size)))
             if "\ufffd" not in text:
                 yield text
-    if subject.data is not None and getattr(subject.data, "tokenizer", None) is tokenizer:
+    if subject.data is not None and subject.data.tokenizer is tokenizer:
         batch = subject.data.batch(0, seed=1, size=_size(subject))
         for row in batch.inputs[:4].tolist():
             text = tokenizer.decode([number for number in row if size is None or number < size])
@@ -72,4 +72,4 @@ def _own(subject: Subject) -> Iterator[str]:
 
 
 def _size(subject: Subject) -> int:
-    return max(getattr(subject.data, "longest", 4), 4)
+    return max(subject.data.smallest_batch, 4)

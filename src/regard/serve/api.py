@@ -1,0 +1,138 @@
+"""The endpoints of the HTTP API. Each takes the parameters of a request and returns a dictionary or an array.
+
+They run in worker threads: those of `SessionCache.session` in the single model thread, the others in the reader
+threads or in the file thread (see `app.py`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from regard import __version__
+from regard.errors import UserError
+from regard.generate import Sampling
+from regard.look.views.session import Session
+from regard.serve.limits import OVERVIEW
+from regard.serve.masks import describe_mask
+from regard.serve.request_params import LARGEST_SEED, RequestParams
+from regard.serve.session_cache import CachedTrace, SessionCache
+
+VIEWS = ["runs", "attend", "step", "probe", "masks"]
+
+
+class Api:
+    """The endpoints; a method is the handler of the route with its name."""
+
+    def __init__(self, cache: SessionCache):
+        self.cache, self.library = cache, cache.library
+
+    # Runs
+    def about(self, params: RequestParams) -> dict[str, Any]:
+        return {"version": __version__, "views": VIEWS, "device": str(self.cache.device)}
+
+    def runs(self, params: RequestParams) -> dict[str, Any]:
+        return {"runs": self.library.runs()}
+
+    def run(self, params: RequestParams) -> dict[str, Any]:
+        run = params.text("run")
+        return self.library.detail(run) | {"capabilities": self.cache.capabilities(run)}
+
+    def metrics(self, params: RequestParams) -> dict[str, Any]:
+        return self.library.metrics(params.text("run"), params.integer("after", -1, default=-1))
+
+    def difference(self, params: RequestParams) -> dict[str, Any]:
+        runs = params.text("runs", 1000).split(",")
+        if not 2 <= len(runs) <= 16:
+            raise UserError("'runs' must be 2 to 16 run ids, separated by commas")
+        return self.library.difference(runs)
+
+    # Traces
+    def traces(self, params: RequestParams) -> dict[str, Any]:
+        session = self._session(params, params.optional_integer("checkpoint", 0))
+        trace = session.trace(params.text("text"), self._target(params))
+        return {"trace": self.cache.add_trace(trace, session), **trace.about()}
+
+    def overview(self, params: RequestParams) -> tuple[np.ndarray, int]:
+        """Small maps of all heads, and of how many attentions they are complete after ``wait`` seconds."""
+        cached, size = self._trace(params), params.integer("size", 8, 128, 64)
+        wait = params.number("wait", 0.0, 600.0, 600.0)
+        attentions = cached.trace.about()["attentions"]
+        maps = len(attentions) * max((attention["heads"] for attention in attentions), default=1)
+        with cached.lock:
+            return cached.trace.overview(min(size, max(8, int((OVERVIEW / max(1, maps)) ** 0.5))), wait)
+
+    def tile(self, params: RequestParams) -> np.ndarray:
+        indices = [params.integer(name, 0) for name in ("attention", "head", "level", "row", "column")]
+        return self._trace(params).trace.tile(*indices)
+
+    def row(self, params: RequestParams) -> dict[str, Any]:
+        indices = [params.integer(name, 0) for name in ("attention", "head", "query")]
+        return self._trace(params).trace.row(*indices)
+
+    def cell(self, params: RequestParams) -> dict[str, Any]:
+        indices = [params.integer(name, 0) for name in ("attention", "head", "query", "key")]
+        return self._trace(params).trace.cell(*indices)
+
+    def measures(self, params: RequestParams) -> dict[str, Any]:
+        cached = self._trace(params)
+        with cached.lock:
+            return cached.trace.measures()
+
+    def rollout(self, params: RequestParams) -> np.ndarray:
+        return self._trace(params).trace.rollout(256)
+
+    # Models
+    def step(self, params: RequestParams) -> dict[str, Any]:
+        try:
+            sampling = Sampling(
+                params.number("temperature", 0.0, 100.0, 1.0),
+                top_k=params.optional_integer("top_k", 1),
+                top_p=params.number("top_p", 0.0, 1.0, 1.0),
+            )
+        except ValueError as error:
+            raise UserError(str(error)) from error
+        return self._session(params).next(
+            params.text("text"),
+            sampling,
+            count=params.integer("count", 1, 256, 1),
+            seed=params.integer("seed", 0, LARGEST_SEED, 1),
+            position=params.integer("position", 0, default=0),
+            other=self._target(params),
+        )
+
+    def beam(self, params: RequestParams) -> dict[str, Any]:
+        beams, length = params.integer("beams", 1, 16, 3), params.integer("length", 1, 64, 12)
+        return self._session(params).beam(params.text("text"), beams, length)
+
+    def lens(self, params: RequestParams) -> dict[str, Any]:
+        return self._session(params).lens(params.text("text"), self._target(params))
+
+    def ablate(self, params: RequestParams) -> dict[str, Any]:
+        return self._session(params).ablate(
+            params.text("text"),
+            params.heads("heads"),
+            count=params.integer("count", 0, 512, 40),
+            seed=params.integer("seed", 0, LARGEST_SEED, 1),
+            other=self._target(params),
+        )
+
+    def patch(self, params: RequestParams) -> dict[str, Any]:
+        layer, positions = params.integer("layer", 0, 10_000), params.optional_integers("positions", 8192)
+        return self._session(params).patch(params.text("text"), params.text("source_text"), layer, positions)
+
+    # Masks
+    def masks(self, params: RequestParams) -> dict[str, Any]:
+        length, block = params.integer("length", 1, 512, 64), params.integer("block", 1, 512, 8)
+        return describe_mask(params.text("expression", 500), length, block)
+
+    def _session(self, params: RequestParams, step: int | None = None) -> Session:
+        return self.cache.session(params.text("run", 100), step)
+
+    def _target(self, params: RequestParams) -> str | None:
+        """The target text of a translation, if there is one."""
+        return params.optional_text("target") or None
+
+    def _trace(self, params: RequestParams) -> CachedTrace:
+        return self.cache.trace(params.text("trace", 100))

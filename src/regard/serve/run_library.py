@@ -1,0 +1,160 @@
+"""The folder of runs, read-only, in the format of the API. Runs have opaque ids; paths never reach the client.
+
+A damaged run is listed with the error, so it does not hide the others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from regard.errors import UserError
+from regard.report.config_diff import flatten
+from regard.report.inspection import model_size
+from regard.runs import Run
+from regard.serve.is_training import is_training
+from regard.serve.jsonl_tail import JsonlTail, read_last
+from regard.serve.limits import METRICS_TAIL, SAMPLES
+from regard.serve.tables import latest_findings, latest_value, metrics_table, sample_entry
+
+
+class NotFoundError(LookupError):
+    """There is no run or trace with the given id."""
+
+
+class RunLibrary:
+    """The runs in one folder, or a single run if ``root`` is a run folder."""
+
+    def __init__(self, root: Path):
+        self._root = root
+        self._key = secrets.token_bytes(32)
+
+    def paths(self) -> dict[str, Path]:
+        """Return the folders by id: an HMAC of the name under a key of this process."""
+        single = (self._root / "config.toml").is_file()
+        paths = [self._root] if single else [path.parent for path in self._root.glob("[!.]*/config.toml")]
+        return {self._make_id(path.resolve().name): path for path in sorted(paths)}
+
+    def path(self, run: str) -> Path:
+        """Return the folder of a run."""
+        path = self.paths().get(run)
+        if path is None:
+            raise NotFoundError("there is no such run; it may have been removed: reload the page")
+        return path
+
+    def open(self, run: str) -> Run:
+        """Open a run by id."""
+        return Run.open(self.path(run))
+
+    def runs(self) -> list[dict[str, Any]]:
+        """Return the summaries of all runs, newest first."""
+        summaries = [self._summary(run, path) for run, path in self.paths().items()]
+        return sorted(summaries, key=lambda summary: (summary["started"] or "", summary["name"]), reverse=True)
+
+    def detail(self, run: str) -> dict[str, Any]:
+        """Return the config, environment, checkpoints, samples and findings of a run."""
+        opened = self.open(run)
+        try:
+            environment = opened.environment
+        except UserError:
+            environment = {}
+        samples = JsonlTail(opened.file("samples.jsonl")).read().records
+        return self.summary(run) | {
+            "config": opened.config,
+            "environment": environment,
+            "checkpoints": opened.steps(),
+            "samples": [sample_entry(record) for record in samples[-SAMPLES:]],
+            "findings": latest_findings(JsonlTail(opened.file("findings.jsonl")).read().records),
+        }
+
+    def metrics(self, run: str, after: int = -1) -> dict[str, Any]:
+        """Return the metrics table of the steps after ``after``."""
+        records = JsonlTail(self.path(run) / "metrics.jsonl").read().records
+        return metrics_table([record for record in records if record["step"] > after])
+
+    def difference(self, runs: Sequence[str]) -> dict[str, Any]:
+        """Return the config keys whose values differ between the runs."""
+        configs = [flatten(self.open(run).config) for run in runs]
+        keys = dict.fromkeys(key for config in configs for key in config)
+        rows = [(key, [config.get(key) for config in configs]) for key in keys]
+        return {"keys": [{"key": key, "values": values} for key, values in rows if _differ(values)]}
+
+    def summary(self, run: str) -> dict[str, Any]:
+        """Return the entry of a run in the list of runs."""
+        return self._summary(run, self.path(run))
+
+    def remove_paths(self, text: str) -> str:
+        """Return ``text`` without the path of the folder of runs."""
+        for root in (str(self._root.resolve()), str(self._root.absolute()), str(self._root)):
+            text = text.replace(f"{root}/", "") if root not in ("", ".", "/") else text
+        return text
+
+    def _make_id(self, name: str) -> str:
+        return hmac.new(self._key, name.encode("utf-8", "surrogateescape"), hashlib.sha256).hexdigest()[:24]
+
+    def _summary(self, run: str, path: Path) -> dict[str, Any]:
+        summary: dict[str, Any] = {"id": run, "name": path.resolve().name, "model": None, "state": "damaged"}
+        empty = ("step", "total_steps", "loss", "validation_loss", "started", "parameters", "error")
+        summary |= dict.fromkeys(empty)
+        try:
+            config = Run.open(path).config
+            first = path / "environment.json"
+            started = (first if first.exists() else path / "config.toml").stat().st_mtime
+        except (UserError, OSError) as error:
+            return {**summary, "error": self.remove_paths(str(error))}
+        progress = _progress(path / "metrics.jsonl", file_version(path / "metrics.jsonl"))
+        step, total_steps = max([progress["step"], *Run(path, config).steps()]), _total_steps(config)
+        model = config.get("model")
+        finished = total_steps is not None and step >= total_steps
+        return {
+            **summary,
+            "model": model.get("kind") if isinstance(model, dict) else None,
+            "state": "training" if is_training(path) else "finished" if finished else "stopped",
+            **progress,
+            "step": step,
+            "total_steps": total_steps,
+            "started": datetime.fromtimestamp(started, UTC).isoformat(timespec="seconds"),
+            "parameters": _parameter_count(path, file_version(path / "config.toml")),
+        }
+
+
+def file_version(path: Path) -> tuple[int, ...]:
+    """Return a value that changes when the file changes, for use as a cache key."""
+    try:
+        status = path.stat()
+    except OSError:
+        return ()
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+@lru_cache(4096)
+def _progress(path: Path, version: tuple[int, ...]) -> dict[str, Any]:
+    """Return the last step and losses of metrics.jsonl."""
+    records = read_last(path, METRICS_TAIL)
+    step = max((record["step"] for record in records if "diverged" not in record), default=0)
+    return {"step": step} | {name: latest_value(records, name) for name in ("loss", "validation_loss")}
+
+
+@lru_cache(4096)
+def _parameter_count(path: Path, version: tuple[int, ...]) -> int | None:
+    try:
+        return model_size(Run.open(path).config).parameters
+    except Exception:  # the config uses a component that this version does not have
+        return None
+
+
+def _total_steps(config: Mapping[str, Any]) -> int | None:
+    """Return the number of steps of the schedule; None until a time budget has been converted into steps."""
+    train = config.get("train")
+    steps = train.get("steps") if isinstance(train, dict) else None
+    return steps if isinstance(steps, int) else None
+
+
+def _differ(values: Sequence[Any]) -> bool:
+    return any(value != values[0] or type(value) is not type(values[0]) for value in values[1:])

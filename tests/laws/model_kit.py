@@ -1,0 +1,119 @@
+"""Small configs of every registered model, batches for them, and one training step: shared by the model laws."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+from outside_model import AverageConfig
+from torch import Tensor
+from torch.nn import functional as F
+
+from regard.attention import (
+    LinearConfig,
+    LSHConfig,
+    PerformerConfig,
+    SegmentsConfig,
+    TalkingConfig,
+    TopKConfig,
+    WindowConfig,
+)
+from regard.models import (
+    BahdanauConfig,
+    ConvolutionConfig,
+    Encoder,
+    FixedConfig,
+    GPTConfig,
+    LanguageModel,
+    LuongConfig,
+    Model,
+    ModelConfig,
+    RecurrentConfig,
+    Seq2SeqConfig,
+    Seq2SeqModel,
+    TransformerConfig,
+)
+from regard.nn import MoEConfig, ReversibleConfig
+from regard.nn.attention import SharedConfig
+from regard.nn.latent import LatentConfig
+
+SIZES: dict[str, Any] = {"vocabulary": 29, "context": 32, "width": 16, "layers": 2}
+GPT: Any = GPTConfig(**SIZES, heads=4, kv_heads=2, ngrams=2, buckets=64, zero_init=False)
+MODELS: dict[str, ModelConfig] = {
+    "gpt": GPT,
+    "gpt window": replace(GPT, attention=WindowConfig(size=6, sinks=2)),
+    "gpt linear": replace(GPT, attention=LinearConfig()),
+    "gpt performer": replace(GPT, attention=PerformerConfig()),
+    "gpt lsh": replace(GPT, attention=LSHConfig()),
+    "gpt segments": replace(GPT, attention=SegmentsConfig()),
+    "gpt talking": replace(GPT, kv_heads=None, attention=TalkingConfig()),
+    "gpt topk": replace(GPT, attention=TopKConfig()),
+    "gpt experts": replace(GPT, feedforward=MoEConfig(experts=4, active=2)),
+    "gpt reversible": replace(GPT, block=ReversibleConfig()),
+    "gpt latent": replace(GPT, kv_heads=None, projection=LatentConfig()),
+    "gpt shared": replace(GPT, kv_heads=None, projection=SharedConfig()),
+    "rnn": RecurrentConfig(**SIZES, cell="rnn"),
+    "lstm": RecurrentConfig(**SIZES, cell="lstm"),
+    "gru": RecurrentConfig(**SIZES, cell="gru"),
+    "convolution": ConvolutionConfig(**SIZES),
+    "transformer": TransformerConfig(**SIZES, heads=4, dropout=0.0),
+    "seq2seq fixed": Seq2SeqConfig(**SIZES, dropout=0.0, attention=FixedConfig()),
+    "seq2seq bahdanau": Seq2SeqConfig(**SIZES, dropout=0.0, attention=BahdanauConfig()),
+    "seq2seq luong": Seq2SeqConfig(**SIZES, dropout=0.0, attention=LuongConfig(), cell="lstm"),
+    "outside": AverageConfig(**SIZES),
+}
+
+
+def build(name: str, dtype: torch.dtype = torch.float64) -> Any:
+    """The model of that name, always with the same weights, none of them zero."""
+    torch.manual_seed(1)
+    model = MODELS[name].build()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) / 8)
+    return model.to(dtype)
+
+
+class Inputs(NamedTuple):
+    """One batch: what the model is called with, and the targets."""
+
+    arguments: tuple[Tensor, ...]
+    targets: Tensor  # [B, N]
+
+
+def inputs(model: Model, rows: int = 4, length: int = 12, seed: int = 2) -> Inputs:
+    """Random tokens; for a sequence-to-sequence model also sources of several lengths."""
+    generator = torch.Generator().manual_seed(seed)
+    vocabulary = model.config.vocabulary
+    tokens = torch.randint(vocabulary, (rows, length + 1), generator=generator)
+    arguments = (tokens[:, :-1],)
+    if isinstance(model, Seq2SeqModel):
+        lengths = torch.randint(2, 8, (rows,), generator=generator)
+        lengths[0] = 7
+        arguments += (torch.randint(vocabulary, (rows, 7), generator=generator), lengths)
+    return Inputs(arguments, tokens[:, 1:])
+
+
+def loss(model: Model, batch: Inputs) -> Tensor:
+    """The summed cross entropy, through ``features`` and ``head`` as a task calls them."""
+    features = model.features(*batch.arguments)  # type: ignore[operator]
+    logits = model.head(features)
+    return F.cross_entropy(logits.flatten(0, 1), batch.targets.flatten(), reduction="sum")
+
+
+def gradients(model: Model, batch: Inputs) -> dict[str, Tensor]:
+    """The gradients of one training step; parameters that got none are absent."""
+    torch.manual_seed(5)
+    model.train()
+    loss(model, batch).backward()
+    return {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
+
+
+def kinds_of(base: type) -> list[str]:
+    """The names of the models of one class of the contract."""
+    return [name for name in MODELS if isinstance(build(name), base)]
+
+
+DECODABLE = [name for name in kinds_of(LanguageModel) + kinds_of(Seq2SeqModel) if build(name).decodable]
+ENCODERS = kinds_of(Encoder)
