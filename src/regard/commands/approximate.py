@@ -17,7 +17,7 @@ from regard.errors import UserError
 
 if TYPE_CHECKING:
     from regard.approximate import Text
-    from regard.generate.load import Writer
+    from regard.generate.load import LoadedModel
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,8 @@ def approximate(options: ApproximateOptions) -> int:
     from regard.approximate.measure import FITTING
     from regard.approximate.page import write
     from regard.approximate.words import LEGEND, numbers, sentences, table
-    from regard.generate.load import find_device, load_writer
-    from regard.models import GPTConfig
+    from regard.generate.load import find_device, load_model
+    from regard.models import GPT, GPTConfig
     from regard.studies.machine import machine
     from regard.train import Experiment
 
@@ -66,13 +66,14 @@ def approximate(options: ApproximateOptions) -> int:
     kinds = None if options.kinds is None else [kind for kind in options.kinds.replace(" ", "").split(",") if kind]
     chosen = trials(kinds, options.budgets, config.context, config.width // config.heads)
     device = find_device(options.device)
-    writer = load_writer(run, device, options.step)
+    loaded = load_model(run, device, options.step)
+    assert isinstance(loaded.model, GPT)
     count = FITTING + max(options.windows, -(-(timed or 0) // config.context))
     text = options.text
-    source, name = _own(experiment, writer, count) if text is None else _read(text, writer, config.context)
-    bench = Bench(writer.model, experiment.task.build(), source, device, options.windows, timed)
+    source, name = _own(experiment, loaded, count) if text is None else _read(text, loaded, config.context)
+    bench = Bench(loaded.model, experiment.task.build(), source, device, options.windows, timed)
     meter = measure(bench, chosen, each_layer=options.each_layer, say=_progress())
-    setting = f"step {writer.step:,} · {name} · context {config.context} · {machine(device)}"
+    setting = f"step {loaded.step:,} · {name} · context {config.context} · {machine(device)}"
     setting += f" · speed on {timed:,} tokens" if timed else ""
     path = write(meter, run.path if options.out is None else options.out, str(run.path), setting)
     if options.json:
@@ -82,25 +83,25 @@ def approximate(options: ApproximateOptions) -> int:
     return 0
 
 
-def _own(experiment: Any, writer: Writer, count: int) -> tuple[Text, str]:
+def _own(experiment: Any, loaded: LoadedModel, count: int) -> tuple[Text, str]:
     """Whole windows of the validation part; of the training part if there is none."""
     from regard.approximate import Text
 
     data = experiment.data.build(experiment.model.context)
-    writer.check(data)
+    loaded.check_data(data)
     held = bool(data.parts.validation.targets)
     batch = next(iter(data.validation_batches(count))) if held else data.batch(0, seed=experiment.seed, size=count)
     whole = (batch.targets >= 0).all(1)
     return Text(batch.inputs[whole], batch.targets[whole]), f"{'held-out' if held else 'training'} text of {data.name}"
 
 
-def _read(path: Path, writer: Writer, context: int) -> tuple[Text, str]:
+def _read(path: Path, loaded: LoadedModel, context: int) -> tuple[Text, str]:
     """Whole windows of a file."""
     import torch
 
     from regard.approximate import Text
 
-    ids = torch.as_tensor(writer.tokenizer.encode(contents(path)), dtype=torch.long)
+    ids = torch.as_tensor(loaded.tokenizer.encode(contents(path)), dtype=torch.long)
     count = max(0, (len(ids) - 1) // context)
     if count < 2:
         raise UserError(f"{path} has {len(ids):,} tokens, fewer than two windows of {context}; give a longer text")

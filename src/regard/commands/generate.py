@@ -6,7 +6,7 @@ import json
 import re
 import sys
 import time
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ from regard.errors import UserError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from regard.generate import Row, TextGenerator
+    from regard.generate import GeneratedText, TextGenerator
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,8 @@ def generate(options: GenerateOptions) -> int:
     if run.config.get("data", {}).get("kind") == "pairs":
         raise UserError(f"{run.path} is a translation model: regard translate {run.path}")
     from regard.generate import Sampling, TextGenerator
-    from regard.generate.load import find_device, load_writer
+    from regard.generate.load import find_device, load_model
+    from regard.models.base import LanguageModel
 
     try:
         sampling = Sampling(options.temperature, options.top_k, options.top_p, options.min_p, options.repetition)
@@ -77,66 +78,66 @@ def generate(options: GenerateOptions) -> int:
         raise UserError(f"--{str(problem).replace('_', '-')}") from problem
     device = find_device(options.device)
     texts = [] if options.interactive else gathered(options.prompt, options.prompts)
-    model, tokenizer, step, _ = load_writer(run, device, options.step)
+    model, tokenizer, step, _ = load_model(run, device, options.step)
+    assert isinstance(model, LanguageModel)
     if not named:
         print(f"written by {run.path}, step {step:,}", file=sys.stderr, flush=True)
-    author = TextGenerator(
+    generator = TextGenerator(
         model,
         tokenizer,
-        model.config.context,
         sampling,
-        count=options.tokens,
+        length=options.tokens,
         seed=options.seed,
         stops=tuple(unescaped(text) for text in options.stop),
         batch=options.batch,
-        every=32 if options.json and device.type != "cpu" else 1,
-        device=device,
+        sync_every=32 if options.json and device.type != "cpu" else 1,
         compiled=options.compile,
     )
     if options.interactive:
-        return talk(author, "".join(options.prompt))
+        return talk(generator, "".join(options.prompt))
     about = {"run": str(run.path), "step": step} if options.json else None
-    return write(author, texts, options.samples, about)
+    return write(generator, texts, options.samples, about)
 
 
-def write(author: TextGenerator, texts: list[str], samples: int, about: dict | None) -> int:
+def write(generator: TextGenerator, texts: list[str], samples: int, about: dict | None) -> int:
     """Write on from each text; prints them as they come, or as JSON with what is ``about`` the run."""
     from regard.generate import Prompt
 
-    texts = texts or [beginning(author)]
-    encoded = [tuple(encode(author, text)) for text in texts]
+    texts = texts or [beginning(generator)]
+    encoded = [tuple(encode(generator, text)) for text in texts]
     longest = max(map(len, encoded))
-    if longest > author.context:
-        out = f"the oldest {longest - author.context:,} of its tokens are left out"
-        print(f"a prompt is longer than the {author.context:,} tokens that the model reads: {out}", file=sys.stderr)
+    context = generator.model.config.context
+    if longest > context:
+        out = f"the oldest {longest - context:,} of its tokens are left out"
+        print(f"a prompt is longer than the {context:,} tokens that the model reads: {out}", file=sys.stderr)
     prompts = [Prompt(ids, sample) for ids in encoded for sample in range(samples)]
     titles = [(text, sample) for text in texts for sample in range(samples)]
     began = time.perf_counter()
     try:
         if about is None:
-            show(author.write(prompts), titles, samples)
+            show(generator.stream(prompts), titles, samples)
         else:
-            rows = author.texts(prompts)
+            rows = generator.texts(prompts)
             seconds = time.perf_counter() - began
             made = [described(*title, row) for title, row in zip(titles, rows, strict=True)]
-            pace = {name: getattr(author.pace, name) for name in ("read", "reading", "written", "first", "writing")}
-            print(json.dumps({**about, "seconds": seconds, "pace": pace, "texts": made}))
+            throughput = asdict(generator.throughput)
+            print(json.dumps({**about, "seconds": seconds, "throughput": throughput, "texts": made}))
     except KeyboardInterrupt:
         print(flush=True)  # what was written stays, on lines of its own
         raise
     finally:
-        print(author.pace, file=sys.stderr)
+        print(generator.throughput, file=sys.stderr)
     return 0
 
 
-def described(prompt: str, sample: int, row: Row) -> dict:
+def described(prompt: str, sample: int, row: GeneratedText) -> dict:
     """A text for a program."""
     return {"prompt": prompt, "sample": sample, "text": row.text, "tokens": row.tokens, "stop": row.stop}
 
 
-def show(pieces: Iterable[tuple[int, str, Row]], titles: list[tuple[str, int]], samples: int) -> None:
+def show(pieces: Iterable[tuple[int, str, GeneratedText]], titles: list[tuple[str, int]], samples: int) -> None:
     """Print texts in their order: the first unfinished one as it grows, those after it when their turn comes."""
-    rows: dict[int, Row] = {}
+    rows: dict[int, GeneratedText] = {}
     turn, shown = 0, 0  # the text being printed, and how many of its pieces are
 
     def begin() -> None:
@@ -159,18 +160,18 @@ def show(pieces: Iterable[tuple[int, str, Row]], titles: list[tuple[str, int]], 
                 begin()
 
 
-def talk(author: TextGenerator, text: str) -> int:
+def talk(generator: TextGenerator, text: str) -> int:
     """The loop of `--interactive`."""
     import contextlib
 
-    from regard.generate.dialogue import HELP, Dialogue
+    from regard.generate.interactive import HELP, InteractiveSession
 
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401 (arrow keys and earlier lines)
     person = sys.stdin.isatty() and sys.stdout.isatty()
     if person:
         print(HELP, file=sys.stderr)
-    Dialogue(author, sys.stdout, sys.stderr, text).run(lambda: input("> " if person else ""))
+    InteractiveSession(generator, sys.stdout, sys.stderr, text).run(lambda: input("> " if person else ""))
     return 0
 
 
@@ -195,18 +196,18 @@ def unescaped(text: str) -> str:
     return re.sub(r"\\[nt\\]", lambda found: meant[found[0]], text)
 
 
-def encode(author: TextGenerator, text: str) -> list[int]:
+def encode(generator: TextGenerator, text: str) -> list[int]:
     """The tokens of a prompt."""
-    ids = author.tokenizer.encode(text).tolist()
+    ids = generator.tokenizer.encode(text).tolist()
     if not ids:
         raise UserError("a prompt is empty; give at least one character")
     return ids
 
 
-def beginning(author: TextGenerator) -> str:
+def beginning(generator: TextGenerator) -> str:
     """What to go on from when nothing is given: the start of a line."""
     try:
-        author.tokenizer.encode("\n")
+        generator.tokenizer.encode("\n")
     except UserError as problem:
         raise UserError("the model knows no new line, which is the prompt by default; give a --prompt") from problem
     return "\n"

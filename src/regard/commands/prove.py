@@ -7,7 +7,7 @@ import shutil
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from regard.commands.common import RUNS, CommandOptions, is_run, open_run
 from regard.commands.waiting import waiting
@@ -15,7 +15,7 @@ from regard.config import argument, option
 from regard.errors import UserError
 
 if TYPE_CHECKING:
-    from regard.prove import Certificate
+    from regard.prove import Certificate, ModelUnderTest
 
 FOREIGN = "hf:"
 
@@ -36,7 +36,7 @@ class ProveOptions(CommandOptions):
 
 
 def prove(options: ProveOptions) -> int:
-    """Test a model's claims: causality, invariance to padding, packing and cached decoding, and more.
+    """Test what a model claims: causality, padding, packing, decoding, backends, loss, checkpoints and more.
 
     The exit code is 1 if a claim fails.
     """
@@ -44,67 +44,67 @@ def prove(options: ProveOptions) -> int:
     causal, claims = options.causal, options.claims
     if causal is not None and not target.startswith(FOREIGN):
         raise UserError("--causal and --no-causal are for models of transformers: regard prove hf:FOLDER")
-    wanted = None if claims is None else [name for name in claims.replace(" ", "").split(",") if name]
+    from regard.prove import certify
+
+    names = None if claims is None else [name for name in claims.replace(" ", "").split(",") if name]
     if target.startswith(FOREIGN):
         from regard.prove.foreign import certify_folder
 
         folder = Path(target.removeprefix(FOREIGN)).expanduser()
-        with waiting("judging"):
-            found = certify_folder(folder, causal, wanted)
-    elif is_run(target, runs):
-        found = _run(target, runs, step, device, wanted)
+        with waiting("testing"):
+            certificate = certify_folder(folder, causal, names)
     else:
-        found = _recipe(target, data, device, wanted)
+        subject = _run(target, runs, step, device) if is_run(target, runs) else _recipe(target, data, device)
+        with waiting("preparing") as progress:
+            certificate = certify(subject, claims=names, progress=progress)
     if options.json:
-        print(json.dumps({"target": target, **found.plain()}))
+        print(json.dumps({"target": target, **certificate.plain()}))
     else:
-        print(_table(target, found))
-    return 0 if found.sound else 1
+        print(_table(target, certificate))
+    return 0 if certificate.sound else 1
 
 
-def _recipe(name: str, own: bool, device: str, claims: list[str] | None) -> Certificate:
+def _recipe(name: str, own_data: bool, device: str) -> ModelUnderTest:
+    """The recipe's model at a reduced size, with its task and data."""
     from regard.generate.load import find_device
-    from regard.prove import certify
-    from regard.prove.small import small_arguments
+    from regard.prove.reduced import reduced_experiment
     from regard.recipes import get
 
-    given = small_arguments(get(name), own)
-    given["model"] = given["model"].to(find_device(device))
-    with waiting("getting ready") as say:
-        return certify(**given, claims=claims, say=say)
+    subject = reduced_experiment(get(name), own_data)
+    assert subject.model is not None
+    subject.model.to(find_device(device))
+    return subject
 
 
-def _run(name: str, runs: Path, step: int | None, device: str, claims: list[str] | None) -> Certificate:
-    """A trained model with its own weights, tokenizer and, if they are still there, data."""
-    from regard.generate.load import find_device, load_writer
-    from regard.prove import certify
+def _run(name: str, runs: Path, step: int | None, device: str) -> ModelUnderTest:
+    """A trained model with its tokenizer and, if it is still available, its data."""
+    from regard.generate.load import find_device, load_model
+    from regard.prove import ModelUnderTest
     from regard.train import Experiment
 
     run = open_run(name, runs)
-    experiment: Any = run.load(Experiment)
-    writer = load_writer(run, find_device(device), step)
-    about, found = f"step {writer.step:,} of {run.path}, its own weights", None
+    experiment = run.load(Experiment)
+    loaded = load_model(run, find_device(device), step)
+    about, data, task = f"step {loaded.step:,} of {run.path}, its own weights", None, None
     try:
-        found = experiment.data.build(writer.model.config.context)
-        writer.check(found)
+        data, task = experiment.data.build(loaded.model.config.context), experiment.task.build()
+        loaded.check_data(data)
     except UserError as missing:
-        about += f"; its data is left out: {missing}"
-    task = experiment.task.build()
-    given = {"task": task, "data": found} if found is not None else {}
-    with waiting("getting ready") as say:
-        return certify(model=writer.model, tokenizer=writer.tokenizer, claims=claims, about=about, say=say, **given)
+        about, data, task = f"{about}; without its data: {missing}", None, None
+    return ModelUnderTest(model=loaded.model, tokenizer=loaded.tokenizer, data=data, task=task, about=about)
 
 
-def _table(target: str, found: Certificate) -> str:
-    """A line for each claim, the evidence folded under itself."""
-    names, width = max(len(one.claim) for one in found.verdicts), shutil.get_terminal_size((100, 24)).columns
-    lines, left = [f"{target}: {found.about}" if found.about else target, ""], names + 13
-    for one in found.verdicts:
-        told = textwrap.wrap(one.evidence, max(30, width - left)) or [""]
-        lines.append(f"{one.claim:{names}}  {one.verdict:9}  {told[0]}")
-        lines += [" " * left + more for more in told[1:]]
-    held = sum(one.verdict == "holds" for one in found.verdicts)
-    failed = f"{len(found.failed)} fail: {', '.join(found.failed)}" if found.failed else "none fails"
-    left_out = len(found.verdicts) - held - len(found.failed)
-    unasked = f", {left_out} not asked" if left_out else ""
-    return "\n".join([*lines, "", f"{held} of {len(found.verdicts)} claims hold, {failed}{unasked}"])
+def _table(target: str, certificate: Certificate) -> str:
+    """One line per claim, with the evidence wrapped in its own column."""
+    results, columns = certificate.results, shutil.get_terminal_size((100, 24)).columns
+    claims, verdicts = (max(len(result[i]) for result in results) for i in (2, 0))
+    lines, left = [f"{target}: {certificate.about}" if certificate.about else target, ""], claims + verdicts + 4
+    for result in results:
+        first, *more = textwrap.wrap(result.evidence, max(30, columns - left)) or [""]
+        lines.append(f"{result.claim:{claims}}  {result.verdict:{verdicts}}  {first}")
+        lines += [" " * left + line for line in more]
+    held, failed = sum(result.verdict == "holds" for result in results), certificate.failed
+    failing = f"{len(failed)} fail: {', '.join(failed)}" if failed else "none fails"
+    others = len(results) - held - len(failed)
+    skipped = f", {others} not applicable" if others else ""
+    return "\n".join([*lines, "", f"{held} of {len(results)} claims hold, {failing}{skipped}"])

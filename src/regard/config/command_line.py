@@ -61,7 +61,7 @@ def parse(
                 raise PLACE.error(f"`--{written}` {switch}takes no value; write {right}")
             value: Any = not negated
         else:
-            several, repeated = isinstance(shape, TupleOf), field is not None and "repeated" in field.metadata
+            several, repeated = isinstance(shape, TupleOf), bool(field and "repeated" in field.metadata)
             texts = [FlagText(text)] if equals else _take(left, several and not repeated)
             if not texts:
                 raise PLACE.error(
@@ -69,7 +69,7 @@ def parse(
                     f"`--{written}=VALUE` if the value begins with `--`"
                 )
             value = texts if several else texts[0]
-            if repeated:
+            if field is not None and repeated:
                 value = [*found.options.pop(field.name, []), *texts]
         group, key = (found.keys, name) if field is None else (found.options, field.name)
         if key in group:
