@@ -15,7 +15,7 @@ from regard import attention as a
 from regard.attention.call import allowed, dense_pairs
 from regard.look.capture.fused import entropy, fused, refuses
 from regard.look.capture.trace import Attention
-from regard.look.statistics.reducers import BlockMass, Entropy, Places, TileMax, TopKeys, reduce
+from regard.look.statistics.reducers import BlockMass, Entropy, KeyWeights, TileMax, TopKeys, reduce
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "laws"))
 import strategies as s
@@ -53,7 +53,7 @@ def looked_at(case: s.Case, mechanism: a.Softmax) -> tuple[Attention, torch.Tens
 @given(st.data(), s.cases(), st.integers(1, 160), st.integers(1, 40), st.integers(1, 40))
 def test_measures_in_strips_are_those_of_the_dense_map(data, case, size, rows, columns):
     attention, weights, seen = looked_at(case, data.draw(mechanisms(case)))
-    measures = Entropy(), BlockMass(columns), TopKeys(3), TileMax(rows, columns), Places()
+    measures = Entropy(), BlockMass(columns), TopKeys(3), TileMax(rows, columns), KeyWeights()
     reduce(attention, measures, size)
     spread, mass, top, tiles, places = measures
     torch.testing.assert_close(spread.values, torch.special.entr(weights).sum(-1), **CLOSE)
