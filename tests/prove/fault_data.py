@@ -33,7 +33,7 @@ def text_data(kind: type[Text], context: int) -> Text:
 class Sentences(Data):
     """Rows of different lengths, padded at the right; whatever is padding is not counted."""
 
-    vocabulary = len(ALPHABET)
+    vocabulary: int = len(ALPHABET)
 
     def __init__(self, context: int):
         generator = torch.Generator().manual_seed(5)

@@ -17,7 +17,7 @@ from regard.errors import UserError
 from regard.report import Watch, reported, study, write
 from regard.report.page import page
 from regard.runs import Run
-from regard.train import AdamWConfig, ConstantConfig, Diverged, Observer, train
+from regard.train import AdamWConfig, ConstantScheduleConfig, Diverged, Observer, train
 
 VOID = {"meta", "br", "path", "circle", "rect", "image"}
 
@@ -149,7 +149,9 @@ def test_the_curve_begins_with_the_first_step(text, tmp_path):
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_a_diverged_run(text, tmp_path):
     optimizer = AdamWConfig(lr=1e30)
-    wanted = experiment(text, optimizer=optimizer, schedule=ConstantConfig(), clip=None, save_every=1, evaluate_every=1)
+    wanted = experiment(
+        text, optimizer=optimizer, schedule=ConstantScheduleConfig(), clip=None, save_every=1, evaluate_every=1
+    )
     run = start(tmp_path, wanted)
     with pytest.raises(Diverged), reported(run):
         train(wanted, run, [Watch()])

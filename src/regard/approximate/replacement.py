@@ -5,7 +5,7 @@ non-causal version of the layer, with the same queries, keys and values and no m
 where they would leak future tokens.
 
 Parameters of the mechanism that the trained model does not have (Linformer's projections) are fitted by gradient
-descent to the exact outputs, on other windows than those that the errors are measured on; everything else stays as trained.
+descent to the exact outputs, on other windows than those of the errors; everything else stays as trained.
 Linformer's projections start as means over equal segments of the text, which at k = N is the identity, and exact.
 """
 

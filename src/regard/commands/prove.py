@@ -87,23 +87,23 @@ def _recipe(name: str, own: bool, device: str, claims: list[str] | None) -> Cert
 def _run(name: str, runs: Path, step: int | None, device: str, claims: list[str] | None) -> Certificate:
     """A trained model with its own weights, tokenizer and, if they are still there, data."""
     from regard.config import load
-    from regard.generate.load import find_device, load_writer
+    from regard.generate.load import find_device, load_model
     from regard.prove import certify
     from regard.train import Experiment
 
     run = open_run(name, runs)
     experiment: Any = load(Experiment, run.config, source=str(run.path / "config.toml"))
-    writer = load_writer(run, find_device(device), step)
-    about, found = f"step {writer.step:,} of {run.path}, its own weights", None
+    loaded = load_model(run, find_device(device), step)
+    about, found = f"step {loaded.step:,} of {run.path}, its own weights", None
     try:
-        found = experiment.data.build(writer.model.config.context)
-        writer.check(found)
+        found = experiment.data.build(loaded.model.config.context)
+        loaded.check_data(found)
     except UserError as missing:
         about += f"; its data is left out: {missing}"
     task = experiment.task.build()
     given = {"task": task, "data": found} if found is not None else {}
     with waiting("getting ready") as say:
-        return certify(model=writer.model, tokenizer=writer.tokenizer, claims=claims, about=about, say=say, **given)
+        return certify(model=loaded.model, tokenizer=loaded.tokenizer, claims=claims, about=about, say=say, **given)
 
 
 def _table(target: str, found: Certificate) -> str:

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from regard.data import PairsConfig, TextConfig
-from regard.data.tokenizers.base import LearnedConfig
+from regard.data.tokenizers.base import LearnedTokenizerConfig
 from regard.prove.randomize_weights import lively
 from regard.train import Experiment
 
@@ -45,7 +45,7 @@ def small_arguments(experiment: Experiment, own: bool = False) -> dict[str, Any]
 def _small_data(config: Any, folder: Path) -> Any:
     """The same data on a text of our own; learned vocabularies are small."""
     tokenizer = config.tokenizer
-    if isinstance(tokenizer, LearnedConfig):
+    if isinstance(tokenizer, LearnedTokenizerConfig):
         tokenizer = replace(tokenizer, vocabulary=min(300, tokenizer.vocabulary))
     draw = random.Random(8)
     words = ["".join(draw.choices(LETTERS, k=draw.randint(2, 9))) for _ in range(4000)]

@@ -18,7 +18,7 @@ from regard.attention import Refused
 from regard.look import attentions, heads
 from regard.models.base import LanguageModel, Model, Seq2SeqModel
 from regard.report.probes import Probe, find_probe
-from regard.train import Diverged, Observer, Start, Step
+from regard.train import Diverged, Observer, TrainingStart, TrainingStep
 from regard.train.shard import is_sharded
 
 
@@ -32,7 +32,7 @@ class Measurements(NamedTuple):
 class Watch(Observer):
     """Measures at the start, at every evaluation and at the end; gradient norms whenever the loop logs."""
 
-    def started(self, start: Start) -> None:
+    def started(self, start: TrainingStart) -> None:
         """Find the probe, and measure a new model."""
         self._run, self._model = start.run, start.model
         self._train = start.experiment.train
@@ -47,7 +47,7 @@ class Watch(Observer):
         # Written with the first step, so that a run that fails before it stays empty and is not kept.
         self._first = Measurements() if measured else self._measure(0)
 
-    def stepped(self, step: Step) -> None:
+    def stepped(self, step: TrainingStep) -> None:
         """Write the measurements that are due."""
         self._write(self._first)
         self._first = Measurements()

@@ -17,7 +17,7 @@ from regard.pages import Axes, ChartSection, Series
 from regard.studies.machine import machine
 from regard.studies.page import Study
 from regard.studies.short_training import train_shortly
-from regard.train import AdamWConfig, CosineConfig, Experiment, TrainConfig
+from regard.train import AdamWConfig, CosineScheduleConfig, Experiment, TrainConfig
 
 DEPTHS, STEPS = (4, 8, 16, 32, 64, 128), 100
 #: A model that is at least this many nats below the unigram entropy has learned from its context.
@@ -49,7 +49,9 @@ def study(scale: float, seed: int, say: Callable[[str], None]) -> Study:
         for depth in DEPTHS:
             sizes = {"context": 64, "width": 64, "heads": 4, "layers": depth, "zero_init": False, "tied": False}
             config = load(GPTConfig, {**sizes, "vocabulary": data.vocabulary, **parts})
-            train = TrainConfig(steps=steps, optimizer=AdamWConfig(), schedule=CosineConfig(warmup=0.1), device="cpu")
+            train = TrainConfig(
+                steps=steps, optimizer=AdamWConfig(), schedule=CosineScheduleConfig(warmup=0.1), device="cpu"
+            )
             experiment = replace(Experiment(), model=config, data=data_config, train=train, seed=seed)
             losses[name].append(train_shortly(experiment, data).loss)
             say(f"{name}, {depth} layers: {format_loss(losses[name][-1])}")

@@ -166,7 +166,7 @@ def words(results: Results) -> list[str]:
     parts = [f"{what} with {names}" for what, names in listed.items() if names]
     sentences = [
         f"Trained on {TRAINED} characters and evaluated on {longest}, the loss of the last {END}, in nats per "
-        f"character, is {'; '.join(parts)}. (± is the standard error over texts; a change below two of them is no difference.)",
+        f"character, is {'; '.join(parts)}. (± is the standard error over texts; two of them are significant.)",
     ]
     ended = [name for name in results if name not in change]
     if ended:

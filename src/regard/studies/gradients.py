@@ -19,7 +19,7 @@ from regard.pages import Axes, ChartSection, Series
 from regard.studies.machine import machine
 from regard.studies.page import Study
 from regard.studies.short_training import train_shortly
-from regard.train import AdamWConfig, CosineConfig, Experiment, TrainConfig
+from regard.train import AdamWConfig, CosineScheduleConfig, Experiment, TrainConfig
 
 LENGTH, STEPS, WINDOWS = 128, 400, 32
 NEAR, FAR = 1, 100  # distances that the words compare
@@ -49,7 +49,7 @@ def study(scale: float, seed: int, say: Callable[[str], None]) -> Study:
     for name, config in models.items():
         torch.manual_seed(seed)
         before[name] = gradient_norms(config.build(), batch)
-        train = TrainConfig(steps=steps, optimizer=AdamWConfig(), schedule=CosineConfig(warmup=0.05), device="cpu")
+        train = TrainConfig(steps=steps, optimizer=AdamWConfig(), schedule=CosineScheduleConfig(warmup=0.05), device="cpu")
         experiment = replace(Experiment(), model=config, data=data_config, train=train, seed=seed)
         model, loss = train_shortly(experiment, data)
         after[name] = gradient_norms(model, batch) if math.isfinite(loss) else [0.0] * LENGTH

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from regard.data.texts.passages import hashes_of
+from regard.data.texts.rolling_hash import hashes_of
 from regard.prove.batches import size_for
 from regard.prove.subject import Subject
 from regard.prove.verdict import Verdict, fails, holds, unasked

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from regard.data.tokenizers.lookup import SINGLES, unwritten
+from regard.data.tokenizers.byte_tokens import SINGLES, unwritten
 
 
 def tokens_of(content: Any) -> list[bytes]:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from regard.data.origins.cache import partial_folder, settle
-from regard.data.origins.progress import Progress
+from regard.data.origins.progress import ProgressLine
 from regard.errors import UserError
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def near(texts: Sequence[str], known: Sequence[str], above: float) -> NDArray[np
     lengths = np.array([len(text) for text in bare[len(texts) :]])
     needs: dict[int, NDArray[np.int64]] = {}  # length of a text -> of each known text, the least number of shared runs
     runs: dict[int, list[Counter[str]]] = {}
-    with Progress("comparing held-out sentences with the others", sum(map(len, texts))) as progress:
+    with ProgressLine("comparing held-out sentences with the others", sum(map(len, texts))) as progress:
         for number, text in enumerate(texts):
             length = len(bare[number])
             if length not in needs:

@@ -24,7 +24,7 @@ _FORMAT = "seen 1"  # part of every key: change it when what is remembered chang
 _SETTLED = 10.0  # seconds since the last change; clocks of file servers may tick in seconds, and differ
 
 
-class Look(NamedTuple):
+class FileStats(NamedTuple):
     """What the system says about some files at one moment."""
 
     state: str  # one hash over all of them
@@ -32,7 +32,7 @@ class Look(NamedTuple):
     settled: bool  # whether all of them have been left alone for a while
 
 
-def look(files: Sequence[Path]) -> Look:
+def stat_files(files: Sequence[Path]) -> FileStats:
     """Look at the files without reading them. An `OSError` says which one is missing."""
     digest, sizes, newest = hashlib.sha256(), [], 0.0
     for file in files:
@@ -41,10 +41,10 @@ def look(files: Sequence[Path]) -> Look:
         digest.update(repr((str(file.absolute()), told)).encode())
         sizes.append(found.st_size)
         newest = max(newest, found.st_mtime, found.st_ctime)
-    return Look(digest.hexdigest(), tuple(sizes), newest + _SETTLED < time.time())
+    return FileStats(digest.hexdigest(), tuple(sizes), newest + _SETTLED < time.time())
 
 
-def recall(cache: Path, question: str, now: Look) -> dict | None:
+def recall(cache: Path, question: str, now: FileStats) -> dict | None:
     """The answer to a question about files that look as they do `now`; None if it is not known."""
     try:
         kept = json.loads(_place(cache, question).read_text(encoding="utf-8"))
@@ -54,7 +54,7 @@ def recall(cache: Path, question: str, now: Look) -> dict | None:
     return kept["answer"] if sound else None
 
 
-def remember(cache: Path, question: str, before: Look, after: Look, answer: dict) -> None:
+def remember(cache: Path, question: str, before: FileStats, after: FileStats, answer: dict) -> None:
     """Keep the answer, if the files looked the same before they were read and after.
 
     A cache that cannot be written is no reason to stop: the files are then read anew each time.

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from regard.data.origins.progress import Progress
-from regard.data.origins.remember import Look, forget, look, recall, remember
+from regard.data.origins.file_facts import FileStats, forget, recall, remember, stat_files
+from regard.data.origins.progress import ProgressLine
 from regard.errors import UserError
 
 _PIECE = 1 << 22  # bytes; what is held at a time is a small multiple of it
@@ -64,13 +64,13 @@ class TextFile:
             for kind in ("text", "bytes"):
                 forget(self.memory, self._question(kind))
 
-    def _texts(self, progress: Progress) -> Iterator[str]:
+    def _texts(self, progress: ProgressLine) -> Iterator[str]:
         return decoded(self.path, progress)
 
-    def _chunks(self, progress: Progress) -> Iterator[bytes]:
+    def _chunks(self, progress: ProgressLine) -> Iterator[bytes]:
         return chunks(self.path, progress)
 
-    def _listing(self, now: Look) -> str:
+    def _listing(self, now: FileStats) -> str:
         """For `Summary.listing`."""
         return ""
 
@@ -94,14 +94,14 @@ class TextFile:
             remember(self.memory, self._question(kind), before, self._look(), summary._asdict())
         return summary
 
-    def _look(self) -> Look:
+    def _look(self) -> FileStats:
         try:
-            return look(self.files)
+            return stat_files(self.files)
         except OSError as error:
             raise unreadable(Path(error.filename or self.path), error) from error
 
-    def _progress(self) -> Progress:
-        return Progress(f"reading {self.path.name or self.path}", sum(self._look().sizes))
+    def _progress(self) -> ProgressLine:
+        return ProgressLine(f"reading {self.path.name or self.path}", sum(self._look().sizes))
 
 
 def first(pieces: Iterable[Piece], limit: int | None) -> Iterator[Piece]:
@@ -117,7 +117,7 @@ def first(pieces: Iterable[Piece], limit: int | None) -> Iterator[Piece]:
             return
 
 
-def chunks(path: Path, progress: Progress) -> Iterator[bytes]:
+def chunks(path: Path, progress: ProgressLine) -> Iterator[bytes]:
     """A file's bytes, a few million at a time."""
     try:
         with open(path, "rb") as file:
@@ -128,7 +128,7 @@ def chunks(path: Path, progress: Progress) -> Iterator[bytes]:
         raise unreadable(path, error) from error
 
 
-def decoded(path: Path, progress: Progress) -> Iterator[str]:
+def decoded(path: Path, progress: ProgressLine) -> Iterator[str]:
     """A file's text; a `UserError` names the first byte that is not text, and where it stands."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     done = lines = 0  # bytes turned into text so far, and line ends among them

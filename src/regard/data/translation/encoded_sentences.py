@@ -13,7 +13,7 @@ import numpy as np
 
 from regard.config import dump
 from regard.data.origins.cache import partial_folder, settle_folder
-from regard.data.origins.progress import Progress
+from regard.data.origins.progress import ProgressLine
 from regard.data.tokenizers import Tokenizer, TokenizerConfig, load_tokenizer
 from regard.errors import UserError
 
@@ -69,7 +69,7 @@ def encode(
 
 
 def _numbers(tokenizer: Tokenizer, lists: Sequence[Sequence[str]]) -> Iterator[NDArray[np.int64]]:
-    with Progress("turning sentences into tokens", sum(len(text) for texts in lists for text in texts)) as progress:
+    with ProgressLine("turning sentences into tokens", sum(len(text) for texts in lists for text in texts)) as progress:
         for texts in lists:
             for text in texts:
                 yield tokenizer.encode(text)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _QUARTERS = 4
 
 
-class Buckets:
+class LengthBuckets:
     """How pairs of given lengths are put into batches."""
 
     def __init__(self, sources: NDArray[np.int64], targets: NDArray[np.int64]) -> None:

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.data import TextConfig, prepare
-from regard.data.texts import reading
-from regard.data.texts.files import TextFiles, find_texts
+from regard.data.texts import text_file
+from regard.data.texts.text_files import TextFiles, find_texts
 from regard.errors import UserError
 
 contents = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12)
@@ -107,19 +107,19 @@ def test_a_file_that_may_not_be_read_is_named(books, tmp_path):
 )
 def test_many_files_are_one_text(tmp_path_factory, texts, separator, piece, limit):
     """Whatever the pieces: the text is the join, the raw bytes are its UTF-8, and the summaries are of these."""
-    folder, before = tmp_path_factory.mktemp("many"), reading._PIECE
+    folder, before = tmp_path_factory.mktemp("many"), text_file._PIECE
     files = tuple(folder / str(number) for number in range(len(texts)))
     for file, text in zip(files, texts, strict=True):
         file.write_bytes(text.encode())
     whole = separator.join(filter(None, texts))
     made = TextFiles(folder, limit, None, files, separator, folder)
     try:
-        reading._PIECE = piece
+        text_file._PIECE = piece
         assert "".join(made.pieces()) == whole[:limit]
         assert b"".join(made.raw_pieces()) == whole.encode()[:limit]
         assert all(made.pieces())
         if whole:
-            reading._PIECE, small = before, made.summary()
+            text_file._PIECE, small = before, made.summary()
             assert made.summary() == small
             assert made.summary().length == len(whole[:limit])
             assert made.raw_summary().length == len(whole.encode()[:limit])
@@ -127,7 +127,7 @@ def test_many_files_are_one_text(tmp_path_factory, texts, separator, piece, limi
             with pytest.raises(UserError, match="is empty"):
                 made.summary()
     finally:
-        reading._PIECE = before
+        text_file._PIECE = before
 
 
 def test_every_change_is_noticed(books, tmp_path):

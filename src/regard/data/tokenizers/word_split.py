@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from regard.data.tokenizers.lookup import byte_level
+from regard.data.tokenizers.byte_tokens import byte_level
 from regard.errors import UserError
 
 WORDS = re.compile(r" ?[^\W\d_]+| ?\d+| ?(?:[^\s\w]|_)+|\s+(?!\S)|\s+")

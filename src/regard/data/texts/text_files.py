@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from regard.data.origins.progress import Progress
-from regard.data.origins.remember import Look
-from regard.data.texts.reading import Piece, TextFile, chunks, decoded, gathered, unreadable
+from regard.data.origins.file_facts import FileStats
+from regard.data.origins.progress import ProgressLine
+from regard.data.texts.text_file import Piece, TextFile, chunks, decoded, gathered, unreadable
 from regard.errors import UserError
 
 _SNIFFED = 8192  # bytes at a file's start; a NUL among them means binary, as git and grep decide it
@@ -52,13 +52,13 @@ class TextFiles(TextFile):
         """The files it is made of."""
         return self.members
 
-    def _texts(self, progress: Progress) -> Iterator[str]:
+    def _texts(self, progress: ProgressLine) -> Iterator[str]:
         return gathered(_joined((decoded(file, progress) for file in self.members), self.separator), "".join)
 
-    def _chunks(self, progress: Progress) -> Iterator[bytes]:
+    def _chunks(self, progress: ProgressLine) -> Iterator[bytes]:
         return gathered(_joined((chunks(file, progress) for file in self.members), self.separator.encode()), b"".join)
 
-    def _listing(self, now: Look) -> str:
+    def _listing(self, now: FileStats) -> str:
         names = [Path(os.path.relpath(file, self.root)).as_posix() for file in self.members]
         return hashlib.sha256(repr(list(zip(names, now.sizes, strict=True))).encode()).hexdigest()
 

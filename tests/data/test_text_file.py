@@ -4,8 +4,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from regard.data.texts import reading
-from regard.data.texts.reading import TextFile
+from regard.data.texts import text_file
+from regard.data.texts.text_file import TextFile
 from regard.errors import UserError
 
 lines = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=40)
@@ -18,9 +18,9 @@ def path(tmp_path_factory):
 
 @pytest.fixture
 def _restore_piece():
-    before = reading._PIECE
+    before = text_file._PIECE
     yield
-    reading._PIECE = before
+    text_file._PIECE = before
 
 
 @pytest.mark.usefixtures("_restore_piece")
@@ -28,7 +28,7 @@ class TestSeams:
     @given(text=lines, piece=st.integers(1, 9), limit=st.none() | st.integers(1, 50))
     @example(text="\r\n\r\né€\U0001f600", piece=1, limit=None)
     def test_pieces_join_to_the_text(self, path, text, piece, limit):
-        reading._PIECE = piece
+        text_file._PIECE = piece
         path.write_bytes(text.encode())
         assert "".join(TextFile(path, limit).pieces()) == text[:limit]
 
@@ -39,7 +39,7 @@ class TestSeams:
         piece=st.integers(1, 9),
     )
     def test_the_first_wrong_byte_is_named(self, path, before, bad, after, piece):
-        reading._PIECE = piece
+        text_file._PIECE = piece
         content = before.encode() + bad + after.encode()
         path.write_bytes(content)
         with pytest.raises(UserError) as caught:
@@ -50,9 +50,9 @@ class TestSeams:
 
     def test_the_summary_does_not_depend_on_the_pieces(self, path):
         path.write_text("naïve €\n" * 10, encoding="utf-8")
-        reading._PIECE = 3
+        text_file._PIECE = 3
         small = TextFile(path).summary()
-        reading._PIECE = 1 << 20
+        text_file._PIECE = 1 << 20
         assert TextFile(path).summary() == small
         assert small.length == 80
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from regard.data.origins.progress import say
-from regard.data.texts.reading import unreadable
+from regard.data.texts.text_file import unreadable
 from regard.errors import UserError
 
 
-class Pairs(NamedTuple):
+class SentencePairs(NamedTuple):
     """Sentences, their translations, and what each pair belongs to: a chapter, a component, a document."""
 
     sources: list[str]
@@ -19,15 +19,15 @@ class Pairs(NamedTuple):
     groups: list[str]  # a group is never divided between training and evaluation
 
     @classmethod
-    def of(cls, triples: Iterable[tuple[str, str, str]]) -> Pairs:
+    def of(cls, triples: Iterable[tuple[str, str, str]]) -> SentencePairs:
         """From (source, target, group)."""
         columns = [list(column) for column in zip(*triples, strict=True)]
         return cls(*columns) if columns else cls([], [], [])
 
-    def pick(self, numbers: Iterable[int]) -> Pairs:
+    def pick(self, numbers: Iterable[int]) -> SentencePairs:
         """Those of that number, in that order."""
         chosen = list(numbers)
-        return Pairs(*([column[number] for number in chosen] for column in self))
+        return SentencePairs(*([column[number] for number in chosen] for column in self))
 
     @property
     def count(self) -> int:
@@ -44,7 +44,7 @@ def table(languages: Sequence[str], rows: Iterable[Sequence[str]]) -> bytes:
     return "".join("\t".join(line) + "\n" for line in lines).encode()
 
 
-def read_table(path: Path, source: str, target: str) -> Pairs:
+def read_table(path: Path, source: str, target: str) -> SentencePairs:
     """The pairs of two languages of a table, each pair once; none whose sides are the same."""
     names, *rows = (line.split("\t") for line in _lines(path))
     one, other = names.index(source), names.index(target)
@@ -52,10 +52,10 @@ def read_table(path: Path, source: str, target: str) -> Pairs:
     for row in rows:
         if row[one] and row[other] and row[one] != row[other]:
             found.setdefault((row[one], row[other]), row[0])
-    return Pairs.of((*pair, group) for pair, group in found.items())
+    return SentencePairs.of((*pair, group) for pair, group in found.items())
 
 
-def read_pairs(given: str, source: str, target: str) -> Pairs:
+def read_pairs(given: str, source: str, target: str) -> SentencePairs:
     """The pairs of a file (source, tab, target and perhaps a tab and a group per line) or of two aligned files.
 
     The latter are named by what they have in common: `train` stands for `train.en` and `train.de`. A pair without a
@@ -83,7 +83,7 @@ def read_pairs(given: str, source: str, target: str) -> Pairs:
         raise UserError(f"{path} has no pair; give a file with a sentence, a tab and its translation per line")
     if missing := len(rows) - len(whole):
         say(f"{path}: {missing:,} of {len(rows):,} lines lack one side of the pair and are left out")
-    return Pairs.of(whole)
+    return SentencePairs.of(whole)
 
 
 def _columns(path: Path, number: int, line: str) -> tuple[str, str, str]:

@@ -7,10 +7,10 @@ import time
 import pytest
 
 from regard.data import TextConfig, prepare
-from regard.data.origins import remember
-from regard.data.origins.remember import look, recall
-from regard.data.origins.remember import remember as keep
-from regard.data.texts.reading import TextFile
+from regard.data.origins import file_facts
+from regard.data.origins.file_facts import recall, stat_files
+from regard.data.origins.file_facts import remember as keep
+from regard.data.texts.text_file import TextFile
 from regard.errors import UserError
 
 
@@ -24,7 +24,7 @@ def path(tmp_path):
 @pytest.fixture
 def settled(monkeypatch):
     """Files count as left alone at once."""
-    monkeypatch.setattr(remember, "_SETTLED", -1.0)
+    monkeypatch.setattr(file_facts, "_SETTLED", -1.0)
 
 
 @pytest.fixture
@@ -91,12 +91,12 @@ def test_a_file_that_just_changed_is_not_remembered(path, tmp_path, reads):
 
 @pytest.mark.usefixtures("settled")
 def test_a_file_that_changes_while_it_is_read_is_not_remembered(path, tmp_path):
-    before = look([path])
+    before = stat_files([path])
     time.sleep(0.02)
     _rewritten(path)
-    keep(tmp_path / "cache", "question", before, look([path]), {"answer": 1})
+    keep(tmp_path / "cache", "question", before, stat_files([path]), {"answer": 1})
     assert recall(tmp_path / "cache", "question", before) is None
-    assert recall(tmp_path / "cache", "question", look([path])) is None
+    assert recall(tmp_path / "cache", "question", stat_files([path])) is None
 
 
 @pytest.mark.usefixtures("settled")

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from regard.data.tokenizers.base import utf8
-from regard.data.tokenizers.exact import tokens_of
-from regard.data.tokenizers.lookup import ByteTokens, unwritten
-from regard.data.tokenizers.rule import cut_words, regroup, slices, words_then_bytes
+from regard.data.tokenizers.byte_tokens import ByteTokens, unwritten
+from regard.data.tokenizers.lossless import tokens_of
+from regard.data.tokenizers.word_split import cut_words, regroup, slices, words_then_bytes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

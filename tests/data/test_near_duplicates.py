@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sacrebleu.metrics import CHRF
 
-from regard.data.translation import near as near_module
-from regard.data.translation.near import chrf, near, near_once
+from regard.data.translation import near_duplicates as near_module
+from regard.data.translation.near_duplicates import chrf, near, near_once
 
 CHRF_2 = CHRF()
 # Few letters, so that runs repeat; texts shorter than a run of the index; letters beyond 16 bits; empty ones.

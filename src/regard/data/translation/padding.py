@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from regard.data.batch import IGNORE_INDEX, PairBatch, Specials
-from regard.data.texts.encoded import Encoded
+from regard.data.translation.encoded_sentences import Encoded
 
 
 def padded(source: Encoded, target: Encoded, specials: Specials, context: int) -> PairBatch:
