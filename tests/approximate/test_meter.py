@@ -199,7 +199,7 @@ def test_budgets_double_and_are_combined() -> None:
 
 WRONG = {
     "windo": ((["windo"], []), "did you mean window"),
-    "softmax": ((["softmax"], []), "measured against"),
+    "softmax": ((["softmax"], []), "reference for the others"),
     "form": ((["window"], ["window"]), "KIND=8,16,32"),
     "knob": ((["window"], ["window.width=3"]), "window.size"),
     "other": ((["window"], ["topk=3"]), "add it to --with"),
@@ -223,7 +223,7 @@ def test_speed_is_measured_on_as_many_tokens_as_one_says() -> None:
     (found,) = measure(one, trials(["window"], ["window=2"], 12, 4)).outcomes
     assert found.pace
     assert found.exact_pace
-    with pytest.raises(UserError, match="1 to 120"):
+    with pytest.raises(UserError, match="this text has 120"):
         Bench(model(), task, text, torch.device("cpu"), timed=121)  # type: ignore[arg-type]
 
 

@@ -2,7 +2,8 @@
 
 Errors are those of one layer at a time on the inputs of the exact model; the loss with all layers replaced also
 contains the accumulation of errors over layers. Nothing is retrained: a model trained with a mechanism can do far
-better than one that gets it after training, so these numbers are the cost of a replacement, not a verdict on a mechanism.
+better than one that gets it after training, so these numbers are the cost of a replacement, not a
+verdict on a mechanism.
 """
 
 from __future__ import annotations

@@ -73,14 +73,14 @@ def words(
     overall: Comparison, on_long: Comparison, sentences: int, long: int, buckets: dict[str, list[Bucket]]
 ) -> list[str]:
     """The comparison in sentences."""
-    sentences = []
+    said = []
     for found, where in (
         (overall, f"On all {sentences:,} sentences"),
         (on_long, f"On the {long:,} of more than {LONG} words"),
     ):
         better = "attention is better" if found.difference > 0 else "one vector is better"
         sure = "" if found.p < 0.05 else "; the difference is not significant"
-        sentences.append(
+        said.append(
             f"{where} {better}: BLEU {found.second:.1f} with attention, {found.first:.1f} with one vector, a "
             f"difference of {found.difference:.1f} (95 % interval {found.low:.1f} to {found.high:.1f}, "
             f"p = {found.p:.3f}, paired bootstrap){sure}."
@@ -88,10 +88,8 @@ def words(
     gaps = [
         (few.words, many.bleu - few.bleu) for few, many in zip(buckets["one vector"], buckets["attention"], strict=True)
     ]
-    sentences.append(
-        "The difference by source length in words: " + ", ".join(f"{n}: {gap:+.1f}" for n, gap in gaps) + "."
-    )
-    return sentences
+    said.append("The difference by source length in words: " + ", ".join(f"{n}: {gap:+.1f}" for n, gap in gaps) + ".")
+    return said
 
 
 def _chart(buckets: dict[str, list[Bucket]]) -> ChartSection:

@@ -49,7 +49,9 @@ def study(scale: float, seed: int, say: Callable[[str], None]) -> Study:
     for name, config in models.items():
         torch.manual_seed(seed)
         before[name] = gradient_norms(config.build(), batch)
-        train = TrainConfig(steps=steps, optimizer=AdamWConfig(), schedule=CosineScheduleConfig(warmup=0.05), device="cpu")
+        train = TrainConfig(
+            steps=steps, optimizer=AdamWConfig(), schedule=CosineScheduleConfig(warmup=0.05), device="cpu"
+        )
         experiment = replace(Experiment(), model=config, data=data_config, train=train, seed=seed)
         model, loss = train_shortly(experiment, data)
         after[name] = gradient_norms(model, batch) if math.isfinite(loss) else [0.0] * LENGTH

@@ -1,7 +1,4 @@
-"""Exact measures of attention maps of any length: each strip of weights is computed, reduced and discarded.
-
-Each reducer defines its measure; `fused.py` computes the entropy faster where that is exact.
-"""
+"""Exact measures of attention maps of any length: each strip of weights is computed, reduced and discarded."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from regard.look.capture.strips import ROWS, Strip, bands, strips
+from regard.look.capture.strips import ROWS, Strip, strip_ranges, strips
 from regard.look.capture.trace import Attention
 
 
@@ -28,9 +25,9 @@ def reduce(attention: Attention, reducers: Sequence[Reducer], size: int = ROWS) 
     """Pass all weights of an attention to the reducers, ``size`` queries of one head at a time."""
     for reducer in reducers:
         reducer.begin(attention)
-    among = bands(attention, size)
+    ranges = strip_ranges(attention, size)
     for head in range(attention.q.shape[1]):
-        for strip in strips(attention, head, among):
+        for strip in strips(attention, head, ranges):
             for reducer in reducers:
                 reducer.take(head, strip)
 
@@ -48,44 +45,6 @@ class Entropy:
     def take(self, head: int, strip: Strip) -> None:
         self.values[:, head, strip.rows] = strip.entropy()
         self.seen[:, head, strip.rows] = strip.count().to(self.seen.dtype)
-
-
-class BlockMass:
-    """The weight of each row on each block of ``size`` keys: [B, H, Q, blocks]."""
-
-    values: Tensor
-
-    def __init__(self, size: int):
-        self.size = size
-
-    def begin(self, attention: Attention) -> None:
-        self.values = _blank(attention, -(-attention.k.shape[2] // self.size))
-
-    def take(self, head: int, strip: Strip) -> None:
-        first, whole = _aligned(strip.weights, strip.columns.start, self.size)
-        mass = whole.unflatten(-1, (-1, self.size)).sum(-1)
-        self.values[:, head, strip.rows, first : first + mass.shape[-1]] = mass
-
-
-class TopKeys:
-    """The ``count`` keys with the largest weights of each row, largest first: [B, H, Q, count] weights and keys."""
-
-    values: Tensor
-    keys: Tensor
-
-    def __init__(self, count: int):
-        self.count = count
-
-    def begin(self, attention: Attention) -> None:
-        self.count = min(self.count, attention.k.shape[2])
-        self.values = _blank(attention, self.count)
-        self.keys = torch.zeros_like(self.values, dtype=torch.long)
-
-    def take(self, head: int, strip: Strip) -> None:
-        best = strip.weights.topk(min(self.count, strip.weights.shape[-1]), dim=-1)
-        place = (slice(None), head, strip.rows, slice(best.values.shape[-1]))
-        self.values[place] = best.values
-        self.keys[place] = best.indices + strip.columns.start
 
 
 class TileMax:

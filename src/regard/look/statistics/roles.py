@@ -17,7 +17,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from regard.look.capture.strips import bands, strips
+from regard.look.capture.strips import strip_ranges, strips
 from regard.look.capture.trace import Attention, observe
 from regard.look.statistics.measures import MOST, Head
 from regard.models.base import LanguageModel
@@ -53,10 +53,10 @@ def random_scores(attention: Attention) -> dict[str, list[float]]:
     again = torch.arange(
         length, 2 * length - 1
     )  # the queries of the repetition; the token after the last one is unknown
-    among, scores = bands(attention, 2 * length), {"induction": [], "positional": []}
+    ranges, scores = strip_ranges(attention, 2 * length), {"induction": [], "positional": []}
     for head in range(attention.q.shape[1]):
         weights = torch.zeros(2, 2 * length, 2 * length)
-        for strip in strips(attention, head, among):
+        for strip in strips(attention, head, ranges):
             weights[:, strip.rows, strip.columns] = strip.weights.float().cpu()
         scores["induction"].append(float(weights[:, again, again - length + 1].mean()))
         alike = torch.minimum(weights[0, 1:length], weights[1, 1:length]).sum(-1)  # before the repetition

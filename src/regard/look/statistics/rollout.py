@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from regard.look.capture.strips import bands, strip
+from regard.look.capture.strips import strip, strip_ranges
 from regard.look.capture.trace import Attention
 from regard.look.statistics.tiles import cells
 
@@ -30,9 +30,9 @@ def rollout(last_first: Iterable[Attention], size: int = 256) -> NDArray[np.floa
             each, count = cells(length, size)
             through = _means(length, each).to(attention.q.device)  # [count, length]
         heads, before = range(attention.q.shape[1]), through / 2
-        for band in bands(attention):
-            weights = torch.stack([strip(attention, head, band).weights[0].float() for head in heads]).mean(0)
-            before[:, band.columns].add_(through[:, band.rows] @ weights, alpha=0.5)
+        for part in strip_ranges(attention):
+            weights = torch.stack([strip(attention, head, part).weights[0].float() for head in heads]).mean(0)
+            before[:, part.columns].add_(through[:, part.rows] @ weights, alpha=0.5)
         through = before
     return F.pad(through, (0, count * each - length)).unflatten(1, (count, each)).sum(-1).cpu().numpy()
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from regard.errors import UserError
-from regard.look.capture.strips import ROWS, bands, strips
+from regard.look.capture.strips import ROWS, strip_ranges, strips
 from regard.look.capture.trace import Attention
 from regard.look.statistics.reducers import TileMax, pooled, reduce
 
@@ -51,7 +51,7 @@ def tile(attention: Attention, head: int, level: int, row: int, column: int) -> 
     shape = [-(-(part.stop - part.start) // cell) for part in (rows, columns)]
     found = torch.zeros(*shape, dtype=torch.float32, device=attention.q.device)
     size = cell * max(1, ROWS // cell)  # strips of whole cells, each inside one tile
-    inside = [band for band in bands(attention, size) if rows.start <= band.rows.start < rows.stop]
+    inside = [part for part in strip_ranges(attention, size) if rows.start <= part.rows.start < rows.stop]
     for strip in strips(attention, head, inside):
         low, high = max(columns.start, strip.columns.start), min(columns.stop, strip.columns.stop)
         if low < high:
