@@ -111,12 +111,12 @@ def rescaled(model: GPT, texts: dict[int, Tensor]) -> Results:
             "rotary, yarn": YarnScalingConfig(times),
         }
 
-    plain, heads = model.position, model.config.heads
+    plain, heads, width = model.position, model.config.heads, model.config.width
     results: Results = {name: {} for name in scalings(1)}
     for length, text in texts.items():
         for name, scaling in scalings(length / TRAINED).items():
-            sizes = {"width": model.config.width, "head_width": model.config.width // heads, "context": TRAINED}
-            model.position = RotaryConfig(scaling=scaling).build(**sizes)
+            rotary = RotaryConfig(scaling=scaling)
+            model.position = rotary.build(width=width, head_width=width // heads, context=TRAINED)
             results[name][length] = position_losses(model, text)
     model.position = plain
     return results
