@@ -9,7 +9,18 @@ import numpy as np
 import pytest
 import torch
 
-from regard.attention import LinearConfig, LongformerConfig, SoftmaxConfig, TopKConfig, WindowConfig
+from regard.attention import (
+    AttentionConfig,
+    LinearConfig,
+    LongformerConfig,
+    LSHConfig,
+    SegmentsConfig,
+    SoftmaxConfig,
+    TalkingConfig,
+    TopKConfig,
+    WindowConfig,
+)
+from regard.attention.normalizer import SigmoidConfig
 from regard.data import BpeConfig, Bytes
 from regard.data.translation.pairs import Specials
 from regard.errors import UserError
@@ -200,12 +211,31 @@ def _batch(reading):
     return reading.inputs, reading.source, torch.tensor([reading.source.shape[1]])
 
 
+@pytest.mark.parametrize(
+    "attention",
+    [LinearConfig(), LSHConfig(buckets=4), TalkingConfig(), SoftmaxConfig(normalizer=SigmoidConfig()), TopKConfig(3)],
+    ids=lambda config: config.kind,
+)
+def test_every_mechanism_with_weights_is_shown(attention: AttentionConfig) -> None:
+    """Also those whose weights do not follow from one score per head and pair."""
+    trace = gpt(attention=attention).trace(TEXT)
+    (one, *_), mechanism = trace.attentions, trace.attentions[0].mechanism
+    assert isinstance(one, Attention)
+    want = mechanism.weights(one.q, one.k, one.plan)
+    assert want is not None
+    row = trace.row(0, 1, 5)["weights"]
+    got = torch.zeros(want.shape[-1])
+    for key, weight in row:
+        got[key] = weight
+    torch.testing.assert_close(got, want[0, 1, 5], atol=1e-5, rtol=1e-4)
+
+
 def test_mechanisms_without_weights_are_listed_with_a_reason():
-    session = gpt(attention=LinearConfig(), global_every=2)
+    session = gpt(attention=SegmentsConfig(size=8, memory=4, summaries=2), global_every=2)
     trace = session.trace(TEXT)
     first, second = trace.about()["attentions"]
     assert (first["exact"], second["exact"]) == (False, True)
-    assert "does not weigh each key" in first["why"]
+    assert "weighs sums of several keys" in first["why"]
     picture, ready = trace.overview(8)
     assert ready == 2
     assert not picture[0].any()
