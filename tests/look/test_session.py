@@ -370,7 +370,7 @@ def test_the_last_layer_of_the_lens_is_the_model(name):
         logits = session.model.eval().head(reading.features(session.model))[0]
     likely = logits.softmax(-1).max(-1)
     assert [one["probability"] for one in told["top"][-1]] == pytest.approx(likely.values.tolist(), abs=1e-4)
-    assert [one["text"] for one in told["top"][-1]] == [session._spell(token) for token in likely.indices.tolist()]
+    assert [one["text"] for one in told["top"][-1]] == [session._text(token) for token in likely.indices.tolist()]
     ranks = [r for r in told["rank_of_actual"][-1] if r is not None]
     order = logits.argsort(descending=True)
     assert ranks == [order[i].tolist().index(t) for i, t in enumerate(reading.targets.tolist()) if t >= 0]
@@ -500,12 +500,12 @@ def test_mistakes_are_told_in_a_sentence():
     session, pair = gpt(), translator("transformer")
     for wrong, words in (
         (lambda: session.trace(""), "the text is empty"),
-        (lambda: session.trace("a" * 8193), "at most 8,192 are looked at"),
-        (lambda: session.trace("a", "b"), "reads no pair"),
+        (lambda: session.trace("a" * 8193), "the limit is 8,192"),
+        (lambda: session.trace("a", "b"), "reads one text"),
         (lambda: pair.trace("a"), "give the translation"),
         (lambda: session.beam("a", beams=99), "1 to 16 beams"),
         (lambda: session.next("a", Sampling(), count=0), "1 to 200 tokens"),
-        (lambda: pair.patch("a", "b", 0), "this one translates"),
+        (lambda: pair.patch("a", "b", 0), "this model translates"),
         (lambda: Session(RecurrentConfig(vocabulary=256).build(), Bytes()).trace("a"), "no attention to look at"),
     ):
         with pytest.raises(UserError, match=words):

@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-import json as jsonlib
-from pathlib import Path
+import json
 
-from regard.commands.common import RUNS, RunName, open_run
+from regard.commands.common import RunOptions
 from regard.commands.waiting import waiting
 
 
-def doctor(run: RunName = None, /, *, runs: Path = RUNS, json: bool = False) -> int:
-    """Find the faults of a training run: what, where, why, and the option that fixes it.
+def doctor(options: RunOptions) -> int:
+    """Diagnose a training: each fault with its place, evidence, probable cause and the option that fixes it.
 
-    `regard train --doctor` watches a training while it runs. This command shows what it found, reads the run's records,
-    and examines its newest checkpoint and its data. Exit code 1: something was found.
-
-    Args:
-        run: The run's folder or name; by default the newest run.
-        runs: The folder that holds runs.
-        json: Print the findings as JSON.
+    `regard train --doctor` watches a training while it runs; this command prints its findings, reads the run's records,
+    and examines its newest checkpoint and its data. The exit code is 1 if there are findings.
     """
-    opened = open_run(run, runs)
+    opened = options.open()
     from regard.doctor import examine
 
     with waiting("examining"):
         findings, notes = examine(opened)
-    if json:
+    if options.json:
         records = [finding.record() for finding in findings]
-        print(jsonlib.dumps({"run": str(opened.path), "findings": records, "left_out": notes}))
+        print(json.dumps({"run": str(opened.path), "findings": records, "left_out": notes}))
         return int(bool(findings))
     for finding in findings:
         first, last = finding.since, finding.step

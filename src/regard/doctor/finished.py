@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
-from regard.config import load
 from regard.doctor.check import Check, all_checks
 from regard.doctor.context import TrainingRun
 from regard.doctor.finding import Finding
@@ -22,7 +21,7 @@ PATIENCE = 1.0  # seconds for the newest batches
 
 def examine(run: Run) -> tuple[list[Finding], list[str]]:
     """Findings noted during training, from the records, and from the newest checkpoint; and what was not examined."""
-    experiment = load(Experiment, run.config, source=str(run.path / "config.toml"))
+    experiment = run.load(Experiment)
     training = TrainingRun(experiment, model=experiment.model.build())
     checks = [check(training) for check in all_checks().values()]
     known = [finding for record in noted(run) if (finding := Finding.read(record)) is not None]
