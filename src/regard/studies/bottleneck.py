@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from regard.config import load, to_toml
+from regard.config import to_toml
 from regard.generate.translation import load_translation_model
 from regard.measure import bleu_by_length, compare, score
 from regard.measure.bleu import Bucket
@@ -122,5 +122,5 @@ def _trained(recipe: str, seconds: float, seed: int, say: Callable[[str], None])
 
 
 def _finished(run: Run, resume: bool) -> Run:
-    train(load(Experiment, run.config, source=str(run.path / "config.toml")), run, [LiveLine()], resume)
+    train(run.load(Experiment), run, [LiveLine()], resume)
     return run
