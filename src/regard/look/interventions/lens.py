@@ -44,7 +44,7 @@ def lens(model: Any, tokenizer: Tokenizer, specials: Specials | None, reading: R
         "tokens": spelled(tokenizer, specials, reading.inputs[0].tolist()),
         "layers": ["embedding", *(str(layer) for layer in range(1, len(streams)))],
         "top": top,
-        "rank_of_actual": ranks,
+        "target_rank": ranks,
     }
 
 

@@ -28,7 +28,7 @@ def row(attention: Attention, head: int, query: int) -> dict[str, Any]:
         [key, weight] for key, weight in zip(best.indices.tolist(), best.values.tolist(), strict=True) if weight > 0
     ]
     entropy = float(torch.special.entr(weights).sum())
-    return {"query": query, "weights": told, "entropy": entropy, "seen": int(found.count())}
+    return {"query": query, "weights": told, "entropy": entropy, "visible_keys": int(found.count())}
 
 
 @torch.no_grad()
@@ -59,12 +59,12 @@ def cell(attention: Attention, head: int, query: int, key: int) -> dict[str, Any
         "biased": biased,
         "temperature": mechanism.temperature,
         "allowed": why is None,
-        "why": why,
+        "reason": why,
         **_softmax(attention, scores, seen, weights, key),
         "weight": float(weights[key]),
         "v": v[key].tolist(),
         "contribution": (weights[key] * v[key]).tolist(),
-        "context": (weights @ v).tolist(),
+        "output": (weights @ v).tolist(),
     }
 
 

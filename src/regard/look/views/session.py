@@ -68,8 +68,8 @@ class Session:
     def device(self) -> torch.device:
         return next(self.model.parameters()).device
 
-    def can(self) -> dict[str, Any]:
-        """Which views there are for this model, and in words why not the others."""
+    def capabilities(self) -> dict[str, Any]:
+        """Return which views support this model, and the reason for those that do not."""
         attend = any(isinstance(module, Mechanism) for module in self.model.modules())
         try:
             probe = bool(stack(self.model))
@@ -80,7 +80,8 @@ class Session:
         missing += [] if probe else ["it has no blocks with a residual stream, so there is no lens and no patching"]
         missing += [] if steps else ["one of its parts needs whole texts and cannot go on token by token"]
         why = "; ".join(missing)
-        return {"attend": attend, "step": steps, "beam": steps, "probe": probe, "pair": self.pair, "why": why}
+        views = {"attention": attend, "sampling": steps, "beam_search": steps, "probes": probe}
+        return {**views, "translation": self.pair, "reason": why}
 
     @property
     def steppable(self) -> bool:

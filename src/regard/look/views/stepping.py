@@ -103,11 +103,11 @@ def step(
     with at_rest(writing.model):
         before = spelled(tokenizer, specials, writing.tokens)
         told = {"tokens": before, **distribution(writing.logits, sampling, tokenizer, specials, writing.tokens)}
-        told["state"] = writing.remembered()
+        told["cache"] = writing.remembered()
         drawn = _draw(writing, specials, sampling, count, seed, position)
     texts = spelled(tokenizer, specials, drawn)
     written = [{"token": token, "text": text} for token, text in zip(drawn, texts, strict=True)]
-    return {**told, "drawn": written[0], "written": written}
+    return {**told, "sampled": written[0], "continuation": written}
 
 
 def _draw(
@@ -151,10 +151,10 @@ def distribution(
         *(x[best].tolist() for x in (logits[0], plain, chosen)),
         strict=True,
     )
-    names = ("token", "text", "logit", "probability", "chosen_probability")
+    names = ("token", "text", "logit", "probability", "sampling_probability")
     told = [{**dict(zip(names, row, strict=True)), "kept": row[4] > 0} for row in rows]
-    entropies = {"entropy": plain, "chosen_entropy": chosen}
-    return {"next": told, **{name: float(torch.special.entr(p).sum()) for name, p in entropies.items()}}
+    entropies = {"entropy": plain, "sampling_entropy": chosen}
+    return {"candidates": told, **{name: float(torch.special.entr(p).sum()) for name, p in entropies.items()}}
 
 
 def nbytes(state: Any) -> int:

@@ -58,10 +58,11 @@ class Trace:
     def about(self) -> dict[str, Any]:
         """The tokens on both axes and what attentions there are.
 
-        An attention's ``query_side`` and ``key_side`` say which tokens its axes carry; ``why`` why it has no map.
+        ``query_tokens`` and ``key_tokens`` of an attention name the tokens along its axes (``tokens`` or
+        ``target_tokens``); ``reason`` says why an attention has no exact map.
         """
         told = [self._about(number, one) for number, one in enumerate(self.attentions)]
-        sides = {"tokens": self.tokens, "others": self.others, "predicted": self.predicted}
+        sides = {"tokens": self.tokens, "target_tokens": self.others, "predicted_tokens": self.predicted}
         return {**sides, "attentions": told, "loss": self.loss}
 
     def _about(self, number: int, one: Attention | NotObservable | SpilledAttention) -> dict[str, Any]:
@@ -74,12 +75,12 @@ class Trace:
             "heads": _heads(one),
             "queries": plan.queries.length,
             "keys": plan.keys.length,
-            "sides": "own" if queries == keys else "cross",
-            "query_side": queries,
-            "key_side": keys,
+            "kind": "self" if queries == keys else "cross",
+            "query_tokens": queries,
+            "key_tokens": keys,
             "causal": plan.own and plan.mask.reach().ahead == 0,
             "exact": not isinstance(one, NotObservable),
-            "why": one.why if isinstance(one, NotObservable) else None,
+            "reason": one.why if isinstance(one, NotObservable) else None,
         }
 
     def _sides(self, one: Attention | NotObservable | SpilledAttention) -> tuple[str, str]:
@@ -87,8 +88,8 @@ class Trace:
         if self.others is None:
             return "tokens", "tokens"
         if not one.plan.own:
-            return "others", "tokens"
-        side = "tokens" if one.name.startswith("encoder") else "others"
+            return "target_tokens", "tokens"
+        side = "tokens" if one.name.startswith("encoder") else "target_tokens"
         return side, side
 
     def overview(self, size: int = 64, seconds: float | None = None) -> tuple[NDArray[np.uint8], int]:

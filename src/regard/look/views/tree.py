@@ -29,9 +29,9 @@ class Tree:
 
     def add(self, parent: int | None, token: int, total: float, *, final: bool = False) -> int:
         """A continuation of ``parent`` (None: the first token) with its whole log-probability."""
-        before = 0.0 if parent is None else self.nodes[parent]["total"]
+        before = 0.0 if parent is None else self.nodes[parent]["score"]
         node = {"id": len(self.nodes), "parent": parent, "token": token, "text": self.spell(token)}
-        self.nodes.append({**node, "logprob": total - before, "total": total, "alive": True, "final": final})
+        self.nodes.append({**node, "logprob": total - before, "score": total, "alive": True, "finished": final})
         return node["id"]
 
     def go_on(self, alive: list[int]) -> None:
@@ -94,7 +94,7 @@ def translated(model: Any, source: Tensor, rules: Rules, beams: int, spell: Spel
             last = written + 1 == rules.most
             _finished(tree, nodes, offers, beams, None if last else rules.specials.end)
             if last or not bool(now.open):
-                tree.go_on([node["id"] for node in tree.nodes if node["final"]])
+                tree.go_on([node["id"] for node in tree.nodes if node["finished"]])
                 break
             rows = zip(parents[0].tolist(), now.text[0, :, written].tolist(), now.scores[0].tolist(), strict=True)
             nodes = [tree.add(nodes[p], token, total) if total > NEVER else None for p, token, total in rows]
