@@ -9,7 +9,7 @@ import socket
 from pathlib import Path
 
 import pytest
-from serve_kit import Served, serving
+from serve_kit import RunningServer, run_server
 
 from regard.runs import Run
 from regard.serve.is_training import is_training
@@ -18,7 +18,7 @@ from regard.serve.run_library import NotFoundError, RunLibrary
 from regard.serve.tables import latest_findings, metrics_table, subsample
 
 
-def test_first_request_sets_a_cookie_and_keeps_the_query(served: Served) -> None:
+def test_first_request_sets_a_cookie_and_keeps_the_query(served: RunningServer) -> None:
     answer = served.get(f"/?token={served.token}&a=b", Authorization=None)
     assert (answer.status, answer.headers["location"]) == (303, "/?a=b")
     cookie = answer.headers["set-cookie"]
@@ -35,14 +35,14 @@ def test_first_request_sets_a_cookie_and_keeps_the_query(served: Served) -> None
     assert b'content="0;url=/"' in linked.body
 
 
-def test_token_is_accepted_in_header_and_url(served: Served) -> None:
+def test_token_is_accepted_in_header_and_url(served: RunningServer) -> None:
     for name in ("127.0.0.1", "localhost", "[::1]"):
         assert served.get("/api/about", Host=f"{name}:{served.port}").status == 200
     assert served.get(f"/api/about?token={served.token}", Authorization=None).json["views"][0] == "runs"
     assert served.get("/api/about", Origin=f"http://127.0.0.1:{served.port}").status == 200
 
 
-def test_runs_are_listed_with_opaque_ids(served: Served, runs: Path) -> None:
+def test_runs_are_listed_with_opaque_ids(served: RunningServer, runs: Path) -> None:
     listed = {run["name"]: run for run in served.get("/api/runs").json["runs"]}
     assert set(listed) == {"small", "wide", "broken"}
     small, broken = listed["small"], listed["broken"]
@@ -56,7 +56,7 @@ def test_runs_are_listed_with_opaque_ids(served: Served, runs: Path) -> None:
     assert not any("small" in run["id"] or "wide" in run["id"] for run in listed.values())
 
 
-def test_run_detail(served: Served, runs: Path) -> None:
+def test_run_detail(served: RunningServer, runs: Path) -> None:
     detail = served.get(f"/api/runs/{served.identify('small')}").json
     assert detail["config"]["model"]["width"] == 16
     assert detail["checkpoints"] == [8]
@@ -68,7 +68,7 @@ def test_run_detail(served: Served, runs: Path) -> None:
     assert str(runs) not in broken.json["error"]
 
 
-def test_metrics_and_differences(served: Served) -> None:
+def test_metrics_and_differences(served: RunningServer) -> None:
     small, wide = served.identify("small"), served.identify("wide")
     whole = served.get(f"/api/runs/{small}/metrics").json
     assert whole["columns"][0] == "step"
@@ -94,7 +94,7 @@ def read_events(client: socket.socket, count: int, received: str = "") -> list[t
 def test_stream_sends_new_records(runs: Path, tmp_path: Path) -> None:
     shutil.copytree(runs / "small", tmp_path / "live")
     run = Run.open(tmp_path / "live")
-    with serving(tmp_path) as server, run.lock():
+    with run_server(tmp_path) as server, run.lock():
         request = server.head("GET", f"/api/runs/{server.identify('live')}/events")
         client = server.connect()
         client.sendall(request)

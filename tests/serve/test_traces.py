@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from serve_kit import Served
+from serve_kit import RunningServer
 
 from regard.generate.load import load_writer
 from regard.look import attentions, rows
@@ -18,7 +18,7 @@ TEXT = "to be or not to be"
 
 
 @pytest.fixture(scope="module")
-def trace(served: Served) -> dict:
+def trace(served: RunningServer) -> dict:
     response = served.post("/api/traces", {"run": served.identify("small"), "text": TEXT})
     assert response.status == 200, response.body
     return response.json
@@ -44,7 +44,7 @@ def test_trace_lists_tokens_and_attentions(trace: dict) -> None:
     assert 0 < trace["loss"] < 10
 
 
-def test_overview_and_tiles_match_the_weights(served: Served, trace: dict, maps: list[np.ndarray]) -> None:
+def test_overview_and_tiles_match_the_weights(served: RunningServer, trace: dict, maps: list[np.ndarray]) -> None:
     base = f"/api/traces/{trace['id']}"
     whole = served.get(f"{base}/overview?size=64")
     shape = [int(size) for size in whole.headers["x-shape"].split(",")]
@@ -58,7 +58,7 @@ def test_overview_and_tiles_match_the_weights(served: Served, trace: dict, maps:
     assert "levels" in served.get(f"{base}/tile?attention=1&head=1&level=1&row=0&column=0").json["error"]
 
 
-def test_row_and_cell_match_the_weights(served: Served, trace: dict, maps: list[np.ndarray]) -> None:
+def test_row_and_cell_match_the_weights(served: RunningServer, trace: dict, maps: list[np.ndarray]) -> None:
     base = f"/api/traces/{trace['id']}"
     row = served.get(f"{base}/row?attention=0&head=1&query=7").json
     assert row["visible_keys"] == 8
@@ -75,7 +75,7 @@ def test_row_and_cell_match_the_weights(served: Served, trace: dict, maps: list[
     assert len(measured) == 4
 
 
-def test_out_of_range_parameters_are_rejected(served: Served, trace: dict) -> None:
+def test_out_of_range_parameters_are_rejected(served: RunningServer, trace: dict) -> None:
     base = f"/api/traces/{trace['id']}"
     targets = ["row?attention=9&head=0&query=0", "row?attention=0&head=9&query=0", "row?attention=0&head=0&query=99"]
     targets += [
@@ -98,14 +98,14 @@ def test_out_of_range_parameters_are_rejected(served: Served, trace: dict) -> No
     assert served.get("/api/traces/nothing/measures").status == 404
 
 
-def test_old_traces_are_evicted(served: Served) -> None:
+def test_old_traces_are_evicted(served: RunningServer) -> None:
     run = served.identify("small")
     traces = [served.post("/api/traces", {"run": run, "text": "to be"}).json["id"] for _ in range(9)]
     statuses = [served.get(f"/api/traces/{one}/row?attention=0&head=0&query=1").status for one in traces]
     assert statuses == [404, *[200] * 8]
 
 
-def test_step_returns_the_sampling_distribution(served: Served) -> None:
+def test_step_returns_the_sampling_distribution(served: RunningServer) -> None:
     run = served.identify("small")
     step = served.post("/api/step", {"run": run, "text": "to be", "temperature": 0.5, "top_k": 3, "seed": 4}).json
     assert sum(one["kept"] for one in step["candidates"]) == 3
@@ -117,7 +117,7 @@ def test_step_returns_the_sampling_distribution(served: Served) -> None:
     assert len({node["id"] for node in tree}) == len(tree) > 4
 
 
-def test_probes(served: Served, trace: dict) -> None:
+def test_probes(served: RunningServer, trace: dict) -> None:
     run = served.identify("small")
     lens = served.post("/api/lens", {"run": run, "text": TEXT}).json
     assert len(lens["layers"]) == len(lens["top"]) == 3
