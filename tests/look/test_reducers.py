@@ -25,17 +25,16 @@ CLOSE = {"atol": 1e-4, "rtol": 0}
 
 @st.composite
 def mechanisms(draw: st.DrawFn, case: s.Case) -> a.Softmax:
-    """Any score, any cut, any temperature, with the case's bias and scale."""
+    """Any score and any normalizer, with the case's bias and scale."""
     torch.manual_seed(case.seed)
     score = draw(
         st.sampled_from([a.Dot(), a.Dot(), a.General(case.width, case.width), a.Additive(case.width, case.width, 3)])
     )
-    cut = draw(st.sampled_from([None, None, None, a.TopK(2), a.TopK(3, 0.5)]))
-    temperature = draw(st.sampled_from([case.temperature, case.temperature, 0.0]))
+    softmax = a.SoftmaxNormalizer(case.temperature)
+    others = [a.TopKSoftmax(2, temperature=case.temperature), a.TopKSoftmax(3, 0.5), a.HardLookup(), a.Sigmoid(-1.0)]
+    normalizer = draw(st.sampled_from([softmax, softmax, softmax, *others, a.Entmax()]))
     plain = case.mechanism("reference")
-    return a.Softmax(
-        score.to(case.dtype), plain.bias, scale=case.scale, temperature=temperature, cut=cut, backend="reference"
-    )
+    return a.Softmax(score.to(case.dtype), plain.bias, scale=case.scale, normalizer=normalizer, backend="reference")
 
 
 def looked_at(case: s.Case, mechanism: a.Softmax) -> tuple[Attention, torch.Tensor, torch.Tensor]:
@@ -44,7 +43,7 @@ def looked_at(case: s.Case, mechanism: a.Softmax) -> tuple[Attention, torch.Tens
     plan = mechanism.plan(case.mask, case.queries, case.keys, like=q)
     out = a.run(mechanism.call(q, k, v, plan, weights=True), "reference")
     assert out.weights is not None
-    pairs = dense_pairs(mechanism.call(q, k, v, plan))
+    pairs = dense_pairs(plan, q)
     seen = allowed(plan.mask, pairs).expand(out.weights.shape)
     return Attention("one", mechanism, q, k, plan, v), out.weights, seen
 
@@ -64,7 +63,7 @@ def test_measures_in_strips_are_those_of_the_dense_map(data, case, size, rows, c
     torch.testing.assert_close(weights.gather(-1, top.keys), top.values, **CLOSE)
     pieces = [[part.amax((-2, -1)) for part in row.split(columns, -1)] for row in weights.split(rows, -2)]
     torch.testing.assert_close(tiles.values, torch.stack([torch.stack(row, -1) for row in pieces], -2), **CLOSE)
-    pairs = dense_pairs(attention.mechanism.call(attention.q, attention.k, attention.k, attention.plan))
+    pairs = dense_pairs(attention.plan, attention.q)
     same = (pairs.q.segment == pairs.k.segment) & (pairs.q.segment >= 0) & attention.plan.own
     for found, back in ((places.values.previous, 1), (places.values.own, 0)):
         wanted = (weights * (same & (pairs.k.order == pairs.q.order - back))).sum(-1)

@@ -9,12 +9,22 @@ import numpy as np
 import pytest
 import torch
 
-from regard.attention import LinearConfig, LongformerConfig, SoftmaxConfig, TopKConfig, WindowConfig
+from regard.attention import (
+    AttentionConfig,
+    LinearConfig,
+    LongformerConfig,
+    LSHConfig,
+    SegmentsConfig,
+    SoftmaxConfig,
+    TalkingConfig,
+    TopKConfig,
+    WindowConfig,
+)
+from regard.attention.normalizer import SigmoidConfig
 from regard.data import BpeConfig, Bytes
 from regard.data.translation.pairs import Specials
 from regard.errors import UserError
-from regard.generate import Decoding, Rules, Sampling, Search, beam_search
-from regard.generate import sample_seq2seq as sample_seq2seq
+from regard.generate import BeamSearch, OutputConstraints, Sampling, beam_search, sample_seq2seq, sampling_decoder
 from regard.look import rows
 from regard.look.capture.trace import Attention
 from regard.look.views.session import Session, Trace
@@ -201,12 +211,31 @@ def _batch(reading):
     return reading.inputs, reading.source, torch.tensor([reading.source.shape[1]])
 
 
+@pytest.mark.parametrize(
+    "attention",
+    [LinearConfig(), LSHConfig(buckets=4), TalkingConfig(), SoftmaxConfig(normalizer=SigmoidConfig()), TopKConfig(3)],
+    ids=lambda config: config.kind,
+)
+def test_every_mechanism_with_weights_is_shown(attention: AttentionConfig) -> None:
+    """Also those whose weights do not follow from one score per head and pair."""
+    trace = gpt(attention=attention).trace(TEXT)
+    (one, *_), mechanism = trace.attentions, trace.attentions[0].mechanism
+    assert isinstance(one, Attention)
+    want = mechanism.weights(one.q, one.k, one.plan)
+    assert want is not None
+    row = trace.row(0, 1, 5)["weights"]
+    got = torch.zeros(want.shape[-1])
+    for key, weight in row:
+        got[key] = weight
+    torch.testing.assert_close(got, want[0, 1, 5], atol=1e-5, rtol=1e-4)
+
+
 def test_mechanisms_without_weights_are_listed_with_a_reason():
-    session = gpt(attention=LinearConfig(), global_every=2)
+    session = gpt(attention=SegmentsConfig(size=8, memory=4, summaries=2), global_every=2)
     trace = session.trace(TEXT)
     first, second = trace.about()["attentions"]
     assert (first["exact"], second["exact"]) == (False, True)
-    assert "does not weigh each key" in first["reason"]
+    assert "weighs sums of several keys" in first["reason"]
     picture, ready = trace.overview(8)
     assert ready == 2
     assert not picture[0].any()
@@ -242,15 +271,15 @@ def test_stepping_writes_what_generate_writes(kind, settings):
     )
     sampling, prompt = Sampling(**settings), TEXT[:40]
     tokens = session.read(prompt).inputs[0].tolist()
-    decoding = Decoding(session.model, [tokens], 30, sampling, seed=7, context=48)
-    wanted = [int(decoding.next()) for _ in range(30)]  # beyond the context, where it slides
+    # Beyond the context, where it slides.
+    wanted = [int(token) for token in sampling_decoder(session.model, [tokens], 30, sampling, seed=7)]
     told = session.next(prompt, sampling, count=30, seed=7)
     assert [one["token"] for one in told["continuation"]] == wanted
     assert told["sampled"]["token"] == wanted[0]
     assert told["tokens"] == list(prompt)
     later = tokens + wanted[:5]
-    again = Decoding(session.model, [later], 1, sampling, seed=7, context=48)
-    shaped = sampling.shape(again._logits, torch.zeros(1, 256, dtype=torch.bool)).softmax(-1)[0]
+    again = sampling_decoder(session.model, [later], 1, sampling, seed=7)
+    shaped = sampling.process(again._logits, torch.zeros(1, 256, dtype=torch.bool)).softmax(-1)[0]
     text = bytes(later).decode("latin-1")
     latin = Session(session.model, _Latin())
     told = latin.next(text, sampling, seed=7, position=5)
@@ -293,12 +322,14 @@ def test_translations_step_and_branch_as_translate_finds_them(kind):
     assert source is not None
     lengths = torch.tensor([source.shape[1]])
     session.model.eval()
-    rules = Rules(MARKS, 0, 12)
+    constraints = OutputConstraints.of(MARKS, 0, 12)
     for sampling in (Sampling(temperature=0.0), Sampling(temperature=1.2)):
-        (wanted,) = sample_seq2seq(session.model, source, lengths, Rules(MARKS, 0, 32), sampling, seed=3)[0]
+        (wanted,) = sample_seq2seq(
+            session.model, source, lengths, OutputConstraints.of(MARKS, 0, 32), sampling, seed=3
+        )[0]
         told = session.next("the light is on", sampling, count=32, seed=3, other="")
         assert [one["token"] for one in told["continuation"] if one["token"] != MARKS.end] == wanted.tokens
-    found = beam_search(session.model, source, lengths, rules, Search(beams=3), nbest=3)[0]
+    found = beam_search(session.model, source, lengths, constraints, BeamSearch(beams=3), nbest=3)[0]
     nodes = session.beam("the light is on", beams=3, length=12)["nodes"]
     ends = {tuple(_path(nodes, node)): node["score"] for node in nodes if node["finished"]}
     for one in found:
@@ -322,8 +353,7 @@ def test_a_tree_of_continuations_keeps_the_likeliest():
             logprobs = model(torch.cat((prompt, torch.tensor([path])), 1)).log_softmax(-1)
         total = sum(float(logprobs[0, 3 + i, token]) for i, token in enumerate(path))
         assert node["score"] == pytest.approx(total, abs=1e-3)
-    greedy = Decoding(model, [prompt[0].tolist()], 3, Sampling(temperature=0.0), context=48)
-    wanted = [int(greedy.next()) for _ in range(3)]
+    wanted = [int(token) for token in sampling_decoder(model, [prompt[0].tolist()], 3, Sampling(temperature=0.0))]
     alone = session.beam("the ", beams=1, length=3)["nodes"]
     assert [node["token"] for node in alone] == wanted
     assert max(node["score"] for node in nodes if node["finished"]) >= alone[-1]["score"] - 1e-6

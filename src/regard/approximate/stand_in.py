@@ -18,8 +18,8 @@ from torch import Tensor
 
 from regard.approximate.gather import Given
 from regard.attention import AttentionConfig, Full, Mask, Mechanism, Out, Plan, Sizes
-from regard.attention.backends.choose import BACKENDS
 from regard.attention.mechanisms.linformer import Linformer
+from regard.attention.weigh import repeat_kv
 from regard.errors import UserError
 
 FIT_STEPS, FIT_RATE = 60, 0.003
@@ -70,10 +70,10 @@ def stretches(mechanism: Linformer, length: int) -> None:
 
 @torch.no_grad()
 def exact(given: Given, mask: Mask, v: Tensor | None = None) -> Out:
-    """The reference's outputs [B, H, N, E] and weights [B, H, N, N] over a mask."""
-    plan = given.plan._replace(mask=mask, backend="reference", prepared=None)
-    call = given.mechanism.call(given.q, given.k, given.v if v is None else v, plan, weights=True)
-    return BACKENDS["reference"].run(call._replace(dropout=0.0))
+    """The model's own outputs [B, H, N, E] and weights [B, H, N, N] over a mask."""
+    weights = given.mechanism.weights(given.q, given.k, given.plan._replace(mask=mask))
+    assert weights is not None  # gather takes observable mechanisms only
+    return Out(weights @ repeat_kv(given.v if v is None else v, weights.shape[1]), weights)
 
 
 @torch.no_grad()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from regard.attention import Causal, Dot, Full, Range
+from regard.attention import Causal, Dot, Full, Range, Softmax, SoftmaxNormalizer
 from regard.look.capture.trace import Attention
 from regard.look.statistics.reducers import Entropy, reduce
 
@@ -21,6 +21,8 @@ GREATEST = 64.0
 def refuses(attention: Attention) -> list[str]:
     """Why the fused way cannot do this attention; an empty list is a yes."""
     mechanism, plan, q, k = attention.mechanism, attention.plan, attention.q, attention.k
+    if not isinstance(mechanism, Softmax) or not isinstance(mechanism.normalizer, SoftmaxNormalizer):
+        return ["the weights are no softmax"]
     plain = isinstance(plan.queries, Range) and isinstance(plan.keys, Range)
     causal = isinstance(plan.mask, Causal) and plan.own
     call = mechanism.call(q, k, k, plan)
@@ -29,12 +31,11 @@ def refuses(attention: Attention) -> list[str]:
         and q.dtype == k.dtype == torch.float32,
         "scores are no plain products": isinstance(mechanism.score, Dot),
         "a bias or a soft cap bends the scores": mechanism.bias is None,
-        "a cut or hard lookup is no softmax": mechanism.cut is None and mechanism.temperature > 0,
         "the mask is neither full nor causal over the own text": plain and (causal or isinstance(plan.mask, Full)),
         "the scale is not above zero": call.factor > 0,
     }
     found = [reason for reason, holds in rules.items() if not holds]
-    if not found and _bound(q, k, call.factor / mechanism.temperature) > GREATEST:
+    if not found and _bound(q, k, call.factor / call.temperature) > GREATEST:
         found.append("scores may be so large that their difference loses digits")
     return found
 
@@ -54,7 +55,9 @@ def fused(attention: Attention) -> tuple[Tensor, Tensor]:
     mechanism, plan, q = attention.mechanism, attention.plan, attention.q
     k = attention.k.repeat_interleave(q.shape[1] // attention.k.shape[1], dim=1)
     causal = isinstance(plan.mask, Causal)
-    scale = mechanism.call(q, k, k, plan).factor / mechanism.temperature
+    assert isinstance(mechanism, Softmax)
+    call = mechanism.call(q, k, k, plan)
+    scale = call.factor / call.temperature
     kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
     mixed, lse = kernel(q, k, k, 0.0, causal, scale=scale)
     values = lse - scale * (q * mixed).sum(-1)

@@ -12,12 +12,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from regard.attention import Dot, General, Pairs
-from regard.attention.backends.reference import weigh
+from regard.attention import Dot, General, Pairs, Softmax, SoftmaxNormalizer
 from regard.attention.call import allowed
 from regard.attention.slots import make_pairs
 from regard.attention.tiling.block_bounds import bounds, layout
-from regard.look.capture.trace import Attention
+from regard.look.capture.trace import Attention, cut_queries
 
 ROWS = 128  # queries of a strip: their scores over thousands of keys stay in a processor's cache
 KEYS = 128  # keys that are judged together
@@ -69,7 +68,7 @@ class Strip(NamedTuple):
 def bands(attention: Attention, size: int = ROWS) -> list[Band]:
     """All queries in bands of ``size``."""
     plan, device = attention.plan, attention.q.device
-    if not isinstance(attention.mechanism.score, Dot | General):
+    if isinstance(attention.mechanism, Softmax) and not isinstance(attention.mechanism.score, Dot | General):
         size = min(size, 1 << max(1, HELD // plan.keys.length).bit_length() - 1)
     verdict = layout(plan.mask, bounds(plan.queries, device, size), bounds(plan.keys, device, KEYS))
     may, must = verdict.may.flatten(0, 1).any(0).cpu(), verdict.must.flatten(0, 1).all(0).cpu()
@@ -98,20 +97,31 @@ def strips(attention: Attention, head: int, among: list[Band] | None = None) -> 
 def strip(attention: Attention, head: int, band: Band) -> Strip:
     """The weights of one band, as the reference backend defines them."""
     mechanism = attention.mechanism
-    scores = adjusted(attention, head, band)
     seen = sees(attention, head, band.rows, band.asked)
-    if mechanism.cut is not None or mechanism.temperature == 0:
+    if not isinstance(mechanism, Softmax) or not mechanism.per_head:
+        return Strip(*band[:2], _weights(attention, head, band), band.asked, seen)
+    scores = adjusted(attention, head, band)
+    if not isinstance(mechanism.normalizer, SoftmaxNormalizer):
         whole = torch.ones_like(scores, dtype=torch.bool)
         whole[..., _inside(band)] = seen
-        return Strip(*band[:2], weigh(scores, whole, mechanism.temperature, mechanism.cut), band.asked, seen)
-    if mechanism.temperature != 1:
-        scores = scores.div_(mechanism.temperature)
+        return Strip(*band[:2], mechanism.normalizer.normalize(scores, whole), band.asked, seen)
+    if mechanism.normalizer.temperature != 1:
+        scores = scores.div_(mechanism.normalizer.temperature)
     if seen.shape[-1]:
         scores[..., _inside(band)] = scores[..., _inside(band)].masked_fill_(~seen, torch.finfo(scores.dtype).min)
     weights = scores.softmax(-1)
     if seen.shape[-1] == weights.shape[-1]:  # only then a query may see nothing
         weights.masked_fill_(~seen.any(-1, keepdim=True), 0)
     return Strip(*band[:2], weights, band.asked, seen, scores)
+
+
+def _weights(attention: Attention, head: int, band: Band) -> Tensor:
+    """The weights [B, q, k] of one head, of a mechanism that computes all heads together."""
+    q, k = (x.to(torch.promote_types(x.dtype, torch.float32)) for x in (attention.q, attention.k))
+    plan = cut_queries(attention.plan, band.rows, q.device)
+    weights = attention.mechanism.weights(q[:, :, band.rows], k, plan)
+    assert weights is not None  # an Attention is observable
+    return weights[:, head, :, band.columns]
 
 
 def _inside(band: Band) -> slice:
@@ -122,6 +132,7 @@ def _inside(band: Band) -> slice:
 def adjusted(attention: Attention, head: int, band: Band) -> Tensor:
     """Scores [B, q, k], scaled and biased: what the temperature, the mask and the softmax are given."""
     mechanism = attention.mechanism
+    assert isinstance(mechanism, Softmax)
     q, k = compared(attention, head, band.rows, band.columns)
     call = mechanism.call(q, k, k, attention.plan)
     scores = mechanism.score(q, k).mul_(call.factor)

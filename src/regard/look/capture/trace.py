@@ -14,7 +14,7 @@ from weakref import ref
 import torch
 from torch import Tensor, nn
 
-from regard.attention import BACKENDS, AnySlots, Mechanism, Plan, Range, Slots, Softmax
+from regard.attention import Mechanism, Plan, Range, Slots
 from regard.attention.call import allowed, dense_pairs
 from regard.attention.slots import Pairs
 from regard.look.capture.tensor_spill import Place, TensorSpill
@@ -29,7 +29,7 @@ class Attention(NamedTuple):
     """One attention of one pass: whose it was, and what it was given."""
 
     name: str  # the mechanism's module path
-    mechanism: Softmax
+    mechanism: Mechanism
     q: Tensor  # [B, H, Q, D]
     k: Tensor  # [B, G, K, D]
     plan: Plan
@@ -37,7 +37,7 @@ class Attention(NamedTuple):
 
 
 class NotObservable(NamedTuple):
-    """An attention that has no weight for each query and key to show: an approximation, or heads that talk."""
+    """An attention without a weight for each query and key, such as one over summaries of several keys."""
 
     name: str
     mechanism: Mechanism
@@ -47,14 +47,14 @@ class NotObservable(NamedTuple):
     @property
     def why(self) -> str:
         """In a sentence."""
-        return f"{type(self.mechanism).__name__} does not weigh each key for itself, so there is no map to show"
+        return f"{self.mechanism.unobservable}, so there is no map to show"
 
 
 class SpilledAttention(NamedTuple):
     """An attention over a long text, put aside until somebody asks."""
 
     name: str
-    mechanism: Softmax
+    mechanism: Mechanism
     heads: int
     plan: Plan
     shelf: TensorSpill
@@ -75,7 +75,7 @@ class Rows(NamedTuple):
 
 
 @contextmanager
-def at_rest(model: nn.Module) -> Iterator[None]:
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
     """The model without dropout and without gradients; afterwards it is, to the last module and bit, as it was."""
     modes = [(module, module.training) for module in model.modules()]
     devices = {p.device for p in model.parameters() if p.device.type == "cuda"}
@@ -107,7 +107,7 @@ def everything(
         def note(_: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], __: Any) -> None:
             given = {**dict(zip(("q", "k", "v", "plan"), inputs, strict=False)), **named}
             q, k, v, plan = (given[part] for part in ("q", "k", "v", "plan"))
-            if not isinstance(module, Softmax):
+            if module.unobservable is not None:
                 found.append(NotObservable(name, module, q.shape[1], plan))
                 return
             if shelf is not None and q.shape[2] >= LONG and q.device.type == "cpu":
@@ -129,7 +129,7 @@ def everything(
         for name, module in model.named_modules():
             if isinstance(module, Mechanism):
                 stack.callback(module.register_forward_hook(watch(name, module), with_kwargs=True).remove)
-        stack.enter_context(at_rest(model))
+        stack.enter_context(evaluation_mode(model))
         forward()
     return [_joined(one) if isinstance(one, list) else one for one in found]
 
@@ -153,20 +153,20 @@ def rows(attention: Attention, block: int = BLOCK) -> Iterator[Rows]:
     """The exact weights, a block of queries at a time: Q×K is never held for a long text."""
     mechanism, plan = attention.mechanism, attention.plan
     q, k = (x.to(torch.promote_types(x.dtype, torch.float32)) for x in (attention.q, attention.k))
-    nothing = k.new_zeros(*k.shape[:3], 0)  # only the weights are wanted
     for first in range(0, q.shape[2], block):
         part = slice(first, first + block)
-        cut = Plan(plan.mask, _cut(plan.queries, part, q.device), plan.keys, False, "reference", None)
-        call = mechanism.call(q[:, :, part], k, nothing, cut, weights=True)._replace(dropout=0.0)
-        weights = BACKENDS["reference"].run(call).weights
-        assert weights is not None  # they were asked for
-        pairs = dense_pairs(call)
+        cut = cut_queries(plan, part, q.device)
+        weights = mechanism.weights(q[:, :, part], k, cut)
+        assert weights is not None  # an Attention is observable
+        pairs = dense_pairs(cut, q)
         yield Rows(weights, allowed(plan.mask, pairs).expand(weights.shape), pairs)
 
 
-def _cut(slots: AnySlots, part: slice, device: torch.device) -> Slots:
-    """The slots of some of the queries."""
+def cut_queries(plan: Plan, part: slice, device: torch.device) -> Plan:
+    """The plan for some of the queries."""
+    slots = plan.queries
     index = torch.arange(slots.length, device=device)[part][None]
     order, segment, phase = slots.at(torch.arange(slots.rows, device=device)[:, None], index)
     shape = (slots.rows, index.shape[1])
-    return Slots(order.expand(shape), segment.expand(shape), phase.expand(*shape, *phase.shape[2:]))
+    queries = Slots(order.expand(shape), segment.expand(shape), phase.expand(*shape, *phase.shape[2:]))
+    return Plan(plan.mask, queries, plan.keys, False, "", None)

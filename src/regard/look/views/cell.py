@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.attention import Additive, General
+from regard.attention import Additive, General, HardLookup, Softmax, SoftmaxNormalizer, TopKSoftmax
+from regard.errors import UserError
 from regard.look.capture.strips import Band, Strip, adjusted, compared, strip
 from regard.look.capture.trace import Attention
 
@@ -34,7 +35,7 @@ def row(attention: Attention, head: int, query: int) -> dict[str, Any]:
 @torch.no_grad()
 def cell(attention: Attention, head: int, query: int, key: int) -> dict[str, Any]:
     """Every number on the way from a query and a key to what the key's value adds to the answer."""
-    mechanism, here = attention.mechanism, slice(query, query + 1)
+    mechanism, here = _softmax_mechanism(attention), slice(query, query + 1)
     found = _row(attention, head, query)
     weights, seen = found.weights[0, 0], found.seen[0, 0]  # [K]
     q, k = compared(attention, head, here, slice(key, key + 1))
@@ -45,8 +46,8 @@ def cell(attention: Attention, head: int, query: int, key: int) -> dict[str, Any
     biased = float(scores[key])
     v = _values(attention, head)  # [K, E]
     why = None if seen[key] else HIDDEN
-    if why is None and mechanism.cut is not None and weights[key] == 0:
-        why = f"it is not among the {mechanism.cut.k} best keys"
+    if why is None and isinstance(mechanism.normalizer, TopKSoftmax) and weights[key] == 0:
+        why = f"it is not among the {mechanism.normalizer.k} best keys"
     return {
         "score": kind,
         "q": q.tolist(),
@@ -57,7 +58,7 @@ def cell(attention: Attention, head: int, query: int, key: int) -> dict[str, Any
         "scaled": dot * scale,
         "bias": None if mechanism.bias is None else biased - dot * scale,
         "biased": biased,
-        "temperature": mechanism.temperature,
+        "temperature": _temperature(mechanism),
         "allowed": why is None,
         "reason": why,
         **_softmax(attention, scores, seen, weights, key),
@@ -66,6 +67,23 @@ def cell(attention: Attention, head: int, query: int, key: int) -> dict[str, Any
         "contribution": (weights[key] * v[key]).tolist(),
         "output": (weights @ v).tolist(),
     }
+
+
+def _softmax_mechanism(attention: Attention) -> Softmax:
+    """The mechanism, if a weight follows from one score per head and pair."""
+    mechanism = attention.mechanism
+    if not isinstance(mechanism, Softmax) or not mechanism.per_head:
+        name = type(mechanism).__name__
+        raise UserError(f"a weight of {name} does not follow from one score, so it cannot be shown step by step")
+    return mechanism
+
+
+def _temperature(mechanism: Softmax) -> float:
+    """What the scores are divided by; 0 for hard lookup."""
+    normalizer = mechanism.normalizer
+    if isinstance(normalizer, HardLookup):
+        return 0.0
+    return normalizer.temperature if isinstance(normalizer, SoftmaxNormalizer | TopKSoftmax) else 1.0
 
 
 def _row(attention: Attention, head: int, query: int) -> Strip:
@@ -92,7 +110,7 @@ def _terms(attention: Attention, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, 
 
     A general score turns the query first; an additive one weighs tanh(W q + U k), the two sides' sum.
     """
-    score = attention.mechanism.score
+    score = _softmax_mechanism(attention).score
     if isinstance(score, General):
         q = q @ score.weight
         return q, k, q * k, "general"
@@ -103,13 +121,13 @@ def _terms(attention: Attention, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, 
 
 
 def _softmax(attention: Attention, scores: Tensor, seen: Tensor, weights: Tensor, key: int) -> dict[str, float | None]:
-    """exp(s - max) and its sum over the row, whose quotient is the weight; hard lookup and soft cuts have none."""
-    mechanism = attention.mechanism
-    kept = seen if mechanism.cut is None else seen & (weights > 0)
-    soft = mechanism.cut is not None and mechanism.cut.softness > 0
-    if not kept.any() or soft or mechanism.temperature == 0:
+    """exp(s - max) and its sum over the row, whose quotient is the weight (softmax and hard top-k only)."""
+    normalizer = _softmax_mechanism(attention).normalizer
+    hard = isinstance(normalizer, TopKSoftmax) and normalizer.softness == 0
+    kept = seen & (weights > 0) if hard else seen
+    if not kept.any() or not (hard or isinstance(normalizer, SoftmaxNormalizer)):
         return {"max": None, "exp": None, "sum": None}
-    scores = scores / mechanism.temperature
+    scores = scores / _temperature(_softmax_mechanism(attention))
     most = float(scores[kept].max())
     exp = math.exp(float(scores[key]) - most) if kept[key] else 0.0
     return {"max": most, "exp": exp, "sum": float((scores[kept] - most).exp().sum())}
