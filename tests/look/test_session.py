@@ -327,7 +327,7 @@ def test_translations_step_and_branch_as_translate_finds_them(kind):
         (wanted,) = sample_seq2seq(
             session.model, source, lengths, OutputConstraints.of(MARKS, 0, 32), sampling, seed=3
         )[0]
-        told = session.next("the light is on", sampling, count=32, seed=3, other="")
+        told = session.next("the light is on", sampling, count=32, seed=3, target="")
         assert [one["token"] for one in told["continuation"] if one["token"] != MARKS.end] == wanted.tokens
     found = beam_search(session.model, source, lengths, constraints, BeamSearch(beams=3), nbest=3)[0]
     nodes = session.beam("the light is on", beams=3, length=12)["nodes"]
@@ -372,7 +372,7 @@ def test_the_last_layer_of_the_lens_is_the_model(name):
         logits = session.model.eval().head(reading.features(session.model))[0]
     likely = logits.softmax(-1).max(-1)
     assert [one["probability"] for one in told["top"][-1]] == pytest.approx(likely.values.tolist(), abs=1e-4)
-    assert [one["text"] for one in told["top"][-1]] == [session._spell(token) for token in likely.indices.tolist()]
+    assert [one["text"] for one in told["top"][-1]] == [session._text(token) for token in likely.indices.tolist()]
     ranks = [r for r in told["target_rank"][-1] if r is not None]
     order = logits.argsort(descending=True)
     assert ranks == [order[i].tolist().index(t) for i, t in enumerate(reading.targets.tolist()) if t >= 0]
@@ -383,14 +383,14 @@ def test_the_last_layer_of_the_lens_is_the_model(name):
 def test_ablation_is_what_zeroed_weights_would_do(name):
     session, trace = traced(name)
     texts = ("the light is on", "so is it in the kitchen") if session.pair else (TEXT, None)
-    same = session.ablate(texts[0], [], count=6, other=texts[1])
+    same = session.ablate(texts[0], [], count=6, target=texts[1])
     assert same["loss"]["before"] == same["loss"]["after"] == pytest.approx(trace.loss)
     assert same["text"]["before"] == same["text"]["after"]
     last = len(trace.attentions) - 1
-    found = session.ablate(texts[0], [(last, 0)], count=6, other=texts[1])
+    found = session.ablate(texts[0], [(last, 0)], count=6, target=texts[1])
     assert found["loss"]["before"] == pytest.approx(trace.loss)
     assert found["loss"]["after"] != pytest.approx(trace.loss, abs=1e-6)
-    expected = len(trace.predicted) if trace.predicted else len(trace.tokens)
+    expected = len(trace.predicted_tokens) if trace.predicted_tokens else len(trace.tokens)
     assert len(found["per_token"]) == expected
     if name in ("plain", "grouped", "transformer"):
         model = copy.deepcopy(session.model)
@@ -398,11 +398,11 @@ def test_ablation_is_what_zeroed_weights_would_do(name):
         part.out.weight.data[:, : part.head_width] = 0
         other = Session(model, session.tokenizer, session.specials)
         assert found["loss"]["after"] == pytest.approx(other.trace(*texts).loss, abs=1e-5)
-        assert found["text"]["after"] == other.ablate(texts[0], [], count=6, other=texts[1])["text"]["before"]
+        assert found["text"]["after"] == other.ablate(texts[0], [], count=6, target=texts[1])["text"]["before"]
     with pytest.raises(UserError, match="heads 0 to"):
-        session.ablate(texts[0], [(0, 99)], other=texts[1])
+        session.ablate(texts[0], [(0, 99)], target=texts[1])
     with pytest.raises(UserError, match="no attention 99"):
-        session.ablate(texts[0], [(99, 0)], other=texts[1])
+        session.ablate(texts[0], [(99, 0)], target=texts[1])
 
 
 @pytest.mark.parametrize("name", ["plain", "repeated", "reversible"])
@@ -488,7 +488,7 @@ def test_nothing_of_it_touches_the_model(name):
     session.lens(text, other)
     session.next(text, Sampling())
     session.beam(text)
-    session.ablate(text, [(0, 0)], count=2, other=other)
+    session.ablate(text, [(0, 0)], count=2, target=other)
     if not session.pair:
         session.patch(TEXT, TEXT, 1)
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
@@ -502,12 +502,12 @@ def test_mistakes_are_told_in_a_sentence():
     session, pair = gpt(), translator("transformer")
     for wrong, words in (
         (lambda: session.trace(""), "the text is empty"),
-        (lambda: session.trace("a" * 8193), "at most 8,192 are looked at"),
-        (lambda: session.trace("a", "b"), "reads no pair"),
+        (lambda: session.trace("a" * 8193), "the limit is 8,192"),
+        (lambda: session.trace("a", "b"), "reads one text"),
         (lambda: pair.trace("a"), "give the translation"),
         (lambda: session.beam("a", beams=99), "1 to 16 beams"),
         (lambda: session.next("a", Sampling(), count=0), "1 to 200 tokens"),
-        (lambda: pair.patch("a", "b", 0), "this one translates"),
+        (lambda: pair.patch("a", "b", 0), "this model translates"),
         (lambda: Session(RecurrentConfig(vocabulary=256).build(), Bytes()).trace("a"), "no attention to look at"),
     ):
         with pytest.raises(UserError, match=words):

@@ -99,7 +99,7 @@ class Api:
             count=params.integer("count", 1, 256, 1),
             seed=params.integer("seed", 0, LARGEST_SEED, 1),
             position=params.integer("position", 0, default=0),
-            other=self._target(params),
+            target=self._target(params),
         )
 
     def beam(self, params: RequestParams) -> dict[str, Any]:
@@ -115,7 +115,7 @@ class Api:
             params.heads("heads"),
             count=params.integer("count", 0, 512, 40),
             seed=params.integer("seed", 0, LARGEST_SEED, 1),
-            other=self._target(params),
+            target=self._target(params),
         )
 
     def patch(self, params: RequestParams) -> dict[str, Any]:
