@@ -14,9 +14,10 @@ from regard.nn.positions.scaling import ScalingConfig
 HERE = Path(__file__).parent
 HEAD = """# Model components
 Every component of a model is a config option: `--model.attention window --model.attention.size 64`, or in TOML
-`attention = {kind = "window", size = 64}`. `regard recipes shakespeare` lists every option with its meaning. All components but `linformer` decode
-token by token and give the same results in padded and packed batches; random models of all kinds test this (`tests/laws/gpts.py`).
-Combinations that are not supported are refused with an error that names the reason. `python docs/family.py` writes this page.
+`attention = {kind = "window", size = 64}`. `regard recipes shakespeare` lists every option with its meaning.
+All components but `linformer` decode token by token and give the same results in padded and packed batches; random
+models of all kinds test this (`tests/laws/gpts.py`). Unsupported combinations are refused with an error that names the
+reason. `python docs/family.py` writes this page.
 """
 SECTIONS: dict[str, tuple[str, type[Choice]]] = {
     "Attention": ("attention", AttentionConfig),
