@@ -27,8 +27,8 @@ from regard.attention import Mechanism
 from regard.errors import UserError
 from regard.models.gpt import GPT
 from regard.tasks import Task
+from regard.train.evaluate import score
 from regard.train.precision import Precision
-from regard.train.score import score
 
 WINDOWS = 4  # whose queries and keys are compared
 FITTING = 8  # other windows, for the parameters that a mechanism brings of its own

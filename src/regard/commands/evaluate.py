@@ -56,8 +56,8 @@ def evaluate(
     from regard.config import load
     from regard.generate.load import find_device, load_writer
     from regard.train import Experiment
+    from regard.train.evaluate import score
     from regard.train.precision import Precision
-    from regard.train.score import score
 
     experiment = load(Experiment, found.config, source=str(found.path / "config.toml"))
     place = find_device(device)
