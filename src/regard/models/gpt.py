@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Self, cast
 
 import torch
@@ -121,6 +121,9 @@ class GPTConfig(ModelConfig, kind="gpt"):
             kv_heads=self.kv_heads and max(1, heads * self.kv_heads // self.heads),
             buckets=min(self.buckets, REDUCED.buckets),
         )
+
+    def without_positions(self) -> GPTConfig:
+        return replace(self, position=NoPositionConfig())
 
     def attentions(self) -> list[AttentionConfig]:
         """The attention of each layer."""

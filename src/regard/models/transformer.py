@@ -124,7 +124,8 @@ class Transformer(Seq2SeqModel):
         narrow = self.position.token_width(c.width)
         if c.tied and narrow != c.width:
             raise UserError("concatenated positions leave the embedding narrower than the head; set tied = false")
-        self.embed_source = nn.Embedding(c.source_vocabulary or c.vocabulary, narrow)
+        self.source_vocabulary = c.source_vocabulary or c.vocabulary
+        self.embed_source = nn.Embedding(self.source_vocabulary, narrow)
         self.embed = nn.Embedding(c.vocabulary, narrow)
         self.drop = Dropout(c.dropout) if c.dropout else nn.Identity()
         self.encoder = nn.ModuleList(self._block() for _ in range(c.layers))

@@ -14,7 +14,7 @@ from torch.nn import functional
 from regard.config import load
 from regard.data import DataConfig
 from regard.errors import UserError
-from regard.generate.load import Writer, load_writer
+from regard.generate.load import LoadedModel, load_model
 from regard.look import Attention, Head, attentions, heads, passage, rows
 from regard.look.pictures.align import Alignment, align
 from regard.models import ModelConfig
@@ -81,16 +81,16 @@ def model_size(config: Mapping[str, Any]) -> ModelSize:
 def inspect(run: Run, notes: list[str]) -> Inspection | None:
     """Inspect the newest checkpoint; notes say what is left out."""
     what = "Attention maps and loss by position are left out"
-    writer = attempt(notes, what, lambda: load_writer(run))
-    data: Any = None if writer is None else attempt(notes, what, lambda: _data(run, writer))
-    if writer is None or data is None:
+    loaded = attempt(notes, what, lambda: load_model(run))
+    data: Any = None if loaded is None else attempt(notes, what, lambda: _data(run, loaded))
+    if loaded is None or data is None:
         return None
-    return (inspect_text if data.specials is None else inspect_translation)(writer, data, notes)
+    return (inspect_text if data.specials is None else inspect_translation)(loaded, data, notes)
 
 
-def inspect_translation(writer: Writer, data: Any, notes: list[str]) -> Inspection:
+def inspect_translation(loaded: LoadedModel, data: Any, notes: list[str]) -> Inspection:
     """Heads and alignments on held-out sentences."""
-    model = writer.model
+    model = loaded.model
     probe = TranslationProbe(data, model.config, torch.device("cpu"))
     seen = attempt(notes, "Attention is left out", lambda: attentions(model, lambda: probe.forward(model))) or []
     chosen = probe.translations(model)[-ALIGNED:]
@@ -99,12 +99,12 @@ def inspect_translation(writer: Writer, data: Any, notes: list[str]) -> Inspecti
         "Alignments are left out",
         lambda: [align(model, data.tokenizer, data.specials, one.source, one.tokens) for one in chosen],
     )
-    return Inspection(writer.step, heads(seen), {}, [], probe.held_out, None, alignments or [])
+    return Inspection(loaded.step, heads(seen), {}, [], probe.held_out, None, alignments or [])
 
 
-def inspect_text(writer: Writer, data: Any, notes: list[str]) -> Inspection:
+def inspect_text(loaded: LoadedModel, data: Any, notes: list[str]) -> Inspection:
     """Heads on a passage of text, and the loss by position."""
-    model = writer.model
+    model = loaded.model
     shown = passage(data, PASSAGE)
     tokens = shown.tokens
     seen = attempt(notes, "Attention maps are left out", lambda: attentions(model, lambda: model(tokens[None])))
@@ -116,10 +116,10 @@ def inspect_text(writer: Writer, data: Any, notes: list[str]) -> Inspection:
         notes.append("The loss by position is left out: it takes two whole windows of held-out text.")
     seen = seen or []
     return Inspection(
-        step=writer.step,
+        step=loaded.step,
         heads=heads(seen),
         maps={(n, h): gray for n in _drawn(seen) for h, gray in enumerate(_maps(seen[n - 1]), start=1)},
-        passage=[writer.tokenizer.decode([token]) for token in tokens.tolist()],
+        passage=[loaded.tokenizer.decode([token]) for token in tokens.tolist()],
         held_out=shown.held_out,
         positions=positions,
     )
@@ -145,10 +145,10 @@ def position_losses(model: Model, data: Any, most: int = TOKENS) -> PositionLoss
     return PositionLosses(losses.mean(0).tolist(), margin.tolist(), len(losses), whole)
 
 
-def _data(run: Run, writer: Writer) -> Any:
+def _data(run: Run, loaded: LoadedModel) -> Any:
     config = load(DataConfig, run.config["data"], source=str(run.file("config.toml")))
-    data = config.build(writer.model.config.context)
-    writer.check(data)
+    data = config.build(loaded.model.config.context)
+    loaded.check_data(data)
     return data
 
 

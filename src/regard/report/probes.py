@@ -9,9 +9,7 @@ import torch
 from torch import Tensor
 
 from regard.errors import UserError
-from regard.generate import Sampling, decode
-from regard.generate.sample_seq2seq import sample_seq2seq
-from regard.generate.seq2seq import Rules
+from regard.generate import OutputConstraints, Sampling, sample_seq2seq, sampling_decoder
 from regard.look import evaluation_mode, passage
 from regard.models.base import LanguageModel, Model, ModelConfig, Seq2SeqModel
 
@@ -44,7 +42,7 @@ class TextProbe(Probe):
 
     def __init__(self, data: Any, config: ModelConfig, device: torch.device, seed: int):
         self._passage = passage(data, PASSAGE, seed).tokens.to(device)
-        self._tokenizer, self._context, self._device = data.tokenizer, config.context, device
+        self._tokenizer = data.tokenizer
         try:
             self._prompt = data.tokenizer.encode("\n").tolist()
         except UserError:  # the vocabulary has no newline
@@ -59,10 +57,9 @@ class TextProbe(Probe):
         assert isinstance(model, LanguageModel)
         sampling = Sampling()
         with evaluation_mode(model):
-            settings: dict[str, Any] = {"seed": 1, "context": self._context, "device": self._device}
-            # Without CUDA graphs: training may hold its own.
-            rows = decode(model, [self._prompt], SAMPLE, sampling, **settings, graphs=False)
-            text = self._tokenizer.decode([row[0] for row in rows])
+            # Without CUDA graphs: training may have captured its own.
+            tokens = sampling_decoder(model, [self._prompt], SAMPLE, sampling, graphs=False)
+            text = self._tokenizer.decode([int(token) for token in tokens])
         prompt = self._tokenizer.decode(self._prompt)
         return {"prompt": prompt, "text": text, "temperature": sampling.temperature, "seed": 1}
 
@@ -107,9 +104,9 @@ class TranslationProbe(Probe):
         for text, reference in self._pairs:
             source = self._encode(text)
             most = min(self._context, 2 * len(source) + ROOM)  # an untrained model never ends
-            rules = Rules(self._data.specials, 0, most)
+            constraints = OutputConstraints.of(self._data.specials, 0, most)
             with evaluation_mode(model):
-                best = sample_seq2seq(model, *self._rows(source), rules, Sampling(0.0))[0][0]
+                best = sample_seq2seq(model, *self._rows(source), constraints, Sampling(0.0))[0][0]
             results.append(ProbeTranslation(text, reference, source, best.tokens))
         return results
 

@@ -60,7 +60,7 @@ class Watch(Observer):
     def failed(self, error: BaseException) -> None:
         """Record a divergence."""
         if isinstance(error, Diverged) and self._run.metrics():  # raised by a step, so `started` was called
-            self._run.log({"step": error.step, "diverged": str(error)})
+            self._run.log({"step": error.step, "diverged": str(error), "module": error.module})
 
     def _write(self, measurements: Measurements) -> None:
         for record in measurements.samples:

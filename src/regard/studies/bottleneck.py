@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from regard.config import load, to_toml
-from regard.generate.translate import load_trained
+from regard.generate.translation import load_translation_model
 from regard.measure import bleu_by_length, compare, score
 from regard.measure.bleu import Bucket
 from regard.measure.bootstrap import Comparison
@@ -42,7 +42,7 @@ def study(scale: float, seed: int, say: Callable[[str], None]) -> Study:
     made: dict[str, list[str]] = {}
     data: Any = None
     for name, recipe in NAMES.items():
-        trained = load_trained(_trained(recipe, seconds, seed, say))
+        trained = load_translation_model(_trained(recipe, seconds, seed, say))
         data = trained.data()
         say(f"{name}: translating {len(data.test.sources):,} sentences")
         made[name] = [one.text for one in trained.translator().translate(data.test.sources)]

@@ -10,12 +10,15 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
+from torch.nn import functional as F
 
-from regard.data import Characters, Data, TextBatch, TextConfig, TextData
+from regard.data import Bytes, Characters, Data, TextBatch, TextConfig, TextData
 from regard.data.tokenizers.characters import UNKNOWN, code_points
 from regard.tasks import Language, Term
 
 ALPHABET = "abcdefghij "  # as many as the models of the faults have tokens
+CLEANED = (" .", " ?", " !", " ,", " n't", " 'm", " 's", " 've", " 're")
 Text = TypeVar("Text", bound=TextData)
 
 
@@ -110,3 +113,35 @@ class Skipping(Characters):
     def encode(self, text: str) -> np.ndarray:
         ids = self._numbers.take(code_points(text), mode="clip")
         return ids[ids != UNKNOWN].astype(np.int64)
+
+
+class CleanedUp(Bytes):
+    """Spaces before punctuation are taken for traces of the tokenizer and cleaned up, whoever wrote them."""
+
+    def decode(self, ids: ArrayLike) -> str:
+        text = super().decode(ids)
+        for trace in CLEANED:
+            text = text.replace(trace, trace[1:])
+        return text
+
+
+class ShiftedTwice(Language):
+    """The data shift the targets, and the task does so once more: a target is what follows after the next token."""
+
+    def terms(self, model: Any, batch: Any) -> dict[str, Term]:
+        return super().terms(model, _later(batch))
+
+    def counts(self, batch: Any) -> dict[str, torch.Tensor]:
+        return super().counts(_later(batch))
+
+
+def _later(batch: Any) -> Any:
+    return batch._replace(targets=F.pad(batch.targets[:, 1:], (0, 1), value=-1))
+
+
+class RunningOn(Sentences):
+    """Training goes round all rows of the file, not only its own: after the first 64 come those that are held out."""
+
+    def batch(self, position: int, *, seed: int, rank: int = 0, world: int = 1, size: int) -> TextBatch:
+        first = (position * world + rank) * size
+        return self.rows(torch.arange(first, first + size) % len(self.tokens))

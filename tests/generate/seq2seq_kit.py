@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.data.translation.pairs import Specials
-from regard.generate import Hypothesis, Rules, Search
+from regard.generate import BeamSearch, Hypothesis, OutputConstraints
 
 WORDS = 9  # tokens besides the three marks
 MARKS = Specials.after(WORDS)
@@ -106,21 +106,23 @@ def own_logprob(model: Any, source: list[int], found: Hypothesis) -> float:
     return float(given.gather(1, torch.tensor(tokens)[:, None]).sum())
 
 
-def naive_beam_search(model: Any, source: list[int], rules: Rules, search: Search) -> list[Hypothesis]:
+def naive_beam_search(
+    model: Any, source: list[int], constraints: OutputConstraints, search: BeamSearch
+) -> list[Hypothesis]:
     """The definition, in lists."""
     going: list[tuple[float, list[int]]] = [(0.0, [])]
     finished: list[Hypothesis] = []
-    for length in range(1, rules.most + 1):
+    for length in range(1, constraints.max_length + 1):
         offers = []
         for score, text in going:
             for token, logprob in enumerate(logprobs(model, source, text)):
-                if token in (MARKS.pad, MARKS.begin) or (token == MARKS.end and length <= rules.least):
+                if token in (MARKS.pad, MARKS.begin) or (token == MARKS.end and length <= constraints.min_length):
                     continue
                 offers.append((score + logprob, [*text, token]))
         offers = sorted(offers, key=lambda offer: -offer[0])[: 2 * search.beams]
         for score, text in offers[: search.beams]:
-            if text[-1] == MARKS.end or length == rules.most:
-                finished.append(rules.hypothesis(text, score / search.weight(length), score))
+            if text[-1] == MARKS.end or length == constraints.max_length:
+                finished.append(constraints.hypothesis(text, score / search.weight(length), score))
         finished = sorted(finished, key=lambda one: -one.score)[: search.beams]
         going = [(score, text) for score, text in offers if text[-1] != MARKS.end][: search.beams]
         if not going:

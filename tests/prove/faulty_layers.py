@@ -1,20 +1,10 @@
-"""Models of the unseen faults: those of plain PyTorch first, then those of this library."""
+"""Faults in single layers of plain PyTorch models: positions, norms, masks, the order of axes."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
-
 import torch
-from fault_torch import HEADS, LENGTH, VOCABULARY, WIDTH, Layer, Plain
+from faulty_torch import HEADS, LENGTH, VOCABULARY, WIDTH, Layer, Plain
 from torch import Tensor, nn
-
-from regard.attention import AnySlots, Call, Out, Packed, Plan, Slots
-from regard.attention.backends.reference import Reference
-from regard.attention.slots import EMPTY
-from regard.models import GPT, ConvolutionConfig, GPTConfig
-from regard.models.convolution import Convolution
-from regard.nn import CausalConvolution
 
 
 class Turned(Layer):
@@ -113,81 +103,3 @@ class RowsForTime(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         return self.head(self.encoder(self.embed(tokens) + self.place(torch.arange(tokens.shape[1]))))
-
-
-class GuessedBoundaries(GPT):
-    """Where a packed document begins is guessed from the positions: there they fall.
-
-    After a document of one token they do not, since 0 follows 0: the next document sees it.
-    """
-
-    def features(self, tokens: Tensor, slots: AnySlots | None = None) -> Tensor:
-        if isinstance(slots, Packed):
-            falls = slots.phase.diff(dim=1, prepend=slots.phase[:, :1]) < 0
-            segment = torch.where(slots.segment == EMPTY, EMPTY, falls.cumsum(1))
-            slots = Slots(torch.arange(slots.length)[None].expand_as(segment), segment, slots.phase)
-        return super().features(tokens, slots)
-
-
-class Wiped(CausalConvolution):
-    """Several tokens at once are right themselves, but what is kept of them is filled up with zeros from the left.
-
-    If they are fewer than the convolution reaches back, what came before them is forgotten: those after them miss it.
-    """
-
-    def step(self, x: Tensor, past: Tensor, position: Tensor, lengths: Tensor | None = None) -> Tensor:
-        out = super().step(x, past, position, lengths)
-        if x.shape[1] > 1:
-            real = torch.full_like(position, x.shape[1]) if lengths is None else lengths
-            since = real[:, None] + torch.arange(-self.reach, 0)  # [B, reach], counted from the first of x
-            places = self._places(position[:, None] + since)
-            past.scatter_(1, places, past.gather(1, places) * (since >= 0)[:, :, None])
-        return out
-
-
-class WipedByShortPieces(Convolution):
-    def __init__(self, config: ConvolutionConfig):
-        super().__init__(config)
-        for block, dilation in zip(self._blocks(), config.dilations(), strict=True):
-            old = block.convolution
-            block.convolution = Wiped(old.inputs, old.mix.out_features, kernel=config.kernel, dilation=dilation)
-
-
-class Unscaled(torch.autograd.Function):
-    """Nothing forward; backward the factor of the scores is taken out of the gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, k: Tensor, factor: float) -> Tensor:
-        ctx.factor = factor
-        return k.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return gradients[0] / ctx.factor, None
-
-
-class UnscaledKeys(Reference):
-    """A kernel with a backward pass written by hand: it scales the gradient of the queries and forgets the keys'."""
-
-    name = "unscaled"
-
-    def prepare(self, plan: Plan, device: torch.device) -> None:
-        return None
-
-    def run(self, call: Call) -> Out:
-        return super().run(call._replace(k=Unscaled.apply(call.k, call.factor)))
-
-
-@dataclass(frozen=True)
-class UnscaledConfig(GPTConfig, kind="test-unscaled"):
-    """A GPT on that kernel."""
-
-    def make(self) -> GPT:
-        return ByHand(self)
-
-
-class ByHand(GPT):
-    def __init__(self, config: GPTConfig):
-        super().__init__(config)
-        for block in self._layers():
-            block.attention.mechanism.backend = UnscaledKeys()  # type: ignore[assignment]

@@ -1,4 +1,4 @@
-"""Faults in models of this library: each overrides one method of a sound GPT."""
+"""Faults in models of this library: each overrides one method of a sound model."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from torch import Tensor
 
 from regard.attention import AnySlots, Call, Causal, Out, Packed, Plan, Slots, Window, WindowConfig
 from regard.attention.backends.reference import Reference
-from regard.models import GPT, GPTConfig, State
-from regard.nn import AttentionContext
+from regard.attention.slots import EMPTY
+from regard.models import GPT, ConvolutionConfig, GPTConfig, State
+from regard.models.convolution import Convolution
+from regard.nn import AttentionContext, CausalConvolution
 
 
 class Merged(GPT):
@@ -125,3 +127,81 @@ class Uncapped(GPT):
 
     def head(self, x: Tensor) -> Tensor:
         return self.unembed(x) if torch.compiler.is_compiling() else super().head(x)
+
+
+class GuessedBoundaries(GPT):
+    """Where a packed document begins is guessed from the positions: there they fall.
+
+    After a document of one token they do not, since 0 follows 0: the next document sees it.
+    """
+
+    def features(self, tokens: Tensor, slots: AnySlots | None = None) -> Tensor:
+        if isinstance(slots, Packed):
+            falls = slots.phase.diff(dim=1, prepend=slots.phase[:, :1]) < 0
+            segment = torch.where(slots.segment == EMPTY, EMPTY, falls.cumsum(1))
+            slots = Slots(torch.arange(slots.length)[None].expand_as(segment), segment, slots.phase)
+        return super().features(tokens, slots)
+
+
+class Wiped(CausalConvolution):
+    """Several tokens at once are right themselves, but what is kept of them is filled up with zeros from the left.
+
+    If they are fewer than the convolution reaches back, what came before them is forgotten: those after them miss it.
+    """
+
+    def step(self, x: Tensor, past: Tensor, position: Tensor, lengths: Tensor | None = None) -> Tensor:
+        out = super().step(x, past, position, lengths)
+        if x.shape[1] > 1:
+            real = torch.full_like(position, x.shape[1]) if lengths is None else lengths
+            since = real[:, None] + torch.arange(-self.reach, 0)  # [B, reach], counted from the first of x
+            places = self._places(position[:, None] + since)
+            past.scatter_(1, places, past.gather(1, places) * (since >= 0)[:, :, None])
+        return out
+
+
+class WipedByShortPieces(Convolution):
+    def __init__(self, config: ConvolutionConfig):
+        super().__init__(config)
+        for block, dilation in zip(self._blocks(), config.dilations(), strict=True):
+            old = block.convolution
+            block.convolution = Wiped(old.inputs, old.mix.out_features, kernel=config.kernel, dilation=dilation)
+
+
+class Unscaled(torch.autograd.Function):
+    """Nothing forward; backward the factor of the scores is taken out of the gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, k: Tensor, factor: float) -> Tensor:
+        ctx.factor = factor
+        return k.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return gradients[0] / ctx.factor, None
+
+
+class UnscaledKeys(Reference):
+    """A kernel with a backward pass written by hand: it scales the gradient of the queries and forgets the keys'."""
+
+    name = "unscaled"
+
+    def prepare(self, plan: Plan, device: torch.device) -> None:
+        return None
+
+    def run(self, call: Call) -> Out:
+        return super().run(call._replace(k=Unscaled.apply(call.k, call.factor)))
+
+
+@dataclass(frozen=True)
+class UnscaledConfig(GPTConfig, kind="test-unscaled"):
+    """A GPT on that kernel."""
+
+    def make(self) -> GPT:
+        return ByHand(self)
+
+
+class ByHand(GPT):
+    def __init__(self, config: GPTConfig):
+        super().__init__(config)
+        for block in self._layers():
+            block.attention.mechanism.backend = UnscaledKeys()  # type: ignore[assignment]

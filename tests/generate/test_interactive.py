@@ -41,7 +41,7 @@ def test_commands_and_mistakes_leave_it_running(regard):
     first, second = done.stdout.splitlines()  # of 5 characters each, which hold no new line here
     assert first == second
     assert len(first) == 5
-    for words in ("no /nothing", "/temperature must be", "/top-k wants a number", "at least 1 token", "'X'", "/quit"):
+    for words in ("no /nothing", "/temperature must be", "/top-k needs a number", "must be at least 1", "'X'", "/quit"):
         assert words in done.stderr
     assert "Traceback" not in done.stderr
 
@@ -112,21 +112,21 @@ def test_on_a_terminal(room):
     terminal = Terminal(
         [*REGARD, "generate", "tiny", "--interactive", "--tokens", "1000000", "--temperature", "0"], room
     )
-    terminal.wait("leave\r\n")  # the help
+    terminal.wait("quit\r\n")  # the help
     terminal.wait("> ")
     terminal.type("to be\r")
     terminal.wait("question")
     terminal.wait("question")  # an answer of a million tokens is on its way
     os.kill(terminal.process.pid, signal.SIGINT)
-    terminal.wait("then wrote")
+    terminal.wait("generated:")
     terminal.wait("> ")
     os.kill(terminal.process.pid, signal.SIGINT)  # at the prompt it only says how to leave
-    terminal.wait("/quit leaves")
+    terminal.wait("/quit quits")
     terminal.wait("> ")
     terminal.type("/tokens 7\r")
     terminal.wait("> ")
     terminal.type("to be\r")
-    terminal.wait("wrote 7 tokens")
+    terminal.wait("generated: 7 tokens")
     terminal.wait("> ")
     terminal.type("\x04")
     assert terminal.close() == 0

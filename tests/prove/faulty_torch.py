@@ -15,7 +15,7 @@ VOCABULARY, LENGTH, WIDTH, HEADS = 11, 24, 16, 2
 Model = TypeVar("Model", bound=nn.Module)
 
 
-def lively(model: Model, seed: int = 5) -> Model:
+def randomized(model: Model, seed: int = 5) -> Model:
     """The model with random weights everywhere, gains and biases included: at its start much of a model is zero."""
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in model.named_parameters():

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from regard.attention import WindowConfig
-from regard.generate import Sampling, decode
-from regard.generate.graph import GraphedStep, empty
+from regard.generate import Sampling, sampling_decoder
+from regard.generate.cuda_graph import GraphedStep, reset_state
 from regard.models import GPTConfig
 
 pytestmark = [
@@ -26,7 +26,7 @@ def test_a_graph_of_one_step_writes_what_eager_steps_write(options, compiled):
     graphed = GraphedStep(model, state, lambda logits: logits.argmax(-1), compiled=compiled)
     prompt = torch.randint(0, 96, (2, 30), device=CUDA)
     for _ in range(2):  # a state that was emptied is as good as new
-        empty(state)
+        reset_state(state)
         logits, _ = model.step(prompt, state)
         graphed.token.copy_(logits[:, -1].argmax(-1)[:, None])
         written = []
@@ -50,5 +50,8 @@ def test_decoding_by_graphs_writes_the_same_text(options):
     model = config.build().to(CUDA).eval()
     prompts = [[1, 2, 3], list(range(50)), [7] * 20]
     for sampling in (Sampling(0.0), Sampling(1.0, top_k=5)):
-        rows = list(decode(model, prompts, 100, sampling, context=64, device=CUDA))
-        assert rows == list(decode(model, prompts, 100, sampling, context=64, device=CUDA, graphs=False))
+        rows, eager = (
+            torch.stack(list(sampling_decoder(model, prompts, 100, sampling, graphs=graphs)))
+            for graphs in (True, False)
+        )
+        assert torch.equal(rows, eager)

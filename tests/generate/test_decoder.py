@@ -5,13 +5,13 @@ from collections import Counter
 import hypothesis.strategies as st
 import pytest
 import torch
+from decoding_kit import VOCABULARY, models, naive_decode, prompts, samplings, seeds, wild
 from hypothesis import given
-from writing_kit import VOCABULARY, models, naive_decode, prompts, samplings, seeds, wild
 
 from regard.attention import WindowConfig
 from regard.errors import UserError
-from regard.generate import Decoding, Sampling, decode
-from regard.generate.random import BLOCK
+from regard.generate import Sampling, sampling_decoder
+from regard.generate.philox import BLOCK
 from regard.models import GPT, GPTConfig
 
 CONFIG = GPTConfig(vocabulary=VOCABULARY, context=16, layers=2, heads=2, width=16, ngrams=2, zero_init=False)
@@ -23,9 +23,12 @@ def model():
     return wild(CONFIG, 0)
 
 
+def decode(*arguments, **options):
+    return torch.stack(list(sampling_decoder(*arguments, **options)), 1).tolist()
+
+
 def text(model, prompt, count, sampling=GREEDY, **options):
-    options = {"context": model.config.context, **options}
-    return [row[0] for row in decode(model, [prompt], count, sampling, **options)]
+    return decode(model, [prompt], count, sampling, **options)[0]
 
 
 RAN: Counter[str] = Counter()
@@ -39,9 +42,9 @@ def test_a_batch_with_memories_equals_each_row_alone_without(
     rows += data.draw(st.lists(st.sampled_from(rows), max_size=2), label="again")
     streams = data.draw(st.lists(st.integers(0, 3), min_size=len(rows), max_size=len(rows)), label="streams")
     context = model.config.context
-    together = list(decode(model, rows, count, sampling, seed=seed, streams=streams, context=context))
+    together = decode(model, rows, count, sampling, seed=seed, streams=streams)
     for i, (prompt, stream) in enumerate(zip(rows, streams, strict=True)):
-        assert [step[i] for step in together] == naive_decode(model, prompt, count, sampling, seed, stream)
+        assert together[i] == naive_decode(model, prompt, count, sampling, seed, stream)
     lengths = [min(len(row), context) for row in rows]
     RAN["cases"] += 1
     RAN["ragged"] += len(set(lengths)) > 1
@@ -62,14 +65,14 @@ def test_rows_that_leave_change_nothing_for_those_that_stay(
     model: GPT, rows: list[list[int]], sampling: Sampling, seed: int, data: st.DataObject
 ) -> None:
     streams = list(range(len(rows)))
-    decoding = Decoding(model, rows, 40, sampling, seed=seed, streams=streams, context=model.config.context)
-    for _ in range(data.draw(st.integers(0, 20), label="before")):
-        decoding.next()
+    decoder = sampling_decoder(model, rows, 40, sampling, seed=seed, streams=streams)
+    before = [decoder.next().tolist() for _ in range(data.draw(st.integers(0, 20), label="before"))]
     stay = data.draw(st.lists(st.sampled_from(streams), min_size=1, unique=True), label="stay")
-    decoding.keep(stay)
-    while decoding.made < 40:
-        decoding.next()
-    for got, row in zip(decoding.written.tolist(), stay, strict=True):
+    decoder.keep(stay)
+    assert decoder.prompts == stay
+    after = [tokens.tolist() for tokens in decoder]
+    for place, row in enumerate(stay):
+        got = [tokens[row] for tokens in before] + [tokens[place] for tokens in after]
         assert got == naive_decode(model, rows[row], 40, sampling, seed, row)
 
 
@@ -77,13 +80,13 @@ def test_beyond_a_block_of_draws_and_with_fewer_rows(model):
     """The numbers of a later block are drawn for the rows that are left."""
     warm, rows = Sampling(temperature=2.0), [[1, 2], [3], [4, 5, 6]]
     count = BLOCK + 20
-    decoding = Decoding(model, rows, count, warm, seed=3, streams=[5, 6, 7], context=CONFIG.context)
-    for _ in range(count):
-        if decoding.made == 9:
-            decoding.keep([2, 1])
-        decoding.next()
-    want = [naive_decode(model, rows[row], count, warm, 3, stream) for row, stream in ((2, 7), (1, 6))]
-    assert decoding.written.tolist() == want
+    decoder = sampling_decoder(model, rows, count, warm, seed=3, streams=[5, 6, 7])
+    for _ in range(9):
+        decoder.next()
+    decoder.keep([2, 1])
+    after = torch.stack(list(decoder), 1).tolist()
+    want = [naive_decode(model, rows[row], count, warm, 3, stream)[9:] for row, stream in ((2, 7), (1, 6))]
+    assert after == want
 
 
 def test_more_tokens_are_only_more(model):
@@ -106,33 +109,30 @@ def test_the_seed_and_the_stream_decide_the_sample(model):
     assert text(model, [1], 40, warm, seed=-1) != text(model, [1], 40, warm, seed=1)
 
 
-class Counting:
-    """A model that counts what it reads."""
+@pytest.fixture
+def processed(model, monkeypatch):
+    """The shapes of all tokens that the model processes."""
+    shapes, step = [], model.step
 
-    def __init__(self, model):
-        self.model, self.read = model, []
+    def counting(tokens, state, lengths=None, *, last=False):
+        shapes.append(tuple(tokens.shape))
+        return step(tokens, state, lengths, last=last)
 
-    def start(self, batch, capacity, *, fixed=False):
-        return self.model.start(batch, capacity, fixed=fixed)
-
-    def step(self, tokens, state, lengths=None, *, last=False):
-        self.read.append(tuple(tokens.shape))
-        return self.model.step(tokens, state, lengths, last=last)
-
-
-def test_a_prompt_is_read_once_however_many_samples_it_has(model):
-    counting = Counting(model)
-    list(decode(counting, [[1, 2, 3]] * 5, 4, Sampling(), streams=range(5), context=CONFIG.context))
-    assert counting.read == [(1, 3), (5, 1), (5, 1), (5, 1)]  # and nothing is read that no token needs
+    monkeypatch.setattr(model, "step", counting)
+    return shapes
 
 
-def test_only_full_rows_are_read_again(model):
-    counting = Counting(model)
-    list(decode(counting, [[1] * 16, [1] * 12], 4, GREEDY, context=16))
-    assert counting.read == [(2, 16), (1, 7), (2, 1), (2, 1), (2, 1)]
-    counting.read.clear()
-    list(decode(counting, [[1] * 16, [1] * 15], 4, GREEDY, context=16))
-    assert counting.read == [(2, 16), (1, 7), (2, 1), (1, 7), (2, 1), (2, 1)]  # each at its own time
+def test_a_prompt_is_processed_once_however_many_samples_it_has(model, processed):
+    decode(model, [[1, 2, 3]] * 5, 4, Sampling(), streams=range(5))
+    assert processed == [(1, 3), (5, 1), (5, 1), (5, 1)]  # and nothing is processed that no token needs
+
+
+def test_only_full_rows_are_processed_again(model, processed):
+    decode(model, [[1] * 16, [1] * 12], 4, GREEDY)
+    assert processed == [(2, 16), (1, 7), (2, 1), (2, 1), (2, 1)]
+    processed.clear()
+    decode(model, [[1] * 16, [1] * 15], 4, GREEDY)
+    assert processed == [(2, 16), (1, 7), (2, 1), (1, 7), (2, 1), (2, 1)]  # each at its own time
 
 
 def test_decoding_leaves_no_trace_in_the_model(model):
@@ -146,11 +146,11 @@ def test_decoding_leaves_no_trace_in_the_model(model):
 @pytest.mark.parametrize("wrong", [[], [[]], [[1], []]])
 def test_an_empty_prompt_is_refused(model, wrong):
     with pytest.raises(UserError, match="prompt is empty"):
-        list(decode(model, wrong, 3, GREEDY, context=16))
+        decode(model, wrong, 3, GREEDY)
 
 
 def test_no_more_than_was_asked_for(model):
-    decoding = Decoding(model, [[1]], 1, GREEDY, context=16)
-    decoding.next()
-    with pytest.raises(ValueError, match="are written"):
-        decoding.next()
+    decoder = sampling_decoder(model, [[1]], 1, GREEDY)
+    decoder.next()
+    with pytest.raises(ValueError, match="finished after 1 tokens"):
+        decoder.next()
