@@ -18,8 +18,9 @@ from run_kit import Case, Ended, trained
 from third_runs import THIRD
 from unseen_runs import UNSEEN
 
+from regard.commands.common import RunOptions
 from regard.commands.doctor import doctor as command
-from regard.commands.train import described, one_budget
+from regard.commands.train import described
 from regard.config import to_toml
 from regard.doctor import KINDS as WORDS
 from regard.doctor import Doctor, Finding, examine
@@ -111,7 +112,7 @@ def test_it_finds_nothing_in_a_sound_training_and_does_not_change_a_bit(model: A
 def test_it_finds_nothing_in_a_healthy_recipe(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("REGARD_CACHE")  # texts of recipes are in the user's own
     name, _, seed, *overrides = line.split()
-    experiment = described(name, one_budget(tuple(overrides)), int(seed))
+    experiment = described(name, overrides, int(seed))
     doctor = Doctor(out=io.StringIO())
     train(experiment, Run.create(tmp_path, None, to_toml(experiment), {}), [doctor])
     assert doctor._healthy
@@ -146,14 +147,14 @@ def test_a_doctor_who_fails_does_not_end_the_training(tmp_path: Path) -> None:
 def test_the_command_tells_what_is_in_the_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     case = Case(training(tmp_path, train={"steps": 12}))
     _, ended = watched(case, tmp_path)
-    assert command(str(ended.run.path)) == 0
+    assert command(RunOptions(run=str(ended.run.path))) == 0
     assert "nothing is wrong" in capsys.readouterr().out
     finding = Finding("memory", "data.batch", "3.9 of 4 GiB", "it grows with it", "--data.batch 4", 12, 8)
     note(ended.run, finding.record())
-    assert command(str(ended.run.path), json=True) == 1
+    assert command(RunOptions(run=str(ended.run.path), json=True)) == 1
     (told,) = json.loads(capsys.readouterr().out)["findings"]
     assert Finding.read(told) == finding
-    assert command(str(ended.run.path)) == 1
+    assert command(RunOptions(run=str(ended.run.path))) == 1
     assert "--data.batch 4" in capsys.readouterr().out
 
 

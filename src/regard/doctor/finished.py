@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from regard.config import load
 from regard.doctor import gradients
 from regard.doctor.checkup import Checkup
 from regard.doctor.curves import Curves
@@ -32,7 +31,7 @@ def examine(run: Run) -> tuple[list[Finding], list[str]]:
     found: dict[tuple[str, str], Finding] = {}
     notes: list[str] = []
     known = (Finding.read(record) for record in noted(run))
-    experiment: Any = load(Experiment, run.config, source=str(run.path / "config.toml"))
+    experiment: Any = run.load(Experiment)
     metrics = run.metrics()
     step = max((record["step"] for record in metrics), default=0)
     _take(found, (finding for finding in known if finding is not None))

@@ -83,14 +83,13 @@ class SessionCache:
 
 @lru_cache(4096)
 def _capabilities(path: Path, version: tuple[int, ...]) -> dict[str, Any]:
-    from regard.config import load
     from regard.data.translation.pairs import Specials
 
     try:
-        config = Run.open(path).config
+        run = Run.open(path)
         with torch.device("meta"):
-            model = load(ModelConfig, config["model"], source="config.toml").build()
-        data = config.get("data")
+            model = run.load(ModelConfig, "model").build()
+        data = run.config.get("data")
         pairs = isinstance(data, dict) and data.get("kind") == "pairs"
         tokenizer: Any = None  # capabilities do not depend on it
         return Session(model, tokenizer, Specials.after(1) if pairs else None).can()
