@@ -9,29 +9,29 @@ from regard.commands.waiting import waiting
 
 
 def doctor(options: RunOptions) -> int:
-    """Diagnose a training: each problem with its place, its evidence, its cause and the option that fixes it.
+    """Diagnose a training: each fault with its place, evidence, probable cause and the option that fixes it.
 
     `regard train --doctor` watches a training while it runs; this command prints its findings, reads the run's records,
-    and examines its newest checkpoint and its text. The exit code is 1 if there are findings.
+    and examines its newest checkpoint and its data. The exit code is 1 if there are findings.
     """
     opened = options.open()
     from regard.doctor import examine
 
     with waiting("examining"):
-        found, notes = examine(opened)
+        findings, notes = examine(opened)
     if options.json:
-        told = [finding.record() for finding in found]
-        print(json.dumps({"run": str(opened.path), "findings": told, "left_out": notes}))
-        return int(bool(found))
-    for finding in found:
-        where = f" in {finding.where}" if finding.where else ""
-        when = (
-            f"step {finding.since:,}" if finding.since == finding.step else f"steps {finding.since:,}-{finding.step:,}"
-        )
-        print(f"{finding.what}{where} ({finding.kind}, {when})")
-        print(f"    shown by  {finding.evidence}\n    probably  {finding.cause}\n    try       {finding.change}")
+        records = [finding.record() for finding in findings]
+        print(json.dumps({"run": str(opened.path), "findings": records, "left_out": notes}))
+        return int(bool(findings))
+    for finding in findings:
+        first, last = finding.since, finding.step
+        when = f"step {first:,}" if first == last else f"steps {first:,}-{last:,}"
+        print(f"{finding.title} ({finding.kind}, {when})")
+        print(f"    evidence        {finding.evidence}")
+        print(f"    probable cause  {finding.cause}")
+        print(f"    try             {finding.change}")
     for note in notes:
-        print(f"left out: {note}")
-    if not found:
-        print(f"{opened.path}: nothing is wrong that the doctor knows of")
-    return int(bool(found))
+        print(f"not examined: {note}")
+    if not findings:
+        print(f"{opened.path}: no faults found")
+    return int(bool(findings))

@@ -67,6 +67,8 @@ class Optimizer:
 class OptimizerConfig(Choice):
     """Which optimizer trains the model."""
 
+    lr: float  # the highest learning rate; the schedule multiplies it
+
     def build(self, model: Model) -> Optimizer:
         """An optimizer for all trainable parameters of ``model``."""
         raise NotImplementedError
