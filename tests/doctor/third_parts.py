@@ -79,7 +79,8 @@ def hidden_logits(engine: Engine) -> None:
 
 def counts_parts(engine: Engine) -> None:
     """The schedule goes one step on with every micro-batch, as if each were an update."""
-    optimizer, config = engine.optimizer, engine.experiment.train
+    optimizer: Any = engine.optimizer
+    config = engine.experiment.train
     step, rates = optimizer.step, optimizer.rates
 
     def factor() -> float:
