@@ -39,8 +39,8 @@ def evaluate(options: EvaluateOptions) -> int:
     from regard.data import TextData
     from regard.generate.load import find_device, load_model
     from regard.train import Experiment
+    from regard.train.evaluate import score
     from regard.train.precision import Precision
-    from regard.train.score import score
 
     experiment = run.load(Experiment)
     device = find_device(options.device)

@@ -48,7 +48,7 @@ class RetrievalBaseline:
         self._weights = np.split((weight / norm[sentence])[order], ends)
 
     def nearest(self, source: str) -> tuple[int, float]:
-        """The number of the most similar training pair (the first of equals) and its cosine; -1 if none shares a word."""
+        """The number of the most similar training pair (the first of equals) and its cosine; -1: no common word."""
         similarity, norm = np.zeros(len(self.targets)), 0.0
         for word, count in Counter(words(source)).items():
             id = self._ids.get(word)
