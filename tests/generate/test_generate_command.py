@@ -105,7 +105,7 @@ def test_many_prompts_at_once_equal_one_by_one(regard, room, inside):
     (room / "prompts.txt").write_text("\n".join(prompts[2:]) + "\n\n", encoding="utf-8")
     done = regard("generate", "--json", "--samples", "2", *WARM, "--prompt", *prompts[:2], "--prompts", "prompts.txt")
     together = texts(done)
-    assert "the oldest 18 of its tokens are left out" in done.stderr
+    assert "its first 18 tokens are left out" in done.stderr
     assert [(t["prompt"], t["sample"]) for t in together] == [(p, s) for p in prompts for s in (0, 1)]
     assert together[0]["text"] != together[1]["text"]
     backwards = "\n".join(reversed(prompts))
