@@ -95,7 +95,7 @@ def trained(case: Case, folder: Path, observers: Sequence[Observer] = (), name: 
     if case.sabotage is not None:
         case.sabotage(engine)
     try:
-        TrainingSession(engine, run, observers).sit()
+        TrainingSession(engine, run, observers).run()
     except Exception as error:  # an error in an observer would end up here too
         return Ended(engine, run, error)
     return Ended(engine, run, None)

@@ -14,8 +14,7 @@ from torch.nn import functional as F
 from regard.attention import Mask
 from regard.attention.masks.expression import write
 from regard.look.pictures.mask_view import EMPTY, FULL, PARTIAL, MaskView, view
-from regard.pages import picture, tag
-from regard.pages.svg import cell_paths, moved, rectangle, text
+from regard.pages.svg import cell_paths, moved, picture, rectangle, tag, text
 
 SHADES = ("··", "░░", "▒▒", "▓▓", "██")  # nothing allowed, up to a third, up to two thirds, less than all, all
 PLAIN = (". ", "- ", "+ ", "* ", "# ")  # for terminals without these characters
@@ -108,8 +107,8 @@ def pooled(tiles: Tensor, most: int) -> Tensor:
         return tiles.clone()
     short = -tiles.shape[0] % group
     squares = F.pad(tiles.float()[None, None], (0, short, 0, short), mode="replicate")
-    greatest, least = F.max_pool2d(squares, group), -F.max_pool2d(-squares, group)
-    return torch.where(least == greatest, least, PARTIAL)[0, 0].to(tiles.dtype)
+    most, least = F.max_pool2d(squares, group), -F.max_pool2d(-squares, group)
+    return torch.where(least == most, least, PARTIAL)[0, 0].to(tiles.dtype)
 
 
 def _tile_size(shown: MaskView, tiles: Tensor) -> int:
