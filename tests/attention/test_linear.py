@@ -19,11 +19,11 @@ from regard.attention import (
     Causal,
     DecodeInput,
     Full,
+    LayerSpec,
     Mask,
     Packed,
     Padded,
     Range,
-    Sizes,
     Slots,
     Window,
 )
@@ -264,9 +264,9 @@ def test_what_it_cannot_do_it_refuses_with_the_reason() -> None:
     with pytest.raises(UserError, match="one sum over all that came before and cannot leave parts of it out"):
         LinearAttention().plan(Causal() & Window(3), Range(5), like=q)
     with pytest.raises(UserError, match="no scores that Alibi positions could change"):
-        LinearConfig().mechanism(Sizes(2, 2, 4, 8, bias=Alibi(2)))
+        LinearConfig().mechanism(LayerSpec(2, 2, 4, 8, bias=Alibi(2)))
     with pytest.raises(UserError, match=r"no weights to drop: set --model\.attention_dropout 0"):
-        LinearConfig().mechanism(Sizes(2, 2, 4, 8, dropout=0.1))
+        LinearConfig().mechanism(LayerSpec(2, 2, 4, 8, dropout=0.1))
     with pytest.raises(ValueError, match="set normalise = false"):
         LinearConfig("identity").check()
 

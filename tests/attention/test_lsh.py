@@ -24,7 +24,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from regard.attention import Alibi, AnySlots, Causal, Mask, Packed, Padded, Range, Sizes, Slots, SoftCap, Softmax
+from regard.attention import Alibi, AnySlots, Causal, LayerSpec, Mask, Packed, Padded, Range, Slots, SoftCap, Softmax
 from regard.attention.backends import blocked
 from regard.attention.mechanisms import lsh_tiles
 from regard.attention.mechanisms.lsh import LSH, LSHConfig, factors
@@ -230,7 +230,7 @@ def test_a_model_decodes_as_it_reads_and_learns(form, monkeypatch: pytest.Monkey
 
 
 def test_rotations_come_from_the_seed_and_travel_with_no_file() -> None:
-    config, sizes = LSHConfig(seed=3), Sizes(2, 2, 8, 256)
+    config, sizes = LSHConfig(seed=3), LayerSpec(2, 2, 8, 256)
     one, two, other = config.mechanism(sizes), config.mechanism(sizes), LSHConfig(seed=4).mechanism(sizes)
     assert torch.equal(one.rotation_0, two.rotation_0)  # pyright: ignore[reportArgumentType]
     assert not torch.equal(one.rotation_0, other.rotation_0)  # pyright: ignore[reportArgumentType]
@@ -274,4 +274,4 @@ def test_settings_are_checked() -> None:
         with pytest.raises(ValueError, match=said):
             wrong.check()
     with pytest.raises(UserError, match="cannot run on the backend 'sdpa'; set backend = auto"):
-        LSHConfig().mechanism(Sizes(2, 2, 8, 16, backend="sdpa"))
+        LSHConfig().mechanism(LayerSpec(2, 2, 8, 16, backend="sdpa"))

@@ -22,7 +22,7 @@ from regard.attention import (
     WindowConfig,
 )
 from regard.attention.masks.patterns import Sinks
-from regard.attention.mechanisms.sparse import (
+from regard.attention.mechanisms.masked import (
     BigBirdConfig,
     DilatedConfig,
     LongformerConfig,

@@ -10,7 +10,7 @@ from fault_batches import changed
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard.attention import Buckets, Pairs, Softmax, SoftmaxNormalizer
+from regard.attention import Pairs, RelativeBuckets, Softmax, SoftmaxNormalizer
 from regard.data import TextBatch
 from regard.nn.experts.moe import MixtureOfExperts
 from regard.train.engine import Engine
@@ -127,7 +127,7 @@ def mixtures(engine: Engine) -> list[MixtureOfExperts]:
 def backwards(engine: Engine) -> None:
     """Distances have the wrong sign: what came before is taken for what comes after, which all shares a bucket."""
     bias = engine.model.get_submodule("position.shared")
-    assert isinstance(bias, Buckets)
+    assert isinstance(bias, RelativeBuckets)
 
     def adjust(score: Tensor, pairs: Pairs) -> Tensor:
         apart = (pairs.k.phase - pairs.q.phase).clamp(-bias.furthest, bias.furthest) + bias.furthest

@@ -78,7 +78,7 @@ RAN: Counter[str] = Counter()
 
 @s.in_fair_shares(RAN, fused=0.1, blocked=0.2)
 @s.examples(4)
-@given(st.data(), st.one_of(s.cases(), s.told_to_sdpa("causal"), s.told_to_sdpa("open")))
+@given(st.data(), st.one_of(s.cases(), s.structured_cases(s.Structure.CAUSAL), s.structured_cases(s.Structure.FULL)))
 def test_entropy_is_fused_where_exact_and_blocked_elsewhere(data, case):
     mechanism = case.mechanism("reference") if data.draw(st.booleans()) else data.draw(mechanisms(case))
     attention, weights, seen = looked_at(case, mechanism)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from regard.approximate.gather import Given
-from regard.attention import AttentionConfig, Full, Mask, Mechanism, Out, Plan, Sizes
+from regard.attention import AttentionConfig, Full, LayerSpec, Mask, Mechanism, Out, Plan
 from regard.attention.mechanisms.linformer import Linformer
 from regard.attention.weigh import repeat_kv
 from regard.errors import UserError
@@ -39,7 +39,7 @@ class StandIn(NamedTuple):
 def stand_in(config: AttentionConfig, given: Given, context: int) -> StandIn:
     """The mechanism that ``config`` makes for this layer; a UserError says why there can be none."""
     bias = given.mechanism.bias
-    sizes = Sizes(given.q.shape[1], given.k.shape[1], given.q.shape[3], context, bias)
+    sizes = LayerSpec(given.q.shape[1], given.k.shape[1], given.q.shape[3], context, bias)
     mechanism = config.mechanism(sizes).to(given.q).eval()
     if isinstance(mechanism, Linformer):
         stretches(mechanism, given.k.shape[2])

@@ -1,42 +1,42 @@
 """One attention operator. Masks, biases, scores, caches and backends are values passed to it."""
 
-from regard.attention.attention_config import AttentionConfig, Sizes, SoftmaxConfig, WindowConfig
+from regard.attention.attention_config import AttentionConfig, LayerSpec, SoftmaxConfig
 from regard.attention.backends.blocked import Blocked
-from regard.attention.backends.choose import BACKENDS, Explanation, Refused, explain, run
-from regard.attention.bias import Alibi, Bias, Buckets, Chain, GridRelative, Relative, SoftCap
+from regard.attention.backends.choose import BACKENDS, BackendRefused, Explanation, explain, run
+from regard.attention.bias import Alibi, Bias, Chain, GridRelative, Relative, RelativeBuckets, SoftCap
 from regard.attention.cache import CacheIndex, CacheWrite, DecodeInput, KVCache
 from regard.attention.call import Backend, Call, Out, Plan
-from regard.attention.masks.mask import (
-    And,
+from regard.attention.masks.mask import And, Full, Mask, Not, Or
+from regard.attention.masks.patterns import (
     Causal,
+    Chunks,
+    Columns,
     Dilated,
-    Full,
     Global,
-    Mask,
-    Not,
-    Or,
     Prefix,
-    Reach,
+    Scattered,
+    Sinks,
     Strided,
-    Tile,
-    Verdict,
     Window,
 )
-from regard.attention.masks.patterns import Chunks, Columns, Scattered, Sinks
+from regard.attention.masks.summary import BlockBounds, BlockVerdict, Reach
 from regard.attention.masks.tables import Blocks, Edges, Same
+from regard.attention.masks.token_masks import Spans, Tagged
 from regard.attention.mechanism import Mechanism, Softmax, attend
 from regard.attention.mechanisms.linear import LinearAttention, LinearConfig
 from regard.attention.mechanisms.linformer import Linformer, LinformerConfig
 from regard.attention.mechanisms.lsh import LSH, LSHConfig
-from regard.attention.mechanisms.performer import Performer, PerformerConfig
-from regard.attention.mechanisms.segments import Segment, Segmented, SegmentsConfig
-from regard.attention.mechanisms.sparse import (
+from regard.attention.mechanisms.masked import (
     BigBirdConfig,
     DilatedConfig,
     LongformerConfig,
+    MaskedConfig,
     SparseConfig,
     StridedConfig,
+    WindowConfig,
 )
+from regard.attention.mechanisms.performer import Performer, PerformerConfig
+from regard.attention.mechanisms.segments import Segment, Segmented, SegmentsConfig
 from regard.attention.mechanisms.talking import Talking, TalkingConfig
 from regard.attention.mechanisms.topk import TopKConfig
 from regard.attention.normalizer import (
@@ -61,11 +61,13 @@ __all__ = [
     "AnySlots",
     "AttentionConfig",
     "Backend",
+    "BackendRefused",
     "Bias",
     "BigBirdConfig",
+    "BlockBounds",
+    "BlockVerdict",
     "Blocked",
     "Blocks",
-    "Buckets",
     "CacheIndex",
     "CacheWrite",
     "Call",
@@ -87,12 +89,14 @@ __all__ = [
     "HardLookup",
     "KVCache",
     "LSHConfig",
+    "LayerSpec",
     "LinearAttention",
     "LinearConfig",
     "Linformer",
     "LinformerConfig",
     "LongformerConfig",
     "Mask",
+    "MaskedConfig",
     "Mechanism",
     "ModuleProperties",
     "Normalizer",
@@ -109,8 +113,8 @@ __all__ = [
     "Prefix",
     "Range",
     "Reach",
-    "Refused",
     "Relative",
+    "RelativeBuckets",
     "Same",
     "Scattered",
     "Score",
@@ -119,22 +123,21 @@ __all__ = [
     "SegmentsConfig",
     "Sigmoid",
     "Sinks",
-    "Sizes",
     "Slots",
     "SoftCap",
     "Softmax",
     "SoftmaxConfig",
     "SoftmaxNormalizer",
+    "Spans",
     "SparseConfig",
     "Strided",
     "StridedConfig",
+    "Tagged",
     "Talking",
     "TalkingConfig",
-    "Tile",
     "TokenPosition",
     "TopKConfig",
     "TopKSoftmax",
-    "Verdict",
     "Window",
     "WindowConfig",
     "attend",

@@ -10,14 +10,13 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from regard.attention.bias import Bias, Chain, SoftCap
-from regard.attention.masks.mask import Full, Mask, Window
-from regard.attention.masks.patterns import Sinks
+from regard.attention.masks.mask import Full, Mask
 from regard.attention.mechanism import Mechanism, Softmax
 from regard.attention.normalizer import Normalizer, NormalizerConfig, SoftmaxNormalizerConfig
 from regard.config import Choice, option
 
 
-class Sizes(NamedTuple):
+class LayerSpec(NamedTuple):
     """What a layer asks of its mechanism."""
 
     heads: int
@@ -39,16 +38,16 @@ class AttentionConfig(Choice):
         """Who may see whom, beside the model's own mask."""
         return Full()
 
-    def mechanism(self, sizes: Sizes) -> Mechanism:
+    def mechanism(self, spec: LayerSpec) -> Mechanism:
         """A mechanism for one layer; what it cannot do (a bias, a dropout) is a UserError."""
         raise NotImplementedError
 
 
-def exact(sizes: Sizes, cap: float | None = None, normalizer: Normalizer | None = None) -> Softmax:
+def exact(spec: LayerSpec, cap: float | None = None, normalizer: Normalizer | None = None) -> Softmax:
     """Softmax attention with the layer's bias; ``cap`` is a soft cap on the scores before the bias."""
-    parts = [part for part in (None if cap is None else SoftCap(cap), sizes.bias) if part is not None]
+    parts = [part for part in (None if cap is None else SoftCap(cap), spec.bias) if part is not None]
     bias = parts[0] if len(parts) == 1 else Chain(*parts) if parts else None
-    return Softmax(bias=bias, normalizer=normalizer, dropout=sizes.dropout, backend=sizes.backend)
+    return Softmax(bias=bias, normalizer=normalizer, dropout=spec.dropout, backend=spec.backend)
 
 
 @dataclass(frozen=True)
@@ -63,25 +62,5 @@ class SoftmaxConfig(AttentionConfig, kind="softmax"):
         if self.cap is not None and not 0 < self.cap < float("inf"):
             raise ValueError(f"cap must be a finite number above zero, not {self.cap}; none leaves the scores alone")
 
-    def mechanism(self, sizes: Sizes) -> Mechanism:
-        return exact(sizes, self.cap, self.normalizer.build(sizes.context))
-
-
-@dataclass(frozen=True)
-class WindowConfig(AttentionConfig, kind="window"):
-    """Exact attention over the nearest tokens, and perhaps the first ones of the text (attention sinks)."""
-
-    size: int = option(64, "how many tokens are seen, the query's own included")
-    sinks: int = option(0, "how many tokens at the beginning of a text are seen from everywhere")
-
-    def check(self) -> None:
-        if self.size < 1:
-            raise ValueError(f"size must be at least 1, not {self.size}")
-        if self.sinks < 0:
-            raise ValueError(f"sinks must be zero or more, not {self.sinks}")
-
-    def pattern(self) -> Mask:
-        return Window(self.size) | Sinks(self.sinks) if self.sinks else Window(self.size)
-
-    def mechanism(self, sizes: Sizes) -> Mechanism:
-        return exact(sizes)
+    def mechanism(self, spec: LayerSpec) -> Mechanism:
+        return exact(spec, self.cap, self.normalizer.build(spec.context))

@@ -60,7 +60,7 @@ class Relative(Bias):
         return score + self.table[pairs.head, apart] * self.scale
 
 
-class Buckets(Bias):
+class RelativeBuckets(Bias):
     """A learned number per head and bucket of distances, the further the wider (T5: Raffel et al. 2020, sec. 2.1).
 
     Which distance falls into which bucket is looked up: a logarithm per pair would be dear, and rounds differently

@@ -47,15 +47,17 @@ class CacheIndex(NamedTuple):
 
     order: Tensor  # [B, S]
     segment: Tensor  # [B, S]
-    pinned: int = 0  # so many first tokens stay where they are
+    pinned: int = 0  # the first tokens, which are never overwritten
+    tokens: Tensor | None = None  # [B, capacity + 1], all tokens by order, for masks that follow from them
 
     @classmethod
     def start(cls, batch: int, capacity: int, mask: Mask, device: torch.device) -> CacheIndex:
         """Room for ``capacity`` tokens, or for those that ``mask`` may still ask for if they are fewer."""
-        first, back = mask.keeps()
+        first, back = mask.retention()
         size = capacity if back is None else min(capacity, first + back + SLACK)
         order = torch.zeros(batch, size, dtype=torch.long, device=device)
-        return cls(order, torch.full_like(order, EMPTY), min(first, size - 1))
+        tokens = order.new_zeros(batch, capacity + 1) if mask.needs_tokens else None
+        return cls(order, torch.full_like(order, EMPTY), min(first, size - 1), tokens)
 
     @property
     def size(self) -> int:
@@ -80,6 +82,17 @@ class CacheIndex(NamedTuple):
         landing.write(self.order[:, None, :, None], order[:, None, :, None])
         landing.write(self.segment[:, None, :, None], torch.zeros_like(order)[:, None, :, None])
         return landing
+
+    def bind(self, mask: Mask, tokens: Tensor, position: Tensor, lengths: Tensor | None) -> Mask:
+        """``mask`` for all tokens so far, the ``tokens`` [B, T] of this step from order ``position[b]`` on included."""
+        if self.tokens is None:
+            return mask
+        ahead = torch.arange(tokens.shape[1], device=tokens.device)
+        order = position[:, None] + ahead
+        if lengths is not None:  # padding goes to the last place, which no order reaches
+            order = torch.where(ahead < lengths[:, None], order, self.tokens.shape[1] - 1)
+        self.tokens.scatter_(1, order, tokens)
+        return mask.bind(self.tokens)
 
     def _slot(self, order: Tensor) -> Tensor:
         """The place of the token at ``order``."""

@@ -33,7 +33,9 @@ class Mechanism(nn.Module, ModuleProperties):
 
     def plan(self, mask: Mask, queries: AnySlots, keys: AnySlots | None = None, *, like: Tensor) -> Plan:
         """Prepare for calls between these slots, on ``like``'s device. Default ``keys``: the queries' own tokens."""
-        return Plan(mask, queries, queries if keys is None else keys, keys is None, "", None)
+        device = like.device
+        queries, own = queries.to(device), keys is None
+        return Plan(mask.to(device), queries, queries if keys is None else keys.to(device), own, "", None)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, plan: Plan) -> Out:
         """q [B, H, Q, D], k [B, G, K, D], v [B, G, K, E] to [B, H, Q, E]."""

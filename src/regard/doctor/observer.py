@@ -19,7 +19,7 @@ from typing import Any, TextIO
 import torch
 from torch import nn
 
-from regard.attention import Refused
+from regard.attention import BackendRefused
 from regard.doctor import batches, gradients, limits, room
 from regard.doctor.checkup import Checkup
 from regard.doctor.curves import Curves
@@ -102,7 +102,7 @@ class Doctor(Observer):
         if self._healthy:
             try:
                 self._after(step, curves, first)
-            except Refused:  # training will say it
+            except BackendRefused:  # training will say it
                 self._healthy = False
             except Exception as problem:  # a model that cannot be looked into can still be trained
                 self._healthy = False

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from regard.attention import Refused
+from regard.attention import BackendRefused
 from regard.errors import UserError
 from regard.train.device import pick_device
 from regard.train.engine import Engine
@@ -39,7 +39,7 @@ def guarded(engine: Engine, work: Callable[[], T]) -> T:
     """`work()`, some of the engine's; out of memory, or a backend that refuses, is the person's to mend."""
     try:
         return work()
-    except Refused as refusal:
+    except BackendRefused as refusal:
         why = str(refusal).removesuffix(" Use backend='auto'.").rstrip(".")
         raise UserError(f"{why}; use --model.backend auto") from refusal
     except (RuntimeError, MemoryError, OSError) as error:

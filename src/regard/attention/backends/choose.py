@@ -21,10 +21,10 @@ _ALL = (DecodeGPU(), SmallCPU(), Sdpa(), Flex(), Banded(), Blocked(), Reference(
 BACKENDS: dict[str, Backend] = {backend.name: backend for backend in _ALL}
 LOCAL_FIRST = ("single", "flex", "banded", "short", "sdpa", "blocked", "reference")  # a mask that reaches few keys
 DENSE_FIRST = ("single", "short", "sdpa", "flex", "banded", "blocked", "reference")
-COMBED = 1024  # keys from which regrouping pays
+STRIDED_KEYS = 1024  # keys from which regrouping pays
 
 
-class Refused(ValueError):
+class BackendRefused(ValueError):
     """A backend asked for by name cannot do the call; the message lists its reasons."""
 
 
@@ -52,11 +52,11 @@ def sparse(mask: Mask, keys: int) -> bool:
 
     A mask without such bounds is told before ``keys`` is looked at, which would become a guard in an exported graph.
     """
-    (first, back), ahead = mask.keeps(), mask.reach().ahead
+    (first, back), ahead = mask.retention(), mask.reach().ahead
     if back is not None and ahead is not None and 4 * (first + back + ahead + 1) <= keys:
         return True
-    combed = any(one.comb().step > 1 for one in alternatives(mask))
-    return combed and keys >= COMBED and 8 * share(mask, keys) <= 1
+    strided = any(one.stride_pattern().step > 1 for one in alternatives(mask))
+    return strided and keys >= STRIDED_KEYS and 8 * share(mask, keys) <= 1
 
 
 def make_plan(probe: Call, backend: str | Backend) -> Plan:
@@ -78,11 +78,11 @@ def find(call: Call, backend: str | Backend = "auto") -> Backend:
         return BACKENDS["reference"]
     if isinstance(backend, str):
         if backend not in BACKENDS:
-            raise Refused(f"there is no backend {backend!r}; choose from auto, {', '.join(BACKENDS)}")
+            raise BackendRefused(f"there is no backend {backend!r}; choose from auto, {', '.join(BACKENDS)}")
         backend = BACKENDS[backend]
     reasons = backend.refuses(call)
     if reasons:
-        raise Refused(f"backend {backend.name!r} cannot do this call: {'; '.join(reasons)}. Use backend='auto'.")
+        raise BackendRefused(f"backend {backend.name!r} cannot do this call: {'; '.join(reasons)}. Use backend='auto'.")
     return backend
 
 

@@ -158,7 +158,7 @@ class _Reader:
 def usage(cls: type[Mask]) -> str:
     """How a mask is written.
 
-    >>> from regard.attention.masks.mask import Causal, Window
+    >>> from regard.attention import Causal, Window
     >>> usage(Window), usage(Causal)
     ('window(size, ahead=0)', 'causal')
     """
@@ -169,7 +169,7 @@ def usage(cls: type[Mask]) -> str:
 def write(mask: Mask, *, brief: bool = False) -> str:
     """A mask as an expression that ``parse`` reads back; ``brief`` tells of large tensors by their shape only.
 
-    >>> from regard.attention.masks.mask import Causal, Global, Window
+    >>> from regard.attention import Causal, Global, Window
     >>> write(Causal() & (Window(8) | ~Global((0, 5))))
     'causal & (window(8) | ~global(0, 5))'
     """

@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from regard.attention.attention_config import AttentionConfig, Sizes
+from regard.attention.attention_config import AttentionConfig, LayerSpec
 from regard.attention.cache import DecodeInput
 from regard.attention.call import Out, Plan, allowed, dense_pairs
-from regard.attention.masks.mask import Causal, Full, Mask
+from regard.attention.masks.mask import Full, Mask
+from regard.attention.masks.patterns import Causal
 from regard.attention.mechanism import Mechanism
 from regard.attention.mechanisms.chunked import Documents, at_once, both_ways
 from regard.attention.mechanisms.chunked_cpu import ONES, floor, rolled
@@ -67,6 +68,7 @@ class LinearAttention(Mechanism):
                 "asks; use a causal or full mask, or --model.attention softmax"
             )
         plan = super().plan(mask, queries, keys, like=like)
+        queries = plan.queries
         if keys is not None or not isinstance(queries, Packed):
             return plan
         if isinstance(mask, Causal):
@@ -161,14 +163,14 @@ def read(fq: Tensor, held: Tensor) -> Tensor:
     return (grouped.flatten(2, 3) @ held).unflatten(2, grouped.shape[2:4]).flatten(1, 2)
 
 
-def refuse(sizes: Sizes, name: str) -> None:
+def refuse(spec: LayerSpec, name: str) -> None:
     """What has no meaning where there are no scores."""
-    if sizes.bias is not None:
+    if spec.bias is not None:
         raise UserError(
-            f"{name} attention has no scores that {type(sizes.bias).__name__} positions could change; "
+            f"{name} attention has no scores that {type(spec.bias).__name__} positions could change; "
             "use --model.position rotary, or --model.attention softmax"
         )
-    if sizes.dropout:
+    if spec.dropout:
         raise UserError(
             f"{name} attention has no weights to drop: set --model.attention_dropout 0, or --model.attention softmax"
         )
@@ -187,6 +189,6 @@ class LinearConfig(AttentionConfig, kind="linear"):
         if self.features == "identity" and self.normalise:
             raise ValueError("identity features may be negative and make no shares; set normalise = false")
 
-    def mechanism(self, sizes: Sizes) -> Mechanism:
-        refuse(sizes, "linear")
+    def mechanism(self, spec: LayerSpec) -> Mechanism:
+        refuse(spec, "linear")
         return LinearAttention(self.features, normalise=self.normalise)

@@ -15,7 +15,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from regard.attention.attention_config import AttentionConfig, Sizes
+from regard.attention.attention_config import AttentionConfig, LayerSpec
 from regard.attention.call import Out, Plan
 from regard.attention.masks.mask import Full, Mask
 from regard.attention.mechanism import Mechanism, Softmax
@@ -59,7 +59,8 @@ class Linformer(Mechanism):
         nn.init.normal_(self.projections, std=self.context**-0.5)
 
     def plan(self, mask: Mask, queries: AnySlots, keys: AnySlots | None = None, *, like: Tensor) -> Plan:
-        own, keys = keys is None, queries if keys is None else keys
+        plan = super().plan(mask, queries, keys, like=like)
+        queries, keys = plan.queries, plan.keys
         if mask.reach().ahead == 0:
             raise UserError(
                 "linformer cannot be causal, because its projection over positions mixes the future into every "
@@ -80,7 +81,7 @@ class Linformer(Mechanism):
             )
         few = min(self.summaries, keys.length)
         slots = Range(few) if isinstance(keys, Range) else Padded(keys.lengths.clamp(max=few), few)
-        return Plan(mask, queries, keys, own, "linformer", self.softmax.plan(mask, queries, slots, like=like))
+        return plan._replace(backend="linformer", prepared=self.softmax.plan(mask, queries, slots, like=like))
 
     @property
     def unobservable(self) -> str:
@@ -115,11 +116,11 @@ class LinformerConfig(AttentionConfig, kind="linformer"):
         if self.k < 1:
             raise ValueError(f"k must be at least 1, not {self.k}")
 
-    def mechanism(self, sizes: Sizes) -> Mechanism:
-        if sizes.bias is not None:
+    def mechanism(self, spec: LayerSpec) -> Mechanism:
+        if spec.bias is not None:
             raise UserError(
                 "linformer cannot take a bias of positions, because a summary has no position; "
                 "choose another position (rotary, learned, sinusoidal)"
             )
-        made = (sizes.kv_heads, sizes.context, self.k, self.share)
-        return Linformer(*made, dropout=sizes.dropout, backend=sizes.backend)
+        made = (spec.kv_heads, spec.context, self.k, self.share)
+        return Linformer(*made, dropout=spec.dropout, backend=spec.backend)

@@ -23,7 +23,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from regard.attention.attention_config import AttentionConfig, Sizes
+from regard.attention.attention_config import AttentionConfig, LayerSpec
 from regard.attention.backends.blocked import mix_in_blocks
 from regard.attention.bias import Bias
 from regard.attention.call import Call, Out, Plan, allowed, dense_pairs
@@ -31,7 +31,7 @@ from regard.attention.masks.mask import Mask
 from regard.attention.mechanism import Mechanism
 from regard.attention.mechanisms.lsh_tiles import Labels, Way, meet, tileable, tiles
 from regard.attention.score import Dot
-from regard.attention.slots import EMPTY, AnySlots, Pairs, Slots, TokenPosition, seat
+from regard.attention.slots import EMPTY, AnySlots, Pairs, Slots, TokenPosition, position_at
 from regard.attention.tiling.tile import Tile
 from regard.attention.weigh import repeat_kv, weigh
 from regard.config import option
@@ -141,7 +141,7 @@ class LSH(Mechanism):
 def row_of(slots: AnySlots, device: torch.device) -> TokenPosition:
     """All seats, [B|1, 1, 1, N]."""
     rows = torch.arange(slots.rows, device=device)[:, None, None, None]
-    return seat(slots, rows, torch.arange(slots.length, device=device)[None, None, None])
+    return position_at(slots, rows, torch.arange(slots.length, device=device)[None, None, None])
 
 
 def factors(buckets: int) -> tuple[int, ...]:
@@ -184,9 +184,9 @@ class LSHConfig(AttentionConfig, kind="lsh"):
         if self.chunk < 1:
             raise ValueError(f"chunk must be at least 1, not {self.chunk}")
 
-    def mechanism(self, sizes: Sizes) -> Mechanism:
-        if sizes.backend not in ("auto", "reference", "blocked"):
-            raise UserError(f"lsh cannot run on the backend {sizes.backend!r}; set backend = auto")
-        buckets = even(sizes.context / self.chunk) if self.buckets is None else self.buckets
-        options = {"form": self.form, "chunk": self.chunk, "bias": sizes.bias, "dropout": sizes.dropout}
-        return LSH(sizes.head_width, buckets, self.rounds, self.seed, **options)
+    def mechanism(self, spec: LayerSpec) -> Mechanism:
+        if spec.backend not in ("auto", "reference", "blocked"):
+            raise UserError(f"lsh cannot run on the backend {spec.backend!r}; set backend = auto")
+        buckets = even(spec.context / self.chunk) if self.buckets is None else self.buckets
+        options = {"form": self.form, "chunk": self.chunk, "bias": spec.bias, "dropout": spec.dropout}
+        return LSH(spec.head_width, buckets, self.rounds, self.seed, **options)

@@ -22,7 +22,7 @@ from torch.utils.checkpoint import checkpoint
 
 from regard.attention.bias import Bias
 from regard.attention.call import Plan, allowed
-from regard.attention.slots import Packed, Padded, Pairs, Range, seat
+from regard.attention.slots import Packed, Padded, Pairs, Range, position_at
 
 SCORES = 2**21  # of one piece
 
@@ -172,8 +172,8 @@ class Tiles:
         """From rows of batch and key/value head, queries (of several heads in one row) and keys, all by number."""
         batch = row // self.kv_heads
         head = row % self.kv_heads * self.shared + query // self._length
-        queries = seat(self.plan.queries, batch, query % self._length)
-        return Pairs(batch, head, queries, seat(self.plan.keys, batch, key))
+        queries = position_at(self.plan.queries, batch, query % self._length)
+        return Pairs(batch, head, queries, position_at(self.plan.keys, batch, key))
 
     def _biased(self, scores: Tensor, pairs: Pairs) -> Tensor:
         return scores if self.way.bias is None else self.way.bias.adjust(scores, pairs)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from regard.attention.attention_config import AttentionConfig, Sizes
+from regard.attention.attention_config import AttentionConfig, LayerSpec
 from regard.attention.mechanism import Mechanism
 from regard.attention.mechanisms.linear import LinearAttention, refuse
 from regard.config import option
@@ -108,7 +108,7 @@ class PerformerConfig(AttentionConfig, kind="performer"):
         if self.redraw < 0:
             raise ValueError(f"redraw must be zero or more steps, not {self.redraw}")
 
-    def mechanism(self, sizes: Sizes) -> Mechanism:
-        refuse(sizes, "performer")
-        features = 4 * sizes.head_width if self.features is None else self.features
-        return Performer(sizes.head_width, features, redraw=self.redraw, orthogonal=self.orthogonal)
+    def mechanism(self, spec: LayerSpec) -> Mechanism:
+        refuse(spec, "performer")
+        features = 4 * spec.head_width if self.features is None else self.features
+        return Performer(spec.head_width, features, redraw=self.redraw, orthogonal=self.orthogonal)

@@ -18,11 +18,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard.attention.attention_config import AttentionConfig, Sizes
+from regard.attention.attention_config import AttentionConfig, LayerSpec
 from regard.attention.backends.sdpa import even_widths
 from regard.attention.cache import SLACK, DecodeInput, KVCache
 from regard.attention.call import Call, Out, Plan, allowed, dense_pairs
-from regard.attention.masks.mask import And, Causal, Mask, Reach
+from regard.attention.masks.mask import And, Mask
+from regard.attention.masks.patterns import Causal
+from regard.attention.masks.summary import Reach
 from regard.attention.mechanism import Mechanism
 from regard.attention.score import Dot
 from regard.attention.slots import EMPTY, AnySlots, Padded, Pairs, Range, Slots, make_pairs, valid
@@ -254,8 +256,8 @@ class SegmentsConfig(AttentionConfig, kind="segments"):
     def pattern(self) -> Mask:
         return Segment(self.size, self.memory)
 
-    def mechanism(self, sizes: Sizes) -> Mechanism:
-        if sizes.bias is not None:
+    def mechanism(self, spec: LayerSpec) -> Mechanism:
+        if spec.bias is not None:
             raise UserError("segments take no bias from positions; set --model.position rotary")
         s = self
-        return Segmented(sizes.kv_heads, s.size, s.memory, s.summaries, s.rate, s.detached, sizes.dropout)
+        return Segmented(spec.kv_heads, s.size, s.memory, s.summaries, s.rate, s.detached, spec.dropout)
