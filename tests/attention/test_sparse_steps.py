@@ -110,7 +110,7 @@ def test_a_memory_holds_what_is_still_seen(
     position = torch.zeros(2, dtype=torch.long)
     for i, count in enumerate([first, *later]):
         lengths = torch.tensor(data.draw(st.lists(st.integers(0, count), min_size=2, max_size=2)))
-        landing = memory.land(position, count, lengths, first=i == 0)
+        landing = memory.allocate(position, count, lengths, first=i == 0)
         assert landing.index.shape == (2, memory.size if i == 0 else count)
         position += lengths
     back = mask.keeps().back

@@ -60,7 +60,7 @@ def test_keys_and_pointer_tell_who_may_look(tab: Tab) -> None:
     ("wrong", "why", "letter"),
     [
         ("causal & windw(4)", "did you mean window?", "w"),
-        ("causal &", "cannot be read", None),
+        ("causal &", "cannot be parsed", None),
         ("window(four)", "", None),
         ("__import__('os')", "", None),
         ("<img src=x onerror=alert(1)>", "", None),

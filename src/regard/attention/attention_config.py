@@ -1,7 +1,6 @@
-"""The family of attentions: which mechanism a layer has, and which pattern it looks at.
+"""The choice of attention: a mechanism, and a mask that the model ANDs to its own (a language model's is causal).
 
-A config here says two things: a mask that is ANDed to the model's own (``pattern``; a language model's is causal), and
-a mechanism. Each other member stands beside its mechanism: declaring a subclass with a ``kind`` is all it takes.
+Each other kind is declared beside its mechanism; a subclass with a ``kind`` is registered by being defined.
 """
 
 from __future__ import annotations
@@ -17,30 +16,37 @@ from regard.config import Choice, option
 
 
 class LayerSpec(NamedTuple):
-    """What a layer asks of its mechanism."""
+    """The sizes and options of one attention layer."""
 
     heads: int
     kv_heads: int
     head_width: int
-    context: int  # the longest text of training
-    bias: Bias | None = None  # of the model's positions
+    context: int  # the longest training sequence
+    bias: Bias | None = None  # the position bias
     dropout: float = 0.0
     backend: str = "auto"
 
 
 class AttentionConfig(Choice):
-    """Which attention a layer has."""
+    """The attention of a layer."""
 
     def check(self) -> None:
         """Refuse impossible settings with a ValueError that names the fix."""
 
     def pattern(self) -> Mask:
-        """Who may see whom, beside the model's own mask."""
+        """The mask that is ANDed to the model's own."""
         return Full()
 
     def mechanism(self, spec: LayerSpec) -> Mechanism:
-        """A mechanism for one layer; what it cannot do (a bias, a dropout) is a UserError."""
+        """A mechanism for one layer; a UserError names what it does not support (a bias, dropout)."""
         raise NotImplementedError
+
+
+def at_least(least: int, **settings: int) -> None:
+    """Refuse settings below ``least``."""
+    for name, value in settings.items():
+        if value < least:
+            raise ValueError(f"{name} must be at least {least}, not {value}")
 
 
 def exact(spec: LayerSpec, cap: float | None = None, normalizer: Normalizer | None = None) -> Softmax:
@@ -60,7 +66,7 @@ class SoftmaxConfig(AttentionConfig, kind="softmax"):
     def check(self) -> None:
         self.normalizer.check()
         if self.cap is not None and not 0 < self.cap < float("inf"):
-            raise ValueError(f"cap must be a finite number above zero, not {self.cap}; none leaves the scores alone")
+            raise ValueError(f"cap must be a finite number above zero, not {self.cap}; none means no cap")
 
     def mechanism(self, spec: LayerSpec) -> Mechanism:
         return exact(spec, self.cap, self.normalizer.build(spec.context))

@@ -290,7 +290,7 @@ class GPT(LanguageModel):
         self, i: int, tokens: Tensor, x: Tensor, queries: AnySlots, turn, state: State, lengths: Tensor | None
     ) -> AttentionContext:
         memory, first = state.caches[i], state.used == 0
-        landing = memory.land(state.position, x.shape[1], lengths, first)
+        landing = memory.allocate(state.position, x.shape[1], lengths, first)
         used = memory.size if state.fixed else min(memory.size, state.used + x.shape[1])
         mask = memory.bind(self.masks[i], tokens, state.position, lengths)
         plan = self._mechanism(i).plan(mask, queries, None if first else memory.slots(used), like=x)

@@ -1,10 +1,10 @@
 """Linformer: keys and values are projected along the sequence to a few summaries (Wang et al. 2020, eq. 7).
 
 softmax(q (E k)ᵀ·scale) (F v) with E and F of k rows and as many columns as the longest text: linear in its length. A
-column belongs to a position, so that a shorter text uses the first columns; and since n tokens have no more than n
-independent summaries, it also uses the first n rows only. With E = F = 1 that is exact attention, at every length.
+column belongs to a position, so that a shorter text uses the first columns; and since n tokens have at most n
+independent summaries, it uses the first n rows only. With E = F = 1 that is exact attention, at every length.
 
-Not for causal models: each summary is a sum over all positions, and whoever reads it has read the future.
+Not for causal models: each summary is a sum over all positions, the future included.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Share = Literal["nothing", "heads", "all"]
 class Linformer(Mechanism):
     """Exact attention over ``summaries`` learned sums of the keys and of the values.
 
-    ``share``: "nothing" gives each key/value head projections of its own, "heads" one for the keys and one for the
+    ``share``: "nothing" gives each key/value head its own projections, "heads" one for the keys and one for the
     values of all heads, "all" one for everything (the paper's headwise and key-value sharing, sec. 4).
     """
 
@@ -55,7 +55,7 @@ class Linformer(Mechanism):
         self.reset()
 
     def reset(self) -> None:
-        """A summary of a full text then varies as much as one key does, and so do the scores."""
+        """The variance of a summary of a full text is that of one key, and so is that of the scores."""
         nn.init.normal_(self.projections, std=self.context**-0.5)
 
     def plan(self, mask: Mask, queries: AnySlots, keys: AnySlots | None = None, *, like: Tensor) -> Plan:
@@ -68,7 +68,7 @@ class Linformer(Mechanism):
             )
         if not isinstance(mask, Full):
             raise UserError(
-                f"linformer cannot hide single tokens as {mask} does, because every summary holds all of them; "
+                f"linformer cannot hide single tokens as {mask} does, because every summary contains all of them; "
                 "choose another attention"
             )
         if not isinstance(queries, Range | Padded) or not isinstance(keys, Range | Padded):
@@ -99,7 +99,7 @@ class Linformer(Mechanism):
 
 
 def last(slots: AnySlots) -> int:
-    """One past the last position."""
+    """The end of the positions (exclusive)."""
     return slots.length + (slots.start if isinstance(slots, Range) else 0)
 
 
@@ -107,9 +107,9 @@ def last(slots: AnySlots) -> int:
 class LinformerConfig(AttentionConfig, kind="linformer"):
     """Attention over learned summaries of the whole text; not for causal models."""
 
-    k: int = option(64, "how many summaries a text has")
+    k: int = option(64, "number of summaries of a text")
     share: Literal["nothing", "heads", "all"] = option(
-        "heads", "which projections are one and the same: nothing, heads (keys and values differ), all"
+        "heads", "shared projections: nothing, heads (keys and values differ), all"
     )
 
     def check(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from regard.attention.attention_config import AttentionConfig, LayerSpec, SoftmaxConfig, exact
+from regard.attention.attention_config import AttentionConfig, LayerSpec, SoftmaxConfig, at_least, exact
 from regard.attention.masks.expression import parse
 from regard.attention.masks.mask import Mask
 from regard.attention.masks.patterns import Chunks, Columns, Dilated, Scattered, Sinks, Strided, Window
@@ -40,11 +40,6 @@ class PatternConfig(AttentionConfig):
     def mechanism(self, spec: LayerSpec) -> Mechanism:
         return exact(spec)
 
-    def _at_least(self, least: int, **values: int) -> None:
-        for name, value in values.items():
-            if value < least:
-                raise ValueError(f"{name} must be at least {least}, not {value}")
-
 
 @dataclass(frozen=True)
 class WindowConfig(PatternConfig, kind="window"):
@@ -54,8 +49,8 @@ class WindowConfig(PatternConfig, kind="window"):
     sinks: int = option(0, "number of tokens at the beginning of a text that every token sees")
 
     def check(self) -> None:
-        self._at_least(1, size=self.size)
-        self._at_least(0, sinks=self.sinks)
+        at_least(1, size=self.size)
+        at_least(0, sinks=self.sinks)
 
     def pattern(self) -> Mask:
         return Window(self.size) | Sinks(self.sinks) if self.sinks else Window(self.size)
@@ -69,7 +64,7 @@ class DilatedConfig(PatternConfig, kind="dilated"):
     step: int = option(4, "distance between them")
 
     def check(self) -> None:
-        self._at_least(1, size=self.size, step=self.step)
+        at_least(1, size=self.size, step=self.step)
 
     def pattern(self) -> Mask:
         return Dilated(self.size, self.step, self.size - 1)
@@ -84,7 +79,7 @@ class StridedConfig(PatternConfig, kind="strided"):
     far: int = option(16, "number of the others")
 
     def check(self) -> None:
-        self._at_least(1, size=self.size, stride=self.stride, far=self.far)
+        at_least(1, size=self.size, stride=self.stride, far=self.far)
 
     def pattern(self) -> Mask:
         return Window(self.size, self.size - 1) | Dilated(self.far + 1, self.stride, self.far)
@@ -101,7 +96,7 @@ class SparseConfig(PatternConfig, kind="sparse"):
     width: int = option(4, "fixed: number of tokens at the end of each chunk that every token sees")
 
     def check(self) -> None:
-        self._at_least(1, stride=self.stride, width=self.width)
+        at_least(1, stride=self.stride, width=self.width)
         if self.layout == "fixed" and self.width > self.stride:
             raise ValueError(f"width must be at most stride = {self.stride}, not {self.width}")
 
@@ -119,8 +114,8 @@ class LongformerConfig(PatternConfig, kind="longformer"):
     tokens: int = option(4, "number of global tokens at the beginning of a text")
 
     def check(self) -> None:
-        self._at_least(1, size=self.size)
-        self._at_least(0, tokens=self.tokens)
+        at_least(1, size=self.size)
+        at_least(0, tokens=self.tokens)
 
     def pattern(self) -> Mask:
         return Window(self.size, self.size - 1) | Sinks(self.tokens, mutual=True)
@@ -137,8 +132,8 @@ class BigBirdConfig(PatternConfig, kind="bigbird"):
     seed: int = option(0, "seed of the random blocks")
 
     def check(self) -> None:
-        self._at_least(1, size=self.size, block=self.block)
-        self._at_least(0, tokens=self.tokens, random=self.random)
+        at_least(1, size=self.size, block=self.block)
+        at_least(0, tokens=self.tokens, random=self.random)
 
     def pattern(self) -> Mask:
         near = Window(self.size, self.size - 1) | Sinks(self.tokens, mutual=True)

@@ -27,10 +27,10 @@ def make_tiles(plan: Plan, device: torch.device) -> tuple[tuple[Tile, ...], ...]
     """
     apart = parts(plan.mask, plan.keys.length, packed=isinstance(plan.keys, Packed))
     if torch.compiler.is_compiling():
-        found = [by_reach(part, plan) for part in apart]
+        tiles = [by_reach(part, plan) for part in apart]
     else:
-        found = [by_verdict(part, plan, device) for part in apart]
-    return tuple(tuple(with_masks(tiles, plan, device)) for tiles in found)
+        tiles = [by_verdict(part, plan, device) for part in apart]
+    return tuple(tuple(with_masks(of_part, plan, device)) for of_part in tiles)
 
 
 def with_masks(tiles: list[Tile], plan: Plan, device: torch.device) -> list[Tile]:
@@ -69,11 +69,11 @@ def by_verdict(part: MaskPart, plan: Plan, device: torch.device) -> list[Tile]:
     if (
         not isinstance(plan.queries, Range) or not part.mask.relative
     ):  # each tile needs its own mask: avoid it where all pairs are allowed
-        found = [(runs(some & ~every), False), (runs(some & every), True)]
+        kinds = [(runs(some & ~every), False), (runs(some & every), True)]
     else:
-        found = [(runs(some), False)]
+        kinds = [(runs(some), False)]
     tiles = []
-    for key_runs, whole in found:
+    for key_runs, whole in kinds:
         gathered: dict[tuple[int, int], list[slice]] = {}
         for group, block, first, last in key_runs:
             stop = min(columns[group] + last * size * step, keys.length)
