@@ -173,8 +173,8 @@ BREAKS = [
     Break(
         "parts of a union overlap",
         "attention/tiling/disjoint.py",
-        "MaskPart(And(one, Not(taken)), pattern)",
-        "MaskPart(one, pattern)",
+        "MaskPart(And(part.mask, Not(taken)), part.pattern)",
+        "MaskPart(part.mask, part.pattern)",
         "attention/test_sparse.py",
     ),
     Break(

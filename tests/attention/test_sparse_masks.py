@@ -93,7 +93,7 @@ def test_other_summaries_are_never_wrong(mask: a.Mask, count: int) -> None:
     real = seen(mask, a.Range(count), a.Range(count))[0]
     order = torch.arange(count)
     apart, key = (order[:, None] - order)[real], order.expand(count, count)[real]
-    (back, ahead), (first, kept), (step, teeth) = mask.reach(), mask.keeps(), mask.comb()
+    (back, ahead), (first, kept), (step, teeth) = mask.reach(), mask.retention(), mask.stride_pattern()
     assert back is None or (apart <= back).all()
     assert ahead is None or (-apart <= ahead).all()
     assert kept is None or ((key < first) | (apart <= kept)).all()

@@ -113,7 +113,7 @@ def test_a_memory_holds_what_is_still_seen(
         landing = memory.allocate(position, count, lengths, first=i == 0)
         assert landing.index.shape == (2, memory.size if i == 0 else count)
         position += lengths
-    back = mask.keeps().back
+    back = mask.retention().back
     assert back is not None
     slots = memory.slots(memory.size)
     assert isinstance(slots, Slots)
@@ -121,5 +121,5 @@ def test_a_memory_holds_what_is_still_seen(
         held = slots.order[b][slots.segment[b] >= 0].tolist()
         assert len(set(held)) == len(held)
         end = int(position[b])
-        kept = {p for p in range(end) if p < mask.keeps().first or end - p <= back}
+        kept = {p for p in range(end) if p < mask.retention().first or end - p <= back}
         assert kept <= set(held) <= set(range(end))

@@ -107,8 +107,8 @@ def by_reach(part: MaskPart, plan: Plan) -> list[Tile]:
         mine = slice(low, min(low + size * across, queries.length), across)
         begin = 0 if reach.back is None else max(0, low + apart - reach.back)
         end = keys.length if reach.ahead is None else min(keys.length, mine.stop + apart + reach.ahead)
-        residues = [low + apart] if residues is None else [t - first_order(keys) for t in residues]
-        pieces = [slice(begin + (residue - begin) % step, end, step) for residue in residues]
+        offsets = [low + apart] if residues is None else [residue - first_order(keys) for residue in residues]
+        pieces = [slice(begin + (offset - begin) % step, end, step) for offset in offsets]
         pieces = [piece for piece in pieces if length(piece)] or [slice(0, 1, 1)]  # nothing visible: one masked key
         tiles.append(Tile(part.mask, mine, tuple(pieces)))
     return tiles

@@ -27,20 +27,22 @@ def parts(mask: Mask, keys: int, narrow: int = NARROW, packed: bool = False) -> 
 
     A mask that spans at most ``narrow`` keys is not regrouped. ``packed``: a key's index does not determine its phase.
     """
-    groups: dict[StridePattern, Mask] = {}
+    divided: list[MaskPart] = []
     for alternative in alternatives(mask):
         pattern = alternative.stride_pattern()
         if span(alternative, keys) <= narrow or (packed and pattern.residues is not None):
             pattern = StridePattern(1)
-        groups[pattern] = Or(groups[pattern], alternative) if pattern in groups else alternative
-    if len(groups) == 1:
-        return (MaskPart(mask, next(iter(groups))),)
-    # The part without regrouping comes first: it is the cheapest to exclude from the others.
-    (pattern, taken), *rest = sorted(groups.items(), key=lambda item: item[0].step > 1)
-    disjoint = [MaskPart(taken, pattern)]
-    for pattern, one in rest:
-        disjoint.append(MaskPart(And(one, Not(taken)), pattern))
-        taken = Or(taken, one)
+        equal = [i for i, part in enumerate(divided) if part.pattern == pattern]
+        if equal:
+            divided[equal[0]] = MaskPart(Or(divided[equal[0]].mask, alternative), pattern)
+        else:  # the part without regrouping comes first: it is the cheapest to exclude from the others
+            divided.insert(0 if pattern.step == 1 else len(divided), MaskPart(alternative, pattern))
+    if len(divided) == 1:
+        return (MaskPart(mask, divided[0].pattern),)
+    disjoint, taken = [divided[0]], divided[0].mask
+    for part in divided[1:]:
+        disjoint.append(MaskPart(And(part.mask, Not(taken)), part.pattern))
+        taken = Or(taken, part.mask)
     return tuple(disjoint)
 
 
