@@ -311,6 +311,9 @@ class GPT(LanguageModel):
             x = x + self.ngrams(earlier, phase)
         return self.drop(self.position.embed(x, phase))
 
+    def residual_blocks(self) -> list[nn.Module]:
+        return list(self._layers())
+
     def _layers(self) -> list[Block]:
         """The block of each layer."""
         return [cast(Block, block) for block in self.blocks for _ in range(self.config.repeat)]

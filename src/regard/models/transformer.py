@@ -168,6 +168,10 @@ class Transformer(Seq2SeqModel):
         """Every block, the encoder's first."""
         return [*cast(Sequence[Block], self.encoder), *cast(Sequence[Block], self.decoder)]
 
+    def residual_blocks(self) -> list[nn.Module]:
+        """The decoder's blocks."""
+        return list(self.decoder)
+
     def reset(self) -> None:
         """Xavier's uniform weights (Glorot & Bengio 2010), as the paper's code has them; biases 0, gains 1.
 

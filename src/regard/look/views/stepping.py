@@ -24,7 +24,7 @@ from regard.generate import (
 )
 from regard.generate.sampler import source_streams
 from regard.look.capture.trace import evaluation_mode
-from regard.look.views.reading import spelled
+from regard.look.views.reading import token_texts
 from regard.models.base import LanguageModel, Seq2SeqModel
 
 if TYPE_CHECKING:
@@ -103,14 +103,14 @@ def _described(
     sampled: list[int],
     state: dict[str, int],
 ) -> dict[str, Any]:
-    texts = spelled(tokenizer, specials, sampled)
+    texts = token_texts(tokenizer, specials, sampled)
     written = [{"token": token, "text": text} for token, text in zip(sampled, texts, strict=True)]
     return {
-        "tokens": spelled(tokenizer, specials, tokens),
+        "tokens": token_texts(tokenizer, specials, tokens),
         **distribution(logits, sampling, tokenizer, specials, tokens),
-        "state": state,
-        "drawn": written[0],
-        "written": written,
+        "cache": state,
+        "sampled": written[0],
+        "continuation": written,
     }
 
 
@@ -129,14 +129,14 @@ def distribution(
     best = logits[0].topk(min(LISTED, logits.shape[-1])).indices
     rows = zip(
         best.tolist(),
-        spelled(tokenizer, specials, best.tolist()),
+        token_texts(tokenizer, specials, best.tolist()),
         *(x[best].tolist() for x in (logits[0], plain, chosen)),
         strict=True,
     )
-    names = ("token", "text", "logit", "probability", "chosen_probability")
+    names = ("token", "text", "logit", "probability", "sampling_probability")
     likeliest = [{**dict(zip(names, row, strict=True)), "kept": row[4] > 0} for row in rows]
-    entropies = {"entropy": plain, "chosen_entropy": chosen}
-    return {"next": likeliest, **{name: float(torch.special.entr(p).sum()) for name, p in entropies.items()}}
+    entropies = {"entropy": plain, "sampling_entropy": chosen}
+    return {"candidates": likeliest, **{name: float(torch.special.entr(p).sum()) for name, p in entropies.items()}}
 
 
 def nbytes(state: Any) -> int:
