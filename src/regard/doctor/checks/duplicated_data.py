@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 
 from regard.data import PairBatch, PairData, SentencePairs, TextBatch, TextData
 from regard.data.texts.rolling_hash import hashes_of
-from regard.doctor.check import Check
-from regard.doctor.context import Batch, RecentBatches, TrainingRun
-from regard.doctor.finding import Finding
+from regard.doctor import Check, Finding, RecentBatches, TrainingRun
+from regard.doctor.context import Batch
 
 #: The share of a batch's rows that came before in the same half of an epoch.
 REPEATED = 0.3
@@ -165,8 +164,6 @@ def _sample(tokens: NDArray[np.int64], run: int) -> NDArray[np.uint64]:
 
 
 def occurrences(searched: NDArray[np.uint64], hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """How often each of the sorted ``searched`` is among the hashes."""
-    if not len(searched):
-        return np.zeros(0, np.int64)
-    place = np.searchsorted(searched, hashes).clip(max=len(searched) - 1)
-    return np.bincount(place[searched[place] == hashes], minlength=len(searched))
+    """How often each of ``searched`` is among the hashes."""
+    hashes = np.sort(hashes)
+    return np.searchsorted(hashes, searched, "right") - np.searchsorted(hashes, searched, "left")

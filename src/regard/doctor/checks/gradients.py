@@ -8,10 +8,9 @@ from collections.abc import Iterator
 
 import torch
 
-from regard.doctor.check import Check
-from regard.doctor.finding import Finding
-from regard.doctor.gradients import Gradients, LayerPart
-from regard.doctor.history import RECENT, History
+from regard.doctor import Check, Finding, Gradients, History
+from regard.doctor.gradients import LayerPart
+from regard.doctor.history import RECENT
 
 #: The norm of the whole gradient, before clipping. A loss that is a mean over tokens has gradients of at most √2 at the
 #: logits of each token (softmax minus one-hot), and layers with a gain near 1 (Glorot and Bengio 2010) keep that norm:
