@@ -23,7 +23,7 @@ GROWTH, GROWN = 4.0, 10.0
 RATIO = 50.0
 #: The same in the other direction: a layer with a fiftieth of the others' gradient learns little.
 SMALL = 0.02
-#: A matrix's gradient per element, relative to others of its own part: they share inputs or feed each other.
+#: A matrix's gradient per element, relative to others of the same part: they share inputs or feed each other.
 SILENT = 1e-4
 
 
