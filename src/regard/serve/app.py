@@ -79,7 +79,7 @@ class PageServer:
     @asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
         self._on_start()
-        # The first listing of the runs is the slowest: start it before the page asks for it. Errors are reported then.
+        # The first listing of the runs is the slowest: start it early. Errors are reported on request.
         listing = asyncio.create_task(self._files.run(lambda: self._api.library.runs()))
         listing.add_done_callback(lambda task: task.cancelled() or task.exception())
         yield
