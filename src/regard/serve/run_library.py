@@ -19,7 +19,7 @@ from regard.report.config_diff import flatten
 from regard.report.inspection import model_size
 from regard.runs import Run
 from regard.serve.is_training import is_training
-from regard.serve.jsonl_tail import JsonlTail, read_last
+from regard.serve.jsonl_tail import JsonlTail
 from regard.serve.limits import METRICS_TAIL, SAMPLES
 from regard.serve.tables import latest_findings, latest_value, metrics_table, sample_entry
 
@@ -136,7 +136,7 @@ def file_version(path: Path) -> tuple[int, ...]:
 @lru_cache(4096)
 def _progress(path: Path, version: tuple[int, ...]) -> dict[str, Any]:
     """Return the last step and losses of metrics.jsonl."""
-    records = read_last(path, METRICS_TAIL)
+    records = JsonlTail(path, METRICS_TAIL).read().records
     step = max((record["step"] for record in records if "diverged" not in record), default=0)
     return {"step": step} | {name: latest_value(records, name) for name in ("loss", "validation_loss")}
 
