@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import stat
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from regard.runs.disk import parse_object
+from regard.runs.disk import JsonObject, parse_object
 
 CHUNK = 4 * 2**20  # bytes per read
 
@@ -17,7 +17,7 @@ CHUNK = 4 * 2**20  # bytes per read
 class NewRecords(NamedTuple):
     """Records appended since the previous read."""
 
-    records: list[dict[str, Any]]
+    records: list[JsonObject]
     restarted: bool  # the file was truncated or replaced, so earlier records are no longer valid
 
 
@@ -31,7 +31,7 @@ class JsonlTail:
 
     def read(self) -> NewRecords:
         """Return the records of all complete lines since the previous call."""
-        records: list[dict[str, Any]] = []
+        records: list[JsonObject] = []
         try:
             status = self.path.stat()
             if not stat.S_ISREG(status.st_mode):
@@ -53,7 +53,7 @@ class JsonlTail:
         return NewRecords(records, restarted)
 
 
-def _parse(data: bytes) -> list[dict[str, Any]]:
+def _parse(data: bytes) -> list[JsonObject]:
     """Return the valid records: JSON objects with a step."""
     records = []
     for line in data.split(b"\n"):
