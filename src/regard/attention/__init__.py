@@ -5,7 +5,7 @@ from regard.attention.backends.blocked import Blocked
 from regard.attention.backends.choose import BACKENDS, Explanation, Refused, explain, run
 from regard.attention.bias import Alibi, Bias, Buckets, Chain, GridRelative, Relative, SoftCap
 from regard.attention.cache import CacheIndex, CacheWrite, DecodeInput, KVCache
-from regard.attention.call import Backend, Call, Out, Plan
+from regard.attention.call import Backend, Call, Out, Plan, allowed, dense_pairs
 from regard.attention.masks.mask import (
     And,
     Causal,
@@ -51,6 +51,7 @@ from regard.attention.normalizer import (
 from regard.attention.properties import ModuleProperties
 from regard.attention.score import Additive, Dot, General, Score
 from regard.attention.slots import AnySlots, Packed, Padded, Pairs, Range, Slots, TokenPosition
+from regard.attention.weigh import repeat_kv
 
 __all__ = [
     "BACKENDS",
@@ -137,7 +138,10 @@ __all__ = [
     "Verdict",
     "Window",
     "WindowConfig",
+    "allowed",
     "attend",
+    "dense_pairs",
     "explain",
+    "repeat_kv",
     "run",
 ]

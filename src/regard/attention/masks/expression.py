@@ -22,6 +22,7 @@ from torch import Tensor
 
 from regard.attention.masks.mask import And, Mask, Not, Or
 from regard.config import nearest
+from regard.config.parts import NameTaken, catalog, outside, place_of
 from regard.errors import UserError
 
 MOST = 2**62  # a number beyond this fits no tensor
@@ -31,7 +32,18 @@ SHOWN = 16  # elements of a tensor that a brief text spells out
 
 def names() -> dict[str, type[Mask]]:
     """Every mask that is not made of others by an operator, by its class's name in small letters."""
-    return {cls.__name__.lower(): cls for cls in _below(Mask) if is_dataclass(cls) and cls not in (And, Or, Not)}
+    found: dict[str, type[Mask]] = {}
+    for cls in _below(Mask):
+        if is_dataclass(cls) and cls not in (And, Or, Not):
+            other = found.setdefault(cls.__name__.lower(), cls)
+            if other is not cls and (outside(cls) or outside(other)) and other.__module__ != cls.__module__:
+                name = cls.__name__.lower()
+                raise NameTaken(f"there is a mask {name!r} already ({place_of(other)}); rename that of {place_of(cls)}")
+            found[cls.__name__.lower()] = cls
+    return found
+
+
+catalog("mask", names)
 
 
 def _below(cls: type[Mask]) -> Iterator[type[Mask]]:
@@ -67,7 +79,7 @@ class _Reader:
 
     def mask(self) -> Mask:
         if not self.text.strip():
-            examples = f"write one such as 'causal & window(8)'{self._others()}"
+            examples = f"write one such as 'causal & window(8)'; the masks are: {self._names()}"
             raise MaskExpressionError(f"the mask expression is empty; {examples}")
         if len(self.text) > LONGEST:
             length = f"{len(self.text):,} characters; at most {LONGEST:,} are read"
@@ -131,7 +143,7 @@ class _Reader:
         cls = self.known.get(node.id.lower())
         if cls is None:
             near = nearest(node.id.lower(), self.known)
-            hint = f"did you mean {near}?" if near else f"there are: {', '.join(self.known)}"
+            hint = f"did you mean {near}?" if near else f"choose from {self._names()}"
             self._refuse(f"there is no mask {node.id!r}; {hint}", node)
         wanted = _arguments(cls)
         if len(wanted) == 1 and _is_tuple(wanted[0], cls) and (len(given) != 1 or not isinstance(given[0], list)):
@@ -151,8 +163,8 @@ class _Reader:
         place = "" if position is None else f" (position {position})"
         raise MaskExpressionError(f"mask {self.text.strip()!r}: {what}{place}", position)
 
-    def _others(self) -> str:
-        return f"; the masks are: {', '.join(self.known)}"
+    def _names(self) -> str:
+        return ", ".join(name + outside(cls) for name, cls in self.known.items())
 
 
 def usage(cls: type[Mask]) -> str:
