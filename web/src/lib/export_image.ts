@@ -1,41 +1,41 @@
-// Any part of the page as one SVG: boxes, words, canvases and drawings are read off the page as the browser laid them
-// out, with nothing but plain attributes, so that the file looks the same everywhere. A PNG is that SVG, drawn.
+// Export a part of the page as SVG: boxes, text, canvases and drawings are copied from the browser's layout with plain
+// attributes, so that the file looks the same everywhere. A PNG is that SVG, rasterized.
 
-const DRAWN = ["fill", "stroke", "stroke-width", "stroke-dasharray", "opacity", "fill-opacity", "stroke-opacity", "paint-order"];
-const WRITTEN = ["font-size", "font-family", "font-weight", "text-anchor", "dominant-baseline"];
-const CLEAR = "rgba(0, 0, 0, 0)";
+const SHAPE_STYLES = ["fill", "stroke", "stroke-width", "stroke-dasharray", "opacity", "fill-opacity", "stroke-opacity", "paint-order"];
+const TEXT_STYLES = ["font-size", "font-family", "font-weight", "text-anchor", "dominant-baseline"];
+const TRANSPARENT = "rgba(0, 0, 0, 0)";
 
 const escape = (text: string): string =>
   text.replace(/[&<>"]/g, (c) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" })[c]!);
 
-class Sheet {
+class SvgWriter {
   parts: string[] = [];
   private clips = 0;
 
   constructor(private origin: DOMRect) {}
 
-  private place(rect: DOMRect): string {
+  private attributes(rect: DOMRect): string {
     const [x, y] = [rect.left - this.origin.left, rect.top - this.origin.top];
     return `x="${x.toFixed(1)}" y="${y.toFixed(1)}" width="${rect.width.toFixed(1)}" height="${rect.height.toFixed(1)}"`;
   }
 
-  private box(rect: DOMRect, style: CSSStyleDeclaration): void {
+  private addBox(rect: DOMRect, style: CSSStyleDeclaration): void {
     const fill = style.backgroundColor;
-    const round = Math.min(parseFloat(style.borderTopLeftRadius) || 0, rect.height / 2, rect.width / 2);
+    const radius = Math.min(parseFloat(style.borderTopLeftRadius) || 0, rect.height / 2, rect.width / 2);
     const line = parseFloat(style.borderTopWidth) || 0;
     const even = line > 0 && style.borderTopWidth === style.borderBottomWidth && style.borderTopStyle !== "none";
-    if (fill !== CLEAR || even) {
+    if (fill !== TRANSPARENT || even) {
       const edge = even ? ` stroke="${style.borderTopColor}" stroke-width="${line}"` : "";
-      this.parts.push(`<rect ${this.place(rect)} rx="${round}" fill="${fill === CLEAR ? "none" : fill}"${edge}/>`);
+      this.parts.push(`<rect ${this.attributes(rect)} rx="${radius}" fill="${fill === TRANSPARENT ? "none" : fill}"${edge}/>`);
     }
-    const under = parseFloat(style.borderBottomWidth) || 0;
-    if (!even && under > 0 && style.borderBottomStyle !== "none") {
-      const foot = new DOMRect(rect.left, rect.bottom - under, rect.width, under);
-      this.parts.push(`<rect ${this.place(foot)} fill="${style.borderBottomColor}"/>`);
+    const underline = parseFloat(style.borderBottomWidth) || 0;
+    if (!even && underline > 0 && style.borderBottomStyle !== "none") {
+      const foot = new DOMRect(rect.left, rect.bottom - underline, rect.width, underline);
+      this.parts.push(`<rect ${this.attributes(foot)} fill="${style.borderBottomColor}"/>`);
     }
   }
 
-  private write(text: string, left: number, middle: number, width: number, style: CSSStyleDeclaration): void {
+  private addText(text: string, left: number, middle: number, width: number, style: CSSStyleDeclaration): void {
     if (!text.trim()) return;
     const size = parseFloat(style.fontSize);
     const [x, y] = [left - this.origin.left, middle - this.origin.top + size * 0.35];
@@ -46,15 +46,15 @@ class Sheet {
     );
   }
 
-  // A text node runs over several lines; letters whose boxes share a top are one line.
-  private words(node: Text, style: CSSStyleDeclaration): void {
+  // A text node may wrap: characters with the same top belong to one line.
+  private addTextNode(node: Text, style: CSSStyleDeclaration): void {
     const text = node.data;
     if (!text.trim()) return;
     const range = document.createRange();
     let from = 0;
     let line: DOMRect | null = null;
     const flush = (to: number) => {
-      if (line) this.write(text.slice(from, to).replace(/\n/g, ""), line.left, line.top + line.height / 2, line.width, style);
+      if (line) this.addText(text.slice(from, to).replace(/\n/g, ""), line.left, line.top + line.height / 2, line.width, style);
       from = to;
       line = null;
     };
@@ -71,15 +71,15 @@ class Sheet {
     flush(text.length);
   }
 
-  private drawing(svg: SVGSVGElement, rect: DOMRect): void {
+  private addSvg(svg: SVGSVGElement, rect: DOMRect): void {
     const copy = svg.cloneNode(true) as SVGSVGElement;
-    const [real, made] = [svg.querySelectorAll("*"), copy.querySelectorAll("*")];
-    real.forEach((element, i) => {
+    const [originals, copies] = [svg.querySelectorAll("*"), copy.querySelectorAll("*")];
+    originals.forEach((element, i) => {
       const style = getComputedStyle(element);
-      const names = element instanceof SVGTextContentElement ? [...DRAWN, ...WRITTEN] : DRAWN;
-      for (const name of names) made[i].setAttribute(name, style.getPropertyValue(name));
-      made[i].removeAttribute("style");
-      made[i].removeAttribute("class");
+      const names = element instanceof SVGTextContentElement ? [...SHAPE_STYLES, ...TEXT_STYLES] : SHAPE_STYLES;
+      for (const name of names) copies[i].setAttribute(name, style.getPropertyValue(name));
+      copies[i].removeAttribute("style");
+      copies[i].removeAttribute("class");
     });
     copy.removeAttribute("style");
     copy.removeAttribute("class");
@@ -90,72 +90,72 @@ class Sheet {
     this.parts.push(new XMLSerializer().serializeToString(copy));
   }
 
-  take(element: Element): void {
+  addElement(element: Element): void {
     const style = getComputedStyle(element);
-    if (style.display === "none" || style.visibility === "hidden" || element.hasAttribute("data-unprinted")) return;
+    if (style.display === "none" || style.visibility === "hidden" || element.hasAttribute("data-no-export")) return;
     const rect = element.getBoundingClientRect();
     if (style.clipPath !== "none" || (style.display !== "contents" && (rect.width < 2 || rect.height < 1))) return;
     if (element instanceof HTMLCanvasElement) {
       const smooth = style.imageRendering === "pixelated" ? ' image-rendering="pixelated"' : "";
-      this.parts.push(`<image ${this.place(rect)} preserveAspectRatio="none"${smooth} href="${element.toDataURL()}"/>`);
+      this.parts.push(`<image ${this.attributes(rect)} preserveAspectRatio="none"${smooth} href="${element.toDataURL()}"/>`);
       return;
     }
-    if (element instanceof SVGSVGElement) return this.drawing(element, rect);
-    this.box(rect, style);
+    if (element instanceof SVGSVGElement) return this.addSvg(element, rect);
+    this.addBox(rect, style);
     if (element instanceof HTMLInputElement || element instanceof HTMLSelectElement || element instanceof HTMLTextAreaElement) {
       if (element instanceof HTMLInputElement && !["text", "number", "search"].includes(element.type)) return;
-      const shown = element instanceof HTMLSelectElement ? (element.selectedOptions[0]?.text ?? "") : element.value;
+      const text = element instanceof HTMLSelectElement ? (element.selectedOptions[0]?.text ?? "") : element.value;
       const room = rect.width - 2 * parseFloat(style.paddingLeft);
       const size = parseFloat(style.fontSize);
       const letters = Math.floor(room / (size * 0.52));
-      const lines = shown.match(new RegExp(`.{1,${Math.max(letters, 1)}}`, "g")) ?? [];
+      const lines = text.match(new RegExp(`.{1,${Math.max(letters, 1)}}`, "g")) ?? [];
       const rows = Math.max(1, Math.floor(rect.height / (size * 1.5)));
       lines.slice(0, rows).forEach((line, i) => {
         const middle = rows === 1 ? rect.top + rect.height / 2 : rect.top + parseFloat(style.paddingTop) + (i + 0.6) * size * 1.5;
-        this.write(line, rect.left + parseFloat(style.paddingLeft), middle, Math.min(room, line.length * size * 0.52), style);
+        this.addText(line, rect.left + parseFloat(style.paddingLeft), middle, Math.min(room, line.length * size * 0.52), style);
       });
       return;
     }
     const clipped = style.overflowX !== "visible" || style.overflowY !== "visible";
     if (clipped) {
       const name = `c${this.clips++}`;
-      this.parts.push(`<clipPath id="${name}"><rect ${this.place(rect)}/></clipPath><g clip-path="url(#${name})">`);
+      this.parts.push(`<clipPath id="${name}"><rect ${this.attributes(rect)}/></clipPath><g clip-path="url(#${name})">`);
     }
     for (const child of element.childNodes) {
-      if (child instanceof Text) this.words(child, style);
-      else if (child instanceof Element) this.take(child);
+      if (child instanceof Text) this.addTextNode(child, style);
+      else if (child instanceof Element) this.addElement(child);
     }
     if (clipped) this.parts.push("</g>");
   }
 }
 
-/** What only serves the hand (forms, buttons) is left out, and the rest moves up; the browser paints nothing in between. */
-export function svgOf(element: HTMLElement): string {
-  document.documentElement.classList.add("printing");
+/** Export an element without its controls (forms, buttons). They are hidden only during the export. */
+export function toSvg(element: HTMLElement): string {
+  document.documentElement.classList.add("exporting");
   try {
-    return drawn(element);
+    return renderSvg(element);
   } finally {
-    document.documentElement.classList.remove("printing");
+    document.documentElement.classList.remove("exporting");
   }
 }
 
-function drawn(element: HTMLElement): string {
+function renderSvg(element: HTMLElement): string {
   const rect = element.getBoundingClientRect();
-  const sheet = new Sheet(rect);
-  sheet.take(element);
+  const writer = new SvgWriter(rect);
+  writer.addElement(element);
   const [width, height] = [Math.ceil(rect.width), Math.ceil(rect.height)];
-  const ground = getComputedStyle(document.body).backgroundColor;
+  const background = getComputedStyle(document.body).backgroundColor;
   return (
     `<svg xmlns="http://www.w3.org/2000/svg" width="${width}" height="${height}" viewBox="0 0 ${width} ${height}">` +
-    `<rect width="100%" height="100%" fill="${ground}"/>${sheet.parts.join("")}</svg>`
+    `<rect width="100%" height="100%" fill="${background}"/>${writer.parts.join("")}</svg>`
   );
 }
 
-export async function pngOf(svg: string): Promise<Blob> {
-  const address = URL.createObjectURL(new Blob([svg], { type: "image/svg+xml" }));
+export async function toPng(svg: string): Promise<Blob> {
+  const url = URL.createObjectURL(new Blob([svg], { type: "image/svg+xml" }));
   try {
     const image = new Image();
-    image.src = address;
+    image.src = url;
     await image.decode();
     const scale = Math.min(2, 12000 / image.width, 12000 / image.height);
     const canvas = document.createElement("canvas");
@@ -163,10 +163,10 @@ export async function pngOf(svg: string): Promise<Blob> {
     canvas.height = Math.round(image.height * scale);
     canvas.getContext("2d")!.drawImage(image, 0, 0, canvas.width, canvas.height);
     return await new Promise((done, fail) =>
-      canvas.toBlob((blob) => (blob ? done(blob) : fail(new Error("The picture is too large to draw."))), "image/png"),
+      canvas.toBlob((blob) => (blob ? done(blob) : fail(new Error("The image is too large."))), "image/png"),
     );
   } finally {
-    URL.revokeObjectURL(address);
+    URL.revokeObjectURL(url);
   }
 }
 
