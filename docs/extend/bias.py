@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from regard.attention import AttentionConfig, Bias, Sizes, Mechanism, Pairs, Softmax
+from regard.attention import AttentionConfig, Bias, Mechanism, Pairs, Sizes, Softmax
 from regard.config import option
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from regard.attention import AttentionConfig, Sizes, Mechanism, Out, Plan, allowed, dense_pairs, repeat_kv
+from regard.attention import AttentionConfig, Mechanism, Out, Plan, Sizes, allowed, dense_pairs, repeat_kv
 from regard.errors import UserError
 
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from regard import UserError
 from regard.attention import AnySlots, Packed
 from regard.config import option
-from regard.errors import UserError
 from regard.models import LanguageModel, ModelConfig, State
 
 
@@ -20,7 +20,7 @@ class BengioConfig(ModelConfig, kind="bengio"):
 
     vocabulary: int = option(256, "size of the vocabulary; set by the data")
     context: int = option(64, "length of the training sequences")
-    width: int = option(64, "width of embeddings and hidden layer")
+    width: int = option(64, "width of the layers")
     window: int = option(8, "number of tokens that a prediction is made from")
 
     def make(self) -> LanguageModel:
@@ -30,14 +30,14 @@ class BengioConfig(ModelConfig, kind="bengio"):
 class Bengio(LanguageModel):
     def __init__(self, config: BengioConfig):
         super().__init__(config)
-        self.before, self.window = config.vocabulary, config.window  # `before` is the token before the first one
+        self.before, self.window = config.vocabulary, config.window  # `before`: the token before the first
         self.embed = nn.Embedding(config.vocabulary + 1, config.width)
         self.blocks = nn.ModuleList([nn.Sequential(nn.Linear(config.window * config.width, config.width), nn.Tanh())])
         self.unembed = nn.Linear(config.width, config.vocabulary)
 
     def features(self, tokens: Tensor, slots: AnySlots | None = None) -> Tensor:
         if isinstance(slots, Packed):
-            raise UserError("bengio reads across documents: it does not support packed rows")
+            raise UserError("bengio does not support packed rows: it reads across documents")
         return self._over(torch.cat((tokens.new_full((len(tokens), self.window - 1), self.before), tokens), 1))
 
     def _over(self, tokens: Tensor) -> Tensor:
@@ -47,15 +47,13 @@ class Bengio(LanguageModel):
         return self.unembed(x)
 
     def start(self, batch: int, capacity: int, *, fixed: bool = False) -> State:
-        recent = torch.full((batch, self.window - 1), self.before, device=self.embed.weight.device)
+        recent = self.embed.weight.new_full((batch, self.window - 1), self.before, dtype=torch.long)
         return State(recent.new_zeros(batch), (recent,), fixed=fixed)
 
     @torch.no_grad()
     def step(self, tokens: Tensor, state: State, lengths: Tensor | None = None, *, last: bool = False):
         count = torch.full_like(state.position, tokens.shape[1]) if lengths is None else lengths
-        recent, joined = state.layers[0], torch.cat((state.layers[0], tokens), 1)
-        x = self._over(joined)
-        recent.copy_(joined.gather(1, count[:, None] + torch.arange(self.window - 1, device=count.device)))
-        state.position.add_(count)
+        x = self._over(joined := torch.cat((state.layers[0], tokens), 1))
+        state.layers[0].copy_(joined.gather(1, count[:, None] + torch.arange(self.window - 1, device=count.device)))
         x = x[torch.arange(len(x)), (count - 1).clamp(min=0)][:, None] if last else x
-        return self.head(x), state._replace(used=state.used + tokens.shape[1])
+        return self.head(x), state._replace(position=state.position.add_(count), used=state.used + tokens.shape[1])

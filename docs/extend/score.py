@@ -1,29 +1,30 @@
-"""A score: the cosine of query and key times a learned factor per head (Swin v2, Liu et al. 2022, eq. 2).
+"""A score: the cosine of query and key times a learned factor (Swin v2, Liu et al. 2022, eq. 2, which has one per head).
 
 regard train --with score.py --model.attention cosine --model.qk_norm false
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard.attention import AttentionConfig, Sizes, Mechanism, Score, Softmax
+from regard.attention import AttentionConfig, Mechanism, Score, Sizes, Softmax
 from regard.config import option
 
 
 class Cosine(Score):
     """cos(q, k) * factor; the factor is stored as its logarithm."""
 
-    def __init__(self, heads: int, factor: float):
+    def __init__(self, factor: float):
         super().__init__()
-        self.start = factor
-        self.log_factor = nn.Parameter(torch.full((heads, 1, 1), factor).log())
+        self.start = math.log(factor)
+        self.log_factor = nn.Parameter(torch.tensor(self.start))
 
     def reset(self) -> None:
         """Set the parameters to their initial values."""
-        nn.init.constant_(self.log_factor, torch.tensor(self.start).log().item())
+        nn.init.constant_(self.log_factor, self.start)
 
     def forward(self, q: Tensor, k: Tensor) -> Tensor:
         return F.normalize(q, dim=-1) @ F.normalize(k, dim=-1).transpose(-2, -1) * self.log_factor.exp().to(q.dtype)
@@ -36,5 +37,5 @@ class CosineConfig(AttentionConfig, kind="cosine"):
     factor: float = option(10.0, "initial factor of the cosines")
 
     def mechanism(self, spec: Sizes) -> Mechanism:
-        score = Cosine(spec.heads, self.factor)
+        score = Cosine(self.factor)
         return Softmax(score, bias=spec.bias, dropout=spec.dropout, backend=spec.backend)

@@ -3,6 +3,7 @@
 from regard.doctor.check import Check, all_checks
 from regard.doctor.finding import Finding
 from regard.doctor.finished import examine
+from regard.doctor.history import History
 from regard.doctor.observer import Doctor
 
-__all__ = ["Check", "Doctor", "Finding", "all_checks", "examine"]
+__all__ = ["Check", "Doctor", "Finding", "History", "all_checks", "examine"]

@@ -20,7 +20,7 @@ def load_tokenizer(path: Path | str) -> Tokenizer:
         raise UserError(f"there is no tokenizer at {path}; check that the run folder is complete") from None
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"the tokenizer {path} cannot be read: {error}") from error
-    for kind in _classes(Tokenizer):
+    for kind in _classes(Tokenizer) if isinstance(content, dict) else ():
         if (tokenizer := kind.read(content)) is not None:
             return tokenizer
     try:
