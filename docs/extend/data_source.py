@@ -25,7 +25,7 @@ class Generated:
 SOURCE = Source(
     name="sums",
     title="Sums of two numbers below 100",
-    licence="public domain",
+    license="public domain",
     terms="facts of arithmetic",
     files=(SourceFile("sums.txt", hashlib.sha256(TEXT).hexdigest(), len(TEXT)),),
     origins=(Generated(),),
