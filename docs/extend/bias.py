@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from regard.attention import AttentionConfig, Bias, Mechanism, Pairs, Sizes, Softmax
+from regard.attention import AttentionConfig, Bias, LayerSpec, Mechanism, Pairs, Softmax
 from regard.config import option
 
 
@@ -36,5 +36,5 @@ class LogDistanceConfig(AttentionConfig, kind="log-distance"):
 
     rate: float = option(0.5, "initial rate, before the softplus")
 
-    def mechanism(self, spec: Sizes) -> Mechanism:
+    def mechanism(self, spec: LayerSpec) -> Mechanism:
         return Softmax(bias=LogDistance(spec.heads, self.rate), dropout=spec.dropout, backend=spec.backend)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from regard.attention import AttentionConfig, Mechanism, Out, Plan, Sizes, allowed, dense_pairs, repeat_kv
+from regard.attention import AttentionConfig, LayerSpec, Mechanism, Out, Plan, allowed, dense_pairs, repeat_kv
 from regard.errors import UserError
 
 
@@ -29,7 +29,7 @@ class Uniform(Mechanism):
 class UniformConfig(AttentionConfig, kind="uniform"):
     """The mean over all visible tokens."""
 
-    def mechanism(self, spec: Sizes) -> Mechanism:
+    def mechanism(self, spec: LayerSpec) -> Mechanism:
         if spec.bias is not None or spec.dropout:
             raise UserError("uniform attention has no scores: set attention_dropout = 0 and another position")
         return Uniform()

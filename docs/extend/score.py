@@ -1,4 +1,4 @@
-"""A score: the cosine of query and key times a learned factor (Swin v2, Liu et al. 2022, eq. 2, which has one per head).
+"""A score: the cosine of query and key times a learned factor (Swin v2, Liu et al. 2022, eq. 2).
 
 regard train --with score.py --model.attention cosine --model.qk_norm false
 """
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard.attention import AttentionConfig, Mechanism, Score, Sizes, Softmax
+from regard.attention import AttentionConfig, LayerSpec, Mechanism, Score, Softmax
 from regard.config import option
 
 
@@ -36,6 +36,6 @@ class CosineConfig(AttentionConfig, kind="cosine"):
 
     factor: float = option(10.0, "initial factor of the cosines")
 
-    def mechanism(self, spec: Sizes) -> Mechanism:
+    def mechanism(self, spec: LayerSpec) -> Mechanism:
         score = Cosine(self.factor)
         return Softmax(score, bias=spec.bias, dropout=spec.dropout, backend=spec.backend)

@@ -47,7 +47,7 @@ EXAMPLES = {
         "data",
         f"train --name one {GPT.replace('--data.path text.txt', '--data.source sums')}",
         *USE,
-        LOOK,
+        "look one --text 1+1",
     ],
     "task": [f"train --name one {GPT} --task focal", *USE, LOOK],
     "schedule": [f"train --name one {GPT} --train.schedule restarts", *USE],
@@ -57,6 +57,7 @@ EXAMPLES = {
         "recipes",
         "recipes tiny-recipe",
         "train tiny-recipe --name one --data.path text.txt",
+        "resume one --steps 22",
         *USE[1:],
         LOOK,
     ],
@@ -120,7 +121,7 @@ def test_a_part_from_outside_is_named_everywhere(room: Path) -> None:
     help = regard(room, "train", "--help", "--with", "my_parts.py").stdout
     assert "parts from my_parts.py:\n  attention uniform" in help
     keys = regard(room, "recipes", "shakespeare", "--with", "my_parts.py").stdout
-    assert re.search(r"--model.attention .*uniform", keys)
+    assert re.search(r"--model.attention .*uniform \(my_parts.py\)", keys)
     misspelled = regard(room, *train[:-1], "uniforms", "--with", "my_parts.py").stderr
     assert '"uniform" (my_parts.py); write `--model.attention uniform`' in misspelled
 

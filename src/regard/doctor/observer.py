@@ -19,7 +19,7 @@ from typing import Any, TextIO
 import torch
 from torch import nn
 
-from regard.attention import Refused
+from regard.attention import BackendRefused
 from regard.doctor.check import Check, all_checks
 from regard.doctor.context import Batch, Resources, TrainingRun
 from regard.doctor.finding import Finding
@@ -89,7 +89,7 @@ class Doctor(Observer):
         if self.active:
             try:
                 self._check(step)
-            except Refused:  # training raises it too
+            except BackendRefused:  # training raises it too
                 self.active = False
             except Exception as problem:  # a model that cannot be examined can still be trained
                 self.active = False

@@ -17,11 +17,11 @@ from regard.attention import (
     CacheIndex,
     Causal,
     DecodeInput,
+    LayerSpec,
     Mask,
     Mechanism,
     Padded,
     Range,
-    Sizes,
     Slots,
     SoftmaxConfig,
 )
@@ -61,7 +61,7 @@ from regard.nn.packing import latest
 
 @dataclass(frozen=True)
 class GPTConfig(ModelConfig, kind="gpt"):
-    """Sizes and parts of a GPT. The defaults are the 4-layer character model of the lab."""
+    """LayerSpec and parts of a GPT. The defaults are the 4-layer character model of the lab."""
 
     vocabulary: int = option(65, "how many tokens there are")
     context: int = option(256, "the longest text seen in training")
@@ -186,7 +186,7 @@ class GPT(LanguageModel):
         c, kv_heads = self.config, self.config.kv_heads or self.config.heads
         dropout = c.dropout if c.attention_dropout is None else c.attention_dropout
         bias, head_width = self.position.bias(), c.projection.head_width(c.width, c.heads)
-        mechanism = chosen.mechanism(Sizes(c.heads, kv_heads, head_width, c.context, bias, dropout, c.backend))
+        mechanism = chosen.mechanism(LayerSpec(c.heads, kv_heads, head_width, c.context, bias, dropout, c.backend))
         attention = c.projection.build(c.width, c.heads, kv_heads, mechanism, bias=c.bias, qk_norm=c.qk_norm)
         feedforward = c.feedforward.build(c.width, bias=c.bias)
         return c.block.build(attention, feedforward, c.norm.build(c.width), c.norm.build(c.width), dropout=c.dropout)
@@ -222,7 +222,7 @@ class GPT(LanguageModel):
         phase = slots.phases(tokens.device)
         before = self.ngrams.longest - 1
         x = self._embed(tokens, F.pad(tokens, (before, 0)) if before else tokens, phase)
-        plans = [self._mechanism(i).plan(mask, slots, like=x) for i, mask in enumerate(self.masks)]
+        plans = [self._mechanism(i).plan(mask.bind(tokens, phase), slots, like=x) for i, mask in enumerate(self.masks)]
         turn = self.position.turn(phase)
         contexts = [AttentionContext(plan, turn) for plan in plans]
         return self.norm(self._through(x, contexts, [None] * self.config.layers, self.checkpointing and self.training))
@@ -277,7 +277,7 @@ class GPT(LanguageModel):
         earlier = torch.cat((state.recent, tokens), dim=1)
         x = self._embed(tokens, earlier, phase)
         turn = self.position.turn(phase)
-        contexts = [self._scene(i, x, queries, turn, state, lengths) for i in range(len(self.masks))]
+        contexts = [self._scene(i, tokens, x, queries, turn, state, lengths) for i in range(len(self.masks))]
         x = self._through(x, contexts, state.layers)
         newest = real[:, None] + torch.arange(state.recent.shape[1], device=tokens.device)
         state.recent.copy_(earlier.gather(1, newest))
@@ -287,12 +287,13 @@ class GPT(LanguageModel):
         return self.head(self.norm(x)), state._replace(used=state.used + count)
 
     def _scene(
-        self, i: int, x: Tensor, queries: AnySlots, turn, state: State, lengths: Tensor | None
+        self, i: int, tokens: Tensor, x: Tensor, queries: AnySlots, turn, state: State, lengths: Tensor | None
     ) -> AttentionContext:
         memory, first = state.caches[i], state.used == 0
-        landing = memory.land(state.position, x.shape[1], lengths, first)
+        landing = memory.allocate(state.position, x.shape[1], lengths, first)
         used = memory.size if state.fixed else min(memory.size, state.used + x.shape[1])
-        plan = self._mechanism(i).plan(self.masks[i], queries, None if first else memory.slots(used), like=x)
+        mask = memory.bind(self.masks[i], tokens, state.position, lengths)
+        plan = self._mechanism(i).plan(mask, queries, None if first else memory.slots(used), like=x)
         return AttentionContext(plan, turn, DecodeInput(landing, used))
 
     def _in_pieces(self, tokens: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:

@@ -88,7 +88,7 @@ class LatentAttention(SelfAttention):
         assert arrival is not None  # whoever brings a memory decodes
         if not self._remembers_latents():
             return mechanism.step(q, *self._unfold(latent, key), plan, memory, arrival).values
-        latents, keys = arrival.remember(memory, latent, key)
+        latents, keys = arrival.store(memory, latent, key)
         few = q.shape[2] < self.head_width  # with more queries than that, unfolding every key costs less
         if latents is latent or not few or not self._absorbs():
             return mechanism(q, *self._unfold(latents, keys), plan).values

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard.attention import Buckets, Full, Pairs, Range, Softmax, SoftmaxNormalizer
+from regard.attention import Full, Pairs, Range, RelativeBuckets, Softmax, SoftmaxNormalizer
 from regard.attention.backends.choose import run
 from regard.look import attentions, heads
 from regard.models import LuongConfig, Seq2SeqConfig
@@ -179,7 +179,7 @@ def looks_at_one_place(seen: Seen) -> bool:
 def backwards(engine: Engine) -> None:
     """Distances have the wrong sign: what came before is taken for what comes after, which all shares a bucket."""
     bias = engine.model.get_submodule("position.shared")
-    assert isinstance(bias, Buckets)
+    assert isinstance(bias, RelativeBuckets)
 
     def adjust(score: Tensor, pairs: Pairs) -> Tensor:
         apart = (pairs.k.phase - pairs.q.phase).clamp(-bias.furthest, bias.furthest) + bias.furthest
