@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from regard.models import RecurrentConfig
 from regard.train import AdamWConfig, ConstantScheduleConfig, MuonConfig, NoamScheduleConfig
