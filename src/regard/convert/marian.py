@@ -14,8 +14,8 @@ from torch import Tensor
 
 from regard.errors import UserError
 from regard.models.transformer import Transformer, TransformerConfig
-from regard.nn import FeedForwardConfig, GELUConfig, LayerNormConfig, LearnedConfig, PostNormConfig, ReLUConfig
-from regard.nn.silu import SiLUConfig
+from regard.nn import FeedForwardConfig, GELUConfig, LayerNormConfig, LearnedPositionConfig, PostNormConfig, ReLUConfig
+from regard.nn.feedforward import SiLUConfig
 
 ACTIVATIONS: dict[str, type[FeedForwardConfig]] = {
     "swish": SiLUConfig,
@@ -70,7 +70,7 @@ def marian_config(config: Any) -> TransformerConfig:
         bias=True,
         head_bias=True,
         norm=LayerNormConfig(),
-        position=LearnedConfig(),
+        position=LearnedPositionConfig(),
         feedforward=feedforward,
         block=PostNormConfig(),
     )

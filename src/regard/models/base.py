@@ -25,6 +25,7 @@ from regard.attention import AnySlots, Bias, CacheIndex, Mask, Mechanism
 from regard.config import Choice
 from regard.errors import UserError
 from regard.nn.feedforward import FeedForwardLayer
+from regard.nn.fused import install
 
 
 class State(NamedTuple):
@@ -237,6 +238,7 @@ class ModelConfig(Choice):
                 f"{type(self).__name__}.make returned a {type(model).__name__}; return a LanguageModel, an Encoder or "
                 "a Seq2SeqModel (regard.models.base)"
             )
+        install(model)
         return model
 
 

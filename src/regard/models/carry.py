@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, distributed, nn
 
 from regard.errors import UserError
-from regard.nn import Hidden
+from regard.nn import RecurrentState
 
 
 class Carried(nn.Module):
@@ -23,7 +23,7 @@ class Carried(nn.Module):
         self.register_buffer("hidden", torch.zeros(0, layers, width))
         self.register_buffer("cell", torch.zeros(0, layers, width) if with_cell else None)
 
-    def before(self, batch: int, *, begins: bool) -> list[Hidden] | None:
+    def before(self, batch: int, *, begins: bool) -> list[RecurrentState] | None:
         """Of each layer, what the next batch goes on from; None where it ``begins`` a text, or has other rows."""
         if distributed.is_initialized() and distributed.get_world_size() > 1:
             raise UserError("a checkpoint holds the carried state of one process only; train in one, without carry")
@@ -37,10 +37,10 @@ class Carried(nn.Module):
         # Copies: `keep` writes into the buffers before the backward pass reads what came out of them.
         hidden = self.hidden.clone().split(1, dim=1)
         cell = [None] * len(hidden) if self.cell is None else self.cell.clone().split(1, dim=1)
-        return [Hidden(*both) for both in zip(hidden, cell, strict=True)]
+        return [RecurrentState(*both) for both in zip(hidden, cell, strict=True)]
 
     @torch.no_grad()
-    def keep(self, states: list[Hidden]) -> None:
+    def keep(self, states: list[RecurrentState]) -> None:
         """Where the batch ended, of each layer."""
         self.make_room(states[0].hidden.shape[0])
         self.hidden.copy_(torch.cat([state.hidden for state in states], dim=1))

@@ -17,8 +17,9 @@ from regard.attention import AnySlots, Packed, Slots
 from regard.config import option
 from regard.errors import UserError
 from regard.models.base import LanguageModel, ModelConfig, State, check_dropouts, check_sizes
-from regard.nn import CausalConvolution, Linear, NormConfig, RMSNormConfig
-from regard.nn.fused.ops import relu_squared
+from regard.nn import CausalConvolution, Linear, NormConfig, ReLUSquared, RMSNormConfig
+from regard.nn.dropout import dropout
+from regard.nn.init import initialize, normal
 from regard.nn.packing import latest
 
 
@@ -77,8 +78,9 @@ class ConvolutionBlock(nn.Module):
         self.convolution = CausalConvolution(
             config.width, units * (1 + self.gated), kernel=config.kernel, dilation=dilation, bias=config.bias
         )
+        self.activation = ReLUSquared()
         self.down = Linear(units, config.width, bias=config.bias)
-        self.drop = nn.Dropout(config.dropout) if config.dropout else nn.Identity()
+        self.drop = dropout(config.dropout)
 
     def forward(self, x: Tensor, phase: Tensor | None = None) -> Tensor:
         return x + self._unit(self.convolution(self.norm(x), phase))
@@ -87,12 +89,17 @@ class ConvolutionBlock(nn.Module):
         """The same for tokens that follow those in ``past``."""
         return x + self._unit(self.convolution.step(self.norm(x), past, position, lengths))
 
+    @torch.no_grad()
+    def scale_residual(self, scale: float) -> None:
+        """Scale the weights that end the residual branch, at initialization."""
+        self.down.weight.mul_(scale)
+
     def _unit(self, x: Tensor) -> Tensor:
         if self.gated:  # van den Oord et al. 2016, eq. 2
             a, b = x.chunk(2, dim=-1)
             x = torch.tanh(a) * torch.sigmoid(b)
         else:
-            x = relu_squared(x)
+            x = self.activation(x)
         return self.drop(self.down(x))
 
 
@@ -104,7 +111,7 @@ class Convolution(LanguageModel):
     def __init__(self, config: ConvolutionConfig):
         super().__init__(config)
         self.embed = nn.Embedding(config.vocabulary, config.width)
-        self.drop = nn.Dropout(config.dropout) if config.dropout else nn.Identity()
+        self.drop = dropout(config.dropout)
         self.blocks = nn.ModuleList(ConvolutionBlock(config, dilation) for dilation in config.dilations())
         self.norm = config.norm.build(config.width)
         self.unembed = Linear(config.width, config.vocabulary, bias=False)
@@ -113,14 +120,10 @@ class Convolution(LanguageModel):
         self.reset()
 
     def reset(self) -> None:
-        """As GPT-2: normal with deviation 0.02, residual outputs shrunk with depth or zero."""
-        for name, parameter in self.named_parameters():
-            if name.endswith("down.weight"):
-                nn.init.normal_(parameter, std=0.0 if self.config.zero_init else 0.02 / self.config.layers**0.5)
-            elif parameter.ndim >= 2:
-                nn.init.normal_(parameter, std=0.02)
-            elif name.endswith("bias"):
-                nn.init.zeros_(parameter)
+        """As GPT-2: normal with deviation 0.02, residual branches scaled down with depth, or zero."""
+        initialize(self, normal(0.02), normal(0.02))
+        for block in self._blocks():
+            block.scale_residual(0.0 if self.config.zero_init else self.config.layers**-0.5)
 
     def features(self, tokens: Tensor, slots: AnySlots | None = None) -> Tensor:
         """Everything but the head: [B, N, C]. ``slots`` tell padding or packing; none means plain rows.

@@ -12,7 +12,7 @@ from regard.models.transformer import TransformerConfig
 from regard.nn import (
     GELUConfig,
     LayerNormConfig,
-    LearnedConfig,
+    LearnedPositionConfig,
     PostNormConfig,
     PreNormConfig,
     ReLUConfig,
@@ -31,7 +31,7 @@ GPT2 = GPTConfig(
     qk_norm=False,
     zero_init=False,
     norm=LayerNormConfig(),
-    position=LearnedConfig(),
+    position=LearnedPositionConfig(),
     feedforward=GELUConfig(),
     block=PreNormConfig(),
 )  # Radford et al. 2019, table 2

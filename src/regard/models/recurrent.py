@@ -15,7 +15,8 @@ from regard.config import option
 from regard.errors import UserError
 from regard.models.base import LanguageModel, ModelConfig, State, check_dropouts, check_sizes
 from regard.models.carry import Carried
-from regard.nn import Hidden, Linear, NormConfig, Recurrent, RMSNormConfig
+from regard.nn import Linear, NormConfig, Recurrent, RecurrentState, RMSNormConfig
+from regard.nn.dropout import dropout
 from regard.nn.packing import documents, latest
 from regard.nn.recurrent import MODULES
 
@@ -55,10 +56,12 @@ class RecurrentBlock(nn.Module):
         super().__init__()
         self.norm = config.norm.build(config.width)
         self.recurrent = Recurrent(config.cell, config.width, config.width, bias=config.bias)
-        self.drop = nn.Dropout(config.dropout) if config.dropout else nn.Identity()
+        self.drop = dropout(config.dropout)
         self.residual = config.residual
 
-    def forward(self, x: Tensor, state: Hidden | None, lengths: Tensor | None = None) -> tuple[Tensor, Hidden]:
+    def forward(
+        self, x: Tensor, state: RecurrentState | None, lengths: Tensor | None = None
+    ) -> tuple[Tensor, RecurrentState]:
         out, after = self.recurrent(self.norm(x), lengths, state)
         return (x + self.drop(out) if self.residual else self.drop(out)), after
 
@@ -75,7 +78,7 @@ class RecurrentModel(LanguageModel):
         super().__init__(config)
         self.carries_state = config.carry
         self.embed = nn.Embedding(config.vocabulary, config.width)
-        self.drop = nn.Dropout(config.dropout) if config.dropout else nn.Identity()
+        self.drop = dropout(config.dropout)
         self.blocks = nn.ModuleList(RecurrentBlock(config) for _ in range(config.layers))
         self.norm = config.norm.build(config.width)
         self.unembed = Linear(config.width, config.vocabulary, bias=False)
@@ -85,14 +88,12 @@ class RecurrentModel(LanguageModel):
         self.reset()
 
     def reset(self) -> None:
-        """Embeddings as GPT-2's; cells as PyTorch's, but LSTM's forget gates begin open (Jozefowicz et al. 2015)."""
-        for name, parameter in self.named_parameters():
-            if name.startswith(("embed.", "unembed.")):
-                nn.init.normal_(parameter, std=0.02)
-            elif self.config.cell == "lstm" and ".bias_" in name:
-                nn.init.zeros_(parameter)
-                if ".bias_ih" in name:
-                    nn.init.ones_(parameter[self.config.width : 2 * self.config.width])
+        """Embeddings as GPT-2's; cells as PyTorch's, but the forget gates of an LSTM start open."""
+        nn.init.normal_(self.embed.weight, std=0.02)
+        nn.init.normal_(self.unembed.weight, std=0.02)
+        for block in self.blocks:
+            if self.config.cell == "lstm":
+                cast(RecurrentBlock, block).recurrent.reset_biases()
 
     def features(self, tokens: Tensor, slots: AnySlots | None = None) -> Tensor:
         """Everything but the head: [B, N, C]. ``slots`` tell padding or packing; none means plain rows.
@@ -113,14 +114,16 @@ class RecurrentModel(LanguageModel):
         return x
 
     def _through(
-        self, tokens: Tensor, states: Sequence[Hidden] | None = None, lengths: Tensor | None = None
-    ) -> tuple[Tensor, list[Hidden]]:
+        self, tokens: Tensor, states: Sequence[RecurrentState] | None = None, lengths: Tensor | None = None
+    ) -> tuple[Tensor, list[RecurrentState]]:
         x = self.drop(self.embed(tokens))
-        after: list[Hidden] = []
+        after: list[RecurrentState] = []
         for i, block in enumerate(self.blocks):
             before = None if states is None else states[i]
             if self.checkpointing and self.training:
-                x, state = cast(tuple[Tensor, Hidden], checkpoint(block, x, before, lengths, use_reentrant=False))
+                x, state = cast(
+                    tuple[Tensor, RecurrentState], checkpoint(block, x, before, lengths, use_reentrant=False)
+                )
             else:
                 x, state = block(x, before, lengths)
             after.append(state)

@@ -23,14 +23,16 @@ from regard.models.base import (
     check_dropouts,
     check_sizes,
 )
-from regard.models.bridges import BahdanauConfig, BridgeConfig, FixedConfig, Own, Sizes
+from regard.models.bridges import BahdanauConfig, BridgeConfig, BridgeSpec, DecoderState, FixedConfig
+from regard.nn.dropout import dropout
+from regard.nn.init import initialize
 from regard.nn.linear import Linear
-from regard.nn.recurrent import Hidden, Recurrent
+from regard.nn.recurrent import Recurrent, RecurrentState
 
 
 @dataclass(frozen=True)
 class Seq2SeqConfig(ModelConfig, kind="seq2seq"):
-    """Sizes and parts of a recurrent encoder-decoder. The defaults are Bahdanau's model, small."""
+    """BridgeSpec and parts of a recurrent encoder-decoder. The defaults are Bahdanau's model, small."""
 
     vocabulary: int = option(65, "how many tokens the target has")
     source_vocabulary: int | None = option(None, "how many tokens the source has (default: one vocabulary for both)")
@@ -68,7 +70,7 @@ class Seq2SeqConfig(ModelConfig, kind="seq2seq"):
 
 
 class Seq2Seq(Seq2SeqModel):
-    """Target tokens [B, T] and source tokens [B, S] to logits [B, T, V]."""
+    """Source [B, S] and target inputs [B, T] to logits [B, T, V]."""
 
     compilable = False  # the decoder's steps are a Python loop
     graphable = False  # the kernels of whole recurrent layers allocate their results
@@ -80,7 +82,7 @@ class Seq2Seq(Seq2SeqModel):
         width, embedding, directions = config.width, config.embedding or config.width, 1 + config.bidirectional
         self.source_embed = nn.Embedding(config.source_vocabulary or config.vocabulary, embedding)
         self.embed = nn.Embedding(config.vocabulary, embedding)
-        self.drop = nn.Dropout(config.dropout) if config.dropout else nn.Identity()
+        self.drop = dropout(config.dropout)
         self.encoder = Recurrent(
             config.cell,
             embedding,
@@ -89,7 +91,7 @@ class Seq2Seq(Seq2SeqModel):
             bidirectional=config.bidirectional,
             dropout=config.dropout,
         )
-        self.decoder = config.attention.build(Sizes(config.cell, embedding, width, config.layers, config.dropout))
+        self.decoder = config.attention.build(BridgeSpec(config.cell, embedding, width, config.layers, config.dropout))
         self.unembed = Linear(self.decoder.out, config.vocabulary)
         if config.tied:
             self.unembed.weight = self.embed.weight
@@ -98,27 +100,13 @@ class Seq2Seq(Seq2SeqModel):
         self.reset()
 
     def reset(self) -> None:
-        """Orthogonal recurrent matrices, gate by gate: a state neither fades nor explodes at first (Saxe et al. 2014).
-
-        Other matrices keep the variance of what goes through them (Glorot & Bengio 2010); an LSTM begins by
-        remembering (Jozefowicz et al. 2015).
-        """
-        for name, parameter in self.named_parameters():
-            if parameter.ndim < 2:
-                nn.init.zeros_(parameter)
-                if self.config.cell == "lstm" and ".bias_ih" in name:
-                    nn.init.ones_(parameter.data.chunk(4)[1])  # the forget gate
-            elif name in ("source_embed.weight", "embed.weight"):
-                nn.init.normal_(parameter, std=0.1)
-            elif ".weight_hh" in name:
-                for gate in parameter.data.split(parameter.shape[1]):
-                    nn.init.orthogonal_(gate)
-            elif ".weight_ih" in name:
-                gates = {"rnn": 1, "gru": 3, "lstm": 4}[self.config.cell]
-                for gate in parameter.data.chunk(gates):
-                    nn.init.xavier_uniform_(gate)
-            else:
-                nn.init.xavier_uniform_(parameter)
+        """Matrices that keep the variance of their inputs (Glorot & Bengio 2010), cells as ``Recurrent`` has them."""
+        initialize(self, nn.init.xavier_uniform_, lambda table: nn.init.normal_(table, std=0.1))
+        self.decoder.reset()
+        for module in self.modules():
+            if isinstance(module, Recurrent):
+                module.reset_biases()
+                module.reset_matrices()
 
     def features(self, inputs: Tensor, source: Tensor, source_lengths: Tensor) -> Tensor:
         """Everything but the output layer: [B, T, C]. Each step is given the true token before (teacher forcing)."""
@@ -147,8 +135,8 @@ class Seq2Seq(Seq2SeqModel):
         shared, own = self._encode(source, source_lengths)
         rows = torch.arange(batch, device=source.device).repeat_interleave(beams)
         hidden, cell = own.hidden
-        more = Hidden(hidden[rows], None if cell is None else cell[rows])
-        return Seq2SeqState(shared, Own(more, None if own.fed is None else own.fed[rows]), capacity)
+        more = RecurrentState(hidden[rows], None if cell is None else cell[rows])
+        return Seq2SeqState(shared, DecoderState(more, None if own.fed is None else own.fed[rows]), capacity)
 
     @torch.no_grad()
     def step(self, tokens: Tensor, state: Seq2SeqState) -> tuple[Tensor, Seq2SeqState]:
@@ -157,13 +145,13 @@ class Seq2Seq(Seq2SeqModel):
         features, own = self._decode(tokens, state.shared, state.own)
         return self.head(features), state._replace(own=own, used=state.used + tokens.shape[1])
 
-    def _encode(self, source: Tensor, lengths: Tensor) -> tuple[Any, Own]:
+    def _encode(self, source: Tensor, lengths: Tensor) -> tuple[Any, DecoderState]:
         annotations, (hidden, cell) = self._run(self.encoder, self.drop(self.source_embed(source)), lengths)
         shape = (source.shape[0], self.config.layers, self.config.width)  # directions side by side
-        last = Hidden(hidden.reshape(shape), None if cell is None else cell.reshape(shape))
+        last = RecurrentState(hidden.reshape(shape), None if cell is None else cell.reshape(shape))
         return self.decoder.remember(annotations, lengths, last), self.decoder.begin(last)
 
-    def _decode(self, tokens: Tensor, shared: Any, own: Own) -> tuple[Tensor, Own]:
+    def _decode(self, tokens: Tensor, shared: Any, own: DecoderState) -> tuple[Tensor, DecoderState]:
         features, own = self._run(self.decoder, self.drop(self.embed(tokens)), shared, own)
         return self.drop(features), own
 

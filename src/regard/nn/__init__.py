@@ -1,4 +1,4 @@
-"""Layers: one idea a file. A config that names a kind is a frozen dataclass beside the class it builds."""
+"""Layers. A config that selects a kind of layer is a frozen dataclass next to the class it builds."""
 
 from regard.nn.attention import (
     AttentionContext,
@@ -12,8 +12,9 @@ from regard.nn.auxiliary_loss import AuxiliaryLoss, AuxiliaryLossLayer
 from regard.nn.blocks.block import Block, BlockConfig, PostNorm, PostNormConfig, PreNorm, PreNormConfig
 from regard.nn.blocks.no_residual import NoResidual, NoResidualConfig
 from regard.nn.blocks.parallel import Parallel, ParallelConfig
-from regard.nn.blocks.reversible import Reversible, ReversibleConfig
+from regard.nn.blocks.reversible import Reversible, ReversibleConfig, ReversibleStack
 from regard.nn.blocks.sandwich import Sandwich, SandwichConfig
+from regard.nn.blocks.stack import Stack
 from regard.nn.convolution import CausalConvolution
 from regard.nn.embedding import NGrams
 from regard.nn.experts.moe import CapacityExperts, MixtureOfExperts, MoEConfig
@@ -21,13 +22,16 @@ from regard.nn.feedforward import (
     BilinearConfig,
     FeedForward,
     FeedForwardConfig,
+    FeedForwardLayer,
     GatedFeedForward,
     GEGLUConfig,
     GELUConfig,
     GLUConfig,
     ReGLUConfig,
     ReLUConfig,
+    ReLUSquared,
     ReLUSquaredConfig,
+    SiLUConfig,
     SwiGLUConfig,
 )
 from regard.nn.latent import LatentAttention, LatentConfig
@@ -44,7 +48,7 @@ from regard.nn.positions.grid import (
 )
 from regard.nn.positions.position import (
     Learned,
-    LearnedConfig,
+    LearnedPositionConfig,
     NoPositionConfig,
     Position,
     PositionConfig,
@@ -64,8 +68,7 @@ from regard.nn.positions.scaling import (
     ScalingConfig,
     YarnScalingConfig,
 )
-from regard.nn.recurrent import Hidden, Recurrent
-from regard.nn.silu import SiLUConfig
+from regard.nn.recurrent import Recurrent, RecurrentState
 
 __all__ = [
     "AlibiConfig",
@@ -80,6 +83,7 @@ __all__ = [
     "DynamicScalingConfig",
     "FeedForward",
     "FeedForwardConfig",
+    "FeedForwardLayer",
     "GEGLUConfig",
     "GELUConfig",
     "GLUConfig",
@@ -89,13 +93,12 @@ __all__ = [
     "GridRelativeConfig",
     "GridRotaryConfig",
     "GridSinusoidalConfig",
-    "Hidden",
     "LatentAttention",
     "LatentConfig",
     "LayerNorm",
     "LayerNormConfig",
     "Learned",
-    "LearnedConfig",
+    "LearnedPositionConfig",
     "Linear",
     "LinearScalingConfig",
     "Llama3ScalingConfig",
@@ -123,11 +126,14 @@ __all__ = [
     "RMSNormConfig",
     "ReGLUConfig",
     "ReLUConfig",
+    "ReLUSquared",
     "ReLUSquaredConfig",
     "Recurrent",
+    "RecurrentState",
     "RelativeConfig",
     "Reversible",
     "ReversibleConfig",
+    "ReversibleStack",
     "Rotary",
     "RotaryConfig",
     "Sandwich",
@@ -140,6 +146,7 @@ __all__ = [
     "SiLUConfig",
     "Sinusoidal",
     "SinusoidalConfig",
+    "Stack",
     "SwiGLUConfig",
     "T5Config",
     "YarnScalingConfig",

@@ -18,6 +18,11 @@ class NGrams(nn.Module):
         sizes = [min((vocabulary + 1) ** n, buckets) for n in range(2, longest + 1)]
         self.tables = nn.ModuleList(nn.Embedding(size, width) for size in sizes)
 
+    def reset(self) -> None:
+        """Zeros: the model starts as one without n-grams."""
+        for table in self.tables:
+            nn.init.zeros_(table.weight)
+
     def forward(self, tokens: Tensor, phase: Tensor) -> Tensor:
         """``tokens`` [B, longest-1 + N], the N to embed after their predecessors; ``phase`` [B|1, N] of those N.
 

@@ -1,9 +1,9 @@
 """Multi-head latent attention: keys and values unfold from a small vector per token (DeepSeek-V2 2024, sec. 2.1).
 
     c = norm(W_d x)            the latent: all that is remembered of a token (eq. 9), but for
-    r = turn(W_r x)            a key that carries the position, one for all heads (eq. 15)
+    r = rotate(W_r x)          a key that carries the position, one for all heads (eq. 15)
     k = [W_k c, r], v = W_v c  per head (eq. 10, 11, 17)
-    q = [W_q x, turn(W_p x)]   per head, perhaps through a latent of its own (eq. 12-14, 16)
+    q = [W_q x, rotate(W_p x)]   per head, perhaps through a latent of its own (eq. 12-14, 16)
 
 A turned key could not unfold from the latent by a constant matrix, hence the key apart ("decoupled", sec. 2.1.3). While
 decoding, W_k can be moved to the query's side and W_v behind the attention: q·(W_k c) = (W_kᵀ q)·c. Then all heads
@@ -73,32 +73,32 @@ class LatentAttention(SelfAttention):
         self.mechanism = mechanism
         self.out = Linear(width, width, bias=bias)
 
-    def mix(self, qkv: Tensor, context: AttentionContext, memory: Any) -> Tensor:
+    def mix(self, qkv: Tensor, context: AttentionContext, cache: Any) -> Tensor:
         """What is between the first products and the last: [B, N, ...] to [B, N, H E]."""
         queries, latent, key = qkv.split(self.firsts, dim=-1)
-        q = self._queries(self.query_up(self.norm_query(queries)), context.turn)  # [B, H, N, D]
+        q = self._queries(self.query_up(self.norm_query(queries)), context.rotation)  # [B, H, N, D]
         latent = self.norm_latent(latent)[:, None]  # [B, 1, N, R]
-        key = context.turn.apply(self.norm_turned(key)[:, :, None]).transpose(1, 2)  # [B, 1, N, turned]
-        return self._mixed(q, latent, key, context, memory).transpose(1, 2).flatten(2)
+        key = context.rotation.apply(self.norm_turned(key)[:, :, None]).transpose(1, 2)  # [B, 1, N, turned]
+        return self._mixed(q, latent, key, context, cache).transpose(1, 2).flatten(2)
 
-    def _mixed(self, q: Tensor, latent: Tensor, key: Tensor, context: AttentionContext, memory: Any) -> Tensor:
-        mechanism, plan, arrival = self.mechanism, context.plan, context.arrival
-        if memory is None:
+    def _mixed(self, q: Tensor, latent: Tensor, key: Tensor, context: AttentionContext, cache: Any) -> Tensor:
+        mechanism, plan, decode = self.mechanism, context.plan, context.decode
+        if cache is None:
             return mechanism(q, *self._unfold(latent, key), plan).values
-        assert arrival is not None  # whoever brings a memory decodes
-        if not self._remembers_latents():
-            return mechanism.step(q, *self._unfold(latent, key), plan, memory, arrival).values
-        latents, keys = arrival.remember(memory, latent, key)
+        assert decode is not None  # a cache is given only while decoding
+        if not self.mechanism.grows:
+            return mechanism.step(q, *self._unfold(latent, key), plan, cache, decode).values
+        latents, keys = decode.remember(cache, latent, key)
         few = q.shape[2] < self.head_width  # with more queries than that, unfolding every key costs less
         if latents is latent or not few or not self._absorbs():
             return mechanism(q, *self._unfold(latents, keys), plan).values
         return self._absorbed(q, latents, keys, context)
 
-    def _queries(self, both: Tensor, turn: Rotation) -> Tensor:
+    def _queries(self, both: Tensor, rotation: Rotation) -> Tensor:
         w = self.widths
         content, turned = both.split([self.heads * w.content, self.heads * w.turned], dim=-1)
         content = self.norm_content(content.unflatten(-1, (self.heads, w.content)))
-        turned = turn.apply(self.norm_turned(turned.unflatten(-1, (self.heads, w.turned))))
+        turned = rotation.apply(self.norm_turned(turned.unflatten(-1, (self.heads, w.turned))))
         return torch.cat((content, turned), dim=-1).transpose(1, 2)
 
     def _unfold(self, latent: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
@@ -130,14 +130,9 @@ class LatentAttention(SelfAttention):
         m = self.mechanism
         return type(m) is Softmax and type(m.score) is Dot and m.scale is None
 
-    def _remembers_latents(self) -> bool:
-        """Not where the mechanism has a state of its own, say a sum of constant size."""
-        kind = type(self.mechanism)
-        return kind.step is Mechanism.step and kind.start is Mechanism.start
-
     def start(self, batch: int, size: int) -> Any:
         """An empty memory, for ``size`` tokens that may be seen at once: latents for keys, turned keys for values."""
-        if not self._remembers_latents():
+        if not self.mechanism.grows:
             return super().start(batch, size)
         like = self.out.weight
         widths = (self.widths.rank, self.widths.turned)
@@ -174,10 +169,10 @@ class LatentConfig(ProjectionConfig, kind="latent"):
         w = self.widths(width, heads)
         return w.content + w.turned
 
-    def turned_width(self, width: int, heads: int) -> int:
+    def rotary_width(self, width: int, heads: int) -> int:
         return self.widths(width, heads).turned
 
-    def remembered(self, width: int, heads: int, kv_heads: int) -> int:
+    def cache_width(self, width: int, heads: int, kv_heads: int) -> int:
         w = self.widths(width, heads)
         return w.rank + w.turned
 
@@ -186,7 +181,7 @@ class LatentConfig(ProjectionConfig, kind="latent"):
     ) -> SelfAttention:
         widths = self.widths(width, heads)
         made = LatentAttention(width, heads, kv_heads, mechanism, widths, bias=bias, qk_norm=qk_norm)
-        if widths.content + widths.turned != made.head_width and not made._remembers_latents():
+        if widths.content + widths.turned != made.head_width and not mechanism.grows:
             raise UserError(
                 "this attention keeps a state for keys as wide as values; leave --model.projection.content and "
                 "--model.projection.turned unset, or use --model.attention softmax"

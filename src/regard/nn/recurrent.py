@@ -19,7 +19,7 @@ MODULES: dict[Kind, Any] = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
 CLOSED = 1e4  # added to a gate: its sigmoid is then exactly 0 or 1 in every number format
 
 
-class Hidden(NamedTuple):
+class RecurrentState(NamedTuple):
     """What the layers remember. Forward and backward directions of a layer follow one another."""
 
     hidden: Tensor  # [B, L*dirs, W]
@@ -94,14 +94,35 @@ class Recurrent(nn.Module):
             inputs, width, layers, bias=bias, batch_first=True, dropout=between, bidirectional=bidirectional
         )
 
-    def start(self, batch: int) -> Hidden:
-        """Nothing remembered yet."""
+    @torch.no_grad()
+    def reset_biases(self) -> None:
+        """Biases 0; the forget gates of an LSTM start open, with bias 1 (Jozefowicz et al. 2015)."""
+        for name, parameter in self.cells.named_parameters():
+            if parameter.ndim < 2:
+                nn.init.zeros_(parameter)
+                if self.kind == "lstm" and name.startswith("bias_ih"):
+                    nn.init.ones_(parameter[self.width : 2 * self.width])
+
+    @torch.no_grad()
+    def reset_matrices(self) -> None:
+        """Orthogonal recurrent matrices, so that a state neither vanishes nor explodes at first (Saxe et al. 2014).
+
+        Input matrices keep the variance of their inputs (Glorot & Bengio 2010). Each gate is initialized by itself.
+        """
+        for name, parameter in self.cells.named_parameters():
+            if parameter.ndim == 2:
+                init = nn.init.orthogonal_ if name.startswith("weight_hh") else nn.init.xavier_uniform_
+                for gate in parameter.split(self.width):
+                    init(gate)
+
+    def start(self, batch: int) -> RecurrentState:
+        """The state before the first token."""
         zeros = self.weights(0, 0).u.new_zeros(batch, self.layers * self.directions, self.width)
-        return Hidden(zeros, zeros.clone() if self.kind == "lstm" else None)
+        return RecurrentState(zeros, zeros.clone() if self.kind == "lstm" else None)
 
     def forward(
-        self, x: Tensor, lengths: Tensor | None = None, state: Hidden | None = None, *, fused: bool = True
-    ) -> tuple[Tensor, Hidden]:
+        self, x: Tensor, lengths: Tensor | None = None, state: RecurrentState | None = None, *, fused: bool = True
+    ) -> tuple[Tensor, RecurrentState]:
         """x [B, N, I] -> outputs [B, N, W*dirs] and the state after each row's end. One step is N = 1."""
         state = self.start(x.shape[0]) if state is None else state
         if not fused:
@@ -116,7 +137,7 @@ class Recurrent(nn.Module):
         names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")[: 4 if self.cells.bias else 2]
         return Weights(*(getattr(self.cells, name + end) for name in names))
 
-    def _whole(self, x: Tensor | PackedSequence, state: Hidden) -> tuple[Any, Hidden]:
+    def _whole(self, x: Tensor | PackedSequence, state: RecurrentState) -> tuple[Any, RecurrentState]:
         """All layers in one call, in the weights' own type: under autocast cuDNN would take float16."""
         own = self.weights(0, 0).u.dtype
         memo = [part.transpose(0, 1).contiguous().to(own) for part in state if part is not None]
@@ -124,7 +145,7 @@ class Recurrent(nn.Module):
             out, last = self.cells(x.to(own), tuple(memo) if self.kind == "lstm" else memo[0])
         return out, _hidden(*(part.transpose(0, 1) for part in (last if self.kind == "lstm" else (last,))))
 
-    def _packed(self, x: Tensor, lengths: Tensor, state: Hidden) -> tuple[Tensor, Hidden]:
+    def _packed(self, x: Tensor, lengths: Tensor, state: RecurrentState) -> tuple[Tensor, RecurrentState]:
         """All layers in one call over packed rows, which cuDNN knows. (On a CPU the backward pass of packed rows takes
         up to twice as long as `_fused`.) An empty row cannot be packed: it takes one token along, which is undone.
         """
@@ -135,7 +156,9 @@ class Recurrent(nn.Module):
         parts = (torch.where(some, n, m) for n, m in zip(last, state, strict=True) if n is not None and m is not None)
         return torch.where(some, out, 0), _hidden(*parts)
 
-    def _by_layer(self, x: Tensor, lengths: Tensor | None, state: Hidden, run: Callable) -> tuple[Tensor, Hidden]:
+    def _by_layer(
+        self, x: Tensor, lengths: Tensor | None, state: RecurrentState, run: Callable
+    ) -> tuple[Tensor, RecurrentState]:
         """Layer after layer, direction after direction, each by ``run``."""
         memos: list[Memo] = []
         for layer in range(self.layers):
@@ -198,5 +221,5 @@ class Recurrent(nn.Module):
         return torch.where(real[:, :, None], out, 0), (h, *rest)
 
 
-def _hidden(hidden: Tensor, cell: Tensor | None = None) -> Hidden:
-    return Hidden(hidden, cell)
+def _hidden(hidden: Tensor, cell: Tensor | None = None) -> RecurrentState:
+    return RecurrentState(hidden, cell)

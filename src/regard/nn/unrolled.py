@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from regard.nn.recurrent import Hidden, Kind, Memo, Recurrent, Weights
+from regard.nn.recurrent import Kind, Memo, Recurrent, RecurrentState, Weights
 
 
 def rnn(of_input: Tensor, memo: Memo, u: Tensor, d: Tensor | None) -> Memo:
@@ -55,7 +55,7 @@ class Unrolled:
     True
     """
 
-    def __init__(self, layers: Recurrent, known: Tensor, state: Hidden):
+    def __init__(self, layers: Recurrent, known: Tensor, state: RecurrentState):
         self.run, self.dropout = STEPS[layers.kind], layers.dropout if layers.training else 0.0
         first, *upper = (_joined(layers.weights(i, 0), layers.kind) for i in range(layers.layers))
         early = known.shape[-1]
@@ -82,10 +82,10 @@ class Unrolled:
             self.memos[i] = self.run(of_input, self.memos[i], u, d)
         return self.top
 
-    def state(self) -> Hidden:
+    def state(self) -> RecurrentState:
         """What the layers remember by now."""
         h, *c = (torch.stack(parts, dim=1) for parts in zip(*self.memos, strict=True))
-        return Hidden(h, c[0] if c else None)
+        return RecurrentState(h, c[0] if c else None)
 
 
 def _joined(w: Weights, kind: Kind) -> Weights:

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from regard.data import TextConfig
 from regard.models import GPTConfig
-from regard.nn import LearnedConfig, NoPositionConfig, PositionConfig, RotaryConfig, SinusoidalConfig
+from regard.nn import LearnedPositionConfig, NoPositionConfig, PositionConfig, RotaryConfig, SinusoidalConfig
 from regard.nn.positions.relative import AlibiConfig, RelativeConfig, T5Config
 from regard.nn.positions.scaling import (
     DynamicScalingConfig,
@@ -33,7 +33,7 @@ END = TRAINED // 2  # places at the end of a text that are compared
 POSITIONS: dict[str, PositionConfig] = {
     "none": NoPositionConfig(),
     "sinusoidal": SinusoidalConfig(),
-    "learned": LearnedConfig(),
+    "learned": LearnedPositionConfig(),
     "rotary": RotaryConfig(),
     "alibi": AlibiConfig(),
     "relative": RelativeConfig(),

@@ -18,7 +18,7 @@ from regard.attention import Slots
 from regard.attention.bias import GridRelative
 from regard.config import Choice, option
 from regard.errors import UserError
-from regard.nn.positions.position import Position, Rotation, rotation, sinusoids
+from regard.nn.positions.position import Position, Rotation, rotary_rotation, sinusoids
 from regard.nn.positions.relative import Distances
 from regard.nn.positions.scaling import angle_dtype, frequencies
 
@@ -57,20 +57,20 @@ class GridSinusoidal(Position):
 
 
 class GridRotary(Position):
-    """Half of a head's pairs turn by the row, half by the column: scores see relative rows and columns only."""
+    """Half of a head's pairs rotate by the row, half by the column: scores depend on relative rows and columns only."""
 
     def __init__(self, head_width: int, *, base: float = 100.0):
         super().__init__()
         if head_width % 4:
             raise UserError(
-                f"2-D rotary positions turn pairs for two axes: a head width of {head_width} is no multiple of 4; "
+                f"2-D rotary positions rotate pairs for two axes: a head width of {head_width} is no multiple of 4; "
                 "change width or heads"
             )
         self.head_width, self.base = head_width, base
 
-    def turn(self, phase: Tensor) -> Rotation:
+    def rotation(self, phase: Tensor) -> Rotation:
         rates = frequencies(self.head_width // 2, self.base, phase.device)  # [D/4]
-        return rotation((phase[:, :, None, :, None] * rates).flatten(-2))
+        return rotary_rotation((phase[:, :, None, :, None] * rates).flatten(-2))
 
 
 class GridLearned(Position):
