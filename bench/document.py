@@ -14,17 +14,11 @@ import time
 import torch
 
 from regard.attention import Range, WindowConfig
+from regard.data import TextBatch
 from regard.models import GPTConfig
 from regard.tasks import Language
 
 LENGTH, PIECE = 131_072, 16
-
-
-class Document:
-    """A batch of one row."""
-
-    def __init__(self, tokens: torch.Tensor):
-        self.inputs, self.targets, self.slots = tokens[:, :-1], tokens[:, 1:], Range(tokens.shape[1] - 1)
 
 
 def main() -> None:
@@ -49,7 +43,9 @@ def train(model, tokens: torch.Tensor) -> None:
         torch.cuda.synchronize()
         began = time.perf_counter()
         with torch.autocast("cuda", torch.bfloat16):
-            term = Language().terms(model, Document(tokens))["next_token"]
+            term = Language().terms(model, TextBatch(tokens[:, :-1], tokens[:, 1:], Range(tokens.shape[1] - 1)))[
+                "next_token"
+            ]
         (term.total / term.count).backward()
         torch.cuda.synchronize()
         peak = torch.cuda.max_memory_allocated() / 2**30

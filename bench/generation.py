@@ -38,13 +38,13 @@ LLAMA = {
 
 def ours_on_cpu() -> Callable[[], object]:
     """GPT-2 small, through the same decoding as `regard generate`."""
-    from regard.generate import Sampling, decode
+    from regard.generate import Sampling, sampling_decoder
     from regard.models.presets import PRESETS
 
     torch.manual_seed(1)
     model = PRESETS["gpt2"].build().eval()
     prompt = torch.randint(50_257, (PROMPT,), generator=torch.Generator().manual_seed(2)).tolist()
-    return lambda: list(decode(model, [prompt], MORE, Sampling(0.0), context=1024))
+    return lambda: [tokens.tolist() for tokens in sampling_decoder(model, [prompt], MORE, Sampling(0.0))]
 
 
 def transformers_on_cpu() -> Callable[[], object]:
@@ -90,7 +90,7 @@ def on_cpu(chosen: argparse.Namespace) -> None:
 def on_gpu(chosen: argparse.Namespace) -> None:
     """Tokens/s of a compiled step in a CUDA graph."""
     from regard.config import load
-    from regard.generate.graph import GraphedStep, empty
+    from regard.generate.cuda_graph import GraphedStep, reset_state
     from regard.models import GPTConfig
 
     entries = []
@@ -106,7 +106,7 @@ def on_gpu(chosen: argparse.Namespace) -> None:
         prompt = torch.randint(32_000, (1, PROMPT), device="cuda")
         rates = []
         for _ in range(5):  # each time 64 + 128 tokens, from the beginning
-            empty(state)
+            reset_state(state)
             logits, _ = model.step(prompt, state)
             step.token.copy_(logits[:, -1].argmax(-1, keepdim=True))
             torch.cuda.synchronize()

@@ -17,7 +17,7 @@ from regard.config import override, to_toml
 from regard.data import BpeConfig, PairsConfig
 from regard.errors import UserError
 from regard.generate.load import find_device
-from regard.generate.translate import load_trained
+from regard.generate.translation import load_translation_model
 from regard.recipes import get
 from regard.runs import Run, environment
 from regard.train import Experiment, train
@@ -73,9 +73,9 @@ def main() -> None:
     train(wanted, run, [LiveLine()])
     spent = time.perf_counter() - began
     device = find_device(wanted.train.device)
-    trained = load_trained(run, device)
+    trained = load_translation_model(run, device)
     data: Any = trained.data()
-    texts = [one.text for one in trained.translator(device=device).translate(data.test.sources)]
+    texts = [one.text for one in trained.translator().translate(data.test.sources)]
     (run.path / "translations.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
     (run.path / "references.txt").write_text("\n".join(data.test.targets) + "\n", encoding="utf-8")
     print(f"{run.path}: {spent:.0f} s of training on {device}, seed {chosen.seed}, translations.txt")

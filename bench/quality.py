@@ -31,7 +31,7 @@ def baseline() -> Any:
     from regard.data import TextConfig
     from regard.models import GPTConfig
     from regard.nn import GELUConfig, LayerNormConfig, LearnedPositionConfig
-    from regard.train import AdamWConfig, CosineConfig, Experiment, TrainConfig
+    from regard.train import AdamWConfig, CosineScheduleConfig, Experiment, TrainConfig
 
     return Experiment(
         model=GPTConfig(
@@ -48,7 +48,7 @@ def baseline() -> Any:
         data=TextConfig(batch=12),
         train=TrainConfig(
             optimizer=AdamWConfig(lr=1e-3, betas=(0.9, 0.99), weight_decay=0.1),
-            schedule=CosineConfig(warmup=100, final=0.1),
+            schedule=CosineScheduleConfig(warmup=100, final=0.1),
         ),
     )
 

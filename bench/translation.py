@@ -68,16 +68,16 @@ def ours(model: Any, source: torch.Tensor) -> Callable[[], list[list[int]]]:
     """Our beam search over the same weights."""
     from regard.convert.marian import from_marian
     from regard.data.translation.pairs import Specials
-    from regard.generate.beam import Search, beam_search
-    from regard.generate.seq2seq import Rules
+    from regard.generate.beam import BeamSearch, beam_search
+    from regard.generate.constraints import OutputConstraints
 
     converted: Any = from_marian(model).eval()
     pad, end = model.config.pad_token_id, model.config.eos_token_id
-    rules = Rules(Specials(pad=pad, begin=pad, end=end), LENGTH, LENGTH)
+    constraints = OutputConstraints.of(Specials(pad=pad, begin=pad, end=end), LENGTH, LENGTH)
     lengths = torch.full((len(source),), source.shape[1])
 
     def translate() -> list[list[int]]:
-        return [found[0].tokens for found in beam_search(converted, source, lengths, rules, Search(BEAMS))]
+        return [found[0].tokens for found in beam_search(converted, source, lengths, constraints, BeamSearch(BEAMS))]
 
     return translate
 

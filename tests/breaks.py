@@ -313,8 +313,8 @@ BREAKS = [
     Break(
         "beam search: a score forgets what came before",
         "generate/beam.py",
-        "found = ((tops - total) + scores).flatten(1).topk(count)",
-        "found = (tops - total).flatten(1).topk(count)",
+        "best = ((tops - total) + logprobs).flatten(1).topk(count)",
+        "best = (tops - total).flatten(1).topk(count)",
         "generate/test_beam.py",
     ),
 ]

@@ -163,7 +163,7 @@ def test_a_refusal_is_an_outcome_and_a_sentence() -> None:
     refused, window = meter.outcomes
     assert "bias" in refused.refused
     assert window.loss is not None
-    assert any(text.startswith("linformer cannot be tried on this model: ") for text in sentences(meter))
+    assert any(text.startswith("linformer cannot be used in this model: ") for text in sentences(meter))
     assert rows(meter)[0][2] == "refused"
     assert numbers(meter)["outcomes"][0]["error"] is None
 

@@ -9,7 +9,7 @@ from regard.attention.attention_config import WindowConfig
 from regard.data import BpeConfig, PairsConfig, TextConfig
 from regard.models import BahdanauConfig, GPTConfig, Seq2SeqConfig, TransformerConfig
 from regard.tasks import TranslationConfig
-from regard.train import AdamWConfig, ConstantConfig, Experiment, TrainConfig
+from regard.train import AdamWConfig, ConstantScheduleConfig, Experiment, TrainConfig
 
 DIGITS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
 ZIFFERN = ["null", "eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun"]
@@ -42,7 +42,7 @@ def translation(room: Path) -> Experiment:
     times = TrainConfig(
         steps=60,
         optimizer=AdamWConfig(lr=1e-2),
-        schedule=ConstantConfig(),
+        schedule=ConstantScheduleConfig(),
         evaluate_every=60,
         save_every=60,
         device="cpu",
@@ -54,7 +54,7 @@ def translation(room: Path) -> Experiment:
 def experiments(room: Path) -> dict[str, Experiment]:
     """By the names of their runs; `wild` learns at a rate that no model survives."""
     lm, pairs = language(room), translation(room)
-    wild = replace(lm.train, optimizer=AdamWConfig(lr=3.0), schedule=ConstantConfig(), clip=None)
+    wild = replace(lm.train, optimizer=AdamWConfig(lr=3.0), schedule=ConstantScheduleConfig(), clip=None)
     return {
         "plain": lm,
         "wide": language(room, replace(MODEL, width=48)),

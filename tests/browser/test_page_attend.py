@@ -10,7 +10,7 @@ import pytest
 import torch
 from browser_kit import Tab, told
 
-from regard.generate.load import load_writer
+from regard.generate.load import load_model
 from regard.look import attentions, rows
 from regard.look.views.session import Session
 from regard.runs import Run
@@ -21,7 +21,7 @@ PAIR = {"text": "one two three four", "other": "eins zwei drei vier"}
 
 def dense(run: Run, text: str) -> list[np.ndarray]:
     """The weights [H, N, N] of every layer."""
-    model, tokenizer, *_ = load_writer(run)
+    model, tokenizer, *_ = load_model(run)
     tokens = torch.as_tensor(tokenizer.encode(text))[None]
     found = attentions(model, lambda: model(tokens))
     return [torch.cat([piece.weights for piece in rows(one)], dim=2)[0].numpy() for one in found]

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from regard.config import dump, load
 from regard.data import BpeConfig, Data, DataConfig, PairsConfig, Specials, TextConfig
 from regard.data.batch import IGNORE_INDEX
-from regard.data.translation.buckets import Buckets
-from regard.data.translation.grouped import divide
+from regard.data.translation.group_split import divide
+from regard.data.translation.length_buckets import LengthBuckets
 from regard.errors import UserError
 
 CONTEXT = 40
@@ -137,7 +137,7 @@ def test_a_batch_is_a_pure_function(config, data, folder, seed, position, rank, 
 def test_the_same_batches_on_every_day():
     """Pinned: a change here makes old runs impossible to resume."""
     sources = np.arange(60) % 7 + 1
-    numbers = Buckets(sources, sources[::-1]).rows(17, seed=1, rank=1, world=2, size=40)
+    numbers = LengthBuckets(sources, sources[::-1]).rows(17, seed=1, rank=1, world=2, size=40)
     assert numbers.tolist() == [4, 18, 11, 48, 55]
 
 

@@ -5,7 +5,7 @@ import io
 import pytest
 
 from regard.data.origins import progress as module
-from regard.data.origins.progress import Progress, human_size, say
+from regard.data.origins.progress import ProgressLine, human_size, say
 
 
 class Terminal(io.StringIO):
@@ -20,7 +20,7 @@ def impatient(monkeypatch):
 
 
 def work(total=1000):
-    with Progress("reading x", total) as progress:
+    with ProgressLine("reading x", total) as progress:
         for _ in range(4):
             progress.advance(250)
 
@@ -59,7 +59,7 @@ def test_of_several_processes_the_first_one_speaks(monkeypatch, capsys):
 
 @pytest.mark.usefixtures("impatient")
 def test_reading_a_file_is_told_of(tmp_path, capsys):
-    from regard.data.texts.reading import TextFile
+    from regard.data.texts.text_file import TextFile
 
     (tmp_path / "text.txt").write_text("to be")
     TextFile(tmp_path / "text.txt").summary()

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from regard.data.origins import cache as cache_module
-from regard.data.origins import remember
+from regard.data.origins import file_facts
 from regard.data.origins.archive import read_members, without_passwords
 from regard.data.origins.sdist import Sdist
 from regard.data.origins.source import GivenFile, Source, SourceFile, Unavailable
@@ -203,7 +203,7 @@ def test_the_archive_may_be_given_instead_of_the_file(archive, marker):
 
 def test_damage_is_seen_in_a_file_that_was_verified_before(archive, monkeypatch, tmp_path):
     """A file that lies untouched is not read again; any touch, even one that hides itself, makes it be read."""
-    monkeypatch.setattr(remember, "_SETTLED", -1.0)
+    monkeypatch.setattr(file_facts, "_SETTLED", -1.0)
     source = made_up(archive)
     (path,) = source.fetch(given=archive)
     assert source.cached() == (path,)

@@ -19,8 +19,8 @@ from tokenizer_kit import BYTE_BASED, CODE, CORPUS, LEARNED, PROSE, any_text, co
 from regard.config import dump, kinds, load
 from regard.data import CharactersConfig, PythonConfig, TokenizerConfig, load_tokenizer
 from regard.data.tokenizers import regroup
-from regard.data.tokenizers.lookup import content, unwritten
-from regard.data.tokenizers.rule import WORDS, words_then_bytes
+from regard.data.tokenizers.byte_tokens import content, unwritten
+from regard.data.tokenizers.word_split import WORDS, words_then_bytes
 from regard.errors import UserError
 
 EVERY = [CharactersConfig(), *BYTE_BASED]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tokenizer_kit import BYTE_BASED, CODE, LEARNED, PROSE, texts_in_pieces
 
 from regard.data import BpeConfig, BytesConfig, CharactersConfig, WordsConfig
-from regard.data.texts.reading import Summary, TextFile
+from regard.data.texts.text_file import Summary, TextFile
 from regard.data.texts.tokens import Counts, Tokens, tokenize
 from regard.errors import UserError
 
@@ -185,7 +185,7 @@ def test_memory_does_not_grow_with_the_text(tmp_path, kind):
 import sys
 from pathlib import Path
 from regard.config import load
-from regard.data.texts.reading import TextFile
+from regard.data.texts.text_file import TextFile
 from regard.data.tokenizers import TokenizerConfig
 from regard.data.texts.tokens import tokenize
 config = load(TokenizerConfig, sys.argv[3] if sys.argv[3] == "bytes" else {"kind": sys.argv[3], "megabytes": 4})

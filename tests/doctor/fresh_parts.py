@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from regard.attention import Out, Softmax
 from regard.data import PairBatch
-from regard.data.translation.padded import padded
+from regard.data.translation.padding import padded
 from regard.nn import Sinusoidal, sinusoids
 from regard.train.engine import Engine
 

@@ -34,7 +34,7 @@ from regard.data import TextConfig
 from regard.models import GPTConfig, RecurrentConfig
 from regard.nn import GELUConfig, ReLUConfig
 from regard.nn.experts.moe import MoEConfig
-from regard.train import AdamWConfig, ConstantConfig, Experiment, TrainConfig
+from regard.train import AdamWConfig, ConstantScheduleConfig, Experiment, TrainConfig
 from regard.train.device import memory
 
 __all__ = ["FAULTS", "HEALTHY", "KINDS", "Case", "Fault"]
@@ -65,7 +65,7 @@ MODEL: dict[str, Any] = {"context": 32, "layers": 3, "heads": 2, "width": 32, "z
 TRAIN = TrainConfig(
     steps=60,
     optimizer=AdamWConfig(lr=5e-3),
-    schedule=ConstantConfig(warmup=5.0),
+    schedule=ConstantScheduleConfig(warmup=5.0),
     log_every=1,
     evaluate_every=20,
     save_every=None,

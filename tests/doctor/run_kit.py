@@ -12,7 +12,7 @@ from fault_models import Sabotage
 
 from regard.config import to_toml
 from regard.runs import Run
-from regard.train import Experiment, Observer, Start, Step
+from regard.train import Experiment, Observer, TrainingStart, TrainingStep
 from regard.train.engine import Engine
 from regard.train.loop import TrainingSession, prepare
 from regard.train.shard import World
@@ -62,11 +62,11 @@ class Record(Observer):
         self.gradients: list[dict[str, float]] = []  # of each parameter, its norm after clipping
         self.moves: list[dict[str, float]] = []  # of each parameter, how far it went over how long it is
 
-    def started(self, start: Start) -> None:
+    def started(self, start: TrainingStart) -> None:
         self.model = start.model
         self.before = self._weights()
 
-    def stepped(self, step: Step) -> None:
+    def stepped(self, step: TrainingStep) -> None:
         self.losses.append(step.loss)
         self.rates.append(step.rate)
         named = dict(self.model.named_parameters())

@@ -23,7 +23,9 @@ from regard.commands.train import described, one_budget
 from regard.config import to_toml
 from regard.doctor import KINDS as WORDS
 from regard.doctor import Doctor, Finding, examine
-from regard.report.findings import findings as section
+from regard.report.facts import Facts
+from regard.report.page import doctor as doctor_section
+from regard.report.page import finding_card
 from regard.runs import Run
 from regard.runs.findings import cut, note, noted
 from regard.train import train
@@ -157,11 +159,11 @@ def test_the_command_tells_what_is_in_the_folder(tmp_path: Path, capsys: pytest.
 
 def test_the_report_escapes_what_it_is_told() -> None:
     finding = Finding("dead_units", "<b>", "1 < 2", "a & b", "--x", 3, 1)
-    html = section([finding.record()])
+    html = finding_card(finding.record())
     assert "&lt;b&gt;" in html
     assert "1 &lt; 2" in html
     assert "<b>" not in html
-    assert section([]) == ""
+    assert doctor_section(Facts("run", "runs/run", {})) == ""
 
 
 def test_what_is_no_finding_is_not_read_as_one() -> None:

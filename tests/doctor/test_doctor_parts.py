@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from regard.data import PairBatch, TextBatch
-from regard.data.texts.passages import hashes_of
-from regard.data.translation.aligned import Pairs
+from regard.data.texts.rolling_hash import hashes_of
+from regard.data.translation.sentence_pairs import SentencePairs
 from regard.doctor.batches import Fetched, judge, out_of_range, starving
 from regard.doctor.curves import Curves
 from regard.doctor.gradients import Group, groups, norms
@@ -22,11 +22,11 @@ from regard.doctor.inside import experts, few
 from regard.doctor.room import judge as judge_room
 from regard.doctor.texts import _counts, _pairs
 from regard.nn.experts.moe import MoEConfig
-from regard.train import ConstantConfig, Experiment, TrainConfig
+from regard.train import ConstantScheduleConfig, Experiment, TrainConfig
 
 
 def curves(losses: list[float], moves: tuple[float, ...] = (0.01,), rate: float = 1e-3, warmup: float = 0.0) -> Curves:
-    made = Curves(TrainConfig(steps=len(losses), schedule=ConstantConfig(warmup=warmup)))
+    made = Curves(TrainConfig(steps=len(losses), schedule=ConstantScheduleConfig(warmup=warmup)))
     for step, loss in enumerate(losses, start=1):
         made.add(step, loss, rate * made.train.schedule.factor(step - 1, len(losses)), 1.0)
     made.moves += moves
@@ -157,11 +157,13 @@ def test_a_translation_that_stands_in_its_source() -> None:
 
 
 def test_pairs_that_are_held_out_and_trained_on() -> None:
-    train = Pairs.of((f"a{i}", f"b{i}", "") for i in range(20))
-    other = Pairs.of((f"c{i}", f"b{i}", "") for i in range(20))
+    train = SentencePairs.of((f"a{i}", f"b{i}", "") for i in range(20))
+    other = SentencePairs.of((f"c{i}", f"b{i}", "") for i in range(20))
     assert kinds(_pairs(train, other)) == []
     assert kinds(_pairs(train, train)) == [("duplicated_data", "validation")]
-    assert kinds(_pairs(Pairs.of(list(zip(*train, strict=True)) * 2), other)) == [("duplicated_data", "training text")]
+    assert kinds(_pairs(SentencePairs.of(list(zip(*train, strict=True)) * 2), other)) == [
+        ("duplicated_data", "training text")
+    ]
 
 
 @pytest.mark.parametrize("back", [0, 1, 3])

@@ -17,7 +17,7 @@ from regard.data import BytesConfig
 from regard.models import ConvolutionConfig, LuongConfig, RecurrentConfig, Seq2SeqConfig
 from regard.nn import NoNormConfig, ReLUConfig, T5Config
 from regard.nn.experts.moe import MoEConfig
-from regard.train import LinearConfig as FallingConfig
+from regard.train import LinearScheduleConfig as FallingConfig
 from regard.train import MuonConfig
 
 DEEP = {"context": 32, "layers": 12, "width": 32, "cycle": 4, "zero_init": False}

@@ -23,7 +23,7 @@ from regard.models import ConvolutionConfig, LuongConfig, RecurrentConfig, Seq2S
 from regard.nn import LayerNormConfig
 from regard.nn.experts.moe import MoEConfig
 from regard.tasks import TranslationConfig
-from regard.train import ConstantConfig, Experiment, MuonConfig, NoamConfig
+from regard.train import ConstantScheduleConfig, Experiment, MuonConfig, NoamScheduleConfig
 
 TOKENS = BpeConfig(vocabulary=300)
 CONVOLUTION = ConvolutionConfig(context=32, layers=4, width=32, cycle=4, unit="relu2", zero_init=False)
@@ -56,8 +56,8 @@ def strange_stretch(folder: Path) -> Case:
 
 def endless_warmup(folder: Path) -> Case:
     """The schedule of the Transformer's paper as it stands, warm-up and all, in a run of sixty steps."""
-    paper = training(folder, train={"schedule": NoamConfig()}, tokenizer=TOKENS)
-    return Case(paper, sound=training(folder, train={"schedule": ConstantConfig(warmup=5.0)}, tokenizer=TOKENS))
+    paper = training(folder, train={"schedule": NoamScheduleConfig()}, tokenizer=TOKENS)
+    return Case(paper, sound=training(folder, train={"schedule": ConstantScheduleConfig(warmup=5.0)}, tokenizer=TOKENS))
 
 
 def balanced_wrongly(folder: Path) -> Case:

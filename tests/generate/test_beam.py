@@ -9,22 +9,21 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sourced_kit import MARKS, WORDS, Small, logprobs, naive_beam_search, own_logprob, padded, sentences
+from seq2seq_kit import MARKS, WORDS, Small, logprobs, naive_beam_search, own_logprob, padded, sentences
 from torch import Tensor
 
 from regard.data.translation.pairs import Specials
 from regard.errors import UserError
-from regard.generate import Hypothesis, Rules, Sampling, Search, beam_search
-from regard.generate import sample_seq2seq as sample_seq2seq
-from regard.generate.beam import best_offers, seats
-from regard.generate.seq2seq import normaliser
+from regard.generate import BeamSearch, Hypothesis, OutputConstraints, Sampling, beam_search, sample_seq2seq
+from regard.generate.beam import assign_rows, top_candidates
+from regard.generate.constraints import logsumexp
 from regard.models import Seq2SeqConfig, TransformerConfig
 from regard.models.bridges import BahdanauConfig, FixedConfig, LuongConfig
 
 GREEDY = Sampling(temperature=0)
 seeds = st.integers(0, 50)
 searches = st.builds(
-    Search,
+    BeamSearch,
     beams=st.integers(1, 6),
     penalty=st.sampled_from([0.0, 0.6, 1.0, 2.0, -0.5]),
     formula=st.sampled_from(["mean", "gnmt"]),
@@ -41,10 +40,10 @@ def same(found: list[Hypothesis], wanted: list[Hypothesis]) -> None:
 
 @given(seeds, sentences, searches, lengths)
 def test_it_is_the_search_of_the_definition_for_every_sentence_of_a_batch(seed, sources, search, bounds):
-    model, rules = Small(seed), Rules(MARKS, *bounds)
-    found = beam_search(model, *padded(sources), rules, search, search.beams)
+    model, constraints = Small(seed), OutputConstraints.of(MARKS, *bounds)
+    found = beam_search(model, *padded(sources), constraints, search, search.beams)
     for source, texts in zip(sources, found, strict=True):
-        same(texts, naive_beam_search(model, source, rules, search))
+        same(texts, naive_beam_search(model, source, constraints, search))
 
 
 def real(name: str, seed: int) -> Any:
@@ -66,27 +65,29 @@ def real(name: str, seed: int) -> Any:
 @pytest.mark.parametrize("name", ["transformer", "fixed", "bahdanau", "luong"])
 def test_every_model_that_has_a_source_is_searched_alike(name, data):
     """Caches, grown buffers, hidden states and shared memories, through beams that move and sources that leave."""
-    model, rules = real(name, data.draw(seeds)), Rules(MARKS, *data.draw(lengths))
+    model, constraints = real(name, data.draw(seeds)), OutputConstraints.of(MARKS, *data.draw(lengths))
     sources, search = data.draw(sentences), data.draw(searches)
-    found = beam_search(model, *padded(sources), rules, search, search.beams)
-    greedy = sample_seq2seq(model, *padded(sources), rules, GREEDY)
+    found = beam_search(model, *padded(sources), constraints, search, search.beams)
+    greedy = sample_seq2seq(model, *padded(sources), constraints, GREEDY)
     for source, texts, (one,) in zip(sources, found, greedy, strict=True):
-        same(texts, naive_beam_search(model, source, rules, search))
-        same([one], sample_seq2seq(model, *padded([source]), rules, GREEDY)[0])
+        same(texts, naive_beam_search(model, source, constraints, search))
+        same([one], sample_seq2seq(model, *padded([source]), constraints, GREEDY)[0])
         assert one.logprob == pytest.approx(own_logprob(model, source, one), abs=1e-8)
 
 
 @given(seeds, sentences, searches, lengths)
 def test_texts_are_distinct_sorted_and_scored_by_the_model_itself(seed, sources, search, bounds):
-    model, rules = Small(seed), Rules(MARKS, *bounds)
-    for source, texts in zip(sources, beam_search(model, *padded(sources), rules, search, search.beams), strict=True):
+    model, constraints = Small(seed), OutputConstraints.of(MARKS, *bounds)
+    for source, texts in zip(
+        sources, beam_search(model, *padded(sources), constraints, search, search.beams), strict=True
+    ):
         assert 1 <= len(texts) <= search.beams
         assert len({(*one.tokens, one.ended) for one in texts}) == len(texts)
         assert [one.score for one in texts] == sorted((one.score for one in texts), reverse=True)
         for one in texts:
             assert one.logprob == pytest.approx(own_logprob(model, source, one), abs=1e-8)
             assert one.score == pytest.approx(one.logprob / search.weight(len(one.tokens) + one.ended))
-            assert rules.least <= len(one.tokens) <= rules.most
+            assert constraints.min_length <= len(one.tokens) <= constraints.max_length
             assert not set(one.tokens) & set(MARKS)
 
 
@@ -96,27 +97,27 @@ def test_sources_that_are_done_wait_for_others_unchanged(early):
     noise = torch.Generator().manual_seed(4)
     counts = torch.randint(7, (60,), generator=noise).tolist()
     sources = [torch.randint(WORDS, (n,), generator=noise).tolist() for n in counts]
-    model, rules, search = Small(2), Rules(MARKS, 0, 12), Search(3, 2.0, early=early)
-    together = beam_search(model, *padded(sources), rules, search, 3)
+    model, constraints, search = Small(2), OutputConstraints.of(MARKS, 0, 12), BeamSearch(3, 2.0, early=early)
+    together = beam_search(model, *padded(sources), constraints, search, 3)
     for source, texts in zip(sources, together, strict=True):
-        same(texts, beam_search(model, *padded([source]), rules, search, 3)[0])
+        same(texts, beam_search(model, *padded([source]), constraints, search, 3)[0])
 
 
 @given(seeds, sentences, lengths)
 def test_one_beam_is_greedy(seed, sources, bounds):
-    model, rules = Small(seed), Rules(MARKS, *bounds)
-    one = beam_search(model, *padded(sources), rules, Search(1))
-    for a, b in zip(one, sample_seq2seq(model, *padded(sources), rules, GREEDY), strict=True):
+    model, constraints = Small(seed), OutputConstraints.of(MARKS, *bounds)
+    one = beam_search(model, *padded(sources), constraints, BeamSearch(1))
+    for a, b in zip(one, sample_seq2seq(model, *padded(sources), constraints, GREEDY), strict=True):
         assert a[0].tokens == b[0].tokens
         assert a[0].logprob == pytest.approx(b[0].logprob, abs=1e-9)
 
 
 @given(seeds, st.sampled_from([0.0, 1.0]))
 def test_a_wide_beam_finds_what_looking_at_everything_finds(seed, penalty):
-    model, rules = Small(seed, vocabulary=6), Rules(Specials.after(3), 0, 4)
+    model, constraints = Small(seed, vocabulary=6), OutputConstraints.of(Specials.after(3), 0, 4)
     source, lengths = torch.tensor([[0, 2, 1, 5]]), torch.tensor([4])
-    search = Search(3 + 9 + 27 + 81 + 4, penalty)
-    found = beam_search(model, source, lengths, rules, search, search.beams)[0]
+    search = BeamSearch(3 + 9 + 27 + 81 + 4, penalty)
+    found = beam_search(model, source, lengths, constraints, search, search.beams)[0]
     everything = {}
     for count in range(5):
         for text in itertools.product(range(3), repeat=count):
@@ -132,33 +133,33 @@ def test_a_wide_beam_finds_what_looking_at_everything_finds(seed, penalty):
 
 @given(seeds, sentences, st.integers(1, 4), st.integers(0, 2**40), st.sampled_from([0.7, 1.5]))
 def test_what_is_drawn_does_not_depend_on_the_batch(seed, sources, samples, draw, temperature):
-    model, rules, sampling = Small(seed, wild=1.0), Rules(MARKS, 0, 8), Sampling(temperature)
-    together = sample_seq2seq(model, *padded(sources), rules, sampling, samples=samples, seed=draw)
+    model, constraints, sampling = Small(seed, wild=1.0), OutputConstraints.of(MARKS, 0, 8), Sampling(temperature)
+    together = sample_seq2seq(model, *padded(sources), constraints, sampling, samples=samples, seed=draw)
     for source, texts in zip(sources, together, strict=True):
-        same(texts, sample_seq2seq(model, *padded([source]), rules, sampling, samples=samples, seed=draw)[0])
+        same(texts, sample_seq2seq(model, *padded([source]), constraints, sampling, samples=samples, seed=draw)[0])
         for one in texts:
             assert one.logprob == pytest.approx(own_logprob(model, source, one), abs=1e-8)
 
 
 def test_long_draws_do_not_depend_on_the_batch_either():
     """More tokens than are drawn at once, while sources leave."""
-    model, rules = Small(6, wild=1.0), Rules(MARKS, 0, 300)
+    model, constraints = Small(6, wild=1.0), OutputConstraints.of(MARKS, 0, 300)
     model.out.bias.data[MARKS.end] -= 2.5
     sources = [[i % WORDS, (3 * i) % WORDS] for i in range(8)]
-    together = sample_seq2seq(model, *padded(sources), rules, Sampling(1.0), samples=2, seed=5)
+    together = sample_seq2seq(model, *padded(sources), constraints, Sampling(1.0), samples=2, seed=5)
     ends = [max(len(one.tokens) for one in texts) for texts in together]
     assert min(ends) < 256 < max(ends)
     for source, texts in zip(sources, together, strict=True):
-        same(texts, sample_seq2seq(model, *padded([source]), rules, Sampling(1.0), samples=2, seed=5)[0])
+        same(texts, sample_seq2seq(model, *padded([source]), constraints, Sampling(1.0), samples=2, seed=5)[0])
 
 
 def test_draws_follow_the_models_probabilities():
-    model, rules, source = Small(3, wild=1.0), Rules(MARKS, 0, 1), [1, 4]
+    model, constraints, source = Small(3, wild=1.0), OutputConstraints.of(MARKS, 0, 1), [1, 4]
     chances = torch.tensor(logprobs(model, source, [])).exp()
     chances[[MARKS.pad, MARKS.begin]] = 0
     counts = torch.zeros(WORDS + 3)
     for seed in range(1000):
-        (one,) = sample_seq2seq(model, *padded([source]), rules, Sampling(1.0), seed=seed)[0]
+        (one,) = sample_seq2seq(model, *padded([source]), constraints, Sampling(1.0), seed=seed)[0]
         counts[one.tokens[0] if one.tokens else MARKS.end] += 1
     assert float((counts / 1000 - chances / chances.sum()).abs().max()) < 0.05
 
@@ -176,10 +177,10 @@ def test_the_best_offers_are_those_of_sorting_everything(batch, beams, vocabular
     logits[..., int(torch.randint(vocabulary, (), generator=noise))] = float("-inf")
     logits[..., -1] += 4  # the last block is not whole, and what is in it comes once
     scores = torch.randn(batch, beams, generator=noise, dtype=torch.float64)
-    total = normaliser(logits.flatten(0, 1)).view(batch, beams)
+    total = logsumexp(logits.flatten(0, 1)).view(batch, beams)
     torch.testing.assert_close(total, logits.logsumexp(-1))
     count = min(count, beams * (vocabulary - 1))
-    values, parents, tokens = best_offers(logits, total, scores, count)
+    values, parents, tokens = top_candidates(logits, total, scores, count)
     wanted = (logits.log_softmax(-1) + scores[..., None]).flatten(1).topk(count)
     torch.testing.assert_close(values, wanted.values)
     assert torch.equal(parents * vocabulary + tokens, wanted.indices)
@@ -188,7 +189,7 @@ def test_the_best_offers_are_those_of_sorting_everything(batch, beams, vocabular
 @given(st.lists(st.lists(st.integers(0, 4), min_size=5, max_size=5), min_size=1, max_size=4))
 def test_a_continuation_keeps_its_parents_row_when_it_can(parents):
     given = torch.tensor(parents)
-    order = seats(given)
+    order = assign_rows(given)
     for row, before, seated in zip(order.tolist(), parents, given.gather(1, order).tolist(), strict=True):
         assert sorted(row) == list(range(5))
         assert sum(place != parent for place, parent in enumerate(seated)) == 5 - len(set(before))
@@ -244,8 +245,8 @@ def test_it_finds_what_transformers_finds(least, most, early, penalty):
         min_length=least + 1, return_dict_in_generate=True, output_scores=True,
         bad_words_ids=[[marks.pad], [marks.begin]],
     )  # fmt: skip
-    search, rules = Search(5, penalty, early=early), Rules(marks, least, most)
-    found = beam_search(Marian(theirs), sources, lengths, rules, search, 5)
+    search, constraints = BeamSearch(5, penalty, early=early), OutputConstraints.of(marks, least, most)
+    found = beam_search(Marian(theirs), sources, lengths, constraints, search, 5)
     texts = made.sequences.view(4, 5, -1).tolist()
     scores = made.sequences_scores.view(4, 5).tolist()
     seen = set()
@@ -265,15 +266,15 @@ def padded_with(marks: Specials, sources: list[list[int]]) -> tuple[Tensor, Tens
 
 def test_more_texts_than_beams_are_refused():
     with pytest.raises(UserError, match="3 beams finds 1 to 3 texts, not 4"):
-        beam_search(Small(), *padded([[1]]), Rules(MARKS, 0, 4), Search(3), 4)
+        beam_search(Small(), *padded([[1]]), OutputConstraints.of(MARKS, 0, 4), BeamSearch(3), 4)
     with pytest.raises(ValueError, match="beams must be at least 1"):
-        Search(0)
+        BeamSearch(0)
 
 
 def test_long_texts_outgrow_the_first_room():
-    model, rules = real("transformer", 3), Rules(MARKS, 35, 40)
+    model, constraints = real("transformer", 3), OutputConstraints.of(MARKS, 35, 40)
     sources = [[1, 2, 3], [4], [5, 6]]
-    for source, texts in zip(sources, beam_search(model, *padded(sources), rules, Search(4), 4), strict=True):
+    for source, texts in zip(sources, beam_search(model, *padded(sources), constraints, BeamSearch(4), 4), strict=True):
         for one in texts:
             assert len(one.tokens) >= 35
             assert one.logprob == pytest.approx(own_logprob(model, source, one), abs=1e-8)

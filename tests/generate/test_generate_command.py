@@ -43,8 +43,8 @@ def test_it_streams_and_says_how_fast(regard):
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("to be")
     assert len(done.stdout) == 5 + 60 + 1
-    assert "read 5 tokens at " in done.stderr
-    assert "wrote 60 tokens at " in done.stderr
+    assert "prompt: 5 tokens at " in done.stderr
+    assert "generated: 60 tokens at " in done.stderr
 
 
 def test_a_run_that_was_not_named_is_told(regard):

@@ -7,12 +7,19 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 import torch
+from decoding_kit import naive_shape, naive_softmax, samplings
 from hypothesis import assume, given
-from writing_kit import naive_shape, naive_softmax, samplings
 
-from regard.generate import Draws, Sampling
-from regard.generate.random import BLOCK, Noise
-from regard.generate.sampling import MinP, Repetition, Temperature, TopK, TopP, inverse
+from regard.generate import Sampling
+from regard.generate.philox import BLOCK, PhiloxStreams, SamplerState
+from regard.generate.sampling import (
+    MinPFilter,
+    RepetitionPenalty,
+    TemperatureScaling,
+    TopKFilter,
+    TopPFilter,
+    inverse_cdf,
+)
 
 values = st.floats(-20, 20, width=32)
 rows = st.lists(st.tuples(values, st.booleans()), min_size=1, max_size=12)
@@ -44,7 +51,7 @@ def test_the_pieces_together_equal_the_definition(pairs, sampling) -> None:
     marks = torch.tensor([[token in seen for token in range(len(logits))]])
     want = naive_shape(logits, seen, sampling)
     for dtype, tolerance in ((torch.float32, 1e-4), (torch.float64, 1e-12)):
-        got = sampling.shape(torch.tensor([logits], dtype=dtype), marks).double().softmax(-1)[0].numpy()
+        got = sampling.process(torch.tensor([logits], dtype=dtype), marks).double().softmax(-1)[0].numpy()
         assert np.allclose(got, want, rtol=tolerance, atol=tolerance)
         assert (got > 0).tolist() == (want > 0).tolist()
 
@@ -61,18 +68,18 @@ def test_the_pieces_equal_those_of_transformers(pairs, temperature, k, p, data) 
     scores, marks = torch.tensor([logits]), torch.tensor([[token in seen for token in range(len(logits))]])
     text = torch.tensor([sorted(seen)], dtype=torch.long)
     pairs = [
-        (Repetition(penalty), theirs.RepetitionPenaltyLogitsProcessor(penalty)),
-        (Temperature(temperature), theirs.TemperatureLogitsWarper(temperature)),
-        (TopK(k), theirs.TopKLogitsWarper(k)),
-        (TopP(p), theirs.TopPLogitsWarper(p)),
-        (MinP(share), theirs.MinPLogitsWarper(share)),
+        (RepetitionPenalty(penalty), theirs.RepetitionPenaltyLogitsProcessor(penalty)),
+        (TemperatureScaling(temperature), theirs.TemperatureLogitsWarper(temperature)),
+        (TopKFilter(k), theirs.TopKLogitsWarper(k)),
+        (TopPFilter(p), theirs.TopPLogitsWarper(p)),
+        (MinPFilter(share), theirs.MinPLogitsWarper(share)),
     ]
     mine = other = scores
     for piece, processor in pairs:  # in this order there too
-        if not (isinstance(piece, Repetition) and not seen):
+        if not (isinstance(piece, RepetitionPenalty) and not seen):
             mine, other = piece(mine, marks), processor(text, other.clone())
         assert torch.allclose(mine, other, rtol=1e-6), type(piece).__name__
-    assert torch.allclose(mine, sampling.shape(scores, marks), rtol=1e-6) or not seen
+    assert torch.allclose(mine, sampling.process(scores, marks), rtol=1e-6) or not seen
 
 
 def test_worked_examples():
@@ -81,29 +88,29 @@ def test_worked_examples():
     def left(piece) -> list[int]:
         return piece(logits, NOTHING)[0].isfinite().nonzero()[:, 0].tolist()
 
-    assert left(TopK(2)) == [0, 1]
-    assert left(TopK(9)) == [0, 1, 2, 3]
-    assert left(TopP(0.49)) == [0]
-    assert left(TopP(0.51)) == [0, 1]  # the smallest set that reaches p, so it may hold more
-    assert left(TopP(0.76)) == [0, 1, 2]
-    assert left(TopP(1e-30)) == [0]
-    assert left(MinP(0.29)) == [0, 1, 2]
-    assert left(MinP(0.51)) == [0]
-    assert TopP(0.5)(torch.zeros(1, 4), NOTHING)[0].isfinite().tolist() == [True, True, False, False]
+    assert left(TopKFilter(2)) == [0, 1]
+    assert left(TopKFilter(9)) == [0, 1, 2, 3]
+    assert left(TopPFilter(0.49)) == [0]
+    assert left(TopPFilter(0.51)) == [0, 1]  # the smallest set that reaches p, so it may hold more
+    assert left(TopPFilter(0.76)) == [0, 1, 2]
+    assert left(TopPFilter(1e-30)) == [0]
+    assert left(MinPFilter(0.29)) == [0, 1, 2]
+    assert left(MinPFilter(0.51)) == [0]
+    assert TopPFilter(0.5)(torch.zeros(1, 4), NOTHING)[0].isfinite().tolist() == [True, True, False, False]
     seen = torch.tensor([[True, True, False]])
-    assert Repetition(2.0)(torch.tensor([[3.0, -3.0, 3.0]]), seen).tolist() == [[1.5, -6.0, 3.0]]
+    assert RepetitionPenalty(2.0)(torch.tensor([[3.0, -3.0, 3.0]]), seen).tolist() == [[1.5, -6.0, 3.0]]
 
 
 def test_the_order_of_the_pieces_is_fixed():
-    kinds = [Repetition, Temperature, TopK, TopP, MinP]
-    assert [type(piece) for piece in Sampling(0.7, 5, 0.9, 0.1, 1.2).pieces()] == kinds
-    assert [type(piece) for piece in Sampling(0, 5, 0.9, 0.1, 1.2).pieces()] == [Repetition]
-    assert Sampling(1.0).pieces() == ()
+    kinds = [RepetitionPenalty, TemperatureScaling, TopKFilter, TopPFilter, MinPFilter]
+    assert [type(piece) for piece in Sampling(0.7, 5, 0.9, 0.1, 1.2).processors()] == kinds
+    assert [type(piece) for piece in Sampling(0, 5, 0.9, 0.1, 1.2).processors()] == [RepetitionPenalty]
+    assert Sampling(1.0).processors() == ()
 
 
-def draws(rows: int, seed: int = 0, vocabulary: int = 0) -> Draws:
-    made = Draws.start(rows, vocabulary, "cpu")
-    Noise(seed, range(rows)).fill(made)
+def draws(rows: int, seed: int = 0, vocabulary: int = 0) -> SamplerState:
+    made = SamplerState.start(rows, vocabulary, "cpu")
+    PhiloxStreams(seed, range(rows)).fill(made)
     return made
 
 
@@ -111,7 +118,7 @@ def test_draws_follow_the_distribution():
     logits = torch.tensor([0.0, 1.0, 2.0, -1.0])
     made = draws(200)
     sampling = Sampling(temperature=0.5)
-    chosen = torch.cat([sampling.choose(logits.expand(200, 4), made) for _ in range(BLOCK)])
+    chosen = torch.cat([sampling.sample(logits.expand(200, 4), made) for _ in range(BLOCK)])
     shares = torch.bincount(chosen, minlength=4) / len(chosen)
     assert torch.allclose(shares, (logits / 0.5).softmax(-1), atol=0.005)  # 51,200 draws: four deviations are 0.009
 
@@ -120,7 +127,7 @@ def test_draws_follow_the_distribution():
 def test_a_draw_is_the_inverse_of_the_cumulative_distribution(logits, share):
     below = np.cumsum(naive_softmax(np.array(logits)))
     assume(np.all(np.abs(below[:-1] - share) > 1e-9))
-    got = inverse(torch.tensor([logits], dtype=torch.float64), torch.tensor([[share]], dtype=torch.float64))
+    got = inverse_cdf(torch.tensor([logits], dtype=torch.float64), torch.tensor([[share]], dtype=torch.float64))
     assert got.tolist() == [int(np.searchsorted(below[:-1], share, side="right"))]
 
 
@@ -130,30 +137,30 @@ def test_the_ends_never_reach_what_was_ruled_out(share, dtype):
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(500, 40, generator=generator, dtype=dtype)
     logits[:, :7] = logits[:, 30:] = -torch.inf
-    chosen = inverse(logits, torch.full((500, 1), share, dtype=torch.float64))
+    chosen = inverse_cdf(logits, torch.full((500, 1), share, dtype=torch.float64))
     assert bool(((chosen >= 7) & (chosen < 30)).all())
 
 
 def test_the_likeliest_token_and_the_first_of_equals():
     greedy = Sampling(temperature=0, top_k=1, top_p=0.1)
-    assert greedy.choose(torch.tensor([[1.0, 3.0, 3.0], [0.0, -1.0, -2.0]]), draws(2)).tolist() == [1, 0]
+    assert greedy.sample(torch.tensor([[1.0, 3.0, 3.0], [0.0, -1.0, -2.0]]), draws(2)).tolist() == [1, 0]
 
 
 def test_what_was_chosen_is_seen():
     made = draws(1, vocabulary=3)
     greedy = Sampling(temperature=0, repetition=10.0)
     logits = torch.tensor([[3.0, 2.0, 1.0]])
-    assert [greedy.choose(logits, made).item() for _ in range(3)] == [0, 1, 2]
+    assert [greedy.sample(logits, made).item() for _ in range(3)] == [0, 1, 2]
 
 
 def test_a_choice_can_be_compiled_whole_and_stays_where_it_is():
     """What a CUDA graph needs: no question to the host, and every address as it was."""
     sampling, made, other = Sampling(0.9, 5, 0.8, 0.01, 1.3), draws(3, vocabulary=7), draws(3, vocabulary=7)
     places = [tensor.data_ptr() for tensor in made]
-    compiled = torch.compile(functools.partial(sampling.choose, draws=made), fullgraph=True, backend="eager")
+    compiled = torch.compile(functools.partial(sampling.sample, state=made), fullgraph=True, backend="eager")
     for step in range(BLOCK + 3):  # past the end of a block the numbers come again until the next one is filled
         logits = torch.randn(3, 7, generator=torch.Generator().manual_seed(step))
-        assert torch.equal(compiled(logits), sampling.choose(logits, other))
+        assert torch.equal(compiled(logits), sampling.sample(logits, other))
     assert [tensor.data_ptr() for tensor in made] == places
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 
 from regard.generate import stops as module
-from regard.generate.stops import Stops
+from regard.generate.stops import StopStrings
 
 words = st.text("ab", min_size=2, max_size=4) | st.text("abc", min_size=1, max_size=3)
 pieces_of = st.lists(st.text("ab", min_size=1, max_size=3), min_size=1, max_size=12)
@@ -28,7 +28,7 @@ def cut(text: str, strings: list[str]) -> str:
 @example(["xaby"], ["xaby", "ab"])  # in one piece too
 @example(["xab"], ["ab", "xab"])  # of those that end together the one that begins first
 def test_pieces_joined_are_the_cut_text(pieces: list[str], strings: list[str]) -> None:
-    stops = Stops(strings)
+    stops = StopStrings(strings)
     got, whole = "", "".join(pieces)
     for i, piece in enumerate(pieces):
         got += stops.feed(piece)
@@ -45,7 +45,7 @@ def test_pieces_joined_are_the_cut_text(pieces: list[str], strings: list[str]) -
 
 def test_an_empty_one_is_refused():
     with pytest.raises(ValueError, match="empty"):
-        Stops(["a", ""])
+        StopStrings(["a", ""])
 
 
 def test_the_example_is_true():

@@ -11,7 +11,7 @@ from hypothesis import given
 from strategies import agree, examples, generator, seeds
 from torch import Tensor
 
-from regard.generate.states import pick
+from regard.generate.rows import select_rows
 from regard.look import attentions, rows
 from regard.models import BahdanauConfig, BridgeConfig, FixedConfig, LuongConfig, Seq2Seq, Seq2SeqConfig
 from regard.nn.recurrent import Kind, Recurrent, RecurrentState
@@ -169,7 +169,9 @@ def test_beams_are_separate_decodings(
 
     stay = data.draw(st.lists(st.integers(0, batch - 1), min_size=1, max_size=batch, unique=True), label="stay")
     chosen = [b * beams + data.draw(st.integers(0, beams - 1), label="beam") for b in stay for _ in range(beams)]
-    state = state._replace(shared=pick(state.shared, torch.tensor(stay)), own=pick(state.own, torch.tensor(chosen)))
+    state = state._replace(
+        shared=select_rows(state.shared, torch.tensor(stay)), own=select_rows(state.own, torch.tensor(chosen))
+    )
     rest = text(len(chosen), sum(cut[1:]), seed + 2)
     got = []
     for piece in rest.split(cut[1:], dim=1):

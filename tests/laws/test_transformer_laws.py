@@ -10,7 +10,7 @@ from strategies import agree, examples, generator, seeds
 from torch import Tensor
 from transformers_kit import SOURCE_VOCABULARY, VOCABULARY, sources, targets, transformers, wild
 
-from regard.generate.states import pick
+from regard.generate.rows import select_rows
 from regard.look import attentions
 from regard.look.capture.trace import rows as rows_of
 from regard.models import Transformer, TransformerConfig
@@ -59,7 +59,7 @@ def test_beams_are_chosen_by_their_own_rows_alone(
     stay = data.draw(st.lists(st.sampled_from(range(batch)), min_size=1, unique=True), label="sentences that stay")
     parents = [data.draw(st.integers(0, beams - 1), label="parent") for _ in range(len(stay) * beams)]
     chosen = torch.tensor([stay[i // beams] * beams + parent for i, parent in enumerate(parents)])
-    state = state._replace(shared=pick(state.shared, torch.tensor(stay)), own=pick(state.own, chosen))
+    state = state._replace(shared=select_rows(state.shared, torch.tensor(stay)), own=select_rows(state.own, chosen))
     new = targets(len(chosen), 4, seed + 1)
     got = []
     for piece in new.split([1, 2, 1], dim=1):

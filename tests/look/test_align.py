@@ -153,7 +153,7 @@ def test_pictures_are_written(tmp_path, heads):
 
 
 def test_a_picture_that_cannot_be_is_refused(tmp_path):
-    with pytest.raises(UserError, match=r"let its name end in \.svg, \.png, \.html"):
+    with pytest.raises(UserError, match=r"a name that ends in \.svg, \.png, \.html"):
         check(tmp_path / "a.jpg")
     with pytest.raises(UserError, match="there is no folder"):
         check(tmp_path / "nowhere" / "a.svg")

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.attention import Causal, Packed, Padded, Range, Softmax, Window, WindowConfig, attend
-from regard.look import Attention, Head, at_rest, attentions, describe, heads, rows
+from regard.look import Attention, Head, attentions, describe, evaluation_mode, heads, rows
 from regard.models import GPTConfig
 from regard.nn import LearnedPositionConfig
 
@@ -57,7 +57,7 @@ def test_every_attention_of_a_model_is_found_and_nothing_changes(changes):
     model.blocks[1].eval()  # a mode of its own must survive
     modes = [module.training for module in model.modules()]
     tokens = torch.arange(20)[None] % 11
-    with at_rest(model):
+    with evaluation_mode(model):
         plain = model(tokens)
     torch.manual_seed(5)
     before = torch.random.get_rng_state()

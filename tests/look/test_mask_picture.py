@@ -104,7 +104,7 @@ def test_the_words_say_what_is_computed_and_by_whom() -> None:
     assert "228 of 1,024 pairs are allowed (22.3%)" in text
     assert "7 of 16 tiles of 8 tokens are computed (43.8%): 0 full, 7 partial, 9 skipped" in text
     assert "backend here: " in text
-    assert "the summary is loose" in draw_mask(parse("strided(16)"), 32, block=4)
+    assert "the block bounds are loose" in draw_mask(parse("strided(16)"), 32, block=4)
     assert draw_mask(Full(), 4, ascii=True).isascii()
     assert layout(Full(), 5, 2).tolist() == [[FULL] * 3] * 3
 

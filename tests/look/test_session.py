@@ -13,8 +13,7 @@ from regard.attention import LinearConfig, LongformerConfig, SoftmaxConfig, TopK
 from regard.data import BpeConfig, Bytes
 from regard.data.translation.pairs import Specials
 from regard.errors import UserError
-from regard.generate import Decoding, Rules, Sampling, Search, beam_search
-from regard.generate import sample_seq2seq as sample_seq2seq
+from regard.generate import BeamSearch, OutputConstraints, Sampling, beam_search, sample_seq2seq, sampling_decoder
 from regard.look import rows
 from regard.look.capture.trace import Attention
 from regard.look.views.session import Session, Trace
@@ -242,15 +241,15 @@ def test_stepping_writes_what_generate_writes(kind, settings):
     )
     sampling, prompt = Sampling(**settings), TEXT[:40]
     tokens = session.read(prompt).inputs[0].tolist()
-    decoding = Decoding(session.model, [tokens], 30, sampling, seed=7, context=48)
-    wanted = [int(decoding.next()) for _ in range(30)]  # beyond the context, where it slides
+    # Beyond the context, where it slides.
+    wanted = [int(token) for token in sampling_decoder(session.model, [tokens], 30, sampling, seed=7)]
     told = session.next(prompt, sampling, count=30, seed=7)
     assert [one["token"] for one in told["written"]] == wanted
     assert told["drawn"]["token"] == wanted[0]
     assert told["tokens"] == list(prompt)
     later = tokens + wanted[:5]
-    again = Decoding(session.model, [later], 1, sampling, seed=7, context=48)
-    shaped = sampling.shape(again._logits, torch.zeros(1, 256, dtype=torch.bool)).softmax(-1)[0]
+    again = sampling_decoder(session.model, [later], 1, sampling, seed=7)
+    shaped = sampling.process(again._logits, torch.zeros(1, 256, dtype=torch.bool)).softmax(-1)[0]
     text = bytes(later).decode("latin-1")
     latin = Session(session.model, _Latin())
     told = latin.next(text, sampling, seed=7, position=5)
@@ -291,12 +290,14 @@ def test_translations_step_and_branch_as_translate_finds_them(kind):
     assert source is not None
     lengths = torch.tensor([source.shape[1]])
     session.model.eval()
-    rules = Rules(MARKS, 0, 12)
+    constraints = OutputConstraints.of(MARKS, 0, 12)
     for sampling in (Sampling(temperature=0.0), Sampling(temperature=1.2)):
-        (wanted,) = sample_seq2seq(session.model, source, lengths, Rules(MARKS, 0, 32), sampling, seed=3)[0]
+        (wanted,) = sample_seq2seq(
+            session.model, source, lengths, OutputConstraints.of(MARKS, 0, 32), sampling, seed=3
+        )[0]
         told = session.next("the light is on", sampling, count=32, seed=3, other="")
         assert [one["token"] for one in told["written"] if one["token"] != MARKS.end] == wanted.tokens
-    found = beam_search(session.model, source, lengths, rules, Search(beams=3), nbest=3)[0]
+    found = beam_search(session.model, source, lengths, constraints, BeamSearch(beams=3), nbest=3)[0]
     nodes = session.beam("the light is on", beams=3, length=12)["nodes"]
     ends = {tuple(_path(nodes, node)): node["total"] for node in nodes if node["final"]}
     for one in found:
@@ -320,8 +321,7 @@ def test_a_tree_of_continuations_keeps_the_likeliest():
             logprobs = model(torch.cat((prompt, torch.tensor([path])), 1)).log_softmax(-1)
         total = sum(float(logprobs[0, 3 + i, token]) for i, token in enumerate(path))
         assert node["total"] == pytest.approx(total, abs=1e-3)
-    greedy = Decoding(model, [prompt[0].tolist()], 3, Sampling(temperature=0.0), context=48)
-    wanted = [int(greedy.next()) for _ in range(3)]
+    wanted = [int(token) for token in sampling_decoder(model, [prompt[0].tolist()], 3, Sampling(temperature=0.0))]
     alone = session.beam("the ", beams=1, length=3)["nodes"]
     assert [node["token"] for node in alone] == wanted
     assert max(node["total"] for node in nodes if node["final"]) >= alone[-1]["total"] - 1e-6

@@ -11,8 +11,7 @@ import torch
 from regard.attention import Packed, Slots
 from regard.config import load
 from regard.errors import UserError
-from regard.generate.decode import Decoding
-from regard.generate.sampling import Sampling
+from regard.generate import Sampling, sampling_decoder
 from regard.models import ConvolutionConfig, ModelConfig
 
 SMALL = ConvolutionConfig(vocabulary=11, context=12, layers=3, width=8, cycle=2)
@@ -77,17 +76,13 @@ def test_recomputing_blocks_changes_nothing() -> None:
 
 
 def test_ragged_prompts_together_equal_one_by_one() -> None:
-    model = replace(SMALL, zero_init=False, kernel=3).build().eval()
+    model = replace(SMALL, zero_init=False, kernel=3, context=12).build().eval()
     for parameter in model.parameters():
         parameter.data.mul_(6)
     prompts = [[1, 2, 3], [4], [5, 6, 7, 8, 9], [4]]
-    settings: dict[str, Any] = {"sampling": Sampling(temperature=1.0), "context": 12}
-    together = Decoding(model, prompts, 20, streams=range(4), **settings)
-    for _ in range(20):
-        together.next()
+    warm = Sampling(temperature=1.0)
+    together = torch.stack(list(sampling_decoder(model, prompts, 20, warm, streams=range(4))), 1).tolist()
     for row, prompt in enumerate(prompts):
-        alone = Decoding(model, [prompt], 20, streams=[row], **settings)
-        for _ in range(20):
-            alone.next()
-        assert together.written[row].tolist() == alone.written[0].tolist()
-    assert len(set(map(tuple, together.written.tolist()))) == 4
+        alone = sampling_decoder(model, [prompt], 20, warm, streams=[row])
+        assert together[row] == [int(token) for token in alone]
+    assert len(set(map(tuple, together))) == 4

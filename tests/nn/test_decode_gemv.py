@@ -41,7 +41,7 @@ def test_one_row_decodes_as_the_full_pass(feedforward, options, monkeypatch):
 
 def test_one_row_in_a_compiled_graph():
     """The same tokens as from the full pass, greedily."""
-    from regard.generate.graph import GraphedStep
+    from regard.generate.cuda_graph import GraphedStep
 
     torch.manual_seed(0)
     sizes = {"vocabulary": 96, "context": 64, "layers": 2, "heads": 4, "width": 128, "zero_init": False}

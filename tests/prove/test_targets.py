@@ -13,7 +13,7 @@ import pytest
 from regard.commands.prove import prove
 from regard.errors import UserError
 from regard.prove import certify
-from regard.prove.small import small_arguments
+from regard.prove.reduced import reduced_experiment
 from regard.recipes import get, names
 
 SMALL = {"vocab_size": 96, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
@@ -24,7 +24,7 @@ FIXED = {"roformer", "megatron-bert", "rembert", "big_bird"}  # huggingface/tran
 @pytest.mark.slow
 @pytest.mark.parametrize("name", names())
 def test_every_recipe_is_sound(name):
-    found = certify(**small_arguments(get(name)))
+    found = certify(reduced_experiment(get(name)))
     assert found.failed == [], str(found)
     assert found.of("future").verdict == found.of("step").verdict == found.of("loss").verdict == "holds"
 
@@ -34,7 +34,7 @@ def test_a_recipe_as_json(capsys):
     told = json.loads(capsys.readouterr().out)
     assert told["sound"] is True
     assert [claim["verdict"] for claim in told["claims"]] == ["holds"] * 4
-    assert "made small" in told["about"]
+    assert "reduced size" in told["about"]
 
 
 @pytest.mark.parametrize("causal", [True, False], ids=["decoder", "encoder"])
@@ -44,7 +44,7 @@ def test_a_model_of_transformers(tmp_path: Path, capsys, causal: bool):
     assert prove(f"hf:{tmp_path}") == 0
     said = capsys.readouterr().out
     assert ("BertLMHeadModel" if causal else "BertForMaskedLM") in said
-    assert ("causal" if causal else "both ways") in said
+    assert ("causal" if causal else "bidirectional") in said
     assert "none fails" in said
 
 

@@ -9,7 +9,7 @@ import torch
 from report_kit import experiment, start, trained
 
 from regard.attention import WindowConfig
-from regard.report import Watch, subject
+from regard.report import Watch, probes
 from regard.train import MuonConfig, Observer, train
 from regard.train.live import LiveCurve
 from regard.train.shard import is_sharded
@@ -47,7 +47,7 @@ def test_samples_entropies_and_gradients_are_written_down(text, tmp_path):
     run = trained(tmp_path, experiment(text), [Watch()])
     samples = run.samples()
     assert [s["step"] for s in samples] == [0, 4, 8]
-    assert all(len(s["text"]) == subject.SAMPLE and s["prompt"] == "\n" for s in samples)
+    assert all(len(s["text"]) == probes.SAMPLE and s["prompt"] == "\n" for s in samples)
     looks = [m for m in run.metrics() if "spread" in m]
     assert [m["step"] for m in looks] == [0, 4, 8]
     for look in looks:
@@ -154,7 +154,7 @@ def test_a_sharded_model_is_left_alone(text, tmp_path):
             model = torch.nn.Linear(1, 1)
             model.weight = Part(torch.zeros(1, 1))
             super().started(start._replace(model=model))
-            heard.append((self._subject, self._layers))
+            heard.append((self._probe, self._layers))
 
     trained(tmp_path, experiment(text), [Sharded()])
     assert heard == [(None, {})]

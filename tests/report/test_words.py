@@ -12,11 +12,11 @@ from regard.cli import split_overrides
 from regard.config import dump, override
 from regard.look import Head
 from regard.recipes import get
-from regard.report.differ import FOUND_OUT, differences
+from regard.report.config_diff import AUTOMATIC, differences
 from regard.report.facts import Facts, curves
-from regard.report.inside import Inside, Positions, Size
+from regard.report.inspection import Inspection, ModelSize, PositionLosses
 from regard.report.trend import trend
-from regard.report.words import next_step, paragraphs
+from regard.report.words import next_step, summary
 
 STEPS = 4000
 CONFIG = dump(override(get("shakespeare"), ["--train.steps", str(STEPS)]))
@@ -42,7 +42,7 @@ def flat(count=100):
 
 
 def words(run):
-    return " ".join(paragraphs(run))
+    return " ".join(summary(run))
 
 
 RUNS = {
@@ -65,12 +65,12 @@ def test_each_story_is_recognised(story):
     ("story", "said"),
     [
         ("falls", "still falling in the last quarter"),
-        ("flat", "it has flattened"),
-        ("overfits", "It overfits: since step 2,000"),
-        ("worse", "the loss went up again"),
-        ("short", "too short to tell"),
+        ("flat", "it has converged"),
+        ("overfits", "The model overfits: since step 2,000"),
+        ("worse", "the loss rose again"),
+        ("short", "too short to show a trend"),
         ("diverged", "It diverged: at step 21"),
-        ("unknown", "no step of it is on record"),
+        ("unknown", "no step is recorded yet"),
     ],
 )
 def test_its_sentence_is_said_there_and_nowhere_else(story, said):
@@ -108,52 +108,54 @@ def test_a_loss_that_is_no_number_is_a_divergence_even_if_nobody_said_so():
         "made", "runs/made", CONFIG, step=20, **curves([{"step": 10, "loss": 3.0}, {"step": 20, "loss": "NaN"}])
     )
     assert run.loss == [(10, 3.0)]
-    assert "at step 20 the loss was no longer a number" in words(run)
+    assert "at step 20 the loss was not finite" in words(run)
 
 
 def test_no_better_than_a_guess():
-    assert "no better than guessing" in words(facts([4.3] * 50 + [4.25] * 50))
-    assert "no better than guessing" not in words(RUNS["flat"])
+    assert "no better than uniform guessing" in words(facts([4.3] * 50 + [4.25] * 50))
+    assert "no better than uniform guessing" not in words(RUNS["flat"])
 
 
 def test_validation_is_told_as_it_was():
     unmeasured = facts(falling())
-    assert "It stopped before its first evaluation; `regard evaluate runs/made` makes one now." in words(unmeasured)
+    assert "Training stopped before the first evaluation; `regard evaluate runs/made` runs one now." in words(
+        unmeasured
+    )
     nothing = {**CONFIG, "data": {**CONFIG["data"], "validation": 0.0}}
     assert "No text was held out" in words(replace(unmeasured, config=nothing))
-    assert "The one evaluation, at step 4,000, gave a validation loss of 1.7000." in words(facts(falling(), [1.7]))
+    assert "The only evaluation, at step 4,000, gave a validation loss of 1.7000." in words(facts(falling(), [1.7]))
     assert "best at the last of 4 evaluations: 2.1000" in words(RUNS["falls"])
-    assert "The best validation loss, 1.9000, was that of step 2,000; the last was 2.6000." in words(RUNS["overfits"])
+    assert "The best validation loss, 1.9000, was at step 2,000; the last was 2.6000." in words(RUNS["overfits"])
 
 
 def test_the_gap_between_training_and_validation():
     assert "are close" in words(RUNS["flat"])
-    assert "learn by heart" in words(facts(flat(), [2.4, 2.2, 2.19, 2.19]))
+    assert "begins to overfit" in words(facts(flat(), [2.4, 2.2, 2.19, 2.19]))
     assert "are close" not in words(facts(flat(), [2.4, 2.2, 2.19, 2.19]))
 
 
 def looked(heads=(), positions=None):
-    return Inside(100, list(heads), {}, list("abc"), True, positions)
+    return Inspection(100, list(heads), {}, list("abc"), True, positions)
 
 
 def test_whether_context_helps():
-    falls = Positions([1.5 + 2 * math.exp(-i / 4) for i in range(64)], [0.02] * 64, 500, 500)
-    told = words(facts(flat(), inside=looked(positions=falls)))
+    falls = PositionLosses([1.5 + 2 * math.exp(-i / 4) for i in range(64)], [0.02] * 64, 500, 500)
+    told = words(facts(flat(), inspection=looked(positions=falls)))
     assert "Context helps: the loss falls from 3.50 at the first token of a window to 1.50" in told
     assert "half of it by token 4 and nine tenths of it by token " in told
-    level = Positions([2.0 + 0.01 * (i % 3) for i in range(64)], [0.05] * 64, 500, 500)
-    assert "Context does not help yet" in words(facts(flat(), inside=looked(positions=level)))
+    level = PositionLosses([2.0 + 0.01 * (i % 3) for i in range(64)], [0.05] * 64, 500, 500)
+    assert "Context does not help yet" in words(facts(flat(), inspection=looked(positions=level)))
 
 
 def test_a_gain_within_the_margin_is_not_denied():
     """Few windows: 0.6 nats are gained, but it might be chance. Neither "helps" nor "does not help" has grounds."""
     curve = [3.2] + [2.6] * 63
     for windows, margin in ((12, 0.5), (3, 0.01)):
-        told = words(facts(flat(), inside=looked(positions=Positions(curve, [margin] * 64, windows, windows))))
-        assert f"Whether context helps cannot be told from {windows} windows of held-out text" in told
+        told = words(facts(flat(), inspection=looked(positions=PositionLosses(curve, [margin] * 64, windows, windows))))
+        assert f"Whether context helps cannot be decided from {windows} windows of held-out text" in told
         assert "the loss is 3.20 at a window's start and 2.60 in its last quarter" in told
         assert "Context" not in told
-    sure = words(facts(flat(), inside=looked(positions=Positions(curve, [0.3] * 64, 12, 12))))
+    sure = words(facts(flat(), inspection=looked(positions=PositionLosses(curve, [0.3] * 64, 12, 12))))
     assert "Context helps" in sure
 
 
@@ -164,19 +166,19 @@ def test_a_gain_within_the_margin_is_not_denied():
     windows=st.integers(1, 50),
 )
 def test_what_is_said_of_context_is_within_its_margin(start, end, margin, windows):
-    positions = Positions([start] + [end] * 63, [margin] * 64, windows, windows)
-    told = words(facts(flat(), inside=looked(positions=positions)))
+    positions = PositionLosses([start] + [end] * 63, [margin] * 64, windows, windows)
+    told = words(facts(flat(), inspection=looked(positions=positions)))
     gain, unsure = start - end, math.hypot(margin, margin)
     if "Context helps" in told:
         assert gain > unsure
     if "does not help yet" in told:
         assert gain + unsure <= 0.1 * start or gain <= 0.02 * start
-    assert ("Context helps" in told) + ("does not help yet" in told) + ("cannot be told" in told) == 1
+    assert ("Context helps" in told) + ("does not help yet" in told) + ("cannot be decided" in told) == 1
 
 
 def test_what_coincides_is_said_once():
-    sudden = Positions([3.5, 3.5] + [1.5] * 62, [0.02] * 64, 500, 500)
-    told = words(facts(flat(), inside=looked(positions=sudden)))
+    sudden = PositionLosses([3.5, 3.5] + [1.5] * 62, [0.02] * 64, 500, 500)
+    told = words(facts(flat(), inspection=looked(positions=sudden)))
     assert "in its last quarter, nine tenths of it by token 3 of 64." in told
     assert "half" not in told
 
@@ -187,16 +189,20 @@ def head(layer, number, **shares):
 
 def test_heads_are_named_by_what_they_do():
     mixture = [head(1, 1, previous=0.8), head(1, 2, previous=0.6), head(2, 1, spread=0.97), head(2, 2)]
-    told = words(facts(flat(), inside=looked(mixture)))
-    assert "Of 4 heads, heads 1.1 and 1.2 look to the token just before; head 2.1 looks everywhere alike" in told
-    assert "; the other mixes." in told
-    assert "all of them mix" in words(facts(flat(), inside=looked([head(1, 1), head(1, 2)])))
-    assert "all look everywhere alike" in words(facts(flat(), inside=looked([head(1, n, spread=0.95) for n in (1, 2)])))
+    told = words(facts(flat(), inspection=looked(mixture)))
+    assert "Of 4 heads, heads 1.1 and 1.2 attend to the previous token; head 2.1 attends evenly to all tokens" in told
+    assert "; the other one has no clear pattern." in told
+    assert "None of the 2 heads has a clear pattern" in words(
+        facts(flat(), inspection=looked([head(1, 1), head(1, 2)]))
+    )
+    assert "all attend evenly to all tokens" in words(
+        facts(flat(), inspection=looked([head(1, n, spread=0.95) for n in (1, 2)]))
+    )
 
 
 def test_cost_is_the_formula_times_the_tokens():
-    told = words(replace(facts(flat(), size=Size(800_000, 5e6)), speed=[(1, 9.0), (2, 2000.0)], tokens=10**6))
-    assert "2,000 tokens a second" in told  # the first record is that of a machine warming up
+    told = words(replace(facts(flat(), size=ModelSize(800_000, 5e6)), speed=[(1, 9.0), (2, 2000.0)], tokens=10**6))
+    assert "2,000 tokens per second" in told  # the first record is that of a machine warming up
     assert "5 TFLOP" in told
 
 
@@ -223,9 +229,9 @@ def test_any_losses_give_a_story_and_advice(loss, validation, step):
 )
 def test_differences_are_the_options_that_lead_there(options):
     """From the recipe to any config: the command that the report prints gives that very config."""
-    from regard.report.differ import command
+    from regard.report.config_diff import command
 
     wanted = override(get("shakespeare"), options)
-    found = [d for d in differences(dump(wanted), dump(get("shakespeare"))) if d.key not in FOUND_OUT]
+    found = [d for d in differences(dump(wanted), dump(get("shakespeare"))) if d.key not in AUTOMATIC]
     line = shlex.split(command("shakespeare", {d.key: d.value for d in found}))
     assert override(get("shakespeare"), line[3:]) == wanted

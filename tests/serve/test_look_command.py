@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from serve_kit import REGARD
 
-from regard.generate.load import load_writer
+from regard.generate.load import load_model
 from regard.look.views.session import Session
 from regard.runs import Run
 from regard.serve.html_file import embedded_data, html_document
@@ -95,8 +95,8 @@ def test_a_text_that_would_end_the_script_does_not(runs: Path) -> None:
 
 
 def test_show_draws_the_same_page_in_a_frame(runs: Path) -> None:
-    writer = load_writer(Run.open(runs / "small"))
-    shown = show(writer.model, "to be", tokenizer=writer.tokenizer)
+    loaded = load_model(Run.open(runs / "small"))
+    shown = show(loaded.model, "to be", tokenizer=loaded.tokenizer)
     frame = shown._repr_html_()
     found = re.fullmatch(r'<iframe sandbox="([^"]*)" srcdoc="([^"]*)"[^>]*></iframe>', frame)
     assert found

@@ -10,7 +10,7 @@ import pytest
 import torch
 from serve_kit import Served
 
-from regard.generate.load import load_writer
+from regard.generate.load import load_model
 from regard.look import attentions, rows
 from regard.runs import Run
 
@@ -27,7 +27,7 @@ def trace(served: Served) -> dict:
 @pytest.fixture(scope="module")
 def maps(runs: Path) -> list[np.ndarray]:
     """The dense weights [H, N, N] of every layer."""
-    model, tokenizer, *_ = load_writer(Run.open(runs / "small"))
+    model, tokenizer, *_ = load_model(Run.open(runs / "small"))
     tokens = torch.as_tensor(tokenizer.encode(TEXT))[None]
     found = attentions(model, lambda: model(tokens))
     return [torch.cat([piece.weights for piece in rows(one)], dim=2)[0].numpy() for one in found]

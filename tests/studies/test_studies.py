@@ -13,9 +13,9 @@ from regard.data import TextBatch
 from regard.errors import UserError
 from regard.measure import Bucket, Comparison
 from regard.models import GPTConfig, RecurrentConfig
-from regard.report.svg import Axes, Series
+from regard.pages import Axes, ChartSection, Series
 from regard.studies import about, bottleneck, depth, get, gradients, names, parallel
-from regard.studies.page import Chart, Study, page, write
+from regard.studies.page import Study, page, write
 
 SIZES: dict[str, Any] = {"vocabulary": 11, "context": 12, "width": 16}
 
@@ -94,7 +94,9 @@ def test_words_follow_from_numbers():
 
 def test_a_page_is_escaped_and_written_with_its_numbers(tmp_path):
     evil = "<script>alert(1)</script>"
-    chart = Chart(evil, evil, [Series(evil, [(0.0, 1.0), (1.0, 2.0)])], Axes("x", "y"), ("a", evil), [("1", evil)])
+    chart = ChartSection(
+        evil, evil, [Series(evil, [(0.0, 1.0), (1.0, 2.0)])], Axes("x", "y"), ("a", evil), [("1", evil)]
+    )
     study = Study("name", evil, [evil], [chart], {"found": [1, 2]}, evil)
     assert "<script>alert" not in page(study)
     path = write(study, tmp_path / "new")

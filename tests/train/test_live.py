@@ -8,7 +8,7 @@ import pytest
 import torch
 from train_kit import experiment, start
 
-from regard.train import LiveLine, Observer, Result, Step, live, train
+from regard.train import LiveLine, Observer, TrainingResult, TrainingStep, live, train
 from regard.train.device import flops_per_token, measured_peak
 from regard.train.live import LiveCurve
 
@@ -128,7 +128,7 @@ def test_a_run_with_nothing_left_to_do_is_not_said_to_go_on(text, tmp_path):
 
 def test_an_interrupted_run_is_told_how_to_go_on():
     out = io.StringIO()
-    LiveLine(out).finished(Result(Path("runs/a-1"), 5, 9, 1.0, None, 100, 65.0, interrupted=True))
+    LiveLine(out).finished(TrainingResult(Path("runs/a-1"), 5, 9, 1.0, None, 100, 65.0, interrupted=True))
     assert "regard resume runs/a-1" in out.getvalue()
 
 
@@ -161,5 +161,5 @@ def test_a_step_is_cheap_to_watch():
     line._steps, line._due = 10**9, time.monotonic() + 3600
     began = time.process_time()
     for number in range(2000):
-        line.stepped(Step(number, 1.0, 1.0, 1.0, 1, 1.0))
+        line.stepped(TrainingStep(number, 1.0, 1.0, 1.0, 1, 1.0))
     assert (time.process_time() - began) / 2000 < 1e-4

@@ -12,7 +12,6 @@ from regard.errors import UserError
 from regard.nn.auxiliary_loss import AuxiliaryLoss, AuxiliaryLossLayer, collect
 from regard.nn.experts.moe import MoEConfig
 from regard.recipes import get
-from regard.tasks import Language
 from regard.train import Experiment, MuonConfig, train
 from regard.train.engine import Engine
 from regard.train.evaluate import evaluate
@@ -32,7 +31,7 @@ def _engine(batch: int, accumulate: int = 1, model=SPARSE, **training) -> Engine
 def test_the_loss_is_the_tasks_plus_the_layers_means_over_micro_batches():
     engine = _engine(4, accumulate=3)
     model, batches = engine.model, [engine.batch(number) for number in range(3)]
-    terms = [Language().terms(model, batch) for batch in batches]
+    terms = [engine.task.terms(model, batch) for batch in batches]
     counts = sum(int(one["next_token"].count) for one in terms)
     plain = sum(float(one["next_token"].total.detach()) for one in terms) / counts
     balance, z = (sum(float(one[name].total.detach()) for one in terms) / 3 for name in ("balance", "z"))

@@ -10,7 +10,15 @@ from train_kit import MODEL, TRAIN, RowsConfig, experiment, newest, run_whole, s
 from regard.commands.resume import replanned
 from regard.config import load
 from regard.errors import UserError
-from regard.train import ConstantConfig, Experiment, MuonConfig, Observer, TrapezoidConfig, restore, train
+from regard.train import (
+    ConstantScheduleConfig,
+    Experiment,
+    MuonConfig,
+    Observer,
+    TrapezoidScheduleConfig,
+    restore,
+    train,
+)
 from regard.train.engine import Engine
 from regard.train.shard import World
 
@@ -42,7 +50,7 @@ def _killed(folder, wanted, at: int):
 def test_a_resumed_run_ends_bit_identical(text, tmp_path, kill, optimizer):
     training: dict[str, Any] = {"accumulate": 2, "save_every": 3}
     if optimizer == "muon":
-        training |= {"optimizer": MuonConfig(), "schedule": TrapezoidConfig()}
+        training |= {"optimizer": MuonConfig(), "schedule": TrapezoidScheduleConfig()}
     wanted = experiment(text, **training)
     whole = run_whole(tmp_path, wanted)
     run = _killed(tmp_path, wanted, kill)
@@ -124,7 +132,7 @@ def _extended(run, steps: int):
 
 def test_a_run_extended_is_the_longer_run_where_its_schedule_does_not_look_ahead(text, tmp_path):
     """With a constant rate nothing in a step depends on how many follow: every bit must be that of the longer run."""
-    wanted = experiment(text, schedule=ConstantConfig())
+    wanted = experiment(text, schedule=ConstantScheduleConfig())
     whole = run_whole(tmp_path, wanted)
     run = run_whole(tmp_path, replace(wanted, train=replace(wanted.train, steps=5)), "short")
     before = run.metrics()

@@ -7,22 +7,22 @@ from hypothesis import strategies as st
 from regard.config import dump, load
 from regard.errors import UserError
 from regard.train.schedule import (
-    ConstantConfig,
-    CosineConfig,
-    LinearConfig,
-    NoamConfig,
+    ConstantScheduleConfig,
+    CosineScheduleConfig,
+    LinearScheduleConfig,
+    NoamScheduleConfig,
     ScheduleConfig,
-    TrapezoidConfig,
+    TrapezoidScheduleConfig,
 )
 
 lengths = st.one_of(st.floats(0, 0.99), st.integers(1, 300).map(float))
 levels = st.floats(0, 1)
 schedules = st.one_of(
-    st.builds(ConstantConfig, lengths),
-    st.builds(LinearConfig, lengths, levels),
-    st.builds(CosineConfig, lengths, levels),
-    st.builds(TrapezoidConfig, lengths, lengths, levels),
-    st.builds(NoamConfig, lengths),
+    st.builds(ConstantScheduleConfig, lengths),
+    st.builds(LinearScheduleConfig, lengths, levels),
+    st.builds(CosineScheduleConfig, lengths, levels),
+    st.builds(TrapezoidScheduleConfig, lengths, lengths, levels),
+    st.builds(NoamScheduleConfig, lengths),
 )
 
 
@@ -49,20 +49,26 @@ def test_a_config_read_back_is_the_same_schedule(schedule, steps):
 
 @given(st.integers(1, 100), st.integers(101, 1000))
 def test_warm_up_is_a_line_that_ends_at_one(warmup, steps):
-    for cls in (ConstantConfig, LinearConfig, CosineConfig, NoamConfig):
+    for cls in (ConstantScheduleConfig, LinearScheduleConfig, CosineScheduleConfig, NoamScheduleConfig):
         schedule = cls(warmup=float(warmup))
         for step in range(warmup):
             assert schedule.factor(step, steps) == pytest.approx((step + 1) / warmup)
 
 
 def test_a_share_and_a_number_of_steps_are_the_same_warm_up():
-    for cls in (ConstantConfig, LinearConfig, CosineConfig, NoamConfig, TrapezoidConfig):
+    for cls in (
+        ConstantScheduleConfig,
+        LinearScheduleConfig,
+        CosineScheduleConfig,
+        NoamScheduleConfig,
+        TrapezoidScheduleConfig,
+    ):
         share, number = cls(warmup=0.25), cls(warmup=50.0)
         assert [share.factor(s, 200) for s in range(200)] == [number.factor(s, 200) for s in range(200)]
 
 
 def test_linear_and_cosine_pass_half_way_and_arrive():
-    linear, cosine = LinearConfig(warmup=0, final=0.2), CosineConfig(warmup=0, final=0.2)
+    linear, cosine = LinearScheduleConfig(warmup=0, final=0.2), CosineScheduleConfig(warmup=0, final=0.2)
     for schedule in (linear, cosine):
         assert schedule.factor(0, 100) == 1
         assert schedule.factor(50, 100) == pytest.approx(0.6)
@@ -72,7 +78,7 @@ def test_linear_and_cosine_pass_half_way_and_arrive():
 
 
 def test_trapezoid_is_flat_between_its_slopes():
-    schedule = TrapezoidConfig(warmup=10, decay=20, final=0.0)
+    schedule = TrapezoidScheduleConfig(warmup=10, decay=20, final=0.0)
     factors = [schedule.factor(step, 100) for step in range(100)]
     assert factors[:10] == pytest.approx([(step + 1) / 10 for step in range(10)])
     assert factors[9:81] == [1.0] * 72
@@ -85,7 +91,7 @@ def test_noam_is_equation_3_over_its_peak():
     def paper(s: int) -> float:
         return width**-0.5 * min(s**-0.5, s * warmup**-1.5)
 
-    schedule, peak = NoamConfig(warmup=4000), (width * warmup) ** -0.5
+    schedule, peak = NoamScheduleConfig(warmup=4000), (width * warmup) ** -0.5
     for step in (0, 1, 1999, 3999, 4000, 9999, 99_999):
         assert peak * schedule.factor(step, 100_000) == pytest.approx(paper(step + 1))
     assert schedule.factor(3999, 100_000) == 1

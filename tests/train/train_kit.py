@@ -74,7 +74,7 @@ class RowsConfig(DataConfig, kind="test-rows"):
 class Rows(Data):
     """Batch number `position` of `size` rows per rank is the next slice of the table."""
 
-    vocabulary = 13
+    vocabulary: int = 13
 
     def __init__(self, context: int):
         generator = torch.Generator().manual_seed(3)

@@ -68,6 +68,15 @@ class Outcome:
     def worst(self) -> HeadError:
         return max(self.heads, key=lambda head: head.error)
 
+    @property
+    def speedup(self) -> float:
+        """Speed relative to exact attention; 0 if it was not measured."""
+        return (self.pace or 0.0) / (self.exact_pace or 1.0)
+
+    def more(self, exact: float) -> float:
+        """The increase of the loss over the exact one; 0 if it was not measured."""
+        return (exact if self.loss is None else self.loss) - exact
+
 
 @dataclass(frozen=True)
 class Meter:

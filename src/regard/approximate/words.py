@@ -1,4 +1,4 @@
-"""What the meter found, in sentences, in a table and as plain numbers. All of it follows from the outcomes alone."""
+"""The measured outcomes in sentences, as a table and as plain numbers."""
 
 from __future__ import annotations
 
@@ -6,122 +6,119 @@ from collections.abc import Sequence
 from typing import Any
 
 from regard.approximate.measure import Meter, Outcome
-from regard.report.numbers import listed
+from regard.pages.numbers import join_words
 
-SMALL = 0.01  # nats per token that may be called no loss worth the name
-COLUMNS = ("attention", "budget", "error", "worst head", "weights moved", "loss", "more", "tokens/s", "× exact")
+SMALL = 0.01  # nats per token that count as negligible
+COLUMNS = ("attention", "budget", "error", "worst head", "weights moved", "loss", "increase", "tokens/s", "× exact")
 CAVEAT = (
-    "Nothing was trained anew: a model that is trained with a mechanism from the start can do far better than one that "
-    "gets it overnight. These numbers are what an exchange costs, not what a mechanism is worth."
+    "Nothing was retrained: a model that is trained with a mechanism from the start can do far better than one that "
+    "gets it after training. These numbers are the cost of a replacement, not a verdict on a mechanism."
 )
 LEGEND = (
-    "error: |found - exact| / |exact| of a layer's outputs, mean over heads; worst head: layer.head and its error; "
-    "weights moved: half the sum of |found - exact| weights of a row; loss: nats per token with every layer exchanged; "
-    "more: than exact, with its 95 % interval over windows; × exact: speed of a forward pass against exact attention, "
-    "measured in turns"
+    "error: |approximate - exact| / |exact| of a layer's outputs, mean over heads; worst head: layer.head and its "
+    "error; weights moved: half the sum of |approximate - exact| weights of a row; loss: nats per token with every "
+    "layer replaced; increase: over the exact loss, with its 95 % interval over windows; × exact: speed of a forward "
+    "pass relative to exact attention, measured alternately"
 )
 
 
-def kinds(meter: Meter) -> dict[str, list[Outcome]]:
+def by_kind(meter: Meter) -> dict[str, list[Outcome]]:
     """The outcomes of each attention."""
-    found: dict[str, list[Outcome]] = {}
+    groups: dict[str, list[Outcome]] = {}
     for outcome in meter.outcomes:
-        found.setdefault(outcome.trial.kind, []).append(outcome)
-    return found
+        groups.setdefault(outcome.trial.kind, []).append(outcome)
+    return groups
 
 
 def sentences(meter: Meter) -> list[str]:
     """The answer."""
     first = f"Exact attention has a loss of {meter.loss:.4f} nats per token on {meter.tokens:,} tokens of this text."
-    return [first, *(_about(kind, outcomes, meter.loss) for kind, outcomes in kinds(meter).items()), CAVEAT]
+    return [first, *(_about(kind, outcomes, meter.loss) for kind, outcomes in by_kind(meter).items()), CAVEAT]
 
 
 def _about(kind: str, outcomes: Sequence[Outcome], exact: float) -> str:
-    measured = [one for one in outcomes if not one.refused]
+    measured = [o for o in outcomes if not o.refused]
     if not measured:
-        return f"{kind} cannot be tried on this model: {outcomes[0].refused.split(';')[0]}."
-    inside = [one for one in measured if one.loss is not None]
+        return f"{kind} cannot be used in this model: {outcomes[0].refused.split(';')[0]}."
+    inside = [o for o in measured if o.loss is not None]
     if not inside:
         ends = f"{measured[0].error:.2f} at {measured[0].trial.budget}"
         if len(measured) > 1:
             ends += f" to {measured[-1].error:.2f} at {measured[-1].trial.budget}"
-        fitted = ", its own parameters fitted to other windows of the text" if measured[0].fitted else ""
+        fitted = ", with its own parameters fitted to other windows of the text" if measured[0].fitted else ""
         return (
-            f"{kind} cannot stand in this model: {measured[0].why_not.split(';')[0]}. Compared on the non-causal "
-            f"version of the layers instead (the same queries, keys and values, everybody seeing everybody{fitted}), "
-            f"its error goes from {ends}."
+            f"{kind} cannot replace the attention of this model: {measured[0].why_not.split(';')[0]}. On the "
+            f"non-causal version of the layers (the same queries, keys and values without a mask{fitted}), its error "
+            f"goes from {ends}."
         )
-    good = next((one for one in inside if one.loss is not None and one.loss - exact <= SMALL), None)
+    good = next((o for o in inside if o.more(exact) <= SMALL), None)
     if good is not None:
         return f"{kind} costs about {SMALL} nats or less with {_budget(good)}: {_cost(good, exact)}."
-    best = min(inside, key=lambda one: one.loss or 0.0)
-    return f"{kind} costs more than {SMALL} nats; least, with {_budget(best)}: {_cost(best, exact)}."
+    best = min(inside, key=lambda o: o.more(exact))
+    return f"{kind} costs more than {SMALL} nats; the least with {_budget(best)}: {_cost(best, exact)}."
 
 
 def _budget(outcome: Outcome) -> str:
     settings = outcome.trial.settings
-    return listed([f"{name} = {value}" for name, value in settings]) if settings else "its defaults"
+    return join_words([f"{name} = {value}" for name, value in settings]) if settings else "its defaults"
 
 
 def _cost(outcome: Outcome, exact: float) -> str:
-    more, faster = (outcome.loss or 0.0) - exact, (outcome.pace or 0.0) / (outcome.exact_pace or 1.0)
-    return f"{more:+.4f} ± {outcome.margin:.4f} nats at {faster:.2f} times exact attention's speed"
+    change = f"{outcome.more(exact):+.4f} ± {outcome.margin:.4f} nats"
+    return f"{change} at {outcome.speedup:.2f} times the speed of exact attention"
 
 
 def rows(meter: Meter) -> list[tuple[str, ...]]:
-    """One line for each budget, in the order of ``COLUMNS``."""
-    found = []
-    for one in meter.outcomes:
-        name = (one.trial.kind, one.trial.budget)
-        if one.refused:
-            found.append((*name, "refused", *("",) * (len(COLUMNS) - 3)))
+    """One row per budget, in the order of ``COLUMNS``."""
+    lines = []
+    for o in meter.outcomes:
+        name = (o.trial.kind, o.trial.budget)
+        if o.refused:
+            lines.append((*name, "refused", *("",) * (len(COLUMNS) - 3)))
             continue
-        worst = f"{one.worst.layer}.{one.worst.head} {one.worst.error:.3f}"
-        measures = (f"{one.error:.3f}" + ("" if one.causal else "*"), worst, f"{one.variation:.3f}")
+        worst = f"{o.worst.layer}.{o.worst.head} {o.worst.error:.3f}"
+        measures = (f"{o.error:.3f}" + ("" if o.causal else "*"), worst, f"{o.variation:.3f}")
         inside = ("",) * 4
-        if one.loss is not None and one.pace and one.exact_pace:
-            more = f"{one.loss - meter.loss:+.4f} ± {one.margin:.4f}"
-            inside = (f"{one.loss:.4f}", more, f"{one.pace:,.0f}", f"{one.pace / one.exact_pace:.2f}")
-        found.append((*name, *measures, *inside))
-    return found
+        if o.loss is not None:
+            more = f"{o.more(meter.loss):+.4f} ± {o.margin:.4f}"
+            inside = (f"{o.loss:.4f}", more, f"{o.pace:,.0f}", f"{o.speedup:.2f}")
+        lines.append((*name, *measures, *inside))
+    return lines
 
 
 def table(meter: Meter) -> str:
-    """For a terminal."""
+    """The rows for a terminal."""
     lines = [COLUMNS, *rows(meter)]
-    wide = [max(len(line[i]) for line in lines) for i in range(len(COLUMNS))]
-    texts = ["  ".join(_aligned(i, *pair) for i, pair in enumerate(zip(line, wide, strict=True))) for line in lines]
-    marked = ["* on the non-causal version of the layers"] if any(not one.causal for one in meter.outcomes) else []
-    return "\n".join([*(text.rstrip() for text in texts), *marked])
-
-
-def _aligned(column: int, cell: str, width: int) -> str:
-    return cell.ljust(width) if column < 2 else cell.rjust(width)
+    widths = [max(len(line[i]) for line in lines) for i in range(len(COLUMNS))]
+    sides = [str.ljust] * 2 + [str.rjust] * (len(COLUMNS) - 2)
+    texts = ["  ".join(side(*cell) for side, *cell in zip(sides, line, widths, strict=True)) for line in lines]
+    note = ["* on the non-causal version of the layers"] if any(not o.causal for o in meter.outcomes) else []
+    return "\n".join([*(text.rstrip() for text in texts), *note])
 
 
 def numbers(meter: Meter) -> dict[str, Any]:
-    """Everything, for programs."""
+    """Everything, for the JSON file."""
     return {
         "loss": meter.loss,
         "tokens": meter.tokens,
         "outcomes": [
             {
-                "attention": one.trial.kind,
-                "settings": dict(one.trial.settings),
-                "refused": one.refused or None,
-                "causal": one.causal,
-                "not_in_model": one.why_not or None,
-                "fitted": one.fitted,
-                "error": one.error if one.heads else None,
-                "variation": one.variation if one.heads else None,
-                "loss": one.loss,
-                "more": None if one.loss is None else one.loss - meter.loss,
-                "more_margin": one.margin,
-                "loss_by_block": one.by_block,
-                "tokens_per_second": one.pace,
-                "exact_tokens_per_second": one.exact_pace,
-                "heads": [head._asdict() for head in one.heads],
+                "attention": o.trial.kind,
+                "settings": dict(o.trial.settings),
+                "refused": o.refused or None,
+                "causal": o.causal,
+                "not_in_model": o.why_not or None,
+                "fitted": o.fitted,
+                "error": o.error if o.heads else None,
+                "variation": o.variation if o.heads else None,
+                "loss": o.loss,
+                "more": None if o.loss is None else o.more(meter.loss),
+                "more_margin": o.margin,
+                "loss_by_block": o.by_block,
+                "tokens_per_second": o.pace,
+                "exact_tokens_per_second": o.exact_pace,
+                "heads": [head._asdict() for head in o.heads],
             }
-            for one in meter.outcomes
+            for o in meter.outcomes
         ],
     }

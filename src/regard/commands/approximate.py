@@ -15,7 +15,7 @@ from regard.errors import UserError
 
 if TYPE_CHECKING:
     from regard.approximate import Text
-    from regard.generate.load import Writer
+    from regard.generate.load import LoadedModel
 
 Kinds = Annotated[str | None, tyro.conf.arg(name="with", metavar="KIND,KIND")]
 Budgets = Annotated[tuple[str, ...], tyro.conf.arg(metavar="[KIND=8,16,32 ...]")]
@@ -62,7 +62,7 @@ def approximate(
     from regard.approximate.page import write
     from regard.approximate.words import LEGEND, numbers, sentences, table
     from regard.config import load
-    from regard.generate.load import find_device, load_writer
+    from regard.generate.load import find_device, load_model
     from regard.models import GPTConfig
     from regard.studies.machine import machine
     from regard.train import Experiment
@@ -74,12 +74,12 @@ def approximate(
     wanted = None if with_ is None else [kind for kind in with_.replace(" ", "").split(",") if kind]
     chosen = trials(wanted, budgets, config.context, config.width // config.heads)
     place = find_device(device)
-    writer = load_writer(found, place, step)
+    loaded = load_model(found, place, step)
     count = FITTING + max(windows, -(-(timed or 0) // config.context))
-    source, name = _own(experiment, writer, count) if text is None else _read(text, writer, config.context)
-    bench = Bench(writer.model, experiment.task.build(), source, place, windows, timed)
+    source, name = _own(experiment, loaded, count) if text is None else _read(text, loaded, config.context)
+    bench = Bench(loaded.model, experiment.task.build(), source, place, windows, timed)
     meter = measure(bench, chosen, each_layer=each_layer, say=_teller())
-    setting = f"step {writer.step:,} · {name} · context {config.context} · {machine(place)}"
+    setting = f"step {loaded.step:,} · {name} · context {config.context} · {machine(place)}"
     setting += f" · speed on {timed:,} tokens" if timed else ""
     path = write(meter, found.path if out is None else out, str(found.path), setting)
     if json:
@@ -89,26 +89,26 @@ def approximate(
     return 0
 
 
-def _own(experiment: Any, writer: Writer, count: int) -> tuple[Text, str]:
+def _own(experiment: Any, loaded: LoadedModel, count: int) -> tuple[Text, str]:
     """Whole windows of the held-out part; of the training part where nothing is held out."""
     from regard.approximate import Text
 
     data = experiment.data.build(experiment.model.context)
-    writer.check(data)
+    loaded.check_data(data)
     held = bool(data.parts.validation.targets)
     batch = next(iter(data.validation_batches(count))) if held else data.batch(0, seed=experiment.seed, size=count)
     whole = (batch.targets >= 0).all(1)
     return Text(batch.inputs[whole], batch.targets[whole]), f"{'held-out' if held else 'training'} text of {data.name}"
 
 
-def _read(path: Path, writer: Writer, context: int) -> tuple[Text, str]:
+def _read(path: Path, loaded: LoadedModel, context: int) -> tuple[Text, str]:
     """Whole windows of a file."""
     import torch
 
     from regard.approximate import Text
     from regard.commands.lines import contents
 
-    ids = torch.as_tensor(writer.tokenizer.encode(contents(path)), dtype=torch.long)
+    ids = torch.as_tensor(loaded.tokenizer.encode(contents(path)), dtype=torch.long)
     count = max(0, (len(ids) - 1) // context)
     if count < 2:
         raise UserError(f"{path} has {len(ids):,} tokens, fewer than two windows of {context}; give a longer text")

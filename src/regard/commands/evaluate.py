@@ -54,27 +54,27 @@ def evaluate(
         raise UserError(f"--batch must be at least 1, not {batch}")
     found = open_run(run, runs)
     from regard.config import load
-    from regard.generate.load import find_device, load_writer
+    from regard.generate.load import find_device, load_model
     from regard.train import Experiment
     from regard.train.precision import Precision
     from regard.train.score import score
 
     experiment = load(Experiment, found.config, source=str(found.path / "config.toml"))
     place = find_device(device)
-    writer = load_writer(found, place, step)
+    loaded = load_model(found, place, step)
     data: Any = experiment.data.build(experiment.model.context)  # type: ignore[attr-defined]
     if data.specials is not None:
         raise UserError(f"{found.path} translates: regard translate {found.path} --test gives its BLEU")
     if not getattr(data.parts, part).targets:
         raise UserError(f"this run's text has no {part} part; train with --data.{part} 0.05 to keep one back")
-    writer.check(data)
+    loaded.check_data(data)
     batches = data.sliding_batches(part, batch, data.context if stride is None else stride)
     targets = getattr(data.parts, part).targets
-    result = score(writer.model, experiment.task.build(), told(batches, targets), place, Precision("auto", place))
+    result = score(loaded.model, experiment.task.build(), told(batches, targets), place, Precision("auto", place))
     characters, size = data.amount(part)
     summary = {
         "run": str(found.path),
-        "step": writer.step,
+        "step": loaded.step,
         "part": part,
         "stride": stride,
         "targets": result.targets,
@@ -86,7 +86,7 @@ def evaluate(
         print(jsonlib.dumps(summary))
     else:
         print(
-            f"{found.path}, step {writer.step:,}, {part} part of {result.targets:,} tokens: "
+            f"{found.path}, step {loaded.step:,}, {part} part of {result.targets:,} tokens: "
             f"{result.loss:.4f} nats per token, "
             f"{summary['bits_per_character']:.4f} bits per character, {summary['bits_per_byte']:.4f} bits per byte"
         )

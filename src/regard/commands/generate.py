@@ -6,6 +6,7 @@ import json as jsonlib
 import re
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ from regard.errors import UserError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from regard.generate import Row, TextGenerator
+    from regard.generate import GeneratedText, TextGenerator
 
 
 def generate(
@@ -82,7 +83,8 @@ def generate(
     if found.config.get("data", {}).get("kind") == "pairs":
         raise UserError(f"{found.path} translates and does not go on with a text: regard translate {found.path}")
     from regard.generate import Sampling, TextGenerator
-    from regard.generate.load import find_device, load_writer
+    from regard.generate.load import find_device, load_model
+    from regard.models.base import LanguageModel
 
     try:
         sampling = Sampling(temperature, top_k, top_p, min_p, repetition)
@@ -90,66 +92,66 @@ def generate(
         raise UserError(f"--{str(problem).replace('_', '-')}") from problem
     place = find_device(device)
     texts = [] if interactive else gathered(prompt, prompts)
-    model, tokenizer, reached, _ = load_writer(found, place, step)
+    model, tokenizer, reached, _ = load_model(found, place, step)
+    assert isinstance(model, LanguageModel)
     if not named:
         print(f"written by {found.path}, step {reached:,}", file=sys.stderr, flush=True)
-    author = TextGenerator(
+    generator = TextGenerator(
         model,
         tokenizer,
-        model.config.context,
         sampling,
-        count=tokens,
+        length=tokens,
         seed=seed,
         stops=stops,
         batch=batch,
-        every=32 if json and place.type != "cpu" else 1,
-        device=place,
+        sync_every=32 if json and place.type != "cpu" else 1,
         compiled=compile,
     )
     if interactive:
-        return talk(author, "".join(prompt))
+        return talk(generator, "".join(prompt))
     about = {"run": str(found.path), "step": reached} if json else None
-    return write(author, texts, samples, about)
+    return write(generator, texts, samples, about)
 
 
-def write(author: TextGenerator, texts: list[str], samples: int, about: dict | None) -> int:
+def write(generator: TextGenerator, texts: list[str], samples: int, about: dict | None) -> int:
     """Write on from each text; prints them as they come, or as JSON with what is ``about`` the run."""
     from regard.generate import Prompt
 
-    texts = texts or [beginning(author)]
-    encoded = [tuple(encode(author, text)) for text in texts]
+    texts = texts or [beginning(generator)]
+    encoded = [tuple(encode(generator, text)) for text in texts]
     longest = max(map(len, encoded))
-    if longest > author.context:
-        out = f"the oldest {longest - author.context:,} of its tokens are left out"
-        print(f"a prompt is longer than the {author.context:,} tokens that the model reads: {out}", file=sys.stderr)
+    context = generator.model.config.context
+    if longest > context:
+        out = f"the oldest {longest - context:,} of its tokens are left out"
+        print(f"a prompt is longer than the {context:,} tokens that the model reads: {out}", file=sys.stderr)
     prompts = [Prompt(ids, sample) for ids in encoded for sample in range(samples)]
     titles = [(text, sample) for text in texts for sample in range(samples)]
     began = time.perf_counter()
     try:
         if about is None:
-            show(author.write(prompts), titles, samples)
+            show(generator.stream(prompts), titles, samples)
         else:
-            rows = author.texts(prompts)
+            rows = generator.texts(prompts)
             seconds = time.perf_counter() - began
             made = [described(*title, row) for title, row in zip(titles, rows, strict=True)]
-            pace = {name: getattr(author.pace, name) for name in ("read", "reading", "written", "first", "writing")}
-            print(jsonlib.dumps({**about, "seconds": seconds, "pace": pace, "texts": made}))
+            throughput = asdict(generator.throughput)
+            print(jsonlib.dumps({**about, "seconds": seconds, "throughput": throughput, "texts": made}))
     except KeyboardInterrupt:
         print(flush=True)  # what was written stays, on lines of its own
         raise
     finally:
-        print(author.pace, file=sys.stderr)
+        print(generator.throughput, file=sys.stderr)
     return 0
 
 
-def described(prompt: str, sample: int, row: Row) -> dict:
+def described(prompt: str, sample: int, row: GeneratedText) -> dict:
     """A text for a program."""
     return {"prompt": prompt, "sample": sample, "text": row.text, "tokens": row.tokens, "stop": row.stop}
 
 
-def show(pieces: Iterable[tuple[int, str, Row]], titles: list[tuple[str, int]], samples: int) -> None:
+def show(pieces: Iterable[tuple[int, str, GeneratedText]], titles: list[tuple[str, int]], samples: int) -> None:
     """Print texts in their order: the first unfinished one as it grows, those after it when their turn comes."""
-    rows: dict[int, Row] = {}
+    rows: dict[int, GeneratedText] = {}
     turn, shown = 0, 0  # the text being printed, and how many of its pieces are
 
     def begin() -> None:
@@ -172,18 +174,18 @@ def show(pieces: Iterable[tuple[int, str, Row]], titles: list[tuple[str, int]], 
                 begin()
 
 
-def talk(author: TextGenerator, text: str) -> int:
+def talk(generator: TextGenerator, text: str) -> int:
     """The loop of `--interactive`."""
     import contextlib
 
-    from regard.generate.dialogue import HELP, Dialogue
+    from regard.generate.interactive import HELP, InteractiveSession
 
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401 (arrow keys and earlier lines)
     person = sys.stdin.isatty() and sys.stdout.isatty()
     if person:
         print(HELP, file=sys.stderr)
-    Dialogue(author, sys.stdout, sys.stderr, text).run(lambda: input("> " if person else ""))
+    InteractiveSession(generator, sys.stdout, sys.stderr, text).run(lambda: input("> " if person else ""))
     return 0
 
 
@@ -208,18 +210,18 @@ def unescaped(text: str) -> str:
     return re.sub(r"\\[nt\\]", lambda found: meant[found[0]], text)
 
 
-def encode(author: TextGenerator, text: str) -> list[int]:
+def encode(generator: TextGenerator, text: str) -> list[int]:
     """The tokens of a prompt."""
-    ids = author.tokenizer.encode(text).tolist()
+    ids = generator.tokenizer.encode(text).tolist()
     if not ids:
         raise UserError("a prompt is empty; give at least one character")
     return ids
 
 
-def beginning(author: TextGenerator) -> str:
+def beginning(generator: TextGenerator) -> str:
     """What to go on from when nothing is given: the start of a line."""
     try:
-        author.tokenizer.encode("\n")
+        generator.tokenizer.encode("\n")
     except UserError as problem:
         raise UserError("the model knows no new line, which is the prompt by default; give a --prompt") from problem
     return "\n"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from regard.errors import UserError
 
 if TYPE_CHECKING:
-    from regard.generate.translate import Translated
+    from regard.generate.translation import TranslatedLine
 
 T = TypeVar("T")
 NAMED = 8  # lines or words that a notice names
@@ -87,12 +87,12 @@ def progress(made: Iterable[T], total: int) -> Iterator[T]:
         print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
-def notices(made: Sequence[Translated], most: int, context: int) -> list[str]:
+def notices(made: Sequence[TranslatedLine], most: int, context: int) -> list[str]:
     """What a person should know about the lines, each a sentence that names them."""
     lines = [one.line for one in made]
     empty = [n for n, line in enumerate(lines, 1) if line.empty and not line.unknown]
-    cut = [n for n, line in enumerate(lines, 1) if line.cut]
-    stopped = [n for n, one in enumerate(made, 1) if one.texts and not one.texts[0].found.ended]
+    cut = [n for n, line in enumerate(lines, 1) if line.truncated]
+    stopped = [n for n, one in enumerate(made, 1) if one.translations and not one.translations[0].hypothesis.ended]
     strange = [f"{word!r} (line {n})" for n, line in enumerate(lines, 1) for word in line.unknown]
     told = []
     if empty:

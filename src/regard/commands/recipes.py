@@ -47,16 +47,16 @@ def recipes(name: RecipeName = None, /, *, json: bool = False) -> int:
 def listing(experiment: Experiment) -> list[tuple[str, str, str]]:
     """Every key that a person can set, as an option, with its value as the option takes it and its help."""
     from regard.config import keys
-    from regard.report.differ import spelled
+    from regard.report.config_diff import format_value
 
     rows = []
     for key in keys(experiment):
         if key.path == "train.budget":  # a note that the run writes
             continue
-        value = spelled(key.default)
+        value = format_value(key.default)
         if key.path == "model.vocabulary":
             value = "by the data"  # whatever is set here
-        choices = f"({', '.join(map(spelled, key.choices))})" if key.choices else ""
+        choices = f"({', '.join(map(format_value, key.choices))})" if key.choices else ""
         help = key.help or chosen(experiment, key.path)
         rows.append((f"--{key.path}", value if value.isprintable() else repr(value), f"{help} {choices}".strip()))
     return rows

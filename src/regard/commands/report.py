@@ -25,7 +25,7 @@ def report(run: RunName = None, /, *, runs: Path = RUNS, out: Path | None = None
     """
     found = open_run(run, runs)
     from regard.report import study, write
-    from regard.report.words import next_step, paragraphs
+    from regard.report.words import next_step, summary
 
     recipe = nearest_recipe(found)
     if out is not None and not out.parent.is_dir():
@@ -34,7 +34,7 @@ def report(run: RunName = None, /, *, runs: Path = RUNS, out: Path | None = None
     path = write(found, facts, out)
     if json:
         step = next_step(facts)
-        words = {"words": " ".join(paragraphs(facts)), "why": step.why, "next": step.command, "left_out": facts.notes}
+        words = {"words": " ".join(summary(facts)), "why": step.why, "next": step.command, "left_out": facts.notes}
         print(jsonlib.dumps({"run": str(found.path), "report": str(path), **words}))
     else:
         print(path)
@@ -45,12 +45,12 @@ def nearest_recipe(run: Run) -> tuple[str, Experiment]:
     """The recipe from which the fewest options lead to a run's config: a command to repeat it starts there."""
     from regard.config import dump
     from regard.recipes import get, names
-    from regard.report.differ import FOUND_OUT, differences, whole
+    from regard.report.config_diff import AUTOMATIC, complete, differences
 
-    config = whole(run.config)
+    config = complete(run.config)
 
     def distance(name: str) -> int:
-        return sum(change.key not in FOUND_OUT for change in differences(config, dump(get(name))))
+        return sum(change.key not in AUTOMATIC for change in differences(config, dump(get(name))))
 
     name = min(names(), key=distance)
     return name, get(name)

@@ -17,7 +17,7 @@ from regard.errors import UserError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from regard.generate.translate import Trained, Translated, Translator
+    from regard.generate.translation import TranslatedLine, TranslationModel, Translator
     from regard.runs import Run
 
 Texts = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[TEXT ...]", help_behavior_hint="")]
@@ -84,12 +84,12 @@ def translate(
     if out is not None and not out.parent.is_dir():
         raise UserError(f"there is no folder {out.parent} for --out {out}; make it first")
     found = open_run(name, runs)  # a mistyped name is answered before torch is imported
-    from regard.generate import Sampling, Search
+    from regard.generate import BeamSearch, Sampling
     from regard.generate.load import find_device
-    from regard.generate.translate import load_trained
+    from regard.generate.translation import load_translation_model
 
     try:
-        way = Sampling(temperature) if sample else Search(beam, length_penalty)
+        strategy = Sampling(temperature) if sample else BeamSearch(beam, length_penalty)
     except ValueError as problem:
         raise UserError(f"--{problem}") from problem
     if picture is not None:
@@ -98,8 +98,8 @@ def translate(
         check(picture)
     lines = Lines([], [], "") if test else gathered(texts, file, reference)
     place = find_device(device)
-    trained = load_trained(found, place, step)
-    settings = {"way": way, "nbest": nbest, "most": max_length, "seed": seed, "batch": batch, "device": place}
+    trained = load_translation_model(found, place, step)
+    settings = {"strategy": strategy, "nbest": nbest, "max_length": max_length, "seed": seed, "batch": batch}
     translator = trained.translator(**settings)
     if not lines.texts:
         lines = held_out(trained, found, test)
@@ -108,7 +108,7 @@ def translate(
         print(f"translated by {found.path}, step {trained.step:,}", file=sys.stderr, flush=True)
     made, seconds = carried_out(translator, lines, out, quiet=json or test or lines.examples)
     measured = measures(trained, lines, made, test) if lines.references and not lines.examples else {}
-    for notice in notices(made, max_length or trained.context, trained.context):
+    for notice in notices(made, max_length or translator.context, translator.context):
         print(notice, file=sys.stderr)
     if json:
         described = [as_record(number, one, lines) for number, one in enumerate(made)]
@@ -148,7 +148,7 @@ def _name_like(word: str, runs: Path) -> bool:
     return "/" in word or not names or bool(difflib.get_close_matches(word, names, n=1))
 
 
-def held_out(trained: Trained, run: Run, test: bool) -> Lines:
+def held_out(trained: TranslationModel, run: Run, test: bool) -> Lines:
     """The test part of the run, or a few of the sentences that it kept for evaluation."""
     data = trained.data()
     if test:
@@ -161,7 +161,9 @@ def held_out(trained: Trained, run: Run, test: bool) -> Lines:
     return Lines([part.sources[i] for i in chosen], [part.targets[i] for i in chosen], "held out", examples=True)
 
 
-def carried_out(translator: Translator, lines: Lines, out: Path | None, quiet: bool) -> tuple[list[Translated], float]:
+def carried_out(
+    translator: Translator, lines: Lines, out: Path | None, quiet: bool
+) -> tuple[list[TranslatedLine], float]:
     """Translate, and write each line where it belongs as it comes."""
     began, made = time.perf_counter(), []
     try:
@@ -179,29 +181,25 @@ def carried_out(translator: Translator, lines: Lines, out: Path | None, quiet: b
     return made, time.perf_counter() - began
 
 
-def shown(one: Translated, number: int, nbest: int) -> str:
+def shown(one: TranslatedLine, number: int, nbest: int) -> str:
     """The lines of output for one line of input; one and only one unless several translations were asked for."""
     if nbest == 1:
         return one.text
-    if not one.texts:
+    if not one.translations:
         return f"{number}\t1\t0\t"
-    ranks = enumerate(one.texts, 1)
-    return "\n".join(f"{number}\t{rank}\t{text.found.score:.4f}\t{text.text}" for rank, text in ranks)
+    ranks = enumerate(one.translations, 1)
+    return "\n".join(f"{number}\t{rank}\t{text.hypothesis.score:.4f}\t{text.text}" for rank, text in ranks)
 
 
-def as_record(number: int, one: Translated, lines: Lines) -> dict[str, Any]:
+def as_record(number: int, one: TranslatedLine, lines: Lines) -> dict[str, Any]:
     """A translation for a program."""
-    texts = [
-        {"text": text.text, "score": text.found.score, "logprob": text.found.logprob, "tokens": len(text.found.tokens),
-         "ended": text.found.ended}
-        for text in one.texts
-    ]  # fmt: skip
-    made = {"line": number + 1, "source": one.line.text, "text": one.text, "texts": texts, "cut": one.line.cut}
+    texts = [{"text": text, **found._asdict(), "tokens": len(found.tokens)} for text, found in one.translations]
+    made = {"line": number + 1, "source": one.line.text, "text": one.text, "texts": texts, "cut": one.line.truncated}
     right = {"reference": lines.references[number]} if lines.references else {}
     return {**made, "unknown": list(one.line.unknown), **right}
 
 
-def measures(trained: Trained, lines: Lines, made: Sequence[Translated], test: bool) -> dict[str, Any]:
+def measures(trained: TranslationModel, lines: Lines, made: Sequence[TranslatedLine], test: bool) -> dict[str, Any]:
     """BLEU and chrF, for programs; for the test part also the baseline's and those of short and long sources."""
     from regard.measure import Nearest, bleu_by_length, compare, score
 
@@ -238,7 +236,7 @@ def told(measured: dict[str, Any]) -> None:
         print(f"  {one['words']:>6}  {one['bleu']:6.2f}   {one['size']:,} sentence{'s' * (one['size'] != 1)}")
 
 
-def draw(trained: Trained, made: Sequence[Translated], picture: Path | None, json: bool) -> None:
+def draw(trained: TranslationModel, made: Sequence[TranslatedLine], picture: Path | None, json: bool) -> None:
     """Which words each word came from: in the terminal, or as a picture."""
     import os
     import shutil
@@ -247,9 +245,11 @@ def draw(trained: Trained, made: Sequence[Translated], picture: Path | None, jso
     from regard.look.pictures.align import draw as drawn
 
     found = [
-        align(trained.model, trained.tokenizer, trained.specials, one.line.tokens, one.texts[0].found.tokens)
+        align(
+            trained.model, trained.tokenizer, trained.specials, one.line.tokens, one.translations[0].hypothesis.tokens
+        )
         for one in made
-        if one.texts
+        if one.translations
     ]
     if picture is not None:
         from regard.look.pictures.align_picture import save

@@ -20,7 +20,7 @@ from regard.data.tokenizers import (
     WordsConfig,
     load_tokenizer,
 )
-from regard.data.translation.pairs import PairData, Pairs, PairsConfig
+from regard.data.translation.pairs import PairData, PairsConfig, SentencePairs
 
 __all__ = [
     "SOURCES",
@@ -34,9 +34,9 @@ __all__ = [
     "DataConfig",
     "PairBatch",
     "PairData",
-    "Pairs",
     "PairsConfig",
     "PythonConfig",
+    "SentencePairs",
     "Source",
     "Specials",
     "Stream",

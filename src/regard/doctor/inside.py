@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from regard.doctor import limits
 from regard.doctor.finding import Finding
-from regard.look import at_rest, attentions, heads
+from regard.look import attentions, evaluation_mode, heads
 from regard.nn.experts.moe import MixtureOfExperts, MoEConfig
 from regard.nn.experts.routing import route, share
 
@@ -41,7 +41,7 @@ class Inside:
                     stack.callback(module.register_forward_hook(_cells(name, dead)).remove)
                 elif isinstance(module, MixtureOfExperts):
                     stack.callback(module.register_forward_pre_hook(self._routed(name)).remove)
-            stack.enter_context(at_rest(self._model))
+            stack.enter_context(evaluation_mode(self._model))
             self._terms(self._model, few(batch, max(1, TOKENS // batch.inputs.shape[1])))
         yield from _dead(dead)
         yield from self._experts()

@@ -25,9 +25,9 @@ from regard.doctor.checkup import Checkup
 from regard.doctor.curves import Curves
 from regard.doctor.finding import Finding
 from regard.errors import UserError
-from regard.look import at_rest
+from regard.look import evaluation_mode
 from regard.runs.findings import cut, note, noted
-from regard.train import Diverged, Observer, Result, Start, Step
+from regard.train import Diverged, Observer, TrainingResult, TrainingStart, TrainingStep
 from regard.train.device import memory, move
 from regard.train.memory import capacity
 from regard.train.shard import from_environment, is_sharded
@@ -58,7 +58,7 @@ class Doctor(Observer):
         self._curves: Curves | None = None
         self._healthy = True  # the doctor itself
 
-    def started(self, start: Start) -> None:
+    def started(self, start: TrainingStart) -> None:
         """Take in what there is to look at."""
         self._start, train = start, start.experiment.train
         self._curves = Curves(train, getattr(start.experiment.model, "vocabulary", None))
@@ -87,7 +87,7 @@ class Doctor(Observer):
             if (finding := Finding.read(record)) is not None:
                 self.findings[finding.place] = finding
 
-    def stepped(self, step: Step) -> None:
+    def stepped(self, step: TrainingStep) -> None:
         """Judge the step's own numbers, and look if it is time."""
         began = time.perf_counter()
         curves = self._curves
@@ -111,7 +111,7 @@ class Doctor(Observer):
         self._latest = time.perf_counter() - began
         self.cost += self._latest
 
-    def _after(self, step: Step, curves: Curves, first: int) -> None:
+    def _after(self, step: TrainingStep, curves: Curves, first: int) -> None:
         if (moved := self._moves.compare()) is not None:
             curves.moves.append(moved.ratio)
             self._tell(gradients.left_out(moved.still))
@@ -129,7 +129,7 @@ class Doctor(Observer):
             self._curves.validation.append((step, measures["validation_loss"]))
             self._tell(self._curves.by_heart())
 
-    def finished(self, result: Result) -> None:
+    def finished(self, result: TrainingResult) -> None:
         """Write down the findings as they are now."""
         for finding in self.findings.values():
             if finding.step > finding.since:
@@ -159,7 +159,7 @@ class Doctor(Observer):
             for number in range(self._position, self._position + self._start.experiment.train.accumulate):
                 yield from batches.out_of_range(number, self._batch(number), self._checkup.vocabulary)
 
-    def _now(self, step: Step) -> bool:
+    def _now(self, step: TrainingStep) -> bool:
         """Whether to look: at three moments in any case, else while looks cost a small share of the time."""
         if step.step in self._due:
             return True
@@ -167,7 +167,7 @@ class Doctor(Observer):
         spent = step.seconds - (self._began or 0.0)
         return step.step % 10 == 0 and self.cost + each < limits.SHARE * spent
 
-    def _look(self, step: Step, curves: Curves) -> Iterator[Finding]:
+    def _look(self, step: TrainingStep, curves: Curves) -> Iterator[Finding]:
         start = self._start
         yield from curves.findings()
         if self._parts:
@@ -185,7 +185,7 @@ class Doctor(Observer):
             yield from self._checkup.model_on(fetched.newest, start.device)
         yield from self._checkup.text(limits.SHARE / 3 * (step.seconds - (self._began or 0.0)))
 
-    def _spike(self, step: Step, rise: float, numbers: Iterable[int]) -> Iterator[Finding]:
+    def _spike(self, step: TrainingStep, rise: float, numbers: Iterable[int]) -> Iterator[Finding]:
         """The batch that the loss jumped on: each is asked again alone."""
         numbers = list(numbers)
         if not self._whole or not numbers:
@@ -206,7 +206,7 @@ class Doctor(Observer):
         batch = move(self._batch(number), self._start.device)
         if list(batches.out_of_range(number, batch, self._checkup.vocabulary)):
             return float("inf")
-        with at_rest(self._start.model):
+        with evaluation_mode(self._start.model):
             term = next(iter(self._terms(self._start.model, batch).values()))
         return float(term.total) / max(float(term.count), 1.0)
 

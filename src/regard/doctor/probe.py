@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 
 from regard.doctor.inside import Terms
-from regard.look import at_rest
+from regard.look import evaluation_mode
 
 Outputs = list[tuple[str, Tensor]]  # in order of execution, the innermost first; [B, N, ...]
 
@@ -35,7 +35,7 @@ class Probe(NamedTuple):
 
         hook = self.model.get_submodule(name).register_forward_hook(note)
         try:
-            with at_rest(self.model), suppress(Enough):
+            with evaluation_mode(self.model), suppress(Enough):
                 self.terms(self.model, batch)
         finally:
             hook.remove()
@@ -58,7 +58,7 @@ class Probe(NamedTuple):
             for name, module in self.model.named_modules():
                 if name:
                     stack.callback(module.register_forward_hook(watch(name)).remove)
-            stack.enter_context(at_rest(self.model))
+            stack.enter_context(evaluation_mode(self.model))
             self.terms(self.model, batch)
         return found
 

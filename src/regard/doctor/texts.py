@@ -1,6 +1,6 @@
 """Whether what is held out stands in what is trained on, and whether that repeats itself.
 
-Pairs to translate are compared as they are; of a text, runs of tokens by a rolling hash (data/texts/passages.py).
+Pairs to translate are compared as they are; of a text, runs of tokens by a rolling hash (data/texts/rolling_hash.py).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.data.texts.passages import hashes_of
+from regard.data.texts.rolling_hash import hashes_of
 from regard.doctor import limits
 from regard.doctor.finding import Finding
 

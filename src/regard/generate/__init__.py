@@ -1,24 +1,29 @@
-"""Decoding: greedy and sampled, streamed, for any model with ``start`` and ``step``; beam search for a source."""
+"""Decoding: one loop with sampling or beam search, for language models and sequence-to-sequence models."""
 
-from regard.generate.beam import Search, beam_search
-from regard.generate.decode import Decoding, decode
-from regard.generate.random import Draws
-from regard.generate.sample_seq2seq import sample_seq2seq
+from regard.generate.beam import BeamSearch, BeamSearcher, beam_search
+from regard.generate.cached import CachedLanguageModel, CachedSeq2Seq
+from regard.generate.constraints import Hypothesis, OutputConstraints
+from regard.generate.decoder import Decoder, DecodingStep
+from regard.generate.sampler import HypothesisSampler, Sampler, sample_seq2seq, sampling_decoder
 from regard.generate.sampling import Sampling
-from regard.generate.seq2seq import Hypothesis, Rules
-from regard.generate.text import Prompt, Row, TextGenerator
+from regard.generate.text import GeneratedText, Prompt, TextGenerator
 
 __all__ = [
-    "Decoding",
-    "Draws",
+    "BeamSearch",
+    "BeamSearcher",
+    "CachedLanguageModel",
+    "CachedSeq2Seq",
+    "Decoder",
+    "DecodingStep",
+    "GeneratedText",
     "Hypothesis",
+    "HypothesisSampler",
+    "OutputConstraints",
     "Prompt",
-    "Row",
-    "Rules",
+    "Sampler",
     "Sampling",
-    "Search",
     "TextGenerator",
     "beam_search",
-    "decode",
     "sample_seq2seq",
+    "sampling_decoder",
 ]

@@ -1,125 +1,211 @@
-"""Beam search: of each source the few likeliest beginnings go on, batched over sources.
+"""Beam search, batched over prompts.
 
-At each token every beginning offers its continuations, and of a source's offers the best ``2 * beams`` are looked at.
-Those among the first ``beams`` that end are finished; the best ``beams`` that do not end go on. A finished text is
-ranked by its log-probability over a length penalty (`Search.weight`). A source is done when it has ``beams`` finished
-texts and, unless ``early``, none that goes on would beat the worst of them if it ended here. This is the search of
-the `transformers` library (length_penalty, early_stopping), whose results it gives.
+At each token the candidates of a prompt are the continuations of its beams, and the best ``2 * beams`` of them count.
+Those among the first ``beams`` that end are finished hypotheses; the best ``beams`` that do not end are the next beams.
+Finished hypotheses are ranked by their log-probability over a length penalty (`BeamSearch.weight`). A prompt is
+finished when it has ``beams`` hypotheses and, unless ``early``, no beam would beat the worst of them if it ended here.
+This is the search of the `transformers` library (length_penalty, early_stopping), and it finds the same hypotheses.
 
-What makes it fast: the best of V tokens are found among the maxima of blocks of tokens, not by sorting; a beginning
-keeps its row when it can, so that only rows whose beginning died are copied; sources that are done leave the batch.
+What makes it fast: the best of V tokens are found among the maxima of blocks of tokens, without sorting; a beam keeps
+its row where possible, so that only the rows of discarded beams are copied; finished prompts leave the batch.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from regard.config import option
 from regard.errors import UserError
-from regard.generate.sampling import NEVER
-from regard.generate.seq2seq import Hypothesis, Rules, Sourced, latest, normaliser
-from regard.generate.states import pick, put
+from regard.generate.cached import CachedSeq2Seq
+from regard.generate.constraints import Hypothesis, OutputConstraints, logsumexp
+from regard.generate.decoder import Decoder, DecodingStep, Strategy
+from regard.generate.rows import select_rows, write_rows
+from regard.generate.sampling import NEVER, in_float32
+from regard.models.base import Seq2SeqModel
 
-BLOCK = 64  # tokens whose maximum stands for them
-LEAVE = 8  # sources leave the batch when at least one in so many is done
+BLOCK = 64  # tokens that are represented by their maximum
 
 
 @dataclass(frozen=True)
-class Search:
-    """How wide to search, and how texts of different lengths are compared."""
+class BeamSearch:
+    """Parameters of beam search."""
 
-    beams: int = option(5, "how many beginnings go on")
-    penalty: float = option(1.0, "how much length is made up for: 0 not at all, above 1 long texts win")
+    beams: int = option(5, "how many partial sequences are kept per prompt")
+    penalty: float = option(1.0, "length penalty: 0 none, above 1 favors long sequences")
     formula: Literal["mean", "gnmt"] = option("mean", "divide by n^penalty (mean), or ((5 + n) / 6)^penalty (gnmt)")
-    early: bool = option(False, "stop at as many finished texts as beams, even if a better one might come")
+    early: bool = option(False, "stop at as many finished hypotheses as beams, even if a better one might follow")
 
     def __post_init__(self) -> None:
         if self.beams < 1:
             raise ValueError(f"beams must be at least 1, not {self.beams}")
 
     def weight(self, length: int) -> float:
-        """What the log-probability of a text of ``length`` tokens, its end mark counted, is divided by.
+        """The divisor of the log-probability of ``length`` tokens, the end token included.
 
         ``mean`` is n^α, with α = 1 the mean log-probability of a token; ``gnmt`` is Wu et al. 2016, eq. 14.
         """
         return (length if self.formula == "mean" else (5 + length) / 6) ** self.penalty
 
 
-class Beams(NamedTuple):
-    """What is known of B sources with K beams each; every tensor has the sources first."""
+class Candidates(NamedTuple):
+    """Continuations [B, J] of B prompts, best first."""
 
-    scores: Tensor  # [B, K], the log-probabilities of what goes on; minus infinity: nothing does
-    text: Tensor  # [B, K, most], its tokens
-    best: Tensor  # [B, K], what is finished is ranked by this, best first; minus infinity: nothing yet
-    sums: Tensor  # [B, K], its log-probabilities
-    lengths: Tensor  # [B, K]
-    texts: Tensor  # [B, K, most]
-    open: Tensor  # [B], whether the search goes on
+    logprobs: Tensor
+    parents: Tensor  # the beam that each continues
+    tokens: Tensor
+
+
+class BeamState(NamedTuple):
+    """The beams and the finished hypotheses of B prompts with K beams each; every tensor has the prompts first."""
+
+    logprobs: Tensor  # [B, K], of the beams; minus infinity: there is none
+    tokens: Tensor  # [B, K, max_length]
+    finished_scores: Tensor  # [B, K], best first; minus infinity: there is none yet
+    finished_logprobs: Tensor  # [B, K]
+    finished_lengths: Tensor  # [B, K]
+    finished_tokens: Tensor  # [B, K, max_length]
+    active: Tensor  # [B], whether the search continues
 
     @classmethod
-    def start(cls, batch: int, beams: int, rules: Rules, like: Tensor) -> Beams:
-        """One beginning for each source, of no tokens; as the beams are all alike yet, one alone is counted."""
-        scores = like.new_full((batch, beams), NEVER)
-        text = torch.full((batch, beams, rules.most), rules.specials.pad, device=like.device)
-        lengths = text.new_zeros(batch, beams)
-        open = torch.ones(batch, dtype=torch.bool, device=like.device)
-        first = scores.index_fill(1, lengths.new_zeros(1), 0.0)
-        return cls(first, text, scores, scores.clone(), lengths, text.clone(), open)
+    def start(cls, prompts: int, beams: int, length: int, like: Tensor) -> BeamState:
+        """Empty sequences. As the beams of a prompt are still equal, only one of them counts."""
+        none = like.new_full((prompts, beams), NEVER)
+        tokens = torch.zeros(prompts, beams, length, dtype=torch.long, device=like.device)
+        first = none.index_fill(1, tokens.new_zeros(1), 0.0)
+        active = torch.ones(prompts, dtype=torch.bool, device=like.device)
+        return cls(first, tokens, none, none.clone(), tokens[:, :, 0].clone(), tokens.clone(), active)
 
 
-@torch.inference_mode()
-def beam_search(
-    model: Sourced, source: Tensor, source_lengths: Tensor, rules: Rules, search: Search, nbest: int = 1
-) -> list[list[Hypothesis]]:
-    """For each source [B, S] the ``nbest`` best texts that the search found, best first."""
-    if not 1 <= nbest <= search.beams:
-        raise UserError(
-            f"a search with {search.beams} beams finds 1 to {search.beams} texts, not {nbest}; use more beams"
+@dataclass(kw_only=True)
+class BeamStep(DecodingStep):
+    """A step of beam search, for observers."""
+
+    candidates: Candidates  # [B, K], the best ones
+    ended: Tensor  # [B, K], the candidates that became finished hypotheses
+    logprobs: Tensor  # [B, K], of the beams; row b * K + j of ``tokens`` is the j-th
+
+
+class BeamSearcher(Strategy):
+    """Beam search as a strategy of the `Decoder`."""
+
+    def __init__(self, search: BeamSearch, constraints: OutputConstraints, nbest: int = 1):
+        if not 1 <= nbest <= search.beams:
+            raise UserError(
+                f"a search with {search.beams} beams finds 1 to {search.beams} texts, not {nbest}; use more beams"
+            )
+        self.search, self.constraints, self.beams, self.nbest = search, constraints, search.beams, nbest
+
+    def start(self, prompts: int, logits: Tensor) -> None:
+        self._prompts = torch.arange(prompts, device=logits.device)  # those still in the batch
+        self._state = BeamState.start(prompts, self.beams, self.constraints.max_length, in_float32(logits))
+        self._results = select_rows(self._state, self._prompts)
+
+    def pick(self, logits: Tensor, position: int) -> BeamStep:
+        logits = in_float32(logits)
+        total = logsumexp(logits).view(-1, self.beams)
+        logits = self.constraints.mask(logits, position)
+        per_prompt = logits.view(*total.shape, -1)
+        candidates = top_candidates(per_prompt, total, self._state.logprobs, 2 * self.beams)
+        best, ended, parents = self._advance(candidates, position + 1)
+        tokens = self._state.tokens[:, :, position].flatten()
+        # Before the first token the rows of a prompt are equal, so there is nothing to reorder.
+        rows = None
+        if position:
+            rows = (parents + torch.arange(len(parents), device=parents.device)[:, None] * self.beams).flatten()
+        active = self._state.active if self.constraints.may_end(position) else None
+        logprobs = self._state.logprobs
+        return BeamStep(logits, tokens, rows, active, candidates=best, ended=ended, logprobs=logprobs)
+
+    def keep(self, prompts: Tensor, rows: Tensor) -> None:
+        write_rows(self._results, self._prompts, self._state)
+        self._state, self._prompts = select_rows(self._state, prompts), self._prompts[prompts]
+
+    def _advance(self, candidates: Candidates, length: int) -> tuple[Candidates, Tensor, Tensor]:
+        """Take the candidates as the ``length``-th token.
+
+        Returns the best K candidates, which of them ended, and the old beam [B, K] that each new beam continues.
+        """
+        best = Candidates(*(part[:, : self.beams] for part in candidates))
+        if length == self.constraints.max_length:
+            ended = best.logprobs > NEVER
+            self._finish(best, ended, length)
+            self._state = self._state._replace(logprobs=torch.full_like(best.logprobs, NEVER))
+            return best, ended, best.parents
+        ends = self._ends(candidates, length)
+        if ends is None:
+            ended, chosen = torch.zeros_like(best.tokens, dtype=torch.bool), best
+        else:
+            ended = ends[:, : self.beams] & (best.logprobs > NEVER)
+            self._finish(best, ended, length)
+            order = candidates.logprobs.masked_fill(ends, NEVER).topk(self.beams)
+            chosen = Candidates(order.values, *(part.gather(1, order.indices) for part in candidates[1:]))
+        order = assign_rows(chosen.parents)
+        logprobs, parents, tokens = (part.gather(1, order) for part in chosen)
+        top = logprobs.amax(1)
+        worst = self._state.finished_scores[:, -1]
+        finished = worst > NEVER
+        if not self.search.early:
+            finished &= top / self.search.weight(length) <= worst
+        self._state = self._state._replace(
+            logprobs=logprobs,
+            tokens=append_tokens(self._state.tokens, parents, tokens, length),
+            active=self._state.active & ~finished & (top > NEVER),
         )
-    batch, beams = source.shape[0], search.beams
-    state = model.start(batch, rules.most, source=source, source_lengths=source_lengths, beams=beams)
-    token = source.new_full((batch * beams, 1), rules.specials.begin)
-    numbers = torch.arange(batch, device=source.device)  # which sources are still in the batch
-    now = everything = None
-    for written in range(rules.most):
-        logits, state = model.step(token, state)
-        logits = latest(logits)
-        if now is None:
-            now = Beams.start(batch, beams, rules, logits)
-            everything = pick(now, numbers)
-        total = normaliser(logits).view(-1, beams)
-        offers = best_offers(rules.apply(logits, written).view(*now.scores.shape, -1), total, now.scores, 2 * beams)
-        now, parents = advance(now, offers, written + 1, rules, search)
-        left = int(now.open.sum()) if written >= rules.least else len(numbers)  # the one question to the device
-        if written + 1 == rules.most or not left:
-            break
-        if LEAVE * left <= (LEAVE - 1) * len(numbers):
-            put(everything, numbers, now)
-            kept = now.open.nonzero()[:, 0]
-            rows = (parents[kept] + kept[:, None] * beams).flatten()
-            state = state._replace(shared=pick(state.shared, kept), own=pick(state.own, rows))
-            now, numbers = pick(now, kept), numbers[kept]
-        elif written:  # the rows of one source were all alike before
-            state = state._replace(own=moved(state.own, parents))
-        token = now.text[:, :, written].reshape(-1, 1)
-    assert now is not None  # at least one token was asked for
-    assert everything is not None
-    put(everything, numbers, now)
-    return read_out(everything, rules, nbest)
+        return best, ended, parents
+
+    def _ends(self, candidates: Candidates, length: int) -> Tensor | None:
+        """The candidates [B, J] that end with the ``length``-th token; None: none may."""
+        constraints = self.constraints
+        if not constraints.may_end(length - 1):
+            return None
+        if constraints.stop is None:
+            return candidates.tokens == constraints.end
+        text = append_tokens(self._state.tokens, candidates.parents, candidates.tokens, length)
+        latest = text[:, :, max(0, length - constraints.stop.window) : length].tolist()
+        ends = [[constraints.stop(tokens) for tokens in prompt] for prompt in latest]
+        return torch.tensor(ends, device=text.device)
+
+    def _finish(self, best: Candidates, ended: Tensor, length: int) -> None:
+        """Rank the candidates [B, K] that ended among the finished hypotheses; the best K of both stay."""
+        state = self._state
+        scores = (best.logprobs / self.search.weight(length)).masked_fill(~(ended & state.active[:, None]), NEVER)
+        ranked, order = torch.cat((state.finished_scores, scores), 1).topk(self.beams)
+        text = append_tokens(state.tokens, best.parents, best.tokens, length)
+        lengths = torch.full_like(best.tokens, length)
+        self._state = state._replace(
+            finished_scores=ranked,
+            finished_logprobs=torch.cat((state.finished_logprobs, best.logprobs), 1).gather(1, order),
+            finished_lengths=torch.cat((state.finished_lengths, lengths), 1).gather(1, order),
+            finished_tokens=gather_beams(torch.cat((state.finished_tokens, text), 1), order),
+        )
+
+    @torch.inference_mode()
+    def hypotheses(self) -> list[list[Hypothesis]]:
+        """Per prompt the ``nbest`` best hypotheses, or fewer if there are fewer, best first."""
+        write_rows(self._results, self._prompts, self._state)
+        columns = [part[:, : self.nbest].tolist() for part in self._results[2:6]]
+        return [
+            [
+                self.constraints.hypothesis(tokens[:length], score, logprob)
+                for score, logprob, length, tokens in zip(*prompt, strict=True)
+                if score > NEVER
+            ]
+            for prompt in zip(*columns, strict=True)
+        ]
 
 
-def best_offers(logits: Tensor, total: Tensor, scores: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The best continuations [B, count] of each source, best first: their log-probabilities, parents and tokens.
+def top_candidates(logits: Tensor, total: Tensor, logprobs: Tensor, count: int) -> Candidates:
+    """The best ``count`` continuations of each prompt, best first.
 
-    ``logits`` [B, K, V] with their ``total`` [B, K], of beginnings with ``scores`` [B, K]. Exact: the best ``count``
-    tokens lie in the ``count`` blocks with the greatest maxima, since (x - total) + score never falls as x grows.
+    ``logits`` [B, K, V] with their logsumexp ``total`` [B, K], of beams with ``logprobs`` [B, K]. Exact: the best
+    ``count`` tokens are in the ``count`` blocks with the greatest maxima, since (x - total) + logprob increases with x.
     """
     beams, vocabulary = logits.shape[1:]
-    total, scores = total[..., None], scores[..., None]
+    total, logprobs = total[..., None], logprobs[..., None]
     width = BLOCK if vocabulary > 8 * BLOCK else 1
     whole = vocabulary // width * width
     tops = logits[..., :whole].unflatten(-1, (-1, width)).amax(-1) if width > 1 else logits
@@ -127,103 +213,54 @@ def best_offers(logits: Tensor, total: Tensor, scores: Tensor, count: int) -> tu
         tops = torch.cat((tops, logits[..., whole:].amax(-1, keepdim=True)), -1)
     blocks = tops.shape[-1]
     count = min(count, beams * blocks)
-    found = ((tops - total) + scores).flatten(1).topk(count)
+    best = ((tops - total) + logprobs).flatten(1).topk(count)
     if width == 1:
-        return found.values, found.indices // vocabulary, found.indices % vocabulary
-    parent, block = found.indices // blocks, found.indices % blocks  # [B, count]
+        return Candidates(best.values, best.indices // vocabulary, best.indices % vocabulary)
+    parent, block = best.indices // blocks, best.indices % blocks  # [B, count]
     tokens = block[..., None] * width + torch.arange(width, device=logits.device)  # [B, count, width]
     place = (parent * vocabulary)[..., None] + tokens.clamp(max=vocabulary - 1)
     values = logits.flatten(1).gather(1, place.flatten(1)).view(place.shape)
-    values = (values - rows_of(total, parent)) + rows_of(scores, parent)
+    values = (values - gather_beams(total, parent)) + gather_beams(logprobs, parent)
     best = values.masked_fill(tokens >= vocabulary, NEVER).flatten(1).topk(count)
-    return best.values, parent.gather(1, best.indices // width), tokens.flatten(1).gather(1, best.indices)
+    return Candidates(best.values, parent.gather(1, best.indices // width), tokens.flatten(1).gather(1, best.indices))
 
 
-def advance(
-    now: Beams, offers: tuple[Tensor, Tensor, Tensor], length: int, rules: Rules, search: Search
-) -> tuple[Beams, Tensor]:
-    """Take up the offers as the ``length``-th token; gives also the row [B, K] that each one continues."""
-    values, parents, tokens = offers
-    first = [part[:, : search.beams] for part in offers]
-    if length == rules.most:
-        return finish(now, first, torch.ones_like(first[2], dtype=torch.bool), length, search), first[1]
-    if length <= rules.least:
-        values, parents, tokens = first
-    else:
-        now = finish(now, first, first[2] == rules.specials.end, length, search)
-        values, order = values.masked_fill(tokens == rules.specials.end, NEVER).topk(search.beams)
-        parents, tokens = parents.gather(1, order), tokens.gather(1, order)
-    order = seats(parents)
-    scores, parents, tokens = (part.gather(1, order) for part in (values, parents, tokens))
-    now = now._replace(scores=scores, text=continued(now.text, parents, tokens, length))
-    top = scores.amax(1)
-    done = now.best[:, -1] > NEVER
-    if not search.early:
-        done &= top / search.weight(length) <= now.best[:, -1]
-    return now._replace(open=now.open & ~done & (top > NEVER)), parents
-
-
-def finish(now: Beams, offers: list[Tensor], ends: Tensor, length: int, search: Search) -> Beams:
-    """The offers [B, K] that end are ranked among what is finished, and the best K of both stay."""
-    values, parents, tokens = offers
-    fresh = (values / search.weight(length)).masked_fill(~(ends & now.open[:, None]), NEVER)
-    best, order = torch.cat((now.best, fresh), 1).topk(search.beams)
-    text = continued(now.text, parents, tokens, length)
-    return now._replace(
-        best=best,
-        sums=torch.cat((now.sums, values), 1).gather(1, order),
-        lengths=torch.cat((now.lengths, torch.full_like(tokens, length)), 1).gather(1, order),
-        texts=rows_of(torch.cat((now.texts, text), 1), order),
-    )
-
-
-def continued(text: Tensor, parents: Tensor, tokens: Tensor, length: int) -> Tensor:
-    """The texts [B, J, most] of the parents [B, J], each with its ``length``-th token."""
-    text = rows_of(text, parents)
+def append_tokens(text: Tensor, parents: Tensor, tokens: Tensor, length: int) -> Tensor:
+    """The sequences [B, J, N] of the parents [B, J], each with its ``length``-th token."""
+    text = gather_beams(text, parents)
     text[:, :, length - 1] = tokens
     return text
 
 
-def seats(parents: Tensor) -> Tensor:
-    """Which of the continuations [B, K] gets which row: the first of a parent its parent's own, others a free one.
+def assign_rows(parents: Tensor) -> Tensor:
+    """Which candidate [B, K] gets which row: the first one of each parent its parent's row, the others a free one.
 
-    >>> seats(torch.tensor([[2, 2, 0]]))
+    >>> assign_rows(torch.tensor([[2, 2, 0]]))
     tensor([[2, 1, 0]])
     """
     beams = parents.shape[1]
     later = (parents[:, :, None] == parents[:, None, :]).tril(-1).any(-1)
     free = torch.zeros_like(parents).scatter_(1, parents, 1).argsort(dim=1, stable=True)
-    seat = torch.where(later, free.gather(1, (later.cumsum(1) - 1).clamp_(min=0)), parents)
-    return torch.empty_like(parents).scatter_(1, seat, torch.arange(beams, device=parents.device).expand_as(seat))
+    row = torch.where(later, free.gather(1, (later.cumsum(1) - 1).clamp_(min=0)), parents)
+    return torch.empty_like(parents).scatter_(1, row, torch.arange(beams, device=parents.device).expand_as(row))
 
 
-def moved(own: Any, parents: Tensor) -> Any:
-    """The rows' own state after each took over that of the row [B, K] it continues; most have it already."""
-    batch, beams = parents.shape
-    base = torch.arange(batch, device=parents.device)[:, None] * beams
-    rows = (parents + base).flatten()
-    if not parents.is_cpu:
-        return pick(own, rows)  # to know which rows changed the host would have to wait
-    changed = (rows != torch.arange(len(rows))).nonzero()[:, 0]
-    if len(changed):
-        put(own, changed, pick(own, rows[changed]))
-    return own
+def gather_beams(values: Tensor, beams: Tensor) -> Tensor:
+    """values [B, K, N] of the beams [B, J]: [B, J, N]."""
+    return values.gather(1, beams[..., None].expand(-1, -1, values.shape[-1]))
 
 
-def rows_of(text: Tensor, parents: Tensor) -> Tensor:
-    """text [B, K, N] of the parents [B, J]: [B, J, N]."""
-    return text.gather(1, parents[..., None].expand(-1, -1, text.shape[-1]))
-
-
-def read_out(beams: Beams, rules: Rules, nbest: int) -> list[list[Hypothesis]]:
-    """What was found, on the host."""
-    found = []
-    columns = (beams.best.tolist(), beams.sums.tolist(), beams.lengths.tolist(), beams.texts.tolist())
-    for row in zip(*columns, strict=True):
-        ranked = [
-            rules.hypothesis(text[:n], score, total)
-            for score, total, n, text in zip(*row, strict=True)
-            if score > NEVER
-        ]
-        found.append(ranked[:nbest])
-    return found
+def beam_search(
+    model: Seq2SeqModel,
+    source: Tensor,
+    source_lengths: Tensor,
+    constraints: OutputConstraints,
+    search: BeamSearch,
+    nbest: int = 1,
+) -> list[list[Hypothesis]]:
+    """For each source [B, S] the ``nbest`` best targets, best first."""
+    cached = CachedSeq2Seq(model, source, source_lengths, [constraints.begin], constraints.max_length)
+    searcher = BeamSearcher(search, constraints, nbest)
+    for _ in Decoder(cached, searcher, constraints.max_length):
+        pass
+    return searcher.hypotheses()

@@ -1,34 +1,31 @@
-"""Sampling: from logits to the next token, as small pieces that each do one thing to logits [B, V].
+"""Sampling parameters, and the logits processors that they stand for.
 
-The order is fixed: `Repetition`, `Temperature`, `TopK`, `TopP`, `MinP`, each working on what the one before left. A
-token that a piece rules out has the logit minus infinity. Everything is a tensor operation on the device of the logits,
-so a step with its choice can become a CUDA graph.
+Processors run in a fixed order, each on the logits [B, V] of the previous one: `RepetitionPenalty`,
+`TemperatureScaling`, `TopKFilter`, `TopPFilter`, `MinPFilter`. A filter sets the logits of excluded tokens to minus
+infinity. All of them are tensor operations on the device of the logits, so that sampling fits into a CUDA graph.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from regard.config import option
-from regard.generate.random import Draws
+from regard.generate.philox import SamplerState
 
 NEVER = float("-inf")
 
-
-class Piece(Protocol):
-    """One change to logits [B, V]; ``seen`` [B, V] says which tokens are in each row's text already."""
-
-    def __call__(self, logits: Tensor, seen: Tensor) -> Tensor: ...
+#: Changes logits [B, V]; ``seen`` [B, V] is True for the tokens that are in a row's text already.
+LogitsProcessor = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
-class Repetition:
-    """Tokens of the text so far, prompt included, are made less likely (Keskar et al. 2019, section 4.1).
+class RepetitionPenalty:
+    """Makes the tokens of the text so far, prompt included, less likely (Keskar et al. 2019, section 4.1).
 
     The paper divides their logits by the penalty; a negative one is multiplied instead, since dividing would raise it.
     """
@@ -41,8 +38,8 @@ class Repetition:
 
 
 @dataclass(frozen=True)
-class Temperature:
-    """Logits divided by the temperature: below 1 the likely become likelier."""
+class TemperatureScaling:
+    """Divides logits by the temperature: below 1, likely tokens become likelier."""
 
     temperature: float
 
@@ -51,8 +48,8 @@ class Temperature:
 
 
 @dataclass(frozen=True)
-class TopK:
-    """The k likeliest tokens stay, and those as likely as the last of them."""
+class TopKFilter:
+    """Keeps the k likeliest tokens, and those as likely as the last of them."""
 
     k: int
 
@@ -62,10 +59,10 @@ class TopK:
 
 
 @dataclass(frozen=True)
-class TopP:
-    """The smallest set of likeliest tokens whose probabilities reach p (nucleus: Holtzman et al. 2020, eq. 2).
+class TopPFilter:
+    """Keeps the smallest set of likeliest tokens whose probabilities reach p (nucleus: Holtzman et al. 2020, eq. 2).
 
-    Of tokens that are equally likely the ones with smaller numbers come first.
+    Of equally likely tokens the ones with smaller ids come first.
     """
 
     p: float
@@ -73,14 +70,14 @@ class TopP:
     def __call__(self, logits: Tensor, seen: Tensor) -> Tensor:
         ordered, tokens = logits.sort(dim=-1, descending=True, stable=True)
         likely = ordered.softmax(-1)
-        likelier = likely.cumsum(-1, dtype=exact(logits)) - likely  # the mass of the tokens before each one
+        likelier = likely.cumsum(-1, dtype=sum_dtype(logits)) - likely  # the mass of the tokens before each one
         enough = (likelier >= self.p).index_fill_(-1, tokens.new_zeros(1), False)  # the likeliest always stays
         return logits.masked_fill(enough.scatter(-1, tokens, enough), NEVER)
 
 
 @dataclass(frozen=True)
-class MinP:
-    """Tokens at least ``share`` times as likely as the likeliest stay (Nguyen et al. 2024, section 3)."""
+class MinPFilter:
+    """Keeps tokens at least ``share`` times as likely as the likeliest (Nguyen et al. 2024, section 3)."""
 
     share: float
 
@@ -91,13 +88,13 @@ class MinP:
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the next token is chosen. Temperature 0 is greedy: the likeliest token, the first of equals."""
+    """Sampling parameters. Temperature 0 is greedy decoding: the likeliest token, the first of equals."""
 
-    temperature: float = option(0.8, "below 1 bolder guesses are rarer; 0 always takes the likeliest token")
-    top_k: int | None = option(None, "choose among the k likeliest tokens only")
-    top_p: float = option(1.0, "choose among the likeliest tokens that together have this probability")
-    min_p: float = option(0.0, "choose among tokens at least this many times as likely as the likeliest")
-    repetition: float = option(1.0, "above 1 tokens of the text so far are made less likely")
+    temperature: float = option(0.8, "below 1: likely tokens become likelier; 0: greedy, always the likeliest token")
+    top_k: int | None = option(None, "sample from the k likeliest tokens only")
+    top_p: float = option(1.0, "sample from the likeliest tokens that together have this probability")
+    min_p: float = option(0.0, "sample from tokens at least this many times as likely as the likeliest")
+    repetition: float = option(1.0, "repetition penalty: above 1, tokens of the text so far become less likely")
 
     def __post_init__(self) -> None:
         if not 0 <= self.temperature < math.inf:
@@ -113,51 +110,56 @@ class Sampling:
 
     @property
     def greedy(self) -> bool:
-        """Whether nothing is drawn."""
+        """Whether the likeliest token is taken and no random number is used."""
         return self.temperature == 0
 
     @property
-    def remembers(self) -> bool:
-        """Whether the choice depends on which tokens are in the text already."""
+    def penalizes(self) -> bool:
+        """Whether the choice depends on the tokens of the text so far."""
         return self.repetition != 1
 
-    def pieces(self) -> tuple[Piece, ...]:
-        """What is done to the logits, in this order; what would change nothing is left out."""
-        first = [Repetition(self.repetition)] if self.remembers else []
+    def processors(self) -> tuple[LogitsProcessor, ...]:
+        """The logits processors in order, without those that would change nothing."""
+        first = [RepetitionPenalty(self.repetition)] if self.penalizes else []
         if self.greedy:
-            return tuple(first)  # no later piece changes which token is the likeliest
-        rest: list[Piece] = [Temperature(self.temperature)] if self.temperature != 1 else []
-        rest += [TopK(self.top_k)] if self.top_k is not None else []
-        rest += [TopP(self.top_p)] if self.top_p < 1 else []
-        rest += [MinP(self.min_p)] if self.min_p > 0 else []
+            return tuple(first)  # no later one changes which token is the likeliest
+        rest: list[LogitsProcessor] = [TemperatureScaling(self.temperature)] if self.temperature != 1 else []
+        rest += [TopKFilter(self.top_k)] if self.top_k is not None else []
+        rest += [TopPFilter(self.top_p)] if self.top_p < 1 else []
+        rest += [MinPFilter(self.min_p)] if self.min_p > 0 else []
         return (*first, *rest)
 
-    def shape(self, logits: Tensor, seen: Tensor) -> Tensor:
-        """Logits [B, V] after all pieces, in float32 or better: their softmax is what is drawn from."""
-        logits = logits if logits.dtype == torch.float64 else logits.float()
-        for piece in self.pieces():
-            logits = piece(logits, seen)
+    def process(self, logits: Tensor, seen: Tensor) -> Tensor:
+        """Logits [B, V] after all processors, in float32 or better: their softmax is the sampling distribution."""
+        logits = in_float32(logits)
+        for processor in self.processors():
+            logits = processor(logits, seen)
         return logits
 
-    def choose(self, logits: Tensor, draws: Draws) -> Tensor:
-        """Logits [B, V] to tokens [B]; ``draws`` moves on in place. Nothing waits for the device."""
-        shaped = self.shape(logits, draws.seen)
-        tokens = shaped.argmax(-1) if self.greedy else inverse(shaped, draws.next())
-        if self.remembers:
-            draws.seen.scatter_(1, tokens[:, None], True)
+    def sample(self, logits: Tensor, state: SamplerState) -> Tensor:
+        """Logits [B, V] to tokens [B]; updates ``state`` in place. Does not synchronize with the host."""
+        processed = self.process(logits, state.seen)
+        tokens = processed.argmax(-1) if self.greedy else inverse_cdf(processed, state.next())
+        if self.penalizes:
+            state.seen.scatter_(1, tokens[:, None], True)
         return tokens
 
 
-def inverse(logits: Tensor, share: Tensor) -> Tensor:
-    """The tokens [B] at ``share`` [B, 1], uniform in [0, 1), of the cumulative distributions of logits [B, V].
+def inverse_cdf(logits: Tensor, uniforms: Tensor) -> Tensor:
+    """The tokens [B] at ``uniforms`` [B, 1] of the cumulative distributions of logits [B, V].
 
-    One number a row decides, so that no row's draw depends on another row or on the size of the vocabulary.
+    One number per row decides, so that no row depends on another row or on the size of the vocabulary.
     """
-    below = logits.softmax(-1).cumsum(-1, dtype=exact(logits))
-    # Always less than the whole mass, also after rounding: a token that was ruled out is never reached.
-    return torch.searchsorted(below, share * below[:, -1:], right=True)[:, 0]
+    below = logits.softmax(-1).cumsum(-1, dtype=sum_dtype(logits))
+    # Always less than the whole mass, also after rounding: an excluded token is never reached.
+    return torch.searchsorted(below, uniforms * below[:, -1:], right=True)[:, 0]
 
 
-def exact(like: Tensor) -> torch.dtype:
-    """The number format of long sums: float64, which Apple's GPUs do not have."""
+def in_float32(logits: Tensor) -> Tensor:
+    """Logits in float32, or in float64 if they are."""
+    return logits if logits.dtype == torch.float64 else logits.float()
+
+
+def sum_dtype(like: Tensor) -> torch.dtype:
+    """The type of cumulative sums: float64, which MPS lacks."""
     return torch.float32 if like.device.type == "mps" else torch.float64

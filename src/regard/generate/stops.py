@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from regard.data.tokenizers import Tokenizer
 
 
-class Stops:
-    """Lets text through up to the first stop string; what may be the beginning of one is held back.
+class StopStrings:
+    """Passes text on up to the first stop string, and holds back what may be the beginning of one.
 
-    First is the string that ends first; of those that end together, the one that begins first. So the cut does not
-    depend on how the text comes in pieces.
+    The first string is the one that ends first; of those that end together, the one that begins first. So the cut does
+    not depend on the pieces in which the text arrives.
 
-    >>> stops = Stops(["END"])
+    >>> stops = StopStrings(["END"])
     >>> stops.feed("the E"), stops.feed("x"), stops.feed("it E"), stops.feed("ND of"), stops.found
     ('the ', 'Ex', 'it ', '', 'END')
     """
@@ -24,7 +28,7 @@ class Stops:
         self._held = ""
 
     def feed(self, text: str) -> str:
-        """What of the text so far is certain to stand before any stop string, and was not given yet."""
+        """Append text; return the part, not returned before, that is certain to precede any stop string."""
         if self.found is not None or not text:
             return ""
         text = self._held + text
@@ -38,9 +42,24 @@ class Stops:
         return text[:cut]
 
     def end(self) -> str:
-        """What was held back, when no more text comes."""
+        """The text that was held back, when no more text follows."""
         held, self._held = self._held, ""
         return held
+
+
+class StopCondition:
+    """Whether the latest token of a sequence completes a stop string; ``window`` latest tokens suffice to tell.
+
+    Every token stands for at least one byte, so a string of n bytes is within the latest n tokens.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, strings: Sequence[str]):
+        self._tokenizer, self._strings = tokenizer, [string.encode() for string in strings]
+        self.window = max(map(len, self._strings))
+
+    def __call__(self, tokens: Sequence[int]) -> bool:
+        text = self._tokenizer.decode_bytes(tokens[-self.window :])
+        return any(string in text for string in self._strings)
 
 
 def _overlap(text: str, stop: str) -> int:

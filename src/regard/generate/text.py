@@ -1,4 +1,4 @@
-"""Writing: prompts to texts, streamed, each row until its stop string or its last token."""
+"""Text generation: prompts to texts, streamed, each up to its stop string or its last token."""
 
 from __future__ import annotations
 
@@ -10,9 +10,14 @@ from typing import TYPE_CHECKING
 import torch
 
 from regard.errors import UserError
-from regard.generate.decode import Decoding, Steppable
+from regard.generate.beam import BeamSearch, BeamSearcher
+from regard.generate.cached import CachedLanguageModel
+from regard.generate.constraints import OutputConstraints
+from regard.generate.decoder import Decoder
+from regard.generate.sampler import sampling_decoder
 from regard.generate.sampling import Sampling
-from regard.generate.stops import Stops
+from regard.generate.stops import StopCondition, StopStrings
+from regard.models.base import LanguageModel
 
 if TYPE_CHECKING:
     from regard.data.tokenizers import Tokenizer
@@ -20,34 +25,37 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Prompt:
-    """A row to write: the tokens to go on from, and which stream of draws decides it."""
+    """The tokens to continue, and the number of the sample: its random stream, or its rank in beam search."""
 
     tokens: tuple[int, ...]
-    stream: int = 0
+    sample: int = 0
 
 
 @dataclass
-class Pace:
-    """How long it took, reading prompts and writing apart. Reading ends with the first token of each row."""
+class Throughput:
+    """Tokens and seconds of prefill and of decoding. Prefill ends with the first token of each text."""
 
-    read: int = 0
-    reading: float = 0.0
-    written: int = 0  # all tokens of all rows
-    first: int = 0  # those of them that came with the reading
-    writing: float = 0.0
+    prompt_tokens: int = 0
+    prefill_seconds: float = 0.0
+    generated_tokens: int = 0
+    first_tokens: int = 0  # those of the generated tokens that came with prefill
+    decode_seconds: float = 0.0
 
     def __str__(self) -> str:
-        def told(tokens: int, timed: int, seconds: float) -> str:
-            rate = f" at {timed / seconds:,.0f}/s" if timed and seconds else ""
-            return f"{tokens:,} token{'' if tokens == 1 else 's'}{rate}"
+        def rate(tokens: int, timed: int, seconds: float) -> str:
+            speed = f" at {timed / seconds:,.0f}/s" if timed and seconds else ""
+            return f"{tokens:,} token{'' if tokens == 1 else 's'}{speed}"
 
-        read = told(self.read, self.read, self.reading)
-        return f"read {read}, then wrote {told(self.written, self.written - self.first, self.writing)}"
+        decoded = self.generated_tokens - self.first_tokens
+        return (
+            f"prompt: {rate(self.prompt_tokens, self.prompt_tokens, self.prefill_seconds)}; "
+            f"generated: {rate(self.generated_tokens, decoded, self.decode_seconds)}"
+        )
 
 
 @dataclass
-class Row:
-    """What has been written after one prompt."""
+class GeneratedText:
+    """The text generated so far after one prompt."""
 
     pieces: list[str] = field(default_factory=list)
     tokens: int = 0
@@ -56,106 +64,124 @@ class Row:
 
     @property
     def text(self) -> str:
-        """All of it, without the stop string."""
+        """The whole text, without the stop string."""
         return "".join(self.pieces)
 
 
 @dataclass(frozen=True)
 class TextGenerator:
-    """A model that writes: everything that decides a text but its prompt."""
+    """Generates texts with one model and one set of options; ``throughput`` adds up over all of them."""
 
-    model: Steppable
+    model: LanguageModel
     tokenizer: Tokenizer
-    context: int
     sampling: Sampling
-    count: int = 500
+    length: int = 500  # tokens per text
     seed: int = 1
     stops: tuple[str, ...] = ()
     batch: int = 64
-    every: int = 1  # after how many tokens the host looks at them: 1 streams, more keeps a GPU from waiting
-    device: torch.device | str = "cpu"
-    compiled: bool = False  # on a GPU: a minute at the beginning, then several times faster
-    pace: Pace = field(default_factory=Pace)
+    sync_every: int = 1  # tokens between copies to the host: 1 streams each token, more keeps a GPU busy
+    compiled: bool = False  # compile the step first: on a GPU a minute, then several times faster
+    search: BeamSearch | None = None  # search with beams instead of sampling
+    throughput: Throughput = field(default_factory=Throughput)
 
     def __post_init__(self) -> None:
-        if self.count < 1:
-            raise UserError(f"at least 1 token must be written, not {self.count}")
+        if self.length < 1:
+            raise UserError(f"the number of tokens must be at least 1, not {self.length}")
         if self.batch < 1:
-            raise UserError(f"at least 1 row must be written at once, not {self.batch}")
+            raise UserError(f"the batch must be at least 1, not {self.batch}")
         if not all(self.stops):
             raise UserError("a stop string is empty; give at least one character")
 
-    def write(self, prompts: Sequence[Prompt]) -> Iterator[tuple[int, str, Row]]:
-        """Yield (number of the prompt, new text, its row) as texts grow; at a row's end once with ``row.done``.
+    def stream(self, prompts: Sequence[Prompt]) -> Iterator[tuple[int, str, GeneratedText]]:
+        """Yield (number of the prompt, new text, its `GeneratedText`); at the end of each text once with ``done``.
 
-        At most ``batch`` rows are written at once; which ones changes nothing in any text.
+        At most ``batch`` texts are generated at a time; the batch does not change any text.
         """
+        generate = self._sample if self.search is None else self._search
         for first in range(0, len(prompts), self.batch):
-            for number, text, row in self._write(prompts[first : first + self.batch]):
+            batch = prompts[first : first + self.batch]
+            self.throughput.prompt_tokens += sum(
+                min(len(tokens), self.model.config.context) for tokens in {prompt.tokens for prompt in batch}
+            )
+            for number, text, row in generate(batch):
                 yield first + number, text, row
 
-    def texts(self, prompts: Sequence[Prompt]) -> list[Row]:
-        """The finished rows."""
-        rows = {number: row for number, _, row in self.write(prompts)}
-        return [rows[number] for number in range(len(prompts))]
+    def texts(self, prompts: Sequence[Prompt]) -> list[GeneratedText]:
+        """The finished texts."""
+        texts = {number: text for number, _, text in self.stream(prompts)}
+        return [texts[number] for number in range(len(prompts))]
 
-    def _write(self, prompts: Sequence[Prompt]) -> Iterator[tuple[int, str, Row]]:
+    def _sample(self, prompts: Sequence[Prompt]) -> Iterator[tuple[int, str, GeneratedText]]:
         began = time.perf_counter()
-        decoding = Decoding(
+        decoder = sampling_decoder(
             self.model,
             [prompt.tokens for prompt in prompts],
-            self.count,
+            self.length,
             self.sampling,
             seed=self.seed,
-            streams=[prompt.stream for prompt in prompts],
-            context=self.context,
-            device=self.device,
+            streams=[prompt.sample for prompt in prompts],
             compiled=self.compiled,
         )
-        self.pace.read += sum(min(len(tokens), self.context) for tokens in {prompt.tokens for prompt in prompts})
-        rows = [_Growing(number, self) for number in range(len(prompts))]
-        while True:
-            first, left = decoding.made == 0, self.count - decoding.made
-            # The first token comes alone: with it the prompts are read.
-            steps = 1 if first else min(self.every, left)
-            for _ in range(steps):
-                decoding.next()
-            block = decoding.written[:, -steps:].tolist()
-            if first:
-                self.pace.reading += time.perf_counter() - began
-                self.pace.first += len(rows)
-            else:
-                self.pace.writing += time.perf_counter() - began
-            for growing, tokens in zip(rows, block, strict=True):
-                if not growing.done:
-                    before = growing.tokens
-                    text = growing.feed(tokens, last=steps == left)
-                    self.pace.written += growing.tokens - before
-                    if text or growing.done:
-                        yield growing.number, text, growing
-            going = [place for place, row in enumerate(rows) if not row.done]
-            if not going:
-                return
+        texts = [_TextStream(self) for _ in prompts]
+        while not decoder.done:
+            first = decoder.position == 0
+            steps = 1 if first else min(self.sync_every, self.length - decoder.position)
+            block = torch.stack([decoder.next() for _ in range(steps)], 1).tolist()
+            self._time(began, first, len(block))
+            for number, tokens in zip(decoder.prompts, block, strict=True):
+                text = texts[number]
+                if not text.done and ((new := text.feed(tokens, last=decoder.position == self.length)) or text.done):
+                    yield number, new, text
             began = time.perf_counter()
-            # Rarely, since it copies the state; and never where it would be compiled again for fewer rows.
-            if 2 * len(going) <= len(rows) and not self.compiled:
-                decoding.keep(going)
-                rows = [rows[place] for place in going]
+            if not decoder.done:
+                decoder.retain([not texts[number].done for number in decoder.prompts])
+
+    def _search(self, prompts: Sequence[Prompt]) -> Iterator[tuple[int, str, GeneratedText]]:
+        """Each prompt's hypothesis of the rank that its ``sample`` names; equal prompts are searched once."""
+        assert self.search is not None
+        began = time.perf_counter()
+        unique = list(dict.fromkeys(prompt.tokens for prompt in prompts))
+        stop = StopCondition(self.tokenizer, self.stops) if self.stops else None
+        nbest = 1 + max(prompt.sample for prompt in prompts)
+        searcher = BeamSearcher(self.search, OutputConstraints(self.length, stop=stop), nbest)
+        cached = CachedLanguageModel(self.model, unique, self.length, compiled=self.compiled)
+        decoder = Decoder(cached, searcher, self.length)
+        for _ in decoder:
+            self._time(began, decoder.position == 1, len(unique))
+            began = time.perf_counter()
+        found = dict(zip(unique, searcher.hypotheses(), strict=True))
+        for number, prompt in enumerate(prompts):
+            ranked = found[prompt.tokens]
+            if prompt.sample >= len(ranked):
+                raise UserError(
+                    f"beam search found {len(ranked)} texts, not {nbest}; generate more tokens or fewer texts"
+                )
+            text = _TextStream(self)
+            yield number, text.feed(ranked[prompt.sample].tokens, last=True), text
+
+    def _time(self, began: float, prefill: bool, rows: int) -> None:
+        seconds = time.perf_counter() - began
+        if prefill:
+            self.throughput.prefill_seconds += seconds
+            self.throughput.first_tokens += rows
+        else:
+            self.throughput.decode_seconds += seconds
 
 
-class _Growing(Row):
-    """A row while it grows."""
+class _TextStream(GeneratedText):
+    """A text while it is generated."""
 
-    def __init__(self, number: int, author: TextGenerator):
+    def __init__(self, generator: TextGenerator):
         super().__init__()
-        self.number = number
-        self._stream, self._stops = author.tokenizer.stream(), Stops(author.stops)
+        self._throughput = generator.throughput
+        self._stream, self._stops = generator.tokenizer.stream(), StopStrings(generator.stops)
 
     def feed(self, tokens: list[int], last: bool) -> str:
-        """Take in tokens up to a stop string; gives the new text."""
+        """Append tokens up to a stop string; return the new text."""
         new = []
         for token in tokens:
             self.tokens += 1
+            self._throughput.generated_tokens += 1
             new.append(self._stops.feed(self._stream.feed([token])))
             if self._stops.found is not None:
                 break

@@ -1,6 +1,6 @@
 """Looking inside a model without touching it: attention weights by a side call, and exact measures of every head."""
 
-from regard.look.capture.trace import Attention, at_rest, attentions, rows
+from regard.look.capture.trace import Attention, attentions, evaluation_mode, rows
 from regard.look.pictures.mask_picture import draw_mask, mask_svg
 from regard.look.statistics.measures import Head, describe, heads
 from regard.look.views.passage import Passage, passage
@@ -9,10 +9,10 @@ __all__ = [
     "Attention",
     "Head",
     "Passage",
-    "at_rest",
     "attentions",
     "describe",
     "draw_mask",
+    "evaluation_mode",
     "heads",
     "mask_svg",
     "passage",

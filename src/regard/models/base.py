@@ -154,6 +154,8 @@ class Encoder(Model):
 class Seq2SeqModel(Model):
     """Source [B, S] and target inputs [B, T] to logits [B, T, V] (teacher forcing)."""
 
+    source_vocabulary: int  # number of source token ids
+
     def forward(self, inputs: Tensor, source: Tensor, source_lengths: Tensor) -> Tensor:
         return self.head(self.features(inputs, source, source_lengths))
 
@@ -220,6 +222,10 @@ class ModelConfig(Choice):
     def reduced(self) -> Self:
         """The same parts at a size that `prove` checks in seconds. Override it to shrink further sizes."""
         return self.resized(layers=min(self.layers, REDUCED.layers))
+
+    def without_positions(self) -> ModelConfig | None:
+        """The same model without its position encoding, for comparison; None if the model has no such choice."""
+        return None
 
     def resized(self, **sizes: Any) -> Self:
         """This config with the context and width of ``REDUCED``, where they are smaller, and the given sizes."""

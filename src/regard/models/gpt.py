@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import torch
@@ -33,6 +33,7 @@ from regard.nn import (
     FeedForwardConfig,
     Linear,
     NGrams,
+    NoPositionConfig,
     NormConfig,
     PositionConfig,
     PreNormConfig,
@@ -100,6 +101,9 @@ class GPTConfig(AttentionModelConfig, kind="gpt"):
             buckets=min(self.buckets, REDUCED.buckets),
             **self.reduced_heads(),
         )
+
+    def without_positions(self) -> GPTConfig:
+        return replace(self, position=NoPositionConfig())
 
     def attentions(self) -> list[AttentionConfig]:
         """The attention of each layer."""

@@ -80,7 +80,8 @@ class Seq2Seq(Seq2SeqModel):
     def __init__(self, config: Seq2SeqConfig):
         super().__init__(config)
         width, embedding, directions = config.width, config.embedding or config.width, 1 + config.bidirectional
-        self.source_embed = nn.Embedding(config.source_vocabulary or config.vocabulary, embedding)
+        self.source_vocabulary = config.source_vocabulary or config.vocabulary
+        self.source_embed = nn.Embedding(self.source_vocabulary, embedding)
         self.embed = nn.Embedding(config.vocabulary, embedding)
         self.drop = dropout(config.dropout)
         self.encoder = Recurrent(

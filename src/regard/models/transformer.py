@@ -122,7 +122,8 @@ class Transformer(Seq2SeqModel):
         self.position_source, self.position = c.build_position(causal=False), c.build_position()
         self.limit, self.positional = self.position.limit, c.positional
         token_width = self.position.token_width(c.width)
-        self.embed_source = nn.Embedding(c.source_vocabulary or c.vocabulary, token_width)
+        self.source_vocabulary = c.source_vocabulary or c.vocabulary
+        self.embed_source = nn.Embedding(self.source_vocabulary, token_width)
         self.embed = nn.Embedding(c.vocabulary, token_width)
         self.drop = dropout(c.dropout)
         self.encoder = c.block.stack(c.build_block(c.attention, self.position_source) for _ in range(c.layers))

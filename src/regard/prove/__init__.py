@@ -1,6 +1,17 @@
-"""Certificates: what a model claims, judged by what it computes."""
+"""Certificates: claims about what a model computes, each tested and shown with evidence."""
 
-from regard.prove.certify import CLAIMS, certify
-from regard.prove.verdict import Certificate, Verdict
+from regard.prove.certify import certify
+from regard.prove.model_under_test import ModelUnderTest
+from regard.prove.registry import Certificate, ClaimResult, all_claims, claim, fails, holds, not_applicable
 
-__all__ = ["CLAIMS", "Certificate", "Verdict", "certify"]
+__all__ = [
+    "Certificate",
+    "ClaimResult",
+    "ModelUnderTest",
+    "all_claims",
+    "certify",
+    "claim",
+    "fails",
+    "holds",
+    "not_applicable",
+]

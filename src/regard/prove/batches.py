@@ -1,4 +1,4 @@
-"""Batches as a judge needs them: cut by rows, thinned out, and as a model takes them."""
+"""Batches for the claims about data and loss: sizes, splits, and the arguments of a model."""
 
 from __future__ import annotations
 
@@ -7,44 +7,44 @@ from typing import Any
 import torch
 
 from regard.attention import Packed, Padded, Range
+from regard.data import Data, PairBatch, TextBatch
 
 ROWS = 16
+Batch = TextBatch | PairBatch
 
 
-def size_for(data: Any) -> int:
-    """A size of batches: rows, or tokens where a batch is so many tokens."""
+def batch_size(data: Data) -> int:
+    """A batch size of about 16 rows, in the unit that the data counts in (rows or tokens)."""
     return ROWS * data.smallest_batch
 
 
-def rows_of(batch: Any) -> tuple[Any, ...]:
-    """What a model is called with."""
-    if hasattr(batch, "source"):
+def model_arguments(batch: Batch) -> tuple[Any, ...]:
+    """The positional arguments of a model for this batch."""
+    if isinstance(batch, PairBatch):
         return batch.inputs, batch.source, batch.source_lengths
-    slots = getattr(batch, "slots", None)
-    return (batch.inputs,) if slots is None else (batch.inputs, slots)
+    return (batch.inputs,) if batch.slots is None else (batch.inputs, batch.slots)
 
 
-def halves(batch: Any) -> Any:
-    """The same batch with every other target left out."""
+def every_other_target(batch: Batch) -> Batch:
+    """The same batch with the targets at odd positions ignored."""
     odd = torch.arange(batch.targets.shape[1]) % 2 == 1
     return batch._replace(targets=torch.where(odd, -1, batch.targets))
 
 
-def cut(batch: Any, at: int) -> list[Any] | None:
-    """Rows before ``at`` and from there on; None for slots that cannot be cut."""
-    pieces = []
+def split_rows(batch: Batch, at: int) -> list[Batch] | None:
+    """The rows before ``at`` and the others; None for slots that cannot be split."""
+    parts = []
     for rows in (slice(0, at), slice(at, len(batch.inputs))):
-        found: dict[str, Any] = {}
-        for name in batch._fields:
-            value = getattr(batch, name)
+        fields: dict[str, Any] = {}
+        for name, value in batch._asdict().items():
             if isinstance(value, torch.Tensor):
-                found[name] = value[rows]
+                fields[name] = value[rows]
             elif isinstance(value, Padded):
-                found[name] = value._replace(lengths=value.lengths[rows])
+                fields[name] = value._replace(lengths=value.lengths[rows])
             elif isinstance(value, Packed):
                 documents = None if value.documents is None else value.documents[rows]
-                found[name] = Packed(value.segment[rows], value.phase[rows], documents)
+                fields[name] = Packed(value.segment[rows], value.phase[rows], documents)
             elif value is not None and not isinstance(value, Range):
                 return None
-        pieces.append(batch._replace(**found))
-    return pieces
+        parts.append(batch._replace(**fields))
+    return parts

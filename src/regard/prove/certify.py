@@ -1,117 +1,82 @@
-"""The court: every claim is judged, and nothing of the model is changed."""
+"""Test every claim about a model. The model is left as it was."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from importlib import import_module
-from typing import Any
 
 import torch
-from torch import Tensor
 
 from regard.errors import UserError
-from regard.prove.subject import Forward, Subject, undisturbed
-from regard.prove.verdict import FAILS, HOLDS, Certificate, Verdict, fails, unasked
+from regard.models.base import Model
+from regard.prove.model_under_test import Forward, ModelUnderTest, preserved
+from regard.prove.registry import FAILS, HOLDS, Certificate, Claim, ClaimResult, all_claims, fails, not_applicable
 
-#: In the order of the table; each is a module of ``claims``.
-CLAIMS = ("future", "padding", "batching", "packing", "step", "finite", "order", "backends", "tokenizer", "loss")
-CLAIMS += ("accumulation", "overlap", "checkpoint", "export")
-ROUNDED = ("padding", "batching", "packing", "step")  # the same sums in another order
+#: What a model may raise when a claim is tested on it; each of them is a failure of the claim.
+FAILURES = (RuntimeError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError)
 
 
 def certify(
-    forward: Forward | None = None,
+    model: ModelUnderTest | Model | Forward,
     *,
-    model: Any = None,
-    vocabulary: int | None = None,
-    length: int | None = None,
-    padded: Callable[[Tensor, Tensor], Tensor] | None = None,
-    stepper: Any = None,
-    ways: Mapping[str, Forward] | None = None,
+    vocabulary: int = 0,
+    length: int = 0,
     causal: bool = True,
-    positions: bool | None = None,
-    tokenizer: Any = None,
-    task: Any = None,
-    data: Any = None,
     claims: Sequence[str] | None = None,
-    about: str = "",
-    say: Callable[[str], object] = str,
+    progress: Callable[[str], object] = str,
 ) -> Certificate:
-    """Judge a model of this library (``model``), or whatever turns tokens [B, N] into logits [B, N, V] (``forward``).
+    """Test claims about a model of this library, or about any function from tokens [B, N] to logits [B, N, V].
 
-    ``padded`` gives the logits of rows of which only the first ``lengths`` tokens are real; ``stepper`` has ``start``
-    and ``step`` as models here do; ``ways`` are further paths to the same logits, by name. ``causal``: no token sees a
-    later one. ``positions``: whether the order of tokens is meant to matter (none: as the model's config says). With
-    ``tokenizer``, ``task`` and ``data`` they are judged too. ``claims`` names those to judge; by default all. ``say``
-    is told which one is next.
+    ``vocabulary`` is the number of token ids and ``length`` the length of the test sequences; a model of this library
+    has its own. ``causal``: no logit may depend on a later token. Pass a ``ModelUnderTest`` to test padding, decoding,
+    data, a task or a tokenizer as well. ``claims`` names the claims to test (default: all). ``progress`` is called with
+    a line of text before each claim.
 
     >>> import torch
     >>> ahead = torch.nn.Sequential(torch.nn.Embedding(11, 8), torch.nn.Linear(8, 11))
     >>> certify(lambda tokens: ahead(tokens.roll(-1, 1)), vocabulary=11, length=6).failed[0]
     'future'
     """
-    if (forward is None) == (model is None):
-        raise UserError("give certify either a model of this library or the forward pass of another, not both")
-    vocabulary = vocabulary if vocabulary is not None else getattr(getattr(model, "config", None), "vocabulary", None)
-    if vocabulary is None:
-        raise UserError("certify needs to know how many tokens there are; give vocabulary=...")
-    if length is None:
-        length = int(min(24, getattr(getattr(model, "config", None), "context", 24)))
-    if length < 4 or vocabulary < 2:
-        raise UserError(
-            f"{length} tokens of {vocabulary} kinds are too few to see anything; give 4 or more of 2 or more"
-        )
-    subject = Subject(
-        forward if forward is not None else model,
-        vocabulary,
-        length,
-        model=model,
-        behind=padded,
-        stepper=stepper if stepper is not None else model if hasattr(model, "step") else None,
-        ways=dict(ways or {}),
-        causal=causal,
-        positions=positions,
-        tokenizer=tokenizer,
-        task=task,
-        data=data,
-    )
-    unknown = [name for name in claims or () if name not in CLAIMS]
+    if isinstance(model, Model):
+        subject = ModelUnderTest(model=model, vocabulary=vocabulary, length=length, causal=causal)
+    elif isinstance(model, ModelUnderTest):
+        subject = model
+    else:
+        subject = ModelUnderTest(model, vocabulary=vocabulary, length=length, causal=causal)
+    known = all_claims()
+    unknown = [name for name in claims or () if name not in known]
     if unknown:
-        raise UserError(f"there is no claim {unknown[0]!r}; choose from {', '.join(CLAIMS)}")
-    wanted, found = [name for name in CLAIMS if claims is None or name in claims], []
-    for number, name in enumerate(wanted, 1):
-        say(f"claim {number} of {len(wanted)}: {name}")
-        found.append(judged(subject, name))
-    return Certificate(tuple(found), about)
+        raise UserError(f"there is no claim {unknown[0]!r}; choose from {', '.join(known)}")
+    selected = [claim for name, claim in known.items() if claims is None or name in claims]
+    results = []
+    for number, claim in enumerate(selected, 1):
+        progress(f"claim {number} of {len(selected)}: {claim.name}")
+        results.append(_result(subject, claim))
+    return Certificate(tuple(results), subject.about)
 
 
-def judged(subject: Subject, name: str) -> Verdict:
-    """The verdict about one claim.
+def _result(subject: ModelUnderTest, claim: Claim) -> ClaimResult:
+    """The result of one claim.
 
-    Where a part picks the best few of something, rounding may pick another: such a model is asked again in float64.
+    Rounding may change what a discontinuous module selects: a model that has one is tested again in float64.
     """
-    found = _asked(subject, name)
-    choosing = subject.choosing() if found.verdict == FAILS and name in ROUNDED else []
-    if not choosing:
-        return found
-    model = copy.deepcopy(subject.model).double()
-    again = _asked(replace(subject, model=model, forward=model, stepper=model), name)
-    note = f" in float64; in float32 {choosing[0]} may choose otherwise by rounding"
-    return again._replace(evidence=again.evidence + note) if again.verdict == HOLDS else found
+    result = _tested(subject, claim)
+    if result.verdict != FAILS or not claim.reorders_sums or not subject.discontinuous or subject.model is None:
+        return result
+    again = _tested(replace(subject, stepper=None, model=copy.deepcopy(subject.model).double()), claim)
+    note = f" in float64; in float32 rounding may change what {subject.discontinuous[0]} selects"
+    return again._replace(evidence=again.evidence + note) if again.verdict == HOLDS else result
 
 
-def _asked(subject: Subject, name: str) -> Verdict:
-    """A model that breaks down under a question does not keep its claim."""
-    claim = import_module(f"regard.prove.claims.{name}")
+def _tested(subject: ModelUnderTest, claim: Claim) -> ClaimResult:
     try:
-        with undisturbed(subject.module):
+        with preserved(subject.module):
             torch.manual_seed(1)
-            found = claim.judge(subject)
-    except UserError as refusal:  # a part says that it does not do this
-        found = unasked(str(refusal))
-    except (RuntimeError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError) as error:
-        told = (str(error).strip() or "no message").splitlines()[0]
-        found = fails(f"it broke down: {type(error).__name__}: {told}")
-    return found._replace(claim=name, says=claim.SAYS)
+            result = claim.test(subject)
+    except UserError as refusal:  # a module refuses this use
+        result = not_applicable(str(refusal))
+    except FAILURES as error:
+        message = (str(error).strip() or "no message").splitlines()[0]
+        result = fails(f"it raised {type(error).__name__}: {message}")
+    return result._replace(claim=claim.name, statement=claim.statement)

@@ -1,13 +1,14 @@
-"""Models that nobody here wrote: a folder with a configuration of `transformers`, and perhaps weights.
+"""Models of `transformers`: a folder with their configuration and, perhaps, weights.
 
-Nothing in the folder is run: the configuration names one of the library's own classes, and weights are safetensors.
-Without weights they are drawn at random, and the model gets fewer layers and tokens: faults of masks, caches and
-padding do not depend on either.
+No code in the folder is run: the configuration names one of the library's own classes, and weights are safetensors.
+Without weights the model gets random ones, fewer layers and a smaller vocabulary: faults of masks, caches and padding
+do not depend on either.
 """
 
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,206 +19,214 @@ from torch import Tensor, nn
 
 from regard.errors import UserError
 from regard.prove.certify import certify
-from regard.prove.randomize_weights import lively
-from regard.prove.verdict import Certificate
+from regard.prove.model_under_test import SHORT, ModelUnderTest
+from regard.prove.randomize_weights import randomize_weights
+from regard.prove.registry import Certificate
 
-JUDGED = ("future", "padding", "batching", "step", "finite")
+CLAIMS = ("future", "padding", "batching", "step", "finite")  # tested by default
 LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
-TOKENS = 512  # of a vocabulary that is made smaller
-MOST = 400_000_000  # weights of a model that is built here
-PATHS = ("sdpa", "eager")
+LENGTHS = ("max_position_embeddings", "n_positions")
+SPECIALS = ("pad_token_id", "bos_token_id", "eos_token_id", "sep_token_id", "cls_token_id")
+VOCABULARY = 512  # of a reduced model
+LARGEST = 400_000_000  # parameters of a model that is built here
+IMPLEMENTATIONS = ("sdpa", "eager")
 
 
-class Built(NamedTuple):
-    """A model, whether it is meant to be causal, and in words what it is."""
+class ForeignModel(NamedTuple):
+    """A model of `transformers`, whether it is meant to be causal, and a description."""
 
     model: nn.Module
     causal: bool
     about: str
 
 
-class Answers:
-    """The forward pass as a judge calls it: tokens without the special ones, that mean something else, to logits."""
+class TransformersAdapter:
+    """Calls a model of `transformers` as `certify` needs it: tokens to logits, without special tokens.
 
-    def __init__(self, model: nn.Module, path: str | None = None, weights: bool = False):
-        self.module, self.path, self.weights = model, path, weights
-        self.config: Any = model.config
-        special = ("pad_token_id", "bos_token_id", "eos_token_id", "sep_token_id", "cls_token_id")
-        found = [one for name in special if isinstance(one := getattr(self.config, name, None), int) and one < 16]
-        self.first = max(found, default=-1) + 1
-        self.vocabulary = min(TOKENS, int(self.config.vocab_size)) - self.first
-        self.filler = getattr(self.config, "pad_token_id", None)
+    This adapter is the one place that asks a foreign model and its config for attributes.
+    """
+
+    def __init__(self, model: Any, implementation: str | None = None, return_weights: bool = False):
+        self.module, self.implementation = model, implementation
+        self.options = {"output_attentions": True} if return_weights else {}
+        specials = [self._setting(name) for name in SPECIALS]
+        self.first = max((one for one in specials if one is not None and one < 16), default=-1) + 1
+        self.vocabulary = min(VOCABULARY, model.config.vocab_size) - self.first
+
+    def _setting(self, *names: str) -> int | None:
+        """The first of these config entries that is an integer."""
+        values = (getattr(self.module.config, name, None) for name in names)
+        return next((value for value in values if isinstance(value, int)), None)
+
+    @property
+    def length(self) -> int:
+        """The length of the test sequences; 4 positions are reserved, since some models count from an offset."""
+        limit = self._setting(*LENGTHS)
+        return max(4, min(SHORT, limit - 4)) if limit and limit > 8 else SHORT
 
     def __call__(self, tokens: Tensor) -> Tensor:
-        return self.logits(input_ids=tokens + self.first, use_cache=False)
+        return self._logits(input_ids=tokens + self.first, use_cache=False)
 
     def padded(self, tokens: Tensor, lengths: Tensor) -> Tensor:
-        """With padding behind the rows, told by ``attention_mask``."""
+        """Logits with padding behind the rows, which ``attention_mask`` marks."""
         real = torch.arange(tokens.shape[1], device=tokens.device) < lengths[:, None]
-        ids = tokens + self.first
-        if isinstance(self.filler, int) and self.filler >= 0:
-            ids = ids.masked_fill(~real, self.filler)
-        return self.logits(input_ids=ids, attention_mask=real.long(), use_cache=False)
+        ids, filler = tokens + self.first, self._setting("pad_token_id")
+        if filler is not None and filler >= 0:
+            ids = ids.masked_fill(~real, filler)
+        return self._logits(input_ids=ids, attention_mask=real.long(), use_cache=False)
 
-    def logits(self, **given: Any) -> Tensor:
-        if self.path is not None:
-            self.module.set_attn_implementation(self.path)  # type: ignore[operator]
-        return _logits(self.module(**given, **({"output_attentions": True} if self.weights else {})))
+    def _logits(self, **arguments: Any) -> Tensor:
+        if self.implementation is not None:
+            self.module.set_attn_implementation(self.implementation)
+        return logits_of(self.module(**arguments, **self.options))
 
     def start(self, batch: int, capacity: int) -> Any:
         return None
 
     def step(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """By way of ``past_key_values``."""
+        """Decode with ``past_key_values``."""
         out = self.module(input_ids=tokens + self.first, past_key_values=state, use_cache=True)
-        return _logits(out), out.past_key_values
+        return logits_of(out), out.past_key_values
+
+    @contextmanager
+    def variants(self) -> Iterator[dict[str, TransformersAdapter]]:
+        """An adapter for each attention implementation that the model has; its own one is restored afterwards."""
+        own = getattr(self.module.config, "_attn_implementation", None)
+        found = {
+            f"{name} attention": TransformersAdapter(self.module, name) for name in IMPLEMENTATIONS if self._has(name)
+        }
+        if "eager attention" in found:
+            found["eager attention with weights"] = TransformersAdapter(self.module, "eager", return_weights=True)
+        try:
+            if own in IMPLEMENTATIONS:
+                self.module.set_attn_implementation(own)
+            yield found
+        finally:
+            if own in IMPLEMENTATIONS:
+                self.module.set_attn_implementation(own)
+
+    def _has(self, implementation: str) -> bool:
+        try:
+            self.module.set_attn_implementation(implementation)
+        except (ValueError, ImportError, AttributeError):
+            return False
+        return getattr(self.module.config, "_attn_implementation", implementation) == implementation
 
 
-def _logits(out: Any) -> Tensor:
-    found = getattr(out, "logits", None)
-    return out.last_hidden_state if found is None else found
+def logits_of(out: Any) -> Tensor:
+    logits = getattr(out, "logits", None)
+    return out.last_hidden_state if logits is None else logits
 
 
 def certify_folder(folder: Path | str, causal: bool | None = None, claims: Sequence[str] | None = None) -> Certificate:
-    """Judge the model of a folder."""
+    """Test the model of a folder."""
     return certify_foreign(*build(Path(folder), causal), claims=claims)
 
 
 def certify_foreign(
     model: nn.Module, causal: bool = True, about: str = "", claims: Sequence[str] | None = None
 ) -> Certificate:
-    """Judge a model of `transformers` on every path its attention has here."""
-    with _quiet():
-        model.eval()
-        before = getattr(model.config, "_attn_implementation", None)
-        answers = Answers(model)
-        limit = getattr(model.config, "max_position_embeddings", None) or getattr(model.config, "n_positions", None)
-        length = max(4, min(24, int(limit) - 4)) if isinstance(limit, int) and limit > 8 else 24
-        ways = {f"{path} attention": Answers(model, path) for path in PATHS if _takes(model, path)}
-        if "eager attention" in ways:
-            ways["eager attention, asked for its weights"] = Answers(model, "eager", weights=True)
-        if before in PATHS:
-            model.set_attn_implementation(before)  # type: ignore[operator]
-        try:
-            return certify(
-                answers,
-                vocabulary=answers.vocabulary,
-                length=length,
-                padded=answers.padded,
-                stepper=answers if causal else None,
-                ways=ways,
-                causal=causal,
-                claims=JUDGED if claims is None else claims,
-                about=about,
-            )
-        finally:
-            if before in PATHS:
-                model.set_attn_implementation(before)  # type: ignore[operator]
+    """Test a model of `transformers` with every attention implementation that it has."""
+    adapter = TransformersAdapter(model.eval())
+    with _quiet(), adapter.variants() as variants:
+        subject = ModelUnderTest(
+            adapter,
+            vocabulary=adapter.vocabulary,
+            length=adapter.length,
+            padded=adapter.padded,
+            stepper=adapter if causal else None,
+            variants=variants,
+            causal=causal,
+            about=about,
+        )
+        return certify(subject, claims=CLAIMS if claims is None else claims)
 
 
-def _takes(model: Any, path: str) -> bool:
-    """Whether the model has this way to compute attention."""
-    try:
-        model.set_attn_implementation(path)
-    except (ValueError, ImportError, AttributeError):
-        return False
-    return getattr(model.config, "_attn_implementation", path) == path
-
-
-def build(folder: Path, causal: bool | None = None) -> Built:
-    """The model that a folder's ``config.json`` describes."""
-    told = _read(folder / "config.json")
+def build(folder: Path, causal: bool | None = None) -> ForeignModel:
+    """The model that a folder's ``config.json`` describes. ``causal`` None: as its architecture says."""
+    settings = _read(folder / "config.json")
     try:
         import transformers
     except ImportError:
         raise UserError("models of other libraries need transformers: pip install transformers") from None
     from transformers.models.auto import modeling_auto as auto
 
-    kind = told.get("model_type")
+    kind = settings.get("model_type")
     if not isinstance(kind, str) or kind not in transformers.CONFIG_MAPPING:
         raise UserError(
             f"{folder / 'config.json'} has the model_type {kind!r}, which transformers {transformers.__version__} does "
             "not know; install another version"
         )
-    told.pop("auto_map", None)  # code that came with the weights
-    config: Any = transformers.CONFIG_MAPPING[kind].from_dict(told)
-    names = [str(name) for name in told.get("architectures") or ()]
-    writes, reads = (
-        kind in table for table in (auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES)
-    )
+    settings.pop("auto_map", None)  # code that came with the weights
+    config: Any = transformers.CONFIG_MAPPING[kind].from_dict(settings)
+    has_causal = kind in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    has_masked = kind in auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
     if causal is None:
+        names = [str(name) for name in settings.get("architectures") or ()]
         named = any(name.endswith(("ForCausalLM", "LMHeadModel")) for name in names)
-        causal = writes and (bool(getattr(config, "is_decoder", False)) or named or not reads)
-    if causal and not writes:
-        raise UserError(f"transformers has no causal language model of the type {kind}; judge it with --no-causal")
+        causal = has_causal and (bool(getattr(config, "is_decoder", False)) or named or not has_masked)
+    if causal and not has_causal:
+        raise UserError(f"transformers has no causal language model of the type {kind}; test it with --no-causal")
     if hasattr(config, "is_decoder"):
         config.is_decoder = causal
-    weights = sorted(folder.glob("*.safetensors"))
-    if not weights:
-        _shrink(config)
-    maker = (
-        transformers.AutoModelForCausalLM
-        if causal
-        else transformers.AutoModelForMaskedLM
-        if reads
-        else transformers.AutoModel
-    )
+    bidirectional = transformers.AutoModelForMaskedLM if has_masked else transformers.AutoModel
     with _quiet():
-        with torch.device("meta"):
-            count = sum(one.numel() for one in maker.from_config(config, trust_remote_code=False).parameters())
-        if count > MOST:
-            raise UserError(
-                f"the model of {folder} has {count:,} weights, more than are built here ({MOST:,}); give a smaller "
-                "config.json"
-            )
-        if weights:
-            model = maker.from_pretrained(
-                folder, config=config, local_files_only=True, use_safetensors=True, trust_remote_code=False
-            )
-        else:
-            model = lively(maker.from_config(config, trust_remote_code=False))
-    of = "with its weights" if weights else "with random weights, two layers and at most 512 tokens"
-    sight = "causal" if causal else "sees both ways"
-    return Built(
-        model.float(),
-        causal,
-        f"{type(model).__name__} of transformers {transformers.__version__} ({sight}), {of}",
-    )
+        model, weights = _make(transformers.AutoModelForCausalLM if causal else bidirectional, config, folder)
+    sight = "causal" if causal else "bidirectional"
+    name = f"{type(model).__name__} of transformers {transformers.__version__} ({sight})"
+    return ForeignModel(model.float(), causal, f"{name}, {weights}")
+
+
+def _make(maker: Any, config: Any, folder: Path) -> tuple[nn.Module, str]:
+    """The model, and where its weights come from."""
+    weights = any(folder.glob("*.safetensors"))
+    if not weights:
+        _reduce(config)
+    with torch.device("meta"):
+        count = sum(one.numel() for one in maker.from_config(config, trust_remote_code=False).parameters())
+    if count > LARGEST:
+        raise UserError(
+            f"the model of {folder} has {count:,} parameters, more than are built here ({LARGEST:,}); give a smaller "
+            "config.json"
+        )
+    if not weights:
+        model = randomize_weights(maker.from_config(config, trust_remote_code=False))
+        return model, f"with random weights, two layers and at most {VOCABULARY} tokens"
+    options = {"local_files_only": True, "use_safetensors": True, "trust_remote_code": False}
+    return maker.from_pretrained(folder, config=config, **options), "with its weights"
 
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        settings = json.loads(path.read_text(encoding="utf-8"))
     except OSError:
         raise UserError(
             f"there is no {path}; hf: takes a folder with the config.json of a transformers model"
         ) from None
     except ValueError as error:
-        raise UserError(f"{path} is no JSON ({error}); mend it") from None
-    if not isinstance(found, dict):
-        raise UserError(f"{path} is no JSON object; give the config.json of a transformers model")
-    return found
+        raise UserError(f"{path} is not JSON ({error}); correct it") from None
+    if not isinstance(settings, dict):
+        raise UserError(f"{path} is not a JSON object; give the config.json of a transformers model")
+    return settings
 
 
-def _shrink(config: Any) -> None:
-    """Fewer layers and tokens, in place."""
+def _reduce(config: Any) -> None:
+    """Reduce the layers and the vocabulary, in place."""
     for name in LAYERS:
-        if isinstance(getattr(config, name, None), int):
-            setattr(config, name, min(2, getattr(config, name)))
+        if isinstance(layers := getattr(config, name, None), int):
+            setattr(config, name, min(2, layers))
     if isinstance(kinds := getattr(config, "layer_types", None), list):
         config.layer_types = kinds[:2]
-    special = [one for name, one in vars(config).items() if name.endswith("_token_id") and isinstance(one, int)]
-    for name in [name for name in vars(config) if name.endswith("_token_id")]:
-        if isinstance(one := getattr(config, name), int) and one >= TOKENS:
-            setattr(config, name, special.index(one))
-    config.vocab_size = min(config.vocab_size, TOKENS)
+    specials = {name: one for name, one in vars(config).items() if name.endswith("_token_id") and isinstance(one, int)}
+    for name, one in specials.items():
+        if one >= VOCABULARY:
+            setattr(config, name, [*specials.values()].index(one))
+    config.vocab_size = min(config.vocab_size, VOCABULARY)
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """The library's own warnings are not about what is judged."""
-    import warnings
-
+    """Silence the library's own warnings."""
     from transformers.utils import logging
 
     level = logging.get_verbosity()

@@ -2,7 +2,7 @@
 
 from regard.data import BytesConfig, TextConfig
 from regard.models import GPTConfig
-from regard.train import Experiment, MuonConfig, TrainConfig, TrapezoidConfig
+from regard.train import Experiment, MuonConfig, TrainConfig, TrapezoidScheduleConfig
 
 
 def recipe() -> Experiment:
@@ -30,7 +30,7 @@ def recipe() -> Experiment:
         train=TrainConfig(
             steps=7500,
             optimizer=MuonConfig(),
-            schedule=TrapezoidConfig(warmup=0.02, decay=0.7),
+            schedule=TrapezoidScheduleConfig(warmup=0.02, decay=0.7),
             evaluate_every=4000,
             save_every=4000,
         ),

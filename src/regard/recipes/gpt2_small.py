@@ -2,7 +2,7 @@
 
 from regard.data import BpeConfig, TextConfig
 from regard.models.presets import PRESETS
-from regard.train import AdamWConfig, CosineConfig, Experiment, TrainConfig
+from regard.train import AdamWConfig, CosineScheduleConfig, Experiment, TrainConfig
 
 
 def recipe() -> Experiment:
@@ -22,7 +22,7 @@ def recipe() -> Experiment:
             steps=2000,
             accumulate=16,
             optimizer=AdamWConfig(lr=6e-4, betas=(0.9, 0.95), weight_decay=0.1),
-            schedule=CosineConfig(warmup=0.05, final=0.1),
+            schedule=CosineScheduleConfig(warmup=0.05, final=0.1),
             evaluate_every=250,
             save_every=250,
         ),

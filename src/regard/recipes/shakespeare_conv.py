@@ -2,7 +2,7 @@
 
 from regard.data import TextConfig
 from regard.models import ConvolutionConfig
-from regard.train import Experiment, MuonConfig, TrainConfig, TrapezoidConfig
+from regard.train import Experiment, MuonConfig, TrainConfig, TrapezoidScheduleConfig
 
 
 def recipe() -> Experiment:
@@ -20,7 +20,7 @@ def recipe() -> Experiment:
         train=TrainConfig(
             steps=1500,
             optimizer=MuonConfig(),
-            schedule=TrapezoidConfig(warmup=0.01, decay=0.6),
+            schedule=TrapezoidScheduleConfig(warmup=0.01, decay=0.6),
             evaluate_every=300,
             save_every=500,
         ),

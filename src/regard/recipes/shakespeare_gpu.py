@@ -2,7 +2,7 @@
 
 from regard.data import TextConfig
 from regard.models import GPTConfig
-from regard.train import Experiment, MuonConfig, TrainConfig, TrapezoidConfig
+from regard.train import Experiment, MuonConfig, TrainConfig, TrapezoidScheduleConfig
 
 
 def recipe() -> Experiment:
@@ -18,7 +18,7 @@ def recipe() -> Experiment:
         train=TrainConfig(
             steps=600,
             optimizer=MuonConfig(),
-            schedule=TrapezoidConfig(warmup=0.02, decay=0.6),
+            schedule=TrapezoidScheduleConfig(warmup=0.02, decay=0.6),
             compile="graphs",
             evaluate_every=None,
             save_every=None,

@@ -2,7 +2,7 @@
 
 from regard.data import TextConfig
 from regard.models import RecurrentConfig
-from regard.train import AdamWConfig, Experiment, TrainConfig, TrapezoidConfig
+from regard.train import AdamWConfig, Experiment, TrainConfig, TrapezoidScheduleConfig
 
 
 def recipe() -> Experiment:
@@ -21,7 +21,7 @@ def recipe() -> Experiment:
         train=TrainConfig(
             steps=1500,
             optimizer=AdamWConfig(lr=4e-3),
-            schedule=TrapezoidConfig(warmup=0.02, decay=0.6),
+            schedule=TrapezoidScheduleConfig(warmup=0.02, decay=0.6),
             evaluate_every=300,
             save_every=500,
         ),

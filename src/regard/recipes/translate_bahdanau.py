@@ -3,7 +3,7 @@
 from regard.data import BpeConfig, PairsConfig
 from regard.models import BahdanauConfig, Seq2SeqConfig
 from regard.tasks import TranslationConfig
-from regard.train import Experiment, MuonConfig, TrainConfig, TrapezoidConfig
+from regard.train import Experiment, MuonConfig, TrainConfig, TrapezoidScheduleConfig
 
 
 def recipe() -> Experiment:
@@ -21,7 +21,7 @@ def recipe() -> Experiment:
         train=TrainConfig(
             steps=1000,
             optimizer=MuonConfig(),
-            schedule=TrapezoidConfig(warmup=0.05, decay=0.7),
+            schedule=TrapezoidScheduleConfig(warmup=0.05, decay=0.7),
             evaluate_every=200,
             save_every=500,
         ),

@@ -4,7 +4,7 @@ from regard.data import BpeConfig, PairsConfig
 from regard.models import TransformerConfig
 from regard.nn import RotaryConfig
 from regard.tasks import TranslationConfig
-from regard.train import Experiment, MuonConfig, TrainConfig, TrapezoidConfig
+from regard.train import Experiment, MuonConfig, TrainConfig, TrapezoidScheduleConfig
 
 
 def recipe() -> Experiment:
@@ -23,7 +23,7 @@ def recipe() -> Experiment:
         train=TrainConfig(
             steps=1200,
             optimizer=MuonConfig(),
-            schedule=TrapezoidConfig(warmup=0.05, decay=0.7),
+            schedule=TrapezoidScheduleConfig(warmup=0.05, decay=0.7),
             evaluate_every=200,
             save_every=600,
         ),

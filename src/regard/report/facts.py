@@ -1,4 +1,4 @@
-"""What a run folder tells, gathered in one place: the report's words and figures follow from this and nothing else."""
+"""The facts of a run, gathered from its folder. The words and figures of the report follow from these alone."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from regard.config import dump, load
+from regard.config import dump
 from regard.errors import UserError
-from regard.report.differ import FOUND_OUT, Difference, differences, kinds, whole
-from regard.report.inside import Inside, Size
+from regard.report.config_diff import AUTOMATIC, Difference, complete, differences, unusual_settings
+from regard.report.inspection import Inspection, ModelSize
 from regard.runs import Run
 from regard.runs.findings import noted
 from regard.train import Experiment
@@ -36,51 +36,55 @@ class Facts:
     loss: Curve = field(default_factory=list)
     validation: Curve = field(default_factory=list)
     rate: Curve = field(default_factory=list)
-    speed: Curve = field(default_factory=list)  # tokens a second
+    speed: Curve = field(default_factory=list)  # tokens per second
     gradients: dict[str, Curve] = field(default_factory=dict)  # norm, by layer
     spread: dict[tuple[str, int], Curve] = field(default_factory=dict)  # relative entropy, by mechanism and head
     samples: list[dict[str, Any]] = field(default_factory=list)
     seconds: float = 0.0
     tokens: int = 0
     memory: int = 0
-    broken: int | None = None  # the first step with a loss that is no number
-    diverged: str | None = None  # what the trainer said when it gave up
-    size: Size | None = None
-    inside: Inside | None = None
+    broken: int | None = None  # the first step with a loss that is not finite
+    diverged: str | None = None  # the error of the trainer
+    size: ModelSize | None = None
+    inspection: Inspection | None = None
     notes: list[str] = field(default_factory=list)  # what is left out, and why
     findings: list[dict[str, Any]] = field(default_factory=list)  # the doctor's
 
     @property
     def steps(self) -> int:
-        """How many were wanted."""
+        """The planned number of steps."""
         wanted = self.config.get("train", {}).get("steps")
         return wanted if isinstance(wanted, int) else self.step
 
     @property
     def finished(self) -> bool:
-        """Whether it came to its end."""
+        """Whether all planned steps were done."""
         return self.step >= self.steps and not self.failed
 
     @property
     def failed(self) -> bool:
-        """Whether a loss or gradient stopped being a number."""
+        """Whether a loss or gradient was not finite."""
         return self.diverged is not None or self.broken is not None
 
     @property
     def pace(self) -> float | None:
-        """Tokens a second, the median; the first record, of a machine that has yet to warm up, counts only alone."""
+        """Median tokens per second, without the first record (warm-up) if there are others."""
         rates = [rate for _, rate in self.speed[1:] or self.speed]
         return statistics.median(rates) if rates else None
 
     @property
     def data(self) -> str:
-        """What it was trained on."""
+        """The name of the training data."""
         data = self.config.get("data", {})
         return str(data.get("path") or data.get("source") or data.get("kind") or "its data")
 
 
 def gather(
-    run: Run, recipe: tuple[str, Experiment] | None, size: Size | None, inside: Inside | None, notes: list[str]
+    run: Run,
+    recipe: tuple[str, Experiment] | None,
+    size: ModelSize | None,
+    inspection: Inspection | None,
+    notes: list[str],
 ) -> Facts:
     """Everything that is in the run folder."""
     metrics = records(run)
@@ -90,6 +94,7 @@ def gather(
         environment = {}
         notes.append(f"The environment is left out: {problem}.")
     name, base = recipe or ("shakespeare", None)
+    config = complete(run.config)
     return Facts(
         name=run.name,
         path=str(run.path),
@@ -97,12 +102,12 @@ def gather(
         environment=environment,
         date=_date(run),
         recipe=name,
-        changes=[d for d in differences(whole(run.config), dump(base)) if d.key not in FOUND_OUT] if base else [],
-        unusual=_unusual(whole(run.config)),
+        changes=[d for d in differences(config, dump(base)) if d.key not in AUTOMATIC] if base else [],
+        unusual=unusual_settings(config),
         step=max((m["step"] for m in metrics if "diverged" not in m), default=0),
         samples=run.samples(),
         size=size,
-        inside=inside,
+        inspection=inspection,
         notes=notes,
         findings=noted(run),
         **curves(metrics),
@@ -110,7 +115,7 @@ def gather(
 
 
 def records(run: Run) -> list[dict[str, Any]]:
-    """The metrics; and how far the last checkpoint came, if a stop between two records left one."""
+    """The metrics, and the step of the last checkpoint if it is later than the last record."""
     metrics = run.metrics()
     logged = max((m["step"] for m in metrics), default=0)
     last = run.latest() if max(run.steps(), default=0) > logged else None
@@ -120,8 +125,8 @@ def records(run: Run) -> list[dict[str, Any]]:
 
 
 def curves(metrics: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """The parts of `Facts` that metrics.jsonl gives."""
-    found: dict[str, Any] = {name: [] for name in ("loss", "validation", "rate", "speed")}
+    """The fields of `Facts` that come from metrics.jsonl."""
+    fields: dict[str, Any] = {name: [] for name in ("loss", "validation", "rate", "speed")}
     gradients: dict[str, Curve] = {}
     spread: dict[tuple[str, int], Curve] = {}
     names = {"loss": "loss", "validation": "validation_loss", "rate": "lr", "speed": "tokens_per_second"}
@@ -133,7 +138,7 @@ def curves(metrics: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
             if key in record:
                 value = number(record[key])
                 if value is not None:
-                    found[name].append((step, value))
+                    fields[name].append((step, value))
                 elif name == "loss" and broken is None:
                     broken = step
         for layer, norm in record.get("gradients", {}).items():
@@ -147,36 +152,15 @@ def curves(metrics: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         seconds = max(seconds, number(record.get("seconds")) or 0.0)
         tokens = max(tokens, int(number(record.get("tokens")) or 0))
         memory = max(memory, int(number(record.get("memory")) or 0))
-    found |= {"gradients": gradients, "spread": spread, "broken": broken, "diverged": diverged}
-    return found | {"seconds": seconds, "tokens": tokens, "memory": memory}
+    fields |= {"gradients": gradients, "spread": spread, "broken": broken, "diverged": diverged}
+    return fields | {"seconds": seconds, "tokens": tokens, "memory": memory}
 
 
 def number(value: Any) -> float | None:
-    """A finite number, or None: a run folder spells NaN and infinity as text."""
+    """A finite number, or None: a run folder stores NaN and infinity as text."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         return None
     return float(value)
-
-
-def _unusual(config: dict[str, Any]) -> list[Difference]:
-    """What differs from the defaults of the parts that were chosen."""
-    try:
-        defaults = dump(load(Experiment, kinds(config)))
-    except (UserError, ValueError, TypeError):  # a part that this version does not know
-        return []
-    chosen = dump(Experiment())
-    found = differences(config, defaults)
-    parts = [d for d in differences(defaults, chosen) if isinstance(d.value, str) and d.key in _choices(config)]
-    return parts + [difference for difference in found if difference.key not in FOUND_OUT]
-
-
-def _choices(config: Mapping[str, Any], prefix: str = "") -> set[str]:
-    found: set[str] = set()
-    for name, value in config.items():
-        if isinstance(value, Mapping):
-            found |= {f"{prefix}{name}"} if "kind" in value else set()
-            found |= _choices(value, f"{prefix}{name}.")
-    return found
 
 
 def _date(run: Run) -> str:

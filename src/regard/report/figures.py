@@ -1,83 +1,76 @@
-"""The report's figures: each takes the facts and gives HTML, or nothing where a run has nothing to show."""
+"""The figures of the report: each takes the facts and returns HTML, or an empty string if there is nothing to show."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from html import escape
 
 from regard.look import Head, describe
 from regard.look.pictures import align_picture
 from regard.look.pictures.align import Alignment
+from regard.pages import Axes, Series, figure, legend, table, tag, thin
+from regard.pages.html import folded
+from regard.pages.maps import define_map, labeled_map, small_map
+from regard.pages.numbers import count
 from regard.report.facts import Curve, Facts
-from regard.report.inside import Inside, Positions
-from regard.report.numbers import count
-from regard.report.svg import COLOURS, Axes, Series, chart, lettered_map, map_mask, small_map, thin
+from regard.report.inspection import Inspection, PositionLosses
 
-WIDE, NARROW = 1000, 330  # pixels; the page shows the one that fits
 MANY = 24  # lines; more of them are drawn as one mean per layer
-ROWS = 24  # of a table behind a figure
+ROWS = 24  # of a table of numbers
 
 
 def loss_figure(facts: Facts) -> str:
     """Training and validation loss, and the learning rate below over the same steps."""
     training = [Series("training, each record", thin(facts.loss, 400), 0, faint=True)] if len(facts.loss) > 20 else []
-    training.append(Series("training", thin(centred(facts.loss)), 0, marks=len(facts.loss) < 6))
+    training.append(Series("training", thin(running_mean(facts.loss)), 0, marks=len(facts.loss) < 6))
     series = [*training, Series("validation", facts.validation, 1, marks=True)]
     end = max((step for s in series for step, _ in s.points), default=0)
-    drawn = drawing(
-        series, Axes("step", "loss, nats per token", x_low=0, x_high=end), 330, "Training and validation loss"
+    loss = Axes("step", "loss, nats per token", x_low=0, x_high=end)
+    rate = Axes("step", "learning rate", low=0, x_low=0, x_high=end)
+    return (
+        figure(series, loss, 330, "Training and validation loss")
+        + legend(series)
+        + figure([Series("learning rate", thin(facts.rate, 400), 4)], rate, 130, "Learning rate")
+        + _numbers(("step", "training", "validation", "rate"), _joined(facts.loss, facts.validation, facts.rate))
     )
-    rate = drawing(
-        [Series("learning rate", thin(facts.rate, 400), 4)],
-        Axes("step", "learning rate", low=0, x_low=0, x_high=end),
-        130,
-        "Learning rate",
-    )
-    both = table(("step", "training", "validation", "rate"), _joined(facts.loss, facts.validation, facts.rate))
-    return drawn + legend(series) + rate + both
 
 
 def speed_figure(facts: Facts) -> str:
-    """Tokens a second over the run."""
+    """Tokens per second over the run."""
     series = [Series("tokens per second", thin(facts.speed, 200), 2)]
-    return drawing(series, Axes("step", "tokens per second", low=0, x_low=0), 160, "Speed")
+    return figure(series, Axes("step", "tokens per second", low=0, x_low=0), 160, "Speed")
 
 
 def gradient_figure(facts: Facts) -> str:
-    """The gradient's norm by layer, on a logarithmic axis."""
+    """The gradient norm by layer, on a logarithmic axis."""
     series = [Series(name, thin(curve, 150), i) for i, (name, curve) in enumerate(facts.gradients.items())]
-    drawn = drawing(series, Axes("step", "gradient norm", log=True, x_low=0), 300, "Gradient norm by layer")
+    drawn = figure(series, Axes("step", "gradient norm", log=True, x_low=0), 300, "Gradient norm by layer")
     if not drawn:
         return ""
-    return drawn + legend(series) + table(("step", *facts.gradients), _joined(*facts.gradients.values()))
+    return drawn + legend(series) + _numbers(("step", *facts.gradients), _joined(*facts.gradients.values()))
 
 
 def entropy_figure(facts: Facts) -> str:
-    """How widely each head looks, over training."""
+    """The relative attention entropy of each head over training."""
     layers = list(dict.fromkeys(name for name, _ in facts.spread))
-    few = len(facts.spread) <= MANY
-    if few:
+    if len(facts.spread) <= MANY:
         curves = {f"{layers.index(name) + 1}.{head}": curve for (name, head), curve in facts.spread.items()}
-        colours = [layers.index(name) for name, _ in facts.spread]
+        colors = [layers.index(name) for name, _ in facts.spread]
     else:
         curves = {
             f"{i} {layer_name(name)}": _mean([c for (n, _), c in facts.spread.items() if n == name])
             for i, name in enumerate(layers, 1)
         }
-        colours = list(range(len(layers)))
-    series = [
-        Series(name, curve, colour, marks=True) for (name, curve), colour in zip(curves.items(), colours, strict=True)
-    ]
-    drawn = drawing(
-        series, Axes("step", "entropy, share of the greatest", low=0, high=1, x_low=0), 300, "Entropy by head"
-    )
+        colors = list(range(len(layers)))
+    series = [Series(*named, color, marks=True) for named, color in zip(curves.items(), colors, strict=True)]
+    axes = Axes("step", "entropy, share of the maximum", low=0, high=1, x_low=0)
+    drawn = figure(series, axes, 300, "Attention entropy by head")
     keys = [Series(f"{i + 1} {layer_name(name)}", [], i) for i, name in enumerate(layers)]
-    return drawn + legend(keys) + table(("step", *curves), _joined(*curves.values())) if drawn else ""
+    return drawn + legend(keys) + _numbers(("step", *curves), _joined(*curves.values())) if drawn else ""
 
 
 def layer_name(path: str) -> str:
-    """The place of an attention in a model, from its module path.
+    """The layer of an attention, from its module path.
 
     >>> [layer_name(path + ".mechanism") for path in ("blocks.0.attention", "encoder.2.attention", "decoder.0.cross")]
     ['layer 1', 'encoder 3', 'decoder 1, to the source']
@@ -87,65 +80,55 @@ def layer_name(path: str) -> str:
     return {"blocks": "layer"}.get(stack, stack) + number + (", to the source" if "cross" in rest else "")
 
 
-def position_figure(positions: Positions) -> str:
-    """The loss at every place of a window."""
-    points = [(float(i), loss) for i, loss in enumerate(positions.mean, start=1)]
-    band = [(x, y - m, y + m) for (x, y), m in zip(points, positions.margin, strict=True)]
+def position_figure(losses: PositionLosses) -> str:
+    """The loss at every position of a window."""
+    points = [(float(i), loss) for i, loss in enumerate(losses.mean, start=1)]
+    band = [(x, y - m, y + m) for (x, y), m in zip(points, losses.margin, strict=True)]
     series = [Series("mean loss, with its 95 % interval", points, 0, band=band)]
-    drawn = drawing(series, Axes("place in the window", "loss, nats per token"), 280, "Loss by position")
-    rows = [(f"{x:.0f}", f"{y:.4f}", f"±{m:.4f}") for (x, y), m in zip(points, positions.margin, strict=True)]
-    return drawn + table(("place", "mean loss", "95 %"), _some(rows))
+    drawn = figure(series, Axes("position in the window", "loss, nats per token"), 280, "Loss by position")
+    rows = [(f"{x:.0f}", f"{y:.4f}", f"±{m:.4f}") for (x, y), m in zip(points, losses.margin, strict=True)]
+    return drawn + _numbers(("position", "mean loss", "95 %"), _some(rows))
 
 
-def map_figures(inside: Inside) -> str:
-    """Every head's map: small ones, a layer to a row, and folded by layer those with the text on both axes."""
-    heads = {(head.layer, head.head): head for head in inside.heads}
-    layers: dict[int, list[int]] = {}
-    for layer, head in inside.maps:
-        layers.setdefault(layer, []).append(head)
-    masks = "".join(map_mask(f"m{n}-{h}", rows) for (n, h), rows in inside.maps.items())
+def map_figures(inspection: Inspection) -> str:
+    """The attention map of every head: small ones, a layer per row, and large ones with the text on both axes."""
+    heads = {(head.layer, head.head): head for head in inspection.heads}
+    layers: dict[int, list[Head]] = {}
+    for layer, head in inspection.maps:
+        layers.setdefault(layer, []).append(heads[layer, head])
+    masks = "".join(define_map(f"m{n}-{h}", rows) for (n, h), rows in inspection.maps.items())
     small = "".join(
-        f"<figure>{small_map(f'm{n}-{h}', _title(heads[n, h]))}<figcaption><b>{n}.{h}</b> {describe(heads[n, h])}, "
-        f"entropy {heads[n, h].spread:.0%}</figcaption></figure>"
-        for n, h in inside.maps
+        _map_figure(
+            heads[key], small_map(_map_name(heads[key]), _title(heads[key])), f", entropy {heads[key].spread:.0%}"
+        )
+        for key in inspection.maps
     )
     across = next((n for n in (8, 7, 6, 5, 4, 3, 2) if max(map(len, layers.values())) % n == 0), 4)
-    shown = [visible(token) for token in inside.passage]
-    large = "".join(_large(layer, [heads[layer, h] for h in found], shown) for layer, found in layers.items())
-    names = ("head", "habit", "entropy", "on the token before", "on itself", "on the first token", "greatest weight")
+    letters = [visible(token) for token in inspection.passage]
+    large = "".join(_large(layer, found, letters) for layer, found in layers.items())
+    names = ("head", "kind", "entropy", "on the previous token", "on itself", "on the first token", "maximum weight")
     rows = [
         (f"{h.layer}.{h.head}", describe(h), *(f"{v:.0%}" for v in (h.spread, h.previous, h.own, h.first, h.peak)))
-        for h in inside.heads
+        for h in inspection.heads
     ]
     return (
         f'<svg class="masks" aria-hidden="true">{masks}</svg>'
-        f'<pre class="passage">{escape("".join(inside.passage))}</pre>'
-        f'<div class="maps" style="--across:{across}">{small}</div>{large}{table(names, rows)}'
+        f'<pre class="passage">{escape("".join(inspection.passage))}</pre>'
+        f'<div class="maps" style="--across:{across}">{small}</div>{large}{_numbers(names, rows)}'
     )
 
 
 def alignment_figure(alignment: Alignment) -> str:
-    """One alignment, no wider than it needs to be."""
+    """One alignment at its natural width."""
     drawn, wide, high = align_picture.figure(alignment)
-    label = escape(alignment.words())
-    return (
-        f'<div class="scroll"><svg class="align" viewBox="0 -4 {wide:.0f} {high + 8:.0f}" style="width:{wide:.0f}px" '
-        f'role="img" aria-label="{label}">{drawn}</svg></div>'
+    box = {"viewBox": f"0 -4 {wide:.0f} {high + 8:.0f}", "style": f"width:{wide:.0f}px"}
+    return tag(
+        "div", tag("svg", drawn, class_="align", **box, role="img", aria_label=alignment.words()), class_="scroll"
     )
-
-
-def _large(layer: int, heads: list[Head], letters: list[str]) -> str:
-    figures = "".join(
-        f'<figure><div class="scroll">{lettered_map(f"m{head.layer}-{head.head}", _title(head), letters)}</div>'
-        f"<figcaption><b>{head.layer}.{head.head}</b> {describe(head)}</figcaption></figure>"
-        for head in heads
-    )
-    title = f"Layer {layer}, with the text on both axes"
-    return f'<details><summary>{title}</summary><div class="large">{figures}</div></details>'
 
 
 def visible(token: str) -> str:
-    """A token as one sign on an axis.
+    """A token as one character on an axis.
 
     >>> [visible(token) for token in ("a", " ", chr(10), "word")]
     ['a', '·', '↵', 'w']
@@ -153,49 +136,43 @@ def visible(token: str) -> str:
     return {" ": "·", "\n": "↵", "\t": "→", "": "∅"}.get(token) or (token.strip() or "·")[0]
 
 
-def drawing(series: Sequence[Series], axes: Axes, height: int, title: str) -> str:
-    """A chart at two widths, so that its letters are never too small to read."""
-    wide = chart(series, axes, WIDE, height, title)
-    narrow = chart(series, axes, NARROW, min(height, 240), title)
-    return f'<figure><div class="wide">{wide}</div><div class="narrow">{narrow}</div></figure>' if wide else ""
-
-
-def legend(series: Sequence[Series]) -> str:
-    """Which colour is what."""
-    items = "".join(
-        f'<li><i class="c{s.colour % COLOURS}{" faint" if s.faint else ""}{" again" if s.colour >= COLOURS else ""}">'
-        f"</i>{escape(s.name)}</li>"
-        for s in series
-    )
-    return f'<ul class="legend">{items}</ul>'
-
-
-def table(names: Sequence[str], rows: Sequence[Sequence[str]], title: str = "The numbers") -> str:
-    """Numbers behind a figure, folded away."""
-    head = "".join(f'<th scope="col" class="n">{escape(name)}</th>' for name in names)
-    body = "".join("<tr>" + "".join(f'<td class="n">{escape(str(v))}</td>' for v in row) + "</tr>" for row in rows)
-    return (
-        f'<details><summary>{title}</summary><div class="scroll"><table><thead><tr>{head}</tr></thead>'
-        f"<tbody>{body}</tbody></table></div></details>"
-    )
-
-
-def centred(curve: Curve) -> Curve:
-    """Each value's mean with its neighbours: a twentieth of the curve on both sides, fewer towards the ends."""
+def running_mean(curve: Curve) -> Curve:
+    """Each value's mean with its neighbors: a twentieth of the curve on both sides, fewer towards the ends."""
     reach = len(curve) // 20
-    found = []
+    smoothed = []
     for i, (step, _) in enumerate(curve):
         near = min(reach, i, len(curve) - 1 - i)
         part = curve[i - near : i + near + 1]
-        found.append((step, sum(value for _, value in part) / len(part)))
-    return found
+        smoothed.append((step, sum(value for _, value in part) / len(part)))
+    return smoothed
+
+
+def _large(layer: int, heads: list[Head], letters: list[str]) -> str:
+    maps = "".join(
+        _map_figure(head, tag("div", labeled_map(_map_name(head), _title(head), letters), class_="scroll"))
+        for head in heads
+    )
+    return folded(f"Layer {layer}, with the text on both axes", f'<div class="large">{maps}</div>')
+
+
+def _map_figure(head: Head, drawn: str, more: str = "") -> str:
+    caption = f"<figcaption><b>{head.layer}.{head.head}</b> {describe(head)}{more}</figcaption>"
+    return f"<figure>{drawn}{caption}</figure>"
+
+
+def _map_name(head: Head) -> str:
+    return f"m{head.layer}-{head.head}"
 
 
 def _title(head: Head) -> str:
     return (
-        f"Layer {head.layer}, head {head.head}: {describe(head)}; {head.previous:.0%} of the weight on the token "
-        f"before, {head.own:.0%} on itself, {head.first:.0%} on the first"
+        f"Layer {head.layer}, head {head.head}: {describe(head)}; {head.previous:.0%} of the weight on the previous "
+        f"token, {head.own:.0%} on the token itself, {head.first:.0%} on the first token"
     )
+
+
+def _numbers(columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    return folded("The numbers", table(columns, rows))
 
 
 def _joined(*curves: Curve) -> list[tuple[str, ...]]:

@@ -1,21 +1,22 @@
-"""The report as one HTML page: no script, nothing fetched, every text escaped."""
+"""The report of a run as one HTML page."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from html import escape
+from typing import Any
 
-from regard import __version__
+from regard import pages
+from regard.pages import key_values, section, table
+from regard.pages.html import folded
+from regard.pages.numbers import count, duration, plural, unit
 from regard.report import figures
-from regard.report.differ import flat, spelled
+from regard.report.config_diff import flatten, format_value
 from regard.report.facts import Facts
-from regard.report.findings import findings as cards
-from regard.report.numbers import count, duration, unit
-from regard.report.style import CSS
 from regard.report.trend import best_validation, tail
-from regard.report.words import next_step, paragraphs
+from regard.report.words import next_step, summary
 
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 SAMPLES = 6
 
 
@@ -35,142 +36,142 @@ def page(facts: Facts) -> str:
         gradients,
         cost,
         config,
+        environment,
+        notes,
     )
-    parts = [part(facts) for part in (*sections, environment, notes)]
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
-        '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f"<title>{escape(facts.name)} · regard</title><style>{CSS}</style></head><body><main>"
-        f"{''.join(parts)}<footer>Made by regard {escape(__version__)} from {escape(facts.path)}.</footer>"
-        "</main></body></html>\n"
-    )
+    return pages.page(facts.name, (part(facts) for part in sections), facts.path)
 
 
 def heading(facts: Facts) -> str:
     """Name, recipe, date, machine."""
-    changed = [change.key for change in facts.changes]
     recipe = f"recipe {facts.recipe}"
-    if changed:
-        recipe += f" with {len(changed)} other setting{'s' if len(changed) > 1 else ''}"
-    machine = facts.environment.get("device")
-    about = " · ".join(str(item) for item in (recipe, facts.date, machine) if item)
-    return f'<header><h1>{escape(facts.name)}</h1><p class="sub">{escape(about)}</p></header>'
+    if facts.changes:
+        recipe += f" with {plural(len(facts.changes), 'changed setting')}"
+    about = (recipe, facts.date, facts.environment.get("device"))
+    return pages.heading(facts.name, " · ".join(str(item) for item in about if item))
 
 
 def tiles(facts: Facts) -> str:
-    """The figures one looks for first."""
-    found: list[tuple[str, str]] = []
+    """The main figures."""
+    shown: list[tuple[str, str]] = []
     if facts.validation:
-        found.append((f"{best_validation(facts.validation)[1]:.4f}", "best validation loss"))
+        shown.append((f"{best_validation(facts.validation)[1]:.4f}", "best validation loss"))
     if facts.loss:
-        found.append((f"{tail(facts.loss):.4f}", "training loss"))
-    found.append((f"{facts.step:,}", f"of {facts.steps:,} steps" if facts.step < facts.steps else "steps"))
+        shown.append((f"{tail(facts.loss):.4f}", "training loss"))
+    shown.append((f"{facts.step:,}", f"of {facts.steps:,} steps" if facts.step < facts.steps else "steps"))
     if facts.seconds:
-        found.append((duration(facts.seconds), "time"))
+        shown.append((duration(facts.seconds), "time"))
     if facts.pace:
-        found.append((count(facts.pace), "tokens per second"))
+        shown.append((count(facts.pace), "tokens per second"))
     if facts.size:
-        found.append((count(facts.size.parameters), "parameters"))
-    items = "".join(f"<li><b>{escape(value)}</b><span>{escape(name)}</span></li>" for value, name in found)
+        shown.append((count(facts.size.parameters), "parameters"))
+    items = "".join(f"<li><b>{escape(value)}</b><span>{escape(name)}</span></li>" for value, name in shown)
     return f'<ul class="tiles">{items}</ul>'
-
-
-def doctor(facts: Facts) -> str:
-    """What the doctor found."""
-    about = "Each with what shows it, the likely cause and what to change."
-    return section("What is wrong", about, cards(facts.findings))
 
 
 def lead(facts: Facts) -> str:
     """The run in words, and what to try next."""
     step = next_step(facts)
-    # A line breaks between options, never behind their hyphens.
+    # Lines break between options, never at their hyphens.
     options = " ".join(f"<span>{escape(option)}</span>" for option in re.split(" (?=--)", step.command))
+    return pages.paragraphs(summary(facts), f'<p class="try">{escape(step.why)}<code>{options}</code></p>')
+
+
+def doctor(facts: Facts) -> str:
+    """The doctor's findings."""
+    about = "Each finding with its evidence, the likely cause and what to change."
+    return section("Findings of the doctor", about, "".join(finding_card(record) for record in facts.findings))
+
+
+def finding_card(record: Mapping[str, Any]) -> str:
+    """One record of findings.jsonl."""
+    said = {name: escape(str(record.get(name) or "")) for name in ("what", "where", "evidence", "cause", "change")}
+    since, step = record.get("since"), record.get("step")
+    when = f"step {since:,}" if isinstance(since, int) else ""
+    if isinstance(since, int) and isinstance(step, int) and step > since:
+        when = f"steps {since:,} to {step:,}"
+    place = f" in <code>{said['where']}</code>" if said["where"] else ""
     return (
-        f'<div class="lead">{"".join(f"<p>{escape(text)}</p>" for text in paragraphs(facts))}'
-        f'<p class="try">{escape(step.why)}<code>{options}</code></p></div>'
+        f'<article><h3>{said["what"].capitalize()}{place}</h3><p class="about">{when}: {said["evidence"]}.</p>'
+        f'<p>Probable cause: {said["cause"]}.</p><p class="try">Try:<code>{said["change"]}</code></p></article>'
     )
 
 
 def losses(facts: Facts) -> str:
     """Loss and learning rate."""
-    drawn = figures.loss_figure(facts) if facts.loss or facts.validation else ""
-    return section(
-        "Loss",
-        "The faint line is the loss of single batches, the strong one a running mean over a tenth of the run.",
-        drawn,
-    )
+    about = "The faint line is the loss of single batches, the solid one a running mean over a tenth of the run."
+    return section("Loss", about, figures.loss_figure(facts) if facts.loss or facts.validation else "")
 
 
 def samples(facts: Facts) -> str:
-    """What the model wrote, from the start to the end."""
-    found = facts.samples
-    kept = sorted({round(i * (len(found) - 1) / (SAMPLES - 1)) for i in range(SAMPLES)}) if len(found) > SAMPLES else []
-    shown = [found[i] for i in kept] or found
+    """Texts that the model generated, from the start to the end of training."""
+    records = facts.samples
+    last = len(records) - 1
+    kept = sorted({round(i * last / (SAMPLES - 1)) for i in range(SAMPLES)}) if len(records) > SAMPLES else []
+    shown = [records[i] for i in kept] or records
     cards = "".join(
         f"<div><h3>Step {int(sample['step']):,}</h3><pre>{escape(str(sample.get('prompt', '')).lstrip())}"
         f"{escape(str(sample.get('text', '')))}</pre></div>"
         for sample in shown
     )
-    about = "The same draws each time (temperature 0.8), so that what changes is the model."
+    about = "Generated with the same random numbers each time (temperature 0.8), so that only the model changes."
     if shown and shown[0].get("temperature") == 0:
-        about = "The same held-out sentences each time, with the likeliest translation (→) and the reference (=)."
-    return section("What it writes", about, f'<div class="samples">{cards}</div>' if cards else "")
+        about = "The same held-out sentences each time, with the greedy translation (→) and the reference (=)."
+    return section("Samples", about, f'<div class="samples">{cards}</div>' if cards else "")
 
 
 def alignments(facts: Facts) -> str:
-    """Which words of the source each word of a translation was written from."""
-    found = facts.inside.alignments if facts.inside else ()
+    """Which words of the source each word of a translation attends to."""
+    drawn = facts.inspection.alignments if facts.inspection else ()
     about = (
-        "A row is a word that was written, a column a word that was read; the colour's strength is the attention "
-        "weight, the mean over all heads. The small maps below are the heads one by one."
+        "A row is a word of the translation, a column a word of the source; the color's strength is the attention "
+        "weight, the mean over all heads. The small maps below show each head."
     )
-    return section("Alignment", about, "".join(figures.alignment_figure(one) for one in found))
+    return section("Alignment", about, "".join(figures.alignment_figure(alignment) for alignment in drawn))
 
 
 def maps(facts: Facts) -> str:
-    """Where heads look."""
-    inside = facts.inside
-    if inside is None or not inside.maps:
+    """Attention maps."""
+    inspection = facts.inspection
+    if inspection is None or not inspection.maps:
         return ""
-    where = "held-out" if inside.held_out else "training"
+    where = "held-out" if inspection.held_out else "training"
     about = (
-        f"Each head at step {inside.step:,} on the {where} passage below. A row is a token that looks, a column one "
-        "that is looked at; the colour's strength is the square root of the weight, so that small weights show. "
-        "Head 1.2 is the second of layer 1."
+        f"Each head at step {inspection.step:,} on the {where} passage below. A row is a query, a column a key; the "
+        "color's strength is the square root of the weight, so that small weights are visible. Head 1.2 is the second "
+        "of layer 1."
     )
-    if len(inside.heads) > len(inside.maps):
-        about += f" {len(inside.maps)} of {len(inside.heads)} heads are drawn."
-    return section("Where each head looks", about, figures.map_figures(inside))
+    if len(inspection.heads) > len(inspection.maps):
+        about += f" {len(inspection.maps)} of {len(inspection.heads)} heads are drawn."
+    return section("Attention maps", about, figures.map_figures(inspection))
 
 
 def entropy(facts: Facts) -> str:
-    """How widely heads look, over training."""
+    """Attention entropy over training."""
     about = (
-        "The entropy of a head's weights on one held-out passage, as a share of the greatest possible: at 100 % it "
-        "looks everywhere alike, at 0 at one token. One line is one head."
+        "The entropy of a head's weights on one held-out passage, as a share of the maximum: at 100 % all weights are "
+        "equal, at 0 all weight is on one token. One line per head."
     )
-    return section("How widely each head looks", about, figures.entropy_figure(facts))
+    return section("Attention entropy", about, figures.entropy_figure(facts))
 
 
 def positions(facts: Facts) -> str:
-    """What context is worth."""
-    found = facts.inside.positions if facts.inside else None
-    if found is None:
+    """The loss by position in the context."""
+    losses = facts.inspection.positions if facts.inspection else None
+    if losses is None:
         return ""
-    all_of = "all" if found.windows == found.of else f"{found.windows:,} evenly spread of the"
+    share = "all" if losses.windows == losses.of else f"{losses.windows:,} evenly spaced of the"
     about = (
-        f"The mean loss at each place over {all_of} {found.of:,} whole validation windows, with its 95 % interval over "
-        "windows. The further to the right, the more text the model has seen."
+        f"The mean loss at each position over {share} {losses.of:,} whole validation windows, with its 95 % interval "
+        "over windows. The further to the right, the more context the model has."
     )
-    return section("What context is worth", about, figures.position_figure(found))
+    return section("Loss by position", about, figures.position_figure(losses))
 
 
 def gradients(facts: Facts) -> str:
     """Gradient norms."""
-    about = "The norm of each layer's part of the gradient before clipping; the axis is logarithmic."
-    return section("Gradients by layer", about, figures.gradient_figure(facts))
+    about = "The norm of each layer's gradient before clipping, on a logarithmic axis."
+    return section("Gradient norm by layer", about, figures.gradient_figure(facts))
 
 
 def cost(facts: Facts) -> str:
@@ -181,55 +182,41 @@ def cost(facts: Facts) -> str:
         rows.append(("parameters", f"{size.parameters:,}"))
     if size and size.flops:
         rows.append(("FLOPs per token, forward and backward", unit(size.flops, "FLOP")))
-        rows.append(("FLOPs in all", unit(size.flops * facts.tokens, "FLOP")))
+        rows.append(("total FLOPs", unit(size.flops * facts.tokens, "FLOP")))
         formula = "FLOPs per token = 6 × (weights in matrices): two for each weight forward and four backward."
         if size.attentions:
-            formula += f" Attention over a whole context: 12 × {size.attentions} × width × context more."
+            formula += f" Attention over a whole context adds 12 × {size.attentions} × width × context."
         if facts.seconds:
             rows.append(("FLOPs per second", unit(size.flops * facts.tokens / facts.seconds, "FLOP/s")))
     rows += [("tokens", f"{facts.tokens:,}"), ("time", duration(facts.seconds))]
     if facts.pace:
         rows.append(("tokens per second, median", f"{facts.pace:,.0f}"))
     if facts.memory:
-        rows.append(("most memory", f"{facts.memory / 2**30:.2f} GiB"))
-    return section("Cost", formula, pairs(rows) + figures.speed_figure(facts))
+        rows.append(("peak memory", f"{facts.memory / 2**30:.2f} GiB"))
+    return section("Cost", formula, key_values(rows) + figures.speed_figure(facts))
 
 
 def config(facts: Facts) -> str:
-    """What differs from the defaults, then everything."""
-    unusual = [(d.key, spelled(d.value), "" if d.default is None else spelled(d.default)) for d in facts.unusual]
-    rows = "".join(
-        f"<tr><td><code>{escape(k)}</code></td><td><code>{escape(v)}</code></td><td>{escape(d)}</td></tr>"
-        for k, v, d in unusual
+    """What differs from the defaults, then all settings."""
+    unusual = [
+        (d.key, format_value(d.value), "" if d.default is None else format_value(d.default)) for d in facts.unusual
+    ]
+    first = (
+        table(("key", "value", "default"), unusual, left=3)
+        if unusual
+        else "<p>All settings have their default values.</p>"
     )
-    head = '<thead><tr><th scope="col">key</th><th scope="col">value</th><th scope="col">default</th></tr></thead>'
-    first = f'<div class="scroll"><table>{head}<tbody>{rows}</tbody></table></div>' if rows else "<p>Nothing.</p>"
-    everything = pairs([(key, spelled(value)) for key, value in flat(facts.config).items()])
-    folded = f"<details><summary>All settings</summary>{everything}</details>"
-    return section("Settings that differ from the defaults", "", first + folded)
+    everything = key_values((key, format_value(value)) for key, value in flatten(facts.config).items())
+    return section("Settings that differ from the defaults", "", first + folded("All settings", everything))
 
 
 def environment(facts: Facts) -> str:
     """Where it ran."""
-    rows = [(key, spelled(value)) for key, value in facts.environment.items() if value is not None]
-    return section("Environment", "", pairs(rows) if rows else "")
+    rows = [(key, format_value(value)) for key, value in facts.environment.items() if value is not None]
+    return section("Environment", "", key_values(rows) if rows else "")
 
 
 def notes(facts: Facts) -> str:
     """What is missing, and why."""
     items = "".join(f"<li>{escape(note)}</li>" for note in facts.notes)
     return section("Left out", "", f'<ul class="notes">{items}</ul>' if items else "")
-
-
-def section(title: str, about: str, content: str) -> str:
-    """A titled part; nothing where it has no content."""
-    if not content:
-        return ""
-    told = f'<p class="about">{escape(about)}</p>' if about else ""
-    return f"<section><h2>{escape(title)}</h2>{told}{content}</section>"
-
-
-def pairs(rows: list[tuple[str, str]]) -> str:
-    """A table of two columns."""
-    body = "".join(f'<tr><th scope="row">{escape(k)}</th><td>{escape(v)}</td></tr>' for k, v in rows)
-    return f'<div class="scroll"><table><tbody>{body}</tbody></table></div>'

@@ -1,4 +1,4 @@
-"""How a run went, as one of a few words; each is a rule over the curves, and sentences and advice follow from it."""
+"""The trend of a run: one of a few labels, each decided by a rule over the curves."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from regard.report.facts import Curve, Facts
 
 Trend = Literal["diverged", "unknown", "short", "worse", "overfits", "falls", "flat"]
 
-#: A change of the loss by less than this share of it is none.
+#: A relative change of the loss below this is ignored.
 NOTICEABLE = 0.01
-#: With fewer records than this, a curve says nothing.
+#: With fewer records than this, there is no trend.
 FEW = 5
 
 
 def trend(facts: Facts) -> Trend:
-    """Which of the stories this is, the gravest first."""
+    """The label of this run; the most serious one that applies."""
     if facts.failed:
         return "diverged"
     if not facts.loss:
@@ -41,7 +41,7 @@ def best_validation(validation: Curve) -> tuple[int, float]:
 
 
 def tail(curve: Curve) -> float:
-    """The mean of the last tenth, at least three records: single batches jump."""
+    """The mean of the last tenth, at least three records: single batches vary."""
     return _mean(curve[-_stretch(curve) :])
 
 

@@ -1,7 +1,7 @@
-"""Measures taken while a model trains: what it writes, where its heads look, how large its gradients are by layer.
+"""Measurements during training: samples, attention entropy by head, gradient norms by layer.
 
-They go into the run folder, for the report. The run itself does not change by a bit: looking happens in evaluation mode
-without gradients, draws from a generator of its own, and leaves every mode as it was.
+They are written to the run folder for the report. Training is not changed by a bit: measurements run in evaluation mode
+without gradients, use their own random generator, and restore every module's mode.
 """
 
 from __future__ import annotations
@@ -16,98 +16,100 @@ from torch import nn
 
 from regard.attention import Refused
 from regard.look import attentions, heads
-from regard.report.subject import Subject, find_subject
-from regard.train import Diverged, Observer, Start, Step
+from regard.models.base import LanguageModel, Model, Seq2SeqModel
+from regard.report.probes import Probe, find_probe
+from regard.train import Diverged, Observer, TrainingStart, TrainingStep
 from regard.train.shard import is_sharded
 
 
-class Looks(NamedTuple):
-    """What was seen, for samples.jsonl and metrics.jsonl."""
+class Measurements(NamedTuple):
+    """Records for samples.jsonl and metrics.jsonl."""
 
     samples: Sequence[dict[str, Any]] = ()
     metrics: Sequence[dict[str, Any]] = ()
 
 
 class Watch(Observer):
-    """Looks at the start, at every evaluation and at the end; at the gradient whenever the loop logs."""
+    """Measures at the start, at every evaluation and at the end; gradient norms whenever the loop logs."""
 
-    def started(self, start: Start) -> None:
-        """Find what can be looked at, and look at a new model."""
+    def started(self, start: TrainingStart) -> None:
+        """Find the probe, and measure a new model."""
         self._run, self._model = start.run, start.model
         self._train = start.experiment.train
-        # A model in shards runs on all ranks or on none, and this is told on the first only.
-        self._whole = not any(is_sharded(parameter) for parameter in start.model.parameters())
-        self._layers = layers(start.model) if self._whole else {}
-        self._subject: Subject | None = None
-        if self._whole:
+        # A sharded model runs on all ranks or none, and observers run on the first rank only.
+        sharded = any(is_sharded(parameter) for parameter in start.model.parameters())
+        self._layers = {} if sharded else layers(start.model)
+        self._probe: Probe | None = None
+        if not sharded:
             experiment: Any = start.experiment
-            self._subject = find_subject(start.data, experiment.model, start.device, experiment.seed)
-        seen = start.step > 0 or any(record["step"] == 0 for record in start.run.samples())
-        # Written with the first step: a run that fails before it has nothing to show, and is not kept.
-        self._first = Looks() if seen else self._look(0)
+            self._probe = find_probe(start.data, experiment.model, start.device, experiment.seed)
+        measured = start.step > 0 or any(record["step"] == 0 for record in start.run.samples())
+        # Written with the first step, so that a run that fails before it stays empty and is not kept.
+        self._first = Measurements() if measured else self._measure(0)
 
-    def stepped(self, step: Step) -> None:
-        """Measure what is due."""
+    def stepped(self, step: TrainingStep) -> None:
+        """Write the measurements that are due."""
         self._write(self._first)
-        self._first = Looks()
+        self._first = Measurements()
         train, last = self._train, step.step == self._train.steps
         if self._layers and (step.step == 1 or last or step.step % train.log_every == 0):
             self._run.log({"step": step.step, "gradients": gradient_norms(self._layers, step.norm)})
         if last or (train.evaluate_every and step.step % train.evaluate_every == 0):
-            self._write(self._look(step.step))
+            self._write(self._measure(step.step))
 
     def failed(self, error: BaseException) -> None:
-        """Note a divergence, which else nobody would find in the folder."""
-        if isinstance(error, Diverged) and self._run.metrics():  # raised by a step, so this has started
-            self._run.log({"step": error.step, "diverged": str(error)})
+        """Record a divergence."""
+        if isinstance(error, Diverged) and self._run.metrics():  # raised by a step, so `started` was called
+            self._run.log({"step": error.step, "diverged": str(error), "module": error.module})
 
-    def _write(self, looks: Looks) -> None:
-        for record in looks.samples:
+    def _write(self, measurements: Measurements) -> None:
+        for record in measurements.samples:
             self._run.sample(record)
-        for record in looks.metrics:
+        for record in measurements.metrics:
             self._run.log(record)
 
-    def _look(self, step: int) -> Looks:
-        if self._subject is None:
-            return Looks()
+    def _measure(self, step: int) -> Measurements:
+        if self._probe is None:
+            return Measurements()
         try:
-            return self._measure(step, self._subject)
-        except Refused:  # training will say it
-            self._subject = None
-            return Looks()
-        except Exception as problem:  # a model that cannot be looked at can still be trained
-            self._subject = None
+            return measure(self._model, self._probe, step)
+        except Refused:  # training raises it too
+            self._probe = None
+        except Exception as problem:  # a model that cannot be measured can still be trained
+            self._probe = None
             kind = type(problem).__name__
-            print(f"looking into the model failed ({kind}: {problem}); training goes on without", file=sys.stderr)
-            return Looks()
+            print(f"measuring the model failed ({kind}: {problem}); training continues without", file=sys.stderr)
+        return Measurements()
 
-    def _measure(self, step: int, subject: Subject) -> Looks:
-        model = self._model
-        samples = [{"step": step, **subject.sample(model)}] if hasattr(model, "step") else []
-        found = heads(attentions(model, lambda: subject.forward(model)))
-        names = dict.fromkeys(head.name for head in found)
-        measures = {
-            measure: {name: [round(getattr(h, measure), 5) for h in found if h.name == name] for name in names}
-            for measure in ("entropy", "spread")
-        }
-        return Looks(samples, [{"step": step, **measures}] if found else [])
+
+def measure(model: Model, probe: Probe, step: int) -> Measurements:
+    """A sample of the model, and the entropy of every head."""
+    decodable = isinstance(model, LanguageModel | Seq2SeqModel) and model.decodable
+    samples = [{"step": step, **probe.sample(model)}] if decodable else []
+    measured = heads(attentions(model, lambda: probe.forward(model)))
+    entropy: dict[str, list[float]] = {}
+    spread: dict[str, list[float]] = {}
+    for head in measured:
+        entropy.setdefault(head.name, []).append(round(head.entropy, 5))
+        spread.setdefault(head.name, []).append(round(head.spread, 5))
+    return Measurements(samples, [{"step": step, "entropy": entropy, "spread": spread}] if measured else [])
 
 
 def layers(model: nn.Module) -> dict[str, list[nn.Parameter]]:
-    """The parameters by layer: "blocks.0" for one of a list of modules, "embed" for one that stands alone."""
-    found: dict[str, list[nn.Parameter]] = {}
+    """The parameters by layer: "blocks.0" for an element of a module list, "embed" for a single module."""
+    groups: dict[str, list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
         parts = name.split(".")
         number = next((i for i, part in enumerate(parts) if part.isdigit()), 0)
-        found.setdefault(".".join(parts[: number + 1]), []).append(parameter)
-    return found
+        groups.setdefault(".".join(parts[: number + 1]), []).append(parameter)
+    return groups
 
 
 @torch.no_grad()
 def gradient_norms(layers: dict[str, list[nn.Parameter]], norm: float) -> dict[str, float]:
-    """Each layer's share of a gradient whose norm was `norm` before it was clipped, as a norm of its own."""
+    """The gradient norm of each layer before clipping, given the norm of the whole gradient before clipping."""
     groups = {name: [p.grad for p in members if p.grad is not None] for name, members in layers.items()}
     groups = {name: gradients for name, gradients in groups.items() if gradients}
-    found = torch.stack([torch.nn.utils.get_total_norm(gradients).float() for gradients in groups.values()]).tolist()
-    left = math.hypot(*found)  # after clipping, which scales all alike
-    return {name: round(value * norm / left, 7) if left else 0.0 for name, value in zip(groups, found, strict=True)}
+    norms = torch.stack([torch.nn.utils.get_total_norm(gradients).float() for gradients in groups.values()]).tolist()
+    clipped = math.hypot(*norms)
+    return {n: round(value * norm / clipped, 7) if clipped else 0.0 for n, value in zip(groups, norms, strict=True)}

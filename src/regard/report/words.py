@@ -1,4 +1,4 @@
-"""The report in words. Every sentence is chosen by a rule and filled from figures; one without grounds is left out."""
+"""The report in sentences: each is chosen by a rule and filled in from the facts, and omitted without evidence."""
 
 from __future__ import annotations
 
@@ -8,38 +8,38 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from regard.look import Head, describe
-from regard.report.differ import command
+from regard.pages.numbers import count, duration, join_words, plural, unit
+from regard.report.config_diff import command
 from regard.report.facts import Facts
-from regard.report.numbers import count, duration, listed, plural, unit
 from regard.report.trend import around, best_validation, tail, trend
 
 _KINDS = {
-    "previous token": "to the token just before",
-    "own token": "at the token itself",
-    "first token": "at the first token, a place to rest",
-    "focused": "sharply at few places",
-    "even": "everywhere alike",
+    "previous token": "to the previous token",
+    "own token": "to the token itself",
+    "first token": "to the first token (attention sink)",
+    "focused": "sharply to few tokens",
+    "even": "evenly to all tokens",
 }
 
 
-#: From fewer windows than this the margin of a mean is itself unknown (Student's factor is half as large again).
+#: With fewer windows than this, the margin of a mean is unreliable (Student's factor is 1.5 times as large).
 FEW_WINDOWS = 5
-#: Of the loss at a window's start: a gain from context that is noticeable, and one that must not be denied unseen.
+#: Shares of the loss at a window's start: a noticeable gain from context, and one that a wide margin must not exclude.
 NOTICEABLE, WORTH = 0.02, 0.1
 
 
-class Step(NamedTuple):
-    """What to try next: why, and the command."""
+class NextStep(NamedTuple):
+    """What to try next: the reason and the command."""
 
     why: str
     command: str
 
 
-def paragraphs(facts: Facts) -> list[str]:
-    """What happened, in order: the run, its loss, its inside, its cost."""
+def summary(facts: Facts) -> list[str]:
+    """Paragraphs about the run, its loss, its attention and its cost."""
     groups = ((what, ending), (losses, validation, direction, gap), (context, attention), (speed,))
-    told = [" ".join(sentence for rule in rules for sentence in rule(facts)) for rules in groups]
-    return [text for text in told if text]
+    texts = [" ".join(sentence for rule in rules for sentence in rule(facts)) for rules in groups]
+    return [text for text in texts if text]
 
 
 def what(facts: Facts) -> Iterator[str]:
@@ -48,11 +48,11 @@ def what(facts: Facts) -> Iterator[str]:
     sizes = [f"{model[key]} {word}" for key, word in (("layers", "layers"), ("heads", "heads")) if key in model]
     sizes += [f"width {model['width']}"] if "width" in model else []
     kind = str(model.get("kind", "model"))
-    name = f"A {kind.upper() if len(kind) < 4 else kind} model" + (f" with {listed(sizes)}" if sizes else "")
+    name = f"A {kind.upper() if len(kind) < 4 else kind} model" + (f" with {join_words(sizes)}" if sizes else "")
     if facts.size:
         name += f" ({count(facts.size.parameters)} parameters)"
     if not facts.step:
-        yield f"{name} was to be trained on {facts.data}; no step of it is on record."
+        yield f"{name} is to be trained on {facts.data}; no step is recorded yet."
         return
     seen = f", {count(facts.tokens)} tokens," if facts.tokens else ""
     yield f"{name} was trained on {facts.data} for {plural(facts.step, 'step')}{seen} in {duration(facts.seconds)}."
@@ -63,9 +63,9 @@ def ending(facts: Facts) -> Iterator[str]:
     if facts.diverged:
         yield f"It diverged: {facts.diverged}."
     elif facts.broken is not None:
-        yield f"It diverged: at step {facts.broken:,} the loss was no longer a number."
+        yield f"It diverged: at step {facts.broken:,} the loss was not finite."
     elif not facts.finished and facts.step:
-        yield f"It stopped before its end, after step {facts.step:,} of {facts.steps:,}."
+        yield f"Training stopped early, after step {facts.step:,} of {facts.steps:,}."
 
 
 def losses(facts: Facts) -> Iterator[str]:
@@ -75,16 +75,16 @@ def losses(facts: Facts) -> Iterator[str]:
     first, last = facts.loss[0][1], tail(facts.loss)
     vocabulary = facts.config.get("model", {}).get("vocabulary")
     guess = math.log(vocabulary) if isinstance(vocabulary, int) and vocabulary > 1 else None
-    known = "" if guess is None else f"; a blind guess among {vocabulary:,} tokens costs {guess:.2f}"
+    known = "" if guess is None else f"; uniform guessing among {vocabulary:,} tokens has a loss of {guess:.2f}"
     if len(facts.loss) == 1:
-        yield f"One loss is on record: {first:.3f} nats per token at step {facts.loss[0][0]:,}{known}."
+        yield f"One loss is recorded: {first:.3f} nats per token at step {facts.loss[0][0]:,}{known}."
         return
     if last < first:
         yield f"The training loss fell from {first:.2f} to {last:.3f} nats per token{known}."
     else:
         yield f"The training loss rose from {first:.2f} to {last:.3f} nats per token{known}."
     if guess is not None and last >= guess:
-        yield "That is no better than guessing: the model has learned nothing that helps."
+        yield "That is no better than uniform guessing: the model has learned nothing useful."
 
 
 def validation(facts: Facts) -> Iterator[str]:
@@ -92,40 +92,40 @@ def validation(facts: Facts) -> Iterator[str]:
     if not facts.validation:
         held_out = facts.config.get("data", {}).get("validation")
         if facts.loss and held_out and facts.path:
-            yield f"It stopped before its first evaluation; `regard evaluate {facts.path}` makes one now."
+            yield f"Training stopped before the first evaluation; `regard evaluate {facts.path}` runs one now."
         elif facts.loss:
-            yield "No text was held out, so how it does on text it has not seen is not known."
+            yield "No text was held out, so the validation loss is unknown."
         return
     step, best = best_validation(facts.validation)
     last = facts.validation[-1]
     if len(facts.validation) == 1:
-        yield f"The one evaluation, at step {step:,}, gave a validation loss of {best:.4f}."
+        yield f"The only evaluation, at step {step:,}, gave a validation loss of {best:.4f}."
     elif step == last[0]:
         yield f"The validation loss was best at the last of {len(facts.validation)} evaluations: {best:.4f}."
     else:
-        yield f"The best validation loss, {best:.4f}, was that of step {step:,}; the last was {last[1]:.4f}."
+        yield f"The best validation loss, {best:.4f}, was at step {step:,}; the last was {last[1]:.4f}."
 
 
 def direction(facts: Facts) -> Iterator[str]:
-    """Still falling, flat, overfitting or coming apart."""
+    """Still falling, flat, overfitting or unstable."""
     story = trend(facts)
     if story == "short":
-        yield "The run is too short to tell where it was going."
+        yield "The run is too short to show a trend."
     elif story == "falls":
         decayed = bool(facts.rate) and facts.rate[-1][1] < 0.1 * max(rate for _, rate in facts.rate)
-        why = ", helped by the learning rate's decay" if decayed else ""
+        why = ", helped by the decay of the learning rate" if decayed else ""
         yield f"The loss was still falling in the last quarter of the run{why}: more steps should help."
     elif story == "flat":
-        yield "In the last quarter of the run the loss hardly moved: it has flattened."
+        yield "In the last quarter of the run the loss hardly changed: it has converged."
     elif story == "overfits":
         step, best = best_validation(facts.validation)
         now, then = tail(facts.loss), around(facts.loss, step)
         yield (
-            f"It overfits: since step {step:,} the training loss went from {then:.3f} to {now:.3f}, while the "
+            f"The model overfits: since step {step:,} the training loss went from {then:.3f} to {now:.3f}, while the "
             f"validation loss rose by {facts.validation[-1][1] - best:.3f}."
         )
     elif story == "worse":
-        yield "Towards the end the loss went up again: training came apart without breaking off."
+        yield "Towards the end the loss rose again: training became unstable without diverging."
 
 
 def gap(facts: Facts) -> Iterator[str]:
@@ -134,14 +134,14 @@ def gap(facts: Facts) -> Iterator[str]:
         return
     training, held_out = tail(facts.loss), facts.validation[-1][1]
     if held_out > training * 1.1:
-        yield f"On held-out text it is {held_out - training:.2f} worse than on its own: it has begun to learn by heart."
+        yield f"The validation loss is {held_out - training:.2f} above the training loss: the model begins to overfit."
     elif abs(held_out - training) <= training * 0.1:
-        yield f"Training and validation loss are close ({held_out - training:+.2f}): it does not learn by heart."
+        yield f"Training and validation loss are close ({held_out - training:+.2f}): the model does not overfit."
 
 
 def context(facts: Facts) -> Iterator[str]:
-    """Whether what came before helps."""
-    positions = facts.inside.positions if facts.inside else None
+    """Whether context helps."""
+    positions = facts.inspection.positions if facts.inspection else None
     if positions is None or len(positions.mean) < 8:
         return
     quarter = max(1, len(positions.mean) // 4)
@@ -151,9 +151,9 @@ def context(facts: Facts) -> Iterator[str]:
     known = positions.windows >= FEW_WINDOWS
     ends = f"the loss is {early:.2f} at a window's start and {late:.2f} in its last quarter"
     if not known or (gain <= unsure and gain + unsure > WORTH * early):
-        margin = f", give or take {unsure:.2f}" if known else ""
+        margin = f", ± {unsure:.2f}" if known else ""
         few = f"{plural(positions.windows, 'window')} of held-out text"
-        yield f"Whether context helps cannot be told from {few}: {ends}{margin}."
+        yield f"Whether context helps cannot be decided from {few}: {ends}{margin}."
         return
     if gain <= max(unsure, NOTICEABLE * early):
         yield f"Context does not help yet: {ends}."
@@ -168,71 +168,77 @@ def context(facts: Facts) -> Iterator[str]:
 
 
 def reached(curve: list[float], level: float) -> int:
-    """The first place, counted from 1, from which the mean of the next few is at or below a level."""
+    """The first position, counted from 1, from which the mean of the next few losses is at or below a level."""
     few = max(1, len(curve) // 16)
     means = (statistics.fmean(curve[i : i + few]) for i in range(len(curve)))
     return next((i for i, mean in enumerate(means, start=1) if mean <= level), len(curve))
 
 
 def attention(facts: Facts) -> Iterator[str]:
-    """What kinds of heads there are."""
-    heads = facts.inside.heads if facts.inside else []
+    """The kinds of heads."""
+    heads = facts.inspection.heads if facts.inspection else []
     if not heads:
         return
     groups: dict[str, list[Head]] = {}
     for head in heads:
         groups.setdefault(describe(head), []).append(head)
-    told = [f"{_named(groups[kind], len(heads))} {words}" for kind, words in _KINDS.items() if kind in groups]
+    parts = [f"{_named(groups[kind], len(heads))} {words}" for kind, words in _KINDS.items() if kind in groups]
     rest = len(groups.get("mixed", []))
-    if not told:
-        yield f"None of the {plural(len(heads), 'head')} has one plain habit: all of them mix."
+    if not parts:
+        yield f"None of the {plural(len(heads), 'head')} has a clear pattern."
     else:
-        others = "" if not rest else "; the other mixes" if rest == 1 else f"; the other {rest} mix"
-        yield f"Of {plural(len(heads), 'head')}, {'; '.join(told)}{others}."
+        others = (
+            ""
+            if not rest
+            else "; the other one has no clear pattern"
+            if rest == 1
+            else f"; the other {rest} have no clear pattern"
+        )
+        yield f"Of {plural(len(heads), 'head')}, {'; '.join(parts)}{others}."
 
 
 def speed(facts: Facts) -> Iterator[str]:
-    """Pace and cost."""
+    """Speed and cost."""
     if not facts.pace or not facts.tokens:
         return
     device = facts.environment.get("device")
-    pace = f"It ran at {count(facts.pace)} tokens a second" + (f" on {device}" if device else "")
+    pace = f"Training ran at {count(facts.pace)} tokens per second" + (f" on {device}" if device else "")
     flops = facts.size.flops if facts.size else None
-    yield f"{pace}; all of it cost {unit(flops * facts.tokens, 'FLOP')}." if flops else f"{pace}."
+    yield f"{pace}; in total it took {unit(flops * facts.tokens, 'FLOP')}." if flops else f"{pace}."
 
 
-def next_step(facts: Facts) -> Step:
-    """One thing to try, as a command that can be copied."""
+def next_step(facts: Facts) -> NextStep:
+    """One thing to try, as a command."""
     story = trend(facts)
     train, model = facts.config.get("train", {}), facts.config.get("model", {})
     changes = {change.key: change.value for change in facts.changes}
     if story == "diverged" or story == "worse":
         lr = train.get("optimizer", {}).get("lr")
         key = {"train.optimizer.lr": float(f"{lr / 3:.2g}")} if isinstance(lr, float) else {"train.clip": 0.5}
-        return Step("Try a lower learning rate:", command(facts.recipe, changes | key))
+        return NextStep("Try a lower learning rate:", command(facts.recipe, changes | key))
     if not facts.finished:
-        return Step("Go on from the newest checkpoint:", f"regard resume {facts.path}")
+        return NextStep("Resume from the newest checkpoint:", f"regard resume {facts.path}")
     if story == "overfits" and "dropout" in model:
         step = best_validation(facts.validation)[0]
         dropout = min(0.5, round(model["dropout"] + 0.1, 2))
-        return Step(
-            f"Stop at {step:,} steps, or make learning by heart harder:",
+        return NextStep(
+            f"Stop at {step:,} steps, or regularize more:",
             command(facts.recipe, changes | {"model.dropout": dropout}),
         )
     if story == "flat" and "width" in model:
-        return Step(
+        return NextStep(
             "More steps would change little. Try a wider model:",
             command(facts.recipe, changes | {"model.width": 2 * model["width"]}),
         )
     factor = 10 if story in ("short", "unknown") else 2
-    why = "Give it time:" if factor == 10 else "Train for longer:"
-    return Step(why, command(facts.recipe, changes | {"train.steps": factor * facts.steps}))
+    why = "Train for much longer:" if factor == 10 else "Train for longer:"
+    return NextStep(why, command(facts.recipe, changes | {"train.steps": factor * facts.steps}))
 
 
 def _named(heads: list[Head], of: int) -> str:
     if len(heads) == of:
-        return "all look"
+        return "all attend"
     if len(heads) > 3:
-        return f"{len(heads)} look"
-    names = listed([f"{head.layer}.{head.head}" for head in heads])
-    return f"head {names} looks" if len(heads) == 1 else f"heads {names} look"
+        return f"{len(heads)} attend"
+    names = join_words([f"{head.layer}.{head.head}" for head in heads])
+    return f"head {names} attends" if len(heads) == 1 else f"heads {names} attend"

@@ -1,4 +1,4 @@
-"""Making the report of a run: at the end of training, or whenever asked."""
+"""Write the report of a run: at the end of training, or by `regard report`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from regard.report.facts import Facts, gather
-from regard.report.inside import attempt, inspect, measure
+from regard.report.inspection import attempt, inspect, model_size
 from regard.report.page import page
 from regard.runs import Run
 from regard.runs.disk import replace_file, write_synced, writing
@@ -18,14 +18,14 @@ FILE = "report.html"
 
 
 def study(run: Run, recipe: tuple[str, Experiment] | None = None) -> Facts:
-    """All that can be found out about a run. `recipe` is the one it is nearest to, for commands to try next."""
+    """The facts of a run. ``recipe`` is the nearest one, for the commands to try next."""
     notes: list[str] = []
-    size = attempt(notes, "Parameters and FLOPs are left out", lambda: measure(run.config))
+    size = attempt(notes, "Parameters and FLOPs are left out", lambda: model_size(run.config))
     return gather(run, recipe, size, inspect(run, notes), notes)
 
 
 def write(run: Run, facts: Facts, out: Path | None = None) -> Path:
-    """Write the report into the run folder, whole or not at all, or to the file `out`; where it is."""
+    """Write the report atomically into the run folder, or to the file ``out``; return its path."""
     html = page(facts).encode()
     if out is not None:
         with writing(str(out)):
@@ -37,23 +37,23 @@ def write(run: Run, facts: Facts, out: Path | None = None) -> Path:
 
 @contextmanager
 def reported(run: Run, recipe: tuple[str, Experiment] | None = None) -> Iterator[None]:
-    """Around a training: when it ends, by itself, by a signal or by an error, the run gets its report.
+    """Write the report when the training inside this context ends, also after a signal or an error.
 
-    Training is what counts: a report that cannot be made is a line on the error output and nothing more.
+    A report that fails prints a line to stderr and does not fail the training.
     """
     before = run.metrics()
     try:
         yield
     except Exception:
-        if run.metrics() != before:  # else it never began: a new run is not kept, an old one stays as it was
-            _write_or_say(run, recipe)
+        if run.metrics() != before:  # else training never began: the run folder stays as it was
+            _try_to_write(run, recipe)
         raise
-    _write_or_say(run, recipe)
+    _try_to_write(run, recipe)
 
 
-def _write_or_say(run: Run, recipe: tuple[str, Experiment] | None) -> None:
+def _try_to_write(run: Run, recipe: tuple[str, Experiment] | None) -> None:
     try:
         write(run, study(run, recipe))
     except Exception as problem:
         why = f"{type(problem).__name__}: {problem}"
-        print(f"the report could not be made ({why}); try: regard report {run.path}", file=sys.stderr)
+        print(f"the report could not be written ({why}); try: regard report {run.path}", file=sys.stderr)

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import UserError
-from regard.report.differ import flat
-from regard.report.inside import measure
+from regard.report.config_diff import flatten
+from regard.report.inspection import model_size
 from regard.runs import Run
 from regard.serve.is_training import is_training
 from regard.serve.jsonl_tail import JsonlTail, read_last
@@ -80,7 +80,7 @@ class RunLibrary:
 
     def difference(self, runs: Sequence[str]) -> dict[str, Any]:
         """Return the config keys whose values differ between the runs."""
-        configs = [flat(self.open(run).config) for run in runs]
+        configs = [flatten(self.open(run).config) for run in runs]
         keys = dict.fromkeys(key for config in configs for key in config)
         rows = [(key, [config.get(key) for config in configs]) for key in keys]
         return {"keys": [{"key": key, "values": values} for key, values in rows if _differ(values)]}
@@ -144,7 +144,7 @@ def _progress(path: Path, version: tuple[int, ...]) -> dict[str, Any]:
 @lru_cache(4096)
 def _parameter_count(path: Path, version: tuple[int, ...]) -> int | None:
     try:
-        return measure(Run.open(path).config).parameters
+        return model_size(Run.open(path).config).parameters
     except Exception:  # the config uses a component that this version does not have
         return None
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from torch import nn
 
 from regard.errors import UserError
-from regard.generate.load import Writer
+from regard.generate.load import LoadedModel
 from regard.look.views.session import Session
 from regard.runs import Run
 from regard.serve.html_file import html_document
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from regard.data.tokenizers import Tokenizer
 
 HEIGHT = 720  # pixels
-ModelSource = str | Path | Run | Writer | Session | nn.Module
+ModelSource = str | Path | Run | LoadedModel | Session | nn.Module
 
 
 class NotebookPage:
@@ -52,7 +52,7 @@ def show(
     """Show the attention of a model for a text.
 
     Args:
-        model: A run (its folder, its name in `runs`, or a `Run`), a `Writer`, a `Session`, or a language model
+        model: A run (its folder, its name in `runs`, or a `Run`), a `LoadedModel`, a `Session`, or a language model
             together with its ``tokenizer``.
         text: The input text; for a translation model, the source.
         target: The target text of a translation model.
@@ -73,7 +73,7 @@ def _make_session(model: ModelSource, tokenizer: Tokenizer | None) -> Session:
         model = Run.open(named if not Path(model).exists() and named.is_dir() else Path(model))
     if isinstance(model, Run):
         return Session.load(model)
-    if isinstance(model, Writer):
+    if isinstance(model, LoadedModel):
         model, tokenizer = model.model, model.tokenizer
     if tokenizer is None:
         raise UserError("a module has no tokenizer; pass one: regard.show(model, text, tokenizer=...)")

@@ -10,16 +10,16 @@ from typing import Any
 import torch
 
 from regard.config import load, to_toml
-from regard.generate.translate import load_trained
+from regard.generate.translation import load_translation_model
 from regard.measure import bleu_by_length, compare, score
 from regard.measure.bleu import Bucket
 from regard.measure.bootstrap import Comparison
 from regard.measure.retrieval import Nearest
+from regard.pages import Axes, ChartSection, Series
 from regard.recipes import get
-from regard.report.svg import Axes, Series
 from regard.runs import Run, environment
 from regard.studies.machine import machine
-from regard.studies.page import Chart, Study
+from regard.studies.page import Study
 from regard.train import Experiment, train
 from regard.train.live import LiveLine
 
@@ -42,7 +42,7 @@ def study(scale: float, seed: int, say: Callable[[str], None]) -> Study:
     made: dict[str, list[str]] = {}
     data: Any = None
     for name, recipe in NAMES.items():
-        trained = load_trained(_trained(recipe, seconds, seed, say))
+        trained = load_translation_model(_trained(recipe, seconds, seed, say))
         data = trained.data()
         say(f"{name}: translating {len(data.test.sources):,} sentences")
         made[name] = [one.text for one in trained.translator().translate(data.test.sources)]
@@ -92,7 +92,7 @@ def words(
     return said
 
 
-def _chart(buckets: dict[str, list[Bucket]]) -> Chart:
+def _chart(buckets: dict[str, list[Bucket]]) -> ChartSection:
     series = [
         Series(name, [(float(bucket.least), bucket.bleu) for bucket in found], colour, marks=True)
         for colour, (name, found) in enumerate(buckets.items())
@@ -102,7 +102,7 @@ def _chart(buckets: dict[str, list[Bucket]]) -> Chart:
         (bucket.words, str(bucket.size), *(f"{found[i].bleu:.1f}" for found in buckets.values()))
         for i, bucket in enumerate(first)
     ]
-    return Chart(
+    return ChartSection(
         "BLEU by the length of the source",
         "Each point is the BLEU of the sentences from that many words on, up to the next point. Nearest neighbour is "
         "the translation of the most similar sentence trained on (TF-IDF): what can be had without translating at all.",

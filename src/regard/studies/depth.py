@@ -13,11 +13,11 @@ import torch
 from regard.config import load
 from regard.data import TextConfig
 from regard.models import GPTConfig
-from regard.report.svg import Axes, Series
+from regard.pages import Axes, ChartSection, Series
 from regard.studies.machine import machine
-from regard.studies.page import Chart, Study
+from regard.studies.page import Study
 from regard.studies.short import train_shortly
-from regard.train import AdamWConfig, CosineConfig, Experiment, TrainConfig
+from regard.train import AdamWConfig, CosineScheduleConfig, Experiment, TrainConfig
 
 DEPTHS, STEPS = (4, 8, 16, 32, 64, 128), 100
 #: From this many nats below the best guess without any context on, a model has learned something from its context.
@@ -49,7 +49,9 @@ def study(scale: float, seed: int, say: Callable[[str], None]) -> Study:
         for depth in DEPTHS:
             sizes = {"context": 64, "width": 64, "heads": 4, "layers": depth, "zero_init": False, "tied": False}
             config = load(GPTConfig, {**sizes, "vocabulary": data.vocabulary, **parts})
-            train = TrainConfig(steps=steps, optimizer=AdamWConfig(), schedule=CosineConfig(warmup=0.1), device="cpu")
+            train = TrainConfig(
+                steps=steps, optimizer=AdamWConfig(), schedule=CosineScheduleConfig(warmup=0.1), device="cpu"
+            )
             experiment = replace(Experiment(), model=config, data=data_config, train=train, seed=seed)
             losses[name].append(train_shortly(experiment, data))
             say(f"{name}, {depth} layers: {told(losses[name][-1])}")
@@ -58,7 +60,7 @@ def study(scale: float, seed: int, say: Callable[[str], None]) -> Study:
         for i, (name, found) in enumerate(losses.items())
     ]
     line = Series("best guess without context", [(float(DEPTHS[0]), unigram), (float(DEPTHS[-1]), unigram)], 7)
-    chart = Chart(
+    chart = ChartSection(
         f"Loss after {steps} updates",
         "The mean of the last ten training losses, in nats per character. A model at or above the flat line has "
         "learned no more than how often each letter comes. A missing point is a loss that was not finite.",

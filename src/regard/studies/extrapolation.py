@@ -22,9 +22,9 @@ from regard.nn.positions.scaling import (
     ScalingConfig,
     YarnScalingConfig,
 )
-from regard.report.svg import Axes, Series
+from regard.pages import Axes, ChartSection, Series
 from regard.studies.machine import machine
-from regard.studies.page import Chart, Study
+from regard.studies.page import Study
 from regard.studies.short import train_shortly
 from regard.train import Experiment, MuonConfig, TrainConfig
 
@@ -186,7 +186,7 @@ def told(curves: dict[int, Curve]) -> str:
     return "loss at the end of texts of " + ", ".join(f"{n}: {curve.end:.3f}" for n, curve in curves.items())
 
 
-def _by_place(found: Found) -> Chart:
+def _by_place(found: Found) -> ChartSection:
     longest = TRAINED * TIMES[-1]
     series = []
     for name, curves in found.items():
@@ -194,7 +194,7 @@ def _by_place(found: Found) -> Chart:
         means = [sum(losses[i : i + STRETCH]) / STRETCH for i in range(0, len(losses), STRETCH)]
         points = [(STRETCH * (i + 0.5), mean) for i, mean in enumerate(means)]
         series.append(Series(name, points, len(series)))
-    return Chart(
+    return ChartSection(
         f"Loss by place in texts of {longest} characters",
         f"The mean loss of {STRETCH} places each, in nats per character. Training ended at {TRAINED}. A line that goes "
         "on falling uses what it never had so much of; one that is flat does no harm; one that rises meets positions "
@@ -204,7 +204,7 @@ def _by_place(found: Found) -> Chart:
     )
 
 
-def _by_length(found: Found) -> Chart:
+def _by_length(found: Found) -> ChartSection:
     lengths = [TRAINED * n for n in TIMES]
     series = [
         Series(name, [(float(n), curve.end) for n, curve in curves.items()], i, marks=True)
@@ -213,7 +213,7 @@ def _by_length(found: Found) -> Chart:
     rows = [
         (name, *(f"{curves[n].end:.3f}" if n in curves else "ends" for n in lengths)) for name, curves in found.items()
     ]
-    return Chart(
+    return ChartSection(
         "Loss at the end of texts, by their length",
         f"The mean loss of the last {END} places, the same characters at every length, in nats per character. Scalings "
         "are set to the length of the text, without further training.",

@@ -12,10 +12,10 @@ import torch
 
 from regard.config import override
 from regard.errors import UserError
+from regard.pages import Axes, ChartSection
 from regard.recipes import get
-from regard.report.svg import Axes
 from regard.studies.machine import machine
-from regard.studies.page import Chart, Study
+from regard.studies.page import Study
 from regard.train import Experiment
 from regard.train.engine import Engine
 from regard.train.evaluate import evaluate
@@ -122,12 +122,12 @@ def words(found: dict[str, dict[str, tuple[float, float] | str]], plain: float, 
     return said
 
 
-def chart(group: str, members: dict[str, tuple[float, float] | str], steps: int, plain: float) -> Chart:
+def chart(group: str, members: dict[str, tuple[float, float] | str], steps: int, plain: float) -> ChartSection:
     """Losses, the best first, and the table with speeds."""
     losses = [(name, result[0]) for name, result in members.items() if not isinstance(result, str)]
     rows = [(name, "refused" if isinstance(r, str) else f"{r[0]:.4f}", "" if isinstance(r, str) else f"{r[1]:,.0f}")
             for name, r in members.items()]  # fmt: skip
-    return Chart(
+    return ChartSection(
         f"{group.capitalize()}, after {steps} updates",
         "The faint line is plain attention in the recipe as it is.",
         [],

@@ -12,11 +12,11 @@ from torch.nn import functional as F
 
 from regard.data import TextConfig
 from regard.models import GPTConfig, RecurrentConfig
-from regard.report.svg import Axes, Series
+from regard.pages import Axes, ChartSection, Series
 from regard.studies.machine import machine
-from regard.studies.page import Chart, Study
+from regard.studies.page import Study
 from regard.studies.short import train_shortly
-from regard.train import AdamWConfig, CosineConfig, Experiment, TrainConfig
+from regard.train import AdamWConfig, CosineScheduleConfig, Experiment, TrainConfig
 
 LENGTH, STEPS, WINDOWS = 128, 400, 32
 NEAR, FAR = 1, 100  # distances that the words compare
@@ -46,7 +46,9 @@ def study(scale: float, seed: int, say: Callable[[str], None]) -> Study:
     for name, config in models.items():
         torch.manual_seed(seed)
         before[name] = reach(config.build(), batch)
-        train = TrainConfig(steps=steps, optimizer=AdamWConfig(), schedule=CosineConfig(warmup=0.05), device="cpu")
+        train = TrainConfig(
+            steps=steps, optimizer=AdamWConfig(), schedule=CosineScheduleConfig(warmup=0.05), device="cpu"
+        )
         kept: list[Any] = []
         loss = train_shortly(replace(Experiment(), model=config, data=data_config, train=train, seed=seed), data, kept)
         after[name] = reach(kept[0], batch) if kept else [0.0] * LENGTH
@@ -97,14 +99,14 @@ def hidden_states(model: Any, tokens: Tensor) -> tuple[list[tuple[Tensor, ...]],
     return [(found[0],)], features[:, -1]
 
 
-def chart(title: str, curves: dict[str, list[float]], how: str) -> Chart:
+def chart(title: str, curves: dict[str, list[float]], how: str) -> ChartSection:
     """Curves on a logarithmic axis."""
     series = [
         Series(name, [(float(d), max(y, 1e-60)) for d, y in enumerate(curve)], i)
         for i, (name, curve) in enumerate(curves.items())
     ]
     places = [0, 1, 2, 5, 10, 20, 50, FAR, LENGTH - 1]
-    return Chart(
+    return ChartSection(
         title,
         f"The mean norm of the gradient at a hidden state, {how}, against how many characters lie between it and the "
         "loss. The axis is logarithmic: a straight line down is a loss by the same factor at every step.",

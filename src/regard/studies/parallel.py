@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 from regard.models import ConvolutionConfig, GPTConfig, RecurrentConfig
-from regard.report.svg import Axes, Series
+from regard.pages import Axes, ChartSection, Series
 from regard.studies.machine import machine
-from regard.studies.page import Chart, Study
+from regard.studies.page import Study
 
 LENGTHS, WIDTH, TOKENS = (32, 64, 128, 256, 512, 1024, 2048), 128, 4096
 SIZES: dict[str, Any] = {"vocabulary": 65, "width": WIDTH, "layers": 2, "context": max(LENGTHS)}
@@ -54,7 +54,7 @@ def study(scale: float, seed: int, say: Callable[[str], None]) -> Study:
         for colour, (name, found) in enumerate(times.items())
     ]
     rows_of = [(f"{n:,}", *(f"{times[name][i]:.1f}" for name in times)) for i, n in enumerate(LENGTHS)]
-    chart = Chart(
+    chart = ChartSection(
         "Milliseconds for 4,096 tokens",
         "Forward and backward over the same number of tokens, cut into texts of the length on the axis. A recurrent "
         "model takes one step after another: the longer the text, the fewer rows share a step.",

@@ -5,38 +5,38 @@ from regard.train.experiment import Experiment, TrainConfig
 from regard.train.guard import check_start
 from regard.train.live import LiveLine
 from regard.train.loop import train
-from regard.train.observer import Observer, Result, Start, Step
+from regard.train.observer import Observer, TrainingResult, TrainingStart, TrainingStep
 from regard.train.optimizer import AdamWConfig, MuonConfig, Optimizer, OptimizerConfig
 from regard.train.resume_notice import ResumeNotice
 from regard.train.schedule import (
-    ConstantConfig,
-    CosineConfig,
-    LinearConfig,
-    NoamConfig,
+    ConstantScheduleConfig,
+    CosineScheduleConfig,
+    LinearScheduleConfig,
+    NoamScheduleConfig,
     ScheduleConfig,
-    TrapezoidConfig,
+    TrapezoidScheduleConfig,
 )
 
 __all__ = [
     "AdamWConfig",
-    "ConstantConfig",
-    "CosineConfig",
+    "ConstantScheduleConfig",
+    "CosineScheduleConfig",
     "Diverged",
     "Experiment",
-    "LinearConfig",
+    "LinearScheduleConfig",
     "LiveLine",
     "MuonConfig",
-    "NoamConfig",
+    "NoamScheduleConfig",
     "Observer",
     "Optimizer",
     "OptimizerConfig",
-    "Result",
     "ResumeNotice",
     "ScheduleConfig",
-    "Start",
-    "Step",
     "TrainConfig",
-    "TrapezoidConfig",
+    "TrainingResult",
+    "TrainingStart",
+    "TrainingStep",
+    "TrapezoidScheduleConfig",
     "check_start",
     "train",
 ]

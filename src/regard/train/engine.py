@@ -53,7 +53,8 @@ class Engine:
 
     def __init__(self, experiment: Experiment, data: Data[Any], world: World):
         config = experiment.train
-        self.experiment, self.data, self.world, self.device = experiment, data, world, world.device
+        self.experiment, self.world, self.device = experiment, world, world.device
+        self.data: Any = data  # a Data; tests and studies replace parts of it
         self.precision = Precision(config.precision, self.device)
         self.scaler = self.precision.scaler()
         self.task: Task = experiment.task.build()

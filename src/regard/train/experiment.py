@@ -8,7 +8,7 @@ from regard.data import Data, DataConfig, TextConfig
 from regard.models import GPTConfig, ModelConfig
 from regard.tasks import LanguageConfig, TaskConfig
 from regard.train.optimizer import AdamWConfig, OptimizerConfig
-from regard.train.schedule import CosineConfig, ScheduleConfig
+from regard.train.schedule import CosineScheduleConfig, ScheduleConfig
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,9 @@ class TrainConfig:
     seconds: float | None = option(None, "train for so long, preparation included, instead of a number of steps")
     budget: str | None = option(None, "a note, written by the run: what `steps` was worked out from")
     optimizer: OptimizerConfig = field(default_factory=AdamWConfig, metadata={"help": "which rule moves the weights"})
-    schedule: ScheduleConfig = field(default_factory=CosineConfig, metadata={"help": "the learning rate over time"})
+    schedule: ScheduleConfig = field(
+        default_factory=CosineScheduleConfig, metadata={"help": "the learning rate over time"}
+    )
     clip: float | None = option(1.0, "the gradient's norm is cut to this (none: not at all)")
     accumulate: int = option(1, "micro-batches per update")
     precision: Literal["auto", "float32", "bfloat16", "float16"] = option(

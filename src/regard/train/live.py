@@ -9,7 +9,7 @@ from typing import Any, TextIO
 
 from regard.runs.curve import MARK, plot
 from regard.train.device import flops_per_token, measured_peak, memory
-from regard.train.observer import Observer, Result, Start, Step
+from regard.train.observer import Observer, TrainingResult, TrainingStart, TrainingStep
 
 #: Without a terminal, one line in so many seconds; with one, the line is drawn again so often.
 PLAIN_EVERY, DRAWN_EVERY = 10.0, 0.2
@@ -30,7 +30,7 @@ class LiveLine(Observer):
         self._recent: deque[tuple[float, int, int]] = deque(maxlen=64)  # (clock, step, tokens)
         self._evaluation: list[str] = []
 
-    def started(self, start: Start) -> None:
+    def started(self, start: TrainingStart) -> None:
         """Measure the peak and begin, unless there is nothing left to do."""
         self._steps = start.experiment.train.steps or 0
         self._idle = start.step >= self._steps
@@ -52,7 +52,7 @@ class LiveLine(Observer):
         count = f"step {start.step} of {self._steps}" if start.step else f"step {self._steps}"
         self._say(f"{verb} {count} on {start.device} in {str(start.dtype).removeprefix('torch.')}: {start.run.path}")
 
-    def stepped(self, step: Step) -> None:
+    def stepped(self, step: TrainingStep) -> None:
         """Draw, if it is time."""
         now = time.monotonic()
         if now < self._due and step.step < self._steps:
@@ -72,7 +72,7 @@ class LiveLine(Observer):
     def saved(self, step: int, path: Path) -> None:
         """Nothing: a checkpoint is no news."""
 
-    def finished(self, result: Result) -> None:
+    def finished(self, result: TrainingResult) -> None:
         """The last line: how to go on, if there is more to do."""
         self._leave()
         if self._idle:
@@ -96,7 +96,7 @@ class LiveLine(Observer):
         """What a terminal shows."""
         return line
 
-    def _line(self, step: Step) -> str:
+    def _line(self, step: TrainingStep) -> str:
         parts = [f"step {step.step:,}/{self._steps:,}", f"loss {step.loss:.4f}", *self._evaluation]
         if len(step.terms) > 1:  # the first is most of the loss
             parts += [f"{name} {value:.3g}" for name, value in list(step.terms.items())[1:]]
@@ -120,9 +120,9 @@ class LiveCurve(LiveLine):
     """The line with the curve of the losses above it, drawn again and again; without a terminal, the plain lines."""
 
     _stays = True
-    _step: Step | None = None
+    _step: TrainingStep | None = None
 
-    def started(self, start: Start) -> None:
+    def started(self, start: TrainingStart) -> None:
         """Begin with what earlier sittings recorded."""
         records = start.run.metrics()
         self._losses = [(r["step"], r["loss"]) for r in records if _finite(r.get("loss"))]
@@ -131,7 +131,7 @@ class LiveCurve(LiveLine):
         if self._live is None and not self._idle:
             self._say("--watch needs a terminal to draw the curve on; lines like these come instead")
 
-    def stepped(self, step: Step) -> None:
+    def stepped(self, step: TrainingStep) -> None:
         """Take the loss in. Past some thousands, neighbours are merged: a terminal has only so many dots."""
         self._step = step
         if _finite(step.loss):

@@ -18,17 +18,17 @@ from regard.train.evaluate import evaluate
 from regard.train.experiment import Experiment
 from regard.train.guard import guarded, make_engine
 from regard.train.interrupt import Interrupts
-from regard.train.observer import Observer, Result, Start, Step
+from regard.train.observer import Observer, TrainingResult, TrainingStart, TrainingStep
 from regard.train.restore import restore, save
 from regard.train.shard import World, from_environment, joined
 
 
-def train(experiment: Experiment, run: Run, observers: Sequence[Observer] = (), resume: bool = False) -> Result:
+def train(experiment: Experiment, run: Run, observers: Sequence[Observer] = (), resume: bool = False) -> TrainingResult:
     """Train in the folder `run`, from the start or, with `resume`, from its newest whole checkpoint.
 
     The run's lock is taken here. The config in the folder is replaced by the one that was settled: with the data's
     vocabulary and the budget in steps. SIGINT and SIGTERM save a checkpoint at the end of the step and return a
-    `Result` that says `interrupted`. With RANK and WORLD_SIZE set, every process calls this on the same folder.
+    `TrainingResult` that says `interrupted`. With RANK and WORLD_SIZE set, every process calls this on the same folder.
     """
     keep_freed_memory()
     began = time.perf_counter()
@@ -85,7 +85,7 @@ class TrainingSession:
         self.observers = tuple(observers) if self.writes else ()
         self.loss, self.validation_loss = _last_measures(run) if engine.progress.step else (None, None)
 
-    def sit(self) -> Result:
+    def sit(self) -> TrainingResult:
         """Train. Observers hear of every end, whatever it is."""
         try:
             return self._sit()
@@ -94,10 +94,12 @@ class TrainingSession:
                 observer.failed(error)
             raise
 
-    def _sit(self) -> Result:
+    def _sit(self) -> TrainingResult:
         engine, progress, world = self.engine, self.engine.progress, self.engine.world
         precision = engine.precision.dtype
-        start = Start(engine.experiment, self.run, engine.model, engine.device, precision, progress.step, engine.data)
+        start = TrainingStart(
+            engine.experiment, self.run, engine.model, engine.device, precision, progress.step, engine.data
+        )
         for observer in self.observers:
             observer.started(start)
         # The clock of earlier sittings goes on from where it stopped.
@@ -123,7 +125,7 @@ class TrainingSession:
         step, last = progress.step, progress.step == self.steps
         if self.observers:
             told = (step, update.loss, update.rate, update.norm, progress.tokens, progress.seconds, update.terms)
-            seen = Step(*told, progress.position)
+            seen = TrainingStep(*told, progress.position)
             for observer in self.observers:
                 observer.stepped(seen)
         if step == 1 or step % config.log_every == 0 or last:  # the first too: a curve begins where training does
@@ -167,9 +169,9 @@ class TrainingSession:
         for observer in self.observers:
             observer.evaluated(step, measures)
 
-    def _result(self, interrupted: bool) -> Result:
+    def _result(self, interrupted: bool) -> TrainingResult:
         progress = self.engine.progress
-        return Result(
+        return TrainingResult(
             path=self.run.path,
             step=progress.step,
             steps=self.steps,

@@ -30,6 +30,14 @@ _ALONE = ("could not create a primitive", "could not create a memory object")
 _CGROUP = Path("/sys/fs/cgroup/memory.max")
 
 
+class OutOfMemory(UserError):
+    """Memory ran out in training. ``fix`` names the setting that needs less."""
+
+    def __init__(self, problem: str, fix: str):
+        super().__init__(f"{problem}; {fix}")
+        self.problem, self.fix = problem, fix
+
+
 def exhausted(error: BaseException) -> bool:
     """Whether an error means that memory ran out, on whatever device."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
@@ -82,7 +90,7 @@ def check_model(experiment: Experiment, device: torch.device, world: World) -> N
     )
 
 
-def too_large(engine: Engine) -> UserError:
+def too_large(engine: Engine) -> OutOfMemory:
     """The error for an engine that ran out of memory; its message has the setting that fits, tried out."""
     data, train = engine.experiment.data, engine.experiment.train
     one, unit = engine.data.smallest_batch, "token" if engine.data.dynamic_shapes else "window"
@@ -92,21 +100,20 @@ def too_large(engine: Engine) -> UserError:
     for size in (size for size in _smaller(data.batch) if size >= one):
         if engine.world.size > 1 or _fits(engine, size):  # ranks cannot try things out alone
             setting = f"--data.batch {size} --train.accumulate {train.accumulate * data.batch // size}"
-            return UserError(f"{said}; use {setting}, which trains on as many {unit}s per update")
+            return OutOfMemory(said, f"use {setting}, which trains on as many {unit}s per update")
     if not train.checkpointing and engine.world.size == 1:
         engine.model.checkpointing = True  # type: ignore[assignment]
         if _fits(engine, one):
             times = train.accumulate * -(-data.batch // one)
             setting = f"--train.checkpointing true --data.batch {one} --train.accumulate {times}"
-            return UserError(f"{said}; use {setting}, which needs less memory and more time")
-    return UserError(f"{said}, and not even one fits; lower --model.width, --model.layers or --model.context")
+            return OutOfMemory(said, f"use {setting}, which needs less memory and more time")
+    return OutOfMemory(f"{said}, and not even one fits", "lower --model.width, --model.layers or --model.context")
 
 
-def model_too_large(experiment: Experiment, device: torch.device) -> UserError:
+def model_too_large(experiment: Experiment, device: torch.device) -> OutOfMemory:
     """The error for a model that could not even be built."""
-    return UserError(
-        f"memory ran out while {_named(experiment)} was built for {device}; lower --model.width or --model.layers"
-    )
+    problem = f"memory ran out while {_named(experiment)} was built for {device}"
+    return OutOfMemory(problem, "lower --model.width or --model.layers")
 
 
 def _fits(engine: Engine, size: int) -> bool:

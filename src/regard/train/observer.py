@@ -12,7 +12,7 @@ from regard.runs import Run
 from regard.train.experiment import Experiment
 
 
-class Start(NamedTuple):
+class TrainingStart(NamedTuple):
     """A run that is about to take its first step of this sitting."""
 
     experiment: Experiment  # with its budget in steps
@@ -24,7 +24,7 @@ class Start(NamedTuple):
     data: Any = None  # what it trains on, built
 
 
-class Step(NamedTuple):
+class TrainingStep(NamedTuple):
     """One finished step."""
 
     step: int  # how many are done
@@ -37,7 +37,7 @@ class Step(NamedTuple):
     position: int = 0  # micro-batches taken from the data since the run began
 
 
-class Result(NamedTuple):
+class TrainingResult(NamedTuple):
     """How a sitting ended."""
 
     path: Path  # the run's folder
@@ -53,10 +53,10 @@ class Result(NamedTuple):
 class Observer:
     """Override what you want to hear. Nothing an observer does can change the run: it is told, not asked."""
 
-    def started(self, start: Start) -> None:
+    def started(self, start: TrainingStart) -> None:
         """Before the first step of this sitting."""
 
-    def stepped(self, step: Step) -> None:
+    def stepped(self, step: TrainingStep) -> None:
         """After every step: be quick."""
 
     def evaluated(self, step: int, measures: dict[str, float]) -> None:
@@ -65,7 +65,7 @@ class Observer:
     def saved(self, step: int, path: Path) -> None:
         """After a checkpoint was written in the run `path`."""
 
-    def finished(self, result: Result) -> None:
+    def finished(self, result: TrainingResult) -> None:
         """At the end, or when a signal ended the sitting."""
 
     def failed(self, error: BaseException) -> None:

@@ -3,7 +3,7 @@
 import sys
 from typing import TextIO
 
-from regard.train.observer import Observer, Start
+from regard.train.observer import Observer, TrainingStart
 
 
 class ResumeNotice(Observer):
@@ -12,7 +12,7 @@ class ResumeNotice(Observer):
     def __init__(self, out: TextIO | None = None):
         self.out = out if out is not None else sys.stderr
 
-    def started(self, start: Start) -> None:
+    def started(self, start: TrainingStart) -> None:
         """Look at where the run stands."""
         for damage in start.run.damaged:
             print(f"{damage}; going on from step {start.step}", file=self.out)

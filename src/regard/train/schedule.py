@@ -22,7 +22,7 @@ class ScheduleConfig(Choice):
 
 
 @dataclass(frozen=True)
-class ConstantConfig(ScheduleConfig, kind="constant"):
+class ConstantScheduleConfig(ScheduleConfig, kind="constant"):
     """Warm-up, then 1."""
 
     warmup: float = option(0.0, _WARMUP)
@@ -37,7 +37,7 @@ class ConstantConfig(ScheduleConfig, kind="constant"):
 
 
 @dataclass(frozen=True)
-class LinearConfig(ScheduleConfig, kind="linear"):
+class LinearScheduleConfig(ScheduleConfig, kind="linear"):
     """Warm-up, then a straight line from 1 to `final`."""
 
     warmup: float = option(0.05, _WARMUP)
@@ -57,7 +57,7 @@ class LinearConfig(ScheduleConfig, kind="linear"):
 
 
 @dataclass(frozen=True)
-class CosineConfig(ScheduleConfig, kind="cosine"):
+class CosineScheduleConfig(ScheduleConfig, kind="cosine"):
     """Warm-up, then half a cosine from 1 to `final` (Loshchilov and Hutter 2017, without restarts)."""
 
     warmup: float = option(0.05, _WARMUP)
@@ -77,7 +77,7 @@ class CosineConfig(ScheduleConfig, kind="cosine"):
 
 
 @dataclass(frozen=True)
-class TrapezoidConfig(ScheduleConfig, kind="trapezoid"):
+class TrapezoidScheduleConfig(ScheduleConfig, kind="trapezoid"):
     """Warm-up, flat, then a straight line to `final` over the last `decay` steps."""
 
     warmup: float = option(0.02, _WARMUP)
@@ -99,7 +99,7 @@ class TrapezoidConfig(ScheduleConfig, kind="trapezoid"):
 
 
 @dataclass(frozen=True)
-class NoamConfig(ScheduleConfig, kind="noam"):
+class NoamScheduleConfig(ScheduleConfig, kind="noam"):
     """Warm-up, then the inverse square root of the step (Vaswani et al. 2017, equation 3).
 
     The paper's rate is width^-0.5 · min(s^-0.5, s · warmup^-1.5) for s = 1, 2, ... Here it is divided by its peak,

@@ -7,7 +7,7 @@ gradients by layer and the entropies are read from there.
 from typing import Any
 
 from regard.errors import UserError
-from regard.train.observer import Observer, Result, Start, Step
+from regard.train.observer import Observer, TrainingResult, TrainingStart, TrainingStep
 
 
 class TensorBoard(Observer):
@@ -22,7 +22,7 @@ class TensorBoard(Observer):
         self._make = SummaryWriter
         self._writer: Any = None
 
-    def started(self, start: Start) -> None:
+    def started(self, start: TrainingStart) -> None:
         """Open the events; what a resumed run repeats replaces what was there."""
         self._run, self._train = start.run, start.experiment.train
         purge = start.step + 1 if start.step else None
@@ -30,7 +30,7 @@ class TensorBoard(Observer):
         self._metrics = len([m for m in start.run.metrics() if m["step"] <= start.step]) if start.step else 0
         self._samples = len(start.run.samples()) if start.step else 0
 
-    def stepped(self, step: Step) -> None:
+    def stepped(self, step: TrainingStep) -> None:
         """The figures of a step that is logged."""
         if step.step % self._train.log_every and step.step not in (1, self._train.steps):
             return
@@ -47,7 +47,7 @@ class TensorBoard(Observer):
             )
         self._mirror()
 
-    def finished(self, result: Result) -> None:
+    def finished(self, result: TrainingResult) -> None:
         """The rest."""
         self._mirror()
         self._writer.close()

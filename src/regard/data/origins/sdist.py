@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from regard.data.origins.archive import Archive, without_passwords
 from regard.data.origins.pip_settings import PipSettings, read_pip_settings
-from regard.data.origins.progress import Progress
+from regard.data.origins.progress import ProgressLine
 from regard.data.origins.source import Unavailable
 
 
@@ -63,7 +63,7 @@ class Sdist(Archive):
                 with session.get_stream(match.link.normalized) as answer, open(archive, "wb") as file:
                     answer.raise_for_status()
                     total = int(answer.headers.get("content-length", 0))
-                    with Progress(f"fetching {archive.name}", total) as progress:
+                    with ProgressLine(f"fetching {archive.name}", total) as progress:
                         for piece in answer.iter_bytes():
                             file.write(piece)
                             progress.advance(len(piece))

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from regard.data.origins.cache import cache_folder, partial_folder, settle
-from regard.data.origins.progress import Progress
-from regard.data.origins.remember import look, recall, remember
+from regard.data.origins.file_facts import recall, remember, stat_files
+from regard.data.origins.progress import ProgressLine
 from regard.errors import UserError
 
 
@@ -88,7 +88,9 @@ class Source:
     terms: str  # what it covers, and where it is said
     files: tuple[SourceFile, ...]
     origins: tuple[Origin, ...]
-    languages: tuple[str, ...] = ()  # not a text but sentences in these languages: a table, as `aligned.py` reads it
+    languages: tuple[
+        str, ...
+    ] = ()  # not a text but sentences in these languages: a table, as `sentence_pairs.py` reads it
 
     @property
     def size(self) -> int:
@@ -172,7 +174,7 @@ def _faults(files: tuple[SourceFile, ...], folder: Path, sha256: Callable[[Path]
 def sha256_of(path: Path) -> str:
     """The file's SHA-256 in hexadecimal, read piece by piece."""
     digest = hashlib.sha256()
-    with open(path, "rb") as file, Progress(f"verifying {path.name}", path.stat().st_size) as progress:
+    with open(path, "rb") as file, ProgressLine(f"verifying {path.name}", path.stat().st_size) as progress:
         while piece := file.read(1 << 20):
             digest.update(piece)
             progress.advance(len(piece))
@@ -181,10 +183,10 @@ def sha256_of(path: Path) -> str:
 
 def known_sha256(path: Path, cache: Path) -> str:
     """As `sha256_of`, but a file that has not been touched since it was read is not read again."""
-    question, before = f"sha256|{path.absolute()}", look([path])
+    question, before = f"sha256|{path.absolute()}", stat_files([path])
     known = recall(cache, question, before)
     if known and "sha256" in known:
         return known["sha256"]
     found = sha256_of(path)
-    remember(cache, question, before, look([path]), {"sha256": found})
+    remember(cache, question, before, stat_files([path]), {"sha256": found})
     return found

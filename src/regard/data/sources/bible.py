@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 from regard.data.origins.source import Source, SourceFile
 from regard.data.origins.wheel import Wheel
-from regard.data.translation.aligned import table
+from regard.data.translation.sentence_pairs import table
 
 _VERSE = re.compile(r"(.+?) (\d+):(\d+) (.*)")
 _NOTE = re.compile(r"\{[^{}]*(?::|\.\.\.|; or,| copies )[^{}]*\}|«.*»")

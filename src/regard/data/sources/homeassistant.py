@@ -18,7 +18,7 @@ from typing import Any
 
 from regard.data.origins.source import Source, SourceFile
 from regard.data.origins.wheel import Wheel
-from regard.data.translation.aligned import table
+from regard.data.translation.sentence_pairs import table
 
 _LANGUAGES = ("en", "de", "fr", "it")
 _FOLDER = "homeassistant/components/"

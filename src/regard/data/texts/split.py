@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 @dataclass(frozen=True)
-class Part:
+class TokenRange:
     """Tokens `start` to `stop`, the latter excluded."""
 
     start: int
@@ -28,9 +28,9 @@ class Part:
 class Split(NamedTuple):
     """The parts of a text, in the order in which they stand in it."""
 
-    train: Part
-    validation: Part
-    test: Part
+    train: TokenRange
+    validation: TokenRange
+    test: TokenRange
 
 
 def split(total: int, validation: float, test: float) -> Split:
@@ -40,12 +40,12 @@ def split(total: int, validation: float, test: float) -> Split:
     100,000,000 tokens, 0.05 and 0.05 leave 90,000,000 and not one less.
 
     >>> split(100_000_000, 0.05, 0.05).test
-    Part(start=95000000, stop=100000000)
+    TokenRange(start=95000000, stop=100000000)
     """
     last = exact(test)
     held_out = exact(validation) + last
     first, second = int(total * (1 - held_out)), int(total * (1 - last))
-    return Split(Part(0, first), Part(first, second), Part(second, total))
+    return Split(TokenRange(0, first), TokenRange(first, second), TokenRange(second, total))
 
 
 def exact(share: float) -> Fraction:

@@ -20,7 +20,7 @@ from numpy.lib import format as npy
 from regard.config import dump
 from regard.data.origins.cache import partial_folder, settle_folder
 from regard.data.origins.progress import say
-from regard.data.texts.reading import Summary
+from regard.data.texts.text_file import Summary
 from regard.data.tokenizers import Tokenizer, TokenizerConfig, load_tokenizer, regroup
 from regard.errors import UserError
 

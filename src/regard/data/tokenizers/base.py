@@ -89,7 +89,7 @@ class TokenizerConfig(Choice):
 
 
 @dataclass(frozen=True)
-class LearnedConfig(TokenizerConfig):
+class LearnedTokenizerConfig(TokenizerConfig):
     """A tokenizer whose vocabulary is learned from the beginning of the text."""
 
     vocabulary: int = option(4096, "how many different tokens at most; the first 256 are the bytes")

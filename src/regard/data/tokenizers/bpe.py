@@ -9,15 +9,15 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from regard.data.tokenizers.base import LearnedConfig
-from regard.data.tokenizers.bytelevel import ByteLevel
-from regard.data.tokenizers.lookup import ALPHABET, content
-from regard.data.tokenizers.rule import cut_words, regroup, slices, words_then_bytes
+from regard.data.tokenizers.base import LearnedTokenizerConfig
+from regard.data.tokenizers.byte_level import ByteLevel
+from regard.data.tokenizers.byte_tokens import ALPHABET, content
+from regard.data.tokenizers.word_split import cut_words, regroup, slices, words_then_bytes
 from regard.data.tokenizers.words import TWICE
 
 
 @dataclass(frozen=True)
-class BpeConfig(LearnedConfig, kind="bpe"):
+class BpeConfig(LearnedTokenizerConfig, kind="bpe"):
     """Frequent pieces of words are tokens (byte-level BPE)."""
 
     def build(self, pieces: Iterable[str]) -> ByteLevel:

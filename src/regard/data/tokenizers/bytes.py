@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from regard.data.tokenizers.base import Tokenizer, TokenizerConfig, utf8, write_json
-from regard.data.tokenizers.lookup import SINGLES, byte_level, content, looked_up
+from regard.data.tokenizers.byte_tokens import SINGLES, byte_level, content, looked_up
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from regard.data.tokenizers.base import Tokenizer, TokenizerConfig, write_json
-from regard.data.tokenizers.lookup import layout
+from regard.data.tokenizers.byte_tokens import layout
 from regard.errors import UserError
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from regard.data.tokenizers.base import Tokenizer
-from regard.data.tokenizers.bytelevel import ByteLevel
+from regard.data.tokenizers.byte_level import ByteLevel
 from regard.data.tokenizers.bytes import Bytes
 from regard.data.tokenizers.characters import Characters
 from regard.data.tokenizers.python import Python

@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from regard.config import option
-from regard.data.tokenizers.base import BYTES, LearnedConfig, utf8, write_json
-from regard.data.tokenizers.lookup import SINGLES, ByteTokens, content, looked_up
-from regard.data.tokenizers.rule import WORDS, regroup
+from regard.data.tokenizers.base import BYTES, LearnedTokenizerConfig, utf8, write_json
+from regard.data.tokenizers.byte_tokens import SINGLES, ByteTokens, content, looked_up
+from regard.data.tokenizers.word_split import WORDS, regroup
 from regard.data.tokenizers.words import TWICE
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ _SIGNS = set(tokenize.EXACT_TOKEN_TYPES) - {"!"}  # a token only within an f-str
 
 
 @dataclass(frozen=True)
-class PythonConfig(LearnedConfig, kind="python"):
+class PythonConfig(LearnedTokenizerConfig, kind="python"):
     """The most frequent tokens of Python source code."""
 
     megabytes: int = option(8, "learn the vocabulary from the first so many MB of the text")

@@ -6,16 +6,16 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from regard.data.tokenizers.base import BYTES, LearnedConfig
-from regard.data.tokenizers.bytelevel import ByteLevel
-from regard.data.tokenizers.lookup import SINGLES, content, unwritten
-from regard.data.tokenizers.rule import cut_words, regroup, slices, words_then_bytes
+from regard.data.tokenizers.base import BYTES, LearnedTokenizerConfig
+from regard.data.tokenizers.byte_level import ByteLevel
+from regard.data.tokenizers.byte_tokens import SINGLES, content, unwritten
+from regard.data.tokenizers.word_split import cut_words, regroup, slices, words_then_bytes
 
 TWICE = 2  # what occurs once is no pattern of the text
 
 
 @dataclass(frozen=True)
-class WordsConfig(LearnedConfig, kind="words"):
+class WordsConfig(LearnedTokenizerConfig, kind="words"):
     """The most frequent words, with the space before them, and runs of signs and of white space."""
 
     def build(self, pieces: Iterable[str]) -> ByteLevel:

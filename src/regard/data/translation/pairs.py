@@ -1,6 +1,6 @@
 """Training on sentences and their translations.
 
-The batch of a step is a function of (seed, step, rank) and of nothing else; see `buckets.py`.
+The batch of a step is a function of (seed, step, rank) and of nothing else; see `length_buckets.py`.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from regard.data.batch import PairBatch, Specials
 from regard.data.origins.cache import cache_folder
 from regard.data.origins.progress import say
 from regard.data.sources import SOURCES, find_source
-from regard.data.texts.encoded import Encoded, encode
 from regard.data.texts.split import exact
 from regard.data.tokenizers import BpeConfig, Tokenizer, TokenizerConfig
-from regard.data.translation.aligned import Pairs, read_pairs, read_table
-from regard.data.translation.buckets import Buckets
-from regard.data.translation.grouped import divide
-from regard.data.translation.near import near_once
-from regard.data.translation.padded import padded
+from regard.data.translation.encoded_sentences import Encoded, encode
+from regard.data.translation.group_split import divide
+from regard.data.translation.length_buckets import LengthBuckets
+from regard.data.translation.near_duplicates import near_once
+from regard.data.translation.padding import padded
+from regard.data.translation.sentence_pairs import SentencePairs, read_pairs, read_table
 from regard.errors import UserError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["PairData", "Pairs", "PairsConfig"]
+__all__ = ["PairData", "PairsConfig", "SentencePairs"]
 
 
 class Sides(NamedTuple):
     """The pairs of a part: as text, and as tokens."""
 
-    pairs: Pairs
+    pairs: SentencePairs
     source: Encoded
     target: Encoded
 
@@ -53,10 +53,10 @@ class Sides(NamedTuple):
         """Tokens of the longer side, its mark included."""
         return np.maximum(self.source.counts, self.target.counts) + 1
 
-    def buckets(self, context: int) -> Buckets:
+    def buckets(self, context: int) -> LengthBuckets:
         """How they are put into batches, the sides cut to the context."""
         sources, targets = (np.minimum(side.counts + 1, context) for side in (self.source, self.target))
-        return Buckets(sources, targets)
+        return LengthBuckets(sources, targets)
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class PairsConfig(DataConfig, kind="pairs"):
             )
         return data
 
-    def _read(self, cache: Path) -> list[Pairs | None]:
+    def _read(self, cache: Path) -> list[SentencePairs | None]:
         """All pairs, or those to train on; then those of the validation and of the test part where they are given."""
         one, other = self.languages.split("-")
         if self.path is None:
@@ -143,8 +143,14 @@ class PairsConfig(DataConfig, kind="pairs"):
         return [_lowered(pairs) if pairs and self.lower else pairs for pairs in found]
 
     def _divided(
-        self, everything: Pairs | None, validation: Pairs | None, test: Pairs | None, *, name: str, cache: Path
-    ) -> list[Pairs]:
+        self,
+        everything: SentencePairs | None,
+        validation: SentencePairs | None,
+        test: SentencePairs | None,
+        *,
+        name: str,
+        cache: Path,
+    ) -> list[SentencePairs]:
         """The train, validation and test part."""
         assert everything is not None
         division = divide(everything.groups, 0 if validation else self.validation, 0 if test else self.test)
@@ -157,7 +163,7 @@ class PairsConfig(DataConfig, kind="pairs"):
             )
         return self._without_near(parts, name, cache) if self.near < 100 else parts
 
-    def _without_near(self, parts: list[Pairs], name: str, cache: Path) -> list[Pairs]:
+    def _without_near(self, parts: list[SentencePairs], name: str, cache: Path) -> list[SentencePairs]:
         """The same parts, less the held-out pairs that are nearly known from the parts before."""
         kept, known = [parts[0]], parts[0].sources
         for part in parts[1:]:
@@ -206,17 +212,17 @@ class PairData(Data[PairBatch]):
         self.validation_count, self.test_count = (self._targets(part) for part in (self._validation, self._test))
 
     @property
-    def train(self) -> Pairs:
+    def train(self) -> SentencePairs:
         """What is trained on."""
         return self._train.pairs
 
     @property
-    def validation(self) -> Pairs:
+    def validation(self) -> SentencePairs:
         """What is held out for evaluation."""
         return self._validation.pairs
 
     @property
-    def test(self) -> Pairs:
+    def test(self) -> SentencePairs:
         """What is kept for a last evaluation."""
         return self._test.pairs
 
@@ -260,7 +266,7 @@ class PairData(Data[PairBatch]):
         return padded(part.source.pick(numbers), part.target.pick(numbers), self.specials, self.context)
 
 
-def _lowered(pairs: Pairs) -> Pairs:
+def _lowered(pairs: SentencePairs) -> SentencePairs:
     return pairs._replace(
         sources=[text.lower() for text in pairs.sources], targets=[text.lower() for text in pairs.targets]
     )

@@ -75,7 +75,7 @@ class Rows(NamedTuple):
 
 
 @contextmanager
-def at_rest(model: nn.Module) -> Iterator[None]:
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
     """The model without dropout and without gradients; afterwards it is, to the last module and bit, as it was."""
     modes = [(module, module.training) for module in model.modules()]
     devices = {p.device for p in model.parameters() if p.device.type == "cuda"}
@@ -129,7 +129,7 @@ def everything(
         for name, module in model.named_modules():
             if isinstance(module, Mechanism):
                 stack.callback(module.register_forward_hook(watch(name, module), with_kwargs=True).remove)
-        stack.enter_context(at_rest(model))
+        stack.enter_context(evaluation_mode(model))
         forward()
     return [_joined(one) if isinstance(one, list) else one for one in found]
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from regard.attention import Out
 from regard.errors import UserError
-from regard.look.capture.trace import Attention, NotObservable, SpilledAttention, at_rest, everything
+from regard.look.capture.trace import Attention, NotObservable, SpilledAttention, evaluation_mode, everything
 from regard.look.views.reading import Reading, mean
 
 
@@ -86,7 +86,7 @@ def ablate(
     """The loss of each token and what ``write`` writes, before and after."""
     features: list[Tensor] = []
     where = places(everything(model, lambda: features.append(reading.features(model))))
-    with at_rest(model):
+    with evaluation_mode(model):
         before, text = reading.losses(model, features[0]), write()
         with without(model, where, heads):
             after, other = reading.losses(model, reading.features(model)), write()

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from regard.errors import UserError
 from regard.look.capture.residual import along, merged
-from regard.look.capture.trace import at_rest
+from regard.look.capture.trace import evaluation_mode
 from regard.look.views.reading import UNKNOWN, Reading, spelled
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def lens(model: Any, tokenizer: Tokenizer, specials: Specials | None, reading: R
         streams.append(merged(model, x))
         return x
 
-    with at_rest(model), along(model, note):
+    with evaluation_mode(model), along(model, note):
         reading.features(model)
     top, ranks = [], []
     for x in streams:
@@ -55,7 +55,7 @@ def _said(
     """What the head makes of a stream [1, N, C]: for each place its guess, and the rank of what came."""
     guesses: list[dict[str, Any]] = []
     ranks: list[int | None] = []
-    with at_rest(model):
+    with evaluation_mode(model):
         for _, logits, targets in reading.logits(model, model.norm(x)):
             best = logits.softmax(-1).max(-1)
             texts = spelled(tokenizer, specials, best.indices.tolist())

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from regard.errors import UserError
 from regard.look.capture.residual import along
-from regard.look.capture.trace import at_rest
+from regard.look.capture.trace import evaluation_mode
 from regard.look.interventions.ablate import compared
 from regard.look.views.reading import Reading, spelled
 
@@ -35,7 +35,7 @@ def patch(
         streams.append(x)
         return x
 
-    with at_rest(model):
+    with evaluation_mode(model):
         with along(model, note):
             other.features(model)
         if not 0 <= layer < len(streams):

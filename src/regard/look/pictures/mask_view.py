@@ -1,7 +1,7 @@
-"""A mask over the tokens of one text, in numbers: how much of each cell and each tile it allows, and what that costs.
+"""A mask over one text in numbers: the allowed share of each cell and tile, and the computed tiles.
 
-Counts come from ``Mask.allows``, a few rows at a time; the layout of tiles from ``Mask.verdict`` alone, which is what
-fast paths see. Where the two differ the summary is loose: a tile is computed that holds no allowed pair.
+Counts come from ``Mask.allows``, a few rows at a time; the layout of tiles from ``Mask.verdict`` alone, which fast
+paths use. Where the two differ, the block bounds are loose: a tile without any allowed pair is computed.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from regard.attention import Explanation, Mask, Plan, Range, Softmax, Tile, expl
 from regard.attention.slots import make_pairs
 from regard.errors import UserError
 
-LONGEST = 16_384  # tokens; every pair is asked once
-ROWS = 2**22  # pairs asked at a time
+LONGEST = 16_384  # tokens; the mask is evaluated for every pair
+PAIRS = 2**22  # pairs evaluated at a time
 EMPTY, PARTIAL, FULL = 0, 1, 2
 
 
-class View(NamedTuple):
-    """What a mask does to a text of ``length`` tokens, each seeing the others."""
+class MaskView(NamedTuple):
+    """A mask over ``length`` tokens that attend to each other."""
 
     mask: Mask
     length: int
-    cell: int  # tokens to a cell, on both axes
+    cell: int  # tokens per cell, on both axes
     share: Tensor  # [cells, cells], the share of a cell's pairs that is allowed
-    block: int  # tokens to a tile
+    block: int  # tokens per side of a tile
     layout: Tensor  # [tiles, tiles], EMPTY, PARTIAL or FULL by the mask's own verdict
-    needed: int  # tiles that hold an allowed pair
+    needed: int  # tiles with an allowed pair
     allowed: int  # pairs
-    explanation: Explanation  # which backend would run it here
+    explanation: Explanation  # the choice of the backend on this machine
 
     @property
     def pairs(self) -> int:
@@ -46,21 +46,21 @@ class View(NamedTuple):
         return int((self.layout == kind).sum())
 
 
-def view(mask: Mask, length: int, *, block: int = 8, most: int = 128) -> View:
-    """Look at a mask over ``length`` tokens, in at most ``most`` cells a side."""
+def view(mask: Mask, length: int, *, block: int = 8, most: int = 128) -> MaskView:
+    """The counts of a mask over ``length`` tokens, in at most ``most`` cells per side."""
     if not 1 <= length <= LONGEST:
         raise UserError(f"a mask is drawn for 1 to {LONGEST:,} tokens, not {length:,}; choose another length")
     if block < 1:
-        raise UserError(f"a tile has at least 1 token a side, not {block}")
+        raise UserError(f"a tile has at least 1 token per side, not {block}")
     cell = -(-length // most)
     try:
         cells, tiles = _counts(mask, length, cell), _counts(mask, length, block)
     except IndexError as error:
-        raise UserError(f"this mask's lists end before the last of {length} tokens; choose a shorter length") from error
+        raise UserError(f"this mask's lists are shorter than {length} tokens; choose a shorter length") from error
     slots = Range(length)
     blank = torch.zeros(1, 1, length, 1)
     call = Softmax().call(blank, blank, blank, Plan(mask, slots, slots, True, "", None))
-    return View(
+    return MaskView(
         mask=mask,
         length=length,
         cell=cell,
@@ -74,11 +74,13 @@ def view(mask: Mask, length: int, *, block: int = 8, most: int = 128) -> View:
 
 
 def layout(mask: Mask, length: int, block: int) -> Tensor:
-    """Which tiles are empty, partial or full, from the mask's structure: no pair is looked at."""
+    """Which tiles are empty, partial or full, from the mask's block bounds: no pair is evaluated."""
     low = torch.arange(0, length, block)
     high = (low + block).clamp(max=length) - 1
     rows, columns = (low[:, None], high[:, None]), (low[None, :], high[None, :])
-    verdict = mask.verdict(Tile(*rows, *columns, q_phases=rows, k_phases=columns))  # a plain text's phase is its order
+    verdict = mask.verdict(
+        Tile(*rows, *columns, q_phases=rows, k_phases=columns)
+    )  # in plain text, a token's phase is its order
     shape = (low.shape[0], low.shape[0])
     return (verdict.may.expand(shape).int() + (verdict.may & verdict.must).expand(shape).int()).cpu()
 
@@ -88,7 +90,7 @@ def _counts(mask: Mask, length: int, size: int) -> Tensor:
     squares = -(-length // size)
     found = torch.zeros(squares, squares, dtype=torch.long)
     column = torch.arange(length) // size
-    step = max(1, ROWS // length // size) * size  # whole squares at a time
+    step = max(1, PAIRS // length // size) * size  # whole squares at a time
     for low in range(0, length, step):
         rows = slice(low, min(low + step, length))
         pairs = make_pairs(Range(length), Range(length), heads=1, device=torch.device("cpu"), batch=1, rows=rows)
@@ -99,6 +101,6 @@ def _counts(mask: Mask, length: int, size: int) -> Tensor:
 
 
 def _sizes(length: int, size: int) -> Tensor:
-    """How many pairs each square holds: those at the end are smaller."""
+    """The number of pairs in each square; those at the end are smaller."""
     side = torch.arange(length).div(size, rounding_mode="floor").bincount()
     return side[:, None] * side[None, :]

@@ -14,19 +14,18 @@ import torch
 
 from regard.attention import Mechanism
 from regard.errors import UserError
-from regard.generate import Decoding, Rules, Sampling
-from regard.generate import sample_seq2seq as sample_seq2seq
+from regard.generate import OutputConstraints, Sampling, sample_seq2seq, sampling_decoder
 from regard.look.capture.residual import stack
 from regard.look.capture.tensor_spill import TensorSpill
-from regard.look.capture.trace import at_rest, everything
+from regard.look.capture.trace import evaluation_mode, everything
 from regard.look.interventions.ablate import ablate
 from regard.look.interventions.lens import lens
 from regard.look.interventions.patch import patch
 from regard.look.statistics.roles import on_random_text, random_text
 from regard.look.views.reading import Reading, mean, read, spelled
-from regard.look.views.stepping import MOST, Translating, Writing, step
+from regard.look.views.stepping import MAX_TOKENS, Draw, continue_text, continue_translation
 from regard.look.views.trace_view import Trace
-from regard.look.views.tree import continued, translated
+from regard.look.views.tree import continuation_tree, translation_tree
 
 if TYPE_CHECKING:
     from regard.data.tokenizers import Tokenizer
@@ -50,14 +49,14 @@ class Session:
     def load(cls, run: Run, device: torch.device | str = "cpu", step: int | None = None) -> Session:
         """The newest whole checkpoint of a run, or that of ``step``."""
         if run.config.get("data", {}).get("kind") == "pairs":
-            from regard.generate.translate import load_trained
+            from regard.generate.translation import load_translation_model
 
-            trained = load_trained(run, device, step)
-            return cls(trained.model, trained.tokenizer, trained.specials, trained.step, trained.config.lower)
-        from regard.generate.load import load_writer
+            loaded = load_translation_model(run, device, step)
+            return cls(loaded.model, loaded.tokenizer, loaded.specials, loaded.step, loaded.config.lower)
+        from regard.generate.load import load_model
 
-        writer = load_writer(run, device, step)
-        return cls(writer.model, writer.tokenizer, None, writer.step)
+        model, tokenizer, reached, _ = load_model(run, device, step)
+        return cls(model, tokenizer, None, reached)
 
     @property
     def context(self) -> int:
@@ -105,7 +104,7 @@ class Session:
         found = everything(self.model, lambda: features.append(reading.features(self.model)), True, TensorSpill())
         if not found:
             raise UserError("this model has no attention to look at; its loss and samples are under Runs")
-        with at_rest(self.model):
+        with evaluation_mode(self.model):
             loss = mean(reading.losses(self.model, features[0]))
         written = [None] if reading.source is None else [reading.source[0], reading.inputs[0], reading.targets]
         spelling = [self._spelled(one if one is not None else reading.inputs[0]) for one in written]
@@ -131,26 +130,21 @@ class Session:
 
         A translation goes on from ``other``, which may be empty.
         """
-        room = min(max(count, 1), MOST)
-        with at_rest(self.model):
-            if self.specials is None:
-                tokens = self.read(text, other).inputs[0].tolist()
-                writing: Writing | Translating = Writing(self.model, self.context, tokens, room)
-            else:
-                reading = self.read(text, other or " ")
-                begun = reading.inputs[0, 1:].tolist() if other else []
-                writing = Translating(self.model, self.context, self._source(reading)[0].tolist(), begun, self._rules())
-        settings = {"count": count, "seed": seed, "position": position}
-        return step(writing, self.tokenizer, self.specials, sampling, **settings)
+        draw = Draw(sampling, count, seed, position)
+        if self.specials is None:
+            return continue_text(self.model, self.read(text, other).inputs[0].tolist(), draw, self.tokenizer)
+        reading = self.read(text, other or " ")
+        begun = reading.inputs[0, 1:].tolist() if other else []
+        return continue_translation(self.model, self._source(reading), begun, draw, self.tokenizer, self.specials)
 
     def beam(self, text: str, beams: int = 3, length: int = 12) -> dict[str, Any]:
         """Beam search as a tree: of continuations, or of translations as `regard translate` finds them."""
         if self.specials is None:
             tokens = self.read(text).inputs[0].tolist()
-            tree = continued(self.model, tokens, self.context, beams, length, self._spell)
+            tree = continuation_tree(self.model, tokens, beams, length, self._spell)
         else:
-            rules = self._rules(min(length, self.context))
-            tree = translated(self.model, self._source(self.read(text, " ")), rules, beams, self._spell)
+            constraints = self._constraints(min(length, self.context))
+            tree = translation_tree(self.model, self._source(self.read(text, " ")), constraints, beams, self._spell)
         return {"nodes": tree.nodes}
 
     def lens(self, text: str, other: str | None = None) -> dict[str, Any]:
@@ -172,25 +166,23 @@ class Session:
 
     def _written(self, reading: Reading, count: int, seed: int) -> str | None:
         """A continuation as `regard generate` would write it, or a translation; None where there is none."""
-        if not 0 <= count <= MOST:
-            raise UserError(f"0 to {MOST} tokens are written, not {count}")
+        if not 0 <= count <= MAX_TOKENS:
+            raise UserError(f"0 to {MAX_TOKENS} tokens are written, not {count}")
         if not count or not self.steppable:
             return None
         if self.specials is not None:
             source = self._source(reading)
             lengths = torch.tensor([source.shape[1]], device=source.device)
-            rules = self._rules(min(count, self.context))
-            best = sample_seq2seq(self.model, source, lengths, rules, Sampling(temperature=0.0))[0][0]
+            constraints = self._constraints(min(count, self.context))
+            best = sample_seq2seq(self.model, source, lengths, constraints, Sampling(temperature=0.0))[0][0]
             return self.tokenizer.decode(best.tokens)
-        settings = {"seed": seed, "context": self.context, "device": self.device, "graphs": False}
-        decoding = Decoding(self.model, [reading.inputs[0].tolist()], count, Sampling(), **settings)
-        for _ in range(count):
-            decoding.next()
-        return self.tokenizer.decode(decoding.written[0].tolist())
+        prompt = reading.inputs[0].tolist()
+        decoder = sampling_decoder(self.model, [prompt], count, Sampling(), seed=seed, graphs=False)
+        return self.tokenizer.decode([int(token) for token in decoder])
 
-    def _rules(self, most: int | None = None) -> Rules:
+    def _constraints(self, max_length: int) -> OutputConstraints:
         assert self.specials is not None  # of translations only
-        return Rules(self.specials, 0, self.context if most is None else most)
+        return OutputConstraints.of(self.specials, 0, max_length)
 
     def _source(self, reading: Reading) -> torch.Tensor:
         assert reading.source is not None

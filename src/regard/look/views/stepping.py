@@ -1,150 +1,132 @@
-"""One token at a time: the distribution that `regard generate` draws from, and what it draws.
+"""One token at a time: the distribution that `regard generate` samples from, and the sampled tokens.
 
-Logits go through the same `Sampling`, and the p-th token is decided by the p-th number of the seed's stream: a text
-that is written here step by step is the one that `regard generate` writes at once.
+The logits pass through the same `Sampling`, and the p-th number of the seed's stream decides the p-th token: text that
+is sampled here step by step is the text that `regard generate` samples at once.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from regard.errors import UserError
-from regard.generate import Draws, Sampling
-from regard.generate.random import BLOCK, Noise
-from regard.generate.sample_seq2seq import streams_of
-from regard.generate.seq2seq import Rules, latest
-from regard.look.capture.trace import at_rest
+from regard.generate import (
+    CachedLanguageModel,
+    CachedSeq2Seq,
+    Decoder,
+    DecodingStep,
+    HypothesisSampler,
+    OutputConstraints,
+    Sampler,
+    Sampling,
+)
+from regard.generate.sampler import source_streams
+from regard.look.capture.trace import evaluation_mode
 from regard.look.views.reading import spelled
+from regard.models.base import LanguageModel, Seq2SeqModel
 
 if TYPE_CHECKING:
     from regard.data.tokenizers import Tokenizer
     from regard.data.translation.pairs import Specials
 
-TOLD = 50  # of the likeliest tokens
-MOST = 200  # tokens of one answer
-FURTHEST = 2**16  # draws from a stream
+LISTED = 50  # of the likeliest tokens
+MAX_TOKENS = 200  # per call
+MAX_POSITION = 2**16  # in a random stream
 
 
-class Writing:
-    """A text that grows: its tokens, what the model says of the next one, and what it remembers."""
+class Draw(NamedTuple):
+    """How many tokens to sample, and which numbers of which seed decide them."""
 
-    def __init__(self, model: Any, context: int, tokens: list[int], room: int):
-        self.model, self.context = model, context
-        self.device = next(model.parameters()).device
-        self.tokens = list(tokens)
-        self._read(tokens[-context:], room)
+    sampling: Sampling
+    count: int = 1
+    seed: int = 1
+    position: int = 0  # numbers of the stream that were used before
 
-    def _read(self, tokens: list[int], room: int) -> None:
-        self.state = self.model.start(1, min(self.context, len(tokens) + room))
-        logits, self.state = self.model.step(torch.tensor([tokens], device=self.device), self.state, last=True)
-        self.logits = latest(logits)  # [1, V]
-        self.held = len(tokens)
-
-    def take(self, token: int, room: int) -> None:
-        """Go on with this token; a full context goes on from its latest half, as in `generate.Decoding`."""
-        self.tokens.append(token)
-        if self.held == self.context:
-            self._read(self.tokens[-max(1, self.context // 2) :], room)
-            return
-        logits, self.state = self.model.step(torch.tensor([[token]], device=self.device), self.state)
-        self.logits = latest(logits)
-        self.held += 1
-
-    def remembered(self) -> dict[str, int]:
-        """What the tokens so far take up, and how many there may be."""
-        return {"bytes": nbytes(self.model.start(1, self.held)), "tokens": self.held, "capacity": self.context}
+    def check(self) -> None:
+        """Refuse counts and positions out of range."""
+        if not 1 <= self.count <= MAX_TOKENS:
+            raise UserError(f"1 to {MAX_TOKENS} tokens are drawn at once, not {self.count}")
+        if not 0 <= self.position < MAX_POSITION:
+            raise UserError(f"the position in a seed's draws is 0 to {MAX_POSITION - 1}, not {self.position}")
 
 
-class Translating:
-    """The same for a translation, of which some is written already."""
-
-    def __init__(self, model: Any, context: int, source: list[int], tokens: list[int], rules: Rules):
-        self.model, self.context, self.rules = model, context, rules
-        self.source = torch.tensor([source], device=next(model.parameters()).device)
-        self.lengths = torch.tensor([len(source)], device=self.source.device)
-        if len(tokens) >= context:
-            raise UserError(f"a translation has at most {context} tokens in this model, and {len(tokens)} are written")
-        self.state = model.start(1, context, source=self.source, source_lengths=self.lengths)
-        self.tokens: list[int] = []
-        self._step([rules.specials.begin, *tokens])
-
-    def _step(self, tokens: list[int]) -> None:
-        logits, self.state = self.model.step(torch.tensor([tokens], device=self.source.device), self.state)
-        self.tokens += tokens
-        self.logits = self.rules.apply(latest(logits), len(self.tokens) - 1)
-
-    def take(self, token: int, room: int) -> None:
-        """Go on with this token."""
-        self._step([token])
-
-    def remembered(self) -> dict[str, int]:
-        """What the source and the tokens so far take up."""
-        return {"bytes": nbytes(self.state), "tokens": len(self.tokens), "capacity": self.context}
+def continue_text(model: LanguageModel, tokens: list[int], draw: Draw, tokenizer: Tokenizer) -> dict[str, Any]:
+    """The next-token distribution after a text, the size of its KV cache, and the sampled tokens."""
+    draw.check()
+    context = model.config.context
+    used = min(len(tokens), context)
+    with evaluation_mode(model):
+        cached = CachedLanguageModel(model, [tokens], draw.count, graphs=False)
+        sampler = Sampler(draw.sampling, [0], seed=draw.seed, offset=draw.position, seen=[tokens])
+        state = {"bytes": nbytes(model.start(1, used)), "tokens": used, "capacity": context}
+        steps: list[DecodingStep] = []
+        sampled = [int(token) for token in Decoder(cached, sampler, draw.count, [steps.append])]
+        return _described(tokenizer, None, tokens, steps[0].logits, draw.sampling, sampled, state)
 
 
-def step(
-    writing: Writing | Translating,
+def continue_translation(
+    model: Seq2SeqModel, source: Tensor, tokens: list[int], draw: Draw, tokenizer: Tokenizer, specials: Specials
+) -> dict[str, Any]:
+    """The same for a translation of a source [1, S], of which ``tokens`` are given."""
+    draw.check()
+    context = model.config.context
+    if len(tokens) >= context:
+        raise UserError(f"a translation has at most {context} tokens in this model, and {len(tokens)} are given")
+    prefix = [specials.begin, *tokens]
+    length = min(draw.count, context - len(tokens))
+    with evaluation_mode(model):
+        lengths = source.new_tensor([source.shape[1]])
+        cached = CachedSeq2Seq(model, source, lengths, prefix, context)
+        sampler = HypothesisSampler(
+            draw.sampling,
+            source_streams(source, lengths, 1),
+            OutputConstraints.of(specials, 0, length),
+            seed=draw.seed,
+            offset=draw.position,
+            seen=[prefix],
+        )
+        steps: list[DecodingStep] = []
+        decoder = Decoder(cached, sampler, length, [steps.append])
+        state = {"bytes": nbytes(cached.state), "tokens": len(prefix), "capacity": context}
+        sampled = [int(token) for token in decoder]
+        return _described(tokenizer, specials, prefix, steps[0].logits, draw.sampling, sampled, state)
+
+
+def _described(
     tokenizer: Tokenizer,
     specials: Specials | None,
+    tokens: list[int],
+    logits: Tensor,
     sampling: Sampling,
-    *,
-    count: int,
-    seed: int,
-    position: int,
+    sampled: list[int],
+    state: dict[str, int],
 ) -> dict[str, Any]:
-    """What comes next, and ``count`` tokens drawn from there; ``position`` were drawn before with this seed."""
-    if not 1 <= count <= MOST:
-        raise UserError(f"1 to {MOST} tokens are drawn at once, not {count}")
-    if not 0 <= position < FURTHEST:
-        raise UserError(f"the position in a seed's draws is 0 to {FURTHEST - 1}, not {position}")
-    with at_rest(writing.model):
-        before = spelled(tokenizer, specials, writing.tokens)
-        told = {"tokens": before, **distribution(writing.logits, sampling, tokenizer, specials, writing.tokens)}
-        told["state"] = writing.remembered()
-        drawn = _draw(writing, specials, sampling, count, seed, position)
-    texts = spelled(tokenizer, specials, drawn)
-    written = [{"token": token, "text": text} for token, text in zip(drawn, texts, strict=True)]
-    return {**told, "drawn": written[0], "written": written}
-
-
-def _draw(
-    writing: Writing | Translating, specials: Specials | None, sampling: Sampling, count: int, seed: int, position: int
-) -> list[int]:
-    draws = Draws.start(1, writing.logits.shape[-1] if sampling.remembers else 0, writing.logits.device)
-    stream = 0 if isinstance(writing, Writing) else streams_of(writing.source, writing.lengths, 1)[0]
-    noise = Noise(seed, [stream])
-    if sampling.remembers:
-        draws.seen[0, writing.tokens] = True
-    for _ in range(position // BLOCK):
-        noise.fill(draws)
-    drawn: list[int] = []
-    for number in range(position, position + count):
-        if number % BLOCK == 0 or not drawn:
-            noise.fill(draws)
-            draws.place.fill_(number % BLOCK)
-        drawn.append(int(sampling.choose(writing.logits, draws)))
-        ended = specials is not None and (drawn[-1] == specials.end or len(writing.tokens) >= writing.context)
-        if ended or len(drawn) == count:
-            break
-        writing.take(drawn[-1], count - len(drawn))
-    return drawn
+    texts = spelled(tokenizer, specials, sampled)
+    written = [{"token": token, "text": text} for token, text in zip(sampled, texts, strict=True)]
+    return {
+        "tokens": spelled(tokenizer, specials, tokens),
+        **distribution(logits, sampling, tokenizer, specials, tokens),
+        "state": state,
+        "drawn": written[0],
+        "written": written,
+    }
 
 
 def distribution(
     logits: Tensor, sampling: Sampling, tokenizer: Tokenizer, specials: Specials | None, tokens: list[int]
 ) -> dict[str, Any]:
-    """The likeliest next tokens: as the model has them, and after temperature and cuts. Logits [1, V]."""
+    """The likeliest next tokens: their probabilities before and after the logits processors. Logits [1, V]."""
+    logits = logits if logits.dtype == torch.float64 else logits.float()
     seen = torch.zeros_like(logits, dtype=torch.bool)
     seen[0, tokens] = True
-    shaped = sampling.shape(logits, seen)
-    chosen = shaped.softmax(-1)[0]
+    processed = sampling.process(logits, seen)
+    chosen = processed.softmax(-1)[0]
     if sampling.greedy:
-        chosen = torch.zeros_like(chosen).index_fill_(0, shaped.argmax(-1), 1.0)
+        chosen = torch.zeros_like(chosen).index_fill_(0, processed.argmax(-1), 1.0)
     plain = logits.softmax(-1)[0]
-    best = logits[0].topk(min(TOLD, logits.shape[-1])).indices
+    best = logits[0].topk(min(LISTED, logits.shape[-1])).indices
     rows = zip(
         best.tolist(),
         spelled(tokenizer, specials, best.tolist()),
@@ -152,13 +134,13 @@ def distribution(
         strict=True,
     )
     names = ("token", "text", "logit", "probability", "chosen_probability")
-    told = [{**dict(zip(names, row, strict=True)), "kept": row[4] > 0} for row in rows]
+    likeliest = [{**dict(zip(names, row, strict=True)), "kept": row[4] > 0} for row in rows]
     entropies = {"entropy": plain, "chosen_entropy": chosen}
-    return {"next": told, **{name: float(torch.special.entr(p).sum()) for name, p in entropies.items()}}
+    return {"next": likeliest, **{name: float(torch.special.entr(p).sum()) for name, p in entropies.items()}}
 
 
 def nbytes(state: Any) -> int:
-    """The bytes of all tensors in a state, however deep they lie."""
+    """The bytes of all tensors in a state, however deep."""
     if isinstance(state, Tensor):
         return state.nbytes
     return sum(map(nbytes, state)) if isinstance(state, tuple) else 0

@@ -1,111 +1,108 @@
-"""Beam search as a tree: every beginning that was kept, what it came from, and where it died, went on or ended."""
+"""Beam search as a tree: every beam that was kept, its parent, and whether it was discarded, continued or finished."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from regard.errors import UserError
-from regard.generate.beam import Beams, Search, advance, best_offers
+from regard.generate import (
+    BeamSearch,
+    BeamSearcher,
+    CachedLanguageModel,
+    CachedSeq2Seq,
+    Decoder,
+    DecodingStep,
+    OutputConstraints,
+)
+from regard.generate.beam import BeamStep
+from regard.generate.decoder import CachedModel
 from regard.generate.sampling import NEVER
-from regard.generate.seq2seq import Rules, latest, normaliser
-from regard.generate.states import pick
-from regard.look.capture.trace import at_rest
+from regard.look.capture.trace import evaluation_mode
+from regard.models.base import LanguageModel, Seq2SeqModel
 
 Spell = Callable[[int], str]
 BEAMS = 16
 LENGTH = 64
 
 
-class Tree:
-    """Nodes in order of creation; the root is what was there before."""
+class BeamTree:
+    """The nodes of one prompt's search, in order of creation: an observer of the `Decoder`."""
 
     def __init__(self, spell: Spell):
         self.spell = spell
         self.nodes: list[dict[str, Any]] = []
+        self._beams: dict[int, int | None] = {}  # the node of each beam
 
-    def add(self, parent: int | None, token: int, total: float, *, final: bool = False) -> int:
+    def __call__(self, step: DecodingStep) -> None:
+        """Add the candidates that finished, then the beams that continue, best first."""
+        assert isinstance(step, BeamStep)
+        parents = self._beams
+        ended = zip(*(part[0].tolist() for part in (*step.candidates, step.ended)), strict=True)
+        for total, parent, token, finished in ended:
+            if finished:
+                self._add(parents.get(parent), token, total, final=True)
+        if step.active is not None and not bool(step.active[0]):
+            return
+        old = range(len(step.tokens)) if step.parents is None else step.parents.tolist()
+        rows = zip(step.logprobs[0].tolist(), old, step.tokens.tolist(), strict=True)
+        beams = sorted(enumerate(rows), key=lambda beam: -beam[1][0])
+        self._beams = {
+            row: self._add(parents.get(parent), token, total) for row, (total, parent, token) in beams if total > NEVER
+        }
+        self.mark_alive(list(self._beams.values()))
+
+    def _add(self, parent: int | None, token: int, total: float, *, final: bool = False) -> int:
         """A continuation of ``parent`` (None: the first token) with its whole log-probability."""
         before = 0.0 if parent is None else self.nodes[parent]["total"]
         node = {"id": len(self.nodes), "parent": parent, "token": token, "text": self.spell(token)}
         self.nodes.append({**node, "logprob": total - before, "total": total, "alive": True, "final": final})
         return node["id"]
 
-    def go_on(self, alive: list[int]) -> None:
-        """Only these are still alive, and what they came from."""
-        living: set[int | None] = set()
-        for number in alive:
-            at: int | None = number
-            while at is not None and at not in living:
-                living.add(at)
-                at = self.nodes[at]["parent"]
+    def mark_alive(self, nodes: list[int | None]) -> None:
+        """Mark these nodes and their ancestors as alive, all others as discarded."""
+        alive: set[int | None] = set()
+        for node in nodes:
+            while node is not None and node not in alive:
+                alive.add(node)
+                node = self.nodes[node]["parent"]
         for node in self.nodes:
-            node["alive"] = node["id"] in living
+            node["alive"] = node["id"] in alive
 
 
-def check(beams: int, length: int) -> None:
-    """A tree that a person can read."""
+def continuation_tree(model: LanguageModel, tokens: list[int], beams: int, length: int, spell: Spell) -> BeamTree:
+    """The search for the likeliest continuations of ``length`` tokens."""
+    check_size(beams, length)
+    prompt = tokens[-max(1, model.config.context - length) :]
+    with evaluation_mode(model):
+        cached = CachedLanguageModel(model, [prompt], length, graphs=False)
+        return _search(cached, OutputConstraints(length), beams, spell)
+
+
+def translation_tree(
+    model: Seq2SeqModel, source: Tensor, constraints: OutputConstraints, beams: int, spell: Spell
+) -> BeamTree:
+    """The beam search of `regard translate` for one source [1, S]."""
+    check_size(beams, constraints.max_length)
+    with evaluation_mode(model):
+        lengths = source.new_tensor([source.shape[1]])
+        cached = CachedSeq2Seq(model, source, lengths, [constraints.begin], constraints.max_length)
+        return _search(cached, constraints, beams, spell)
+
+
+def _search(model: CachedModel, constraints: OutputConstraints, beams: int, spell: Spell) -> BeamTree:
+    tree = BeamTree(spell)
+    for _ in Decoder(model, BeamSearcher(BeamSearch(beams), constraints), constraints.max_length, [tree]):
+        pass
+    tree.mark_alive([node["id"] for node in tree.nodes if node["final"]])
+    return tree
+
+
+def check_size(beams: int, length: int) -> None:
+    """Refuse a tree that is too large to read."""
     if not 1 <= beams <= BEAMS:
         raise UserError(f"a tree is drawn for 1 to {BEAMS} beams, not {beams}")
     if not 1 <= length <= LENGTH:
         raise UserError(f"a tree is drawn for 1 to {LENGTH} tokens, not {length}")
-
-
-def continued(model: Any, tokens: list[int], context: int, beams: int, length: int, spell: Spell) -> Tree:
-    """The likeliest continuations of a text, ``length`` tokens long: nothing ends before."""
-    check(beams, length)
-    read = tokens[-max(1, context - length) :]
-    tree = Tree(spell)
-    with at_rest(model):
-        device = next(model.parameters()).device
-        state = model.start(1, len(read) + length)
-        logits, state = model.step(torch.tensor([read], device=device), state, last=True)
-        scores, nodes = torch.zeros(1, 1, device=device), [None]
-        for number in range(length):
-            rows = latest(logits)
-            totals, parents, chosen = best_offers(rows[None], normaliser(rows)[None], scores, beams)
-            offers = zip(totals[0].tolist(), parents[0].tolist(), chosen[0].tolist(), strict=True)
-            nodes = [tree.add(nodes[p], token, total, final=number + 1 == length) for total, p, token in offers]
-            tree.go_on(nodes)
-            if number + 1 < length:
-                state, scores = pick(state, parents[0]), totals
-                logits, state = model.step(chosen[0][:, None], state)
-    return tree
-
-
-def translated(model: Any, source: Tensor, rules: Rules, beams: int, spell: Spell) -> Tree:
-    """The beam search of `regard translate` for one source [1, S], as it decides."""
-    check(beams, rules.most)
-    tree, search = Tree(spell), Search(beams=beams)
-    with at_rest(model):
-        lengths = torch.tensor([source.shape[1]], device=source.device)
-        state = model.start(1, rules.most, source=source, source_lengths=lengths, beams=beams)
-        token, now, nodes = source.new_full((beams, 1), rules.specials.begin), None, [None] * beams
-        for written in range(rules.most):
-            logits, state = model.step(token, state)
-            logits = latest(logits)
-            now = Beams.start(1, beams, rules, logits) if now is None else now
-            total = normaliser(logits).view(1, beams)
-            offers = best_offers(rules.apply(logits, written).view(1, beams, -1), total, now.scores, 2 * beams)
-            now, parents = advance(now, offers, written + 1, rules, search)
-            last = written + 1 == rules.most
-            _finished(tree, nodes, offers, beams, None if last else rules.specials.end)
-            if last or not bool(now.open):
-                tree.go_on([node["id"] for node in tree.nodes if node["final"]])
-                break
-            rows = zip(parents[0].tolist(), now.text[0, :, written].tolist(), now.scores[0].tolist(), strict=True)
-            nodes = [tree.add(nodes[p], token, total) if total > NEVER else None for p, token, total in rows]
-            tree.go_on([node for node in nodes if node is not None])
-            state = state._replace(own=pick(state.own, parents[0]))
-            token = now.text[0, :, written][:, None]
-    return tree
-
-
-def _finished(tree: Tree, nodes: Sequence[int | None], offers: tuple[Tensor, ...], beams: int, end: int | None) -> None:
-    """The offers among the first ``beams`` that end; at the greatest length (``end`` None) all of them do."""
-    for total, parent, token in zip(*(part[0, :beams].tolist() for part in offers), strict=True):
-        if total > NEVER and (end is None or token == end):
-            tree.add(nodes[parent], token, total, final=True)

@@ -1,1 +1,1 @@
-"""One claim a file: ``SAYS`` is its sentence, ``judge`` gives the verdict."""
+"""The claims of this library, one per file; every file here is imported by ``regard.prove.registry.all_claims``."""

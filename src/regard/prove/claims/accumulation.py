@@ -1,70 +1,74 @@
-"""Micro-batches add up: every additive term, and its gradient, is that of the whole batch."""
+"""Gradient accumulation is exact: micro-batches give the sums and gradients of the whole batch."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from regard.prove.batches import cut, size_for
-from regard.prove.subject import Subject, mode
-from regard.prove.verdict import Verdict, fails, holds, unasked
+from regard.attention import Mechanism
+from regard.models.base import Model
+from regard.nn import Recurrent
+from regard.prove.batches import Batch, batch_size, split_rows
+from regard.prove.model_under_test import ModelUnderTest, training_mode
+from regard.prove.registry import ClaimResult, claim, fails, holds, not_applicable
+from regard.tasks import Task
 
-SAYS = "the terms of micro-batches add up to those of the whole batch"
-CLOSE = 1e-4
-FAR = 1e-3  # of the largest gradient
+TOLERANCE = 1e-4
+GRADIENTS = 1e-3  # of the largest gradient
 
 
-def judge(subject: Subject) -> Verdict:
+@claim("accumulation", "the terms of micro-batches add up to those of the whole batch", order=110)
+def accumulation(subject: ModelUnderTest) -> ClaimResult:
     data, task, model = subject.data, subject.task, subject.model
     if data is None or task is None or model is None:
-        return unasked("no model, task and data were given together")
-    batch = data.batch(0, seed=1, size=max(size_for(data), 8))
+        return not_applicable("no model, task and data were given together")
+    batch = data.batch(0, seed=1, size=max(batch_size(data), 8))
     rows = len(batch.inputs)
     if rows < 2:
-        return unasked("a batch is one row and cannot be cut")
-    exempt: list[str] = []
+        return not_applicable("a batch is one row and cannot be split")
+    exempt: set[str] = set()
     for training in (False, True):
-        told = "in training, without dropout" if training else "in evaluation"
-        with mode(model, training), _undropped(model):
-            if getattr(model, "carried", None) is not None and training:
-                continue
+        if training and model.carries_state:
+            continue
+        mode = "in training mode, without dropout" if training else "in evaluation mode"
+        with training_mode(model, training), _without_dropout(model):
             for at in sorted({1, rows // 2}):
-                pieces = cut(batch, at)
-                if pieces is None:
-                    return unasked("batches with slots of this kind cannot be cut row by row")
-                if wrong := _apart(model, task, batch, pieces, exempt, f"{told}, rows cut {at} + {rows - at}"):
-                    return fails(wrong)
-    note = f"; not additive by name: {', '.join(sorted(set(exempt)))}" if exempt else ""
+                parts = split_rows(batch, at)
+                if parts is None:
+                    return not_applicable("batches with slots of this kind cannot be split by rows")
+                if wrong := _difference(model, task, batch, parts, exempt):
+                    return fails(f"{mode}, rows split {at} + {rows - at}: {wrong}")
+    note = f"; declared not additive: {', '.join(sorted(exempt))}" if exempt else ""
     return holds(f"{rows} rows at once and in two parts: the same sums, counts and gradients{note}")
 
 
-def _apart(model: Any, task: Any, batch: Any, pieces: list[Any], exempt: list[str], told: str) -> str:
+def _difference(model: Model, task: Task, batch: Batch, parts: list[Batch], exempt: set[str]) -> str:
     whole = task.terms(model, batch)
-    parts = [task.terms(model, piece) for piece in pieces]
-    exempt += [name for name, term in whole.items() if not term.additive]
+    split = [task.terms(model, part) for part in parts]
+    exempt |= {name for name, term in whole.items() if not term.additive}
     for name, term in whole.items():
-        if not term.additive:
+        if name in exempt:
             continue
-        total, count = (sum(float(getattr(part[name], key).detach()) for part in parts) for key in ("total", "count"))
+        count = sum(float(terms[name].count) for terms in split)
+        total = torch.stack([terms[name].total for terms in split]).sum()
         if count != float(term.count):
-            return f"{told}: {name} counts {float(term.count):g} at once and {count:g} in parts"
-        if not abs(total - float(term.total.detach())) <= CLOSE * max(1.0, abs(total)):
-            return f"{told}: {name} sums to {float(term.total.detach()):.6g} at once and to {total:.6g} in parts"
-        summed = torch.stack([part[name].total for part in parts]).sum()
-        one, other = _gradient(model, term.total), _gradient(model, summed)
-        largest = max((float(g.abs().max()) for g in one.values()), default=0.0) or 1.0
-        for weight, gradient in one.items():
-            apart = float((gradient - other.get(weight, 0)).abs().max())
-            if not apart <= FAR * largest:
-                return f"{told}: the gradient of {name} at {weight} is {apart / largest:.2g} of the largest apart"
+            return f"{name} counts {float(term.count):g} at once and {count:g} in parts"
+        one, two = float(term.total.detach()), float(total.detach())
+        if not abs(two - one) <= TOLERANCE * max(1.0, abs(two)):
+            return f"{name} sums to {one:.6g} at once and to {two:.6g} in parts"
+        gradients, others = _gradients(model, term.total), _gradients(model, total)
+        largest = max((float(g.abs().max()) for g in gradients.values()), default=0.0) or 1.0
+        for weight, gradient in gradients.items():
+            apart = float((gradient - others.get(weight, 0)).abs().max())
+            if not apart <= GRADIENTS * largest:
+                return f"the gradient of {name} at {weight} is {apart / largest:.2g} of the largest apart"
     return ""
 
 
-def _gradient(model: nn.Module, total: Tensor) -> dict[str, Tensor]:
+def _gradients(model: nn.Module, total: Tensor) -> dict[str, Tensor]:
     weights = {name: one for name, one in model.named_parameters() if one.requires_grad}
     if not total.requires_grad:
         return {}
@@ -73,24 +77,18 @@ def _gradient(model: nn.Module, total: Tensor) -> dict[str, Tensor]:
 
 
 @contextmanager
-def _undropped(model: nn.Module) -> Iterator[None]:
-    """No dropout for a while: it is drawn anew for every shape."""
-    found = [
-        (part, name)
-        for part in model.modules()
-        for name in ("p", "dropout")
-        if type(getattr(part, name, None)) is float
-    ]
-    kept = [(part, name, getattr(part, name)) for part, name in found]
-    dropping = [(part, part.training) for part in model.modules() if isinstance(part, nn.Dropout)]
+def _without_dropout(model: nn.Module) -> Iterator[None]:
+    """Turn dropout off in training mode: it draws other numbers for every shape."""
+    modes = [(part, part.training) for part in model.modules() if isinstance(part, nn.Dropout | Mechanism)]
+    rates = [(part, part.dropout) for part in model.modules() if isinstance(part, nn.RNNBase | Recurrent)]
     try:
-        for part, name, _ in kept:
-            setattr(part, name, 0.0)
-        for part, _ in dropping:
+        for part, _ in modes:
             part.training = False
+        for part, _ in rates:
+            part.dropout = 0.0
         yield
     finally:
-        for part, name, was in kept:
-            setattr(part, name, was)
-        for part, was in dropping:
-            part.training = was
+        for part, mode in modes:
+            part.training = mode
+        for part, rate in rates:
+            part.dropout = rate

@@ -1,105 +1,92 @@
-"""Every backend that is available here agrees with the reference, forward and backward."""
+"""Every attention backend that runs here equals the reference, forward and backward."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from regard.attention import BACKENDS, Mechanism, Packed, Padded
+from regard.attention import BACKENDS, Packed, Padded, Softmax
 from regard.attention.backends.choose import Refused
-from regard.prove.differ import Worst
-from regard.prove.subject import Subject
-from regard.prove.verdict import Verdict, fails, holds, unasked
+from regard.prove.comparison import LargestGap
+from regard.prove.model_under_test import ModelUnderTest
+from regard.prove.registry import ClaimResult, claim, fails, holds, not_applicable
 
-SAYS = "every backend equals the reference, forward and backward"
 GRADIENTS = 1e-3  # of the largest: a gradient is a sum over every token
 BUILT = "as built"
+Run = Callable[[], Tensor]
 
 
-def judge(subject: Subject) -> Verdict:
-    parts = [part for part in subject.module.modules() if _chooses(part)] if subject.module is not None else []
-    if subject.model is None or not parts:
-        return unasked("no part of it has backends to choose from")
-    worst, agreed, left = Worst(), [BUILT], []
-    with _on(parts, "reference"):
-        truth = {case: _answer(subject, ask) for case, ask in _cases(subject)}
+@claim("backends", "every backend equals the reference, forward and backward", order=80)
+def backends(subject: ModelUnderTest) -> ClaimResult:
+    layers = [] if subject.model is None else [part for part in subject.model.modules() if isinstance(part, Softmax)]
+    if not layers:
+        return not_applicable("no module has a choice of backends")
+    largest, agreeing, refusing = LargestGap(), [BUILT], []
+    with _backend(layers, "reference"):
+        reference = {case: _results(subject, run) for case, run in _cases(subject)}
     for name in (BUILT, *(name for name in BACKENDS if name != "reference")):
         if name == "flex" and subject.device.type == "cpu":
-            left.append("flex (compiles for too long on a CPU)")
+            refusing.append("flex (compiles for too long on a CPU)")
             continue
         served = 0
-        with _on(parts, None if name == BUILT else name):
-            for case, ask in _cases(subject):
+        with _backend(layers, None if name == BUILT else name):
+            for case, run in _cases(subject):
                 try:
-                    found = _answer(subject, ask)
+                    results = _results(subject, run)
                 except Refused:
                     continue
                 served += 1
-                _compare(worst, f"{name}, {case}", found, truth[case])
+                _compare(largest, f"{name}, {case}", results, reference[case])
         if not served:
-            left.append(name)
+            refusing.append(name)
         elif name != BUILT:
-            agreed.append(name)
-    if worst.found:
-        return fails(worst.found)
-    refused = f"; refused here: {', '.join(left)}" if left else ""
-    return holds(f"{', '.join(agreed)} agree to {worst.size:.1g}{refused}")
-
-
-def _chooses(part: Any) -> bool:
-    return isinstance(part, Mechanism) and hasattr(part, "backend")
+            agreeing.append(name)
+    if largest.description:
+        return fails(largest.description)
+    refused = f"; refused here: {', '.join(refusing)}" if refusing else ""
+    return holds(f"{', '.join(agreeing)} agree to {largest.size:.1g}{refused}")
 
 
 @contextmanager
-def _on(parts: list[Any], backend: str | None) -> Iterator[None]:
-    """All parts on one backend for a while; None: on their own."""
-    own = [part.backend for part in parts]
+def _backend(layers: Sequence[Softmax], backend: str | None) -> Iterator[None]:
+    """Set the backend of all layers; None keeps their own."""
+    own = [layer.backend for layer in layers]
     try:
-        for part in parts:
-            part.backend = part.backend if backend is None else backend
+        for layer in layers:
+            layer.backend = layer.backend if backend is None else backend
         yield
     finally:
-        for part, was in zip(parts, own, strict=True):
-            part.backend = was
+        for layer, was in zip(layers, own, strict=True):
+            layer.backend = was
 
 
-Ask = Callable[[], Tensor]
-
-
-def _cases(subject: Subject) -> list[tuple[str, Ask]]:
-    n, tokens = subject.length, subject.tokens(2)
-    cases: list[tuple[str, Ask]] = [("plain rows", lambda: subject(tokens))]
-    cases.append(("one token", lambda: subject(tokens[:, :1])))
-    if subject.takes_slots and not subject.named("steppable"):
+def _cases(subject: ModelUnderTest) -> list[tuple[str, Run]]:
+    model, n, tokens = subject.model, subject.length, subject.tokens(2)
+    assert model is not None
+    cases: list[tuple[str, Run]] = [
+        ("plain rows", lambda: subject(tokens)),
+        ("one token", lambda: subject(tokens[:, :1])),
+    ]
+    if subject.takes_slots and not subject.not_steppable:
         lengths = torch.tensor([n // 2, n], device=tokens.device)
         real = (torch.arange(n, device=tokens.device) < lengths[:, None])[..., None]
-        cases.append(("padded rows", lambda: subject.model(tokens, Padded(lengths, n)) * real))
+        cases.append(("padded rows", lambda: model(tokens, Padded(lengths, n)) * real))
         packed = Packed.of([[3, n - 3], [n // 2, n - n // 2]], n, device=tokens.device)
-        cases.append(("packed rows", lambda: subject.model(tokens, packed)))
+        cases.append(("packed rows", lambda: model(tokens, packed)))
     if subject.long > n:
         long = subject.tokens(1, subject.long)
         cases.append(("a long row", lambda: subject(long)))
-    if subject.stepper is not None and not subject.named("steppable"):
-        cases.append(("steps", lambda: _stepped(subject, tokens)))
+    if subject.stepper is not None and not subject.not_steppable:
+        cases.append(("decoding", torch.no_grad()(lambda: subject.decode(tokens, [n - 4, 3, 1]))))
     return cases
 
 
-@torch.no_grad()
-def _stepped(subject: Subject, tokens: Tensor) -> Tensor:
-    state, found = subject.start(len(tokens), subject.length), []
-    for piece in tokens.split([subject.length - 4, 3, 1], dim=1):
-        logits, state = subject.stepper.step(piece, state)
-        found.append(logits)
-    return torch.cat(found, dim=1)
-
-
-def _answer(subject: Subject, ask: Ask) -> tuple[Tensor, dict[str, Tensor]]:
+def _results(subject: ModelUnderTest, run: Run) -> tuple[Tensor, dict[str, Tensor]]:
     """The logits, and the gradients of a weighted sum of them."""
-    logits = ask()
+    logits = run()
     if not logits.requires_grad:
         return logits, {}
     assert subject.module is not None
@@ -109,10 +96,10 @@ def _answer(subject: Subject, ask: Ask) -> tuple[Tensor, dict[str, Tensor]]:
     return logits.detach(), {n: g for n, g in zip(names, gradients, strict=True) if g is not None}
 
 
-def _compare(worst: Worst, case: str, found: tuple[Tensor, dict], truth: tuple[Tensor, dict]) -> None:
-    worst.add(found[0], truth[0], f"{case}, forward")
-    largest = max((float(g.abs().max()) for g in truth[1].values()), default=1.0) or 1.0
-    for name, gradient in found[1].items():
-        other = truth[1].get(name, torch.zeros_like(gradient))
-        one, two = ((g / largest).reshape(1, len(g) if g.ndim > 1 else 1, -1) for g in (gradient, other))
-        worst.add(one, two, f"{case}, gradient of {name}", GRADIENTS)
+def _compare(largest: LargestGap, case: str, results: tuple[Tensor, dict], reference: tuple[Tensor, dict]) -> None:
+    largest.add(results[0], reference[0], f"{case}, forward")
+    scale = max((float(g.abs().max()) for g in reference[1].values()), default=1.0) or 1.0
+    for name, gradient in results[1].items():
+        other = reference[1].get(name, torch.zeros_like(gradient))
+        one, two = ((g / scale).reshape(1, len(g) if g.ndim > 1 else 1, -1) for g in (gradient, other))
+        largest.add(one, two, f"{case}, gradient of {name}", GRADIENTS)

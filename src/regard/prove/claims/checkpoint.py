@@ -1,4 +1,4 @@
-"""A checkpoint holds all of the model: made anew from its config, with the saved weights, it answers the same."""
+"""A checkpoint holds the whole model: rebuilt from its config with the saved weights, it gives the same logits."""
 
 from __future__ import annotations
 
@@ -7,38 +7,33 @@ from tempfile import TemporaryDirectory
 
 import torch
 
-from regard.prove.differ import Worst
-from regard.prove.subject import Subject
-from regard.prove.verdict import Verdict, fails, holds, unasked
+from regard.prove.comparison import LargestGap
+from regard.prove.model_under_test import ModelUnderTest
+from regard.prove.registry import ClaimResult, claim, fails, holds, not_applicable
 from regard.runs.tensors import read_tensors, write_tensors
 
-SAYS = "a model made anew from its config, with the saved weights, gives the same logits"
 
-
+@claim("checkpoint", "a model rebuilt from its config, with the saved weights, gives the same logits", order=130)
 @torch.no_grad()
-def judge(subject: Subject) -> Verdict:
+def checkpoint(subject: ModelUnderTest) -> ClaimResult:
     model = subject.model
-    if model is None or not hasattr(getattr(model, "config", None), "build"):
-        return unasked("it has no config to be made anew from")
+    if model is None:
+        return not_applicable("it has no config to be rebuilt from")
     with TemporaryDirectory() as folder:
         path = Path(folder) / "model.safetensors"
         write_tensors(path, model.state_dict())
         saved = read_tensors(path)
-    again, worst = model.config.build(), Worst()
-    missing, unexpected = again.load_state_dict(saved, strict=False)
+    rebuilt, largest = model.config.build(), LargestGap()
+    missing, unexpected = rebuilt.load_state_dict(saved, strict=False)
     if missing or unexpected:
-        names = ", ".join([*missing, *unexpected][:3])
-        return fails(f"the saved tensors are not those of a new model: {names}")
-    again = again.to(subject.device).eval()
+        return fails(f"the saved tensors are not those of a new model: {', '.join([*missing, *unexpected][:3])}")
+    rebuilt = rebuilt.to(subject.device).eval()
     lengths = sorted({subject.length, subject.long})
     for length in lengths:
         tokens = subject.tokens(2, length)
-        if subject.takes_source:
-            after = again(tokens, *subject.sources.pick(torch.arange(2, device=tokens.device)))
-        else:
-            after = again(tokens)
-        worst.add(after, subject(tokens), f"{length} tokens")
-    if worst.found:
+        largest.add(rebuilt(*subject.arguments(tokens)), subject(tokens), f"{length} tokens")
+    if largest.description:
         unsaved = sorted({name for name, _ in model.named_buffers()} - set(saved))
-        return fails(worst.found + (f"; not in the checkpoint: {', '.join(unsaved[:4])}" if unsaved else ""))
-    return holds(f"saved, read and made anew: {worst.size:.1g} apart on {' and '.join(map(str, lengths))} tokens")
+        note = f"; not in the checkpoint: {', '.join(unsaved[:4])}" if unsaved else ""
+        return fails(largest.description + note)
+    return holds(f"saved, loaded and rebuilt: {largest.size:.1g} apart on {' and '.join(map(str, lengths))} tokens")

@@ -1,4 +1,4 @@
-"""``torch.export`` keeps the logits, on the tokens it saw and on others."""
+"""``torch.export`` keeps the logits, for the example tokens and for others."""
 
 from __future__ import annotations
 
@@ -6,37 +6,31 @@ import logging
 import warnings
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from regard.prove.differ import Worst
-from regard.prove.subject import SEED, Subject
-from regard.prove.verdict import Verdict, fails, holds, unasked
-
-SAYS = "torch.export keeps the logits"
+from regard.prove.comparison import LargestGap
+from regard.prove.model_under_test import SEED, ModelUnderTest
+from regard.prove.registry import ClaimResult, claim, fails, holds, not_applicable
 
 
+@claim("export", "torch.export keeps the logits", order=140)
 @torch.no_grad()
-def judge(subject: Subject) -> Verdict:
+def export(subject: ModelUnderTest) -> ClaimResult:
     module = subject.model if subject.model is not None else subject.forward
     if not isinstance(module, nn.Module):
-        return unasked("a bare function cannot be exported")
-    shown = _given(subject, subject.tokens(2))
+        return not_applicable("a plain function cannot be exported")
     logging.getLogger("torch.export").setLevel(logging.ERROR)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PyTorch's own, about its recurrent layers
         try:
-            exported = torch.export.export(module, shown).module()
-        except Exception as refusal:  # whatever a tracer meets
-            told = (str(refusal).strip() or type(refusal).__name__).splitlines()[0]
-            return unasked(f"torch.export refuses it: {type(refusal).__name__}: {told[:120]}")
-        worst = Worst()
-        for told, seed in (("the tokens it was shown", SEED), ("other tokens", SEED + 3)):
-            given = _given(subject, subject.tokens(2, seed=seed))
-            worst.add(exported(*given), module(*given), told)
-    return fails(worst.found) if worst.found else holds(f"exported and as it is: at most {worst.size:.1g} apart")
-
-
-def _given(subject: Subject, tokens: Tensor) -> tuple[Tensor, ...]:
-    if not subject.takes_source:
-        return (tokens,)
-    return (tokens, *subject.sources.pick(torch.arange(len(tokens), device=tokens.device)))
+            exported = torch.export.export(module, subject.arguments(subject.tokens(2))).module()
+        except Exception as refusal:  # the tracer raises errors of many types
+            message = (str(refusal).strip() or type(refusal).__name__).splitlines()[0]
+            return not_applicable(f"torch.export refuses it: {type(refusal).__name__}: {message[:120]}")
+        largest = LargestGap()
+        for case, seed in (("the example tokens", SEED), ("other tokens", SEED + 3)):
+            arguments = subject.arguments(subject.tokens(2, seed=seed))
+            largest.add(exported(*arguments), module(*arguments), case)
+    if largest.description:
+        return fails(largest.description)
+    return holds(f"exported and eager: at most {largest.size:.1g} apart")

@@ -1,7 +1,7 @@
-"""Nothing of the future reaches a logit: neither a gradient nor a value, nor how much of it there is.
+"""No logit depends on a later token: neither through a gradient nor through a value, nor on the number of later tokens.
 
-A gradient is exact but blind to what is discrete (a bucket, a rank, a top-k), and both are blind to what hangs on the
-length alone (a rotary base that grows with the text): hence all three.
+A gradient is exact but does not see what is discrete (a bucket, a rank, a top-k), and neither gradients nor changed
+tokens show what depends on the length alone (a rotary base that grows with the text): hence all three.
 """
 
 from __future__ import annotations
@@ -12,213 +12,212 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from regard.attention import Mechanism, Softmax
+from regard.attention import Softmax
 from regard.attention.backends.choose import Refused, run
-from regard.prove.differ import EXACT, Worst, first_module, gap
-from regard.prove.subject import SEED, Forward, Subject, mode
-from regard.prove.verdict import Verdict, fails, holds, unasked
+from regard.prove.comparison import EXACT, LargestGap, gap
+from regard.prove.dependency import first_difference, record_outputs
+from regard.prove.model_under_test import SEED, SOURCES, Forward, ModelUnderTest, training_mode
+from regard.prove.registry import ClaimResult, claim, fails, holds, not_applicable
 
-SAYS = "a logit depends on its own token and earlier ones"
 MODES = (("in evaluation", False), ("in training", True), ("in evaluation again, after training", False))
 
 
-def judge(subject: Subject) -> Verdict:
+@claim("future", "a logit depends on its own token and earlier ones", order=10)
+def future(subject: ModelUnderTest) -> ClaimResult:
     if not subject.causal:
-        return unasked("the model is meant to see both ways")
+        return not_applicable("the model is bidirectional")
     lengths = sorted({2, min(7, subject.length), subject.length})
-    asked = 0
-    for told, training in MODES:
-        if subject.module is None and told != MODES[0][0]:
-            continue
-        with mode(subject.module, training):
-            for name, forward in _ways(subject):
+    count = 0
+    for mode, training in MODES if subject.module is not None else MODES[:1]:
+        with training_mode(subject.module, training):
+            for name, forward in _paths(subject):
                 for length in lengths:
                     changes = _changes(subject, length)
-                    asked += len(changes)
-                    if leak := _any_moved(subject, forward, changes, f"{told}{name}"):
+                    count += len(changes)
+                    if leak := _any_leak(subject, forward, changes, f"{mode}{name}"):
                         return fails(leak)
-            if leak := _gradient(subject, told) or _together(subject, training, told) or _weights(subject, told):
-                return fails(leak)
-            if leak := "" if training else _shorter(subject, told):
-                return fails(leak)
-    kinds = "no gradient and no value" if subject.module is not None else "no value (a bare function: no gradient seen)"
+            leak = _gradient_leak(subject) or _batch_leak(subject, training) or _weights_leak(subject)
+            if leak := leak or ("" if training else _length_leak(subject)):
+                return fails(f"{mode}{leak}")
+    kinds = "no gradient and no value" if subject.module is not None else "no value (a plain function has no gradient)"
     return holds(
-        f"{kinds} came from a later token at any of {subject.length} places, lengths {lengths}, {asked} changes"
+        f"{kinds} came from a later token at any of {subject.length} positions, lengths {lengths}, {count} changes"
     )
 
 
-def _ways(subject: Subject) -> Iterator[tuple[str, Forward]]:
-    if not subject.ways:
+def _paths(subject: ModelUnderTest) -> Iterator[tuple[str, Forward]]:
+    """The code paths to the logits, by name."""
+    if not subject.variants:
         yield "", subject
-    for name, forward in subject.ways.items():
+    for name, forward in subject.variants.items():
         yield f", {name}", forward
 
 
 class Change(NamedTuple):
-    """A row, the same with other tokens from ``place`` on (or at that place alone), and the place."""
+    """Rows, and the same with other tokens from ``position`` on or at that position alone."""
 
-    tokens: Tensor  # [1, N]
-    changed: Tensor  # [1, N]
-    place: int
+    tokens: Tensor  # [B, N]
+    changed: Tensor  # [B, N]
+    position: int
 
 
-def _changes(subject: Subject, length: int) -> list[Change]:
-    found = []
+def _changes(subject: ModelUnderTest, length: int) -> list[Change]:
+    """Every later token of a row changed alone, and all of them from each position on."""
+    changes = []
     for seed in (SEED, SEED + 1):
         tokens = subject.tokens(1, length, seed)
-        other = subject.others(tokens, seed + length)
-        for place in range(1, length):
-            found.append(Change(tokens, torch.cat((tokens[:, :place], other[:, place:]), dim=1), place))
+        other = subject.other_tokens(tokens, seed + length)
+        for position in range(1, length):
+            changes.append(Change(tokens, torch.cat((tokens[:, :position], other[:, position:]), dim=1), position))
             if seed == SEED:
                 one = tokens.clone()
-                one[:, place] = other[:, place]
-                found.append(Change(tokens, one, place))
-    return found
+                one[:, position] = other[:, position]
+                changes.append(Change(tokens, one, position))
+    return changes
 
 
 @torch.no_grad()
-def _any_moved(subject: Subject, forward: Forward, changes: list[Change], where: str) -> str:
+def _any_leak(subject: ModelUnderTest, forward: Forward, changes: list[Change], where: str) -> str:
     """The first change of a later token that moves an earlier logit.
 
-    All are asked in one batch, and a few alone. What the batch shows is asked again alone: rows that disturb each other
-    are another claim's fault, and when one is seen, each change is asked alone.
+    All changes run in one batch, and a few alone. If the batch shows a leak, each change runs alone: a dependence
+    between rows is the fault of another claim.
     """
-    rows = torch.arange(len(changes), device=subject.device) % (12 if subject.takes_source else len(changes))
+    rows = torch.arange(len(changes), device=subject.device) % (SOURCES if subject.seq2seq else len(changes))
     texts = (torch.cat([change.tokens for change in changes]), torch.cat([change.changed for change in changes]))
-    before, after = (_again(lambda tokens: _rows(subject, forward, tokens, rows), text) for text in texts)
-    places = torch.tensor([change.place for change in changes], device=before.device)
-    early = (torch.arange(before.shape[1], device=before.device) < places[:, None])[..., None]
+    call = (lambda tokens: subject(tokens, rows)) if forward is subject else forward
+    before, after = (_seeded(call, text) for text in texts)
+    positions = torch.tensor([change.position for change in changes], device=before.device)
+    early = (torch.arange(before.shape[1], device=before.device) < positions[:, None])[..., None]
     apart = gap(torch.where(early, before, 0.0), torch.where(early, after, 0.0), EXACT)
     alone = changes if apart.clear else changes[:: max(1, len(changes) // 5)]
-    return next((leak for change in alone if (leak := _moved(subject, forward, *change, where))), "")
-
-
-def _rows(subject: Subject, forward: Forward, tokens: Tensor, rows: Tensor) -> Tensor:
-    return subject(tokens, rows) if forward is subject else forward(tokens)
+    return next((leak for change in alone if (leak := _leak(subject, forward, change, where))), "")
 
 
 @torch.no_grad()
-def _moved(
-    subject: Subject, forward: Callable[[Tensor], Tensor], tokens: Tensor, changed: Tensor, place: int, where: str
-) -> str:
-    before, after = (_again(forward, one) for one in (tokens, changed))
-    apart = gap(before[:, :place], after[:, :place], EXACT)
+def _leak(subject: ModelUnderTest, forward: Forward, change: Change, where: str) -> str:
+    """How a change of later tokens moves earlier logits, and the first module that shows it."""
+    tokens, changed, position = change
+    before, after = (_seeded(forward, text) for text in (tokens, changed))
+    apart = gap(before[:, :position], after[:, :position], EXACT)
     if not apart.clear:
         return ""
-    part = ""
+    module = ""
     if subject.module is not None:
-        texts = (tokens, changed)
-        part = first_module(subject.module, lambda text: _again(forward, text), texts, apart.place + 1)
+        one, other = (
+            record_outputs(subject.module, lambda text=text: _seeded(forward, text), tokens.shape)
+            for text in (tokens, changed)
+        )
+        difference = first_difference(one, other, lambda x: x[:, : apart.position + 1], EXACT)
+        module = f", first seen in {difference[0]}" if difference else ""
     first = int((tokens != changed)[0].nonzero()[0])
-    inside = f", first seen in {part}" if part else ""
-    return f"{where}: another token at place {first} of {tokens.shape[1]} moves the logits of {apart}{inside}"
+    return f"{where}: another token at position {first} of {tokens.shape[1]} moves the logits of {apart}{module}"
 
 
-def _again(forward: Callable[[Tensor], Tensor], tokens: Tensor) -> Tensor:
+def _seeded(forward: Forward, tokens: Tensor) -> Tensor:
     torch.manual_seed(3)  # the same dropout each time
     return forward(tokens)
 
 
-def _together(subject: Subject, training: bool, told: str) -> str:
-    """Several rows at once and, where the model takes them, long ones: fast paths cut a text into blocks."""
-    if training and subject.named("batch_invariant"):
+def _batch_leak(subject: ModelUnderTest, training: bool) -> str:
+    """Several rows at once and, where the model takes them, long ones: fast paths split a sequence into blocks."""
+    if training and subject.not_batch_invariant:
         return ""
     for length in sorted({subject.length, subject.long}):
         tokens = subject.tokens(3, length, SEED + 2)
-        other = subject.others(tokens)
-        for place in sorted({1, length // 3, min(63, length - 1), min(64, length - 1), length // 2 + 1, length - 1}):
-            changed = torch.cat((tokens[:, :place], other[:, place:]), dim=1)
-            for name, forward in _ways(subject):
-                if leak := _moved(subject, forward, tokens, changed, place, f"{told}{name}, three rows"):
+        other = subject.other_tokens(tokens)
+        positions = {1, length // 3, min(63, length - 1), min(64, length - 1), length // 2 + 1, length - 1}
+        for position in sorted(positions):
+            change = Change(tokens, torch.cat((tokens[:, :position], other[:, position:]), dim=1), position)
+            for name, forward in _paths(subject):
+                if leak := _leak(subject, forward, change, f"{name}, three rows"):
                     return leak
     return ""
 
 
 @torch.no_grad()
-def _shorter(subject: Subject, told: str) -> str:
-    """A text cut short has the logits that it has as the beginning of a longer one."""
+def _length_leak(subject: ModelUnderTest) -> str:
+    """A shorter sequence has the logits that it has as the beginning of a longer one."""
     tokens = subject.tokens(1, subject.length, SEED + 3)
-    for name, forward in _ways(subject):
-        whole, worst = forward(tokens), Worst()
+    for name, forward in _paths(subject):
+        whole, largest = forward(tokens), LargestGap()
         for length in range(1, tokens.shape[1]):
-            case = f"{told}{name}: {length} tokens alone and as the beginning of {tokens.shape[1]}"
-            if worst.add(forward(tokens[:, :length]), whole[:, :length], case):
-                return worst.found
+            case = f"{name}: {length} tokens alone and as the beginning of {tokens.shape[1]}"
+            if largest.add(forward(tokens[:, :length]), whole[:, :length], case):
+                return largest.description
     return ""
 
 
-def _gradient(subject: Subject, told: str) -> str:
-    """The gradient of each place's logits with respect to the embeddings of later tokens."""
+def _gradient_leak(subject: ModelUnderTest) -> str:
+    """A gradient of the logits at one position with respect to the embedding of a later token."""
     if subject.module is None:
         return ""
     tokens = subject.tokens(1)
-    found: list[tuple[str, Tensor]] = []
+    embedded: list[tuple[str, Tensor]] = []
 
-    def keep(name: str) -> Callable[..., Tensor | None]:
+    def record(name: str) -> Callable[..., Tensor | None]:
         def hook(_: nn.Module, given: Any, out: Tensor) -> Tensor | None:
             if not (given and isinstance(given[0], Tensor) and given[0].shape == tokens.shape and out.ndim == 3):
                 return None
             out = out if out.requires_grad else out.detach().requires_grad_()
-            found.append((name, out))
+            embedded.append((name, out))
             return out
 
         return hook
 
     tables = [(name, part) for name, part in subject.module.named_modules() if isinstance(part, nn.Embedding)]
-    hooks = [part.register_forward_hook(keep(name)) for name, part in tables]
+    hooks = [part.register_forward_hook(record(name)) for name, part in tables]
     try:
         with torch.enable_grad():
             logits = subject(tokens)
     finally:
         for hook in hooks:
             hook.remove()
-    found = [(name, out) for name, out in found if out.shape[1] == tokens.shape[1]]
-    if not found or not logits.requires_grad:
+    embedded = [(name, out) for name, out in embedded if out.shape[1] == tokens.shape[1]]
+    if not embedded or not logits.requires_grad:
         return ""
     direction = torch.randn(logits.shape[-1], generator=torch.Generator().manual_seed(SEED)).to(logits)
-    for place in range(tokens.shape[1] - 1):
-        aim = (logits[:, place] * direction).sum()
-        gradients = torch.autograd.grad(aim, [out for _, out in found], retain_graph=True, allow_unused=True)
-        for (name, _), gradient in zip(found, gradients, strict=True):
-            if gradient is not None and not bool((gradient[:, place + 1 :] == 0).all()):
-                later = gradient[:, place + 1 :].abs().amax((0, 2))
-                far = int((later != 0).nonzero()[0]) + place + 1
-                size = float(later.max())
-                return f"{told}: the logits of place {place} have a gradient of {size:.2g} from place {far} of {name}"
+    for position in range(tokens.shape[1] - 1):
+        loss = (logits[:, position] * direction).sum()
+        gradients = torch.autograd.grad(loss, [out for _, out in embedded], retain_graph=True, allow_unused=True)
+        for (name, _), gradient in zip(embedded, gradients, strict=True):
+            later = gradient[:, position + 1 :].abs().amax((0, 2)) if gradient is not None else torch.zeros(1)
+            if not bool((later == 0).all()):
+                far, size = int((later != 0).nonzero()[0]) + position + 1, float(later.max())
+                return (
+                    f": the logits at position {position} have a gradient of {size:.2g} from position {far} of {name}"
+                )
     return ""
 
 
 @torch.no_grad()
-def _weights(subject: Subject, told: str) -> str:
-    """Whoever asks a layer for its weights sees none on a later token, and gets the same values."""
-    if subject.model is None or subject.takes_source or subject.module is None:
+def _weights_leak(subject: ModelUnderTest) -> str:
+    """Attention weights that a layer returns on request are zero for later tokens, with the same output values."""
+    if subject.model is None or subject.seq2seq is not None:
         return ""
-    seen: list[tuple[str, Softmax, tuple[Any, ...], Tensor]] = []
-    layers = [(name, part) for name, part in subject.module.named_modules() if isinstance(part, Mechanism)]
+    calls: list[tuple[str, Softmax, tuple[Any, ...], Tensor]] = []
 
-    def keep(name: str) -> Callable[..., None]:
-        return lambda part, given, out: seen.append((name, part, given, out.values))
+    def record(name: str) -> Callable[..., None]:
+        return lambda part, given, out: calls.append((name, part, given, out.values))
 
-    exact = [(name, part) for name, part in layers if type(part) is Softmax]
-    hooks = [part.register_forward_hook(keep(name)) for name, part in exact]
+    layers = [(name, part) for name, part in subject.model.mechanisms() if type(part) is Softmax]
+    hooks = [part.register_forward_hook(record(name)) for name, part in layers]
     try:
         subject(subject.tokens(2))
     finally:
         for hook in hooks:
             hook.remove()
-    for name, part, (q, k, v, plan), values in seen:
+    for name, part, (q, k, v, plan), values in calls:
         try:
             out = run(part.call(q, k, v, plan, weights=True)._replace(dropout=0.0), part.backend)
-        except Refused:  # a backend that keeps no weights gives none
+        except Refused:  # a backend that has no weights to return
             continue
         if out.weights is None or out.weights.shape[-1] != out.weights.shape[-2]:
             continue
         ahead = out.weights.triu(1)
         if bool((ahead != 0).any()):
-            place = int(ahead.amax((0, 1, 3)).nonzero()[0])
-            return (
-                f"{told}: asked for its weights, {name} gives place {place} weights of {float(ahead.max()):.2g} ahead"
-            )
+            position = int(ahead.amax((0, 1, 3)).nonzero()[0])
+            return f": {name} returns weights of {float(ahead.max()):.2g} on later tokens for position {position}"
         if not part.training and gap(out.values.flatten(0, 1), values.flatten(0, 1)).clear:
-            return f"{told}: asked for its weights, {name} gives other values"
+            return f": {name} gives other values when it returns its weights"
     return ""

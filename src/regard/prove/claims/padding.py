@@ -1,37 +1,34 @@
-"""Padding changes no answer: whatever stands in it, and however much there is."""
+"""Padding changes no logit, whatever tokens it holds and however long it is."""
 
 from __future__ import annotations
 
 import torch
 
-from regard.prove.differ import Worst
-from regard.prove.subject import Subject
-from regard.prove.verdict import Verdict, fails, holds, unasked
-
-SAYS = "a row's logits are the same with padding behind it, and however much"
+from regard.prove.comparison import LargestGap
+from regard.prove.model_under_test import ModelUnderTest
+from regard.prove.registry import ClaimResult, claim, fails, holds, not_applicable
 
 
+@claim("padding", "a row's logits do not depend on the padding behind it", order=20, reorders_sums=True)
 @torch.no_grad()
-def judge(subject: Subject) -> Verdict:
+def padding(subject: ModelUnderTest) -> ClaimResult:
     if not subject.pads:
-        return unasked("the model sees both ways and cannot be told where a row ends; give padded=...")
-    n, worst = subject.length, Worst()
-    tokens = subject.tokens(5)
+        return not_applicable("the model is bidirectional and takes no lengths; give padded=...")
+    n, largest, tokens = subject.length, LargestGap(), subject.tokens(5)
     lengths = torch.tensor([3, n, n // 2, 1, n - 1], device=tokens.device)
     real = torch.arange(n, device=tokens.device) < lengths[:, None]
-    every = torch.arange(5, device=tokens.device)
-    alone = [subject(tokens[i : i + 1, :m], every[i : i + 1])[0] for i, m in enumerate(lengths.tolist())]
-    fills = {"tokens": tokens, "zeros": tokens.masked_fill(~real, 0), "others": subject.others(tokens)}
+    index = torch.arange(5, device=tokens.device)
+    alone = [subject(tokens[i : i + 1, :m], index[i : i + 1]) for i, m in enumerate(lengths.tolist())]
+    fills = {"tokens": tokens, "zeros": torch.zeros_like(tokens), "other tokens": subject.other_tokens(tokens)}
     for name, fill in fills.items():
-        given = torch.where(real, tokens, fill)
-        for rows in ([0, 1, 2, 3, 4], [0, 2, 3]):  # behind the longest of them, and behind one of half the length
+        filled = torch.where(real, tokens, fill)
+        for rows in ([0, 1, 2, 3, 4], [0, 2, 3]):  # padded to the full length, and to half of it
             width = int(lengths[rows].max())
-            some = subject.padded(given[rows, :width], lengths[rows], every[rows])
+            logits = subject.with_padding(filled[rows, :width], lengths[rows], index[rows])
             for i, row in enumerate(rows):
                 m = int(lengths[row])
-                case = f"a row of {m} tokens padded to {width} with {name}"
-                worst.add(some[i : i + 1, :m], alone[row][None], case)
-    if worst.found:
-        return fails(worst.found)
-    how = "" if subject.behind or subject.takes_slots or subject.takes_source else " (behind, where nobody looks)"
-    return holds(f"rows of {lengths.tolist()} tokens, three fillings{how}: at most {worst.size:.1g} apart")
+                largest.add(logits[i : i + 1, :m], alone[row], f"a row of {m} tokens padded to {width} with {name}")
+    if largest.description:
+        return fails(largest.description)
+    note = "" if subject.padded or subject.model is not None else " (behind, where a causal model does not look)"
+    return holds(f"rows of {lengths.tolist()} tokens, three fillings{note}: at most {largest.size:.1g} apart")

@@ -1,120 +1,97 @@
-"""Decoding gives what reading gives: ``step``, in whatever pieces, equals the whole forward pass."""
+"""Decoding equals the forward pass: ``step``, in pieces of any length, gives the logits of the whole sequence."""
 
 from __future__ import annotations
 
-import inspect
-
 import torch
-from torch import Tensor
 
-from regard.prove.differ import Worst
-from regard.prove.subject import Subject
-from regard.prove.verdict import Verdict, fails, holds, unasked
+from regard.models.base import LanguageModel
+from regard.prove.comparison import LargestGap
+from regard.prove.model_under_test import ModelUnderTest
+from regard.prove.registry import ClaimResult, claim, fails, holds, not_applicable
 
-SAYS = "start and step, whatever the pieces, give the logits of the whole forward pass"
-ROLLING = 400  # tokens: a buffer that rolls later than this is not filled
+ROLLING = 400  # tokens: a rolling cache that is overwritten later than this is not tested
 
 
+@claim(
+    "step", "start and step, in pieces of any length, give the logits of the forward pass", order=50, reorders_sums=True
+)
 @torch.no_grad()
-def judge(subject: Subject) -> Verdict:
+def step(subject: ModelUnderTest) -> ClaimResult:
     if subject.stepper is None:
-        return unasked("it has no start and step to decode with")
-    if declared := subject.named("steppable"):
-        return unasked(f"declared impossible by {', '.join(declared)}")
+        return not_applicable("it has no start and step")
+    if subject.not_steppable:
+        return not_applicable(f"declared impossible by {', '.join(subject.not_steppable)}")
     if not subject.causal:
-        return unasked("a model that sees both ways cannot be read token by token")
-    worst, n = Worst(), subject.length
-    cuts = [[n], [1] * n, [6, 5, n - 11], [1, n - 2, 1], [n // 2, *[1] * (n - n // 2)], [3, 1, 1, n - 5]]
-    for pieces in cuts:
-        if min(pieces) < 1:
-            continue
-        _cut(subject, pieces, worst)
-    rolled = _rolling(subject, worst)
-    takes = inspect.signature(subject.stepper.step).parameters
-    if "lengths" in takes:
-        _ragged(subject, worst)
-    if "last" in takes:
-        _last(subject, worst)
-    if "fixed" in inspect.signature(subject.stepper.start).parameters:
-        _cut(subject, [5, *[1] * (n - 5)], worst, fixed=True)
-    if subject.takes_source:
-        _beams(subject, worst)
-    if worst.found:
-        return fails(worst.found)
-    return holds(f"{worst.count} ways to cut up to {max(n, rolled)} tokens: at most {worst.size:.1g} apart")
+        return not_applicable("a bidirectional model cannot be decoded token by token")
+    largest, n = LargestGap(), subject.length
+    splits = [[n], [1] * n, [6, 5, n - 11], [1, n - 2, 1], [n // 2, *[1] * (n - n // 2)], [3, 1, 1, n - 5]]
+    for pieces in splits:
+        if min(pieces) > 0:
+            _compare(subject, pieces, largest)
+    longest = n
+    if isinstance(subject.model, LanguageModel):
+        longest = _rolling(subject, subject.model, largest)
+        _ragged(subject, subject.model, largest)
+        _last(subject, subject.model, largest)
+        _compare(subject, [5, *[1] * (n - 5)], largest, fixed=True)
+    if subject.seq2seq is not None:
+        _beams(subject, largest)
+    if largest.description:
+        return fails(largest.description)
+    return holds(f"{largest.count} ways to split up to {longest} tokens: at most {largest.size:.1g} apart")
 
 
-def _short(pieces: list[int]) -> str:
-    return (
-        "one token at a time"
-        if set(pieces) == {1}
-        else f"pieces of {', '.join(map(str, pieces[:5]))}" + (" ..." if len(pieces) > 5 else "")
-    )
-
-
-def _taken(subject: Subject, tokens: Tensor, pieces: list[int], capacity: int, fixed: bool = False) -> Tensor:
-    settings = {"fixed": True} if fixed else {}
-    state, found = subject.start(len(tokens), capacity, **settings), []
-    for piece in tokens.split(pieces, dim=1):
-        logits, state = subject.stepper.step(piece, state)
-        found.append(logits)
-    return torch.cat(found, dim=1)
-
-
-def _cut(subject: Subject, pieces: list[int], worst: Worst, fixed: bool = False) -> None:
+def _compare(subject: ModelUnderTest, pieces: list[int], largest: LargestGap, fixed: bool = False) -> None:
     tokens = subject.tokens(2, sum(pieces))
-    whole, case = subject(tokens), _short(pieces) + (", fixed buffers" if fixed else "")
-    worst.add(_taken(subject, tokens, pieces, sum(pieces), fixed), whole, case)
+    first = ", ".join(map(str, pieces[:5])) + (" ..." if len(pieces) > 5 else "")
+    case = "one token at a time" if set(pieces) == {1} else f"pieces of {first}"
+    settings = {"fixed": True} if fixed else {}
+    decoded = subject.decode(tokens, pieces, **settings)
+    largest.add(decoded, subject(tokens), case + (", fixed buffers" if fixed else ""))
 
 
-def _rolling(subject: Subject, worst: Worst) -> int:
-    """As far as a buffer needs to be overwritten twice, where one rolls; or else a longer text."""
+def _rolling(subject: ModelUnderTest, model: LanguageModel, largest: LargestGap) -> int:
+    """Decode until a rolling cache was overwritten twice or, without one, a longer sequence; return its length."""
     n = subject.long
-    memories = subject.start(1, n).caches if subject.takes_slots else ()
-    limit = getattr(getattr(subject.model, "position", None), "limit", None)
-    if subject.takes_slots and limit is None and memories:
-        room = max(memory.size for memory in subject.start(1, 10**4).caches)
-        n = max(n, 2 * room + 3) if 2 * room + 3 <= ROLLING else n
+    caches = model.start(1, 10**4).caches if model.limit is None else ()
+    if caches:
+        n = max([n, *(size for cache in caches if (size := 2 * cache.size + 3) <= ROLLING)])
     if n > subject.length:
         for pieces in ([5, *[1] * (n - 5)], [n // 3, 7, n - n // 3 - 7]):
-            _cut(subject, pieces, worst)
+            _compare(subject, pieces, largest)
     return n
 
 
-def _ragged(subject: Subject, worst: Worst) -> None:
-    """Rows that take in differently many tokens at once, or none."""
+def _ragged(subject: ModelUnderTest, model: LanguageModel, largest: LargestGap) -> None:
+    """Rows that consume different numbers of tokens in one step, or none."""
     n = subject.length
     tokens = subject.tokens(3, n)
-    shares = [[4, 1, 6], [1, 3, 0], [n - 11, n - 11, n - 11]] if n > 11 else [[2, 1, 3], [1, 1, 0]]
-    state, used = subject.start(3, n), [0, 0, 0]
-    whole = subject(tokens)
-    for share in shares:
-        width = max(share)
-        piece = tokens.new_zeros(3, width)
-        for row, (m, at) in enumerate(zip(share, used, strict=True)):
+    steps = [[4, 1, 6], [1, 3, 0], [n - 11, n - 11, n - 11]] if n > 11 else [[2, 1, 3], [1, 1, 0]]
+    state, used, whole = model.start(3, n), [0, 0, 0], subject(tokens)
+    for lengths in steps:
+        piece = tokens.new_zeros(3, max(lengths))
+        for row, (m, at) in enumerate(zip(lengths, used, strict=True)):
             piece[row, :m] = tokens[row, at : at + m]
-        logits, state = subject.stepper.step(piece, state, torch.tensor(share, device=tokens.device))
-        for row, (m, at) in enumerate(zip(share, used, strict=True)):
-            case = f"a step of {share} tokens in three rows that hold {used}, row {row}"
-            worst.add(logits[row : row + 1, :m], whole[row : row + 1, at : at + m], case)
-        used = [at + m for at, m in zip(used, share, strict=True)]
+        logits, state = model.step(piece, state, torch.tensor(lengths, device=tokens.device))
+        for row, (m, at) in enumerate(zip(lengths, used, strict=True)):
+            case = f"a step of {lengths} tokens in three rows that hold {used}, row {row}"
+            largest.add(logits[row : row + 1, :m], whole[row : row + 1, at : at + m], case)
+        used = [at + m for at, m in zip(used, lengths, strict=True)]
 
 
-def _last(subject: Subject, worst: Worst) -> None:
+def _last(subject: ModelUnderTest, model: LanguageModel, largest: LargestGap) -> None:
+    """Only the logits after the last token of each step."""
     tokens = subject.tokens(2)
-    whole, state = subject(tokens), subject.start(2, subject.length)
+    whole, state = subject(tokens), model.start(2, subject.length)
     half = subject.length // 2
     for piece, end in ((tokens[:, :half], half - 1), (tokens[:, half:], subject.length - 1)):
-        logits, state = subject.stepper.step(piece, state, last=True)
-        worst.add(logits, whole[:, end : end + 1], f"only the last logits, at place {end}")
+        logits, state = model.step(piece, state, last=True)
+        largest.add(logits, whole[:, end : end + 1], f"only the last logits, at position {end}")
 
 
-def _beams(subject: Subject, worst: Worst) -> None:
-    """Several rows that translate one source."""
+def _beams(subject: ModelUnderTest, largest: LargestGap) -> None:
+    """Two target rows per source."""
     tokens, n = subject.tokens(6), subject.length
     rows = torch.arange(3, device=tokens.device).repeat_interleave(2)
-    whole, state, found = subject(tokens, rows), subject.start(3, n, beams=2), []
-    for piece in tokens.split([2, *[1] * (n - 2)], dim=1):
-        logits, state = subject.stepper.step(piece, state)
-        found.append(logits)
-    worst.add(torch.cat(found, dim=1), whole, "two beams for each of three sources")
+    decoded = subject.decode(tokens, [2, *[1] * (n - 2)], beams=2)
+    largest.add(decoded, subject(tokens, rows), "two beams for each of three sources")

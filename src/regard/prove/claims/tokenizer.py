@@ -1,4 +1,4 @@
-"""The tokenizer loses nothing: text to numbers and back is the same text, or a sentence that says why not."""
+"""The tokenizer is lossless: decoding the tokens of a text gives the text, or encoding it is a UserError."""
 
 from __future__ import annotations
 
@@ -6,70 +6,64 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from regard.data import Tokenizer
 from regard.errors import UserError
-from regard.prove.subject import Subject
-from regard.prove.verdict import Verdict, fails, holds, unasked
+from regard.prove.model_under_test import ModelUnderTest
+from regard.prove.registry import ClaimResult, claim, fails, holds, not_applicable
 
-SAYS = "decode(encode(text)) is the text, or a UserError"
-TEXTS = ("", " ", "a", "  two  spaces ", "a\nb\r\nc\td\x00e", "Capitals AND small", "naïve café, e\u0301 and \u00e9")
-TEXTS += (
-    "12,345.67 + 8 = ?",
-    "don't  stop -- now...",
-    "中文 العربية Ελληνικά עברית",
-    "👩‍👩‍👧 ﬁ Ω ½ \u200b\ufeff",
-    "\ud800 alone",
+TEXTS = (
+    *("", " ", "a", "  two  spaces ", "a\nb\r\nc\td\x00e", "Capitals AND small", "naïve café, e\u0301 and \u00e9"),
+    *(
+        "12,345.67 + 8 = ?",
+        "don't  stop -- now...",
+        "中文 العربية Ελληνικά עברית",
+        "👩‍👩‍👧 ﬁ Ω ½ \u200b\ufeff",
+        "\ud800 alone",
+    ),
+    *("<s> </s> <pad> [MASK] <|endoftext|> ▁_Ġ", "\ufffd"),
 )
-TEXTS += ("<s> </s> <pad> [MASK] <|endoftext|> ▁_Ġ", "\ufffd")
-WIDTH = 40  # characters of a text that are shown
+WIDTH = 40  # characters of a text in the evidence
 
 
-def judge(subject: Subject) -> Verdict:
+@claim("tokenizer", "decode(encode(text)) is the text, or a UserError", order=90)
+def tokenizer(subject: ModelUnderTest) -> ClaimResult:
     tokenizer = subject.tokenizer
     if tokenizer is None:
-        return unasked("no tokenizer was given")
-    refused, asked, size = 0, 0, getattr(tokenizer, "size", None)
-    for text in [*TEXTS, *_own(subject)]:
-        asked += 1
+        return not_applicable("no tokenizer was given")
+    refused, texts = 0, [*TEXTS, *_own_texts(subject, tokenizer)]
+    for text in texts:
         try:
-            ids = tokenizer.encode(text)
+            ids = np.asarray(tokenizer.encode(text)).reshape(-1)
         except UserError:
             refused += 1
             continue
-        back = tokenizer.decode(ids)
-        if back != text:
-            return fails(_lost(text, back))
-        numbers = np.asarray(ids).reshape(-1)
-        limit = min(size or subject.vocabulary, subject.vocabulary)
-        if numbers.size and not (numbers.min() >= 0 and numbers.max() < limit):
-            return fails(f"{text[:WIDTH]!r} has the number {numbers.max()}, but the model knows {limit}")
-        if hasattr(tokenizer, "stream"):
-            stream = tokenizer.stream()
-            flowed = "".join([*(stream.feed([number]) for number in numbers.tolist()), stream.end()])
-            if flowed != text:
-                return fails(f"token by token: {_lost(text, flowed)}")
-    return holds(f"{asked - refused} texts come back as they were; {refused} were refused in words")
+        if (decoded := tokenizer.decode(ids)) != text:
+            return fails(_difference(text, decoded))
+        limit = min(tokenizer.size, subject.vocabulary)
+        if ids.size and not (ids.min() >= 0 and ids.max() < limit):
+            return fails(f"{text[:WIDTH]!r} has the token {ids.max()}, but there are {limit}")
+        stream = tokenizer.stream()
+        streamed = "".join([*(stream.feed([token]) for token in ids.tolist()), stream.end()])
+        if streamed != text:
+            return fails(f"token by token: {_difference(text, streamed)}")
+    return holds(f"{len(texts) - refused} texts are decoded to themselves; {refused} were refused with a message")
 
 
-def _lost(text: str, back: str) -> str:
-    place = next((i for i, (a, b) in enumerate(zip(text, back, strict=False)) if a != b), min(len(text), len(back)))
-    return f"{text[:WIDTH]!r} comes back as {back[:WIDTH]!r}: first at character {place}, {text[place : place + 1]!r}"
+def _difference(text: str, decoded: str) -> str:
+    pairs = enumerate(zip(text, decoded, strict=False))
+    place = next((i for i, (a, b) in pairs if a != b), min(len(text), len(decoded)))
+    where = f"first at character {place}, {text[place : place + 1]!r}"
+    return f"{text[:WIDTH]!r} is decoded to {decoded[:WIDTH]!r}: {where}"
 
 
-def _own(subject: Subject) -> Iterator[str]:
-    """Every token the tokenizer has, in pieces that are whole text; and the text that the model is trained on."""
-    tokenizer, size = subject.tokenizer, getattr(subject.tokenizer, "size", None)
-    if size is not None:
-        for start in range(0, min(size, 4096), 64):
-            text = tokenizer.decode(np.arange(start, min(start + 64, size)))
-            if "\ufffd" not in text:
-                yield text
-    if subject.data is not None and subject.data.tokenizer is tokenizer:
-        batch = subject.data.batch(0, seed=1, size=_size(subject))
-        for row in batch.inputs[:4].tolist():
-            text = tokenizer.decode([number for number in row if size is None or number < size])
-            if "\ufffd" not in text:
-                yield text
-
-
-def _size(subject: Subject) -> int:
-    return max(subject.data.smallest_batch, 4)
+def _own_texts(subject: ModelUnderTest, tokenizer: Tokenizer) -> Iterator[str]:
+    """Every token of the tokenizer, in pieces that are valid text, and some of the training text."""
+    size, data = tokenizer.size, subject.data
+    pieces = [np.arange(start, min(start + 64, size)) for start in range(0, min(size, 4096), 64)]
+    if data is not None and data.tokenizer is tokenizer:
+        rows = data.batch(0, seed=1, size=max(data.smallest_batch, 4)).inputs[:4]
+        pieces += [row[row < size].numpy() for row in rows]
+    for ids in pieces:
+        text = tokenizer.decode(ids)
+        if "\ufffd" not in text:
+            yield text

@@ -1,0 +1,157 @@
+"""The user's own text: a file, a folder of them or a pattern, read as one text without ever being held as one."""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from regard.data.origins.file_facts import FileStats
+from regard.data.origins.progress import ProgressLine
+from regard.data.texts.text_file import Piece, TextFile, chunks, decoded, gathered, unreadable
+from regard.errors import UserError
+
+_SNIFFED = 8192  # bytes at a file's start; a NUL among them means binary, as git and grep decide it
+
+#: Endings of files that are not plain text, even where their first bytes would pass.
+NOT_TEXT = frozenset(
+    """
+    .7z .aac .avi .bin .bmp .br .bz2 .class .ckpt .dat .db .dll .doc .docx .dylib .eot .epub .exe .flac .gif .gz .h5
+    .ico .jar .jpeg .jpg .lz4 .m4a .mkv .mobi .mov .mp3 .mp4 .npy .npz .o .odt .ogg .onnx .otf .parquet .pdf .pickle
+    .pkl .png .ppt .pptx .pt .pth .pyc .rar .safetensors .so .sqlite .svgz .tar .tgz .tif .tiff .ttf .wasm .wav .webm
+    .webp .whl .woff .woff2 .xls .xlsx .xz .zip .zst
+    """.split()  # noqa: SIM905 (a list would take 70 lines)
+)
+
+
+class Found(NamedTuple):
+    """The text files that a path names."""
+
+    files: tuple[Path, ...]  # in the order in which they are read
+    skipped: dict[str, int]  # how many were left out, by the reason: "hidden", "binary", "not text by their ending"
+
+
+@dataclass(frozen=True)
+class TextFiles(TextFile):
+    """Several files that read as one text, in their order, with a separator between each and the next.
+
+    `path` is what the person gave: the folder, or the pattern. An empty file leaves no trace in the text.
+    """
+
+    members: tuple[Path, ...] = ()
+    separator: str = "\n\n"
+    root: Path = field(default=Path("."))  # names in the listing are relative to it: a folder may be moved
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files it is made of."""
+        return self.members
+
+    def _texts(self, progress: ProgressLine) -> Iterator[str]:
+        return gathered(_joined((decoded(file, progress) for file in self.members), self.separator), "".join)
+
+    def _chunks(self, progress: ProgressLine) -> Iterator[bytes]:
+        return gathered(_joined((chunks(file, progress) for file in self.members), self.separator.encode()), b"".join)
+
+    def _listing(self, now: FileStats) -> str:
+        names = [Path(os.path.relpath(file, self.root)).as_posix() for file in self.members]
+        return hashlib.sha256(repr(list(zip(names, now.sizes, strict=True))).encode()).hexdigest()
+
+    def _question(self, kind: str) -> str:
+        return f"{super()._question(kind)}|{self.separator!r}|{self.root.absolute()}"
+
+
+def find_texts(path: str) -> Found:
+    """The files that `--data.path` names: one file, all texts below a folder, or what a pattern matches.
+
+    In a folder what is hidden or not text is left out and counted; a file that is named, by itself or by a
+    pattern, is always taken, so that reading it says what is wrong with it.
+    """
+    given = Path(path).expanduser()
+    if given.is_dir():
+        found = _below(given)
+        if not found.files:
+            raise UserError(
+                f"there is no text file below the folder {path}{skipped_words(found.skipped)}; give another"
+            )
+        return found
+    if given.is_file() or not any(sign in path for sign in "*?["):
+        if given.exists() and not given.is_file():
+            raise UserError(
+                f"{path} can be read only once, like a pipe; save it as a file first: cat {path} > text.txt"
+            )
+        return Found((given,), {})
+    matches = (Path(match) for match in glob.glob(str(given), recursive=True))
+    files = _each_once([match for match in matches if match.is_file()])
+    if not files:
+        raise UserError(f"no file matches --data.path {path!r}; check it with: ls {path}")
+    return Found(files, {})
+
+
+def skipped_words(skipped: dict[str, int]) -> str:
+    """What was left out, for a person: " (3 skipped: 2 hidden, 1 binary)", or nothing.
+
+    >>> skipped_words({"hidden": 2, "binary": 1})
+    ' (3 skipped: 2 hidden, 1 binary)'
+    """
+    if not skipped:
+        return ""
+    return f" ({sum(skipped.values())} skipped: {', '.join(f'{count} {why}' for why, count in skipped.items())})"
+
+
+def _below(folder: Path) -> Found:
+    files: list[Path] = []
+    skipped: Counter[str] = Counter()
+
+    def stop(error: OSError) -> None:
+        raise unreadable(Path(error.filename or folder), error) from error
+
+    for place, folders, names in os.walk(folder, onerror=stop):
+        skipped["hidden"] += sum(name.startswith(".") for name in [*folders, *names])
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for file in (Path(place, name) for name in names if not name.startswith(".")):
+            if reason := _not_taken(file):
+                skipped[reason] += 1
+            else:
+                files.append(file)
+    return Found(_each_once(files), {why: count for why, count in sorted(skipped.items()) if count})
+
+
+def _each_once(files: Iterable[Path]) -> tuple[Path, ...]:
+    """In sorted order; a file that links make appear in several places is read in the one nearest to the top."""
+    places: dict[str, Path] = {}
+    for file in sorted(files, key=lambda file: (len(file.parts), file.as_posix())):
+        places.setdefault(os.path.realpath(file), file)
+    return tuple(sorted(places.values(), key=Path.as_posix))
+
+
+def _not_taken(file: Path) -> str | None:
+    """Why a file in a folder is left out; None if it is text as far as its name and its first bytes tell."""
+    if file.suffix.lower() in NOT_TEXT:
+        return "not text by their ending"
+    if not file.is_file():  # a pipe, a socket, a link to nothing
+        return "no regular files"
+    try:
+        with open(file, "rb") as opened:
+            return "binary" if b"\0" in opened.read(_SNIFFED) else None
+    except OSError as error:
+        raise unreadable(file, error) from error
+
+
+def _joined(files: Iterator[Iterator[Piece]], separator: Piece) -> Iterator[Piece]:
+    """The pieces of all files, and the separator between those that are not empty."""
+    anything = False
+    for pieces in files:
+        started = False
+        for piece in pieces:
+            if piece and not started:
+                started = True
+                if anything:
+                    yield separator
+            yield piece
+        anything = anything or started

@@ -1,0 +1,73 @@
+"""Tokenizers that the `tokenizers` library runs: words and byte pairs of ours, and byte-level BPEs of others."""
+
+from __future__ import annotations
+
+import json
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from regard.data.tokenizers.base import utf8
+from regard.data.tokenizers.byte_tokens import ByteTokens, unwritten
+from regard.data.tokenizers.lossless import tokens_of
+from regard.data.tokenizers.word_split import cut_words, regroup, slices, words_then_bytes
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_AT_ONCE = 32  # slices that the library encodes in parallel
+
+
+class ByteLevel(ByteTokens):
+    """A tokenizer of the library's whose tokens are pieces of bytes and whose round trip is exact."""
+
+    def __init__(self, content: dict[str, Any]) -> None:
+        """`content`: that of a `tokenizer.json`; `ValueError` says why it cannot be used."""
+        from tokenizers import Tokenizer as LibraryTokenizer
+
+        super().__init__(tokens_of(content))
+        try:
+            self._library = LibraryTokenizer.from_str(json.dumps(content))
+        except Exception as error:  # the library raises no other
+            raise ValueError(f"the tokenizers library refuses it: {error}") from error
+        self._cuts = content["pre_tokenizer"] == words_then_bytes()
+
+    @classmethod
+    def of(cls, library: Any) -> ByteLevel:
+        """The tokenizer that the library trained."""
+        return cls(json.loads(library.to_str()))
+
+    @property
+    def merges(self) -> list[tuple[bytes, bytes]]:
+        """The pairs of tokens that become one, in the order of their merging; none for words."""
+        pairs = json.loads(self._library.to_str())["model"]["merges"]
+        return [(unwritten(left), unwritten(right)) for left, right in pairs]
+
+    def encode(self, text: str) -> NDArray[np.int64]:
+        """The token numbers of a text; a long one is cut and its parts are encoded in parallel."""
+        utf8(text)  # for its error: the library's does not name the character
+        parts = regroup(slices([text]), self.cut, held_at_most=None)
+        ids = [np.zeros(0, dtype=np.int64)]
+        while some := list(islice(parts, _AT_ONCE)):
+            encoded = self._library.encode_batch_fast(some, add_special_tokens=False)
+            ids += [np.array(part.ids, dtype=np.int64) for part in encoded]
+        return np.concatenate(ids)
+
+    def cut(self, text: str) -> int:
+        """Before white space, if the text is split by our rule; another's split may look anywhere."""
+        return cut_words(text) if self._cuts else 0
+
+    def save(self, path: Path | str) -> None:
+        """Write `tokenizer.json` as the library does."""
+        Path(path).write_text(self._library.to_str(pretty=True), encoding="utf-8", newline="\n")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ByteLevel) and self._library.to_str() == other._library.to_str()
+
+    def __hash__(self) -> int:
+        return hash(self.tokens)
+
+    def __repr__(self) -> str:
+        return f"ByteLevel({self.size} tokens)"

@@ -1,0 +1,79 @@
+"""Batches of pairs of nearly the same length, so that little of a batch is padding.
+
+The batch of a step is a function of (seed, step, rank, world, size) and of nothing else. In every epoch the pairs
+are sorted by their longer side, then by their source, both roughly: lengths within about a tenth of each other count as
+the same, so do sources within the same quarter of that, and among equals the order is drawn anew. It is cut into
+batches, and the batches are put into a drawn order. Since the sorted lengths are the same in every epoch, so are the
+places of the cuts, and there are equally many batches in each.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from functools import lru_cache
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+_QUARTERS = 4
+
+
+class LengthBuckets:
+    """How pairs of given lengths are put into batches."""
+
+    def __init__(self, sources: NDArray[np.int64], targets: NDArray[np.int64]) -> None:
+        """`sources`, `targets`: how many tokens the two sides of each pair have, at least 1."""
+        longer, edges = np.maximum(sources, targets), [1]
+        while edges[-1] < longer.max(initial=1):
+            edges.append(max(edges[-1] + 1, edges[-1] * 11 // 10))
+        self._tops = np.array(edges)[np.searchsorted(edges, longer)]  # [pairs], the longest of its bucket
+        self._quarters = -(-_QUARTERS * sources // self._tops)
+        self._sorted = np.sort(self._tops)
+        self.cuts = lru_cache(4)(self._cut)
+        self._drawn = lru_cache(2)(self._draw)
+
+    def rows(self, position: int, *, seed: int, rank: int, world: int, size: int) -> NDArray[np.int64]:
+        """The pairs of a step: the share of this rank, with at most `size` tokens on either side when padded.
+
+        Only at the end of an epoch can there be fewer pairs than ranks; some then get none.
+        """
+        cuts = self.cuts(size, world)
+        epoch, step = divmod(position, len(cuts) - 1)
+        pairs, batches = self._drawn(seed, epoch, len(cuts) - 1)
+        number = batches[step]
+        return pairs[cuts[number] : cuts[number + 1]][rank::world]
+
+    def in_order(self, size: int, rank: int, world: int) -> Iterator[NDArray[np.int64]]:
+        """Every pair once over all ranks, the short ones first; equally many batches for each rank."""
+        order = np.lexsort((self._quarters, self._tops))
+        for start, stop in pairwise(self.cuts(size, world)):
+            yield order[start:stop][rank::world]
+
+    def _cut(self, size: int, world: int) -> list[int]:
+        """Where batches begin and end: each rank's share holds at most `size` tokens a side, or a single pair."""
+        total = len(self._sorted)
+        cuts = [0]
+        while (start := cuts[-1]) < total:
+
+            def tokens(stop: int, start: int = start) -> int:
+                return -(-(stop - start) // world) * int(self._sorted[stop - 1])
+
+            room = bisect_right(range(start + 1, total + 1), size, key=tokens)
+            cuts.append(min(start + max(room, world), total))
+        return cuts
+
+    def _draw(self, seed: int, epoch: int, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The order of the pairs in an epoch, and that of its batches.
+
+        The generator is counter-based and made anew, and only its raw words are used: numpy promises to keep
+        those the same from version to version.
+        """
+        generator = np.random.Philox(key=(seed % 2**64) << 64 | epoch % 2**64)
+        pairs = np.lexsort((generator.random_raw(len(self._tops)), self._quarters, self._tops))
+        return pairs, np.argsort(generator.random_raw(count), kind="stable")

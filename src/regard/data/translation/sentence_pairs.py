@@ -1,0 +1,110 @@
+"""Sentences and their translations, side by side: from a table of a source, a file of pairs, or two aligned files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from regard.data.origins.progress import say
+from regard.data.texts.text_file import unreadable
+from regard.errors import UserError
+
+
+class SentencePairs(NamedTuple):
+    """Sentences, their translations, and what each pair belongs to: a chapter, a component, a document."""
+
+    sources: list[str]
+    targets: list[str]
+    groups: list[str]  # a group is never divided between training and evaluation
+
+    @classmethod
+    def of(cls, triples: Iterable[tuple[str, str, str]]) -> SentencePairs:
+        """From (source, target, group)."""
+        columns = [list(column) for column in zip(*triples, strict=True)]
+        return cls(*columns) if columns else cls([], [], [])
+
+    def pick(self, numbers: Iterable[int]) -> SentencePairs:
+        """Those of that number, in that order."""
+        chosen = list(numbers)
+        return SentencePairs(*([column[number] for number in chosen] for column in self))
+
+    @property
+    def count(self) -> int:
+        """How many pairs (`len` counts a tuple's columns)."""
+        return len(self.sources)
+
+
+def table(languages: Sequence[str], rows: Iterable[Sequence[str]]) -> bytes:
+    """The file of a source in several languages: a line of names, then a group and its texts per line, tabs between.
+
+    A text may be missing: it is then empty.
+    """
+    lines = [("group", *languages), *rows]
+    return "".join("\t".join(line) + "\n" for line in lines).encode()
+
+
+def read_table(path: Path, source: str, target: str) -> SentencePairs:
+    """The pairs of two languages of a table, each pair once; none whose sides are the same."""
+    names, *rows = (line.split("\t") for line in _lines(path))
+    one, other = names.index(source), names.index(target)
+    found: dict[tuple[str, str], str] = {}
+    for row in rows:
+        if row[one] and row[other] and row[one] != row[other]:
+            found.setdefault((row[one], row[other]), row[0])
+    return SentencePairs.of((*pair, group) for pair, group in found.items())
+
+
+def read_pairs(given: str, source: str, target: str) -> SentencePairs:
+    """The pairs of a file (source, tab, target and perhaps a tab and a group per line) or of two aligned files.
+
+    The latter are named by what they have in common: `train` stands for `train.en` and `train.de`. A pair without a
+    group has its source for one, so that the same sentence is never on both sides of a split.
+    """
+    path = Path(given).expanduser()
+    sides = [path.with_name(f"{path.name}.{language}") for language in (source, target)]
+    if path.is_file():
+        rows = [_columns(path, number, line) for number, line in enumerate(_lines(path), 1)]
+    elif all(side.is_file() for side in sides):
+        first, second = (_lines(side) for side in sides)
+        if len(first) != len(second):
+            raise UserError(
+                f"{sides[0]} has {len(first):,} lines and {sides[1]} has {len(second):,}, but line by line they should "
+                "be translations of each other; give files that are aligned"
+            )
+        rows = [(one.strip(), other.strip(), "") for one, other in zip(first, second, strict=True)]
+    else:
+        raise UserError(
+            f"there is neither a file of pairs {path} nor the two files {sides[0].name} and {sides[1].name} beside it; "
+            "check the path, and --data.languages"
+        )
+    whole = [(one, other, group or one) for one, other, group in rows if one and other]
+    if not whole:
+        raise UserError(f"{path} has no pair; give a file with a sentence, a tab and its translation per line")
+    if missing := len(rows) - len(whole):
+        say(f"{path}: {missing:,} of {len(rows):,} lines lack one side of the pair and are left out")
+    return SentencePairs.of(whole)
+
+
+def _columns(path: Path, number: int, line: str) -> tuple[str, str, str]:
+    columns = [column.strip() for column in line.split("\t")]
+    if len(columns) not in (2, 3) and line.strip():
+        raise UserError(
+            f"line {number} of {path} has {len(columns)} columns, but should be a sentence, a tab and its translation, "
+            "and perhaps a tab and a group"
+        )
+    source, target, group, *_ = (*columns, "", "")
+    return source, target, group
+
+
+def _lines(path: Path) -> list[str]:
+    """The lines of a UTF-8 file. Only a newline ends one: other line breaks may stand within a sentence."""
+    try:
+        raw = path.read_bytes()
+        lines = raw.decode("utf-8-sig").split("\n")
+    except OSError as error:
+        raise unreadable(path, error) from error
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise UserError(f"line {line} of {path} is not UTF-8 text; convert the file") from None
+    return lines[:-1] if lines[-1] == "" else lines

@@ -1,0 +1,158 @@
+"""Models with the decoding state of a batch, for the `Decoder`: language models, and sequence-to-sequence models."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from regard.errors import UserError
+from regard.generate.cuda_graph import GraphedStep, graph_refusal
+from regard.generate.decoder import CachedModel
+from regard.generate.rows import reorder_rows, select_rows, write_rows
+from regard.models.base import LanguageModel, Seq2SeqModel, State, parameter_device
+
+
+class CachedLanguageModel(CachedModel):
+    """A language model that continues prompts by up to ``length`` tokens each.
+
+    No token is conditioned on more tokens than the model's context. A longer prompt is truncated to its end; a row that
+    fills the context continues from the latest half of it. Each row does so independently, so its text does not depend
+    on the other rows. Equal prompts are processed once.
+
+    On a GPU a step is a CUDA graph where the model allows it, unless ``graphs`` is False; ``compiled`` compiles it.
+    """
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        prompts: Sequence[Sequence[int]],
+        length: int,
+        *,
+        graphs: bool = True,
+        compiled: bool = False,
+    ):
+        if not prompts or any(len(prompt) == 0 for prompt in prompts):
+            raise UserError("a prompt is empty; give at least one character")
+        self.model, self.context, self.prompts = model, model.config.context, len(prompts)
+        self._device, self._length = parameter_device(model), length
+        self._inputs = [tuple(prompt[-self.context :]) for prompt in prompts]
+        self._longest = max(map(len, self._inputs))
+        needed = min(self.context, self._longest + length - 1)
+        self._graphed = graphs and graph_refusal(model, self._device, min(length, needed)) is None
+        self._compiled = compiled and self._graphed
+        # Compiled for the whole context, so that every text uses the same code; unused places cost little.
+        self._capacity = self.context if self._compiled else needed
+        self.leave = 1 if self._compiled else 2  # dropping rows copies the state, and compiles the step again
+        self._graph: GraphedStep | None = None
+
+    def prefill(self, beams: int) -> Tensor:
+        inputs = [prompt for prompt in self._inputs for _ in range(beams)]
+        lengths = [len(prompt) for prompt in inputs]
+        # Prompts end in the same column, so that each step writes one column.
+        padded = [[0] * (self._longest - len(prompt)) + list(prompt) for prompt in inputs]
+        self._text = torch.zeros(len(inputs), self._longest + self._length, dtype=torch.long, device=self._device)
+        self._text[:, : self._longest] = torch.tensor(padded, device=self._device)
+        self._end = self._longest  # the column of the next token
+        self._full_at = [self._longest + self.context - length for length in lengths]  # where a row fills the context
+        logits, self._state = self._process(inputs)
+        if self._graphed:
+            self._capture()
+        return logits
+
+    def _process(self, inputs: list[tuple[int, ...]]) -> tuple[Tensor, State]:
+        """The logits after each prompt and a state that holds them; each different prompt is processed once."""
+        unique = {prompt: row for row, prompt in enumerate(dict.fromkeys(inputs))}
+        lengths = [len(prompt) for prompt in unique]
+        tokens = [list(prompt) + [0] * (max(lengths) - len(prompt)) for prompt in unique]
+        # Without lengths, rows of one length take the faster path.
+        ragged = torch.tensor(lengths, device=self._device) if len(set(lengths)) > 1 else None
+        state = self.model.start(len(unique), self._capacity)
+        logits, state = self.model.step(torch.tensor(tokens, device=self._device), state, ragged, last=True)
+        if len(unique) == len(inputs):
+            return logits[:, 0], state
+        rows = torch.tensor([unique[prompt] for prompt in inputs], device=self._device)
+        return logits[rows, 0], select_rows(state, rows)
+
+    def step(self, tokens: Tensor) -> Tensor:
+        self._text[:, self._end] = tokens
+        if self._end >= min(self._full_at):
+            self._slide()
+        self._end += 1
+        if self._graph is None:
+            logits, self._state = self.model.step(tokens[:, None], self._state)
+            return logits[:, -1]
+        self._graph.token.copy_(tokens[:, None])
+        self._state = self._state._replace(used=self._state.used + 1)
+        return self._graph()
+
+    def reorder(self, rows: Tensor) -> None:
+        self._text = self._text[rows]
+        self._state = reorder_rows(self._state, rows, in_place=self._graph is not None)
+
+    def keep(self, rows: Tensor) -> None:
+        self._full_at = [self._full_at[row] for row in rows.tolist()]
+        self._text, self._state = self._text[rows], select_rows(self._state, rows)
+        if self._graph is not None:
+            self._capture()
+        self._count_used()
+
+    def _capture(self) -> None:
+        """Make the step a CUDA graph, on a state at fixed addresses that takes over the present contents."""
+        rows = self._text.shape[0]
+        state = self.model.start(rows, self._capacity, fixed=True)
+        self._graph = GraphedStep(self.model, state, compiled=self._compiled)
+        write_rows(state, torch.arange(rows, device=self._device), self._state)
+        self._state = state._replace(used=self._state.used)
+
+    def _slide(self) -> None:
+        """Restart full rows with the latest half of the context, of which the newest token is still to be processed."""
+        full = [row for row, column in enumerate(self._full_at) if self._end >= column]
+        rows = torch.tensor(full, device=self._device)
+        kept = max(1, self.context // 2) - 1
+        state = self.model.start(len(full), self._capacity)
+        if kept:
+            _, state = self.model.step(self._text[rows, self._end - kept : self._end], state, last=True)
+        write_rows(self._state, rows, state)
+        for row in full:
+            self._full_at[row] = self._end + self.context - kept
+        self._count_used()
+
+    def _count_used(self) -> None:
+        """Set the number of tokens in the state's fullest row, after rows were restarted or dropped."""
+        self._state = self._state._replace(used=self.context - min(self._full_at) + self._end)
+
+
+class CachedSeq2Seq(CachedModel):
+    """A sequence-to-sequence model that decodes a target for each source [B, S], each beginning with ``prefix``."""
+
+    leave = 8
+
+    def __init__(
+        self, model: Seq2SeqModel, source: Tensor, source_lengths: Tensor, prefix: Sequence[int], capacity: int
+    ):
+        self.model, self.source, self.source_lengths = model, source, source_lengths
+        self.prompts, self._prefix, self._capacity = len(source), prefix, capacity
+
+    def prefill(self, beams: int) -> Tensor:
+        self._beams = beams
+        self.state = self.model.start(
+            self.prompts, self._capacity, source=self.source, source_lengths=self.source_lengths, beams=beams
+        )
+        return self._step(self.source.new_tensor(self._prefix).expand(self.prompts * beams, -1))
+
+    def step(self, tokens: Tensor) -> Tensor:
+        return self._step(tokens[:, None])
+
+    def _step(self, tokens: Tensor) -> Tensor:
+        logits, self.state = self.model.step(tokens, self.state)
+        return logits[:, -1]
+
+    def reorder(self, rows: Tensor) -> None:
+        self.state = self.state._replace(own=reorder_rows(self.state.own, rows))
+
+    def keep(self, rows: Tensor) -> None:
+        sources = rows[:: self._beams] // self._beams
+        shared, own = select_rows(self.state.shared, sources), select_rows(self.state.own, rows)
+        self.state = self.state._replace(shared=shared, own=own)

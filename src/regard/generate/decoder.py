@@ -1,0 +1,132 @@
+"""The decoding loop, shared by all models and strategies.
+
+Prefill, then repeat: the strategy picks a token for every row from the logits, observers are notified, prompts that
+have finished leave the batch, and the model's state advances by the picked tokens. The model is a `CachedModel` (a
+language model with prompts, or a sequence-to-sequence model with sources); the strategy samples or searches with beams.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+class CachedModel(ABC):
+    """A model with the decoding state of a batch: ``prompts`` prompts or sources, with ``beams`` rows each.
+
+    Row b * beams + j is the j-th sequence of prompt b.
+    """
+
+    prompts: int
+    leave: int  # finished prompts leave the batch when they are at least one in ``leave``; 1: never
+
+    @abstractmethod
+    def prefill(self, beams: int) -> Tensor:
+        """Process the prompts; return the logits [R, V] of the first token of every row."""
+
+    @abstractmethod
+    def step(self, tokens: Tensor) -> Tensor:
+        """Append tokens [R]; return the logits [R, V] of the next ones."""
+
+    @abstractmethod
+    def reorder(self, rows: Tensor) -> None:
+        """Let row i continue the old row ``rows[i]``, which belongs to the same prompt."""
+
+    @abstractmethod
+    def keep(self, rows: Tensor) -> None:
+        """Drop all but these rows, which are all rows of some prompts."""
+
+
+@dataclass
+class DecodingStep:
+    """The tokens that a strategy picked."""
+
+    logits: Tensor  # [R, V], of the tokens that were allowed
+    tokens: Tensor  # [R]
+    parents: Tensor | None = None  # [R], the row that each token continues; None: its own row
+    active: Tensor | None = None  # [prompts], False for prompts that have finished; None: none has
+
+
+class Strategy(ABC):
+    """Picks the next token of every row."""
+
+    beams: int = 1  # rows per prompt
+
+    @abstractmethod
+    def start(self, prompts: int, logits: Tensor) -> None:
+        """Allocate for this many prompts; ``logits`` [R, V] gives the vocabulary, the type and the device."""
+
+    @abstractmethod
+    def pick(self, logits: Tensor, position: int) -> DecodingStep:
+        """Pick the token number ``position`` of every row from logits [R, V], which may be changed in place."""
+
+    @abstractmethod
+    def keep(self, prompts: Tensor, rows: Tensor) -> None:
+        """Drop all but these prompts of the current batch, and so all but these rows."""
+
+
+Observer = Callable[[DecodingStep], None]
+
+
+class Decoder:
+    """Decodes up to ``length`` tokens per row, one token per call of ``next``."""
+
+    @torch.inference_mode()
+    def __init__(self, model: CachedModel, strategy: Strategy, length: int, observers: Sequence[Observer] = ()):
+        self.model, self.strategy, self.length, self.observers = model, strategy, length, observers
+        self.position = 0  # tokens decoded per row
+        self.done = False
+        self.prompts = list(range(model.prompts))  # the prompts that are still in the batch
+        self._logits = model.prefill(strategy.beams)
+        self._tokens: Tensor | None = None  # picked, not yet in the model's state
+        self._parents: Tensor | None = None
+        strategy.start(model.prompts, self._logits)
+
+    @torch.inference_mode()
+    def next(self) -> Tensor:
+        """Decode the next token of every row: [R], on the device."""
+        if self.done:
+            raise ValueError(f"decoding is finished after {self.position} tokens")
+        if self._tokens is not None:
+            if self._parents is not None:
+                self.model.reorder(self._parents)
+            self._logits = self.model.step(self._tokens)
+        step = self.strategy.pick(self._logits, self.position)
+        self._tokens, self._parents = step.tokens, step.parents
+        self.position += 1
+        self.done = self.position == self.length
+        for observer in self.observers:
+            observer(step)
+        if step.active is not None and not self.done:
+            self.retain(step.active.tolist())
+        return step.tokens
+
+    def __iter__(self) -> Iterator[Tensor]:
+        """The tokens [R] of every step, until every row has finished."""
+        while not self.done:
+            yield self.next()
+
+    def retain(self, active: Sequence[bool]) -> None:
+        """Note which prompts of the batch are unfinished; the others leave when there are enough of them."""
+        left = [place for place, unfinished in enumerate(active) if unfinished]
+        self.done = not left
+        if left and self.model.leave * len(left) <= (self.model.leave - 1) * len(active):
+            self.keep(left)
+
+    @torch.inference_mode()
+    def keep(self, places: Sequence[int]) -> None:
+        """Continue with the prompts at these places of the batch only."""
+        self.prompts = [self.prompts[place] for place in places]
+        kept = torch.tensor(places, device=self._logits.device)
+        rows = (kept[:, None] * self.strategy.beams + torch.arange(self.strategy.beams, device=kept.device)).flatten()
+        self.strategy.keep(kept, rows)
+        self.model.keep(rows if self._parents is None else self._parents[rows])
+        self._parents = None
+        if self._tokens is None:
+            self._logits = self._logits[rows]
+        else:
+            self._tokens = self._tokens[rows]

@@ -1,0 +1,99 @@
+"""Interactive generation: each typed line is appended to the text, and the model continues it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TextIO
+
+from regard.errors import UserError
+from regard.generate.text import Prompt, TextGenerator, Throughput
+
+HELP = """\
+Type a line, and the model continues the text; after an empty line it continues the text as it is.
+Ctrl-C             stop generating; Ctrl-D quits
+/reset             delete the text so far
+/temperature 0.5   change an option; likewise /top-k, /top-p, /min-p, /repetition, /tokens, /seed
+/quit              quit"""
+
+
+@dataclass
+class InteractiveSession:
+    """The text of a session and its generator. The model's context is exactly the text that was shown."""
+
+    generator: TextGenerator
+    out: TextIO
+    err: TextIO
+    text: str = ""
+    turns: int = 0  # each turn has a random stream of its own
+
+    def run(self, read_line: Callable[[], str]) -> None:
+        """Answer line after line, until ``read_line`` raises EOFError or returns /quit."""
+        while True:
+            try:
+                line = read_line()
+            except EOFError:
+                return
+            except KeyboardInterrupt:
+                self._report("\n(Ctrl-D or /quit quits)")
+                continue
+            if line.strip() == "/quit":
+                return
+            try:
+                if line.startswith("/"):
+                    self._execute(line)
+                else:
+                    self._generate(line)
+            except UserError as problem:
+                self._report(f"regard: {problem}")
+
+    def _generate(self, line: str) -> None:
+        """Continue the text so far and the line, which begins a new line of it."""
+        border = "\n" if line and self.text and not self.text.endswith("\n") else ""
+        text = self.text + border + line
+        if not text:
+            return
+        self.generator.tokenizer.encode(line)  # an error should be about the line, and leave the text unchanged
+        tokens = self.generator.tokenizer.encode(text).tolist()
+        self.text, self.generator = text, replace(self.generator, throughput=Throughput())
+        turn, self.turns = self.turns, self.turns + 1
+        try:
+            for _, piece, _ in self.generator.stream([Prompt(tuple(tokens), turn)]):
+                self.text += piece
+                self.out.write(piece)
+                self.out.flush()
+        except KeyboardInterrupt:
+            pass  # the generated text stays
+        self.out.write("\n")
+        self.out.flush()
+        self._report(f"({self.generator.throughput})")
+
+    def _execute(self, line: str) -> None:
+        name, _, value = line[1:].strip().partition(" ")
+        if name == "help":
+            self._report(HELP)
+        elif name == "reset":
+            self.text = ""
+        else:
+            self.generator = with_option(self.generator, name, value.strip())
+
+    def _report(self, text: str) -> None:
+        print(text, file=self.err, flush=True)
+
+
+def with_option(generator: TextGenerator, name: str, value: str) -> TextGenerator:
+    """The generator with one option changed; a UserError names the problem."""
+    types = {"temperature": float, "top-p": float, "min-p": float, "repetition": float}
+    types |= {"top-k": int, "tokens": int, "seed": int}
+    if name not in types:
+        raise UserError(f"there is no /{name}; /help lists the commands")
+    try:
+        number = None if (name, value) == ("top-k", "none") else types[name](value)
+    except ValueError:
+        raise UserError(f"/{name} needs a number, not {value!r}") from None
+    if name in ("tokens", "seed"):
+        return replace(generator, **{"length" if name == "tokens" else "seed": number})
+    try:
+        return replace(generator, sampling=replace(generator.sampling, **{name.replace("-", "_"): number}))
+    except ValueError as problem:
+        raise UserError(f"/{str(problem).replace('_', '-')}") from None

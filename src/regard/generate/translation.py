@@ -1,0 +1,194 @@
+"""Translate lines with the model of a run: encode them, decode batches of similar lengths, return text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from regard.config import load
+from regard.data import Bytes, Characters, DataConfig
+from regard.data.translation.pairs import PairsConfig, Specials
+from regard.errors import UserError
+from regard.generate.beam import BeamSearch, beam_search
+from regard.generate.constraints import Hypothesis, OutputConstraints
+from regard.generate.load import load_model
+from regard.generate.sampler import sample_seq2seq
+from regard.generate.sampling import Sampling
+from regard.models.base import Seq2SeqModel, parameter_device
+
+if TYPE_CHECKING:
+    from regard.data.tokenizers import Tokenizer
+    from regard.data.translation.pairs import PairData
+    from regard.runs import Run
+
+AHEAD = 16  # batches whose lines are sorted by length together; the output keeps the order of the input
+
+
+class SourceLine(NamedTuple):
+    """A line to translate, as the model sees it."""
+
+    text: str
+    tokens: list[int]  # with the end token; only that for an empty line
+    truncated: int  # how many tokens beyond the model's context were dropped
+    unknown: tuple[str, ...]  # words spelled byte by byte, or characters that the tokenizer lacks
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to translate."""
+        return len(self.tokens) == 1
+
+
+class Translation(NamedTuple):
+    """One translation of a line."""
+
+    text: str  # without line breaks
+    hypothesis: Hypothesis
+
+
+class TranslatedLine(NamedTuple):
+    """A line with its translations, best first; none for an empty line."""
+
+    line: SourceLine
+    translations: list[Translation]
+
+    @property
+    def text(self) -> str:
+        """The best translation; empty for an empty line."""
+        return self.translations[0].text if self.translations else ""
+
+
+@dataclass(frozen=True)
+class Translator:
+    """Translates with one model and one set of options."""
+
+    model: Seq2SeqModel
+    tokenizer: Tokenizer
+    specials: Specials
+    lower: bool = False  # lower-case the source
+    strategy: BeamSearch | Sampling = field(default_factory=BeamSearch)
+    nbest: int = 1
+    min_length: int = 0
+    max_length: int | None = None  # None: the model's context
+    seed: int = 1
+    batch: int = 64
+
+    def __post_init__(self) -> None:
+        if self.batch < 1:
+            raise UserError(f"the batch must be at least 1, not {self.batch}")
+        if self.nbest < 1:
+            raise UserError(f"the number of translations must be at least 1, not {self.nbest}")
+        if isinstance(self.strategy, BeamSearch) and self.nbest > self.strategy.beams:
+            raise UserError(
+                f"{self.nbest} translations need as many beams, and there are {self.strategy.beams}; use more"
+            )
+        if self.max_length is not None and not 1 <= self.max_length <= self.context:
+            raise UserError(f"a translation has 1 to {self.context} tokens in this model, not {self.max_length}")
+
+    @property
+    def context(self) -> int:
+        """The most tokens of a source or a translation."""
+        return self.model.config.context
+
+    def encode(self, text: str) -> SourceLine:
+        """A line as the model sees it."""
+        text = text.strip()
+        seen = text.lower() if self.lower else text
+        try:
+            ids, left_out = self.tokenizer.encode(seen).tolist(), ()
+        except UserError:  # the tokenizer lacks some of the characters
+            ids, left_out = self._encode_known(seen)
+        room = self.context - 1
+        return SourceLine(
+            text, [*ids[:room], self.specials.end], max(0, len(ids) - room), left_out or self._unknown(seen)
+        )
+
+    def translate(self, lines: Sequence[str]) -> Iterator[TranslatedLine]:
+        """Each line with its translations, in order; the batches do not change any of them."""
+        for first in range(0, len(lines), AHEAD * self.batch):
+            encoded = [self.encode(text) for text in lines[first : first + AHEAD * self.batch]]
+            filled = (i for i, line in enumerate(encoded) if not line.empty)
+            order = sorted(filled, key=lambda i: len(encoded[i].tokens))
+            translations: dict[int, list[Translation]] = {}
+            for start in range(0, len(order), self.batch):
+                batch = order[start : start + self.batch]
+                for number, found in zip(batch, self._decode([encoded[i].tokens for i in batch]), strict=True):
+                    translations[number] = [Translation(self._text(one), one) for one in found]
+            for number, line in enumerate(encoded):
+                yield TranslatedLine(line, translations.get(number, []))
+
+    def _decode(self, sources: list[list[int]]) -> list[list[Hypothesis]]:
+        longest = max(map(len, sources))
+        rows = [ids + [self.specials.pad] * (longest - len(ids)) for ids in sources]
+        source = torch.tensor(rows, device=parameter_device(self.model))
+        batch = (source, source.new_tensor([len(ids) for ids in sources]))
+        constraints = OutputConstraints.of(self.specials, self.min_length, self.max_length or self.context)
+        if isinstance(self.strategy, BeamSearch):
+            return beam_search(self.model, *batch, constraints, self.strategy, self.nbest)
+        return sample_seq2seq(self.model, *batch, constraints, self.strategy, samples=self.nbest, seed=self.seed)
+
+    def _text(self, hypothesis: Hypothesis) -> str:
+        return " ".join(self.tokenizer.decode(hypothesis.tokens).split())
+
+    def _unknown(self, text: str) -> tuple[str, ...]:
+        """Words with letters that are tokenized into single bytes."""
+        if isinstance(self.tokenizer, Bytes | Characters):
+            return ()  # every token is that short
+        widths = self.tokenizer.widths
+
+        def in_bytes(word: str) -> bool:
+            ids = self.tokenizer.encode(f" {word}")
+            return len(ids) > 2 and bool((widths[ids] == 1).all())
+
+        words = dict.fromkeys(word.strip(".,;:!?\"'()[]{}") for word in text.split())
+        return tuple(word for word in words if any(map(str.isalpha, word)) and in_bytes(word))
+
+    def _encode_known(self, text: str) -> tuple[list[int], tuple[str, ...]]:
+        """The tokens of the characters that the tokenizer has, and the characters that it lacks."""
+        ids, left_out = [], {}
+        for character in text:
+            try:
+                ids += self.tokenizer.encode(character).tolist()
+            except UserError:
+                left_out[character] = None
+        return ids, tuple(left_out)
+
+
+class TranslationModel(NamedTuple):
+    """The model of a run that translates, with what a `Translator` needs."""
+
+    model: Seq2SeqModel
+    tokenizer: Tokenizer
+    specials: Specials
+    config: PairsConfig
+    step: int
+    data_sha256: str | None
+
+    def translator(self, **options: Any) -> Translator:
+        """A translator with these options of `Translator`."""
+        return Translator(self.model, self.tokenizer, self.specials, lower=self.config.lower, **options)
+
+    def data(self) -> PairData:
+        """The pairs that the run was trained on; a UserError if the files have changed."""
+        data = self.config.build(self.model.config.context)
+        if self.data_sha256 not in (None, data.sha256):
+            raise UserError(f"{data.name} is not what this run was trained on; put the old files back")
+        return data
+
+
+def load_translation_model(run: Run, device: torch.device | str = "cpu", step: int | None = None) -> TranslationModel:
+    """The model of the checkpoint at ``step``, or of the newest one, of a run that translates."""
+    table = run.config.get("data", {})
+    kind = table.get("kind")
+    if kind != "pairs":
+        raise UserError(
+            f"the run {run.path} was trained on {kind or 'text'} and does not translate; `regard generate` generates "
+            "text with it, and `regard recipes` lists recipes that translate"
+        )
+    config = load(DataConfig, table, source=str(run.path / "config.toml"))
+    model, tokenizer, reached, sha256 = load_model(run, device, step)
+    assert isinstance(config, PairsConfig)
+    assert isinstance(model, Seq2SeqModel)
+    return TranslationModel(model, tokenizer, Specials.after(tokenizer.size), config, reached, sha256)

@@ -1,0 +1,70 @@
+"""SVG elements and self-contained SVG files. Colors are CSS variables, so one picture serves light, dark and print."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from pathlib import Path
+
+FOLDER = Path(__file__).parent
+
+
+def stylesheet(*names: str) -> str:
+    """The style sheets of this folder with these names, joined."""
+    return "".join((FOLDER / f"{name}.css").read_text(encoding="utf-8") for name in names)
+
+
+def tag(name: str, content: str | None = None, **attributes: object) -> str:
+    """An element. ``content`` is markup; attribute values are escaped, and those that are None are left out.
+
+    >>> tag("text", "a", class_="soft", x=1.25, text_anchor="end")
+    '<text class="soft" x="1.25" text-anchor="end">a</text>'
+    """
+    given = {key.rstrip("_").replace("_", "-"): value for key, value in attributes.items() if value is not None}
+    start = " ".join([name, *(f'{key}="{escape(_value(value))}"' for key, value in given.items())])
+    return f"<{start}/>" if content is None else f"<{start}>{content}</{name}>"
+
+
+def text(content: str, x: float, y: float, class_: str | None = None, anchor: str | None = None) -> str:
+    """A line of text."""
+    return tag("text", escape(content), class_=class_, x=x, y=y, text_anchor=anchor)
+
+
+def moved(x: float, y: float, content: str) -> str:
+    """Elements shifted to a place."""
+    return tag("g", content, transform=f"translate({x:.0f} {y:.0f})")
+
+
+def rectangle(class_: str, width: float, height: float, **attributes: object) -> str:
+    """A rectangle; ``attributes`` may give its place, mask and opacity."""
+    return tag("rect", class_=class_, **attributes, width=width, height=height)
+
+
+def cell_paths(levels: Sequence[Sequence[int]], width: float, height: float, strongest: int) -> str:
+    """Cells of a map, one path per level from 1 to ``strongest``; equal neighbors in a row are drawn as one."""
+    paths: dict[int, list[str]] = {}
+    for i, row in enumerate(levels):
+        start = 0
+        for j in range(1, len(row) + 1):
+            if j == len(row) or row[j] != row[start]:
+                left = start * width
+                run = f"M{left:.2f} {i * height:.2f}h{(j - start) * width:.2f}v{height:.2f}H{left:.2f}z"
+                paths.setdefault(row[start], []).append(run)
+                start = j
+    levels_drawn = sorted(set(paths) - {0})
+    return "".join(tag("path", class_="ink", fill_opacity=n / strongest, d="".join(paths[n])) for n in levels_drawn)
+
+
+def picture(title: str, description: str, width: float, height: float, content: Iterable[str]) -> str:
+    """A self-contained SVG file that follows the reader's light or dark theme."""
+    size = f'viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" height="{height:.0f}"'
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-labelledby="title about">'
+        f'<title id="title">{escape(title)}</title><desc id="about">{escape(description)}</desc>'
+        f"<style>{stylesheet('theme', 'picture')}</style>"
+        f'<rect class="page" width="100%" height="100%"/>{"".join(content)}</svg>'
+    )
+
+
+def _value(value: object) -> str:
+    return f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)

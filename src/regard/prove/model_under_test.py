@@ -1,0 +1,238 @@
+"""The model that `certify` tests, with what belongs to it, in one form for models of this library and any other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from regard.attention import ModuleProperties, Padded, Range
+from regard.data import Data, Tokenizer
+from regard.errors import UserError
+from regard.models.base import Encoder, LanguageModel, Model, Seq2SeqModel
+from regard.tasks import Task
+
+Forward = Callable[[Tensor], Tensor]  # tokens [B, N] to logits [B, N, V]
+SHORT, LONG = 24, 160  # tokens of the test sequences; the longer ones exceed the blocks of fast paths
+SEED = 7
+SOURCES = 12  # source sequences for a sequence-to-sequence model
+
+
+class Stepper(Protocol):
+    """Decodes in pieces, as ``LanguageModel`` and ``Seq2SeqModel`` do."""
+
+    @property
+    def start(self) -> Callable[..., Any]: ...  # (batch, capacity) to an empty state
+
+    @property
+    def step(self) -> Callable[..., tuple[Tensor, Any]]: ...  # (tokens, state) to logits and state
+
+
+@dataclass
+class ModelUnderTest:
+    """A model and what belongs to it. Give either ``forward`` or, for a model of this library, ``model``."""
+
+    forward: Forward | None = None
+    model: Model | None = None
+    vocabulary: int = 0  # number of token ids; 0: that of the model's config
+    length: int = 0  # of the test sequences; 0: 24, or the model's context if that is shorter
+    padded: Callable[[Tensor, Tensor], Tensor] | None = None  # (tokens, lengths) to logits, with padding behind
+    stepper: Stepper | None = None  # default: the model itself, if it decodes
+    variants: Mapping[str, Forward] = field(default_factory=dict)  # further code paths to the same logits, by name
+    causal: bool = True  # no logit may depend on a later token
+    positional: bool | None = None  # the order of tokens matters; None: as the model declares
+    tokenizer: Tokenizer | None = None
+    task: Task | None = None
+    data: Data | None = None
+    about: str = ""  # what is tested, for the certificate
+
+    def __post_init__(self) -> None:
+        if (self.forward is None) == (self.model is None):
+            raise UserError("give certify either a model of this library or the forward pass of another, not both")
+        if self.model is not None:
+            self.vocabulary = self.vocabulary or self.model.config.vocabulary
+            self.length = self.length or min(SHORT, self.model.config.context)
+            self.causal = self.causal and not isinstance(self.model, Encoder)
+            if self.positional is None:
+                self.positional = self.model.positional
+            if self.stepper is None and isinstance(self.model, LanguageModel | Seq2SeqModel):
+                self.stepper = self.model
+        self.length = self.length or SHORT
+        if not self.vocabulary:
+            raise UserError("certify needs the number of token ids; give vocabulary=...")
+        if self.length < 4 or self.vocabulary < 2:
+            raise UserError(
+                f"{self.length} tokens out of {self.vocabulary} ids are too few for a test; give 4 or more out of 2 "
+                "or more"
+            )
+
+    @cached_property
+    def module(self) -> nn.Module | None:
+        """The module behind the forward pass, whose submodules are inspected; None for a plain function."""
+        if self.model is not None:
+            return self.model
+        # A foreign forward pass: a module, a method of one, or an object that wraps one.
+        candidates = (self.forward, getattr(self.forward, "__self__", None), getattr(self.forward, "module", None))
+        return next((one for one in candidates if isinstance(one, nn.Module)), None)
+
+    @cached_property
+    def device(self) -> torch.device:
+        weight = next(self.module.parameters(), None) if self.module is not None else None
+        return torch.device("cpu") if weight is None else weight.device
+
+    @property
+    def seq2seq(self) -> Seq2SeqModel | None:
+        """The model, if it is a sequence-to-sequence model."""
+        return self.model if isinstance(self.model, Seq2SeqModel) else None
+
+    @property
+    def takes_slots(self) -> bool:
+        """The model takes padded and packed batches."""
+        return isinstance(self.model, LanguageModel | Encoder)
+
+    @cached_property
+    def sources(self) -> tuple[Tensor, Tensor]:
+        """Source tokens [12, S] and lengths [12] for a sequence-to-sequence model."""
+        assert self.seq2seq is not None
+        generator = torch.Generator().manual_seed(SEED + 1)
+        longest = max(2, min(9, self.seq2seq.config.context))
+        tokens = torch.randint(self.seq2seq.source_vocabulary, (SOURCES, longest), generator=generator)
+        lengths = torch.randint(2, longest + 1, (SOURCES,), generator=generator)
+        return tokens.to(self.device), lengths.to(self.device)
+
+    def source(self, rows: Tensor, padding: int = 0) -> tuple[Tensor, Tensor]:
+        """Tokens and lengths of some sources, with ``padding`` more positions than the longest of them needs."""
+        tokens, lengths = (x[rows] for x in self.sources)
+        tokens = tokens[:, : int(lengths.max())]
+        return torch.cat((tokens, tokens[:, -1:].expand(-1, padding)), dim=1), lengths
+
+    @cached_property
+    def long(self) -> int:
+        """The longest test sequence."""
+        if self.model is None or self.seq2seq is not None:
+            return self.length
+        return max(self.length, min(LONG, self.model.config.context))
+
+    def tokens(self, rows: int, length: int | None = None, seed: int = SEED) -> Tensor:
+        """Random tokens [rows, length]."""
+        generator = torch.Generator().manual_seed(seed)
+        shape = (rows, self.length if length is None else length)
+        return torch.randint(self.vocabulary, shape, generator=generator).to(self.device)
+
+    def other_tokens(self, tokens: Tensor, seed: int = SEED) -> Tensor:
+        """A different random token for each of ``tokens``."""
+        generator = torch.Generator().manual_seed(seed)
+        shift = torch.randint(1, max(2, self.vocabulary), tokens.shape, generator=generator).to(tokens.device)
+        return (tokens + shift) % self.vocabulary
+
+    def arguments(self, tokens: Tensor, rows: Tensor | None = None, padding: int = 0) -> tuple[Tensor, ...]:
+        """The positional arguments of the model; ``rows`` are the sources of a sequence-to-sequence model."""
+        if self.seq2seq is None:
+            return (tokens,)
+        rows = torch.arange(len(tokens), device=tokens.device) if rows is None else rows
+        return (tokens, *self.source(rows, padding))
+
+    def __call__(self, tokens: Tensor, rows: Tensor | None = None) -> Tensor:
+        """Logits [B, N, V] of unpadded rows."""
+        if self.forward is not None:
+            return self.forward(tokens)
+        assert self.model is not None
+        if self.takes_slots and self.model.training:  # rows start here, even if the model carries its state over
+            return self.model(tokens, Range(tokens.shape[1]))
+        return self.model(*self.arguments(tokens, rows))
+
+    @property
+    def pads(self) -> bool:
+        """Rows can be padded: the model takes lengths, or no token sees what follows it."""
+        return self.padded is not None or self.model is not None or self.causal
+
+    def with_padding(self, tokens: Tensor, lengths: Tensor, rows: Tensor | None = None) -> Tensor:
+        """Logits of rows whose first ``lengths`` tokens are real."""
+        if self.padded is not None:
+            return self.padded(tokens, lengths)
+        if self.takes_slots:
+            assert self.model is not None
+            return self.model(tokens, Padded(lengths, tokens.shape[1]))
+        return self.model(*self.arguments(tokens, rows, padding=3)) if self.model is not None else self(tokens)
+
+    def decode(self, tokens: Tensor, pieces: list[int], capacity: int | None = None, **settings: Any) -> Tensor:
+        """Logits of ``tokens``, decoded in pieces of these lengths."""
+        state, found = self.start(len(tokens), capacity or sum(pieces), **settings), []
+        assert self.stepper is not None
+        for piece in tokens.split(pieces, dim=1):
+            logits, state = self.stepper.step(piece, state)
+            found.append(logits)
+        return torch.cat(found, dim=1)
+
+    def start(self, batch: int, capacity: int, **settings: Any) -> Any:
+        """An empty decoding state for ``batch`` rows; ``beams`` of them share each source."""
+        assert self.stepper is not None
+        if self.seq2seq is not None:
+            batch //= settings.get("beams", 1)
+            source, lengths = self.source(torch.arange(batch, device=self.device))
+            settings |= {"source": source, "source_lengths": lengths}
+        return self.stepper.start(batch, capacity, **settings)
+
+    def _declaring(self, declares: Callable[[ModuleProperties], bool]) -> list[str]:
+        parts = () if self.module is None else self.module.named_modules()
+        found = [(name, part) for name, part in parts if isinstance(part, ModuleProperties) and declares(part)]
+        return [f"{name} ({type(part).__name__})" for name, part in found]
+
+    @cached_property
+    def discontinuous(self) -> list[str]:
+        """The modules that declare to be discontinuous."""
+        return self._declaring(lambda part: part.discontinuous)
+
+    @cached_property
+    def not_steppable(self) -> list[str]:
+        """The modules that declare not to decode token by token."""
+        return self._declaring(lambda part: not part.steppable)
+
+    @cached_property
+    def not_batch_invariant(self) -> list[str]:
+        """The modules that declare a dependence on the other rows of a batch."""
+        return self._declaring(lambda part: not part.batch_invariant)
+
+
+@contextmanager
+def training_mode(module: nn.Module | None, training: bool) -> Iterator[None]:
+    """Put a module into training or evaluation mode, and each of its submodules back afterwards."""
+    before = {} if module is None else {part: part.training for part in module.modules()}
+    if module is not None:
+        module.train(training)
+    try:
+        yield
+    finally:
+        for part, was in before.items():
+            part.training = was
+
+
+@contextmanager
+def preserved(module: nn.Module | None) -> Iterator[None]:
+    """Evaluation mode; afterwards modes, buffers, gradients and random states are as before."""
+    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
+    with torch.random.fork_rng(devices), training_mode(module, False):
+        parts = [] if module is None else list(module.modules())
+        buffers = {part: {name: x if x is None else x.clone() for name, x in part._buffers.items()} for part in parts}
+        gradients = {} if module is None else {weight: weight.grad for weight in module.parameters()}
+        try:
+            yield
+        finally:
+            for part, kept in buffers.items():
+                _restore(part, kept)
+            for weight, gradient in gradients.items():
+                weight.grad = gradient
+
+
+def _restore(part: nn.Module, buffers: dict[str, Tensor | None]) -> None:
+    for name, kept in buffers.items():
+        now = part._buffers.get(name)
+        if now is not None and kept is not None and now.shape == kept.shape:
+            now.copy_(kept)
+        else:
+            part._buffers[name] = kept

@@ -1,0 +1,167 @@
+"""Measurements of the newest checkpoint: heads on a passage, alignments of translations, loss by position."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from regard.config import load
+from regard.data import DataConfig
+from regard.errors import UserError
+from regard.generate.load import LoadedModel, load_model
+from regard.look import Attention, Head, attentions, heads, passage, rows
+from regard.look.pictures.align import Alignment, align
+from regard.models import ModelConfig
+from regard.models.base import Model
+from regard.report.probes import TranslationProbe
+from regard.runs import Run
+from regard.train.device import flops_per_token
+
+T = TypeVar("T")
+#: Tokens of the passage whose maps are drawn, heads that get a map, validation tokens for the loss by position.
+PASSAGE, MAPS, TOKENS = 64, 64, 2**16
+BATCH, LOGITS = 16, 2**26  # windows at a time, and logits
+ALIGNED = 2  # translations whose alignment is drawn
+
+
+class ModelSize(NamedTuple):
+    """The size of a model."""
+
+    parameters: int
+    flops: float | None  # forward and backward of one token
+    attentions: int = 0
+
+
+class PositionLosses(NamedTuple):
+    """The mean loss at each position of the context, and half the width of its 95 % interval."""
+
+    mean: list[float]
+    margin: list[float]
+    windows: int  # that were measured
+    of: int  # that the validation part has
+
+
+class Inspection(NamedTuple):
+    """Measurements of one checkpoint."""
+
+    step: int
+    heads: list[Head]
+    maps: dict[tuple[int, int], list[bytes]]  # (layer, head) -> rows of gray
+    passage: list[str]  # token by token
+    held_out: bool
+    positions: PositionLosses | None
+    alignments: Sequence[Alignment] = ()  # of translations
+
+
+def attempt(notes: list[str], what: str, work: Callable[[], T]) -> T | None:
+    """The result of ``work``; None, and a note why, if it raises."""
+    try:
+        return work()
+    except UserError as problem:
+        notes.append(f"{what}: {problem}.")
+    except Exception as problem:  # the report is written also for models that cannot be inspected
+        notes.append(f"{what}: {type(problem).__name__}: {problem}.")
+    return None
+
+
+def model_size(config: Mapping[str, Any]) -> ModelSize:
+    """The size of a run's model, from its config alone."""
+    with torch.device("meta"):
+        model = load(ModelConfig, config["model"]).build()
+    parameters = sum(p.numel() for p in model.parameters())
+    return ModelSize(parameters, flops_per_token(model), len(model.mechanisms()))
+
+
+def inspect(run: Run, notes: list[str]) -> Inspection | None:
+    """Inspect the newest checkpoint; notes say what is left out."""
+    what = "Attention maps and loss by position are left out"
+    loaded = attempt(notes, what, lambda: load_model(run))
+    data: Any = None if loaded is None else attempt(notes, what, lambda: _data(run, loaded))
+    if loaded is None or data is None:
+        return None
+    return (inspect_text if data.specials is None else inspect_translation)(loaded, data, notes)
+
+
+def inspect_translation(loaded: LoadedModel, data: Any, notes: list[str]) -> Inspection:
+    """Heads and alignments on held-out sentences."""
+    model = loaded.model
+    probe = TranslationProbe(data, model.config, torch.device("cpu"))
+    seen = attempt(notes, "Attention is left out", lambda: attentions(model, lambda: probe.forward(model))) or []
+    chosen = probe.translations(model)[-ALIGNED:]
+    alignments = attempt(
+        notes,
+        "Alignments are left out",
+        lambda: [align(model, data.tokenizer, data.specials, one.source, one.tokens) for one in chosen],
+    )
+    return Inspection(loaded.step, heads(seen), {}, [], probe.held_out, None, alignments or [])
+
+
+def inspect_text(loaded: LoadedModel, data: Any, notes: list[str]) -> Inspection:
+    """Heads on a passage of text, and the loss by position."""
+    model = loaded.model
+    shown = passage(data, PASSAGE)
+    tokens = shown.tokens
+    seen = attempt(notes, "Attention maps are left out", lambda: attentions(model, lambda: model(tokens[None])))
+    if seen == []:
+        notes.append("Attention maps are left out: no layer of this model has observable attention weights.")
+    before = len(notes)
+    positions = attempt(notes, "The loss by position is left out", lambda: position_losses(model, data))
+    if positions is None and len(notes) == before:
+        notes.append("The loss by position is left out: it takes two whole windows of held-out text.")
+    seen = seen or []
+    return Inspection(
+        step=loaded.step,
+        heads=heads(seen),
+        maps={(n, h): gray for n in _drawn(seen) for h, gray in enumerate(_maps(seen[n - 1]), start=1)},
+        passage=[loaded.tokenizer.decode([token]) for token in tokens.tolist()],
+        held_out=shown.held_out,
+        positions=positions,
+    )
+
+
+@torch.no_grad()
+def position_losses(model: Model, data: Any, most: int = TOKENS) -> PositionLosses | None:
+    """The mean loss at every position of evenly spaced whole validation windows; None if there are too few."""
+    length = data.context
+    whole = data.validation_count // length
+    if whole < 2:
+        return None
+    stride = max(1, math.ceil(whole * length / most))
+    parts: list[Tensor] = []
+    size = max(1, min(BATCH, LOGITS // (length * data.vocabulary)))
+    for batch in islice(data.validation_batches(size), 0, None, stride):
+        logits = model(batch.inputs) if batch.slots is None else model(batch.inputs, batch.slots)
+        flat = logits.flatten(0, 1).float(), batch.targets.flatten()
+        each = functional.cross_entropy(*flat, reduction="none", ignore_index=-1).view(batch.targets.shape)
+        parts.append(each[(batch.targets >= 0).all(1)])
+    losses = torch.cat(parts).double()  # [windows, N]
+    margin = 1.96 * losses.std(0) / math.sqrt(len(losses))
+    return PositionLosses(losses.mean(0).tolist(), margin.tolist(), len(losses), whole)
+
+
+def _data(run: Run, loaded: LoadedModel) -> Any:
+    config = load(DataConfig, run.config["data"], source=str(run.file("config.toml")))
+    data = config.build(loaded.model.config.context)
+    loaded.check_data(data)
+    return data
+
+
+def _maps(attention: Attention) -> list[list[bytes]]:
+    """Each head's weights as rows of gray. The square root makes small weights visible."""
+    (block,) = rows(attention, block=attention.q.shape[2])
+    gray = (block.weights[0].sqrt() * 255).round().to(torch.uint8)  # [H, Q, K]
+    return [[bytes(row) for row in head] for head in gray.tolist()]
+
+
+def _drawn(seen: list[Attention]) -> list[int]:
+    """The layers, counted from 1, whose maps are drawn: all, or as many as a page can show, evenly spaced."""
+    if not seen:
+        return []
+    most = max(1, MAPS // max(attention.q.shape[1] for attention in seen))
+    return sorted({round(i * (len(seen) - 1) / max(1, most - 1)) + 1 for i in range(most)})
