@@ -143,6 +143,11 @@ class LanguageModel(Model):
 class Encoder(Model):
     """Tokens [B, N] to features [B, N, C], each from all tokens of its row."""
 
+    @property
+    @abstractmethod
+    def mask_token(self) -> int:
+        """The id of the token that replaces masked ones."""
+
     @abstractmethod
     def features(self, tokens: Tensor, slots: AnySlots | None = None) -> Tensor:
         """Features [B, N, C] of every token. ``slots`` describes padding or packing. Default: one unpadded row."""

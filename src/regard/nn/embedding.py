@@ -21,7 +21,7 @@ class NGrams(nn.Module):
     def reset(self) -> None:
         """Zeros: the model starts as one without n-grams."""
         for table in self.tables:
-            nn.init.zeros_(table.weight)
+            nn.init.zeros_(table.get_parameter("weight"))
 
     def forward(self, tokens: Tensor, phase: Tensor) -> Tensor:
         """``tokens`` [B, longest-1 + N], the N to embed after their predecessors; ``phase`` [B|1, N] of those N.

@@ -6,7 +6,7 @@ round in between.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -60,14 +60,14 @@ def attention_row(
 
 def feedforward_row(x: Tensor, norm: nn.Module, feedforward: nn.Module) -> Tensor | None:
     """x + feedforward(norm(x)), or None where the kernels do not support these layers."""
-    kind, layers = type(feedforward), feedforward
+    kind, layers = type(feedforward), cast(Any, feedforward)
     if kind is GatedFeedForward and layers.activation is F.silu:
         first, after = layers.gate_up, "swiglu"
     elif kind in (FeedForward, FusedSquaredFeedForward) and isinstance(layers.activation, ReLUSquared):
         first, after = layers.up, "relu2"
     else:
         return None
-    down: Any = layers.down
+    down = layers.down
     if type(norm) not in NORMS or not suits(x, norm, feedforward, first, down):
         return None
     hidden = through(x, norm.gain, norm.eps, first.weight, first.bias, after, None)

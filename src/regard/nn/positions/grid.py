@@ -18,7 +18,7 @@ from regard.attention import Slots
 from regard.attention.bias import GridRelative
 from regard.config import Choice, option
 from regard.errors import UserError
-from regard.nn.positions.position import Position, Rotation, rotary_rotation, sinusoids
+from regard.nn.positions.position import Position, RotaryRotation, rotary_rotation, sinusoids
 from regard.nn.positions.relative import Distances
 from regard.nn.positions.scaling import angle_dtype, frequencies
 
@@ -68,7 +68,7 @@ class GridRotary(Position):
             )
         self.head_width, self.base = head_width, base
 
-    def rotation(self, phase: Tensor) -> Rotation:
+    def rotation(self, phase: Tensor) -> RotaryRotation:
         rates = frequencies(self.head_width // 2, self.base, phase.device)  # [D/4]
         return rotary_rotation((phase[:, :, None, :, None] * rates).flatten(-2))
 

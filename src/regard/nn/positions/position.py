@@ -122,7 +122,7 @@ class Rotary(Position):
         self.scaling = NoScalingConfig() if scaling is None else scaling
         self.scaling.frequencies(min(head_width, 64), base, context, torch.device("cpu"))  # refuses narrow heads
 
-    def rotation(self, phase: Tensor) -> Rotation:
+    def rotation(self, phase: Tensor) -> RotaryRotation:
         rates = self.scaling.frequencies(self.head_width, self.base, self.context, phase.device)
         return rotary_rotation(phase[:, :, None, None] * rates, self.scaling.strength())
 
