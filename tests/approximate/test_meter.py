@@ -11,12 +11,12 @@ import torch
 from hypothesis import given, settings
 from torch import Tensor
 
-from regard.approximate import Bench, Text, Trial, measure, trials
+from regard.approximate import Bench, Trial, Windows, measure, trials
 from regard.approximate.budgets import available, doubling
 from regard.approximate.error import errors, weights
 from regard.approximate.gather import Given, gather
-from regard.approximate.stand_in import exact, fit, stand_in
-from regard.approximate.swap import only, swapped
+from regard.approximate.replacement import exact, fit, make_replacement
+from regard.approximate.swap import swapped
 from regard.approximate.words import numbers, rows, sentences
 from regard.attention import BACKENDS, AttentionConfig, Full, Sizes, SoftmaxConfig, WindowConfig
 from regard.attention.mechanisms.linformer import LinformerConfig
@@ -44,7 +44,7 @@ def tokens(count: int = 10, seed: int = 1) -> Tensor:
 
 def bench(config: GPTConfig = CONFIG) -> Bench:
     inputs = tokens()
-    text = Text(inputs, inputs.roll(-1, 1))
+    text = Windows(inputs, inputs.roll(-1, 1))
     return Bench(model(config), LanguageConfig().build(), text, torch.device("cpu"))  # type: ignore[arg-type]
 
 
@@ -64,7 +64,7 @@ def naive(given: Given, head: int, sees) -> Tensor:
 
 def test_errors_are_those_of_the_formula() -> None:
     one = gather(model(), tokens(2))[1]
-    made = stand_in(WindowConfig(size=3), one, CONFIG.context)
+    made = make_replacement(WindowConfig(size=3), one, CONFIG.context)
     for head, found in enumerate(errors(2, made, one)):
         whole, near = naive(one, head, lambda i, j: j <= i), naive(one, head, lambda i, j: i - 3 < j <= i)
         v = one.v[:, head // 2]
@@ -79,7 +79,7 @@ def test_errors_are_those_of_the_formula() -> None:
 def test_weights_out_of_unit_vectors_are_the_references(size: int, seed: int, kind: type[AttentionConfig]) -> None:
     one = gather(model(seed=seed), tokens(2, seed))[0]
     config = kind(size)  # type: ignore[call-arg]
-    made = stand_in(config, one, CONFIG.context)
+    made = make_replacement(config, one, CONFIG.context)
     call = made.mechanism.call(one.q, one.k, one.v, made.plan, weights=True)  # type: ignore[attr-defined]
     want = BACKENDS["reference"].run(call).weights
     torch.testing.assert_close(weights(made.mechanism, one, made.plan), want, rtol=0, atol=1e-12)
@@ -88,7 +88,7 @@ def test_weights_out_of_unit_vectors_are_the_references(size: int, seed: int, ki
 @pytest.mark.parametrize("config", [WindowConfig(size=12), TopKConfig(k=12), SoftmaxConfig()])
 def test_what_cuts_nothing_off_is_exact(config: AttentionConfig) -> None:
     for one in gather(model(), tokens(2)):
-        assert all(head.error < 1e-12 > head.variation for head in errors(1, stand_in(config, one, 12), one))
+        assert all(head.error < 1e-12 > head.variation for head in errors(1, make_replacement(config, one, 12), one))
 
 
 @pytest.mark.parametrize("repeat", [1, 3])
@@ -115,7 +115,7 @@ def test_one_block_alone_is_swapped() -> None:
     mine, window = model(), WindowConfig(size=1)
     every = {i: window.mechanism(sizes()) for i in range(3)}
     before = gather(mine, tokens())
-    with swapped(mine, window, only(every, [2])):
+    with swapped(mine, window, {2: every[2]}):
         after = gather(mine, tokens())
     assert all(torch.equal(a.v, b.v) for a, b in zip(before, after, strict=True))
     assert [one.plan.mask == before[0].plan.mask for one in after] == [True, True, False]
@@ -142,7 +142,7 @@ def test_linformer_is_measured_without_the_mask_and_never_put_into_the_model() -
 @pytest.mark.parametrize("k", [2, 6])
 def test_fitting_never_harms_the_windows_that_judge_it(k: int) -> None:
     one = gather(model(), tokens(8))[0]
-    made = stand_in(LinformerConfig(k=k), one, CONFIG.context)
+    made = make_replacement(LinformerConfig(k=k), one, CONFIG.context)
     assert isinstance(made.mask, Full)
     want = exact(one, made.mask).values
 
@@ -154,7 +154,7 @@ def test_fitting_never_harms_the_windows_that_judge_it(k: int) -> None:
     assert fit(made, one)
     assert miss() <= before
     assert miss() < before or k == 6, "with so few summaries something can be learned"
-    assert not fit(stand_in(WindowConfig(size=3), one, CONFIG.context), one)  # nothing of its own
+    assert not fit(make_replacement(WindowConfig(size=3), one, CONFIG.context), one)  # nothing of its own
 
 
 def test_a_refusal_is_an_outcome_and_a_sentence() -> None:
@@ -199,7 +199,7 @@ def test_budgets_double_and_are_combined() -> None:
 
 WRONG = {
     "windo": ((["windo"], []), "did you mean window"),
-    "softmax": ((["softmax"], []), "measured against"),
+    "softmax": ((["softmax"], []), "reference for the others"),
     "form": ((["window"], ["window"]), "KIND=8,16,32"),
     "knob": ((["window"], ["window.width=3"]), "window.size"),
     "other": ((["window"], ["topk=3"]), "add it to --with"),
@@ -217,17 +217,17 @@ def test_a_mistake_in_a_budget_is_a_sentence(case: str) -> None:
 
 def test_speed_is_measured_on_as_many_tokens_as_one_says() -> None:
     inputs, task = tokens(), LanguageConfig().build()
-    text = Text(inputs, inputs)
+    text = Windows(inputs, inputs)
     one = Bench(model(), task, text, torch.device("cpu"), windows=3, timed=50)  # type: ignore[arg-type]
     assert one.timed.tolist() == [inputs.flatten()[:50].tolist()]
     (found,) = measure(one, trials(["window"], ["window=2"], 12, 4)).outcomes
     assert found.pace
     assert found.exact_pace
-    with pytest.raises(UserError, match="1 to 120"):
+    with pytest.raises(UserError, match="this text has 120"):
         Bench(model(), task, text, torch.device("cpu"), timed=121)  # type: ignore[arg-type]
 
 
 def test_a_text_too_short_and_a_model_without_exact_attention_are_sentences() -> None:
     one = tokens(1)
     with pytest.raises(UserError, match="shorter than two windows"):
-        Bench(model(), LanguageConfig().build(), Text(one, one), torch.device("cpu"))  # type: ignore[arg-type]
+        Bench(model(), LanguageConfig().build(), Windows(one, one), torch.device("cpu"))  # type: ignore[arg-type]

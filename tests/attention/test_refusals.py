@@ -20,11 +20,12 @@ from regard.attention import (
     Range,
     Refused,
     Score,
+    Sigmoid,
     Slots,
     SoftCap,
     Softmax,
     Strided,
-    TopK,
+    TopKSoftmax,
     Window,
     attend,
     explain,
@@ -69,8 +70,10 @@ ON_DEVICE = PACKED._replace(documents=None)
         ("banded", "scores are Additive, not dot products", {"score": Additive(2, 2, 3)}),
         ("sdpa", "a fused kernel cannot apply the bias Alibi", {"bias": Alibi(2)}),
         ("sdpa", "a fused kernel cannot apply the bias SoftCap", {"bias": SoftCap(2.0)}),
-        ("sdpa", "top-k needs every score of a row at once", {"cut": TopK(2)}),
-        ("banded", "top-k needs every score of a row at once", {"cut": TopK(2)}),
+        ("sdpa", "top-k needs every score of a row at once", {"normalizer": TopKSoftmax(2)}),
+        ("banded", "top-k needs every score of a row at once", {"normalizer": TopKSoftmax(2)}),
+        ("sdpa", "a fused kernel computes the softmax only", {"normalizer": Sigmoid()}),
+        ("banded", "a fused kernel computes the softmax only", {"normalizer": Sigmoid()}),
         ("sdpa", "hard lookup is no softmax", {"temperature": 0.0}),
         ("banded", "hard lookup is no softmax", {"temperature": 0.0}),
         ("sdpa", "the weights were asked for", {"weights": True}),
@@ -96,14 +99,14 @@ def test_each_reason_is_given(backend: str, reason: str, asked: dict) -> None:
 
 def test_a_refused_backend_is_refused_at_planning_too() -> None:
     with pytest.raises(Refused, match="top-k"):
-        call(cut=TopK(1), backend="sdpa")
+        call(normalizer=TopKSoftmax(1), backend="sdpa")
     with pytest.raises(Refused, match="outside CUDA"):
         call(backend="flex")
 
 
 def test_several_reasons_are_all_given() -> None:
-    with pytest.raises(Refused, match=r"Alibi; top-k .*; hard lookup .*; the weights"):
-        run(call(bias=Alibi(2), cut=TopK(1), temperature=0.0, weights=True), "sdpa")
+    with pytest.raises(Refused, match=r"Alibi; top-k .*; the weights"):
+        run(call(bias=Alibi(2), normalizer=TopKSoftmax(1), weights=True), "sdpa")
 
 
 def test_interpreted_flex_refuses_gradients_on_the_cpu() -> None:
@@ -113,13 +116,13 @@ def test_interpreted_flex_refuses_gradients_on_the_cpu() -> None:
 
 def test_an_unknown_backend() -> None:
     with pytest.raises(
-        Refused, match="no backend 'fast'; choose from auto, single, short, sdpa, flex, banded, reference"
+        Refused, match="no backend 'fast'; choose from auto, single, short, sdpa, flex, banded, blocked, reference"
     ):
         run(call(), "fast")
 
 
 def test_the_reference_never_refuses() -> None:
-    hard = call(Strided(2), anywhere(6), score=Additive(2, 2, 3), cut=TopK(2), temperature=0.0, weights=True)
+    hard = call(Strided(2), anywhere(6), score=Additive(2, 2, 3), normalizer=TopKSoftmax(2), weights=True)
     assert BACKENDS["reference"].refuses(hard) == []
     assert explain(hard).chosen == "reference"
 
@@ -132,6 +135,7 @@ def test_explain_prints_the_choice_and_every_refusal() -> None:
         "flex: FlexAttention has no backward pass outside CUDA",
         "short: it is for up to 128 tokens; it knows causal and full masks over plain or right-padded tokens",
         "sdpa: able, but not the first choice here",
+        "blocked: able, but not the first choice here",
         "reference: able, but not the first choice here",
     ]
     assert str(Explanation("sdpa", {"flex": ["one", "two"]})) == "sdpa: chosen\nflex: one; two"

@@ -15,7 +15,7 @@ from regard.attention.backends.flex import BLOCK, Flex
 from regard.attention.call import allowed
 from regard.attention.masks.patterns import Chunks, Columns, Scattered, Sinks
 from regard.attention.slots import make_pairs
-from regard.attention.tiling.bands import make_bands, told
+from regard.attention.tiling.bands import make_tiles, told
 from regard.attention.tiling.block_bounds import bounds, layout
 from regard.attention.tiling.disjoint import parts
 
@@ -115,12 +115,14 @@ def test_bands_hold_every_allowed_pair_once(mask: a.Mask, one: str, two: str) ->
     plan = a.Plan(mask, queries, keys, False, "", None)
     apart = parts(mask, 140, packed=isinstance(keys, a.Packed))
     unread = [told(part, plan, torch.device("cuda")) for part in apart]  # where slots may not be looked at
-    for bands in (make_bands(plan, CPU).parts, unread):
+    for bands in (make_tiles(plan, CPU), unread):
         found = torch.zeros(2, 160, 140, dtype=torch.int)
         for band in chain.from_iterable(bands):
             column = torch.cat([torch.arange(c.start, c.stop, c.step) for c in band.columns])
             row = torch.arange(band.rows.start, band.rows.stop, band.rows.step)
-            tile = torch.ones(2, len(row), len(column)) if band.whole else band.look(plan, CPU)[:, 0].expand(2, -1, -1)
+            tile = (
+                torch.ones(2, len(row), len(column)) if band.whole else band.allowed(plan, CPU)[:, 0].expand(2, -1, -1)
+            )
             found[:, row[:, None], column] += tile.int()
         assert torch.equal(found, seen(mask, queries, keys).int())
 

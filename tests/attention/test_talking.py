@@ -24,7 +24,7 @@ from torch import Tensor
 
 from regard.attention import Alibi, Causal, Range, Relative, Sizes, SoftCap, Softmax
 from regard.attention.backends import blocked
-from regard.attention.mechanisms.talking import Talking, TalkingConfig
+from regard.attention.mechanisms.talking import HeadExchange, Talking, TalkingConfig
 from regard.errors import UserError
 from regard.models import GPTConfig
 
@@ -36,10 +36,15 @@ def several_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocked, "FEWEST", 7)
 
 
+def exchanges(mechanism: Talking) -> list[HeadExchange]:
+    return [module for module in mechanism.modules() if isinstance(module, HeadExchange)]
+
+
 def talkative(count: int, seed: int, **options) -> Talking:
     mechanism = Talking(count, **options).double()
     with torch.no_grad():
-        mechanism.talk.copy_(drawn(seed, (2, count, count))[0] / 2)
+        for part, values in zip(exchanges(mechanism), drawn(seed, (2, count, count))[0] / 2, strict=False):
+            part.talk.copy_(values)
     return mechanism
 
 
@@ -52,10 +57,9 @@ def test_it_is_the_formula(held, mask, heads, before: bool, after: bool, bent: s
     mechanism = talkative(count, seed, bias=bias, before=before, after=after)
     q, k, v = inputs = qkv(seed, batch, heads, slots.length)
     # j hears i: P[i, j] is 1 + talk on the diagonal
-    first, second = (
-        torch.eye(count) + mechanism.talk[i] if on else torch.eye(count).double()
-        for i, on in enumerate((before, after))
-    )
+    parts = [mechanism.score, mechanism.normalizer]
+    first, second = (torch.eye(count) + (part.talk[0] if isinstance(part, HeadExchange) else 0.0) for part in parts)
+    first, second = first.double(), second.double()
     scores = torch.einsum("bhqk,hj->bjqk", raw_scores(q, k), first)
     if bent == "cap":
         scores = 1.5 * torch.tanh(scores / 1.5)
@@ -81,12 +85,12 @@ def test_silent_heads_are_plain_attention(held, mask, heads, seed: int) -> None:
 @pytest.mark.parametrize("kv_heads", [1, 2, 4])
 def test_a_model_decodes_as_it_reads_and_learns(kv_heads: int) -> None:
     model = learns_and_decodes(TalkingConfig(), kv_heads)
-    assert all(m.talk.any() for m in model.modules() if isinstance(m, Talking)), "they learned to talk"
+    assert all(m.talk.any() for m in model.modules() if isinstance(m, HeadExchange)), "they learned to talk"
 
 
 def test_a_model_starts_silent() -> None:
     model = GPTConfig(layers=2, width=16, attention=TalkingConfig()).build()
-    assert [m.talk.any().item() for m in model.modules() if isinstance(m, Talking)] == [False, False]
+    assert [m.talk.any().item() for m in model.modules() if isinstance(m, HeadExchange)] == [False] * 4
 
 
 def test_dropout_is_for_training_only_and_keeps_the_mean() -> None:
@@ -109,9 +113,9 @@ def test_a_compiler_can_trace_it() -> None:
     def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return mechanism(q, k, v, mechanism.plan(Causal(), Range(9), like=q)).values
 
-    (want,) = torch.autograd.grad(run(q, k, v).square().sum(), mechanism.talk)
+    (want,) = torch.autograd.grad(run(q, k, v).square().sum(), exchanges(mechanism)[0].talk)
     compiled = torch.compile(run, fullgraph=True, backend="aot_eager")
-    (got,) = torch.autograd.grad(compiled(q, k, v).square().sum(), mechanism.talk)
+    (got,) = torch.autograd.grad(compiled(q, k, v).square().sum(), exchanges(mechanism)[0].talk)
     torch.testing.assert_close(got, want)
 
 

@@ -21,7 +21,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from regard.attention import Additive, Alibi, Causal, Chain, Range, Refused, Sizes, SoftCap, Softmax, TopK, run
+from regard.attention import (
+    Additive,
+    Alibi,
+    Causal,
+    Chain,
+    HardLookup,
+    Range,
+    Refused,
+    Sizes,
+    SoftCap,
+    Softmax,
+    SoftmaxNormalizer,
+    TopKSoftmax,
+    run,
+)
 from regard.attention.backends import blocked
 from regard.attention.backends.blocked import Blocked
 from regard.attention.mechanisms.topk import TopKConfig
@@ -54,7 +68,7 @@ def test_the_hard_cut_is_the_softmax_over_the_best_keys(held, mask, heads, best:
     rows(),
     masks,
     heads,
-    st.sampled_from([None, TopK(3), TopK(3, 0.5)]),
+    st.sampled_from([None, (3, 0.0), (3, 0.5)]),
     st.sampled_from([1.0, 0.7, 0.0]),
     st.booleans(),
     st.booleans(),
@@ -66,9 +80,10 @@ def test_blocks_equal_the_reference(held, others, mask, heads, cut, temperature,
     q, *_ = qkv(seed, batch, heads, slots.length)
     _, k, v = qkv(seed + 1, batch, heads, (slots if keys is None else keys).length)
     bias = Chain(SoftCap(2.0), Alibi(heads[0])) if biased else None
+    softmax = SoftmaxNormalizer(temperature) if temperature else HardLookup()
+    normalizer = softmax if cut is None or not temperature else TopKSoftmax(*cut, temperature)
     one, two = (
-        Softmax(bias=bias, cut=cut, temperature=temperature, backend=backend).double()
-        for backend in (Blocked(), "reference")
+        Softmax(bias=bias, normalizer=normalizer, backend=backend).double() for backend in (Blocked(), "reference")
     )
     got, want = (m(q, k, v, m.plan(mask, slots, keys, like=q)).values for m in (one, two))
     same(got, want, [q, k, v])
@@ -110,9 +125,10 @@ def test_weights_are_asked_of_the_reference() -> None:
     assert isinstance(mechanism, Softmax)
     q, k, v = qkv(0, 1, (1, 1), 8)
     call = mechanism.call(q, k, v, mechanism.plan(Causal(), Range(8), like=q), weights=True)
-    with pytest.raises(Refused, match="it keeps no weights"):
-        run(call, mechanism.backend)
-    weights = run(call, "reference").weights
+    assert call.plan.backend == "blocked"
+    with pytest.raises(Refused, match="it stores no weights"):
+        run(call, "blocked")
+    weights = run(call, mechanism.backend).weights
     assert weights is not None
     assert (weights > 0).sum(-1).tolist() == [[[1, *[2] * 7]]]
 

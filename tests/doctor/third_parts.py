@@ -10,7 +10,7 @@ from fault_batches import changed
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard.attention import Buckets, Pairs, Softmax
+from regard.attention import Buckets, Pairs, Softmax, SoftmaxNormalizer
 from regard.data import TextBatch
 from regard.nn.experts.moe import MixtureOfExperts
 from regard.train.engine import Engine
@@ -46,7 +46,7 @@ def cooled(path: str, factor: float, least: float) -> Sabotage:
         assert isinstance(mechanism, Softmax)
 
         def cool(module: nn.Module, given: Any) -> None:
-            mechanism.temperature = max(factor**engine.progress.step, least)
+            mechanism.normalizer = SoftmaxNormalizer(max(factor**engine.progress.step, least))
 
         module.register_forward_pre_hook(cool)
 

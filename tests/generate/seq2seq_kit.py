@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import hypothesis.strategies as st
@@ -109,26 +110,37 @@ def own_logprob(model: Any, source: list[int], found: Hypothesis) -> float:
 def naive_beam_search(
     model: Any, source: list[int], constraints: OutputConstraints, search: BeamSearch
 ) -> list[Hypothesis]:
-    """The definition, in lists."""
-    going: list[tuple[float, list[int]]] = [(0.0, [])]
+    """The definition, for one source."""
+    return search_by_definition(lambda tokens: logprobs(model, source, tokens), constraints, search)
+
+
+def search_by_definition(
+    next_logprobs: Callable[[list[int]], list[float]], constraints: OutputConstraints, search: BeamSearch
+) -> list[Hypothesis]:
+    """Beam search in lists; ``next_logprobs`` gives the log-probability of every token after the given ones."""
+    beams: list[tuple[float, list[int]]] = [(0.0, [])]
     finished: list[Hypothesis] = []
     for length in range(1, constraints.max_length + 1):
-        offers = []
-        for score, text in going:
-            for token, logprob in enumerate(logprobs(model, source, text)):
-                if token in (MARKS.pad, MARKS.begin) or (token == MARKS.end and length <= constraints.min_length):
-                    continue
-                offers.append((score + logprob, [*text, token]))
-        offers = sorted(offers, key=lambda offer: -offer[0])[: 2 * search.beams]
-        for score, text in offers[: search.beams]:
-            if text[-1] == MARKS.end or length == constraints.max_length:
+        candidates = []
+        for score, text in beams:
+            for token, logprob in enumerate(next_logprobs(text)):
+                early = token == constraints.end and length <= constraints.min_length
+                if token not in constraints.forbidden and not early:
+                    candidates.append((score + logprob, [*text, token]))
+        candidates = sorted(candidates, key=lambda candidate: -candidate[0])[: 2 * search.beams]
+
+        def ends(text: list[int]) -> bool:
+            return text[-1] == constraints.end or (constraints.stop is not None and constraints.stop(text))
+
+        for score, text in candidates[: search.beams]:
+            if ends(text) or length == constraints.max_length:
                 finished.append(constraints.hypothesis(text, score / search.weight(length), score))
         finished = sorted(finished, key=lambda one: -one.score)[: search.beams]
-        going = [(score, text) for score, text in offers if text[-1] != MARKS.end][: search.beams]
-        if not going:
+        beams = [(score, text) for score, text in candidates if not ends(text)][: search.beams]
+        if not beams:
             break
         if len(finished) == search.beams and (
-            search.early or going[0][0] / search.weight(length) <= finished[-1].score
+            search.early or beams[0][0] / search.weight(length) <= finished[-1].score
         ):
             break
     return finished

@@ -4,9 +4,10 @@ import pytest
 import torch
 
 from regard.attention import WindowConfig
-from regard.generate import Sampling, sampling_decoder
+from regard.generate import BeamSearch, BeamSearcher, CachedLanguageModel, Decoder, OutputConstraints, Sampling
+from regard.generate import sampling_decoder as decoder
 from regard.generate.cuda_graph import GraphedStep, reset_state
-from regard.models import GPTConfig
+from regard.models import ConvolutionConfig, GPTConfig, RecurrentConfig
 
 pytestmark = [
     pytest.mark.gpu,
@@ -51,7 +52,44 @@ def test_decoding_by_graphs_writes_the_same_text(options):
     prompts = [[1, 2, 3], list(range(50)), [7] * 20]
     for sampling in (Sampling(0.0), Sampling(1.0, top_k=5)):
         rows, eager = (
-            torch.stack(list(sampling_decoder(model, prompts, 100, sampling, graphs=graphs)))
-            for graphs in (True, False)
+            torch.stack(list(decoder(model, prompts, 100, sampling, graphs=graphs))) for graphs in (True, False)
         )
         assert torch.equal(rows, eager)
+
+
+SIZES = {"vocabulary": 96, "context": 64, "layers": 2, "width": 128}
+CONFIGS = [
+    GPTConfig(**SIZES, heads=4, zero_init=False),
+    RecurrentConfig(**SIZES, cell="lstm"),
+    RecurrentConfig(**SIZES, cell="gru"),
+    ConvolutionConfig(**SIZES),
+]
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: type(config).__name__)
+@pytest.mark.parametrize("compiled", [False, True])
+def test_every_language_model_decodes_on_a_gpu(config, compiled):
+    """By a graph where the model can be captured, else eagerly; more tokens than the least for a graph."""
+    torch.manual_seed(0)
+    model = config.build().to(CUDA).eval()
+    prompts = [[1, 2, 3], list(range(50))]
+    rows, eager = (
+        torch.stack(list(decoder(model, prompts, 40, Sampling(0.0), graphs=graphs, compiled=compiled and graphs)))
+        for graphs in (True, False)
+    )
+    assert torch.equal(rows, eager)
+
+
+@pytest.mark.parametrize("options", [{}, {"kv_heads": 2, "ngrams": 3}, {"attention": WindowConfig(20)}])
+def test_beam_search_by_graphs_finds_the_same_texts(options):
+    """Beams that move between rows of a state at fixed addresses, and prompts that leave."""
+    torch.manual_seed(0)
+    model = GPTConfig(**SIZES, heads=4, zero_init=False, **options).build().double().to(CUDA).eval()
+    prompts = [[1, 2, 3], list(range(50)), [7] * 20, [1, 2, 3]]
+    found = []
+    for graphs in (True, False):
+        searcher = BeamSearcher(BeamSearch(4), OutputConstraints(40, end=5), 4)
+        for _ in Decoder(CachedLanguageModel(model, prompts, 40, graphs=graphs), searcher, 40):
+            pass
+        found.append([[one.tokens for one in prompt] for prompt in searcher.hypotheses()])
+    assert found[0] == found[1]

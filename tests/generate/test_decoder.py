@@ -11,8 +11,9 @@ from hypothesis import given
 from regard.attention import WindowConfig
 from regard.errors import UserError
 from regard.generate import Sampling, sampling_decoder
+from regard.generate.cuda_graph import MIN_TOKENS, graph_refusal
 from regard.generate.philox import BLOCK
-from regard.models import GPT, GPTConfig
+from regard.models import GPT, ConvolutionConfig, GPTConfig, RecurrentConfig
 
 CONFIG = GPTConfig(vocabulary=VOCABULARY, context=16, layers=2, heads=2, width=16, ngrams=2, zero_init=False)
 GREEDY = Sampling(temperature=0)
@@ -154,3 +155,26 @@ def test_no_more_than_was_asked_for(model):
     decoder.next()
     with pytest.raises(ValueError, match="finished after 1 tokens"):
         decoder.next()
+
+
+SIZES = {"vocabulary": VOCABULARY, "context": 16, "layers": 1, "width": 16}
+
+
+def test_a_step_is_captured_where_the_model_allows_it():
+    """The decision about CUDA graphs, which needs no GPU."""
+    cuda, cpu = torch.device("cuda"), torch.device("cpu")
+    for config in (GPTConfig(**SIZES, heads=2), ConvolutionConfig(**SIZES)):
+        model = config.build()
+        assert graph_refusal(model, cuda, 100) is None
+        assert "on cpu" in (graph_refusal(model, cpu, 100) or "")
+        assert f"{MIN_TOKENS} tokens or more" in (graph_refusal(model, cuda, MIN_TOKENS - 1) or "")
+    refusal = graph_refusal(RecurrentConfig(**SIZES).build(), cuda, 100)
+    assert refusal == "a step of RecurrentModel cannot be captured in a CUDA graph"
+
+
+@pytest.mark.parametrize("config", [RecurrentConfig(**SIZES), ConvolutionConfig(**SIZES)], ids=lambda c: c.kind)
+def test_a_model_that_cannot_be_captured_decodes_eagerly(config, monkeypatch):
+    """As on a CUDA device, where only graphable models may be captured."""
+    model = config.build().eval()
+    monkeypatch.setattr("regard.generate.cached.GraphedStep", None)  # would fail when called
+    assert len(text(model, [1, 2], 40, compiled=True)) == 40

@@ -119,7 +119,7 @@ def test_what_a_kernel_is_told_without_a_dense_mask_is_true(how: str, data: st.D
         same(outcome(case, "short"), want, f"short, {how}")
 
 
-@in_fair_shares(RAN, sdpa=0.1, banded=0.1, reference=0.01)
+@in_fair_shares(RAN, sdpa=0.1, banded=0.1, blocked=0.01)
 @examples(3)
 @given(cases())
 def test_auto_never_raises_and_equals_the_reference(case: Case) -> None:

@@ -13,7 +13,21 @@ import torch.nn.attention.flex_attention as flex_attention
 from hypothesis import given
 from strategies import Case, cases, edges, examples, few, in_fair_shares, most_orders
 
-from regard.attention import BACKENDS, Full, Packed, Padded, Range, Softmax, TopK, attend
+from regard.attention import (
+    BACKENDS,
+    Entmax,
+    Full,
+    HardLookup,
+    Normalizer,
+    Packed,
+    Padded,
+    Range,
+    Sigmoid,
+    Softmax,
+    SoftmaxNormalizer,
+    TopKSoftmax,
+    attend,
+)
 from regard.attention.backends.flex import Flex
 
 RAN: Counter[str] = Counter()
@@ -73,12 +87,17 @@ def test_a_row_that_sees_nothing_is_zero_in_flex(case: Case) -> None:
 
 @given(
     case=blind_cases(),
-    temperature=st.sampled_from([0.0, 1.0, 1e-3]),
-    cut=st.none() | st.builds(TopK, st.integers(1, 4), st.sampled_from([0.0, 1e-3, 0.5])),
+    normalizer=st.one_of(
+        st.builds(TopKSoftmax, st.integers(1, 4), st.sampled_from([0.0, 1e-3, 0.5]), st.sampled_from([1.0, 1e-3])),
+        st.builds(SoftmaxNormalizer, st.sampled_from([1.0, 1e-3])),
+        st.builds(Sigmoid, st.sampled_from([0.0, -3.0])),
+        st.builds(Entmax, st.sampled_from([1.2, 1.5, 2.0])),
+        st.just(HardLookup()),
+    ),
 )
-def test_blind_rows_stay_zero_under_hard_lookup_and_top_k(case: Case, temperature: float, cut: TopK | None) -> None:
+def test_blind_rows_stay_zero_for_every_normalizer(case: Case, normalizer: Normalizer) -> None:
     blind = ~naive.seen(case.mask, case.queries, case.key_slots, case.batch).any(2)
-    mechanism = Softmax(bias=case.mechanism("auto").bias, scale=case.scale, temperature=temperature, cut=cut)
+    mechanism = Softmax(bias=case.mechanism("auto").bias, scale=case.scale, normalizer=normalizer)
     q, k, v = case.tensors()
     values, weights = attend(
         q, k, v, case.mask, queries=case.queries, keys=case.key_slots, mechanism=mechanism, weights=True
@@ -90,6 +109,8 @@ def test_blind_rows_stay_zero_under_hard_lookup_and_top_k(case: Case, temperatur
         assert not x.transpose(1, 2)[blind].any()
     assert of_k.isfinite().all()
     assert of_v.isfinite().all()
+    if not normalizer.sums_to_one:
+        return
     shares = weights.sum(-1).transpose(1, 2)[~blind]
     assert torch.allclose(shares, torch.ones_like(shares), atol=1e-5)
 

@@ -12,7 +12,7 @@ from gpts import configs, tokens, wild
 from hypothesis import given
 from strategies import Case, agree, cases, examples, few, generator, seeds
 
-from regard.attention import Call, Causal, Dot, Full, Plan, Range, Softmax, SoftmaxConfig, TopK, attend
+from regard.attention import Call, Causal, Dot, Full, Plan, Range, Softmax, SoftmaxConfig, TopKSoftmax, attend
 from regard.models import GPTConfig
 from regard.nn import NoPositionConfig
 
@@ -117,7 +117,7 @@ def test_top_k_is_the_softmax_over_the_best_keys(case: Case, k: int) -> None:
     with torch.no_grad():
         want = mechanism(q, keys, v, mechanism.plan(case.mask, case.queries, case.keys, like=q))
         whole = attend(q, keys, v, **told)
-        mechanism.cut = TopK(k)
+        mechanism.normalizer = TopKSoftmax(k, temperature=case.temperature)
         cut = attend(q, keys, v, **told)
     assert whole.weights is not None
     assert cut.weights is not None

@@ -14,7 +14,7 @@ from regard.attention import Softmax
 from regard.data import BpeConfig
 from regard.data.translation.pairs import Specials
 from regard.errors import UserError
-from regard.look.pictures.align import SHADES, Alignment, Map, align, draw, joined, over_source, split_words
+from regard.look.pictures.align import SHADES, Alignment, HeadMap, align, draw, merge_tokens, over_source, split_words
 from regard.look.pictures.align_picture import check, page, save, svg
 from regard.models import Seq2SeqConfig, TransformerConfig
 from regard.models.bridges import BahdanauConfig, FixedConfig, LuongConfig
@@ -96,7 +96,7 @@ def test_joining_keeps_the_mass(data):
     sizes = st.lists(st.integers(1, 3), min_size=1, max_size=4)
     written, read = ([("w", n) for n in data.draw(sizes)] for _ in range(2))
     weights = torch.rand(sum(n for _, n in written), sum(n for _, n in read)).softmax(-1)
-    made = joined(weights, written, read)
+    made = merge_tokens(weights, written, read)
     assert made.shape == (len(written), len(read))
     torch.testing.assert_close(made.sum(1), torch.ones(len(written)))
 
@@ -104,7 +104,9 @@ def test_joining_keeps_the_mass(data):
 def example(words: int = 4, heads: int = 1, name: str = "word") -> Alignment:
     names = ["attention"] if heads == 1 else [f"layer {1 + i // 2}, head {1 + i % 2}" for i in range(heads)]
     source = [f"{name}{i}" for i in range(words)]
-    return Alignment(source, ["un", "deux", "<end>"], [Map(one, torch.eye(max(words, 3))[:3, :words]) for one in names])
+    return Alignment(
+        source, ["un", "deux", "<end>"], [HeadMap(one, torch.eye(max(words, 3))[:3, :words]) for one in names]
+    )
 
 
 @given(st.integers(20, 120), st.integers(3, 30), st.sampled_from(["w", "longer-word", "漢字"]))
@@ -124,9 +126,9 @@ def test_a_drawing_fits_the_terminal_and_shows_every_word_once(width, words, nam
 
 def test_shades_grow_with_the_weight_and_colour_is_asked_for():
     weights = torch.tensor([[0.01, 0.1, 0.2, 0.5, 0.9]])
-    drawn = draw(Alignment(list("abcde"), ["x"], [Map("attention", weights)]))
+    drawn = draw(Alignment(list("abcde"), ["x"], [HeadMap("attention", weights)]))
     assert drawn.split("\n")[1] == "x    " + " ".join(shade * 2 for shade in SHADES[1:])
-    assert "\033[34m" in draw(example(), colour=True)
+    assert "\033[34m" in draw(example(), color=True)
     assert "mean of 4 heads" in draw(example(heads=4))
 
 

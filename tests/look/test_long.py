@@ -36,7 +36,7 @@ def test_a_shelf_leaves_nothing_behind(tmp_path, monkeypatch):
     shelf = TensorSpill()
     place = shelf.put(torch.ones(4))
     assert not list(tmp_path.iterdir())
-    number = shelf._number
+    number = shelf._file
     assert number is not None
     del shelf
     with pytest.raises(OSError, match="Bad file descriptor"):

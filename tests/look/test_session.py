@@ -9,7 +9,18 @@ import numpy as np
 import pytest
 import torch
 
-from regard.attention import LinearConfig, LongformerConfig, SoftmaxConfig, TopKConfig, WindowConfig
+from regard.attention import (
+    AttentionConfig,
+    LinearConfig,
+    LongformerConfig,
+    LSHConfig,
+    SegmentsConfig,
+    SoftmaxConfig,
+    TalkingConfig,
+    TopKConfig,
+    WindowConfig,
+)
+from regard.attention.normalizer import SigmoidConfig
 from regard.data import BpeConfig, Bytes
 from regard.data.translation.pairs import Specials
 from regard.errors import UserError
@@ -200,12 +211,31 @@ def _batch(reading):
     return reading.inputs, reading.source, torch.tensor([reading.source.shape[1]])
 
 
+@pytest.mark.parametrize(
+    "attention",
+    [LinearConfig(), LSHConfig(buckets=4), TalkingConfig(), SoftmaxConfig(normalizer=SigmoidConfig()), TopKConfig(3)],
+    ids=lambda config: config.kind,
+)
+def test_every_mechanism_with_weights_is_shown(attention: AttentionConfig) -> None:
+    """Also those whose weights do not follow from one score per head and pair."""
+    trace = gpt(attention=attention).trace(TEXT)
+    (one, *_), mechanism = trace.attentions, trace.attentions[0].mechanism
+    assert isinstance(one, Attention)
+    want = mechanism.weights(one.q, one.k, one.plan)
+    assert want is not None
+    row = trace.row(0, 1, 5)["weights"]
+    got = torch.zeros(want.shape[-1])
+    for key, weight in row:
+        got[key] = weight
+    torch.testing.assert_close(got, want[0, 1, 5], atol=1e-5, rtol=1e-4)
+
+
 def test_mechanisms_without_weights_are_listed_with_a_reason():
-    session = gpt(attention=LinearConfig(), global_every=2)
+    session = gpt(attention=SegmentsConfig(size=8, memory=4, summaries=2), global_every=2)
     trace = session.trace(TEXT)
     first, second = trace.about()["attentions"]
     assert (first["exact"], second["exact"]) == (False, True)
-    assert "does not weigh each key" in first["why"]
+    assert "weighs sums of several keys" in first["why"]
     picture, ready = trace.overview(8)
     assert ready == 2
     assert not picture[0].any()
@@ -340,7 +370,7 @@ def test_the_last_layer_of_the_lens_is_the_model(name):
         logits = session.model.eval().head(reading.features(session.model))[0]
     likely = logits.softmax(-1).max(-1)
     assert [one["probability"] for one in told["top"][-1]] == pytest.approx(likely.values.tolist(), abs=1e-4)
-    assert [one["text"] for one in told["top"][-1]] == [session._spell(token) for token in likely.indices.tolist()]
+    assert [one["text"] for one in told["top"][-1]] == [session._text(token) for token in likely.indices.tolist()]
     ranks = [r for r in told["rank_of_actual"][-1] if r is not None]
     order = logits.argsort(descending=True)
     assert ranks == [order[i].tolist().index(t) for i, t in enumerate(reading.targets.tolist()) if t >= 0]
@@ -470,12 +500,12 @@ def test_mistakes_are_told_in_a_sentence():
     session, pair = gpt(), translator("transformer")
     for wrong, words in (
         (lambda: session.trace(""), "the text is empty"),
-        (lambda: session.trace("a" * 8193), "at most 8,192 are looked at"),
-        (lambda: session.trace("a", "b"), "reads no pair"),
+        (lambda: session.trace("a" * 8193), "the limit is 8,192"),
+        (lambda: session.trace("a", "b"), "reads one text"),
         (lambda: pair.trace("a"), "give the translation"),
         (lambda: session.beam("a", beams=99), "1 to 16 beams"),
         (lambda: session.next("a", Sampling(), count=0), "1 to 200 tokens"),
-        (lambda: pair.patch("a", "b", 0), "this one translates"),
+        (lambda: pair.patch("a", "b", 0), "this model translates"),
         (lambda: Session(RecurrentConfig(vocabulary=256).build(), Bytes()).trace("a"), "no attention to look at"),
     ):
         with pytest.raises(UserError, match=words):

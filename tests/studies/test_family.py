@@ -26,7 +26,7 @@ def test_a_few_members(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(lines) == 5  # the other seed, and four members
     assert "causal" in found.numbers["found"]["attention"]["linformer"]
     assert all(0 < loss < 5 for loss in (found.numbers["found"]["attention"][n][0] for n in ("softmax", "linear")))
-    assert any("Refused, as it should be: linformer" in line for line in found.answer)
+    assert any("Refused: linformer" in line for line in found.answer)
     assert "linear" in page(found)
 
 

@@ -1,6 +1,6 @@
-"""What an approximation would cost: other attentions in the place of a trained model's exact one."""
+"""The cost of approximations: a trained model's attention is replaced by others, and error, loss and speed measured."""
 
 from regard.approximate.budgets import Trial, available, trials
-from regard.approximate.measure import Bench, Meter, Outcome, Text, measure
+from regard.approximate.measure import Bench, Meter, Outcome, Windows, measure
 
-__all__ = ["Bench", "Meter", "Outcome", "Text", "Trial", "available", "measure", "trials"]
+__all__ = ["Bench", "Meter", "Outcome", "Trial", "Windows", "available", "measure", "trials"]

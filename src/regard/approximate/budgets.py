@@ -1,6 +1,6 @@
-"""Which attentions are tried, and how dear: every kind that is registered, each over a range of one of its knobs.
+"""The attentions that are tried, and their budgets: every registered kind, each over a range of one of its options.
 
-A budget is what a person pays: a window's size, a number of random features, a rank, rounds of hashing, keys kept.
+A budget is the option that determines the cost: window size, random features, rank, rounds of hashing, number of keys.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from regard.config.choice import kinds
 from regard.config.place import nearest
 from regard.errors import UserError
 
-#: How many budgets of a kind are tried by default, each twice the one before.
+#: The default number of budgets of a kind, each twice the one before.
 STEPS = 5
 
 
@@ -25,33 +25,33 @@ class Trial:
     """One attention at one budget."""
 
     kind: str
-    settings: tuple[tuple[str, Any], ...]  # the knobs that differ from the defaults
+    settings: tuple[tuple[str, Any], ...]  # the options that are set
     config: AttentionConfig
 
     @property
     def budget(self) -> str:
-        """In words: "64", or "rounds 2, buckets 16" where more than one knob is turned."""
+        """In words: "64", or "rounds 2, buckets 16" if more than one option is set."""
         if len(self.settings) == 1:
             return str(self.settings[0][1])
-        return ", ".join(f"{name} {value}" for name, value in self.settings) or "as it is"
+        return ", ".join(f"{name} {value}" for name, value in self.settings) or "defaults"
 
     @property
     def size(self) -> float | None:
-        """The budget as a number, for a plot; None where there is none or more than one."""
+        """The budget as a number, for a chart; None unless there is exactly one."""
         value = self.settings[0][1] if len(self.settings) == 1 else None
         return float(value) if isinstance(value, int | float) else None
 
 
-#: Kinds that add to exact attention rather than save: tried only when they are asked for.
-DEARER = ("talking",)
+#: Kinds that cost more than exact attention: tried only if they are named.
+EXPENSIVE = ("talking",)
 
 
 def available() -> dict[str, type[AttentionConfig]]:
-    """Every attention that may stand in for the exact one, by kind."""
+    """Every attention that can replace softmax attention, by kind."""
     return {kind: cls for kind, cls in kinds(AttentionConfig).items() if cls is not SoftmaxConfig}  # type: ignore
 
 
-#: The knob that is turned for a kind, and its values for a context and a head width; other kinds are tried as they are.
+#: The option that is varied for a kind, and its values for a context and a head width; other kinds use their defaults.
 USUAL: dict[str, tuple[str, Callable[[int, int], Sequence[int]]]] = {
     "window": ("size", lambda context, width: doubling(context // 2)),
     "topk": ("k", lambda context, width: doubling(context // 8)),
@@ -64,12 +64,12 @@ USUAL: dict[str, tuple[str, Callable[[int, int], Sequence[int]]]] = {
     "bigbird": ("size", lambda context, width: doubling(context // 4)),
     "segments": ("memory", lambda context, width: doubling(context // 4)),
 }
-#: Those whose budgets are gone through when nobody says which attentions to try; the others are then tried as they are.
+#: The kinds whose budgets are varied by default; the others are then tried with their defaults.
 FIRST = ("window", "topk", "performer", "linformer", "lsh")
 
 
 def doubling(most: int) -> list[int]:
-    """Up to ``STEPS`` numbers, each twice the one before, the last of them ``most``.
+    """Up to ``STEPS`` numbers, each twice the one before, ending with ``most``.
 
     >>> doubling(64), doubling(3)
     ([4, 8, 16, 32, 64], [1, 3])
@@ -81,13 +81,13 @@ def doubling(most: int) -> list[int]:
 
 
 def trials(wanted: Iterable[str] | None, budgets: Iterable[str], context: int, head_width: int) -> list[Trial]:
-    """What to try: the kinds that are wanted (None: all that may save something), at usual budgets or those given.
+    """The trials of the wanted kinds (None: all cheap ones), at the usual budgets or the given ones.
 
-    ``budgets`` are texts such as "window=8,16,32" or, for another knob than the usual one, "lsh.buckets=8,16"; several
-    knobs of a kind are combined.
+    ``budgets`` are strings such as "window=8,16,32" or, for another option than the usual one, "lsh.buckets=8,16";
+    several options of a kind are combined.
     """
     known = available()
-    chosen = [kind for kind in known if kind not in DEARER] if wanted is None else list(dict.fromkeys(wanted))
+    chosen = [kind for kind in known if kind not in EXPENSIVE] if wanted is None else list(dict.fromkeys(wanted))
     for kind in chosen:
         _check_kind(kind, known)
     given = _given(budgets, known)
@@ -96,19 +96,19 @@ def trials(wanted: Iterable[str] | None, budgets: Iterable[str], context: int, h
             raise UserError(f"--budgets names {kind}, which is not tried; add it to --with")
     found = []
     for kind in chosen:
-        turned: Mapping[str, Sequence[Any]] = given.get(kind, {})
-        if not turned and kind in USUAL and (wanted is not None or kind in FIRST):
+        varied: Mapping[str, Sequence[Any]] = given.get(kind, {})
+        if not varied and kind in USUAL and (wanted is not None or kind in FIRST):
             name, values = USUAL[kind]
-            turned = {name: values(context, head_width)}
-        found += _of_kind(kind, turned)
+            varied = {name: values(context, head_width)}
+        found += _of_kind(kind, varied)
     return found
 
 
-def _of_kind(kind: str, turned: Mapping[str, Sequence[Any]]) -> list[Trial]:
-    """Every combination of the values of the knobs that are turned."""
+def _of_kind(kind: str, varied: Mapping[str, Sequence[Any]]) -> list[Trial]:
+    """Every combination of the values of the varied options."""
     found = []
-    for values in product(*turned.values()):
-        plain = {name: _plain(value) for name, value in zip(turned, values, strict=True)}
+    for values in product(*varied.values()):
+        plain = {name: _plain(value) for name, value in zip(varied, values, strict=True)}
         config: AttentionConfig = load(AttentionConfig, {"kind": kind, **plain}, source=f"--budgets {kind}")  # type: ignore
         try:
             config.check()
@@ -124,19 +124,19 @@ def _given(budgets: Iterable[str], known: dict[str, type[AttentionConfig]]) -> d
         name, equals, values = text.partition("=")
         if not equals or not name or not all(values.split(",")):
             raise UserError(f"--budgets takes KIND=8,16,32, not {text!r}; write for example window=8,16,32")
-        kind, _, knob = name.partition(".")
+        kind, _, option = name.partition(".")
         _check_kind(kind, known)
-        knob = knob or (USUAL[kind][0] if kind in USUAL else "")
+        option = option or (USUAL[kind][0] if kind in USUAL else "")
         names = [field.name for field in fields(known[kind])]  # type: ignore[arg-type]
-        if knob not in names:
-            have = ", ".join(f"{kind}.{one}" for one in names) or "nothing"
-            raise UserError(f"--budgets {text}: of {kind} one can set {have}")
-        found.setdefault(kind, {})[knob] = values.split(",")
+        if option not in names:
+            have = ", ".join(f"{kind}.{one}" for one in names) or "none"
+            raise UserError(f"--budgets {text}: the options of {kind} are {have}")
+        found.setdefault(kind, {})[option] = values.split(",")
     return found
 
 
 def _plain(value: Any) -> Any:
-    """A text from the command line as the number it stands for."""
+    """A string from the command line as a number if it is one."""
     if not isinstance(value, str):
         return value
     for number in (int, float):
@@ -149,7 +149,7 @@ def _plain(value: Any) -> Any:
 
 def _check_kind(kind: str, known: dict[str, type[AttentionConfig]]) -> None:
     if kind == SoftmaxConfig.kind:
-        raise UserError("softmax is what the others are measured against; leave it out of --with")
+        raise UserError("softmax is the reference for the others; leave it out of --with")
     if kind not in known:
         near = nearest(kind, known)
         hint = f"did you mean {near}?" if near else f"choose from {', '.join(known)}"

@@ -1,4 +1,4 @@
-"""What every attention of a model is given on some text: hooks note queries, keys and values of one pass."""
+"""The inputs of every attention of a model on some text: hooks record queries, keys and values of one pass."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from regard.attention import Plan, Softmax
+from regard.attention import Mechanism, Plan
 
 
 class Given(NamedTuple):
-    """One exact attention of one pass. A block that is repeated gives several with the same name."""
+    """One attention of one forward pass. A repeated block gives several with the same name."""
 
     name: str  # the mechanism's module path
-    mechanism: Softmax
+    mechanism: Mechanism
     q: Tensor  # [B, H, N, D]
     k: Tensor  # [B, G, N, D]
     v: Tensor  # [B, G, N, E]
@@ -25,19 +25,19 @@ class Given(NamedTuple):
 
 @torch.no_grad()
 def gather(model: nn.Module, tokens: Tensor) -> list[Given]:
-    """Every exact attention that the model carries out for tokens [B, N], in order; the main call is not altered."""
-    found: list[Given] = []
+    """The inputs of every attention with weights that the model computes for tokens [B, N], in order."""
+    records: list[Given] = []
 
-    def watch(name: str, module: Softmax) -> Callable[..., None]:
-        def note(_: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], __: Any) -> None:
+    def watch(name: str, module: Mechanism) -> Callable[..., None]:
+        def record(_: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], __: Any) -> None:
             given = {**dict(zip(("q", "k", "v", "plan"), inputs, strict=False)), **named}
-            found.append(Given(name, module, given["q"], given["k"], given["v"], given["plan"]))
+            records.append(Given(name, module, given["q"], given["k"], given["v"], given["plan"]))
 
-        return note
+        return record
 
     with ExitStack() as stack:
         for name, module in model.named_modules():
-            if isinstance(module, Softmax):
+            if isinstance(module, Mechanism) and module.unobservable is None:
                 stack.callback(module.register_forward_hook(watch(name, module), with_kwargs=True).remove)
         model(tokens)
-    return found
+    return records

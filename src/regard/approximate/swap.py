@@ -1,8 +1,8 @@
-"""Another mechanism inside a trained GPT, for as long as it takes to measure."""
+"""Replace the mechanisms of a trained GPT temporarily."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,12 +14,12 @@ from regard.models.gpt import GPT
 def swapped(model: GPT, config: AttentionConfig, mechanisms: dict[int, Mechanism]) -> Iterator[GPT]:
     """The model with these mechanisms in these blocks (counted from 0), over the model's mask and ``config``'s pattern.
 
-    Afterwards everything is as it was.
+    On exit the model is restored.
     """
     blocks: list[Any] = list(model.blocks)
     before = model.masks, model.mask_of_layer, [block.attention.mechanism for block in blocks]
     block_of_layer = [i // model.config.repeat for i in range(model.config.layers)]
-    # A plan is made once for layers with the same mask and the same kind of mechanism.
+    # Layers with the same mask and the same kind of mechanism share a plan.
     uses = [(mask, block in mechanisms) for mask, block in zip(model.mask_of_layer, block_of_layer, strict=True)]
     distinct = list(dict.fromkeys(uses))
     try:
@@ -32,8 +32,3 @@ def swapped(model: GPT, config: AttentionConfig, mechanisms: dict[int, Mechanism
         model.masks, model.mask_of_layer = before[:2]
         for block, mechanism in zip(blocks, before[2], strict=True):
             block.attention.mechanism = mechanism
-
-
-def only(mechanisms: dict[int, Mechanism], blocks: Collection[int]) -> dict[int, Mechanism]:
-    """Those of some blocks."""
-    return {number: one for number, one in mechanisms.items() if number in blocks}

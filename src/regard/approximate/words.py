@@ -90,8 +90,8 @@ def table(meter: Meter) -> str:
     """The rows for a terminal."""
     lines = [COLUMNS, *rows(meter)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(COLUMNS))]
-    sides = [str.ljust] * 2 + [str.rjust] * (len(COLUMNS) - 2)
-    texts = ["  ".join(side(*cell) for side, *cell in zip(sides, line, widths, strict=True)) for line in lines]
+    sides = "<<" + ">" * (len(COLUMNS) - 2)
+    texts = ["  ".join(f"{cell:{s}{w}}" for cell, s, w in zip(line, sides, widths, strict=True)) for line in lines]
     note = ["* on the non-causal version of the layers"] if any(not o.causal for o in meter.outcomes) else []
     return "\n".join([*(text.rstrip() for text in texts), *note])
 

@@ -5,7 +5,7 @@ from regard.attention.backends.blocked import Blocked
 from regard.attention.backends.choose import BACKENDS, Explanation, Refused, explain, run
 from regard.attention.bias import Alibi, Bias, Buckets, Chain, GridRelative, Relative, SoftCap
 from regard.attention.cache import CacheIndex, CacheWrite, DecodeInput, KVCache
-from regard.attention.call import Backend, Call, Out, Plan, TopK
+from regard.attention.call import Backend, Call, Out, Plan
 from regard.attention.masks.mask import (
     And,
     Causal,
@@ -39,6 +39,15 @@ from regard.attention.mechanisms.sparse import (
 )
 from regard.attention.mechanisms.talking import Talking, TalkingConfig
 from regard.attention.mechanisms.topk import TopKConfig
+from regard.attention.normalizer import (
+    Entmax,
+    HardLookup,
+    Normalizer,
+    NormalizerConfig,
+    Sigmoid,
+    SoftmaxNormalizer,
+    TopKSoftmax,
+)
 from regard.attention.properties import ModuleProperties
 from regard.attention.score import Additive, Dot, General, Score
 from regard.attention.slots import AnySlots, Packed, Padded, Pairs, Range, Slots, TokenPosition
@@ -69,11 +78,13 @@ __all__ = [
     "DilatedConfig",
     "Dot",
     "Edges",
+    "Entmax",
     "Explanation",
     "Full",
     "General",
     "Global",
     "GridRelative",
+    "HardLookup",
     "KVCache",
     "LSHConfig",
     "LinearAttention",
@@ -84,6 +95,8 @@ __all__ = [
     "Mask",
     "Mechanism",
     "ModuleProperties",
+    "Normalizer",
+    "NormalizerConfig",
     "Not",
     "Or",
     "Out",
@@ -104,12 +117,14 @@ __all__ = [
     "Segment",
     "Segmented",
     "SegmentsConfig",
+    "Sigmoid",
     "Sinks",
     "Sizes",
     "Slots",
     "SoftCap",
     "Softmax",
     "SoftmaxConfig",
+    "SoftmaxNormalizer",
     "SparseConfig",
     "Strided",
     "StridedConfig",
@@ -117,8 +132,8 @@ __all__ = [
     "TalkingConfig",
     "Tile",
     "TokenPosition",
-    "TopK",
     "TopKConfig",
+    "TopKSoftmax",
     "Verdict",
     "Window",
     "WindowConfig",

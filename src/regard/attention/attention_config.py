@@ -6,13 +6,14 @@ a mechanism. Each other member stands beside its mechanism: declaring a subclass
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from regard.attention.bias import Bias, Chain, SoftCap
 from regard.attention.masks.mask import Full, Mask, Window
 from regard.attention.masks.patterns import Sinks
 from regard.attention.mechanism import Mechanism, Softmax
+from regard.attention.normalizer import Normalizer, NormalizerConfig, SoftmaxNormalizerConfig
 from regard.config import Choice, option
 
 
@@ -43,25 +44,27 @@ class AttentionConfig(Choice):
         raise NotImplementedError
 
 
-def exact(sizes: Sizes, cap: float | None = None) -> Softmax:
-    """The softmax with the layer's bias, and perhaps a soft cap on what queries and keys say (not on the bias)."""
+def exact(sizes: Sizes, cap: float | None = None, normalizer: Normalizer | None = None) -> Softmax:
+    """Softmax attention with the layer's bias; ``cap`` is a soft cap on the scores before the bias."""
     parts = [part for part in (None if cap is None else SoftCap(cap), sizes.bias) if part is not None]
     bias = parts[0] if len(parts) == 1 else Chain(*parts) if parts else None
-    return Softmax(bias=bias, dropout=sizes.dropout, backend=sizes.backend)
+    return Softmax(bias=bias, normalizer=normalizer, dropout=sizes.dropout, backend=sizes.backend)
 
 
 @dataclass(frozen=True)
 class SoftmaxConfig(AttentionConfig, kind="softmax"):
-    """Exact attention over everything."""
+    """Exact attention over all tokens."""
 
     cap: float | None = option(None, "soft cap on the scores: cap * tanh(score / cap)")
+    normalizer: NormalizerConfig = field(default_factory=SoftmaxNormalizerConfig)
 
     def check(self) -> None:
+        self.normalizer.check()
         if self.cap is not None and not 0 < self.cap < float("inf"):
             raise ValueError(f"cap must be a finite number above zero, not {self.cap}; none leaves the scores alone")
 
     def mechanism(self, sizes: Sizes) -> Mechanism:
-        return exact(sizes, self.cap)
+        return exact(sizes, self.cap, self.normalizer.build(sizes.context))
 
 
 @dataclass(frozen=True)

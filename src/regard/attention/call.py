@@ -13,6 +13,7 @@ from torch import Tensor
 
 from regard.attention.bias import Bias
 from regard.attention.masks.mask import Mask
+from regard.attention.normalizer import SOFTMAX, Normalizer, SoftmaxNormalizer
 from regard.attention.score import Score
 from regard.attention.slots import AnySlots, Pairs, make_pairs, valid
 
@@ -36,17 +37,6 @@ class Plan(NamedTuple):
         return max(self.mask.rows, self.queries.rows, self.keys.rows)
 
 
-class TopK(NamedTuple):
-    """Only the ``k`` best-scoring keys of a row count.
-
-    ``softness`` 0 cuts hard (gradients reach the kept keys only). Above 0 the cut is a smooth gate σ((s - t)/softness),
-    the threshold t set so that the gates sum to k: differentiable in every score, and the hard cut in the limit.
-    """
-
-    k: int
-    softness: float = 0.0
-
-
 class Call(NamedTuple):
     """One use of the operator. G divides H: fewer key/value heads than query heads is all that GQA is."""
 
@@ -57,17 +47,22 @@ class Call(NamedTuple):
     score: Score
     bias: Bias | None = None
     scale: float | None = None  # None: 1/√D for dot scores, 1 for others
-    temperature: float = 1.0  # 0: hard lookup
-    cut: TopK | None = None
+    normalizer: Normalizer = SOFTMAX
     dropout: float = 0.0
-    weights: bool = False  # the caller wants the weights too
+    weights: bool = False  # return the weights too
 
     @property
     def factor(self) -> float:
-        """What raw scores are multiplied by."""
+        """The scale of the raw scores."""
         if self.scale is not None:
             return self.scale
         return 1 / math.sqrt(self.q.shape[-1]) if self.score.width_scaled else 1.0
+
+    @property
+    def temperature(self) -> float:
+        """The temperature of the softmax, for backends that compute no other normalizer."""
+        assert isinstance(self.normalizer, SoftmaxNormalizer)
+        return self.normalizer.temperature
 
 
 class Out(NamedTuple):
@@ -89,14 +84,13 @@ class Backend(Protocol):
     def run(self, call: Call) -> Out: ...
 
 
-def dense_pairs(call: Call) -> Pairs:
-    """Every pair of the call, broadcastable to [B, H, Q, K]."""
-    plan = call.plan
-    return make_pairs(plan.queries, plan.keys, heads=call.q.shape[1], device=call.q.device, batch=call.q.shape[0])
+def dense_pairs(plan: Plan, q: Tensor) -> Pairs:
+    """Every pair of a plan for q [B, H, Q, D], broadcastable to [B, H, Q, K]."""
+    return make_pairs(plan.queries, plan.keys, heads=q.shape[1], device=q.device, batch=q.shape[0])
 
 
 def allowed(mask: Mask, pairs: Pairs) -> Tensor:
-    """The mask's word and validity, together."""
+    """The pairs that the mask allows and whose slots both hold tokens of one document."""
     return mask.allows(pairs) & valid(pairs)
 
 

@@ -9,24 +9,30 @@ from torch import Tensor, nn
 from regard.attention.backends.choose import make_plan, run
 from regard.attention.bias import Bias
 from regard.attention.cache import DecodeInput, KVCache
-from regard.attention.call import Backend, Call, Out, Plan, TopK
+from regard.attention.call import Backend, Call, Out, Plan, dense_pairs
 from regard.attention.masks.mask import Full, Mask
+from regard.attention.normalizer import HardLookup, Normalizer, SoftmaxNormalizer
 from regard.attention.properties import ModuleProperties
 from regard.attention.score import Dot, Score
 from regard.attention.slots import AnySlots, Range
+from regard.attention.weigh import weigh
 
 
 class Mechanism(nn.Module, ModuleProperties):
-    """Base. Exactness is in the type: nobody gets an approximation by asking for speed.
+    """Base class of all attentions. Exactness is in the type: no option trades it for speed.
 
-    Whatever a mechanism does not support (a mask, a kind of slots) it refuses in ``plan``, with a UserError that says
+    A mechanism refuses in ``plan`` the masks and kinds of slots that it does not support, with a UserError that says
     why and what to use instead.
     """
 
     exact = True  # equals the reference
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias: Bias | None = None
+
     def plan(self, mask: Mask, queries: AnySlots, keys: AnySlots | None = None, *, like: Tensor) -> Plan:
-        """Prepare for calls between these slots, on ``like``'s device. No ``keys``: the queries' own tokens."""
+        """Prepare for calls between these slots, on ``like``'s device. Default ``keys``: the queries' own tokens."""
         return Plan(mask, queries, queries if keys is None else keys, keys is None, "", None)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, plan: Plan) -> Out:
@@ -35,6 +41,19 @@ class Mechanism(nn.Module, ModuleProperties):
 
     def reset(self) -> None:
         """Initialize the mechanism's own parameters. Default: they keep their values."""
+
+    def weights(self, q: Tensor, k: Tensor, plan: Plan) -> Tensor | None:
+        """The weight of every key for every query, [B, H, Q, K], without dropout; None: see ``unobservable``.
+
+        Only the plan's mask and slots are read, so that a plan for some of the queries will do.
+        """
+        return None
+
+    @property
+    def unobservable(self) -> str | None:
+        """Why ``weights`` returns None; None where it returns the weights."""
+        defined = type(self).weights is not Mechanism.weights
+        return None if defined else f"{type(self).__name__} does not define the weight of each key"
 
     def advance(self, step: int) -> None:
         """Called before training step number ``step`` (from 0), for mechanisms that redraw random features."""
@@ -45,14 +64,14 @@ class Mechanism(nn.Module, ModuleProperties):
         return type(self).start is Mechanism.start and type(self).step is Mechanism.step
 
     def start(self, batch: int, heads: int, size: int, width: int, like: Tensor) -> Any:
-        """What one layer remembers, empty: a named tuple of tensors with the batch first, updated in place.
+        """The empty cache of one layer: a named tuple of tensors with the batch first, updated in place.
 
-        ``size`` is how many tokens may be seen at once; a state of constant size ignores it.
+        ``size`` is the number of tokens that may be visible at once; a state of constant size ignores it.
         """
         return KVCache.start(batch, heads, size, width, like)
 
     def step(self, q: Tensor, k: Tensor, v: Tensor, plan: Plan, memory: Any, arrival: DecodeInput) -> Out:
-        """Take in the tokens of a decoding step and answer their queries. Empty slots leave no trace."""
+        """Add the tokens of a decoding step to the cache and attend from them. Empty slots change nothing."""
         k, v = arrival.remember(memory, k, v)
         return self(q, k, v, plan)
 
@@ -60,7 +79,7 @@ class Mechanism(nn.Module, ModuleProperties):
 class Softmax(Mechanism):
     """softmax(score·scale + bias) v over the keys that the plan allows (Vaswani et al. 2017, eq. 1).
 
-    ``temperature`` divides the scores; 0 is hard lookup. ``cut`` keeps the best keys only (see ``TopK``).
+    ``temperature`` divides the scores; 0 is hard lookup. Any other ``normalizer`` takes the softmax's place.
     """
 
     def __init__(
@@ -70,33 +89,42 @@ class Softmax(Mechanism):
         *,
         scale: float | None = None,
         temperature: float = 1.0,
-        cut: TopK | None = None,
+        normalizer: Normalizer | None = None,
         dropout: float = 0.0,
         backend: str | Backend = "auto",
     ):
         super().__init__()
         if temperature < 0:
             raise ValueError(f"a temperature is zero or more, not {temperature}")
+        if normalizer is not None and temperature != 1:
+            raise ValueError("give the temperature to the normalizer itself")
         self.score = Dot() if score is None else score
         self.bias = bias
         self.scale = scale
-        self.temperature = temperature
-        self.cut = cut
-        self.discontinuous = cut is not None
+        softmax = SoftmaxNormalizer(temperature) if temperature else HardLookup()
+        self.normalizer: Normalizer = softmax if normalizer is None else normalizer
+        self.discontinuous = self.normalizer.discontinuous
         self.dropout = dropout
         self.backend = backend
 
+    @property
+    def per_head(self) -> bool:
+        """The weights of a head follow from its own queries and keys."""
+        return self.score.per_head and self.normalizer.per_head
+
     def plan(self, mask: Mask, queries: AnySlots, keys: AnySlots | None = None, *, like: Tensor) -> Plan:
-        blank = Plan(mask, queries, queries if keys is None else keys, keys is None, "", None)
-        return make_plan(mask, queries, keys, self.call(like, like, like, blank), self.backend)
+        return make_plan(self.call(like, like, like, super().plan(mask, queries, keys, like=like)), self.backend)
 
     def call(self, q: Tensor, k: Tensor, v: Tensor, plan: Plan, weights: bool = False) -> Call:
-        """The call that ``forward`` makes, for those who want to look at it or ``explain`` it."""
+        """The call that ``forward`` makes; ``explain`` takes it too."""
         dropout = self.dropout if self.training else 0.0
-        return Call(q, k, v, plan, self.score, self.bias, self.scale, self.temperature, self.cut, dropout, weights)
+        return Call(q, k, v, plan, self.score, self.bias, self.scale, self.normalizer, dropout, weights)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, plan: Plan) -> Out:
         return run(self.call(q, k, v, plan), self.backend)
+
+    def weights(self, q: Tensor, k: Tensor, plan: Plan) -> Tensor:
+        return weigh(self.call(q, k, k, plan), dense_pairs(plan, q))
 
 
 def attend(

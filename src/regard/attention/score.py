@@ -12,6 +12,7 @@ class Score(nn.Module):
     """Base: ``forward(q [B,H,Q,Dq], k [B,H,K,Dk]) -> [B,H,Q,K]``. ``width_scaled``: divided by √D by default."""
 
     width_scaled = False
+    per_head = True  # the scores of a head follow from its own queries and keys
 
 
 class Dot(Score):

@@ -14,7 +14,7 @@ from regard.commands.common import RUNS, RunName, open_run
 from regard.errors import UserError
 
 if TYPE_CHECKING:
-    from regard.approximate import Text
+    from regard.approximate import Windows
     from regard.generate.load import LoadedModel
 
 Kinds = Annotated[str | None, tyro.conf.arg(name="with", metavar="KIND,KIND")]
@@ -89,23 +89,24 @@ def approximate(
     return 0
 
 
-def _own(experiment: Any, loaded: LoadedModel, count: int) -> tuple[Text, str]:
+def _own(experiment: Any, loaded: LoadedModel, count: int) -> tuple[Windows, str]:
     """Whole windows of the held-out part; of the training part where nothing is held out."""
-    from regard.approximate import Text
+    from regard.approximate import Windows
 
     data = experiment.data.build(experiment.model.context)
     loaded.check_data(data)
     held = bool(data.parts.validation.targets)
     batch = next(iter(data.validation_batches(count))) if held else data.batch(0, seed=experiment.seed, size=count)
     whole = (batch.targets >= 0).all(1)
-    return Text(batch.inputs[whole], batch.targets[whole]), f"{'held-out' if held else 'training'} text of {data.name}"
+    name = f"{'held-out' if held else 'training'} text of {data.name}"
+    return Windows(batch.inputs[whole], batch.targets[whole]), name
 
 
-def _read(path: Path, loaded: LoadedModel, context: int) -> tuple[Text, str]:
+def _read(path: Path, loaded: LoadedModel, context: int) -> tuple[Windows, str]:
     """Whole windows of a file."""
     import torch
 
-    from regard.approximate import Text
+    from regard.approximate import Windows
     from regard.commands.lines import contents
 
     ids = torch.as_tensor(loaded.tokenizer.encode(contents(path)), dtype=torch.long)
@@ -113,7 +114,7 @@ def _read(path: Path, loaded: LoadedModel, context: int) -> tuple[Text, str]:
     if count < 2:
         raise UserError(f"{path} has {len(ids):,} tokens, fewer than two windows of {context}; give a longer text")
     inputs, targets = (ids[shift : shift + count * context].view(count, context) for shift in (0, 1))
-    return Text(inputs, targets), str(path)
+    return Windows(inputs, targets), str(path)
 
 
 def _teller():

@@ -93,7 +93,8 @@ def generate(
     place = find_device(device)
     texts = [] if interactive else gathered(prompt, prompts)
     model, tokenizer, reached, _ = load_model(found, place, step)
-    assert isinstance(model, LanguageModel)
+    if not isinstance(model, LanguageModel):
+        raise UserError(f"{found.path} is a {type(model).__name__}, which does not write text; give a language model")
     if not named:
         print(f"written by {found.path}, step {reached:,}", file=sys.stderr, flush=True)
     generator = TextGenerator(

@@ -57,6 +57,7 @@ class Model(nn.Module):
     """Base class of all models. A subclass sets the attributes below and calls ``super().__init__(config)``."""
 
     config: ModelConfig
+    norm: nn.Module  # the last norm, between the blocks and the head; required with ``residual_blocks``
     #: The repeated layers in order of computation: the units of FSDP, checkpointing, Muon, `describe` and `look`.
     blocks: nn.ModuleList | list[nn.Module]
 
@@ -101,6 +102,13 @@ class Model(nn.Module):
     def cache_per_token(self) -> int:
         """How many numbers the decoding state grows by for each token. Default: none, the state has a fixed size."""
         return 0
+
+    def residual_blocks(self) -> list[nn.Module]:
+        """The blocks between the embedding and ``self.norm``, in order of execution, for the logit lens and patching.
+
+        Each maps a residual stream [B, N, C] that ``norm`` and ``head`` can read. Default: none, so no such views.
+        """
+        return []
 
     def forward_methods(self) -> list[tuple[nn.Module, str]]:
         """Methods besides ``forward`` that use parameters of their module; FSDP gathers the weights around each."""

@@ -128,6 +128,9 @@ class TransformerEncoder(Encoder):
         real = slots.filled()[:, :, None]
         return x.masked_fill(~real, 0).sum(1) / real.sum(1)
 
+    def residual_blocks(self) -> list[nn.Module]:
+        return list(self.blocks)
+
     def head(self, x: Tensor) -> Tensor:
         """Features [..., C] to logits over the vocabulary or, pooled, over the classes."""
         logits = self.unembed(x)

@@ -249,6 +249,9 @@ class GPT(LanguageModel):
             x = x + self.ngrams(earlier, phase)
         return self.drop(self.position.embed(x, phase))
 
+    def residual_blocks(self) -> list[nn.Module]:
+        return list(self.blocks.layers)
+
     def _of_layers(self, of_masks: Sequence[Any]) -> list[Any]:
         """From one value per mask to one per layer."""
         return [of_masks[i] for i in self.mask_of_layer]

@@ -133,6 +133,9 @@ class RecurrentModel(LanguageModel):
         """Features to logits."""
         return self.unembed(x)
 
+    def residual_blocks(self) -> list[nn.Module]:
+        return list(self.blocks)
+
     def start(self, batch: int, capacity: int, *, fixed: bool = False) -> State:
         """An empty memory for ``batch`` rows. It holds texts of any length in the same space, ``capacity`` or not."""
         position = torch.zeros(batch, dtype=torch.long, device=self.embed.weight.device)

@@ -155,6 +155,10 @@ class Transformer(Seq2SeqModel):
         across = 2 * c.key_heads * (c.width // c.heads)
         return c.depth * (c.projection.cache_width(c.width, c.heads, c.key_heads) + across)
 
+    def residual_blocks(self) -> list[nn.Module]:
+        """The decoder's blocks."""
+        return list(self.decoder)
+
     def reset(self) -> None:
         """Xavier's uniform weights (Glorot & Bengio 2010), as in the paper's code; biases 0, gains 1.
 

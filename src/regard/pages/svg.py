@@ -37,7 +37,7 @@ def moved(x: float, y: float, content: str) -> str:
 
 def rectangle(class_: str, width: float, height: float, **attributes: object) -> str:
     """A rectangle; ``attributes`` may give its place, mask and opacity."""
-    return tag("rect", class_=class_, **attributes, width=width, height=height)
+    return tag("rect", None, class_=class_, **attributes, width=width, height=height)
 
 
 def cell_paths(levels: Sequence[Sequence[int]], width: float, height: float, strongest: int) -> str:

@@ -18,7 +18,7 @@ from regard.generate.load import LoadedModel, load_model
 from regard.look import Attention, Head, attentions, heads, passage, rows
 from regard.look.pictures.align import Alignment, align
 from regard.models import ModelConfig
-from regard.models.base import Model
+from regard.models.base import Model, Seq2SeqModel
 from regard.report.probes import TranslationProbe
 from regard.runs import Run
 from regard.train.device import flops_per_token
@@ -91,6 +91,7 @@ def inspect(run: Run, notes: list[str]) -> Inspection | None:
 def inspect_translation(loaded: LoadedModel, data: Any, notes: list[str]) -> Inspection:
     """Heads and alignments on held-out sentences."""
     model = loaded.model
+    assert isinstance(model, Seq2SeqModel)
     probe = TranslationProbe(data, model.config, torch.device("cpu"))
     seen = attempt(notes, "Attention is left out", lambda: attentions(model, lambda: probe.forward(model))) or []
     chosen = probe.translations(model)[-ALIGNED:]

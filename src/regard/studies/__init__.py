@@ -1,4 +1,4 @@
-"""Studies: the arguments of the notes, measured. Each file here with a function ``study`` is one."""
+"""Studies: small experiments that answer one question each. Each file here with a function ``study`` is one."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 def names() -> list[str]:
-    """Every study, by file name."""
+    """The names of all studies, by file name."""
     files = Path(__file__).parent.glob("[!_]*.py")
     return sorted(path.stem for path in files if docstring(path, "study") is not None)
 
 
 def about(name: str) -> str:
-    """A study's docstring."""
+    """The docstring of a study."""
     return docstring(Path(__file__).parent / f"{name}.py", "study") or ""
 
 

@@ -1,4 +1,4 @@
-"""The bottleneck: one vector for a whole sentence, against attention over all of it."""
+"""The bottleneck of encoder-decoder models: one vector for a whole sentence against attention over all of it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from regard.studies.page import Study
 from regard.train import Experiment, train
 from regard.train.live import LiveLine
 
-SECONDS, LONG = 600, 12  # of training each; a source of more words than this is a long one
+SECONDS, LONG = 600, 12  # of training each; sources with more words than this are long
 NAMES = {"one vector": "translate-fixed", "attention": "translate-bahdanau"}
 EDGES = (4, 8, 12, 18, 26)
 FOLDER = Path("studies") / "runs"
@@ -31,27 +31,27 @@ CPU = torch.device("cpu")
 
 
 def study(scale: float, seed: int, say: Callable[[str], None]) -> Study:
-    """What does one vector for a whole sentence cost? BLEU against the source's length, with and without attention.
+    """What does one vector for a whole sentence cost? BLEU by source length, with and without attention.
 
     regard study bottleneck
 
-    The recipes translate-fixed and translate-bahdanau, each trained for ten minutes, on integrations that neither saw.
-    Twenty-five minutes on 2 cores; a run that was finished before is used again.
+    The recipes translate-fixed and translate-bahdanau, each trained for ten minutes, on a held-out test set.
+    Twenty-five minutes on 2 cores; finished runs are reused.
     """
     seconds = max(5.0, SECONDS * scale)
-    made: dict[str, list[str]] = {}
+    translations: dict[str, list[str]] = {}
     data: Any = None
     for name, recipe in NAMES.items():
         trained = load_translation_model(_trained(recipe, seconds, seed, say))
         data = trained.data()
         say(f"{name}: translating {len(data.test.sources):,} sentences")
-        made[name] = [one.text for one in trained.translator().translate(data.test.sources)]
+        translations[name] = [one.text for one in trained.translator().translate(data.test.sources)]
     sources, references = data.test.sources, data.test.targets
     nearest = Nearest(data.train.sources, data.train.targets)
-    made["nearest neighbour"] = [nearest.translate(source) for source in sources]
-    buckets = {name: bleu_by_length(sources, found, references, EDGES) for name, found in made.items()}
+    translations["nearest neighbor"] = [nearest.translate(source) for source in sources]
+    buckets = {name: bleu_by_length(sources, found, references, EDGES) for name, found in translations.items()}
     long = [i for i, source in enumerate(sources) if len(source.split()) > LONG]
-    fixed, attended = made["one vector"], made["attention"]
+    fixed, attended = translations["one vector"], translations["attention"]
     overall = compare(fixed, attended, references, seed=seed)
     on_long = compare(*([texts[i] for i in long] for texts in (fixed, attended, references)), seed=seed)
     return Study(
@@ -60,7 +60,7 @@ def study(scale: float, seed: int, say: Callable[[str], None]) -> Study:
         words(overall, on_long, len(sources), len(long), buckets),
         [_chart(buckets)],
         {
-            "scores": {name: [str(one) for one in score(found, references)] for name, found in made.items()},
+            "scores": {name: [str(one) for one in score(found, references)] for name, found in translations.items()},
             "overall": overall._asdict(),
             "long": {"words above": LONG, "sentences": len(long), **on_long._asdict()},
             "by length": {name: [bucket._asdict() for bucket in found] for name, found in buckets.items()},
@@ -72,30 +72,30 @@ def study(scale: float, seed: int, say: Callable[[str], None]) -> Study:
 def words(
     overall: Comparison, on_long: Comparison, sentences: int, long: int, buckets: dict[str, list[Bucket]]
 ) -> list[str]:
-    """What the comparison says."""
+    """The comparison in sentences."""
     said = []
     for found, where in (
         (overall, f"On all {sentences:,} sentences"),
         (on_long, f"On the {long:,} of more than {LONG} words"),
     ):
-        who = "attention is better" if found.difference > 0 else "one vector is better"
-        sure = "" if found.p < 0.05 else "; that may be chance"
+        better = "attention is better" if found.difference > 0 else "one vector is better"
+        sure = "" if found.p < 0.05 else "; the difference is not significant"
         said.append(
-            f"{where} {who}: BLEU {found.second:.1f} with attention, {found.first:.1f} with one vector, a gap "
-            f"of {found.difference:.1f} (95 % {found.low:.1f} to {found.high:.1f}, p = {found.p:.3f}, paired "
-            f"bootstrap){sure}."
+            f"{where} {better}: BLEU {found.second:.1f} with attention, {found.first:.1f} with one vector, a "
+            f"difference of {found.difference:.1f} (95 % interval {found.low:.1f} to {found.high:.1f}, "
+            f"p = {found.p:.3f}, paired bootstrap){sure}."
         )
     gaps = [
         (few.words, many.bleu - few.bleu) for few, many in zip(buckets["one vector"], buckets["attention"], strict=True)
     ]
-    said.append("The difference by words of the source: " + ", ".join(f"{n}: {gap:+.1f}" for n, gap in gaps) + ".")
+    said.append("The difference by source length in words: " + ", ".join(f"{n}: {gap:+.1f}" for n, gap in gaps) + ".")
     return said
 
 
 def _chart(buckets: dict[str, list[Bucket]]) -> ChartSection:
     series = [
-        Series(name, [(float(bucket.least), bucket.bleu) for bucket in found], colour, marks=True)
-        for colour, (name, found) in enumerate(buckets.items())
+        Series(name, [(float(bucket.least), bucket.bleu) for bucket in found], color, marks=True)
+        for color, (name, found) in enumerate(buckets.items())
     ]
     first = next(iter(buckets.values()))
     rows = [
@@ -103,18 +103,18 @@ def _chart(buckets: dict[str, list[Bucket]]) -> ChartSection:
         for i, bucket in enumerate(first)
     ]
     return ChartSection(
-        "BLEU by the length of the source",
-        "Each point is the BLEU of the sentences from that many words on, up to the next point. Nearest neighbour is "
-        "the translation of the most similar sentence trained on (TF-IDF): what can be had without translating at all.",
+        "BLEU by source length",
+        "Each point is the BLEU of the sentences with at least that many words, up to the next point. The nearest "
+        "neighbor baseline returns the translation of the most similar training sentence (TF-IDF).",
         series,
-        Axes("words of the source", "BLEU", low=0, x_low=0),
+        Axes("words in the source", "BLEU", low=0, x_low=0),
         ("words", "sentences", *buckets),
         rows,
     )
 
 
 def _trained(recipe: str, seconds: float, seed: int, say: Callable[[str], None]) -> Run:
-    """The finished run of an earlier study with the same settings, or a new one."""
+    """A finished run of an earlier study with the same settings, or a new one."""
     experiment = get(recipe)
     budget = replace(experiment.train, steps=None, seconds=seconds)
     experiment = replace(experiment, train=budget, seed=seed).checked()
@@ -123,9 +123,9 @@ def _trained(recipe: str, seconds: float, seed: int, say: Callable[[str], None])
         run = Run.open(FOLDER / name)
         checkpoint = run.latest()
         if checkpoint is not None and checkpoint.step == run.config["train"]["steps"]:
-            say(f"{recipe}: {run.path} is there already")
+            say(f"{recipe}: {run.path} is already trained")
             return run
-        say(f"{recipe}: going on with {run.path}")
+        say(f"{recipe}: resuming {run.path}")
         return _finished(run, resume=True)
     say(f"{recipe}: training for {seconds:g} s")
     return _finished(Run.create(FOLDER, name, to_toml(experiment), environment()), resume=False)

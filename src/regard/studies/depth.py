@@ -1,4 +1,4 @@
-"""Residual paths and norms: how deep a network can be and still learn."""
+"""Residual connections and norms: how deep a network can be and still learn."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from regard.models import GPTConfig
 from regard.pages import Axes, ChartSection, Series
 from regard.studies.machine import machine
 from regard.studies.page import Study
-from regard.studies.short import train_shortly
+from regard.studies.short_training import train_shortly
 from regard.train import AdamWConfig, CosineScheduleConfig, Experiment, TrainConfig
 
 DEPTHS, STEPS = (4, 8, 16, 32, 64, 128), 100
-#: From this many nats below the best guess without any context on, a model has learned something from its context.
+#: A model that is at least this many nats below the unigram entropy has learned from its context.
 LEARNED = 0.1
 KINDS: dict[str, dict[str, Any]] = {
     "residual, pre-norm": {"block": "pre-norm"},
@@ -32,12 +32,12 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 def study(scale: float, seed: int, say: Callable[[str], None]) -> Study:
-    """How deep may a network be and still learn? Depth 4 to 128, with and without residual paths and norms.
+    """How deep may a network be and still learn? Depth 4 to 128, with and without residual connections and norms.
 
     regard study depth
 
-    Character models of the plays, 64 wide, 100 updates each by AdamW with warm-up, no other help: what is compared is
-    the loss after the same number of updates. Ten minutes on 2 cores.
+    Character models of Shakespeare of width 64, each trained for 100 steps by AdamW with warm-up. The study compares
+    the loss after the same number of steps. Ten minutes on 2 cores.
     """
     steps = max(5, round(STEPS * scale))
     data_config = TextConfig(batch=8)
@@ -53,52 +53,56 @@ def study(scale: float, seed: int, say: Callable[[str], None]) -> Study:
                 steps=steps, optimizer=AdamWConfig(), schedule=CosineScheduleConfig(warmup=0.1), device="cpu"
             )
             experiment = replace(Experiment(), model=config, data=data_config, train=train, seed=seed)
-            losses[name].append(train_shortly(experiment, data))
-            say(f"{name}, {depth} layers: {told(losses[name][-1])}")
+            losses[name].append(train_shortly(experiment, data).loss)
+            say(f"{name}, {depth} layers: {format_loss(losses[name][-1])}")
     series = [
         Series(name, [(float(d), x) for d, x in zip(DEPTHS, found, strict=True) if math.isfinite(x)], i, marks=True)
         for i, (name, found) in enumerate(losses.items())
     ]
-    line = Series("best guess without context", [(float(DEPTHS[0]), unigram), (float(DEPTHS[-1]), unigram)], 7)
+    line = Series("unigram entropy", [(float(DEPTHS[0]), unigram), (float(DEPTHS[-1]), unigram)], 7)
     chart = ChartSection(
-        f"Loss after {steps} updates",
+        f"Loss after {steps} steps",
         "The mean of the last ten training losses, in nats per character. A model at or above the flat line has "
-        "learned no more than how often each letter comes. A missing point is a loss that was not finite.",
+        "learned no more than the frequency of each character. A missing point is a loss that was not finite.",
         [*series, line],
         Axes("layers", "loss, nats per character", x_low=0),
         ("layers", *losses),
-        [(str(d), *(told(losses[name][i]) for name in losses)) for i, d in enumerate(DEPTHS)],
+        [(str(d), *(format_loss(losses[name][i]) for name in losses)) for i, d in enumerate(DEPTHS)],
     )
     return Study(
         "depth",
         "How deep may a network be and still learn?",
         words(losses, unigram),
         [chart],
-        {"depths": list(DEPTHS), "losses": {n: [told(x) for x in f] for n, f in losses.items()}, "unigram": unigram},
-        f"width 64, context 64, batch 8, {steps} updates, AdamW, seed {seed}, {machine(torch.device('cpu'))}",
+        {
+            "depths": list(DEPTHS),
+            "losses": {n: [format_loss(x) for x in f] for n, f in losses.items()},
+            "unigram": unigram,
+        },
+        f"width 64, context 64, batch 8, {steps} steps, AdamW, seed {seed}, {machine(torch.device('cpu'))}",
     )
 
 
 def words(losses: dict[str, list[float]], unigram: float) -> list[str]:
-    """How deep each kind still learned."""
-    said = []
+    """The depths at which each kind learns."""
+    results = []
     for name, found in losses.items():
         able = [d for d, x in zip(DEPTHS, found, strict=True) if x < unigram - LEARNED]
         if len(able) == len(DEPTHS):
-            said.append(f"{name}: learns at every depth up to {DEPTHS[-1]}")
+            results.append(f"{name}: learns at every depth up to {DEPTHS[-1]}")
         elif able:
-            said.append(f"{name}: learns at {', '.join(map(str, able))} layers and not at the others")
+            results.append(f"{name}: learns at {', '.join(map(str, able))} layers and not at the others")
         else:
-            said.append(f"{name}: learns at no depth tried")
+            results.append(f"{name}: learns at no depth tried")
     return [
-        f"The best guess that knows nothing of the context loses {unigram:.3f} nats per character; a model has learned "
-        f"if it is {LEARNED} below.",
-        ". ".join(f"{one[0].upper()}{one[1:]}" for one in said) + ".",
+        f"The unigram entropy, the loss of the best model without context, is {unigram:.3f} nats per character; a "
+        f"model has learned if its loss is {LEARNED} below.",
+        ". ".join(f"{one[0].upper()}{one[1:]}" for one in results) + ".",
     ]
 
 
 def entropy(data: Any) -> float:
-    """Of single characters in the training part: the loss of a model that ignores what came before."""
+    """The entropy of single characters in the training part: the loss of the best model without context."""
     counts = np.zeros(data.vocabulary)
     for position in range(64):
         np.add.at(counts, data.batch(position, seed=0, size=64).targets.flatten().numpy(), 1)
@@ -106,6 +110,6 @@ def entropy(data: Any) -> float:
     return float(-(share * np.log(share)).sum())
 
 
-def told(loss: float) -> str:
-    """A loss in a table."""
+def format_loss(loss: float) -> str:
+    """A loss for tables and messages."""
     return f"{loss:.3f}" if math.isfinite(loss) else "not finite"

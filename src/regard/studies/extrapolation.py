@@ -1,11 +1,12 @@
-"""Extrapolation: what each kind of position does beyond the length it was trained at."""
+"""Length extrapolation: position encodings beyond the length they were trained at."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from statistics import fmean, stdev
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,6 +14,8 @@ from torch.nn import functional as F
 
 from regard.data import TextConfig
 from regard.models import GPTConfig
+from regard.models.base import LanguageModel
+from regard.models.gpt import GPT
 from regard.nn import LearnedPositionConfig, NoPositionConfig, PositionConfig, RotaryConfig, SinusoidalConfig
 from regard.nn.positions.relative import AlibiConfig, RelativeConfig, T5Config
 from regard.nn.positions.scaling import (
@@ -25,11 +28,11 @@ from regard.nn.positions.scaling import (
 from regard.pages import Axes, ChartSection, Series
 from regard.studies.machine import machine
 from regard.studies.page import Study
-from regard.studies.short import train_shortly
+from regard.studies.short_training import train_shortly
 from regard.train import Experiment, MuonConfig, TrainConfig
 
 TRAINED, STEPS, TIMES, TEXTS = 64, 800, (1, 2, 4, 8), 128
-END = TRAINED // 2  # places at the end of a text that are compared
+END = TRAINED // 2  # positions at the end of a text that are compared
 POSITIONS: dict[str, PositionConfig] = {
     "none": NoPositionConfig(),
     "sinusoidal": SinusoidalConfig(),
@@ -39,13 +42,13 @@ POSITIONS: dict[str, PositionConfig] = {
     "relative": RelativeConfig(),
     "t5": T5Config(),
 }
-STRETCH = 16  # places whose losses are averaged in the figure
+BIN = 16  # positions whose losses are averaged in the chart
 
 
-class Curve(NamedTuple):
-    """Losses in texts of one length: the mean at each place, and the mean over the last places of each text."""
+class LossCurve(NamedTuple):
+    """Losses in texts of one length: the mean at each position, and the mean over the last positions of each text."""
 
-    places: list[float]
+    positions: list[float]
     ends: list[float]
 
     @property
@@ -53,51 +56,52 @@ class Curve(NamedTuple):
         return fmean(self.ends)
 
 
-Found = dict[str, dict[int, Curve]]  # by position and length; no entry where the position ends
+Results = dict[str, dict[int, LossCurve]]  # by position encoding and text length, without unsupported lengths
 
 
 def study(scale: float, seed: int, say: Callable[[str], None]) -> Study:
-    """Which positions work beyond the length they were trained at? Loss by place in texts of 1 to 8 times that length.
+    """Which position encodings extrapolate beyond the trained length? Loss in texts of 1 to 8 times that length.
 
     regard study extrapolation
 
-    Character models of the plays, 128 wide, trained alike at 64 characters with each position, then given 64 to 512
-    held-out ones that end alike, so that the same characters are predicted from ever more before them. Rotary
-    positions also with each scaling, set to the text's length after training. A quarter of an hour on one core.
+    Character models of Shakespeare of width 128, trained at 64 characters with each position encoding, then evaluated
+    on 64 to 512 held-out characters with the same ending, so that the same characters are predicted from more context.
+    Rotary positions also with each scaling, set to the text's length after training. A quarter of an hour on one core.
     """
     steps = max(2, round(STEPS * scale))
     data_config = TextConfig(batch=16)
     data = data_config.build(TRAINED)
     texts = endings(data_config, max(2, round(TEXTS * min(1.0, scale))))
-    found: Found = {}
+    results: Results = {}
     for name, position in POSITIONS.items():
         config = GPTConfig(vocabulary=data.vocabulary, context=TRAINED, position=position)
         train = TrainConfig(steps=steps, optimizer=MuonConfig(), device="cpu")
-        kept: list[Any] = []
-        train_shortly(replace(Experiment(), model=config, data=data_config, train=train, seed=seed), data, kept)
-        if not kept:
-            say(f"{name}: left out, its loss was not finite in training")
+        experiment = replace(Experiment(), model=config, data=data_config, train=train, seed=seed)
+        model, loss = train_shortly(experiment, data)
+        if not math.isfinite(loss):
+            say(f"{name}: left out, its training loss was not finite")
             continue
-        found[name] = {n: by_place(kept[0], text) for n, text in texts.items() if fits(kept[0], n)}
-        say(f"{name}: {told(found[name])}")
+        results[name] = {n: position_losses(model, text) for n, text in texts.items() if fits(model, n)}
+        say(f"{name}: {summarize(results[name])}")
         if name == "rotary":
-            scaled = rescaled(kept[0], texts)
+            assert isinstance(model, GPT)
+            scaled = rescaled(model, texts)
             for label, curves in scaled.items():
-                say(f"{label}: {told(curves)}")
-            found |= scaled
+                say(f"{label}: {summarize(curves)}")
+            results |= scaled
     return Study(
         "extrapolation",
-        "Which positions work beyond the length they were trained at?",
-        words(found),
-        [_by_place(found), _by_length(found)],
-        {"trained": TRAINED, "losses": {k: {n: c._asdict() for n, c in v.items()} for k, v in found.items()}},
-        f"width 128, 4 layers, context {TRAINED}, batch 16, {steps} updates each, {len(texts[TRAINED])} held-out "
+        "Which position encodings extrapolate beyond the trained length?",
+        words(results),
+        [_by_position(results), _by_length(results)],
+        {"trained": TRAINED, "losses": {k: {n: c._asdict() for n, c in v.items()} for k, v in results.items()}},
+        f"width 128, 4 layers, context {TRAINED}, batch 16, {steps} steps each, {len(texts[TRAINED])} held-out "
         f"texts, seed {seed}, {machine(torch.device('cpu'))}",
     )
 
 
-def rescaled(model: Any, texts: dict[int, Tensor]) -> Found:
-    """The same weights with each scaling set to the length of the text; rotary positions hold no weights."""
+def rescaled(model: GPT, texts: dict[int, Tensor]) -> Results:
+    """The same weights with each scaling set to the length of the text; rotary positions have no weights."""
 
     def scalings(times: float) -> dict[str, ScalingConfig]:
         return {
@@ -107,36 +111,36 @@ def rescaled(model: Any, texts: dict[int, Tensor]) -> Found:
             "rotary, yarn": YarnScalingConfig(times),
         }
 
-    plain, heads = model.position, model.config.heads
-    found: Found = {name: {} for name in scalings(1)}
+    plain, heads, width = model.position, model.config.heads, model.config.width
+    results: Results = {name: {} for name in scalings(1)}
     for length, text in texts.items():
         for name, scaling in scalings(length / TRAINED).items():
-            sizes = {"width": model.config.width, "head_width": model.config.width // heads, "context": TRAINED}
-            model.position = RotaryConfig(scaling=scaling).build(**sizes)
-            found[name][length] = by_place(model, text)
+            rotary = RotaryConfig(scaling=scaling)
+            model.position = rotary.build(width=width, head_width=width // heads, context=TRAINED)
+            results[name][length] = position_losses(model, text)
     model.position = plain
-    return found
+    return results
 
 
-def fits(model: Any, length: int) -> bool:
-    """Whether the model's positions go that far."""
-    return model.position.limit is None or length <= model.position.limit
+def fits(model: LanguageModel, length: int) -> bool:
+    """Whether the position encoding supports that length."""
+    return model.limit is None or length <= model.limit
 
 
 @torch.no_grad()
-def by_place(model: Any, texts: Tensor) -> Curve:
+def position_losses(model: LanguageModel, texts: Tensor) -> LossCurve:
     """The losses of texts [B, N + 1]."""
     model.eval()
     losses = []
     for some in texts.split(max(1, 8192 // texts.shape[1])):
         logits, targets = model(some[:, :-1]), some[:, 1:]
         losses.append(F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none").view(targets.shape))
-    found = torch.cat(losses).double()
-    return Curve(found.mean(0).tolist(), found[:, -END:].mean(1).tolist())
+    whole = torch.cat(losses).double()
+    return LossCurve(whole.mean(0).tolist(), whole[:, -END:].mean(1).tolist())
 
 
 def endings(config: TextConfig, count: int) -> dict[int, Tensor]:
-    """So many held-out texts of the greatest length, from all over the part; and the endings of each, by length."""
+    """``count`` evenly spaced held-out texts of the maximum length, and the endings of each, by length."""
     longest = TRAINED * TIMES[-1]
     whole = [b for b in config.build(longest).validation_batches(1) if (b.targets >= 0).all()]
     chosen = whole[:: max(1, len(whole) // count)][:count]
@@ -144,10 +148,10 @@ def endings(config: TextConfig, count: int) -> dict[int, Tensor]:
     return {TRAINED * n: texts[:, longest - TRAINED * n :] for n in TIMES}
 
 
-def words(found: Found) -> list[str]:
-    """Who gains, who holds and who breaks: the same characters, predicted from the longest texts and the trained."""
+def words(results: Results) -> list[str]:
+    """The change of the loss on the same characters, from the trained to the maximum length."""
     longest = TRAINED * TIMES[-1]
-    change = {name: _change(curves[TRAINED], curves[longest]) for name, curves in found.items() if longest in curves}
+    change = {name: _change(curves[TRAINED], curves[longest]) for name, curves in results.items() if longest in curves}
     kinds = {
         "better": [n for n, (x, error) in change.items() if x < -2 * error],
         "no different": [n for n, (x, error) in change.items() if abs(x) <= 2 * error],
@@ -160,70 +164,70 @@ def words(found: Found) -> list[str]:
         for what, names in kinds.items()
     }
     parts = [f"{what} with {names}" for what, names in listed.items() if names]
-    said = [
-        f"Trained on texts of {TRAINED} characters and given {longest}, a model predicts the last {END}, in nats per "
-        f"character, {'; '.join(parts)}. (± is the standard error over texts; less than two of them is no difference.)",
+    sentences = [
+        f"Trained on {TRAINED} characters and evaluated on {longest}, the loss of the last {END}, in nats per "
+        f"character, is {'; '.join(parts)}. (± is the standard error over texts; two of them are significant.)",
     ]
-    ended = [name for name in found if name not in change]
+    ended = [name for name in results if name not in change]
     if ended:
-        said.append(f"With {' and '.join(ended)} positions a text of more than {TRAINED} is refused: they end there.")
-    far, near = (min(group, key=lambda n: found[n][at].end) for group, at in ((change, longest), (found, TRAINED)))
-    said.append(
-        f"At {longest} the least loss is that of {far}, {found[far][longest].end:.3f}; at {TRAINED} that of {near}, "
-        f"{found[near][TRAINED].end:.3f}. One training each: small differences between positions may be the seed's."
+        sentences.append(f"With {' and '.join(ended)} positions, texts of more than {TRAINED} characters are refused.")
+    far, near = (min(group, key=lambda n: results[n][at].end) for group, at in ((change, longest), (results, TRAINED)))
+    sentences.append(
+        f"At {longest} characters {far} has the lowest loss, {results[far][longest].end:.3f}; at {TRAINED} it is "
+        f"{near}, {results[near][TRAINED].end:.3f}. With one run each, small differences may be due to the seed."
     )
-    return said
+    return sentences
 
 
-def _change(near: Curve, far: Curve) -> tuple[float, float]:
+def _change(near: LossCurve, far: LossCurve) -> tuple[float, float]:
     """The mean difference over texts, and its standard error."""
     differences = [b - a for a, b in zip(near.ends, far.ends, strict=True)]
     return fmean(differences), stdev(differences) / len(differences) ** 0.5
 
 
-def told(curves: dict[int, Curve]) -> str:
-    """One line for the eye."""
+def summarize(curves: dict[int, LossCurve]) -> str:
+    """One line per position encoding."""
     return "loss at the end of texts of " + ", ".join(f"{n}: {curve.end:.3f}" for n, curve in curves.items())
 
 
-def _by_place(found: Found) -> ChartSection:
+def _by_position(results: Results) -> ChartSection:
     longest = TRAINED * TIMES[-1]
     series = []
-    for name, curves in found.items():
-        losses = curves[max(curves)].places
-        means = [sum(losses[i : i + STRETCH]) / STRETCH for i in range(0, len(losses), STRETCH)]
-        points = [(STRETCH * (i + 0.5), mean) for i, mean in enumerate(means)]
+    for name, curves in results.items():
+        losses = curves[max(curves)].positions
+        means = [sum(losses[i : i + BIN]) / BIN for i in range(0, len(losses), BIN)]
+        points = [(BIN * (i + 0.5), mean) for i, mean in enumerate(means)]
         series.append(Series(name, points, len(series)))
     return ChartSection(
-        f"Loss by place in texts of {longest} characters",
-        f"The mean loss of {STRETCH} places each, in nats per character. Training ended at {TRAINED}. A line that goes "
-        "on falling uses what it never had so much of; one that is flat does no harm; one that rises meets positions "
-        "it cannot read.",
+        f"Loss by position in texts of {longest} characters",
+        f"The mean loss of {BIN} positions each, in nats per character. The trained length is {TRAINED}. A line that "
+        "keeps falling uses the longer context, a flat one ignores it, and a rising one does not extrapolate.",
         series,
-        Axes("place in the text", "loss, nats per character", x_low=0, high=_ceiling(found)),
+        Axes("position in the text", "loss, nats per character", x_low=0, high=_ceiling(results)),
     )
 
 
-def _by_length(found: Found) -> ChartSection:
+def _by_length(results: Results) -> ChartSection:
     lengths = [TRAINED * n for n in TIMES]
     series = [
         Series(name, [(float(n), curve.end) for n, curve in curves.items()], i, marks=True)
-        for i, (name, curves) in enumerate(found.items())
+        for i, (name, curves) in enumerate(results.items())
     ]
     rows = [
-        (name, *(f"{curves[n].end:.3f}" if n in curves else "ends" for n in lengths)) for name, curves in found.items()
+        (name, *(f"{curves[n].end:.3f}" if n in curves else "refused" for n in lengths))
+        for name, curves in results.items()
     ]
     return ChartSection(
         "Loss at the end of texts, by their length",
-        f"The mean loss of the last {END} places, the same characters at every length, in nats per character. Scalings "
-        "are set to the length of the text, without further training.",
+        f"The mean loss of the last {END} positions, the same characters at every length, in nats per character. "
+        "Scalings are set to the length of the text, without further training.",
         series,
-        Axes("characters in the text", "loss, nats per character", x_low=0, high=_ceiling(found)),
+        Axes("characters in the text", "loss, nats per character", x_low=0, high=_ceiling(results)),
         ("position", *map(str, lengths)),
         rows,
     )
 
 
-def _ceiling(found: Found) -> float:
-    """Well above the best: a line that leaves the figure there has broken."""
-    return min(curves[TRAINED].end for curves in found.values()) + 1.5
+def _ceiling(results: Results) -> float:
+    """The upper end of the axis; lines that do not extrapolate leave the chart."""
+    return min(curves[TRAINED].end for curves in results.values()) + 1.5

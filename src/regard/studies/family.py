@@ -1,4 +1,4 @@
-"""The family side by side: every attention, position, block and feed-forward network in the same small model."""
+"""Every attention, position encoding, block and feed-forward network in the same small model."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from regard.train.evaluate import evaluate
 from regard.train.shard import World
 
 STEPS, BATCHES = 250, 40
-#: What is typed after `regard train shakespeare`, by what it is called here.
+#: Options of `regard train shakespeare`, by the name of the variant.
 GROUPS: dict[str, dict[str, list[str]]] = {
     "attention": {
         "softmax": [],
@@ -55,12 +55,12 @@ GROUPS: dict[str, dict[str, list[str]]] = {
 
 
 def study(scale: float, seed: int, say: Callable[[str], None]) -> Study:
-    """What does each member of the family cost or gain? The same 4-layer model of the plays, one part exchanged.
+    """What does each component cost or gain? The same 4-layer model of Shakespeare with one component replaced.
 
     regard study family
 
-    The recipe `shakespeare`, 250 updates each with its own schedule, one part exchanged at a time; validation loss in
-    nats per character on the same 80,000 characters, and characters per second while training. Half an hour on 2 cores.
+    The recipe `shakespeare`, 250 steps each with its own schedule, one component replaced at a time; validation loss in
+    nats per character on the same 80,000 characters, and characters per second in training. Half an hour on 2 cores.
     """
     steps = max(3, round(STEPS * scale))
     base = get("shakespeare")
@@ -78,22 +78,22 @@ def study(scale: float, seed: int, say: Callable[[str], None]) -> Study:
                 found[group][name] = losses_of(override(base, given).checked(), data, held_out)
             except UserError as problem:
                 found[group][name] = str(problem)
-            say(f"{group}, {name}: {told(found[group][name])}")
+            say(f"{group}, {name}: {summarize(found[group][name])}")
     plain = found["attention"]["softmax"]
     assert not isinstance(plain, str)  # the recipe itself
     spread = abs(plain[0] - again[0])
     return Study(
         "family",
-        "What does each member of the family cost or gain?",
+        "What does each component cost or gain?",
         words(found, plain[0], spread),
         [chart(group, members, steps, plain[0]) for group, members in found.items()],
         {"steps": steps, "other_seed": again[0], "found": found},
-        f"recipe shakespeare, {steps} updates each, seed {seed}, {machine(torch.device('cpu'))}",
+        f"recipe shakespeare, {steps} steps each, seed {seed}, {machine(torch.device('cpu'))}",
     )
 
 
 def losses_of(experiment: Experiment, data, held_out: Sequence) -> tuple[float, float]:
-    """Validation loss after the experiment's steps, and characters per second on the way."""
+    """Validation loss after training, and characters per second in training."""
     engine = Engine(experiment, data, World())
     began = time.perf_counter()
     for _ in range(experiment.train.steps or 0):
@@ -105,31 +105,33 @@ def losses_of(experiment: Experiment, data, held_out: Sequence) -> tuple[float, 
     return result["validation_loss"], rate
 
 
-def told(result: tuple[float, float] | str) -> str:
-    """One line's end."""
+def summarize(result: tuple[float, float] | str) -> str:
+    """A result in words."""
     return result if isinstance(result, str) else f"{result[0]:.4f} nats, {result[1]:,.0f} characters/s"
 
 
 def words(found: dict[str, dict[str, tuple[float, float] | str]], plain: float, spread: float) -> list[str]:
-    """Best and worst of each group; differences within the spread of two seeds are no differences."""
-    said = [f"Plain attention: {plain:.3f} nats per character; another seed differs by {spread:.3f}."]
+    """The best and worst variant of each group, and the difference between two seeds."""
+    sentences = [f"The unchanged recipe: {plain:.3f} nats per character; another seed differs by {spread:.3f}."]
     for group, members in found.items():
         losses = {name: result[0] for name, result in members.items() if not isinstance(result, str)}
         best, worst = min(losses, key=losses.__getitem__), max(losses, key=losses.__getitem__)
-        said.append(f"{group.capitalize()}: {best} is best ({losses[best]:.3f}), {worst} last ({losses[worst]:.3f}).")
+        sentences.append(
+            f"{group.capitalize()}: {best} is best ({losses[best]:.3f}), {worst} worst ({losses[worst]:.3f})."
+        )
         refused = [f"{name}: {result}" for name, result in members.items() if isinstance(result, str)]
-        said += [f"Refused, as it should be: {one}" for one in refused]
-    return said
+        sentences += [f"Refused: {one}" for one in refused]
+    return sentences
 
 
 def chart(group: str, members: dict[str, tuple[float, float] | str], steps: int, plain: float) -> ChartSection:
-    """Losses, the best first, and the table with speeds."""
+    """Losses, the best first, and a table with speeds."""
     losses = [(name, result[0]) for name, result in members.items() if not isinstance(result, str)]
     rows = [(name, "refused" if isinstance(r, str) else f"{r[0]:.4f}", "" if isinstance(r, str) else f"{r[1]:,.0f}")
             for name, r in members.items()]  # fmt: skip
     return ChartSection(
-        f"{group.capitalize()}, after {steps} updates",
-        "The faint line is plain attention in the recipe as it is.",
+        f"{group.capitalize()}, after {steps} steps",
+        "The faint line is the unchanged recipe (softmax attention).",
         [],
         Axes("", "validation loss, nats per character"),
         (group, "validation loss", "characters/s"),

@@ -1,4 +1,4 @@
-"""The machine, in words."""
+"""The machine of a measurement in words."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import torch
 
 
 def machine(device: torch.device) -> str:
-    """What the figures of a study were measured on."""
+    """The name of the GPU, or the number of CPU threads and the version of torch."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return f"CPU with {torch.get_num_threads()} threads, torch {torch.__version__.split('+')[0]}"
+    threads = torch.get_num_threads()
+    return f"CPU with {threads} thread{'s' * (threads != 1)}, torch {torch.__version__.split('+')[0]}"

@@ -1,4 +1,4 @@
-"""Sequential against parallel: what a step of training costs as texts grow longer."""
+"""Sequential against parallel models: the time of a training step by sequence length."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ SIZES: dict[str, Any] = {"vocabulary": 65, "width": WIDTH, "layers": 2, "context
 
 
 def study(scale: float, seed: int, say: Callable[[str], None]) -> Study:
-    """Does it pay not to wait for the token before? Time of a training step against the length of the text.
+    """How much does parallelism over tokens save? The time of a training step by sequence length.
 
     regard study parallel
 
-    Forward and backward over 4,096 tokens, as many short texts or few long ones, for a vanilla RNN, LSTM, GRU, a
-    dilated convolution and a Transformer of two layers, 128 wide. Half a minute on 2 cores.
+    Forward and backward over 4,096 tokens, as many short sequences or few long ones, for a vanilla RNN, LSTM, GRU, a
+    dilated convolution and a Transformer, each with two layers of width 128. Half a minute on 2 cores.
     """
     models = {
         "RNN": RecurrentConfig(cell="rnn", **SIZES),
@@ -43,47 +43,47 @@ def study(scale: float, seed: int, say: Callable[[str], None]) -> Study:
     for length in LENGTHS:
         tokens = torch.randint(65, (TOKENS // length, length), device=device)
         rows: dict[str, list[float]] = {name: [] for name in built}
-        for _ in range(rounds):  # in turns, so that what disturbs the machine disturbs all alike
+        for _ in range(rounds):  # alternately, so that a busy machine slows all models equally
             for name, model in built.items():
                 rows[name].append(_step(model, tokens))
         for name, found in rows.items():
             times[name].append(statistics.median(found[1:]) * 1e3)
         say(f"{length:5} tokens: " + ", ".join(f"{name} {found[-1]:.0f} ms" for name, found in times.items()))
     series = [
-        Series(name, list(zip(map(float, LENGTHS), found, strict=True)), colour, marks=True)
-        for colour, (name, found) in enumerate(times.items())
+        Series(name, list(zip(map(float, LENGTHS), found, strict=True)), color, marks=True)
+        for color, (name, found) in enumerate(times.items())
     ]
     rows_of = [(f"{n:,}", *(f"{times[name][i]:.1f}" for name in times)) for i, n in enumerate(LENGTHS)]
     chart = ChartSection(
         "Milliseconds for 4,096 tokens",
-        "Forward and backward over the same number of tokens, cut into texts of the length on the axis. A recurrent "
-        "model takes one step after another: the longer the text, the fewer rows share a step.",
+        "Forward and backward over the same number of tokens, in sequences of the length on the axis. A recurrent "
+        "model computes one token after another: the longer the sequence, the fewer rows share a step.",
         series,
-        Axes("length of a text, tokens", "milliseconds", log=True, x_low=0),
+        Axes("sequence length, tokens", "milliseconds", log=True, x_low=0),
         ("length", *times),
         rows_of,
     )
     return Study(
         "parallel",
-        "Does it pay not to wait for the token before?",
+        "How much does parallelism over tokens save?",
         words(times, LENGTHS),
         [chart],
         {"lengths": list(LENGTHS), "milliseconds": times},
-        f"2 layers, width {WIDTH}, {TOKENS:,} tokens a step, median of {rounds - 1}, seed {seed}, {machine(device)}",
+        f"2 layers, width {WIDTH}, {TOKENS:,} tokens per step, median of {rounds - 1}, seed {seed}, {machine(device)}",
     )
 
 
 def words(times: dict[str, list[float]], lengths: tuple[int, ...]) -> list[str]:
-    """What the times say."""
+    """The times in sentences."""
     growth = {name: found[-1] / found[0] for name, found in times.items()}
     steep = max(growth, key=lambda name: growth[name])
     flat = min(growth, key=lambda name: growth[name])
     longest = {name: found[-1] for name, found in times.items()}
     quick, slow = min(longest, key=lambda n: longest[n]), max(longest, key=lambda n: longest[n])
     return [
-        f"From texts of {lengths[0]} tokens to texts of {lengths[-1]:,}, with as many tokens in all, the {steep} takes "
-        f"{growth[steep]:.1f} times as long and the {flat} {growth[flat]:.1f} times: every token of a recurrent model "
-        "waits for the one before it, and fewer texts share each step.",
+        f"From sequences of {lengths[0]} tokens to sequences of {lengths[-1]:,}, with the same total number of tokens, "
+        f"the {steep} takes {growth[steep]:.1f} times as long and the {flat} {growth[flat]:.1f} times: a recurrent "
+        "model computes the tokens of a sequence one after another, and fewer sequences share each step.",
         f"At {lengths[-1]:,} tokens the {quick} is fastest with {longest[quick]:.0f} ms, and the {slow} takes "
         f"{longest[slow] / longest[quick]:.1f} times as long.",
     ]

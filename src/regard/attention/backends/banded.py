@@ -13,9 +13,10 @@ from torch import Tensor
 from regard.attention.backends.sdpa import even_widths, fused, not_plain_softmax
 from regard.attention.call import Call, Out, Plan
 from regard.attention.slots import Packed, Padded, Range
-from regard.attention.tiling.bands import Band, Bands, length, make_bands
+from regard.attention.tiling.bands import make_tiles
+from regard.attention.tiling.kernels import DenseKernel, FusedKernel, Tiled, TiledWork, TileTensors, additive_mask
 from regard.attention.tiling.merge import merged
-from regard.attention.tiling.tiles import Fused, Plain, Tile, Tiled, Work
+from regard.attention.tiling.tile import Tile, length
 
 
 class Banded:
@@ -29,8 +30,8 @@ class Banded:
             reasons.append("the slots' order is known only to the device, so no key range can be cut")
         return reasons
 
-    def prepare(self, plan: Plan, device: torch.device) -> Bands:
-        return make_bands(plan, device)
+    def prepare(self, plan: Plan, device: torch.device) -> tuple[tuple[Tile, ...], ...]:
+        return make_tiles(plan, device)
 
     def run(self, call: Call) -> Out:
         q, k, v, width = even_widths(*in_one_type(call.q, call.k, call.v))
@@ -42,13 +43,13 @@ class Banded:
             scale = call.factor / call.temperature
             if scale <= 0:  # the kernel bounds a row by its greatest product, before it scales
                 q, call = q * scale, call._replace(scale=call.temperature)
-            kernel: Fused | Plain = Fused(without_tensors(call, q.shape[-1]))
+            kernel: FusedKernel | DenseKernel = FusedKernel(without_tensors(call, q.shape[-1]))
         else:
-            kernel = Plain(without_tensors(call, q.shape[-1]), learned)
-        bands = tuple(band for part in call.plan.prepared.parts for band in part)
+            kernel = DenseKernel(without_tensors(call, q.shape[-1]), learned)
+        tiles = tuple(tile for part in call.plan.prepared for tile in part)
         seed = int(torch.randint(2**62, ())) if call.dropout else 0
         with torch.autocast(q.device.type, enabled=False):
-            values = Tiled.apply(Work(kernel.call, kernel, bands, seed), q, k, v, *learned)
+            values = Tiled.apply(TiledWork(kernel, tiles, seed), q, k, v, *learned)
         return Out(values[..., :width] if width != values.shape[-1] else values, None)
 
 
@@ -71,38 +72,35 @@ def traced(call: Call, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
     Keys are gathered once for all blocks: the backward of a slice per block would touch all of k for every block.
     """
-    parts: tuple[tuple[Band, ...], ...] = call.plan.prepared.parts
+    parts: tuple[tuple[Tile, ...], ...] = call.plan.prepared
     alone = len(parts) == 1 and (call.bias is None or call.bias.additive)
-    kernel, found = Plain(call), []
-    for bands in parts:
-        rows = [indices(band.rows, q.device) for band in bands]
-        columns = [torch.cat([indices(piece, q.device) for piece in band.columns]) for band in bands]
-        sizes = [sum(map(length, band.columns)) for band in bands]
-        qs = q.index_select(2, torch.cat(rows)).split([length(band.rows) for band in bands], dim=2)
+    kernel, results = DenseKernel(call), []
+    for tiles in parts:
+        rows = [indices(tile.rows, q.device) for tile in tiles]
+        columns = [torch.cat([indices(piece, q.device) for piece in tile.columns]) for tile in tiles]
+        sizes = [sum(map(length, tile.columns)) for tile in tiles]
+        qs = q.index_select(2, torch.cat(rows)).split([length(tile.rows) for tile in tiles], dim=2)
         ks, vs = (x.index_select(2, torch.cat(columns)).split(sizes, dim=2) for x in (k, v))
         values, totals = [], []
-        for band, mine, near_k, near_v in zip(bands, qs, ks, vs, strict=True):
-            tile = Tile(band, mine, near_k, near_v, band.look(call.plan, q.device), None)
-            one, total = fused_tile(call, tile) if alone else kernel.forward(tile, 0)
-            values.append(one)
+        for tile, tile_q, tile_k, tile_v in zip(tiles, qs, ks, vs, strict=True):
+            tensors = TileTensors(tile, tile_q, tile_k, tile_v, tile.allowed(call.plan, q.device), None)
+            mixed, total = fused_tile(call, tensors) if alone else kernel.forward(tensors, 0)
+            values.append(mixed)
             totals.append(total)
         back = torch.cat(rows).argsort()
-        found.append((torch.cat(values, dim=2)[:, :, back], torch.cat(totals, dim=2)[:, :, back]))
+        results.append((torch.cat(values, dim=2)[:, :, back], torch.cat(totals, dim=2)[:, :, back]))
     if alone:
-        return found[0][0]
-    return merged([values for values, _ in found], torch.stack([total for _, total in found]))
+        return results[0][0]
+    return merged([values for values, _ in results], torch.stack([total for _, total in results]))
 
 
-def fused_tile(call: Call, tile: Tile) -> tuple[Tensor, Tensor]:
-    """A tile through the public kernel, and zeros: what is alone needs no log-sum-exp."""
-    assert tile.seen is not None
-    blank = ~tile.seen.any(-1, keepdim=True)
-    offset = tile.seen | blank
-    if call.bias is not None:
-        zero = tile.q.new_zeros(call.plan.rows, *tile.q.shape[1:3], tile.k.shape[2])
-        added = call.bias.adjust(zero, tile.pairs(call)) / call.temperature
-        offset = added.masked_fill(~offset, float("-inf"))
-    values = fused(call, tile.q, tile.k, tile.v, offset, causal=False).masked_fill(blank, 0)
+def fused_tile(call: Call, tile: TileTensors) -> tuple[Tensor, Tensor]:
+    """A tile by the public kernel, and zeros: a tile that is not merged needs no log-sum-exp."""
+    assert tile.visible is not None
+    blank = ~tile.visible.any(-1, keepdim=True)
+    mask = tile.visible | blank
+    mask = mask if call.bias is None else additive_mask(call, tile, mask)
+    values = fused(call, tile.q, tile.k, tile.v, mask, causal=False).masked_fill(blank, 0)
     return values, values[..., 0]
 
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 
 from regard.attention.backends.banded import Banded
+from regard.attention.backends.blocked import Blocked
 from regard.attention.backends.decode_gpu import DecodeGPU
 from regard.attention.backends.flex import Flex
 from regard.attention.backends.reference import Reference
@@ -14,12 +15,12 @@ from regard.attention.backends.sdpa import Sdpa
 from regard.attention.backends.small_cpu import SmallCPU
 from regard.attention.call import Backend, Call, Out, Plan, misshapen
 from regard.attention.masks.mask import Mask
-from regard.attention.slots import AnySlots
 from regard.attention.tiling.disjoint import alternatives, share
 
-BACKENDS: dict[str, Backend] = {b.name: b for b in (DecodeGPU(), SmallCPU(), Sdpa(), Flex(), Banded(), Reference())}
-LOCAL_FIRST = ("single", "flex", "banded", "short", "sdpa", "reference")  # when a mask reaches few of the keys
-DENSE_FIRST = ("single", "short", "sdpa", "flex", "banded", "reference")
+_ALL = (DecodeGPU(), SmallCPU(), Sdpa(), Flex(), Banded(), Blocked(), Reference())
+BACKENDS: dict[str, Backend] = {backend.name: backend for backend in _ALL}
+LOCAL_FIRST = ("single", "flex", "banded", "short", "sdpa", "blocked", "reference")  # a mask that reaches few keys
+DENSE_FIRST = ("single", "short", "sdpa", "flex", "banded", "blocked", "reference")
 COMBED = 1024  # keys from which regrouping pays
 
 
@@ -58,10 +59,9 @@ def sparse(mask: Mask, keys: int) -> bool:
     return combed and keys >= COMBED and 8 * share(mask, keys) <= 1
 
 
-def make_plan(mask: Mask, queries: AnySlots, keys: AnySlots | None, probe: Call, backend: str | Backend) -> Plan:
-    """A plan for calls like ``probe`` (its tensors' shapes are not looked at, its kind of work and device are)."""
-    plan = Plan(mask, queries, queries if keys is None else keys, keys is None, "", None)
-    return with_backend(plan, find(probe._replace(plan=plan), backend), probe.q.device)
+def make_plan(probe: Call, backend: str | Backend) -> Plan:
+    """The plan of ``probe`` prepared for calls like it; only the device of its tensors is read, not their shapes."""
+    return with_backend(probe.plan, find(probe, backend), probe.q.device)
 
 
 def with_backend(plan: Plan, backend: Backend, device: torch.device) -> Plan:

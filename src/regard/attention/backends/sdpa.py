@@ -22,7 +22,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from regard.attention.call import Call, Out, Plan, allowed
 from regard.attention.masks.mask import Causal, Full
+from regard.attention.normalizer import SoftmaxNormalizer
+from regard.attention.score import Dot
 from regard.attention.slots import Packed, Padded, Range, make_pairs
+from regard.attention.weigh import repeat_kv
 
 DENSE_LIMIT = 2**22  # elements of a dense mask: 4 MiB as booleans
 FEW_QUERIES = 16  # decoding: Q×K is no larger than the keys themselves
@@ -146,14 +149,12 @@ def _key_padding(plan: Plan) -> Telling:
 def not_plain_softmax(call: Call, takes_bias: bool = False) -> list[str]:
     """Why PyTorch's fused kernels cannot do this call, whatever its mask; ``takes_bias``: its bias is no reason."""
     reasons = []
-    if not call.score.width_scaled:
+    if type(call.score) is not Dot:
         reasons.append(f"scores are {type(call.score).__name__}, not dot products")
     if call.bias is not None and not takes_bias:
         reasons.append(f"a fused kernel cannot apply the bias {type(call.bias).__name__}")
-    if call.cut is not None:
-        reasons.append("top-k needs every score of a row at once")
-    if call.temperature == 0:
-        reasons.append("hard lookup is no softmax")
+    if not isinstance(call.normalizer, SoftmaxNormalizer):
+        reasons.append(call.normalizer.not_fused)
     if call.weights:
         reasons.append("the weights were asked for, and a fused kernel never holds them")
     return reasons
@@ -171,9 +172,9 @@ def even_widths(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor
 
 def fused(call: Call, q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, causal: bool) -> Tensor:
     """The kernel, with the call's own scale (padding the width must not change it)."""
-    shared = q.shape[1] // k.shape[1]
-    if shared > 1 and not q.is_cuda:  # CPU kernels take no grouped heads
-        k, v = k.repeat_interleave(shared, dim=1), v.repeat_interleave(shared, dim=1)
+    grouped = q.shape[1] != k.shape[1]
+    if grouped and not q.is_cuda:  # CPU kernels take no grouped heads
+        k, v = repeat_kv(k, q.shape[1]), repeat_kv(v, q.shape[1])
     scale = call.factor / call.temperature
     if scale <= 0:  # fused kernels bound a row by its greatest product, before they scale
         q, scale = q * scale, 1.0
@@ -187,5 +188,5 @@ def fused(call: Call, q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, caus
             dropout_p=call.dropout,
             is_causal=causal,
             scale=scale,
-            enable_gqa=shared > 1 and q.is_cuda,
+            enable_gqa=grouped and q.is_cuda,
         )

@@ -17,13 +17,14 @@ from torch.nn import functional as F
 
 from regard.attention.attention_config import AttentionConfig, Sizes
 from regard.attention.cache import DecodeInput
-from regard.attention.call import Out, Plan, allowed
+from regard.attention.call import Out, Plan, allowed, dense_pairs
 from regard.attention.masks.mask import Causal, Full, Mask
 from regard.attention.mechanism import Mechanism
 from regard.attention.mechanisms.chunked import Documents, at_once, both_ways
 from regard.attention.mechanisms.chunked_cpu import ONES, floor, rolled
 from regard.attention.mechanisms.features import FEATURES, FeatureName
-from regard.attention.slots import EMPTY, AnySlots, Packed, Padded, Range, Slots, make_pairs
+from regard.attention.slots import EMPTY, AnySlots, Packed, Padded, Range, Slots
+from regard.attention.weigh import repeat_kv
 from regard.config import option
 from regard.errors import UserError
 
@@ -91,12 +92,17 @@ class LinearAttention(Mechanism):
         return self._only(values, plan.queries)
 
     def definition(self, fq: Tensor, fk: Tensor, v: Tensor, plan: Plan) -> Tensor:
-        """Every pair: Σ_j φ(q_i)·φ(k_j) v_j over the keys that the mask allows, by the sum of those likenesses."""
-        shared = fq.shape[1] // fk.shape[1]
-        fk, v = (x.repeat_interleave(shared, dim=1) for x in (fk, v))
-        pairs = make_pairs(plan.queries, plan.keys, heads=fq.shape[1], device=fq.device, batch=fq.shape[0])
-        weights = (fq @ fk.mT) * allowed(plan.mask, pairs)
-        return self._mean(weights @ self._beside_ones(v))
+        """Every pair: Σ_j φ(q_i)·φ(k_j) v_j over the keys that the mask allows, divided by Σ_j φ(q_i)·φ(k_j)."""
+        return self._mean(self._similarities(fq, fk, plan) @ self._beside_ones(repeat_kv(v, fq.shape[1])))
+
+    def weights(self, q: Tensor, k: Tensor, plan: Plan) -> Tensor:
+        fq, fk, _ = self._ready(q, k, k)
+        weights = self._similarities(fq, fk, plan)
+        return weights / weights.sum(-1, keepdim=True).clamp(min=floor(fq.dtype)) if self.normalise else weights
+
+    def _similarities(self, fq: Tensor, fk: Tensor, plan: Plan) -> Tensor:
+        """φ(q_i)·φ(k_j) of the pairs that the mask allows, else 0: [B, H, Q, K]."""
+        return (fq @ repeat_kv(fk, fq.shape[1]).mT) * allowed(plan.mask, dense_pairs(plan, fq))
 
     def start(self, batch: int, heads: int, size: int, width: int, like: Tensor) -> Sums:
         shape = (batch, heads, self.feature_count(width), width + (ONES if self.normalise else 0))

@@ -82,6 +82,10 @@ class Linformer(Mechanism):
         slots = Range(few) if isinstance(keys, Range) else Padded(keys.lengths.clamp(max=few), few)
         return Plan(mask, queries, keys, own, "linformer", self.softmax.plan(mask, queries, slots, like=like))
 
+    @property
+    def unobservable(self) -> str:
+        return "Linformer weighs learned summaries of the keys, not each key"
+
     def forward(self, q: Tensor, k: Tensor, v: Tensor, plan: Plan) -> Out:
         inner: Plan = plan.prepared
         keys = plan.keys

@@ -24,14 +24,16 @@ import torch
 from torch import Tensor
 
 from regard.attention.attention_config import AttentionConfig, Sizes
-from regard.attention.backends.blocked import Block, in_blocks, mixed, near
-from regard.attention.backends.reference import weigh
+from regard.attention.backends.blocked import mix_in_blocks
 from regard.attention.bias import Bias
-from regard.attention.call import Out, Plan, allowed
+from regard.attention.call import Call, Out, Plan, allowed, dense_pairs
 from regard.attention.masks.mask import Mask
 from regard.attention.mechanism import Mechanism
 from regard.attention.mechanisms.lsh_tiles import Labels, Way, meet, tileable, tiles
-from regard.attention.slots import EMPTY, AnySlots, Slots, TokenPosition, seat
+from regard.attention.score import Dot
+from regard.attention.slots import EMPTY, AnySlots, Pairs, Slots, TokenPosition, seat
+from regard.attention.tiling.tile import Tile
+from regard.attention.weigh import repeat_kv, weigh
 from regard.config import option
 from regard.errors import UserError
 
@@ -60,8 +62,7 @@ class LSH(Mechanism):
     ):
         super().__init__()
         self.rounds, self.form, self.chunk = rounds, form, chunk
-        self.bias = bias
-        self.dropout = dropout
+        self.score, self.bias, self.dropout = Dot(), bias, dropout
         self.hashes = factors(buckets)
         g = torch.Generator().manual_seed(seed)
         for i, size in enumerate(self.hashes):  # drawn on the CPU: the same on every device, and after every reload
@@ -82,23 +83,27 @@ class LSH(Mechanism):
         if self.form == "sorted" and tileable(plan, 4 * self.rounds * self.chunk):  # below, all pairs cost less
             way = Way(math.prod(self.hashes), self.chunk, self.bias, dropout)
             return Out(tiles(q, k, v, plan, labels, way), None)
-        scale = 1 / math.sqrt(q.shape[-1])
-        shared = q.shape[1] // k.shape[1]
+        call = Call(q, k, v, plan, self.score, self.bias, dropout=dropout)
 
-        def work(block: Block) -> Tensor:
-            pairs = block.pairs(plan, q)
-            near_k, near_v = near(q, k, v, block)
-            scores = q[:, :, block.rows] @ near_k.transpose(-2, -1) * scale
-            if self.bias is not None:
-                scores = self.bias.adjust(scores, pairs)
-            met = pairs.q.order == pairs.k.order
-            asking, asked = labels.q[..., block.rows], labels.k[..., block.columns].repeat_interleave(shared, dim=1)
-            for r in range(self.rounds):
-                met = met | meet(asking[:, :, r, :, None], asked[:, :, r, None, :])
-            seen = met & allowed(plan.mask, pairs)
-            return mixed(weigh(scores, seen.expand(scores.shape), 1.0, None), near_v, dropout)
+        def visible(tile: Tile, pairs: Pairs) -> Tensor:
+            columns = tile.columns[0]
+            return self._visible(plan, pairs, Labels(labels.q[..., tile.rows], labels.k[..., columns]))
 
-        return Out(in_blocks(plan, work), None)
+        return Out(mix_in_blocks(call, visible), None)
+
+    def weights(self, q: Tensor, k: Tensor, plan: Plan) -> Tensor:
+        pairs = dense_pairs(plan, q)
+        return weigh(
+            Call(q, k, k, plan, self.score, self.bias), pairs, self._visible(plan, pairs, self.labels(q, k, plan))
+        )
+
+    def _visible(self, plan: Plan, pairs: Pairs, labels: Labels) -> Tensor:
+        """Allowed pairs that share a bucket in some round, and the query's own position."""
+        met = pairs.q.order == pairs.k.order
+        asked = repeat_kv(labels.k, labels.q.shape[1])
+        for r in range(self.rounds):
+            met = met | meet(labels.q[:, :, r, :, None], asked[:, :, r, None, :])
+        return met & allowed(plan.mask, pairs)
 
     @torch.no_grad()
     def buckets(self, x: Tensor) -> Tensor:

@@ -21,10 +21,12 @@ from torch.nn import functional as F
 from regard.attention.attention_config import AttentionConfig, Sizes
 from regard.attention.backends.sdpa import even_widths
 from regard.attention.cache import SLACK, DecodeInput, KVCache
-from regard.attention.call import Out, Plan
+from regard.attention.call import Call, Out, Plan, allowed, dense_pairs
 from regard.attention.masks.mask import And, Causal, Mask, Reach
 from regard.attention.mechanism import Mechanism
+from regard.attention.score import Dot
 from regard.attention.slots import EMPTY, AnySlots, Padded, Pairs, Range, Slots, make_pairs, valid
+from regard.attention.weigh import mix, weigh
 from regard.config import option
 from regard.errors import UserError
 
@@ -57,7 +59,7 @@ class Segmented(Mechanism):
     def __init__(self, heads: int, size: int, memory: int, summaries: int, rate: int, detached: bool, dropout: float):
         super().__init__()
         self.size, self.memory, self.summaries, self.rate = size, memory, summaries, rate
-        self.detached, self.dropout = detached, dropout
+        self.detached, self.dropout, self.score = detached, dropout, Dot()
         # How much each of the tokens of a summary counts, for keys and for values: a convolution per head.
         self.shares = nn.Parameter(torch.empty(2, heads, rate)) if summaries else None
         self.reset()
@@ -91,6 +93,13 @@ class Segmented(Mechanism):
         if isinstance(plan.queries, Padded):
             mixed = mixed.masked_fill(~plan.queries.filled()[:, None, :, None], 0)
         return Out(mixed, None)
+
+    @property
+    def unobservable(self) -> str | None:
+        return "Segmented with summaries weighs sums of several keys, not each key" if self.summaries else None
+
+    def weights(self, q: Tensor, k: Tensor, plan: Plan) -> Tensor | None:
+        return None if self.summaries else weigh(Call(q, k, k, plan, self.score), dense_pairs(plan, q))
 
     # Whole texts ----------------------------------------------------------------------------------------------------
 
@@ -154,27 +163,23 @@ class Segmented(Mechanism):
     def _dense(
         self, q: Tensor, k: Tensor, v: Tensor, sums: tuple[Tensor, Tensor] | None, plan: Plan, ends: AnySlots
     ) -> Tensor:
-        """``sums`` are summaries of the groups that end at ``ends``; where no group ends, nothing is seen."""
-        shared, scale = q.shape[1] // k.shape[1], q.shape[-1] ** -0.5
+        """The keys of the own segment, those of the memory (constants), and summaries, side by side in one softmax.
+
+        ``sums`` are summaries of the groups that end at ``ends``; positions at which no group ends are hidden.
+        """
         pairs = make_pairs(plan.queries, plan.keys, heads=1, device=q.device, batch=q.shape[0])
-        seen = plan.mask.allows(pairs) & valid(pairs)
-        own = pairs.k.phase // self.size == pairs.q.phase // self.size
-        k, v = (x.repeat_interleave(shared, dim=1) for x in (k, v))
-        old_k, old_v = (k.detach(), v.detach()) if self.detached else (k, v)
-        scores = torch.where(own, q @ k.mT, q @ old_k.mT) * scale
-        far = None
+        visible = allowed(plan.mask, pairs)
+        if self.detached and torch.is_grad_enabled():
+            own = pairs.k.phase // self.size == pairs.q.phase // self.size
+            visible = torch.cat((visible & own, visible & ~own), dim=-1)
+            k, v = torch.cat((k, k.detach()), dim=2), torch.cat((v, v.detach()), dim=2)
         if sums is not None:
-            far_k, far = (x.repeat_interleave(shared, dim=1) for x in sums)
-            pairs = make_pairs(plan.queries, ends, heads=1, device=q.device, batch=q.shape[0])
-            whole = pairs.k.phase % self.rate == self.rate - 1
-            scores = torch.cat((scores, q @ far_k.mT * scale), dim=-1)
-            seen = torch.cat((seen, valid(pairs) & whole & self._summarised(pairs)), dim=-1)
-        low = torch.finfo(scores.dtype).min
-        weights = scores.masked_fill(~seen, low).softmax(-1).masked_fill(~seen, 0)
-        weights = F.dropout(weights, self.dropout) if self.training and self.dropout else weights
-        near = weights[..., : k.shape[2]]
-        mixed = (near * own) @ v + (near * ~own) @ old_v
-        return mixed if far is None else mixed + weights[..., k.shape[2] :] @ far
+            ending = make_pairs(plan.queries, ends, heads=1, device=q.device, batch=q.shape[0])
+            whole = ending.k.phase % self.rate == self.rate - 1
+            visible = torch.cat((visible, valid(ending) & whole & self._summarised(ending)), dim=-1)
+            k, v = (torch.cat(both, dim=2) for both in zip((k, v), sums, strict=True))
+        dropout = self.dropout if self.training else 0.0
+        return mix(Call(q, k, v, plan, self.score, dropout=dropout), pairs, visible).values
 
     def _summarised(self, pairs: Pairs) -> Tensor:
         """Whether the query sees, in place of it, the summary of the group that ends at the key."""

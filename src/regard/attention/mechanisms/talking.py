@@ -1,74 +1,75 @@
 """Talking-heads attention: heads exchange scores before the softmax and weights after it (Shazeer et al. 2020).
 
-Algorithm 1 of the paper with as many heads everywhere: logits J = (Q Kᵀ)·P_l, weights softmax(J)·P_w. The matrices are
-kept as their difference from the identity, so that they start as plain attention and weight decay leads back to it.
-A bias of positions (and the mask) speaks to the heads that the softmax has, hence after the first exchange.
+Algorithm 1 of the paper with the same number of heads everywhere: logits J = (Q Kᵀ)·P_l, weights softmax(J)·P_w. The
+matrices are stored as their difference from the identity, so that they start as plain attention and weight decay leads
+back to it. The position bias and the mask apply to the heads of the softmax, after the first exchange.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from regard.attention.attention_config import AttentionConfig, Sizes
-from regard.attention.backends.blocked import Block, in_blocks, mixed, near
-from regard.attention.backends.reference import weigh
 from regard.attention.bias import Bias
-from regard.attention.call import Out, Plan, allowed
-from regard.attention.mechanism import Mechanism
+from regard.attention.mechanism import Mechanism, Softmax
+from regard.attention.normalizer import SOFTMAX, Normalizer
+from regard.attention.score import Score
 from regard.config import option
 from regard.errors import UserError
 
 
-class Talking(Mechanism):
+class HeadExchange(nn.Module):
+    """x [B, H, Q, K] plus, for each head j, Σ_i talk[i, j] x_i."""
+
+    def __init__(self, heads: int):
+        super().__init__()
+        self.talk = nn.Parameter(torch.zeros(1, heads, heads))
+
+    def reset(self) -> None:
+        """Plain attention: no exchange."""
+        nn.init.zeros_(self.talk)
+
+    def exchange(self, x: Tensor) -> Tensor:
+        return x + (self.talk.to(x.dtype).mT @ x.flatten(2)).view(x.shape)  # [1, H, H] @ [B, H, QK]
+
+
+class TalkingScore(HeadExchange, Score):
+    """Dot products, exchanged between heads."""
+
+    width_scaled = True
+    per_head = False
+
+    def forward(self, q: Tensor, k: Tensor) -> Tensor:
+        return self.exchange(q @ k.transpose(-2, -1))
+
+
+class TalkingNormalizer(HeadExchange, Normalizer):
+    """The softmax, its weights exchanged between heads."""
+
+    sums_to_one = False
+    per_head = False
+
+    def normalize(self, scores: Tensor, visible: Tensor) -> Tensor:
+        return self.exchange(SOFTMAX.normalize(scores, visible))
+
+
+class Talking(Softmax):
     """softmax((q kᵀ·scale) mixed over heads + bias), mixed over heads, times v.
 
-    No fused kernel has scores of all heads at hand: it runs in blocks of queries, each computed again in the backward.
+    A fused kernel has the scores of one head at a time, so this runs in blocks of queries.
     """
 
-    exact = False  # it is another function than the reference, except where the heads are silent
+    exact = False  # equals plain attention only while nothing is exchanged
 
     def __init__(
         self, heads: int, bias: Bias | None = None, *, before: bool = True, after: bool = True, dropout: float = 0.0
     ):
-        super().__init__()
-        self.before, self.after = before, after
-        self.bias = bias
-        self.dropout = dropout
-        #: What head j hears from head i beyond what it says itself, [i, j]: of scores, then of weights.
-        self.talk = nn.Parameter(torch.zeros(2, heads, heads))
-
-    def reset(self) -> None:
-        """Silence: plain attention."""
-        nn.init.zeros_(self.talk)
-
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, plan: Plan) -> Out:
-        scale = 1 / math.sqrt(q.shape[-1])
-        dropout = self.dropout if self.training else 0.0
-
-        def work(block: Block) -> Tensor:
-            pairs = block.pairs(plan, q)
-            near_k, near_v = near(q, k, v, block)
-            scores = q[:, :, block.rows] @ near_k.transpose(-2, -1) * scale
-            if self.before:
-                scores = exchange(scores, self.talk[0])
-            if self.bias is not None:
-                scores = self.bias.adjust(scores, pairs)
-            weights = weigh(scores, allowed(plan.mask, pairs).expand(scores.shape), 1.0, None)
-            if self.after:
-                weights = exchange(weights, self.talk[1])
-            return mixed(weights, near_v, dropout)
-
-        return Out(in_blocks(plan, work), None)
-
-
-def exchange(x: Tensor, talk: Tensor) -> Tensor:
-    """x [B, H, Q, K] and, for each head, what the others tell it."""
-    told = talk.to(x.dtype).T @ x.flatten(2)  # [H, H] @ [B, H, QK]
-    return x + told.view(x.shape)
+        score = TalkingScore(heads) if before else None
+        normalizer = TalkingNormalizer(heads) if after else None
+        super().__init__(score, bias, normalizer=normalizer, dropout=dropout, backend="blocked")
 
 
 @dataclass(frozen=True)

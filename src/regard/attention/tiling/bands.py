@@ -6,79 +6,50 @@ All of it comes from what the mask says of itself (summary.py); no pair is looke
 from __future__ import annotations
 
 from itertools import chain
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from regard.attention.call import Plan, allowed
-from regard.attention.masks.mask import Mask
-from regard.attention.slots import AnySlots, Packed, Range, make_pairs
+from regard.attention.call import Plan
+from regard.attention.slots import AnySlots, Packed, Range
 from regard.attention.tiling.block_bounds import bounds, layout
 from regard.attention.tiling.disjoint import Part, parts
+from regard.attention.tiling.tile import Tile, length
 
 KEPT = 2**24  # elements of the tiles' masks that a plan holds; what is beyond is computed when it is needed
 
 
-class Band(NamedTuple):
-    """A block of queries and the stretches of keys that it reads, each a slice."""
+def make_tiles(plan: Plan, device: torch.device) -> tuple[tuple[Tile, ...], ...]:
+    """The tiles of each disjoint part of the plan's mask, with as many stored masks as ``KEPT`` allows.
 
-    mask: Mask
-    rows: slice
-    columns: tuple[slice, ...]
-    whole: bool = False  # every pair is allowed: no mask is needed
-    seen: Tensor | None = None  # [B|1, 1, q, k]; None: whole, or not kept
-
-    @property
-    def elements(self) -> int:
-        return length(self.rows) * sum(map(length, self.columns))
-
-    def look(self, plan: Plan, device: torch.device) -> Tensor:
-        """Which pairs of the tile are allowed."""
-        if self.seen is not None:
-            return self.seen
-        tile = {"rows": self.rows, "columns": self.columns}
-        return allowed(self.mask, make_pairs(plan.queries, plan.keys, heads=1, device=device, batch=plan.rows, **tile))
-
-
-class Bands(NamedTuple):
-    """The bands of each part of the mask; within a part, every query that sees something is in one place."""
-
-    parts: tuple[tuple[Band, ...], ...]
-
-
-def length(piece: slice) -> int:
-    return len(range(piece.start, piece.stop, piece.step))
-
-
-def make_bands(plan: Plan, device: torch.device) -> Bands:
-    """The tiles of a plan, with as many of their masks as may be kept."""
+    Within a part, every query that sees something is in exactly one tile.
+    """
     apart = parts(plan.mask, plan.keys.length, packed=isinstance(plan.keys, Packed))
     if torch.compiler.is_compiling():
         found = [reached(part, plan) for part in apart]
     else:
         found = [told(part, plan, device) for part in apart]
-    return Bands(tuple(tuple(with_masks(bands, plan, device)) for bands in found))
+    return tuple(tuple(with_masks(tiles, plan, device)) for tiles in found)
 
 
-def with_masks(bands: list[Band], plan: Plan, device: torch.device) -> list[Band]:
-    """Tiles that lie alike under a mask of distances alone share one tensor."""
+def with_masks(tiles: list[Tile], plan: Plan, device: torch.device) -> list[Tile]:
+    """Store the masks of tiles; tiles with the same offsets share one tensor if the mask is relative."""
     plain = isinstance(plan.queries, Range) and isinstance(plan.keys, Range)
     alike: dict[tuple, Tensor] = {}
     made, room = [], KEPT
-    for band in bands:
-        start = band.rows.start
-        key = (length(band.rows), *((c.start - start, c.stop - start, c.step) for c in band.columns))
-        seen = alike.get(key) if plain and band.mask.relative else None
-        if seen is None and not band.whole and plan.rows * band.elements <= room:
-            alike[key] = seen = band.look(plan, device)
-            room -= seen.numel()
-        made.append(band._replace(seen=seen))
+    for tile in tiles:
+        start = tile.rows.start
+        key = (length(tile.rows), *((c.start - start, c.stop - start, c.step) for c in tile.columns))
+        visible = alike.get(key) if plain and tile.mask.relative else None
+        if visible is None and not tile.whole and plan.rows * tile.elements <= room:
+            alike[key] = visible = tile.allowed(plan, device)
+            room -= visible.numel()
+        made.append(tile._replace(visible=visible))
     return made
 
 
-def told(part: Part, plan: Plan, device: torch.device) -> list[Band]:
+def told(part: Part, plan: Plan, device: torch.device) -> list[Tile]:
     """By the mask's verdict on every block of queries and keys."""
     host = torch.device("cpu")
     # What is known to a GPU only is not waited for: there, rows are taken to be full and of one document.
@@ -99,10 +70,10 @@ def told(part: Part, plan: Plan, device: torch.device) -> list[Band]:
         found = [(runs(some & ~every), False), (runs(some & every), True)]
     else:
         found = [(runs(some), False)]
-    bands = []
-    for tiles, whole in found:
+    tiles = []
+    for key_runs, whole in found:
         gathered: dict[tuple[int, int], list[slice]] = {}
-        for group, block, first, last in tiles:
+        for group, block, first, last in key_runs:
             stop = min(columns[group] + last * size * step, keys.length)
             piece = slice(columns[group] + first * size * step, stop, step)
             if length(piece):
@@ -111,8 +82,8 @@ def told(part: Part, plan: Plan, device: torch.device) -> list[Band]:
             low = rows[group] + block * size * across
             mine = slice(low, min(low + size * across, queries.length), across)
             if length(mine):
-                bands.append(Band(part.mask, mine, tuple(pieces), whole))
-    return bands
+                tiles.append(Tile(part.mask, mine, tuple(pieces), whole))
+    return tiles
 
 
 def runs(layout: Tensor) -> list[tuple[int, int, int, int]]:
@@ -122,14 +93,14 @@ def runs(layout: Tensor) -> list[tuple[int, int, int, int]]:
     return [(*one, two) for one, two in zip(first, last, strict=True)]
 
 
-def reached(part: Part, plan: Plan) -> list[Band]:
+def reached(part: Part, plan: Plan) -> list[Tile]:
     """By the mask's reach alone, which a compiler can follow: numbers, no tensors."""
     queries, keys, (step, teeth) = plan.queries, plan.keys, part.comb
     size, reach = block_size(part, keys.length), part.mask.reach()
     apart = first_order(queries) - first_order(keys)
     across = step if teeth is None else 1
     rows = starts(queries, step) if teeth is None else [0]
-    bands = []
+    tiles = []
     for low in chain.from_iterable(range(row, queries.length, size * across) for row in rows):
         mine = slice(low, min(low + size * across, queries.length), across)
         begin = 0 if reach.back is None else max(0, low + apart - reach.back)
@@ -137,8 +108,8 @@ def reached(part: Part, plan: Plan) -> list[Band]:
         residues = [low + apart] if teeth is None else [t - first_order(keys) for t in teeth]
         pieces = [slice(begin + (residue - begin) % step, end, step) for residue in residues]
         pieces = [piece for piece in pieces if length(piece)] or [slice(0, 1, 1)]  # nothing to see: masked as a whole
-        bands.append(Band(part.mask, mine, tuple(pieces)))
-    return bands
+        tiles.append(Tile(part.mask, mine, tuple(pieces)))
+    return tiles
 
 
 def starts(slots: AnySlots, step: int) -> list[int]:

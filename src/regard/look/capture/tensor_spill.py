@@ -1,7 +1,7 @@
-"""A shelf for tensors: an unnamed file, gone with its last user.
+"""Tensors in an unnamed temporary file, which disappears with its last user.
 
-What the attentions of a large model are given for 8,192 tokens is a gigabyte, of which any one question wants a
-twelfth. On the shelf it costs no memory of the process, and reading an attention back takes milliseconds.
+The queries, keys and values of a large model over 8,192 tokens take a gigabyte, of which a view needs one layer at a
+time. In the file they take no memory of the process, and reading one layer back takes milliseconds.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 
-class Place(NamedTuple):
-    """Where a tensor lies, and what it is."""
+class SpilledTensor(NamedTuple):
+    """Offset, shape and type of a tensor in the file."""
 
     start: int
     shape: torch.Size
@@ -28,44 +28,44 @@ class Place(NamedTuple):
 
 
 class TensorSpill:
-    """Tensors of the CPU, put once and read as often as wanted, also by several threads at once."""
+    """CPU tensors, written once and read any number of times, also from several threads at once."""
 
     def __init__(self) -> None:
-        self._number: int | None = None  # of the open file
+        self._file: int | None = None  # the descriptor
         self._end = 0
 
-    def put(self, x: Tensor) -> Place:
-        """Keep a copy."""
-        number = self._open()
-        place, done = Place(self._end, x.shape, x.dtype), 0
-        given = _bytes(x.detach().contiguous())
+    def put(self, x: Tensor) -> SpilledTensor:
+        """Write a copy."""
+        file = self._open()
+        place, done = SpilledTensor(self._end, x.shape, x.dtype), 0
+        data = _bytes(x.detach().contiguous())
         while done < place.nbytes:
-            done += os.pwrite(number, given[done:], place.start + done)
+            done += os.pwrite(file, data[done:], place.start + done)
         self._end += place.nbytes
         return place
 
-    def get(self, place: Place) -> Tensor:
-        """A copy of what was put."""
-        number = self._open()
-        found = torch.empty(place.shape, dtype=place.dtype)
-        room, done = _bytes(found), 0
+    def get(self, place: SpilledTensor) -> Tensor:
+        """Read a copy."""
+        file = self._open()
+        x = torch.empty(place.shape, dtype=place.dtype)
+        data, done = _bytes(x), 0
         while done < place.nbytes:
-            count = os.preadv(number, [room[done:]], place.start + done)
+            count = os.preadv(file, [data[done:]], place.start + done)
             if not count:
-                raise OSError("a temporary file of this process was cut short")
+                raise OSError("a temporary file of this process is truncated")
             done += count
-        return found
+        return x
 
     def _open(self) -> int:
-        """The file, made when it is first needed; it has no name, and is closed when nobody holds the shelf."""
-        if self._number is None:
-            self._number, name = tempfile.mkstemp(prefix="regard-")
+        """The file, created on first use; it has no name and is closed with this object."""
+        if self._file is None:
+            self._file, name = tempfile.mkstemp(prefix="regard-")
             os.unlink(name)
-            finalize(self, os.close, self._number)
-        return self._number
+            finalize(self, os.close, self._file)
+        return self._file
 
 
 def _bytes(x: Tensor) -> memoryview:
-    """The memory of a contiguous tensor of any format."""
-    numbers: Any = x.view(-1).view(torch.uint8).numpy()
-    return memoryview(numbers)
+    """The memory of a contiguous tensor of any type."""
+    array: Any = x.view(-1).view(torch.uint8).numpy()
+    return memoryview(array)

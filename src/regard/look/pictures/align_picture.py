@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import UserError
-from regard.look.pictures.align import Alignment, Map
+from regard.look.pictures.align import Alignment, HeadMap
 from regard.pages import picture, tag
 from regard.pages.svg import cell_paths, moved, rectangle, text
 
@@ -97,7 +97,7 @@ def figure(alignment: Alignment) -> tuple[str, float, float]:
     return "".join(parts), max(width, across * (each + GAP)), y + lines * (tall + GAP + NAME)
 
 
-def _small(one: Map, cell: float) -> str:
+def _small(one: HeadMap, cell: float) -> str:
     """A map without words."""
     high, wide = (cell * size for size in one.weights.shape)
     levels = (one.weights * SHADES).round().int().tolist()

@@ -1,4 +1,4 @@
-"""What a head does, in a few exact numbers: how widely it looks, and how much of it goes to the nearest places."""
+"""Exact measures of a head: the entropy of its weights, and the weight on the previous, own and first token."""
 
 from __future__ import annotations
 
@@ -9,45 +9,45 @@ import torch
 
 from regard.look.capture.strips import ROWS
 from regard.look.capture.trace import Attention
-from regard.look.statistics.reducers import Entropy, Places, reduce
+from regard.look.statistics.reducers import Entropy, KeyWeights, reduce
 
-#: From this share of the weight on one kind of place on, that is what a head does.
+#: A head with at least this share of its weight on one kind of key is named after it.
 MOST = 0.5
-#: From this share of the greatest entropy on, a head looks everywhere alike.
+#: A head with at least this share of the maximum entropy is called even.
 EVEN = 0.9
 
 
 class Head(NamedTuple):
-    """One head on one passage. Each number is a mean over the queries that have a choice: at least two keys."""
+    """One head on one passage. Each number is a mean over the queries that see at least two keys."""
 
     layer: int  # counted from 1, in order of execution
     head: int  # counted from 1
     name: str  # the mechanism's module path
     entropy: float  # of the weights, in nats
-    spread: float  # entropy as a share of the greatest possible one, the log of how many keys are seen
-    previous: float  # weight on the token just before
+    spread: float  # entropy as a share of its maximum, the log of the number of visible keys
+    previous: float  # weight on the previous token
     own: float  # weight on the token itself
-    first: float  # weight on the first token that is seen
-    peak: float  # the greatest weight
+    first: float  # weight on the first visible token
+    peak: float  # the maximum weight
 
 
 def heads(attentions: Iterable[Attention], block: int = ROWS) -> list[Head]:
-    """The measures of every head, with no more than `block` rows of weights held at a time."""
-    found = []
+    """The measures of every head; ``block`` rows of weights are in memory at a time."""
+    measured = []
     for layer, attention in enumerate(attentions, start=1):
-        width, places = Entropy(), Places()
-        reduce(attention, [width, places], block)
-        counted = width.seen > 1  # [B, H, Q]
-        spread = width.values / width.seen.clamp(min=2).log()
-        measures = torch.stack((width.values, spread, *places.values)).double()  # [measures, B, H, Q]
+        entropy, places = Entropy(), KeyWeights()
+        reduce(attention, [entropy, places], block)
+        counted = entropy.seen > 1  # [B, H, Q]
+        spread = entropy.values / entropy.seen.clamp(min=2).log()
+        measures = torch.stack((entropy.values, spread, *places.values)).double()  # [measures, B, H, Q]
         sums = (measures * counted).sum((1, 3)) / counted.sum((0, 2)).clamp(min=1)
         columns = sums.T.tolist()  # [H, measures]
-        found += [Head(layer, number, attention.name, *column) for number, column in enumerate(columns, start=1)]
-    return found
+        measured += [Head(layer, number, attention.name, *column) for number, column in enumerate(columns, start=1)]
+    return measured
 
 
 def describe(head: Head) -> str:
-    """The kind of head, in the words of the report."""
+    """The kind of a head: previous token, own token, first token, even, focused or mixed."""
     places = {"previous token": head.previous, "own token": head.own, "first token": head.first}
     place = max(places, key=lambda name: places[name])
     if places[place] >= MOST:

@@ -1,7 +1,4 @@
-"""Exact measures of attention maps of any length: a strip of weights is computed, reduced and thrown away.
-
-Each reducer is the definition of its measure; `fused.py` has faster ways where they are exact.
-"""
+"""Exact measures of attention maps of any length: each strip of weights is computed, reduced and discarded."""
 
 from __future__ import annotations
 
@@ -12,12 +9,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from regard.look.capture.strips import ROWS, Strip, bands, strips
+from regard.look.capture.strips import ROWS, Strip, strip_ranges, strips
 from regard.look.capture.trace import Attention
 
 
 class Reducer(Protocol):
-    """What is left of a map: told of the attention first, then of every strip of every head."""
+    """Receives the attention first, then every strip of every head."""
 
     def begin(self, attention: Attention) -> None: ...
 
@@ -25,18 +22,18 @@ class Reducer(Protocol):
 
 
 def reduce(attention: Attention, reducers: Sequence[Reducer], size: int = ROWS) -> None:
-    """Tell the reducers of all weights of an attention, ``size`` queries of one head at a time."""
+    """Pass all weights of an attention to the reducers, ``size`` queries of one head at a time."""
     for reducer in reducers:
         reducer.begin(attention)
-    among = bands(attention, size)
+    ranges = strip_ranges(attention, size)
     for head in range(attention.q.shape[1]):
-        for strip in strips(attention, head, among):
+        for strip in strips(attention, head, ranges):
             for reducer in reducers:
                 reducer.take(head, strip)
 
 
 class Entropy:
-    """-Σ w log w of each row in nats, and how many keys it sees: [B, H, Q] each. A row that sees nothing has none."""
+    """-Σ w log w of each row in nats, and the number of visible keys: [B, H, Q] each. Without visible keys it is 0."""
 
     values: Tensor
     seen: Tensor
@@ -50,48 +47,10 @@ class Entropy:
         self.seen[:, head, strip.rows] = strip.count().to(self.seen.dtype)
 
 
-class BlockMass:
-    """How much of each row's weight lies in each block of ``size`` keys: [B, H, Q, blocks]."""
-
-    values: Tensor
-
-    def __init__(self, size: int):
-        self.size = size
-
-    def begin(self, attention: Attention) -> None:
-        self.values = _blank(attention, -(-attention.k.shape[2] // self.size))
-
-    def take(self, head: int, strip: Strip) -> None:
-        first, whole = _aligned(strip.weights, strip.columns.start, self.size)
-        mass = whole.unflatten(-1, (-1, self.size)).sum(-1)
-        self.values[:, head, strip.rows, first : first + mass.shape[-1]] = mass
-
-
-class TopKeys:
-    """The ``count`` keys with the greatest weights of each row, greatest first: [B, H, Q, count] weights and keys."""
-
-    values: Tensor
-    keys: Tensor
-
-    def __init__(self, count: int):
-        self.count = count
-
-    def begin(self, attention: Attention) -> None:
-        self.count = min(self.count, attention.k.shape[2])
-        self.values = _blank(attention, self.count)
-        self.keys = torch.zeros_like(self.values, dtype=torch.long)
-
-    def take(self, head: int, strip: Strip) -> None:
-        best = strip.weights.topk(min(self.count, strip.weights.shape[-1]), dim=-1)
-        place = (slice(None), head, strip.rows, slice(best.values.shape[-1]))
-        self.values[place] = best.values
-        self.keys[place] = best.indices + strip.columns.start
-
-
 class TileMax:
-    """The greatest weight in each tile of ``rows`` queries and ``columns`` keys: [B, H, tiles, tiles].
+    """The maximum weight in each tile of ``rows`` queries and ``columns`` keys: [B, H, tiles, tiles].
 
-    The greatest, not the mean: a single strong link in a long text stays visible from afar.
+    The maximum, not the mean, so that a single large weight stays visible in the map of a long text.
     """
 
     values: Tensor
@@ -111,20 +70,20 @@ class TileMax:
         self.values[place] = torch.maximum(self.values[place], found)
 
 
-class Habits(NamedTuple):
-    """Where a row's weight goes by place: [B, H, Q] each."""
+class RowWeights(NamedTuple):
+    """Weights of each row: [B, H, Q] each."""
 
-    previous: Tensor  # to the token just before
-    own: Tensor  # to the token itself
-    first: Tensor  # to the first token that is seen
-    peak: Tensor  # the greatest weight
+    previous: Tensor  # on the previous token
+    own: Tensor  # on the token itself
+    first: Tensor  # on the first visible token
+    peak: Tensor  # the maximum
 
 
-class Places:
-    """`Habits` of every row. Over another text, as an encoder's, no token is the one before or the same."""
+class KeyWeights:
+    """`RowWeights` of every row. In cross-attention, the previous and the own token do not exist and count 0."""
 
     def begin(self, attention: Attention) -> None:
-        self.values = Habits(*(_blank(attention) for _ in Habits._fields))
+        self.values = RowWeights(*(_blank(attention) for _ in RowWeights._fields))
         self._before, self._same = (_key_at(attention, back) for back in (1, 0))
 
     def take(self, head: int, strip: Strip) -> None:
@@ -138,7 +97,7 @@ class Places:
 def pooled(weights: Tensor, column: int, row: int, columns: int, rows: int) -> tuple[int, int, Tensor]:
     """Maxima of weights [B, q, k] that begin at ``row`` and ``column``, over tiles of ``rows`` × ``columns``.
 
-    Also the first tile on either axis. Rows are reduced first: that goes through memory in order.
+    Also the first tile on either axis. Rows are reduced first, which reads memory in order.
     """
     down, whole = _aligned(weights.transpose(1, 2), row, rows)
     tall = whole.transpose(1, 2).unflatten(1, (-1, rows)).amax(2)  # [B, tiles, k]
@@ -147,14 +106,14 @@ def pooled(weights: Tensor, column: int, row: int, columns: int, rows: int) -> t
 
 
 def _aligned(x: Tensor, start: int, size: int) -> tuple[int, Tensor]:
-    """x [..., n], whose last axis begins at ``start``, with zeros around it up to whole blocks; and the first block."""
+    """The first block, and x [..., n], whose last axis begins at ``start``, padded with zeros to whole blocks."""
     before = start % size
     after = -(before + x.shape[-1]) % size
     return start // size, F.pad(x, (before, after)) if before or after else x
 
 
 def _key_at(attention: Attention, back: int) -> Tensor:
-    """The index [B, Q] of the key ``back`` places before each query in its own document; -1 where there is none."""
+    """The index [B, Q] of the key ``back`` positions before each query in its own document; -1 if there is none."""
     plan, batch, device = attention.plan, attention.q.shape[0], attention.q.device
     nowhere = torch.full((batch, attention.q.shape[2]), -1, device=device)
     if not plan.own:
@@ -162,7 +121,7 @@ def _key_at(attention: Attention, back: int) -> Tensor:
     rows = torch.arange(plan.queries.rows, device=device)[:, None]
     order, segment, _ = plan.queries.at(rows, torch.arange(plan.queries.length, device=device)[None])
     order, segment = (x.expand(len(rows), -1).contiguous() for x in (order, segment))
-    filled = order.masked_fill(segment < 0, -(2**31))  # an empty slot is nobody's neighbour, whatever its order
+    filled = order.masked_fill(segment < 0, -(2**31))  # an empty slot has no neighbors
     sorted_, index = filled.sort(-1)
     place = torch.searchsorted(sorted_, order - back).clamp(max=order.shape[1] - 1)
     there = (sorted_.gather(1, place) == order - back) & (segment >= 0)
@@ -182,7 +141,7 @@ def _lengths(attention: Attention) -> tuple[int, int]:
 
 
 def _blank(attention: Attention, *more: int) -> Tensor:
-    """Zeros [B, H, Q, ...] for a measure of each row."""
+    """Zeros [B, H, Q, ...]."""
     return attention.q.new_zeros(*attention.q.shape[:3], *more, dtype=_wide(attention))
 
 

@@ -1,8 +1,8 @@
-"""Attention rollout: how much of each token reaches each other one through all layers (Abnar & Zuidema 2020, sec. 3).
+"""Attention rollout: the weight of each token on each other one through all layers (Abnar & Zuidema 2020, sec. 3).
 
-Ã_l = (W_l + I)/2 with W_l the mean over heads, the identity standing for the residual path; the rollout is Ã_L ⋯ Ã_1.
-A long text is pooled from the outset: rows are means of neighbours, columns their sums; a row still sums to one.
-Rows times matrix goes from the last layer to the first, strip by strip, and no N×N matrix is ever held.
+Ã_l = (W_l + I)/2 with W_l the mean over heads, where the identity is the residual path; the rollout is Ã_L ⋯ Ã_1.
+Long texts are pooled: rows are means of neighbors, columns their sums, so that a row still sums to one. The product is
+computed from the last layer to the first, strip by strip, and no N×N matrix is in memory.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from regard.look.capture.strips import bands, strip
+from regard.look.capture.strips import strip, strip_ranges
 from regard.look.capture.trace import Attention
 from regard.look.statistics.tiles import cells
 
 
 @torch.no_grad()
 def rollout(last_first: Iterable[Attention], size: int = 256) -> NDArray[np.float32]:
-    """[up to size, up to size]; of the attentions of one stack over its own text, the last one first."""
+    """[up to size, up to size], from the self-attentions of one stack of layers, the last one first."""
     through, each, count, length = torch.empty(0), 1, 1, 0
     for attention in last_first:
         if not length:
@@ -30,15 +30,15 @@ def rollout(last_first: Iterable[Attention], size: int = 256) -> NDArray[np.floa
             each, count = cells(length, size)
             through = _means(length, each).to(attention.q.device)  # [count, length]
         heads, before = range(attention.q.shape[1]), through / 2
-        for band in bands(attention):
-            weights = torch.stack([strip(attention, head, band).weights[0].float() for head in heads]).mean(0)
-            before[:, band.columns].add_(through[:, band.rows] @ weights, alpha=0.5)
+        for part in strip_ranges(attention):
+            weights = torch.stack([strip(attention, head, part).weights[0].float() for head in heads]).mean(0)
+            before[:, part.columns].add_(through[:, part.rows] @ weights, alpha=0.5)
         through = before
     return F.pad(through, (0, count * each - length)).unflatten(1, (count, each)).sum(-1).cpu().numpy()
 
 
 def _means(length: int, each: int) -> Tensor:
-    """What turns rows into means of ``each`` neighbours."""
+    """The matrix [groups, length] that averages ``each`` neighbors."""
     place = torch.arange(length)
     group = place // each
     found = torch.zeros(int(group[-1]) + 1, length)

@@ -1,6 +1,6 @@
-"""Attention maps as pictures of any size: the greatest weight of each tile, one byte each.
+"""Attention maps as images of any size: the maximum weight of each cell, one byte each.
 
-A byte is round(255·√w): the root keeps small weights apart, of which a long text's map is full.
+A byte is round(255·√w): the square root resolves small weights, which are most of a long text's map.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from regard.errors import UserError
-from regard.look.capture.strips import ROWS, bands, strips
+from regard.look.capture.strips import ROWS, strip_ranges, strips
 from regard.look.capture.trace import Attention
 from regard.look.statistics.reducers import TileMax, pooled, reduce
 
-SIDE = 256  # cells of a tile's side
+SIDE = 256  # cells per side of a tile
 
 
 def cells(length: int, size: int) -> tuple[int, int]:
-    """How many tokens each cell has and how many cells there are, if there may be ``size``.
+    """Tokens per cell and number of cells, for at most ``size`` cells.
 
     >>> cells(4096, 64), cells(100, 64), cells(10, 64)
     ((64, 64), (2, 50), (1, 10))
@@ -29,7 +29,7 @@ def cells(length: int, size: int) -> tuple[int, int]:
 
 
 def overview(attention: Attention, size: int) -> NDArray[np.uint8]:
-    """Every head of an attention (of one text) in at most ``size`` cells a side: [H, cells, cells]."""
+    """Every head of an attention (batch size 1) in at most ``size`` cells per side: [H, cells, cells]."""
     (rows, _), (columns, _) = cells(attention.q.shape[2], size), cells(attention.k.shape[2], size)
     measure = TileMax(rows, columns)
     reduce(attention, [measure], rows * max(1, ROWS // rows))  # strips of whole cells
@@ -37,12 +37,12 @@ def overview(attention: Attention, size: int) -> NDArray[np.uint8]:
 
 
 def levels(attention: Attention) -> int:
-    """How many levels there are: at the last one tile shows everything."""
+    """The number of levels: at the last one, a single tile shows the whole map."""
     return 1 + max(0, (max(attention.q.shape[2], attention.k.shape[2]) - 1) // SIDE).bit_length()
 
 
 def tile(attention: Attention, head: int, level: int, row: int, column: int) -> NDArray[np.uint8]:
-    """A square of a head's map of one text: [up to 256, up to 256] cells of 2^level × 2^level pairs."""
+    """A square of a head's map: [up to 256, up to 256] cells of 2^level × 2^level pairs."""
     if not 0 <= level < levels(attention):
         raise UserError(f"this map has the levels 0 to {levels(attention) - 1}, not {level}")
     cell = 2**level
@@ -51,7 +51,7 @@ def tile(attention: Attention, head: int, level: int, row: int, column: int) -> 
     shape = [-(-(part.stop - part.start) // cell) for part in (rows, columns)]
     found = torch.zeros(*shape, dtype=torch.float32, device=attention.q.device)
     size = cell * max(1, ROWS // cell)  # strips of whole cells, each inside one tile
-    inside = [band for band in bands(attention, size) if rows.start <= band.rows.start < rows.stop]
+    inside = [part for part in strip_ranges(attention, size) if rows.start <= part.rows.start < rows.stop]
     for strip in strips(attention, head, inside):
         low, high = max(columns.start, strip.columns.start), min(columns.stop, strip.columns.stop)
         if low < high:
@@ -63,7 +63,7 @@ def tile(attention: Attention, head: int, level: int, row: int, column: int) -> 
 
 
 def to_bytes(weights: Tensor) -> NDArray[np.uint8]:
-    """Weights as bytes, small ones kept apart."""
+    """Weights as bytes: round(255·√w)."""
     return weights.sqrt().mul(255).round().to(torch.uint8).cpu().numpy()
 
 

@@ -1,60 +1,63 @@
-"""A text as a model reads it: its tokens, what it is to foretell, and how well it does."""
+"""A text as a model reads it: its tokens, its targets, and the losses."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from regard.errors import UserError
+from regard.models.base import Encoder, LanguageModel, Model, Seq2SeqModel
 
 if TYPE_CHECKING:
+    from regard.data.batch import Specials
     from regard.data.tokenizers import Tokenizer
-    from regard.data.translation.pairs import Specials
 
 LONGEST = 8192  # tokens of a text
-LOGITS = 2**23  # held at a time
-UNKNOWN = -100  # the target after the last token of a text
+LOGITS = 2**23  # computed at a time
+NO_TARGET = -100  # the target after the last token of a text
 
 
 class Reading(NamedTuple):
-    """One text, or a source and its translation. ``features`` and ``losses`` run the model on it."""
+    """One text, or a source and its translation."""
 
-    inputs: Tensor  # [1, N], what goes in: the text, or the translation behind its begin mark
-    targets: Tensor  # [N], what is foretold at each place
+    inputs: Tensor  # [1, N]: the text, or the begin mark and the translation
+    targets: Tensor  # [N]: the next token at each position
     source: Tensor | None = None  # [1, S]
 
-    def features(self, model: Any) -> Tensor:
+    def features(self, model: Model) -> Tensor:
         """Everything but the head, [1, N, C]."""
         if self.source is None:
+            assert isinstance(model, LanguageModel | Encoder)
             return model.features(self.inputs)
+        assert isinstance(model, Seq2SeqModel)
         lengths = torch.tensor([self.source.shape[1]], device=self.source.device)
         return model.features(self.inputs, self.source, lengths)
 
-    def losses(self, model: Any, features: Tensor) -> list[float | None]:
-        """The cross entropy of each token in nats, in the order of the tokens; None for one that nothing foretells.
+    def losses(self, model: Model, features: Tensor) -> list[float | None]:
+        """The cross entropy of each token in nats; None for the first token of a text, which is not predicted.
 
-        A text's first token has nothing before it; of a translation every token is foretold, and its end.
+        Every token of a translation is predicted, and its end.
         """
-        found: list[float | None] = [None] if self.source is None else []
-        for _, logits, targets in self.logits(model, features):
-            losses = F.cross_entropy(logits, targets, ignore_index=UNKNOWN, reduction="none")
-            found += losses[targets != UNKNOWN].tolist()
-        return found
+        losses: list[float | None] = [None] if self.source is None else []
+        for logits, targets in self.logits(model, features):
+            part = F.cross_entropy(logits, targets, ignore_index=NO_TARGET, reduction="none")
+            losses += part[targets != NO_TARGET].tolist()
+        return losses
 
-    def logits(self, model: Any, features: Tensor):
-        """(first place, logits [n, V] in float32 or better, targets [n]) for some places at a time."""
+    def logits(self, model: Model, features: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Logits [n, V] in float32 or better and targets [n], for some positions at a time."""
         rows = max(1, LOGITS // model.config.vocabulary)
-        for first, part in zip(range(0, features.shape[1], rows), features[0].split(rows), strict=True):
+        for part, targets in zip(features[0].split(rows), self.targets.split(rows), strict=True):
             logits = model.head(part)
-            yield first, logits.to(torch.promote_types(logits.dtype, torch.float32)), self.targets[first : first + rows]
+            yield logits.to(torch.promote_types(logits.dtype, torch.float32)), targets
 
 
 def mean(losses: Sequence[float | None]) -> float | None:
-    """Nats per token that was foretold."""
+    """Nats per predicted token."""
     known = [loss for loss in losses if loss is not None]
     return sum(known) / len(known) if known else None
 
@@ -66,9 +69,9 @@ def read(
     ids = _encoded(tokenizer, text, "the text")
     if specials is None:
         if other is not None:
-            raise UserError("this model goes on with one text and reads no pair; leave the second text out")
+            raise UserError("this model reads one text and no translation; leave the second text out")
         tokens = torch.tensor(ids, device=device)
-        return Reading(tokens[None], F.pad(tokens[1:], (0, 1), value=UNKNOWN))
+        return Reading(tokens[None], F.pad(tokens[1:], (0, 1), value=NO_TARGET))
     if other is None:
         raise UserError("this model reads a source and its translation; give the translation as the second text")
     target = _encoded(tokenizer, other, "the translation")
@@ -82,20 +85,19 @@ def read(
 def _encoded(tokenizer: Tokenizer, text: str, what: str) -> list[int]:
     if not text:
         raise UserError(f"{what} is empty; give at least one character")
-    if len(text) > 64 * LONGEST:  # refused before it is read: no token is that long on average
+    if len(text) > 64 * LONGEST:  # refused before tokenization: no token is that long on average
         raise UserError(f"{what} has {len(text):,} characters, more than {LONGEST:,} tokens; shorten it")
     ids = tokenizer.encode(text).tolist()
     if len(ids) > LONGEST:
-        raise UserError(f"{what} has {len(ids):,} tokens, and at most {LONGEST:,} are looked at; shorten it")
+        raise UserError(f"{what} has {len(ids):,} tokens, and the limit is {LONGEST:,}; shorten it")
     return ids
 
 
-def spelled(tokenizer: Tokenizer, specials: Specials | None, tokens: Sequence[int]) -> list[str]:
-    r"""Each token as text; the part of a character as ``\xe2``, marks in angle brackets."""
+def token_texts(tokenizer: Tokenizer, specials: Specials | None, tokens: Sequence[int]) -> list[str]:
+    r"""Each token as text; an incomplete UTF-8 character as ``\xe2``, special tokens in angle brackets."""
     marks = {} if specials is None else {specials.pad: "<pad>", specials.begin: "<begin>", specials.end: "<end>"}
-    size = tokenizer.size
     return [
         marks.get(token)
-        or (tokenizer.decode_bytes([token]).decode("utf-8", "backslashreplace") if token < size else "")
+        or (tokenizer.decode_bytes([token]).decode("utf-8", "backslashreplace") if token < tokenizer.size else "")
         for token in tokens
     ]

@@ -1,7 +1,7 @@
-"""A model and its tokenizer, ready to be looked into: everything the page and `regard look` ask for, as plain numbers.
+"""A model and its tokenizer with everything that the page and `regard look` show, as plain numbers.
 
-Answers are dictionaries that JSON can hold (a number may be NaN) and NumPy arrays. A person's mistake is a `UserError`.
-Nothing here changes the model: hooks are gone when a call is over, and modes and random states are as they were.
+Methods return JSON-compatible dictionaries (numbers may be NaN) and NumPy arrays, and raise a `UserError` for wrong
+requests. Nothing here changes the model: hooks are removed and modes and random states restored after every call.
 """
 
 from __future__ import annotations
@@ -11,25 +11,25 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
-from regard.attention import Mechanism
 from regard.errors import UserError
 from regard.generate import OutputConstraints, Sampling, sample_seq2seq, sampling_decoder
-from regard.look.capture.residual import stack
 from regard.look.capture.tensor_spill import TensorSpill
-from regard.look.capture.trace import evaluation_mode, everything
+from regard.look.capture.trace import evaluation_mode, observe
 from regard.look.interventions.ablate import ablate
 from regard.look.interventions.lens import lens
 from regard.look.interventions.patch import patch
 from regard.look.statistics.roles import on_random_text, random_text
-from regard.look.views.reading import Reading, mean, read, spelled
+from regard.look.views.reading import Reading, mean, read, token_texts
 from regard.look.views.stepping import MAX_TOKENS, Draw, continue_text, continue_translation
 from regard.look.views.trace_view import Trace
 from regard.look.views.tree import continuation_tree, translation_tree
+from regard.models.base import LanguageModel, Model, Seq2SeqModel, parameter_device
 
 if TYPE_CHECKING:
+    from regard.data.batch import Specials
     from regard.data.tokenizers import Tokenizer
-    from regard.data.translation.pairs import Specials
     from regard.runs import Run
 
 __all__ = ["Session", "Trace"]
@@ -37,17 +37,17 @@ __all__ = ["Session", "Trace"]
 
 @dataclass(frozen=True)
 class Session:
-    """One model at rest."""
+    """One trained model."""
 
-    model: Any
+    model: Model
     tokenizer: Tokenizer
-    specials: Specials | None = None  # None: a language model; else one that translates
+    specials: Specials | None = None  # None: a language model; otherwise a sequence-to-sequence model
     step: int | None = None  # of the checkpoint
-    lower: bool = False  # translation: the source is read in lower case
+    lower: bool = False  # translation: the source is lowercased
 
     @classmethod
     def load(cls, run: Run, device: torch.device | str = "cpu", step: int | None = None) -> Session:
-        """The newest whole checkpoint of a run, or that of ``step``."""
+        """The newest complete checkpoint of a run, or that of ``step``."""
         if run.config.get("data", {}).get("kind") == "pairs":
             from regard.generate.translation import load_translation_model
 
@@ -60,61 +60,59 @@ class Session:
 
     @property
     def context(self) -> int:
-        """The longest text of training."""
+        """The length of the training texts."""
         return self.model.config.context
 
     @property
     def device(self) -> torch.device:
-        return next(self.model.parameters()).device
-
-    def can(self) -> dict[str, Any]:
-        """Which views there are for this model, and in words why not the others."""
-        attend = any(isinstance(module, Mechanism) for module in self.model.modules())
-        try:
-            probe = bool(stack(self.model))
-        except UserError:
-            probe = False
-        steps = self.steppable
-        missing = [] if attend else ["this model has no attention"]
-        missing += [] if probe else ["it has no blocks with a residual stream, so there is no lens and no patching"]
-        missing += [] if steps else ["one of its parts needs whole texts and cannot go on token by token"]
-        why = "; ".join(missing)
-        return {"attend": attend, "step": steps, "beam": steps, "probe": probe, "pair": self.pair, "why": why}
-
-    @property
-    def steppable(self) -> bool:
-        """Whether it can write."""
-        parts = [module for module in self.model.modules() if isinstance(module, Mechanism)]
-        return hasattr(self.model, "step") and all(part.steppable for part in parts)
+        return parameter_device(self.model)
 
     @property
     def pair(self) -> bool:
-        """Whether it reads a source and its translation."""
+        """Whether the model reads a source and its translation."""
         return self.specials is not None
 
+    @property
+    def decodable(self) -> bool:
+        """Whether the model can generate text."""
+        return isinstance(self.model, LanguageModel | Seq2SeqModel) and self.model.decodable
+
+    def can(self) -> dict[str, Any]:
+        """Which views this model has, and why it lacks the others."""
+        attend, probe, steps = bool(self.model.mechanisms()), bool(self.model.residual_blocks()), self.decodable
+        missing = [] if attend else ["this model has no attention"]
+        missing += [] if probe else ["it has no blocks with a residual stream, so there is no lens and no patching"]
+        missing += [] if steps else ["it cannot decode token by token, because one of its parts needs whole texts"]
+        why = "; ".join(missing)
+        return {"attend": attend, "step": steps, "beam": steps, "probe": probe, "pair": self.pair, "why": why}
+
     def read(self, text: str, other: str | None = None) -> Reading:
-        """What the model sees of a text, or of a source and its translation."""
+        """The tokens and targets of a text, or of a source and its translation."""
         if self.lower:
             text, other = text.lower(), None if other is None else other.lower()
         return read(self.tokenizer, self.specials, text, other, self.device)
 
     def trace(self, text: str, other: str | None = None) -> Trace:
-        """Read a text once and keep what its attentions were given."""
+        """Run the model on a text once and keep the inputs of its attentions."""
         reading, features = self.read(text, other), []
-        found = everything(self.model, lambda: features.append(reading.features(self.model)), True, TensorSpill())
-        if not found:
+        forward = lambda: features.append(reading.features(self.model))  # noqa: E731
+        observations = observe(self.model, forward, values=True, spill=TensorSpill())
+        if not observations:
             raise UserError("this model has no attention to look at; its loss and samples are under Runs")
         with evaluation_mode(self.model):
             loss = mean(reading.losses(self.model, features[0]))
-        written = [None] if reading.source is None else [reading.source[0], reading.inputs[0], reading.targets]
-        spelling = [self._spelled(one if one is not None else reading.inputs[0]) for one in written]
-        tokens, others, predicted = spelling if len(spelling) == 3 else (*spelling, None, None)
-        return Trace(tokens, others, predicted, found, loss, self._random_scores)
+        inputs, others, predicted = self._texts(reading.inputs[0]), None, None
+        if reading.source is not None:
+            inputs, others = self._texts(reading.source[0]), inputs
+            predicted = self._texts(reading.targets)
+        return Trace(inputs, others, predicted, observations, loss, self._random_scores)
 
     def _random_scores(self) -> list[dict[str, list[float]]]:
-        """Of each attention what only random texts can tell; nothing for a model of pairs."""
-        text = None if self.pair else random_text(self.tokenizer.size, self.context)
-        return [] if text is None else on_random_text(self.model, text.to(self.device))
+        """The role scores from random texts of each attention; [] for sequence-to-sequence models."""
+        text = random_text(self.tokenizer.size, self.context)
+        if text is None or not isinstance(self.model, LanguageModel):
+            return []
+        return on_random_text(self.model, text.to(self.device))
 
     def next(
         self,
@@ -126,70 +124,81 @@ class Session:
         position: int = 0,
         other: str | None = None,
     ) -> dict[str, Any]:
-        """The next token: the distribution, and ``count`` tokens drawn; ``position`` were drawn before with this seed.
+        """The next-token distribution, and ``count`` sampled tokens after ``position`` earlier ones of this seed.
 
-        A translation goes on from ``other``, which may be empty.
+        A translation continues ``other``, which may be empty.
         """
         draw = Draw(sampling, count, seed, position)
         if self.specials is None:
-            return continue_text(self.model, self.read(text, other).inputs[0].tolist(), draw, self.tokenizer)
+            return continue_text(self._language_model, self.read(text, other).inputs[0].tolist(), draw, self.tokenizer)
         reading = self.read(text, other or " ")
         begun = reading.inputs[0, 1:].tolist() if other else []
-        return continue_translation(self.model, self._source(reading), begun, draw, self.tokenizer, self.specials)
+        source = _source(reading)
+        return continue_translation(self._seq2seq, source, begun, draw, self.tokenizer, self.specials)
 
     def beam(self, text: str, beams: int = 3, length: int = 12) -> dict[str, Any]:
-        """Beam search as a tree: of continuations, or of translations as `regard translate` finds them."""
+        """Beam search as a tree: of continuations, or of translations as in `regard translate`."""
         if self.specials is None:
             tokens = self.read(text).inputs[0].tolist()
-            tree = continuation_tree(self.model, tokens, beams, length, self._spell)
+            tree = continuation_tree(self._language_model, tokens, beams, length, self._text)
         else:
-            constraints = self._constraints(min(length, self.context))
-            tree = translation_tree(self.model, self._source(self.read(text, " ")), constraints, beams, self._spell)
+            constraints, source = self._constraints(length), _source(self.read(text, " "))
+            tree = translation_tree(self._seq2seq, source, constraints, beams, self._text)
         return {"nodes": tree.nodes}
 
     def lens(self, text: str, other: str | None = None) -> dict[str, Any]:
-        """What each layer would say if it were the last."""
+        """The logit lens: the prediction of each layer if it were the last."""
         return lens(self.model, self.tokenizer, self.specials, self.read(text, other))
 
     def ablate(
         self, text: str, heads: Sequence[tuple[int, int]], *, count: int = 40, seed: int = 1, other: str | None = None
     ) -> dict[str, Any]:
-        """Loss and text with these (attention, head) silenced."""
+        """Loss and generated text without these (attention, head)."""
         reading = self.read(text, other)
-        return ablate(self.model, reading, heads, lambda: self._written(reading, count, seed))
+        return ablate(self.model, reading, heads, lambda: self._generate(reading, count, seed))
 
     def patch(self, text: str, source: str, layer: int, positions: Sequence[int] | None = None) -> dict[str, Any]:
-        """Loss and next token with the residual stream of ``source`` put in at a layer."""
+        """Loss and next token with the residual stream of ``source`` inserted at a layer."""
         if self.pair:
-            raise UserError("patching reads two texts of a model of one text, and this one translates")
+            raise UserError("patching needs a language model, and this model translates")
         return patch(self.model, self.tokenizer, self.read(text), self.read(source), layer, positions)
 
-    def _written(self, reading: Reading, count: int, seed: int) -> str | None:
-        """A continuation as `regard generate` would write it, or a translation; None where there is none."""
+    def _generate(self, reading: Reading, count: int, seed: int) -> str | None:
+        """A continuation as by `regard generate`, or a greedy translation; None if the model cannot decode."""
         if not 0 <= count <= MAX_TOKENS:
-            raise UserError(f"0 to {MAX_TOKENS} tokens are written, not {count}")
-        if not count or not self.steppable:
+            raise UserError(f"0 to {MAX_TOKENS} tokens are generated, not {count}")
+        if not count or not self.decodable:
             return None
-        if self.specials is not None:
-            source = self._source(reading)
-            lengths = torch.tensor([source.shape[1]], device=source.device)
-            constraints = self._constraints(min(count, self.context))
-            best = sample_seq2seq(self.model, source, lengths, constraints, Sampling(temperature=0.0))[0][0]
-            return self.tokenizer.decode(best.tokens)
-        prompt = reading.inputs[0].tolist()
-        decoder = sampling_decoder(self.model, [prompt], count, Sampling(), seed=seed, graphs=False)
-        return self.tokenizer.decode([int(token) for token in decoder])
+        if self.specials is None:
+            prompt = reading.inputs[0].tolist()
+            decoder = sampling_decoder(self._language_model, [prompt], count, Sampling(), seed=seed, graphs=False)
+            return self.tokenizer.decode([int(token) for token in decoder])
+        source = _source(reading)
+        lengths = torch.tensor([source.shape[1]], device=source.device)
+        best = sample_seq2seq(self._seq2seq, source, lengths, self._constraints(count), Sampling(temperature=0.0))[0][0]
+        return self.tokenizer.decode(best.tokens)
 
-    def _constraints(self, max_length: int) -> OutputConstraints:
-        assert self.specials is not None  # of translations only
-        return OutputConstraints.of(self.specials, 0, max_length)
+    @property
+    def _language_model(self) -> LanguageModel:
+        assert isinstance(self.model, LanguageModel)
+        return self.model
 
-    def _source(self, reading: Reading) -> torch.Tensor:
-        assert reading.source is not None
-        return reading.source
+    @property
+    def _seq2seq(self) -> Seq2SeqModel:
+        assert isinstance(self.model, Seq2SeqModel)
+        return self.model
 
-    def _spell(self, token: int) -> str:
-        return spelled(self.tokenizer, self.specials, [token])[0]
+    def _constraints(self, length: int) -> OutputConstraints:
+        assert self.specials is not None  # translations only
+        return OutputConstraints.of(self.specials, 0, min(length, self.context))
 
-    def _spelled(self, tokens: torch.Tensor) -> list[str]:
-        return spelled(self.tokenizer, self.specials, tokens.tolist())
+    def _text(self, token: int) -> str:
+        return token_texts(self.tokenizer, self.specials, [token])[0]
+
+    def _texts(self, tokens: Tensor) -> list[str]:
+        return token_texts(self.tokenizer, self.specials, tokens.tolist())
+
+
+def _source(reading: Reading) -> Tensor:
+    assert reading.source is not None
+    return reading.source

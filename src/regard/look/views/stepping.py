@@ -24,7 +24,7 @@ from regard.generate import (
 )
 from regard.generate.sampler import source_streams
 from regard.look.capture.trace import evaluation_mode
-from regard.look.views.reading import spelled
+from regard.look.views.reading import token_texts
 from regard.models.base import LanguageModel, Seq2SeqModel
 
 if TYPE_CHECKING:
@@ -103,10 +103,10 @@ def _described(
     sampled: list[int],
     state: dict[str, int],
 ) -> dict[str, Any]:
-    texts = spelled(tokenizer, specials, sampled)
+    texts = token_texts(tokenizer, specials, sampled)
     written = [{"token": token, "text": text} for token, text in zip(sampled, texts, strict=True)]
     return {
-        "tokens": spelled(tokenizer, specials, tokens),
+        "tokens": token_texts(tokenizer, specials, tokens),
         **distribution(logits, sampling, tokenizer, specials, tokens),
         "state": state,
         "drawn": written[0],
@@ -129,7 +129,7 @@ def distribution(
     best = logits[0].topk(min(LISTED, logits.shape[-1])).indices
     rows = zip(
         best.tolist(),
-        spelled(tokenizer, specials, best.tolist()),
+        token_texts(tokenizer, specials, best.tolist()),
         *(x[best].tolist() for x in (logits[0], plain, chosen)),
         strict=True,
     )
