@@ -37,6 +37,7 @@ from regard.nn.feedforward import (
 from regard.nn.latent import LatentAttention, LatentConfig
 from regard.nn.linear import Linear
 from regard.nn.norm import LayerNorm, LayerNormConfig, NoNormConfig, NormConfig, RMSNorm, RMSNormConfig
+from regard.nn.plain import DecoderLayer, EncoderLayer, MultiHeadAttention
 from regard.nn.positions.grid import (
     GridLearnedConfig,
     GridPositionConfig,
@@ -80,7 +81,9 @@ __all__ = [
     "BlockConfig",
     "CapacityExperts",
     "CausalConvolution",
+    "DecoderLayer",
     "DynamicScalingConfig",
+    "EncoderLayer",
     "FeedForward",
     "FeedForwardConfig",
     "FeedForwardLayer",
@@ -104,6 +107,7 @@ __all__ = [
     "Llama3ScalingConfig",
     "MixtureOfExperts",
     "MoEConfig",
+    "MultiHeadAttention",
     "NGrams",
     "NTKScalingConfig",
     "NoGridConfig",
