@@ -218,7 +218,7 @@ def test_learned_positions_end_at_the_context() -> None:
         model(inputs, source, lengths)
     with pytest.raises(UserError, match="a source has 17 tokens"):
         model(inputs[:, :1], inputs, lengths)
-    with pytest.raises(UserError, match="a translation of 17 tokens"):
+    with pytest.raises(UserError, match="a translation has 17 tokens"):
         model.start(2, 17, source=source, source_lengths=lengths)
 
 

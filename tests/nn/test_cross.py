@@ -127,5 +127,5 @@ def test_one_matrix_is_three_equal_ones() -> None:
 
 
 def test_one_projection_needs_as_many_key_heads_as_query_heads() -> None:
-    with pytest.raises(ValueError, match="makes 2 heads of keys too, not 1"):
+    with pytest.raises(ValueError, match="as many key heads as query heads: 2, not 1"):
         SharedSelfAttention(WIDTH, 2, 1, Softmax())

@@ -1,7 +1,7 @@
-"""Marian's translation models (as the `transformers` library holds them) as our Transformer, weight for weight.
+"""Marian's translation models (`MarianMTModel` of `transformers`) as a ``Transformer`` with the same weights.
 
-Nothing of that library is imported: a config and a state dict say everything. Marian is the paper's model with other
-activations and its waves in halves (all sines, then all cosines), so its positions come as tables.
+The library is not imported: a config and a state dict suffice. Marian is the paper's model with another activation and
+with sinusoids in halves (all sines, then all cosines), so its positions are loaded as tables.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Models: assemblies only. A model file reads like the paper's figure."""
+"""Models: each file assembles parts of ``regard.nn`` as the figure of the paper does."""
 
 from regard.models.base import Encoder, LanguageModel, Model, ModelConfig, Seq2SeqModel, Seq2SeqState, State
 from regard.models.bridges import BahdanauConfig, BridgeConfig, FixedConfig, LuongConfig

@@ -1,7 +1,7 @@
 """A convolutional language model with dilations, as WaveNet (van den Oord et al. 2016) and TCN (Bai et al. 2018).
 
-Layer i looks (kernel - 1) · 2^(i mod cycle) places back, so ``layers`` of them see a window that grows exponentially
-within a cycle: ``receptive_field`` says how long it is. What lies before it has no influence whatever.
+Layer i reaches (kernel - 1) · 2^(i mod cycle) tokens back, so the receptive field grows exponentially within a cycle;
+``receptive_field`` is its length.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from regard.nn.packing import latest
 class ConvolutionConfig(ModelConfig, kind="convolution"):
     """Sizes and parts of a convolutional language model."""
 
-    vocabulary: int = option(65, "how many tokens there are")
-    context: int = option(256, "the longest text seen in training")
-    layers: int = option(8, "how many blocks")
+    vocabulary: int = option(65, "size of the vocabulary")
+    context: int = option(256, "longest sequence in training, in tokens")
+    layers: int = option(8, "number of blocks")
     width: int = option(128, "model width")
     kernel: int = option(2, "taps of each convolution")
-    cycle: int = option(8, "dilations double over so many layers (1, 2, 4 ...), then begin again at 1")
+    cycle: int = option(8, "dilations double over so many layers (1, 2, 4 ...), then restart at 1")
     unit: Literal["gated", "relu2"] = option("gated", "after the convolution: tanh(a) sigmoid(b), or max(a, 0)²")
-    ratio: float = option(2.0, "units of a block over the model's width")
+    ratio: float = option(2.0, "hidden width of a block over the model's width")
     dropout: float = option(0.0, "dropout on embeddings and residual branches")
     tied: bool = option(True, "share the embedding with the output head")
     bias: bool = option(False, "biases in convolutions and linear layers")
-    zero_init: bool = option(True, "start residual branches at zero rather than small")
+    zero_init: bool = option(True, "initialize residual branches with zero rather than small weights")
     norm: NormConfig = field(default_factory=RMSNormConfig)
 
     def check(self) -> None:
@@ -46,21 +46,21 @@ class ConvolutionConfig(ModelConfig, kind="convolution"):
         if self.unit not in ("gated", "relu2"):
             raise ValueError(f"there is no unit {self.unit!r}; choose from gated, relu2")
         if not 1 <= self.ratio * self.width < float("inf"):
-            raise ValueError(f"ratio {self.ratio} leaves no unit of a width of {self.width}; 2 would do")
+            raise ValueError(f"ratio {self.ratio} of a width of {self.width} is no hidden unit; ratio = 2 would do")
         check_dropouts(self, "dropout")
         if (most := min(self.cycle, self.layers)) > 31:
-            raise ValueError(f"{most} layers of doubling dilation reach further than any text; cycle = 16 would do")
+            raise ValueError(f"{most} layers of doubling dilation exceed any text; cycle = 16 would do")
 
     def make(self) -> Convolution:
         return Convolution(self)
 
     def dilations(self) -> list[int]:
-        """Of each layer."""
+        """The dilation of each layer."""
         return [2 ** (i % self.cycle) for i in range(self.layers)]
 
     @property
     def receptive_field(self) -> int:
-        """How many tokens a prediction depends on, the newest included.
+        """The number of tokens that a prediction depends on, the newest included.
 
         >>> ConvolutionConfig(layers=8, kernel=2, cycle=8).receptive_field
         256
@@ -86,7 +86,7 @@ class ConvolutionBlock(nn.Module):
         return x + self._unit(self.convolution(self.norm(x), phase))
 
     def step(self, x: Tensor, past: Tensor, position: Tensor, lengths: Tensor | None) -> Tensor:
-        """The same for tokens that follow those in ``past``."""
+        """The outputs for tokens that follow those in ``past``."""
         return x + self._unit(self.convolution.step(self.norm(x), past, position, lengths))
 
     @torch.no_grad()
@@ -126,9 +126,9 @@ class Convolution(LanguageModel):
             block.scale_residual(0.0 if self.config.zero_init else self.config.layers**-0.5)
 
     def features(self, tokens: Tensor, slots: AnySlots | None = None) -> Tensor:
-        """Everything but the head: [B, N, C]. ``slots`` tell padding or packing; none means plain rows.
+        """Everything but the head: [B, N, C]. ``slots`` describes padding or packing. Default: one unpadded row.
 
-        A document of a packed row sees nothing of the others. Padding comes last, so nothing real depends on it.
+        The documents of a packed row are independent. Padding comes last, where no real token depends on it.
         """
         if isinstance(slots, Slots):
             raise UserError("a convolution reads rows from left to right; give Range, Padded or Packed slots")
@@ -149,7 +149,7 @@ class Convolution(LanguageModel):
         return list(self.blocks)
 
     def start(self, batch: int, capacity: int, *, fixed: bool = False) -> State:
-        """An empty memory for ``batch`` rows. It holds texts of any length in the same space, ``capacity`` or not."""
+        """An empty state for ``batch`` rows. Its size does not depend on the length, so ``capacity`` has no effect."""
         position = torch.zeros(batch, dtype=torch.long, device=self.embed.weight.device)
         return State(position, tuple(block.convolution.start(batch) for block in self._blocks()), fixed=fixed)
 
@@ -157,10 +157,10 @@ class Convolution(LanguageModel):
     def step(
         self, tokens: Tensor, state: State, lengths: Tensor | None = None, *, last: bool = False
     ) -> tuple[Tensor, State]:
-        """Take in tokens [B, T] after what ``state`` holds: logits [B, T, V] and the state, updated in place.
+        """Consume tokens [B, T] after those in ``state``; return logits [B, T, V] and the state, updated in place.
 
-        ``lengths`` [B] says how many of the T are real in each row; the others are ignored and leave no trace.
-        ``last``: only the logits after each row's last real token, [B, 1, V].
+        ``lengths`` [B] is the number of real tokens per row; the others are ignored. ``last``: only the logits after
+        each row's last real token, [B, 1, V].
         """
         x = self.drop(self.embed(tokens))
         for block, past in zip(self._blocks(), state.layers, strict=True):

@@ -1,6 +1,6 @@
 """Recurrent sequence-to-sequence models: an encoder, a bridge, a decoder (Cho et al. 2014; Sutskever et al. 2014).
 
-The bridge says how the decoder learns of the source: one vector, or attention (models/bridges.py).
+The bridge is how the decoder reads the source: one vector, or attention (models/bridges.py).
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from regard.nn.recurrent import Recurrent, RecurrentState
 
 @dataclass(frozen=True)
 class Seq2SeqConfig(ModelConfig, kind="seq2seq"):
-    """BridgeSpec and parts of a recurrent encoder-decoder. The defaults are Bahdanau's model, small."""
+    """Sizes and parts of a recurrent encoder-decoder. The defaults are Bahdanau's model, small."""
 
-    vocabulary: int = option(65, "how many tokens the target has")
-    source_vocabulary: int | None = option(None, "how many tokens the source has (default: one vocabulary for both)")
-    context: int = option(64, "the longest sentence in tokens")
+    vocabulary: int = option(65, "size of the target vocabulary")
+    source_vocabulary: int | None = option(None, "size of the source vocabulary (default: one vocabulary for both)")
+    context: int = option(64, "longest sentence, in tokens")
     cell: Literal["rnn", "lstm", "gru"] = option("gru", "the recurrent cell")
     width: int = option(256, "width of the states; a bidirectional encoder has half of it in each direction")
     embedding: int | None = option(None, "width of an embedded token (default: the width)")
     layers: int = option(1, "recurrent layers of the encoder, and of the decoder")
     dropout: float = option(0.1, "dropout on embeddings, between layers and before the output layer")
-    tied: bool = option(True, "one table for the embeddings and the output layer")
-    bidirectional: bool = option(True, "read the source in both directions")
+    tied: bool = option(True, "share the embedding with the output layer")
+    bidirectional: bool = option(True, "run the encoder in both directions")
     attention: BridgeConfig = field(default_factory=BahdanauConfig)
 
     def check(self) -> None:
@@ -56,8 +56,8 @@ class Seq2SeqConfig(ModelConfig, kind="seq2seq"):
         plain = isinstance(self.attention, FixedConfig) and not self.attention.every_step
         if self.tied and plain and self.embedding not in (None, self.width):
             raise ValueError(
-                f"the output layer takes states of width {self.width}, the embedding is {self.embedding} wide and "
-                "cannot serve as both; set tied = false"
+                f"the output layer has states of width {self.width} as inputs, so an embedding of width "
+                f"{self.embedding} cannot serve as both; set tied = false"
             )
 
     def reduced(self) -> Self:
@@ -110,7 +110,7 @@ class Seq2Seq(Seq2SeqModel):
                 module.reset_matrices()
 
     def features(self, inputs: Tensor, source: Tensor, source_lengths: Tensor) -> Tensor:
-        """Everything but the output layer: [B, T, C]. Each step is given the true token before (teacher forcing)."""
+        """Everything but the head: [B, T, C]. Each step takes the true previous token (teacher forcing)."""
         shared, own = self._encode(source, source_lengths)
         return self._decode(inputs, shared, own)[0]
 
@@ -130,18 +130,18 @@ class Seq2Seq(Seq2SeqModel):
     def start(
         self, batch: int, capacity: int, *, source: Tensor, source_lengths: Tensor, beams: int = 1
     ) -> Seq2SeqState:
-        """The source [B, S], read once; each of its sentences will be decoded in ``beams`` rows."""
+        """Encode ``batch`` sources once; return an empty state for ``beams`` rows each."""
         if source.shape[0] != batch:
-            raise UserError(f"a state for {batch} sentences was asked for, and {source.shape[0]} were given")
+            raise UserError(f"{source.shape[0]} sources were given for a batch of {batch}")
         shared, own = self._encode(source, source_lengths)
         rows = torch.arange(batch, device=source.device).repeat_interleave(beams)
         hidden, cell = own.hidden
-        more = RecurrentState(hidden[rows], None if cell is None else cell[rows])
-        return Seq2SeqState(shared, DecoderState(more, None if own.fed is None else own.fed[rows]), capacity)
+        repeated = RecurrentState(hidden[rows], None if cell is None else cell[rows])
+        return Seq2SeqState(shared, DecoderState(repeated, None if own.fed is None else own.fed[rows]), capacity)
 
     @torch.no_grad()
     def step(self, tokens: Tensor, state: Seq2SeqState) -> tuple[Tensor, Seq2SeqState]:
-        """Take in tokens [B*beams, T] after what ``state`` holds: logits [B*beams, T, V] and the new state."""
+        """Consume tokens [B*beams, T] after those in ``state``; return logits [B*beams, T, V] and the new state."""
         check_capacity(state, tokens.shape[1])
         features, own = self._decode(tokens, state.shared, state.own)
         return self.head(features), state._replace(own=own, used=state.used + tokens.shape[1])

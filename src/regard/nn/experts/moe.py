@@ -28,22 +28,25 @@ ExpertWeights = tuple[Tensor, Tensor, Tensor | None, Tensor | None]  # up [E, O,
 
 @dataclass(frozen=True)
 class MoEConfig(FeedForwardConfig, kind="moe"):
-    """A mixture of experts: each token goes through a few of many networks.
+    """A mixture of experts: each token is routed to a few of many networks.
 
     Mixtral (Jiang et al. 2024) is the default with ratio 3.5; the Switch Transformer (Fedus et al. 2022) has active 1,
     activation relu and a capacity of 1.25; DeepSeekMoE (Dai et al. 2024) has shared experts.
     """
 
     ratio: float = option(4 / 3, "hidden width of each expert over the model's width")
-    experts: int = option(8, "how many networks a token's router chooses from")
-    active: int = option(2, "how many of them each token goes through")
-    shared: int = option(0, "further experts that every token goes through")
+    experts: int = option(8, "number of networks that the router chooses from")
+    active: int = option(2, "experts per token")
+    shared: int = option(0, "additional experts that every token uses")
     activation: Literal["relu", "gelu", "relu2", "swiglu", "geglu", "reglu", "glu", "bilinear"] = option(
-        "swiglu", "what the experts are: a feed-forward network of this kind"
+        "swiglu", "kind of feed-forward network of the experts"
     )
-    normalise: bool | None = option(None, "make the gates of a token sum to 1 (none: where more than one is active)")
+    normalise: bool | None = option(
+        None, "normalize the gates of a token to sum 1 (none: if more than one expert is active)"
+    )
     capacity: float | None = option(
-        None, "in training an expert takes at most so many times its fair share, and drops the rest (none: all)"
+        None,
+        "in training an expert takes at most so many times its even share, and drops the rest (none: no limit)",
     )
     balance: float = option(0.01, "factor of the loss that spreads tokens over the experts (0: off)")
     z: float = option(0.001, "factor of the loss that keeps the router's logits small (0: off)")
@@ -55,7 +58,9 @@ class MoEConfig(FeedForwardConfig, kind="moe"):
         if not 1 <= self.active <= self.experts:
             raise ValueError(f"active must be from 1 to the number of experts, {self.experts}, not {self.active}")
         if self.normalise and self.active == 1 < self.experts:
-            raise ValueError("one gate, normalised, is always 1 and teaches the router nothing; leave out normalise")
+            raise ValueError(
+                "a single normalized gate is always 1 and gives the router no gradient; leave out normalise"
+            )
         if self.capacity is not None and not 0 < self.capacity < float("inf"):
             raise ValueError(f"capacity must be a finite number above 0, not {self.capacity}; none drops no token")
         for name in ("balance", "z"):
@@ -107,7 +112,7 @@ class MixtureOfExperts(AuxiliaryLossLayer, FeedForwardLayer, ModuleProperties):
         rows = x.flatten(0, -2)  # [T, C]
         logits = self._logits(rows)
         chosen = route(logits, self.config.active, self.normalise)
-        if torch.is_autocast_enabled(x.device.type):  # grouped products do not know of it
+        if torch.is_autocast_enabled(x.device.type):  # grouped products ignore autocast
             rows = rows.to(torch.get_autocast_dtype(x.device.type))
         routed, always = self._weights(rows.dtype)
         out, dropped = self._mix(rows, chosen, routed)
@@ -118,18 +123,18 @@ class MixtureOfExperts(AuxiliaryLossLayer, FeedForwardLayer, ModuleProperties):
         return out.view(x.shape)
 
     def _logits(self, rows: Tensor) -> Tensor:
-        """The router's scores, never in 16 bits: a rounded score is another expert (Fedus et al. 2022, sec. 2.4)."""
+        """The router's logits, at least in float32: rounding may change the choice (Fedus et al. 2022, sec. 2.4)."""
         wide = torch.promote_types(self.router.weight.dtype, torch.float32)
         with torch.autocast(rows.device.type, enabled=False):
             return F.linear(rows.to(wide), self.router.weight.to(wide))
 
     def _weights(self, dtype: torch.dtype) -> tuple[ExpertWeights, list[ExpertWeights]]:
-        """Up, down and their biases: of the routed experts, stacked; and of each shared one, a stack of one."""
+        """Up, down and their biases: stacked for the routed experts, and for each shared expert as a stack of one."""
         config, stacks = self.config, []
         for tensor in (self._up.weight, self.down.weight, self._up.bias, self.down.bias):
             stack = None if tensor is None else tensor.to(dtype).unflatten(0, (config.experts + config.shared, -1))
             stacks.append(stack)
-        if not config.shared:  # a cut is a copy of all gradients
+        if not config.shared:  # a split copies all gradients
             return tuple(stacks), []
         sizes = [config.experts, *[1] * config.shared]
         cut = [[None] * len(sizes) if stack is None else stack.split(sizes) for stack in stacks]
@@ -146,8 +151,8 @@ class MixtureOfExperts(AuxiliaryLossLayer, FeedForwardLayer, ModuleProperties):
     def _mix(self, rows: Tensor, chosen: Route, weights: ExpertWeights) -> tuple[Tensor, Tensor | None]:
         """The weighted sum of the routed experts' outputs, and the share of pairs that were dropped."""
         sorted_ = order(chosen.experts, self.config.experts)
-        answers = self._networks(dispatch(rows, sorted_), weights, sorted_.ends)
-        return collect(answers, chosen.gates.to(answers.dtype), sorted_), None
+        outputs = self._networks(dispatch(rows, sorted_), weights, sorted_.ends)
+        return collect(outputs, chosen.gates.to(outputs.dtype), sorted_), None
 
     def _networks(self, rows: Tensor, weights: ExpertWeights, ends: Tensor | None = None) -> Tensor:
         """Rows [R, C], sorted by expert, through their networks; those of expert e end at ends[e]. None: one expert."""
@@ -175,10 +180,10 @@ class CapacityExperts(MixtureOfExperts):
     forward pass.
     """
 
-    batch_invariant = False  # in training, tokens compete for places
+    batch_invariant = False  # in training, tokens compete for capacity
 
     def places(self, tokens: int) -> int:
-        """How many tokens an expert takes of so many (eq. 3)."""
+        """The capacity of each expert for this number of tokens (eq. 3)."""
         config = self.config
         assert config.capacity is not None
         return min(tokens, math.ceil(config.capacity * tokens * config.active / config.experts))
@@ -189,17 +194,17 @@ class CapacityExperts(MixtureOfExperts):
         up, down, up_bias, down_bias = weights
         sorted_, size = order(chosen.experts, self.config.experts), self.places(rows.shape[0])
         begins = F.pad(sorted_.ends[:-1], (1, 0))
-        of_expert = begins[:, None] + torch.arange(size, device=rows.device)  # [E, places], among the sorted pairs
+        of_expert = begins[:, None] + torch.arange(size, device=rows.device)  # [E, places], indices of sorted pairs
         filled = of_expert < sorted_.ends[:, None]
         held = dispatch(rows, sorted_).index_select(0, of_expert.clamp(max=len(sorted_.pair) - 1).flatten())
         held = held.view(*filled.shape, -1).masked_fill(~filled[..., None], 0.0)
-        answers = _batched(self._activate(_batched(held, up, up_bias)), down, down_bias).flatten(
+        outputs = _batched(self._activate(_batched(held, up, up_bias)), down, down_bias).flatten(
             0, 1
         )  # [E · places, C]
         expert = chosen.experts.flatten().index_select(0, sorted_.pair)
         rank = torch.arange(len(expert), device=rows.device) - begins.index_select(0, expert)
         kept = rank < size
-        back = answers.index_select(0, expert * size + rank.clamp(max=size - 1)).masked_fill(~kept[:, None], 0.0)
+        back = outputs.index_select(0, expert * size + rank.clamp(max=size - 1)).masked_fill(~kept[:, None], 0.0)
         return collect(back, chosen.gates.to(back.dtype), sorted_), 1 - kept.float().mean()
 
 

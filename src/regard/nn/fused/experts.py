@@ -40,7 +40,7 @@ def networks(
     activation: Activation,
     gated: bool,
 ) -> Tensor:
-    """Rows x [R, C], of which group e ends at ends[e], each through its group's network: [R, C].
+    """Rows x [R, C], of which group e ends at ends[e], through the network of their group: [R, C].
 
     ``weights`` are up [E, O, C] and down [E, C, H] with biases [E, O] and [E, C] or None.
     """
@@ -60,7 +60,7 @@ class _Networks(Function):
         activation: Activation,
         gated: bool,
     ) -> Tensor:
-        answers, kept = None if len(ends) == 1 else torch.empty_like(x), []
+        outputs, kept = None if len(ends) == 1 else torch.empty_like(x), []
         for number, begin, end in groups(ends):
             one_up, one_down = (None if bias is None else bias[number] for bias in (up_bias, down_bias))
             hidden = _times(x[begin:end], up[number], one_up, len(ends) == 1)
@@ -69,17 +69,17 @@ class _Networks(Function):
                 active = activation(gate).mul_(value) if activation is not identity else gate * value
             else:
                 active = activation(hidden)
-            if answers is None:
-                answers = _times(active, down[number], one_down, True)
+            if outputs is None:
+                outputs = _times(active, down[number], one_down, True)
             else:
-                torch.mm(active, down[number].t(), out=answers[begin:end])
+                torch.mm(active, down[number].t(), out=outputs[begin:end])
                 if one_down is not None:
-                    answers[begin:end] += one_down
+                    outputs[begin:end] += one_down
             kept += [hidden, active]
         ctx.save_for_backward(x, up, down, *kept)
         ctx.ends, ctx.activation, ctx.gated = ends, activation, gated
         ctx.biased = up_bias is not None
-        return torch.empty_like(x) if answers is None else answers  # no rows at all
+        return torch.empty_like(x) if outputs is None else outputs  # there are no rows
 
     @staticmethod
     @once_differentiable
@@ -98,7 +98,7 @@ class _Networks(Function):
                 for_hidden = torch.empty_like(hidden)
                 (gate, value), (for_gate, for_value) = hidden.chunk(2, dim=-1), for_hidden.chunk(2, dim=-1)
                 torch.mul(for_active, activation(gate), out=for_value)
-                for_gate.copy_(slope(for_active.mul_(value), gate))  # a half of each row
+                for_gate.copy_(slope(for_active.mul_(value), gate))  # half of each row
             else:
                 for_hidden = slope(for_active, hidden)
             torch.mm(for_hidden.t(), x[begin:end], out=for_up[number])
@@ -110,9 +110,9 @@ class _Networks(Function):
 
 
 def _times(x: Tensor, weight: Tensor, bias: Tensor | None, alone: bool) -> Tensor:
-    """x Wᵀ + b; ``alone``, for all rows, as a dense layer does it.
+    """x Wᵀ + b; ``alone``: for all rows, as a dense layer.
 
-    Groups have other sizes in every step, and oneDNN makes a new kernel for each: 1.4 ms where 0.6 are work.
+    Groups have other sizes in every step, and oneDNN compiles a kernel for each size: 1.4 ms, of which 0.6 are work.
     """
     return product(x, weight, bias) if alone and suits(x, weight) else F.linear(x, weight, bias)
 
