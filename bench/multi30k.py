@@ -56,7 +56,7 @@ def experiment(model: str, folder: Path, seed: int, given: list[str]) -> Experim
         near=100.0,  # a published test set stays whole
     )
     settings = [part for pair in SETTINGS[model].items() for part in pair]
-    return override(replace(recipe, data=data, seed=seed), [*settings, *given]).checked()
+    return override(override(replace(recipe, data=data, seed=seed), settings), given).checked()
 
 
 def main() -> None:

@@ -25,7 +25,7 @@ from regard.runs import Run, environment
 from regard.train import Experiment, TrainConfig, train
 
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "serve"))
-from serve_kit import serving  # type: ignore[import-not-found]
+from serve_kit import run_server  # type: ignore[import-not-found]
 
 LAYERS, HEADS, WIDTH = 12, 12, 768
 SHORT, LONG, HOVERS = 4096, 8192, 60
@@ -51,11 +51,11 @@ def large(folder: Path) -> Run:
 
 def page(folder: Path) -> None:
     """What a browser asks for, in its order."""
-    with serving(folder / "runs") as server:
+    with run_server(folder / "runs") as server:
         began = time.perf_counter()
         told = server.post("/api/traces", {"run": server.identify("large"), "text": written(SHORT)})
         assert told.status == 200, told.body
-        base = f"/api/traces/{told.json['trace']}"
+        base = f"/api/traces/{told.json['id']}"
         there = time.perf_counter()
         print(f"{LAYERS} x {HEADS} x {SHORT:,} tokens: the trace takes {there - began:.1f} s")
         sent, ready, asked = 0, 0, 0

@@ -1,7 +1,7 @@
-"""Photographs every view of the page, with real runs: python docs/screenshots.py [RUNS].
+"""Take screenshots of every view of the page: python docs/screenshots.py [RUNS].
 
-RUNS is a folder of runs (by default one that is thrown away); of those named below, what it lacks is trained first,
-which takes some minutes. Needs Playwright and Pillow (`pip install playwright pillow`) and a Chromium on the path.
+RUNS is a folder of runs (default: a temporary folder). Missing runs are trained first, which takes some minutes.
+Requires Playwright and Pillow (`pip install playwright pillow`) and a Chromium on the path.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from urllib.parse import urlencode
 from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 
-HERE = Path(__file__).parent / "pictures"
+PICTURES = Path(__file__).parent / "pictures"
 REGARD = [sys.executable, "-m", "regard"]
-MOST = 300_000  # bytes of a picture
-# A sound run, one whose learning rate is far too high, and a translation.
+LIMIT = 300_000  # bytes per image
+# A healthy run, one with a learning rate that is far too high, and a translation model.
 RECIPES = {
     "shakespeare": ["shakespeare", "--train.seconds", "60"],
     "shakespeare-hot": [
@@ -34,31 +34,31 @@ TEXT = "ROMEO:\nWhat light is this? It is the light of day.\n\nJULIET:\nWhat lig
 SOURCE, TARGET = "The device is already configured", "L'appareil est déjà configuré"
 
 
-def trained(runs: Path) -> None:
-    """Train what is not there."""
-    for name, words in RECIPES.items():
+def train_missing(runs: Path) -> None:
+    """Train the runs that do not exist."""
+    for name, arguments in RECIPES.items():
         if not (runs / name).exists():
-            command = [*REGARD, "train", *words, "--name", name, "--runs", str(runs), "--doctor"]
+            command = [*REGARD, "train", *arguments, "--name", name, "--runs", str(runs), "--doctor"]
             subprocess.run(command, check=True)
 
 
-def kept(page: Page, name: str) -> None:
-    """What the window shows, as a small file."""
+def save_screenshot(page: Page, name: str) -> None:
+    """Save the visible part of the page as an optimized PNG."""
     page.mouse.move(2, 400)
     page.wait_for_timeout(600)
-    path = HERE / f"page-{name}.png"
+    path = PICTURES / f"page-{name}.png"
     Image.open(BytesIO(page.screenshot())).convert("RGB").save(path, optimize=True)
-    assert path.stat().st_size < MOST, f"{path.name} has {path.stat().st_size:,} bytes"
+    assert path.stat().st_size < LIMIT, f"{path.name} has {path.stat().st_size:,} bytes"
     print(f"{path.name}: {path.stat().st_size // 1024} KB")
 
 
-def below(page: Page, pixels: int) -> None:
-    """Scroll down."""
+def scroll(page: Page, pixels: int) -> None:
+    """Scroll to a vertical position."""
     page.evaluate(f"scrollTo(0, {pixels})")
 
 
-def photographed(page: Page, origin: str) -> None:
-    """One picture a view."""
+def take_screenshots(page: Page, origin: str) -> None:
+    """Open every view and save a screenshot."""
 
     def open(view: str, **params: Any) -> None:
         page.goto(f"{origin}/#/{view}?{urlencode(params)}")
@@ -67,50 +67,50 @@ def photographed(page: Page, origin: str) -> None:
     open("runs", runs="shakespeare,shakespeare-hot")
     page.get_by_role("region", name="Findings").wait_for()
     page.get_by_role("region", name="Differences").get_by_role("table").wait_for()
-    kept(page, "runs")
+    save_screenshot(page, "runs")
 
-    open("attend", **lm)
+    open("attention", **lm)
     page.get_by_role("table").wait_for()
-    kept(page, "attend")
+    save_screenshot(page, "attention")
 
-    open("attend", **lm, layer=2, head=1, query=40, key=34)
-    page.get_by_role("region", name="The cell worked out").wait_for()
-    below(page, 150)
-    kept(page, "head")
-    below(page, 960)
-    kept(page, "cell")
+    open("attention", **lm, layer=2, head=1, query=40, key=34)
+    page.get_by_role("region", name="Weight computation").wait_for()
+    scroll(page, 150)
+    save_screenshot(page, "head")
+    scroll(page, 960)
+    save_screenshot(page, "cell")
 
-    open("step", run="shakespeare", text="ROMEO:\nWhat light", temperature=0.8, p=0.9)
-    page.get_by_role("button", name="Draw", exact=True).wait_for()
+    open("sampling", run="shakespeare", text="ROMEO:\nWhat light", temperature=0.8, top_p=0.9)
+    page.get_by_role("button", name="Sample", exact=True).wait_for()
     for _ in range(12):
         length = page.evaluate("location.hash.length")
-        page.get_by_role("button", name="Draw", exact=True).click()
+        page.get_by_role("button", name="Sample", exact=True).click()
         page.wait_for_function("length => location.hash.length > length", arg=length)
         page.wait_for_timeout(300)
-    kept(page, "step")
+    save_screenshot(page, "sampling")
     page.get_by_role("button", name="Search").click()
-    page.get_by_role("img", name="Beam search").wait_for()
-    below(page, 2000)
-    kept(page, "beam")
+    page.get_by_role("img", name="Beam search tree").wait_for()
+    scroll(page, 2000)
+    save_screenshot(page, "beam")
 
-    open("probe", **lm, part="heads", off="0.0,1.2")
-    page.get_by_text("and after").wait_for()
-    kept(page, "probe")
+    open("probes", **lm, probe="ablation", ablated="0.0,1.2")
+    page.get_by_text("Generated text before").wait_for()
+    save_screenshot(page, "probes")
 
     open("masks", mask="causal & (window(24) | sinks(2))", length=96, block=8)
     page.get_by_role("region", name="Blocks").wait_for()
-    kept(page, "masks")
+    save_screenshot(page, "masks")
 
-    open("attend", run="translate", text=SOURCE, other=TARGET, layer=4, head=0, query=2, key=1)
-    page.get_by_label("One row").get_by_role("table").wait_for()
-    kept(page, "translation")
+    open("attention", run="translate", text=SOURCE, target=TARGET, layer=4, head=0, query=2, key=1)
+    page.get_by_label("Query weights").get_by_role("table").wait_for()
+    save_screenshot(page, "translation")
 
 
 def main(runs: Path) -> None:
-    trained(runs)
+    train_missing(runs)
     browser = next((path for name in ("chromium", "google-chrome") if (path := shutil.which(name))), None)
     if browser is None:
-        sys.exit("there is no chromium or google-chrome on the path; install one")
+        sys.exit("chromium and google-chrome are not on the path; install one of them")
     command = [*REGARD, "serve", "--runs", str(runs), "--no-browser", "--device", "cpu", "--json"]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
@@ -121,7 +121,7 @@ def main(runs: Path) -> None:
             page = chromium.new_page(viewport={"width": 1280, "height": 800})
             page.set_default_timeout(60_000)
             page.goto(address)
-            photographed(page, address.partition("/?")[0])
+            take_screenshots(page, address.partition("/?")[0])
             chromium.close()
     finally:
         server.terminate()

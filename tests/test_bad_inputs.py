@@ -226,7 +226,7 @@ def test_debug_shows_the_traceback_and_keeps_the_exit_code(room: Path) -> None:
 def test_a_fault_of_ours_is_one_line_and_exit_code_1(with_run: Path) -> None:
     """Something nobody foresaw: the interpreter itself cannot read a module of ours."""
     (with_run / "broken").mkdir()
-    (with_run / "broken" / "tyro.py").write_text("raise RuntimeError('unforeseen')")
+    (with_run / "broken" / "tomllib.py").write_text("raise RuntimeError('unforeseen')")
     done = regard(with_run, "info one", {"PYTHONPATH": "{room}/broken"})
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (

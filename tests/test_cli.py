@@ -3,12 +3,18 @@
 import json
 import subprocess
 import sys
+from dataclasses import dataclass
+from typing import Literal
 
 import pytest
 
-from regard.cli import COMMANDS, main, split_overrides
+from regard.cli import COMMANDS, main
 from regard.commands.recipes import listing
-from regard.config import override
+from regard.commands.train import TrainOptions
+from regard.config import argument, option, override, parse
+from regard.config.command_line import help_text, read_options
+from regard.config.table import Table
+from regard.errors import UserError
 from regard.recipes import get, names
 
 TINY = [
@@ -45,9 +51,7 @@ print("torch" in sys.modules, "numpy" in sys.modules)
 
 
 def test_importing_regard_is_light():
-    assert python("import sys, regard; print(any(m in sys.modules for m in ('torch', 'numpy', 'rich', 'tyro')))") == (
-        "False\n"
-    )
+    assert python("import sys, regard; print(any(m in sys.modules for m in ('torch', 'numpy', 'rich')))") == ("False\n")
 
 
 def test_train_info_generate(room, capsys):
@@ -174,9 +178,50 @@ def test_a_missing_text_leaves_no_run_behind(room, capsys):
     capsys.readouterr()
 
 
-def test_overrides_are_told_from_options():
+def test_one_parser_separates_options_and_keys():
     given = ["shakespeare", "--name", "x", "--model.width", "8", "--no-model.bias", "--a.b=c", "--json", "--c.d", "-3"]
-    assert split_overrides(given) == (
-        ["shakespeare", "--name", "x", "--json"],
-        ["--model.width", "8", "--no-model.bias", "--a.b=c", "--c.d", "-3"],
-    )
+    found = parse([*given, "--with", "a.py", "--with=b.py"], Table(TrainOptions))
+    assert found.positional == ["shakespeare"]
+    assert found.options == {"name": "x", "json": True, "with_": ["a.py", "b.py"]}
+    assert found.keys == {"model.width": "8", "model.bias": False, "a.b": "c", "c.d": "-3"}
+
+
+@dataclass(frozen=True)
+class Every:
+    """Every kind of option."""
+
+    word: str = argument("w", "a word")
+    rest: tuple[str, ...] = argument((), "more words")
+    top_k: int | None = option(None, "a number")
+    many: tuple[int, ...] = option((), "numbers")
+    browser: bool = option(True, "do not open it")
+    causal: bool | None = option(None, "yes or no")
+    way: Literal["a", "b"] = option("a", "a choice")
+    rate: float = option(0.0, "a rate")
+
+
+@pytest.mark.parametrize(
+    ("argv", "expected"),
+    [
+        ("", {}),
+        ("x y z", {"word": "x", "rest": ("y", "z")}),
+        ("--top_k=3 --top-k none", None),
+        ("--top-k=none", {"top_k": None}),
+        ("--many 1 2 -3 --rate 1e-3", {"many": (1, 2, -3), "rate": 1e-3}),
+        ("--no-browser --causal", {"browser": False, "causal": True}),
+        ("--no-causal --way b x", {"causal": False, "way": "b", "word": "x"}),
+    ],
+)
+def test_options_of_every_kind(argv, expected):
+    table = Table(Every)
+    if expected is None:
+        with pytest.raises(UserError, match="given twice"):
+            parse(argv.split(), table)
+    else:
+        assert read_options(table, parse(argv.split(), table), "regard every") == Every(**expected)
+
+
+def test_help_lists_every_option_with_its_default():
+    shown = help_text(Table(Every), "regard every", "About it.")
+    for words in ("[WORD] [REST ...]", "--top-k INT", "--many INT ...", "--no-browser ", "a|b", "(default: 0.0)"):
+        assert words in shown

@@ -15,7 +15,7 @@ def test_nothing_is_said_about_what_is_quick(capsys) -> None:
 
 
 def test_what_takes_long_is_said_as_it_is_by_then(capsys, monkeypatch) -> None:
-    monkeypatch.setattr(module, "PATIENCE", 0.2)
+    monkeypatch.setattr(module, "DELAY", 0.2)
     with waiting("reading") as say:
         say("drawing")
         time.sleep(0.6)

@@ -1,5 +1,5 @@
-// The built page is kept in the repository, so that nobody needs Node to use it. This ties it to its sources:
-// `write` notes the SHA-256 of every source beside the built files; `verify` says when the two have drifted apart.
+// The built page is in the repository, so that using it does not require Node. `write` stores the SHA-256 of all source
+// and built files; `verify` fails if a file has changed since.
 import { createHash } from "node:crypto";
 import { readFileSync, readdirSync, statSync, writeFileSync } from "node:fs";
 import { dirname, join, relative, sep } from "node:path";
@@ -7,7 +7,7 @@ import { fileURLToPath } from "node:url";
 
 const here = dirname(fileURLToPath(import.meta.url));
 const page = join(here, "..", "src", "regard", "serve", "page");
-const note = join(page, "SOURCES.sha256");
+const manifest = join(page, "SOURCES.sha256");
 const roots = ["src", "index.html", "package.json", "package-lock.json", "svelte.config.js", "tsconfig.json", "vite.config.js"];
 const limit = 400 * 1024;
 
@@ -18,10 +18,10 @@ function files(path) {
 
 const digest = (path) => createHash("sha256").update(readFileSync(path)).digest("hex");
 
-function sums() {
+function checksums() {
   const sources = roots.flatMap((name) => files(join(here, name))).map((path) => [relative(here, path), path]);
   const built = files(page)
-    .filter((path) => path !== note)
+    .filter((path) => path !== manifest)
     .map((path) => [`built/${relative(page, path)}`, path]);
   return [...sources, ...built]
     .map(([name, path]) => `${digest(path)}  ${name.split(sep).join("/")}`)
@@ -31,13 +31,13 @@ function sums() {
 
 const size = files(page).reduce((total, path) => total + statSync(path).size, 0);
 if (size > limit) {
-  console.error(`the built page is ${size} bytes, more than the ${limit} it may be: take something out`);
+  console.error(`the built page has ${size} bytes; the limit is ${limit}: reduce it`);
   process.exit(1);
 }
 if (process.argv[2] === "write") {
-  writeFileSync(note, `${sums()}\n`);
+  writeFileSync(manifest, `${checksums()}\n`);
   console.log(`page: ${Math.round(size / 1024)} KB`);
-} else if (readFileSync(note, "utf8").trim() !== sums()) {
-  console.error("src/regard/serve/page is not what web/ builds: run `make web` and commit both");
+} else if (readFileSync(manifest, "utf8").trim() !== checksums()) {
+  console.error("src/regard/serve/page does not match web/: run `make web` and commit both");
   process.exit(1);
 }

@@ -1,7 +1,7 @@
 import { svelte } from "@sveltejs/vite-plugin-svelte";
 import { defineConfig } from "vite";
 
-// One script and one sheet with fixed names: `regard look` puts both inside a single file.
+// One script and one style sheet with fixed names: `regard look` inlines both into one HTML file.
 export default defineConfig({
   plugins: [svelte()],
   base: "./",

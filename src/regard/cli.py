@@ -1,128 +1,146 @@
-"""The command line: finds the command's module, and turns a person's mistake into a sentence."""
+"""The command line: finds the command, parses its options, and turns an error into one line and an exit code."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
-import functools
 import importlib
+import inspect
 import os
 import sys
 from collections.abc import Callable
+from typing import TYPE_CHECKING, get_type_hints
 
 from regard import __version__
 from regard.errors import UserError
+
+if TYPE_CHECKING:
+    from regard.config.table import Table
 
 #: In the order of `regard --help`; each is a function in the module of `regard.commands` with its name.
 COMMANDS = ("train", "resume", "generate", "translate", "evaluate", "report", "approximate", "study")
 COMMANDS += ("look", "serve", "prove", "doctor", "mask", "info", "recipes", "data")
 
-MISTAKE, FAULT, INTERRUPTED = 2, 1, 130
+USER_ERROR, INTERNAL_ERROR, INTERRUPTED = 2, 1, 130
 
 
 def find(name: str) -> Callable[..., int]:
-    """A command's function."""
+    """A command's function. Its first parameter, `options`, is a dataclass that declares the command's options."""
     return getattr(importlib.import_module(f"regard.commands.{name}"), name)
 
 
 def main(argv: list[str] | None = None) -> int:
-    """``regard COMMAND ...`` and its exit code.
+    """Run ``regard COMMAND ...`` and return its exit code.
 
-    A person's mistake is one sentence and exit code 2, a fault of ours one line and 1, Ctrl-C 130; --debug shows the
-    traceback of any of them.
+    A UserError is one line and exit code 2, an internal error one line and 1, Ctrl-C 130; --debug adds the traceback.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in arguments
     try:
         code = dispatch([argument for argument in arguments if argument != "--debug"])
-        if sys.stdout is not None:  # None: it was closed before we began
-            sys.stdout.flush()  # while a refusal can still be told
+        if sys.stdout is not None:  # None: it was closed before the start
+            sys.stdout.flush()  # here, where an error can still be reported
         return code
     except UserError as problem:
-        error, said, code = problem, str(problem), MISTAKE
-    except BrokenPipeError:  # the reader of our output went away: `regard generate | head`
-        _hush()
+        error, message, code = problem, str(problem), USER_ERROR
+    except BrokenPipeError:  # the reader of our output has exited: `regard generate | head`
+        _discard_output()
         return 0
     except KeyboardInterrupt as stop:
-        error, said, code = stop, "stopped", INTERRUPTED
+        error, message, code = stop, "stopped", INTERRUPTED
     except Exception as fault:
-        error, (said, code) = fault, _unexpected(fault)
+        error, (message, code) = fault, _unexpected(fault)
     if debug:
         import traceback
 
         traceback.print_exception(error)
-    print(f"regard: {said}", file=sys.stderr)
+    print(f"regard: {message}", file=sys.stderr)
     return code
 
 
 def dispatch(arguments: list[str]) -> int:
-    """Carry out a command."""
+    """Parse the arguments and run the command."""
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(_overview())
         return 0
     if arguments[0] == "--version":
         print(f"regard {__version__}")
         return 0
+    from regard.config import nearest
+    from regard.config.command_line import Arguments, flag_name, parse, read_options
+    from regard.config.parts import load_declared
+    from regard.config.table import Table
+
     command, rest = arguments[0], arguments[1:]
     if command not in COMMANDS:
-        from regard.config.place import nearest
-
         near = nearest(command, COMMANDS)
         hint = f"did you mean {near}?" if near else f"choose from {', '.join(COMMANDS)}"
         raise UserError(f"there is no command {command!r}; {hint}")
-    plain, overrides = split_overrides(rest)
-    if overrides and command != "train":
-        raise UserError(f"`regard {command}` takes no {overrides[0]}; only `regard train` sets keys of an experiment")
-    from regard.commands import arguments as options
+    function, title = find(command), f"regard {command}"
+    table = Table(get_type_hints(function)["options"])
+    takes_keys = "keys" in inspect.signature(function).parameters
+    if {"-h", "--help"} & set(rest):
+        found = Arguments([], {}, {})
+        with contextlib.suppress(UserError):  # help is shown whatever else is given
+            found = parse([word for word in rest if word not in ("-h", "--help")], table)
+        load_declared(found.options.get("with_", ()))
+        print(_help(table, title, function))
+        return 0
+    flags = [f"--{flag_name(name)}" for name in table.fields]
+    found = parse(rest, table, lambda flag: UserError(_unknown(command, flag, flags, takes_keys)))
+    if found.keys and not takes_keys:
+        raise UserError(
+            f"`{title}` takes no --{next(iter(found.keys))}; only `regard train` sets keys of an experiment"
+        )
+    options = read_options(table, found, title)
+    load_declared(options.with_)
+    return function(options, found.keys) if takes_keys else function(options)
 
-    function = find(command)
-    chosen, elsewhere = {}, None
-    if command == "train":
+
+def _unknown(command: str, written: str, flags: list[str], takes_keys: bool) -> str:
+    """The error for an option that a command does not have."""
+    from regard.config import nearest
+
+    near = nearest(written, flags, cutoff=0.8)  # `--nam` is `--name`, but `--steps` is closer to `--train.steps`
+    if near is None and takes_keys:
         from regard.commands.train import key_like
 
-        chosen, elsewhere = {"overrides": tuple(overrides)}, key_like
-    plain = options.check(command, function, plain, elsewhere)
-    options.check_overrides(overrides)
-    import tyro
-
-    bound = functools.partial(function, **chosen)
-    return tyro.cli(bound, args=plain, prog=f"regard {command}", config=(tyro.conf.FlagCreatePairsOff,))
-
-
-def split_overrides(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """What belongs to the command, and what sets keys of the experiment: options with a dot in their name."""
-    plain, overrides, i = [], [], 0
-    while i < len(arguments):
-        here = arguments[i]
-        if here.startswith("--") and "." in here.split("=", 1)[0]:
-            takes = "=" not in here and i + 1 < len(arguments) and not arguments[i + 1].startswith("--")
-            overrides += arguments[i : i + 1 + takes]
-            i += 1 + takes
-        else:
-            plain.append(here)
-            i += 1
-    return plain, overrides
+        near = key_like(written[2:])
+    if near := near or nearest(written, flags):
+        return f"`regard {command}` has no option {written}; did you mean {near}?"
+    return f"`regard {command}` has no option {written}; `regard {command} --help` lists them"
 
 
 def _unexpected(fault: Exception) -> tuple[str, int]:
-    """The sentence and the exit code for what no command foresaw."""
-    # Files have names and are written where a refusal is understood; standard output has none.
+    """The message and the exit code for an exception that no command handles."""
+    # Files are written where errors are handled; only standard output has no name.
     if isinstance(fault, OSError) and fault.errno in (errno.ENOSPC, errno.EIO, errno.EFBIG) and fault.filename is None:
-        _hush()
-        return f"standard output cannot be written ({fault.strerror}); make room, or send it elsewhere", MISTAKE
+        _discard_output()
+        return f"standard output cannot be written ({fault.strerror}); make room, or send it elsewhere", USER_ERROR
     what = f"{type(fault).__name__}: {fault}".strip().splitlines()[0]
-    return f"this is a fault in regard: {what}; run with --debug for the traceback", FAULT
+    return f"this is a fault in regard: {what}; run with --debug for the traceback", INTERNAL_ERROR
 
 
-def _hush() -> None:
-    """Nobody reads standard output any more: what is left in its buffer goes nowhere, without a complaint at exit."""
+def _discard_output() -> None:
+    """Redirect standard output to the null device, so that flushing its buffer at exit raises no error."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _overview() -> str:
     lines = ["regard: sequence models on one attention operator", "", "usage: regard COMMAND [options]", ""]
     lines += [f"  {name:12} {(find(name).__doc__ or '').splitlines()[0]}" for name in COMMANDS]
-    more = "regard COMMAND --help says more. --json where a program reads the result; --debug for an error's traceback."
+    more = "regard COMMAND --help lists its options. --json prints results for programs, --debug an error's traceback."
     return "\n".join([*lines, "", more])
+
+
+def _help(table: Table, title: str, function: Callable[..., int]) -> str:
+    from regard.config.command_line import help_text
+    from regard.config.parts import listing
+
+    lines = [help_text(table, title, inspect.getdoc(function) or "")]
+    for file, parts in listing().items():
+        lines += ["", f"parts from {file}:", *(f"  {part}" for part in parts)]
+    return "\n".join(lines)
 
 
 def entry() -> None:

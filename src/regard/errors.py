@@ -1,9 +1,9 @@
-"""The one exception that speaks to a person rather than to a programmer."""
+"""The exception for mistakes that a user can fix."""
 
 
 class UserError(Exception):
-    """A mistake the person at the keyboard can mend.
+    """A mistake in the user's input, files or environment.
 
-    The message is one sentence that names the thing and the fix. The command line prints it without a traceback
+    The message is one sentence that names the problem and the fix. The command line prints it without a traceback
     and exits with code 2; code that calls the library gets an ordinary exception.
     """

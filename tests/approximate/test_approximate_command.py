@@ -37,10 +37,10 @@ def files(folder: Path) -> dict[str, bytes]:
 def test_a_run_is_measured_and_otherwise_untouched(room: Path, regard: Regard) -> None:
     before = files(room / "runs" / "tiny")
     budgets = ["--budgets", "window=2,16", "topk=16", "--windows", "6"]
-    done = regard("approximate", "--with", "window,linformer,topk", *budgets)
+    done = regard("approximate", "--kinds", "window,linformer,topk", *budgets)
     assert done.returncode == 0, done.stderr
     assert "window costs about 0.01 nats or less with size = 16: " in done.stdout
-    assert "linformer cannot stand in this model: linformer cannot be causal" in done.stdout
+    assert "linformer cannot replace the attention of this model: linformer cannot be causal" in done.stdout
     after = files(room / "runs" / "tiny")
     made = {"approximate.html", "approximate.svg", "approximate.json"}
     assert {name: after[name] for name in before} == before
@@ -67,7 +67,17 @@ def inside(room: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("inside")
 def test_another_text_another_folder_and_json(room: Path, capsys) -> None:
     (room / "other.txt").write_text("the fox and the dog\n" * 30)
-    options = ["--with", "window", "--budgets", "window=4", "--text", "other.txt", "--out", "made/here", "--each-layer"]
+    options = [
+        "--kinds",
+        "window",
+        "--budgets",
+        "window=4",
+        "--text",
+        "other.txt",
+        "--out",
+        "made/here",
+        "--each-layer",
+    ]
     assert main(["approximate", "tiny", *options, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["page"] == "made/here/approximate.html"
@@ -79,7 +89,7 @@ def test_another_text_another_folder_and_json(room: Path, capsys) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--with", "windoww"], "did you mean window?"),
+        (["--kinds", "windoww"], "did you mean window?"),
         (["--windows", "0"], "--windows must be at least 1"),
         (["--text", "nowhere.txt"], "nowhere.txt cannot be read"),
         (["--text", "short.txt"], "fewer than two windows"),

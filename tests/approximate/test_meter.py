@@ -131,10 +131,10 @@ def test_the_loss_is_the_cross_entropy() -> None:
 def test_linformer_is_measured_without_the_mask_and_never_put_into_the_model() -> None:
     trial = [Trial("linformer", (("k", k),), LinformerConfig(k=k)) for k in (3, 12)]
     few, all_of_them = measure(bench(), trial).outcomes
-    assert few.loss is few.pace is None
+    assert few.loss is few.tokens_per_second is None
     assert not few.causal
     assert few.fitted
-    assert "mixes the future" in few.why_not
+    assert "mixes the future" in few.not_in_model
     assert few.error > 0.05
     assert all_of_them.error < 1e-12, "as many summaries as tokens are the identity"
 
@@ -171,13 +171,13 @@ def test_a_refusal_is_an_outcome_and_a_sentence() -> None:
 def test_each_layer_alone_costs_what_it_costs() -> None:
     one = bench()
     (found,) = measure(one, trials(["window"], ["window=2"], 12, 4), each_layer=True).outcomes
-    assert len(found.by_block) == 3
+    assert len(found.loss_by_block) == 3
     before = one.losses()
     with swapped(one.model, WindowConfig(size=2), {i: WindowConfig(size=2).mechanism(sizes()) for i in range(3)}):
         more = torch.tensor(one.losses(), dtype=torch.float64) - torch.tensor(before, dtype=torch.float64)
-    assert found.margin == pytest.approx(1.96 * float(more.std()) / len(before) ** 0.5)
+    assert found.more_margin == pytest.approx(1.96 * float(more.std()) / len(before) ** 0.5)
     config = WindowConfig(size=2)
-    for block, loss in enumerate(found.by_block):
+    for block, loss in enumerate(found.loss_by_block):
         with swapped(one.model, config, {block: config.mechanism(sizes())}):
             assert sum(one.losses()) / len(one.text) == pytest.approx(loss, rel=1e-12)
 
@@ -221,8 +221,8 @@ def test_speed_is_measured_on_as_many_tokens_as_one_says() -> None:
     one = Bench(model(), task, text, torch.device("cpu"), windows=3, timed=50)  # type: ignore[arg-type]
     assert one.timed.tolist() == [inputs.flatten()[:50].tolist()]
     (found,) = measure(one, trials(["window"], ["window=2"], 12, 4)).outcomes
-    assert found.pace
-    assert found.exact_pace
+    assert found.tokens_per_second
+    assert found.exact_tokens_per_second
     with pytest.raises(UserError, match="this text has 120"):
         Bench(model(), task, text, torch.device("cpu"), timed=121)  # type: ignore[arg-type]
 

@@ -1,4 +1,4 @@
-"""A real Chromium, and tabs in it that may not complain and may ask nobody but their own server."""
+"""Chromium tabs that fail a test on console errors and on requests to other hosts."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import pytest
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 WAIT = 30_000  # milliseconds; the machine may be busy
-ASKED = re.compile(r"(https?|wss?|ftp|file):", re.I)
+NETWORK = re.compile(r"(https?|wss?|ftp|file):", re.I)
 
-#: A canvas's pixels, without Chromium's advice about canvases that are read often.
+#: JavaScript that returns the pixels of a canvas, without Chromium's warning about frequent reads.
 PIXELS = """canvas => {
     const copy = Object.assign(document.createElement("canvas"), { width: canvas.width, height: canvas.height });
     const context = copy.getContext("2d", { willReadFrequently: true });
@@ -26,84 +26,84 @@ PIXELS = """canvas => {
 }"""
 
 
-def executable() -> str:
-    """The Chromium of this machine; none is fetched."""
-    found = next((path for name in NAMES if (path := shutil.which(name))), None)
-    if found is None:
-        pytest.skip(f"there is no Chromium here: none of {', '.join(NAMES)} is on the path")
-    return found
+def find_chromium() -> str:
+    """Return the path of the installed Chromium; skip the test if there is none."""
+    path = next((path for name in NAMES if (path := shutil.which(name))), None)
+    if path is None:
+        pytest.skip(f"Chromium is not installed: none of {', '.join(NAMES)} is on the path")
+    return path
 
 
 @contextmanager
-def launched() -> Iterator[Any]:
-    """A browser without a window."""
+def launch_chromium() -> Iterator[Any]:
+    """Run a headless browser."""
     playwright = pytest.importorskip("playwright.sync_api", reason="it is not installed: pip install playwright")
     with playwright.sync_playwright() as driver:
         browser = driver.chromium.launch(
-            executable_path=executable(), args=["--disable-gpu", "--force-color-profile=srgb"]
+            executable_path=find_chromium(), args=["--disable-gpu", "--force-color-profile=srgb"]
         )
         yield browser
         browser.close()
 
 
 class Tab:
-    """One page, with everything it asked and everything the console said about it."""
+    """A page with a record of its requests and console errors."""
 
     def __init__(self, browser: Any, origin: str, **settings: Any):
         self.origin = origin
         self.context = browser.new_context(viewport={"width": 1280, "height": 800}, **settings)
         self.page = self.context.new_page()
         self.page.set_default_timeout(WAIT)
-        self.asked: list[str] = []
-        self.complaints: list[str] = []
-        self.context.on("request", lambda request: self.asked.append(request.url))
-        self.page.on("pageerror", lambda error: self.complaints.append(f"error: {error}"))
-        self.page.on("console", self._said)
+        self.requests: list[str] = []
+        self.console_errors: list[str] = []
+        self.context.on("request", lambda request: self.requests.append(request.url))
+        self.page.on("pageerror", lambda error: self.console_errors.append(f"error: {error}"))
+        self.page.on("console", self._on_console)
 
-    def _said(self, message: Any) -> None:
+    def _on_console(self, message: Any) -> None:
         if message.type in ("error", "warning", "assert"):
-            self.complaints.append(f"{message.type}: {message.text} ({message.location.get('url')})")
+            self.console_errors.append(f"{message.type}: {message.text} ({message.location.get('url')})")
 
     def open(self, view: str = "runs", **params: Any) -> Any:
-        """Turn to a view by its address; gives the page."""
-        self.page.goto(address(self.origin, view, **params))
+        """Open a view by its URL and return the page."""
+        self.page.goto(make_url(self.origin, view, **params))
         return self.page
 
     def params(self) -> dict[str, str]:
-        """What the address says now."""
+        """Return the parameters of the current URL."""
         return self.page.evaluate("Object.fromEntries(new URLSearchParams(location.hash.split('?')[1] ?? ''))")
 
-    def exported(self, kind: str) -> bytes:
-        """The view as a file, through the menu."""
+    def export(self, kind: str) -> bytes:
+        """Export the view with the menu and return the file."""
         self.page.get_by_role("button", name="Export").click()
-        with self.page.expect_download() as waiting:
+        with self.page.expect_download() as download:
             self.page.get_by_role("menuitem", name=kind).click()
-        assert waiting.value.suggested_filename.endswith(f".{kind.lower()}")
-        return Path(waiting.value.path()).read_bytes()
+        assert download.value.suggested_filename.endswith(f".{kind.lower()}")
+        return Path(download.value.path()).read_bytes()
 
-    def until(self, condition: str, argument: Any = None) -> None:
-        """Wait until a JavaScript expression holds, in which `arg` is the argument."""
+    def wait_until(self, condition: str, argument: Any = None) -> None:
+        """Wait until a JavaScript expression is true; ``arg`` in it is the argument."""
         self.page.wait_for_function(f"arg => {condition}", arg=argument)
 
     def close(self) -> None:
-        """Nothing was complained about, and nothing left the machine."""
+        """Close the tab; fail on console errors and on requests to other hosts."""
         self.page.wait_for_timeout(50)
         self.context.close()
-        assert not self.complaints, self.complaints
-        strangers = [url for url in self.asked if ASKED.match(url) and not url.startswith(self.origin + "/")]
-        assert not strangers, strangers
+        assert not self.console_errors, self.console_errors
+        external = [url for url in self.requests if NETWORK.match(url) and not url.startswith(self.origin + "/")]
+        assert not external, external
 
 
-def address(origin: str, view: str, **params: Any) -> str:
-    """The address of a state of the page."""
+def make_url(origin: str, view: str, **params: Any) -> str:
+    """Return the URL of a view with parameters."""
     query = urlencode({key: value for key, value in params.items() if value is not None})
     return f"{origin}/#/{view}{'?' + query if query else ''}"
 
 
-def told(data: bytes) -> Any:
-    """A JSON export; NaN and the like are not JSON."""
+def parse_export(data: bytes) -> Any:
+    """Parse a JSON export strictly: NaN and infinity are rejected."""
 
-    def refuse(name: str) -> None:
+    def reject(name: str) -> None:
         raise AssertionError(f"{name} is not JSON")
 
-    return json.loads(data.decode("utf-8"), parse_constant=refuse)
+    return json.loads(data.decode("utf-8"), parse_constant=reject)

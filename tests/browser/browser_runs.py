@@ -1,4 +1,4 @@
-"""The experiments whose runs the page is shown: small, and of every kind that it draws differently."""
+"""Small experiments of every kind that the page displays differently."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ DIGITS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight"
 ZIFFERN = ["null", "eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun"]
 
 
-def spelled(number: int, words: list[str]) -> str:
+def spell(number: int, words: list[str]) -> str:
     return " ".join(words[int(digit)] for digit in str(number))
 
 
 MODEL = GPTConfig(context=64, layers=2, heads=4, width=32, zero_init=False)
 
 
-def language(room: Path, model: GPTConfig = MODEL) -> Experiment:
-    """A model of numbers in words."""
-    (room / "text.txt").write_text("\n".join(spelled(n * n * 7919, DIGITS) for n in range(1, 700)), encoding="utf-8")
+def language(folder: Path, model: GPTConfig = MODEL) -> Experiment:
+    """Return a language model experiment on numbers in words."""
+    (folder / "text.txt").write_text("\n".join(spell(n * n * 7919, DIGITS) for n in range(1, 700)), encoding="utf-8")
     times = TrainConfig(
         steps=40, optimizer=AdamWConfig(lr=1e-2), log_every=2, evaluate_every=10, save_every=20, device="cpu"
     )
-    return Experiment(model, TextConfig(path=str(room / "text.txt"), batch=4, validation=0.2), train=times, seed=7)
+    return Experiment(model, TextConfig(path=str(folder / "text.txt"), batch=4, validation=0.2), train=times, seed=7)
 
 
-def translation(room: Path) -> Experiment:
-    """English digits into German ones."""
-    rows = [f"{spelled(n, DIGITS)}\t{spelled(n, ZIFFERN)}\n" for n in (k * k * 7919 % 100_003 for k in range(1, 500))]
-    (room / "pairs.tsv").write_text("".join(rows), encoding="utf-8")
+def translation(folder: Path) -> Experiment:
+    """Return a translation experiment from English to German digits."""
+    rows = [f"{spell(n, DIGITS)}\t{spell(n, ZIFFERN)}\n" for n in (k * k * 7919 % 100_003 for k in range(1, 500))]
+    (folder / "pairs.tsv").write_text("".join(rows), encoding="utf-8")
     data = PairsConfig(
-        path=str(room / "pairs.tsv"), languages="en-de", tokenizer=BpeConfig(vocabulary=320), near=100, validation=0.1,
-        test=0.1, batch=256,
+        path=str(folder / "pairs.tsv"), languages="en-de", tokenizer=BpeConfig(vocabulary=320), near=100,
+        validation=0.1, test=0.1, batch=256,
     )  # fmt: skip
     times = TrainConfig(
         steps=60,
@@ -51,15 +51,15 @@ def translation(room: Path) -> Experiment:
     return Experiment(model, data, TranslationConfig(), times, seed=3)
 
 
-def experiments(room: Path) -> dict[str, Experiment]:
-    """By the names of their runs; `wild` learns at a rate that no model survives."""
-    lm, pairs = language(room), translation(room)
+def experiments(folder: Path) -> dict[str, Experiment]:
+    """Return the experiments by run name; the learning rate of `wild` is far too high."""
+    lm, pairs = language(folder), translation(folder)
     wild = replace(lm.train, optimizer=AdamWConfig(lr=3.0), schedule=ConstantScheduleConfig(), clip=None)
     return {
         "plain": lm,
-        "wide": language(room, replace(MODEL, width=48)),
+        "wide": language(folder, replace(MODEL, width=48)),
         "wild": replace(lm, train=wild),
-        "windowed": language(room, replace(MODEL, attention=WindowConfig(size=6, sinks=1))),
+        "windowed": language(folder, replace(MODEL, attention=WindowConfig(size=6, sinks=1))),
         "transformer": pairs,
         "bahdanau": replace(
             pairs, model=Seq2SeqConfig(context=32, width=32, embedding=16, dropout=0.0, attention=BahdanauConfig())

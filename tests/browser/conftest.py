@@ -1,4 +1,4 @@
-"""Real runs of every kind the page shows, a server of them, and a browser in front of it."""
+"""Fixtures: trained runs of several kinds, a server for them, and a browser."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 sys.path.append(str(Path(__file__).parents[1] / "serve"))
-from browser_kit import Tab, launched
+from browser_kit import Tab, launch_chromium
 from browser_runs import experiments
-from serve_kit import Served, serving  # pyright: ignore[reportMissingImports]
+from serve_kit import RunningServer, run_server  # pyright: ignore[reportMissingImports]
 
 from regard.config import to_toml
 from regard.doctor import Doctor
@@ -28,37 +28,37 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def room(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("browser")
 
 
 @pytest.fixture(scope="session")
-def runs(room: Path) -> Path:
-    """A folder of runs that were really trained, one of them with a learning rate that no model survives."""
+def runs(folder: Path) -> Path:
+    """Train the runs; one of them has a learning rate that is far too high."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("REGARD_CACHE", str(room / "cache"))
-        for name, wanted in experiments(room).items():
-            run = Run.create(room / "runs", name, to_toml(wanted.checked()), environment())
-            train(wanted, run, [Watch(), Doctor(out=sys.stdout)])
-    return room / "runs"
+        patch.setenv("REGARD_CACHE", str(folder / "cache"))
+        for name, experiment in experiments(folder).items():
+            run = Run.create(folder / "runs", name, to_toml(experiment.checked()), environment())
+            train(experiment, run, [Watch(), Doctor(out=sys.stdout)])
+    return folder / "runs"
 
 
 @pytest.fixture(scope="session")
-def served(runs: Path) -> Iterator[Served]:
-    with serving(runs) as server:
+def served(runs: Path) -> Iterator[RunningServer]:
+    with run_server(runs) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def chromium() -> Iterator[Any]:
-    with launched() as browser:
+    with launch_chromium() as browser:
         yield browser
 
 
 @pytest.fixture
-def tab(chromium: Any, served: Served) -> Iterator[Tab]:
-    """A tab that has been let in; when the test is over, nothing may have been complained about."""
-    opened = Tab(chromium, f"http://127.0.0.1:{served.port}", accept_downloads=True)
-    opened.page.goto(f"{opened.origin}/?token={served.token}")
-    yield opened
-    opened.close()
+def tab(chromium: Any, served: RunningServer) -> Iterator[Tab]:
+    """Open a tab with a valid token; closing it fails on console errors."""
+    tab = Tab(chromium, f"http://127.0.0.1:{served.port}", accept_downloads=True)
+    tab.page.goto(f"{tab.origin}/?token={served.token}")
+    yield tab
+    tab.close()

@@ -67,12 +67,9 @@ class ModelConfig(Choice):
 @dataclass(frozen=True)
 class GPTConfig(ModelConfig, kind="gpt"):
     width: int = option(128, "features per token")
-    heads: int = 4  #: query heads
-    #: key and value heads;
-    #: as many as query heads if none
-    kv_heads: int | None = None
-    dropout: float = 0.0
-    """share of activations dropped"""
+    heads: int = option(4, "query heads")
+    kv_heads: int | None = option(None, "key and value heads; as many as query heads if none")
+    dropout: float = option(0.0, "share of activations dropped")
     bias: bool = False
     tied: bool | None = True
     position: PositionConfig = RotaryConfig()

@@ -83,7 +83,7 @@ def test_two_unions_can_use_one_kind() -> None:
 
 
 def test_a_part_that_extends_a_part_needs_its_own_kind() -> None:
-    with pytest.raises(TypeError, match='extends the kind "circle", so it needs a kind of its own'):
+    with pytest.raises(TypeError, match='extends the kind "circle", so it needs another kind'):
 
         class Ring(CircleConfig):
             pass

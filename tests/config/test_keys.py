@@ -5,8 +5,8 @@ from __future__ import annotations
 import config_tree as tree
 
 from regard.config import Key, keys, load, override
-from regard.config.place import flag_text
-from regard.config.plain import plain
+from regard.config.key_path import flag_text
+from regard.config.table import plain
 
 
 def by_path(config: object) -> dict[str, Key]:
@@ -20,10 +20,12 @@ def test_keys_of_a_class_have_its_defaults() -> None:
     assert found["kv_heads"].help == "key and value heads; as many as query heads if none"
     assert found["kv_heads"].type == "int | none"
     assert found["dropout"] == Key("dropout", "float", 0.0, "share of activations dropped")
-    assert found["position"] == Key("position", "choice", "rotary", "", ("rotary", "learned", "none"))
+    assert found["position"] == Key(
+        "position", "choice", "rotary", "How a model knows where a token stands", ("rotary", "learned", "none")
+    )
     assert found["position.base"].default == 10_000.0
     assert found["rotary.base"].default == 5.0
-    assert found["mask"] == Key("mask", "choice | none", None, "", ("causal", "window", "and"))
+    assert found["mask"] == Key("mask", "choice | none", None, "A recursive choice", ("causal", "window", "and"))
     assert found["ngram"].type == "table | none"
     assert found["ngram.orders"] == Key("ngram.orders", "int, ...", (2, 3), "")
 
@@ -31,7 +33,7 @@ def test_keys_of_a_class_have_its_defaults() -> None:
 def test_keys_of_an_instance_have_its_values() -> None:
     found = by_path(tree.experiment(model=tree.GPTConfig(position=tree.LearnedConfig(7)), seed=3))
     assert found["seed"].default == 3
-    assert found["model"] == Key("model", "choice", "gpt", "", ("gpt",))
+    assert found["model"] == Key("model", "choice", "gpt", "Which model", ("gpt",))
     assert found["model.position"].default == "learned"
     assert found["model.position.length"].default == 7
     assert "model.position.base" not in found

@@ -92,8 +92,9 @@ def test_a_choice_can_be_the_whole_config() -> None:
         override(tree.RotaryConfig(), ["--kind", "learned"])  # the type of a config does not change
 
 
-def test_of_two_values_the_later_holds() -> None:
-    assert override(START, ["--seed", "2", "--seed=3"]).seed == 3
+@pytest.mark.parametrize("argv", [["--seed", "2", "--seed=2"], ["--no-model.bias", "--model.bias=true"]])
+def test_a_key_given_twice_is_refused(argv: list[str]) -> None:
+    assert "is given twice" in refusal(*argv)
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,7 @@ def test_damage_is_told(offline, small):
     done = regard(offline, "verify", small)
     assert done.returncode == 1
     assert f"{small}: damaged (moby-dick.txt has SHA-256 " in done.stdout
-    assert f"mend it: regard data get {small}" in done.stdout
+    assert f"fetch it again: regard data get {small}" in done.stdout
     done = regard(offline, "verify", "--json")
     assert done.returncode == 1
     found = json.loads(done.stdout)

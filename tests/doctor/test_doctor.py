@@ -13,16 +13,16 @@ import pytest
 import torch
 from fourth_runs import FOURTH
 from fresh_runs import FRESH
-from run_faults import FAULTS, HEALTHY, KINDS, MIXTURE, Fault, gpt, training
+from run_faults import FAULTS, HEALTHY, MIXTURE, Fault, gpt, training
 from run_kit import Case, Ended, trained
 from third_runs import THIRD
 from unseen_runs import UNSEEN
 
+from regard.commands.common import RunOptions
 from regard.commands.doctor import doctor as command
-from regard.commands.train import described, one_budget
+from regard.commands.train import described
 from regard.config import to_toml
-from regard.doctor import KINDS as WORDS
-from regard.doctor import Doctor, Finding, examine
+from regard.doctor import Check, Doctor, Finding, all_checks, examine
 from regard.report.facts import Facts
 from regard.report.page import doctor as doctor_section
 from regard.report.page import finding_card
@@ -53,7 +53,7 @@ def watched(case: Case, folder: Path) -> tuple[Doctor, Ended]:
     """A case trained with a doctor, who must not have given up."""
     doctor = Doctor(case.limit, io.StringIO())
     ended = trained(case, folder, [doctor])
-    assert doctor._healthy, doctor._out.getvalue()  # type: ignore[union-attr]
+    assert doctor.active, doctor._out.getvalue()  # type: ignore[union-attr]
     return doctor, ended
 
 
@@ -71,7 +71,7 @@ def check(fault: Fault, folder: Path) -> None:
     assert names(found, fault), [(one.kind, one.where) for one in found]
     assert all(one.evidence and one.cause and one.change and one.since <= one.step for one in found)
     # The folder tells the same, one record for each place, and so does the doctor who comes afterwards.
-    assert {(record["kind"], record["where"]) for record in noted(ended.run)} == {one.place for one in found}
+    assert {(record["kind"], record["where"]) for record in noted(ended.run)} == {one.key for one in found}
     assert names(examine(Run.open(ended.run.path))[0], fault)
 
 
@@ -98,7 +98,7 @@ def test_it_finds_nothing_in_a_sound_training_and_does_not_change_a_bit(model: A
     doctor, one = watched(case, tmp_path)
     other = trained(case, tmp_path)
     assert not doctor.findings
-    assert doctor.looks >= 3
+    assert doctor.examinations >= 3
     weights = other.engine.model.state_dict()
     assert all(torch.equal(value, weights[name]) for name, value in one.engine.model.state_dict().items())
     state = other.engine.optimizer.state()
@@ -111,10 +111,10 @@ def test_it_finds_nothing_in_a_sound_training_and_does_not_change_a_bit(model: A
 def test_it_finds_nothing_in_a_healthy_recipe(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("REGARD_CACHE")  # texts of recipes are in the user's own
     name, _, seed, *overrides = line.split()
-    experiment = described(name, one_budget(tuple(overrides)), int(seed))
+    experiment = described(name, overrides, int(seed))
     doctor = Doctor(out=io.StringIO())
     train(experiment, Run.create(tmp_path, None, to_toml(experiment), {}), [doctor])
-    assert doctor._healthy
+    assert doctor.active
     assert not [one.line() for one in doctor.findings.values()]
 
 
@@ -122,7 +122,7 @@ def test_a_finding_is_told_once_and_brought_up_to_date(tmp_path: Path) -> None:
     fault = next(fault for fault in FAULTS if fault.name == "no causal mask")
     doctor, ended = watched(fault.make(tmp_path), tmp_path)
     said = doctor._out.getvalue()  # type: ignore[union-attr]
-    assert said.count(WORDS["mask_fault"]) == 1
+    assert said.count(all_checks()["mask_fault"].description) == 1
     (record,) = [record for record in noted(ended.run) if record["kind"] == "mask_fault"]
     assert record["since"] < record["step"] == 60
     cut(ended.run, record["since"])
@@ -146,14 +146,14 @@ def test_a_doctor_who_fails_does_not_end_the_training(tmp_path: Path) -> None:
 def test_the_command_tells_what_is_in_the_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     case = Case(training(tmp_path, train={"steps": 12}))
     _, ended = watched(case, tmp_path)
-    assert command(str(ended.run.path)) == 0
-    assert "nothing is wrong" in capsys.readouterr().out
+    assert command(RunOptions(run=str(ended.run.path))) == 0
+    assert "no faults found" in capsys.readouterr().out
     finding = Finding("memory", "data.batch", "3.9 of 4 GiB", "it grows with it", "--data.batch 4", 12, 8)
     note(ended.run, finding.record())
-    assert command(str(ended.run.path), json=True) == 1
+    assert command(RunOptions(run=str(ended.run.path), json=True)) == 1
     (told,) = json.loads(capsys.readouterr().out)["findings"]
     assert Finding.read(told) == finding
-    assert command(str(ended.run.path)) == 1
+    assert command(RunOptions(run=str(ended.run.path))) == 1
     assert "--data.batch 4" in capsys.readouterr().out
 
 
@@ -169,13 +169,37 @@ def test_the_report_escapes_what_it_is_told() -> None:
 def test_what_is_no_finding_is_not_read_as_one() -> None:
     whole = Finding("memory", "", "a", "b", "c", 1, 1).record()
     assert Finding.read(whole) is not None
-    assert Finding.read({**whole, "kind": "weather"}) is None
+    assert Finding.read({**whole, "kind": 3}) is None
     assert Finding.read({**whole, "since": "x"}) is None
     assert Finding.read({"step": 3}) is None
 
 
-def test_every_kind_of_the_list_has_words() -> None:
-    assert list(WORDS) == KINDS
+def test_every_check_is_described_and_has_a_fault() -> None:
+    checks = {kind: check for kind, check in all_checks().items() if check.__module__.startswith("regard.")}
+    assert {fault.kind for fault in FAULTS} == set(checks)
+    assert all(check.description and check.description != kind for kind, check in checks.items())
+
+
+def test_a_check_from_outside_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Check, "registry", dict(all_checks()))
+
+    class FirstLoss(Check):
+        kind, description = "first_loss", "there is a loss"
+        needs_confirmation = True
+
+        def on_history(self, history: Any) -> Any:
+            yield self.finding("", f"the loss was {history.losses[0]:.2f}", "training", "--train.steps 0")
+
+    doctor, ended = watched(Case(training(tmp_path, train={"steps": 6})), tmp_path)
+    (finding,) = doctor.findings.values()
+    assert (finding.kind, finding.what) == ("first_loss", "there is a loss")
+    assert finding.since == 4  # the second of three examinations confirms it
+    with pytest.raises(TypeError, match="'mask_fault' is registered by"):
+        type("Other", (Check,), {"kind": "mask_fault", "description": "another"})
+    del Check.registry["first_loss"]  # as in a process without the file that defines the check
+    (record,) = noted(ended.run)
+    assert Finding.read(record) == finding
+    assert [one.what for one in examine(ended.run)[0]] == ["there is a loss"]
 
 
 def test_a_resumed_training_does_not_tell_again_what_is_known(tmp_path: Path) -> None:
@@ -187,5 +211,5 @@ def test_a_resumed_training_does_not_tell_again_what_is_known(tmp_path: Path) ->
     again = Doctor(limit=2**20, out=io.StringIO())
     train(longer, Run.open(run.path), [again], resume=True)
     told = again._out.getvalue()  # type: ignore[union-attr]
-    assert re.fullmatch(r"doctor: 1 found, regard doctor \S+ tells them \(3 looks, [\d.]+ s\)\n", told)
+    assert re.fullmatch(r"doctor: 1 found, see regard doctor \S+ \(3 examinations, [\d.]+ s\)\n", told)
     assert len(noted(run)) == 1

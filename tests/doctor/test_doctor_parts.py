@@ -1,4 +1,4 @@
-"""The doctor's parts by themselves: curves that were made up, batches that were made up, text by brute force."""
+"""Single checks of the doctor on constructed curves, batches and gradients, and text by brute force."""
 
 from __future__ import annotations
 
@@ -14,23 +14,54 @@ from torch import nn
 from regard.data import PairBatch, TextBatch
 from regard.data.texts.rolling_hash import hashes_of
 from regard.data.translation.sentence_pairs import SentencePairs
-from regard.doctor.batches import Fetched, judge, out_of_range, starving
-from regard.doctor.curves import Curves
-from regard.doctor.gradients import Group, groups, norms
-from regard.doctor.gradients import judge as judge_gradients
-from regard.doctor.inside import experts, few
-from regard.doctor.room import judge as judge_room
-from regard.doctor.texts import _counts, _pairs
+from regard.doctor import Finding
+from regard.doctor.check import Check
+from regard.doctor.checks.duplicated_data import DuplicatedData, occurrences
+from regard.doctor.checks.experts import Load, OverloadedExpert, UnusedExpert
+from regard.doctor.checks.gradients import ExplodingGradients, VanishingGradients
+from regard.doctor.checks.label_leak import LabelLeak
+from regard.doctor.checks.learning_rate import LearningRateTooHigh, LearningRateTooLow
+from regard.doctor.checks.loss_spike import spike
+from regard.doctor.checks.memory import MemoryFull
+from regard.doctor.checks.overfitting import Overfitting
+from regard.doctor.checks.starvation import Starvation
+from regard.doctor.checks.token_range import TokenRange
+from regard.doctor.context import RecentBatches, Resources, TrainingRun
+from regard.doctor.gradients import Gradients, LayerPart, layer_parts
+from regard.doctor.history import History
+from regard.doctor.side_pass import first_rows
+from regard.models import GPTConfig
 from regard.nn.experts.moe import MoEConfig
 from regard.train import ConstantScheduleConfig, Experiment, TrainConfig
 
 
-def curves(losses: list[float], moves: tuple[float, ...] = (0.01,), rate: float = 1e-3, warmup: float = 0.0) -> Curves:
-    made = Curves(TrainConfig(steps=len(losses), schedule=ConstantScheduleConfig(warmup=warmup)))
-    for step, loss in enumerate(losses, start=1):
-        made.add(step, loss, rate * made.train.schedule.factor(step - 1, len(losses)), 1.0)
-    made.moves += moves
-    return made
+def a_run(vocabulary: int = 20, epoch: float = math.inf, **train: Any) -> TrainingRun:
+    data = type("Endless", (), {"epoch": lambda self, size: epoch})()
+    return TrainingRun(Experiment(GPTConfig(vocabulary=vocabulary), train=TrainConfig(**train)), data=data)
+
+
+class Curves:
+    """Losses as if a run had logged them, and what the checks of such numbers find."""
+
+    def __init__(self, losses: list[float], updates: tuple[float, ...] = (0.01,), warmup: float = 0.0) -> None:
+        self.schedule, self.vocabulary, self.history = ConstantScheduleConfig(warmup=warmup), 10**9, History()
+        for step, loss in enumerate(losses, start=1):
+            self.history.add(step, loss, 1e-3 * self.schedule.factor(step - 1, len(losses)), 1.0)
+        self.history.updates += updates
+
+    def findings(self) -> list[Finding]:
+        run = a_run(self.vocabulary, steps=len(self.history.steps), schedule=self.schedule)
+        checks: list[type[Check]] = [LearningRateTooHigh, LearningRateTooLow, ExplodingGradients, Overfitting]
+        return [finding for check in checks for finding in check(run).on_history(self.history)]
+
+
+def curves(*given: Any, **named: Any) -> Curves:
+    return Curves(*given, **named)
+
+
+def judge(batches: RecentBatches, vocabulary: int, epoch: float) -> list[Finding]:
+    run = a_run(vocabulary, epoch)
+    return [finding for check in (TokenRange, LabelLeak, DuplicatedData) for finding in check(run).on_batches(batches)]
 
 
 def kinds(found: Any) -> list[tuple[str, str]]:
@@ -61,55 +92,57 @@ def test_a_rate_is_too_low_when_nothing_moves() -> None:
     assert kinds(curves(FALLING, (1e-3,), warmup=6000).findings()) == [("rate_too_low", "train.schedule.warmup")]
 
 
-def test_one_who_hardly_moves_and_knows_little() -> None:
+def test_a_model_that_hardly_moves_and_knows_little() -> None:
     slow = [3.0 - 0.005 * i for i in range(60)]
     assert kinds(curves(slow, (5e-4,)).findings()) == []  # a model that is trained on
     made = curves(slow, (5e-4,))
-    made.guess = math.log(21)
+    made.vocabulary = 21
     assert kinds(made.findings()) == [("rate_too_low", "train.optimizer.lr")]
+
+
+def set_norms(made: Curves, norms: list[float]) -> None:
+    made.history.steps = [step._replace(norm=norm) for step, norm in zip(made.history.steps, norms, strict=True)]
 
 
 def test_gradients_that_grow_throughout() -> None:
     made = curves([2.0 - 0.01 * i for i in range(80)])
-    made.norms = [1.0 + 0.01 * i for i in range(80)]
+    set_norms(made, [1.0 + 0.01 * i for i in range(80)])
     assert kinds(made.findings()) == []
-    made.norms = [1.0 + 0.5 * i for i in range(80)]
+    set_norms(made, [1.0 + 0.5 * i for i in range(80)])
     assert kinds(made.findings()) == []  # from 10 to 35: more, but not without end
-    made.norms = [1.08**i for i in range(80)]
+    set_norms(made, [1.08**i for i in range(80)])
     assert kinds(made.findings()) == [("exploding_gradients", "")]
 
 
 def test_a_jump_is_more_than_losses_vary() -> None:
-    made = curves([2.0 + 0.02 * (i % 3) for i in range(20)])
-    assert made.jumped() is None
-    made.add(21, 2.6, 1e-3, 1.0)
-    assert made.jumped() == pytest.approx(0.56)
-    noisy = curves([2.0 + 0.4 * (i % 3) for i in range(20)])
-    noisy.add(21, 3.1, 1e-3, 1.0)
-    assert noisy.jumped() is None
-    noisy.add(22, math.nan, 1e-3, 1.0)
-    assert len(noisy.losses) == 21
+    losses = [2.0 + 0.02 * (i % 3) for i in range(20)]
+    assert spike(losses) is None
+    assert spike([*losses, 2.6]) == pytest.approx(0.56)
+    noisy = [2.0 + 0.4 * (i % 3) for i in range(20)]
+    assert spike([*noisy, 3.1]) is None
+    assert spike([]) is None
 
 
-def test_learning_by_heart_needs_both_losses() -> None:
+def test_overfitting_needs_both_losses() -> None:
     made = curves(FALLING)
-    made.validation = [(20, 2.6), (40, 2.7), (60, 2.9)]
+    made.history.validation = [(20, 2.6), (40, 2.7), (60, 2.9)]
     assert kinds(made.findings()) == [("overfitting", "")]
-    made.validation = [(20, 2.6), (40, 2.3), (60, 2.2)]
+    made.history.validation = [(20, 2.6), (40, 2.3), (60, 2.2)]
     assert kinds(made.findings()) == []
 
 
-def test_curves_out_of_a_folder() -> None:
-    made = Curves(TrainConfig())
+def test_the_history_of_a_folder() -> None:
+    history = History()
     for record in (
         {"step": 1, "loss": 3.0, "lr": 1e-3, "grad_norm": 2.0},
         {"step": 2, "loss": "NaN", "lr": 1e-3, "grad_norm": "NaN"},
         {"step": 2, "validation_loss": 2.5},
         {"step": 2, "gradients": {}},
     ):
-        made.read(record)
-    assert made.losses == [(1, 3.0)]
-    assert made.validation == [(2, 2.5)]
+        history.read(record)
+    history.add(3, math.nan, 1e-3, 1.0)
+    assert history.steps == [(1, 3.0, 1e-3, 2.0)]
+    assert history.validation == [(2, 2.5)]
 
 
 def batch(rows: int = 4, length: int = 12, seed: int = 1) -> TextBatch:
@@ -118,12 +151,12 @@ def batch(rows: int = 4, length: int = 12, seed: int = 1) -> TextBatch:
 
 
 def test_batches_that_are_well() -> None:
-    fetched = Fetched({number: batch(seed=number) for number in (5, 4, 3)}, 0.0)
+    fetched = RecentBatches({number: batch(seed=number) for number in (5, 4, 3)})
     assert list(judge(fetched, 20, math.inf)) == []
 
 
 def test_rows_that_come_again() -> None:
-    fetched = Fetched({number: batch(seed=number % 2) for number in (5, 4, 3)}, 0.0)
+    fetched = RecentBatches({number: batch(seed=number % 2) for number in (5, 4, 3)})
     assert kinds(judge(fetched, 20, math.inf)) == [("duplicated_data", "training batches, every 2")]
     assert list(judge(fetched, 20, 3.0)) == []  # all text has come once
 
@@ -131,7 +164,7 @@ def test_rows_that_come_again() -> None:
 def test_rows_that_come_again_within_a_batch() -> None:
     one = batch()
     same = TextBatch(one.inputs[:1].expand(4, -1), one.targets[:1].expand(4, -1))
-    assert kinds(judge(Fetched({7: same}, 0.0), 20, math.inf)) == [
+    assert kinds(judge(RecentBatches({7: same}), 20, math.inf)) == [
         ("duplicated_data", "training batches, within batch 7")
     ]
 
@@ -147,21 +180,25 @@ def pairs(source: list[list[int]], targets: list[list[int]], width: int) -> Pair
 
 def test_pairs_that_come_again_with_other_padding() -> None:
     source, targets = [[3, 4, 5, 2], [6, 7, 2]], [[5, 6], [7, 4, 8]]
-    fetched = Fetched({1: pairs(source, targets, 6), 0: pairs(source, targets, 9)}, 0.0)
+    fetched = RecentBatches({1: pairs(source, targets, 6), 0: pairs(source, targets, 9)})
     assert kinds(judge(fetched, 20, math.inf)) == [("duplicated_data", "training batches, every 1")]
 
 
 def test_a_translation_that_stands_in_its_source() -> None:
     copied = pairs([[3, 4, 5, 2], [6, 7, 2]], [[4, 5], [6, 7]], 6)
-    assert kinds(judge(Fetched({0: copied}, 0.0), 20, math.inf)) == [("label_leak", "source")]
+    assert kinds(judge(RecentBatches({0: copied}), 20, math.inf)) == [("label_leak", "source")]
+
+
+def pair_findings(train: SentencePairs, validation: SentencePairs) -> Any:
+    return DuplicatedData(a_run()).pairs(train, validation)
 
 
 def test_pairs_that_are_held_out_and_trained_on() -> None:
     train = SentencePairs.of((f"a{i}", f"b{i}", "") for i in range(20))
     other = SentencePairs.of((f"c{i}", f"b{i}", "") for i in range(20))
-    assert kinds(_pairs(train, other)) == []
-    assert kinds(_pairs(train, train)) == [("duplicated_data", "validation")]
-    assert kinds(_pairs(SentencePairs.of(list(zip(*train, strict=True)) * 2), other)) == [
+    assert kinds(pair_findings(train, other)) == []
+    assert kinds(pair_findings(train, train)) == [("duplicated_data", "validation")]
+    assert kinds(pair_findings(SentencePairs.of(list(zip(*train, strict=True)) * 2), other)) == [
         ("duplicated_data", "training text")
     ]
 
@@ -170,65 +207,76 @@ def test_pairs_that_are_held_out_and_trained_on() -> None:
 def test_targets_that_were_seen_before(back: int) -> None:
     sound = batch(length=30)
     targets = torch.cat((torch.full((4, back), -1), sound.inputs[:, : 30 - back]), dim=1)
-    leaking = Fetched({0: sound._replace(targets=targets)}, 0.0)
+    leaking = RecentBatches({0: sound._replace(targets=targets)})
     assert kinds(judge(leaking, 20, math.inf)) == [("label_leak", "targets")]
 
 
-def test_tokens_that_there_are_not() -> None:
+def test_tokens_outside_the_vocabulary() -> None:
     inputs = batch().inputs.clone()
     inputs[2, 7] = -3
-    (finding,) = out_of_range(9, batch()._replace(inputs=inputs), 20)
+    (finding,) = TokenRange(a_run(20)).judge(9, batch()._replace(inputs=inputs))
     assert finding.where == "batch 9, inputs[2, 7]"
-    assert list(out_of_range(9, batch(), 20)) == []
-    assert len(list(out_of_range(9, batch(), 5))) == 2  # inputs and targets
+    assert list(TokenRange(a_run(20)).judge(9, batch())) == []
+    assert len(list(TokenRange(a_run(5)).judge(9, batch()))) == 2  # inputs and targets
+
+
+def resources(step: float = 0.0, making: float = 0.0, used: int = 0, limit: int | None = None) -> Resources:
+    return Resources(step, making, [], used, 200, limit)
 
 
 def test_waiting_is_a_share_of_a_step() -> None:
-    assert list(starving(0.001, 0.1, 1)) == []
-    assert kinds(starving(0.03, 0.1, 2)) == [("starvation", "data.batch")]
+    assert list(Starvation(a_run()).on_resources(resources(0.1, 0.001))) == []
+    found = Starvation(a_run(accumulate=2)).on_resources(resources(0.1, 0.03))
+    assert kinds(found) == [("starvation", "data.batch")]
 
 
 def test_memory_gets_a_batch_that_fits() -> None:
-    experiment = Experiment()
-    (finding,) = judge_room(960, 200, 1000, experiment)
-    assert finding.change == f"--data.batch {experiment.data.batch // 2} --train.accumulate 2"  # type: ignore[attr-defined]
-    assert list(judge_room(800, 200, 1000, experiment)) == []
-    assert list(judge_room(800, 200, None, experiment)) == []
+    run = a_run()
+    (finding,) = MemoryFull(run).on_resources(resources(used=960, limit=1000))
+    assert finding.change == f"--data.batch {run.experiment.data.batch // 2} --train.accumulate 2"
+    assert list(MemoryFull(run).on_resources(resources(used=800, limit=1000))) == []
+    assert list(MemoryFull(run).on_resources(resources(used=800, limit=None))) == []
+
+
+def experts(*load: Any) -> list[Finding]:
+    return [finding for check in (UnusedExpert, OverloadedExpert) for finding in check(a_run()).judge(Load(*load))]
 
 
 def test_experts() -> None:
     fair, mixture = [0.25] * 4, MoEConfig(experts=4, active=2, balance=0.01)
-    assert list(experts("blocks.0", [0.25, 0.2, 0.3, 0.25], fair, mixture)) == []
+    assert experts("blocks.0", [0.25, 0.2, 0.3, 0.25], fair, mixture) == []
     lost = kinds(experts("a", [0.0, 0.3, 0.4, 0.3], [1e-6, 0.3, 0.4, 0.3], mixture))
     assert lost == [("unused_expert", "a, expert 0")]
-    nearly = [0.0, 0.3, 0.4, 0.3], [0.1, 0.3, 0.3, 0.3]  # chosen, had its logit been a little higher
-    assert list(experts("a", *nearly, mixture)) == []
+    nearly = [0.0, 0.3, 0.4, 0.3], [0.1, 0.3, 0.3, 0.3]  # selected, had its logit been a little higher
+    assert experts("a", *nearly, mixture) == []
     assert kinds(experts("a", *nearly, replace(mixture, balance=0.0))) == [("unused_expert", "a, expert 0")]
     assert kinds(experts("a", [0.2, 0.5, 0.2, 0.1], fair, mixture)) == [("overloaded_expert", "a, expert 1")]
-    assert list(experts("a", [0.5, 0.5], [0.5, 0.5], mixture)) == []
+    assert experts("a", [0.5, 0.5], [0.5, 0.5], mixture) == []
 
 
 def test_gradients_by_layer() -> None:
-    stack = [Group("blocks", i, "attention") for i in range(3)]
+    stack = [LayerPart("blocks", i, "attention") for i in range(3)]
 
-    def judged(*values: float | None) -> list[tuple[str, str]]:
-        return kinds(judge_gradients(dict(zip(stack, values, strict=True)), 1.0, None))
+    def judged(*values: float | None, total: float = 1.0) -> list[tuple[str, str]]:
+        given = Gradients(dict(zip(stack, values, strict=False)), total, {})
+        checks = (ExplodingGradients, VanishingGradients)
+        return kinds(finding for check in checks for finding in check(a_run()).on_gradients(given))
 
     assert judged(0.5, 0.4, 0.3) == []
     assert judged(150.0, 140.0, 0.3) == [("exploding_gradients", "blocks.1.attention")]
     assert judged(1e-5, 0.4, 0.3) == [("vanishing_gradients", "blocks.0.attention")]
     assert judged(None, 0.4, 0.3) == [("vanishing_gradients", "blocks.0")]
     assert judged(0.0, 0.0, 0.0) == []
-    assert kinds(judge_gradients({stack[0]: 500.0}, 600.0, None)) == [("exploding_gradients", "blocks.0.attention")]
+    assert judged(500.0, total=600.0) == [("exploding_gradients", "blocks.0.attention")]
 
 
 def test_norms_are_those_before_clipping() -> None:
     model = nn.ModuleList([nn.Linear(3, 3), nn.Linear(3, 3)])
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter) / 2
-    found = norms(groups(model), 10.0, model)
-    assert [group.name for group in found] == ["0", "1"]
-    assert math.hypot(*(norm or 0.0 for norm in found.values())) == pytest.approx(10.0)
+    norms = Gradients.of(model, layer_parts(model), 10.0, 10.0).norms
+    assert [part.name for part in norms] == ["0", "1"]
+    assert math.hypot(*(norm or 0.0 for norm in norms.values())) == pytest.approx(10.0)
 
 
 def test_the_rolling_hash_is_that_of_the_run() -> None:
@@ -239,10 +287,10 @@ def test_the_rolling_hash_is_that_of_the_run() -> None:
     assert same == {True}
     wanted = np.unique(hashes[::7])
     counted = [int((hashes == one).sum()) for one in wanted]
-    assert _counts(wanted, hashes).tolist() == counted
+    assert occurrences(wanted, hashes).tolist() == counted
 
 
 def test_a_few_rows_of_a_batch() -> None:
-    made = few(batch(), 2, 5)
+    made = first_rows(batch(), 2, 5)
     assert made.inputs.shape == made.targets.shape == (2, 5)
-    assert few(batch(), 9).inputs.shape == (4, 12)
+    assert first_rows(batch(), 9).inputs.shape == (4, 12)

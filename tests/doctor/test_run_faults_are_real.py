@@ -18,7 +18,7 @@ from run_faults import FAULTS, HEALTHY, KINDS, Case, Fault
 from run_kit import Ended, Record, trained
 
 from regard import recipes
-from regard.commands.train import described, one_budget
+from regard.commands.train import described
 from regard.config import to_toml
 from regard.look import attentions, heads
 from regard.train import Diverged
@@ -211,7 +211,7 @@ def test_every_recipe_has_healthy_runs_with_three_seeds() -> None:
     for line in HEALTHY:
         name, option, seed, *overrides = line.split()
         assert option == "--seed"
-        experiment = described(name, one_budget(tuple(overrides)), int(seed))
+        experiment = described(name, overrides, int(seed))
         assert (experiment.train.steps or 0) <= 200
         assert experiment.train.seconds is None
         found.append((name, experiment.seed))

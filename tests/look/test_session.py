@@ -120,20 +120,20 @@ def test_a_cell_is_worked_out_and_its_row_mixes_what_the_model_mixed(name):
                 assert (cell["bias"] is None) == (one.mechanism.bias is None)
                 assert cell["exp"] / cell["sum"] == pytest.approx(cell["weight"], abs=1e-5)
                 assert cell["weight"] == pytest.approx(float(weights[head, query, key]), abs=1e-5)
-                assert cell["allowed"] == (cell["why"] is None)
+                assert cell["allowed"] == (cell["reason"] is None)
                 assert cell["allowed"] or cell["weight"] == 0
                 assert cell["contribution"] == pytest.approx([cell["weight"] * v for v in cell["v"]], abs=1e-5)
-                assert cell["context"] == pytest.approx(whole[0, head, query].tolist(), abs=1e-4)
+                assert cell["output"] == pytest.approx(whole[0, head, query].tolist(), abs=1e-4)
 
 
 def test_what_is_hidden_says_why():
     trace = gpt(attention=TopKConfig(3)).trace(TEXT)
-    assert trace.cell(0, 0, 2, 9)["why"] == "the mask hides it"
+    assert trace.cell(0, 0, 2, 9)["reason"] == "the mask hides it"
     last = trace.row(0, 0, 40)
-    assert last["seen"] == 41
+    assert last["visible_keys"] == 41
     assert len(last["weights"]) == 3
     missed = next(key for key in range(41) if key not in dict(last["weights"]))
-    assert trace.cell(0, 0, 40, missed)["why"] == "it is not among the 3 best keys"
+    assert trace.cell(0, 0, 40, missed)["reason"] == "it is not among the 3 best keys"
 
 
 @pytest.mark.parametrize("name", ["plain", "window", "longformer", "grouped", "transformer", "bahdanau"])
@@ -190,14 +190,14 @@ def test_a_trace_tells_what_it_holds():
     session, trace = traced("transformer")
     told = trace.about()
     assert told["tokens"][-1] == "<end>"
-    assert told["others"][0] == "<begin>"
-    assert told["predicted"] == [*told["others"][1:], "<end>"]
-    assert [(one["name"], one["layer"], one["query_side"], one["key_side"]) for one in told["attentions"]] == [
+    assert told["target_tokens"][0] == "<begin>"
+    assert told["predicted_tokens"] == [*told["target_tokens"][1:], "<end>"]
+    assert [(one["name"], one["layer"], one["query_tokens"], one["key_tokens"]) for one in told["attentions"]] == [
         *((f"encoder.{i}.attention", i, "tokens", "tokens") for i in range(2)),
         *(
-            (f"decoder.{i}.{part}", i, "others", side)
+            (f"decoder.{i}.{part}", i, "target_tokens", side)
             for i in range(3)
-            for part, side in (("attention", "others"), ("cross", "tokens"))
+            for part, side in (("attention", "target_tokens"), ("cross", "tokens"))
         ),
     ]
     assert [one["causal"] for one in told["attentions"]] == [False, False, *[True, False] * 3]
@@ -235,7 +235,7 @@ def test_mechanisms_without_weights_are_listed_with_a_reason():
     trace = session.trace(TEXT)
     first, second = trace.about()["attentions"]
     assert (first["exact"], second["exact"]) == (False, True)
-    assert "weighs sums of several keys" in first["why"]
+    assert "weighs sums of several keys" in first["reason"]
     picture, ready = trace.overview(8)
     assert ready == 2
     assert not picture[0].any()
@@ -274,8 +274,8 @@ def test_stepping_writes_what_generate_writes(kind, settings):
     # Beyond the context, where it slides.
     wanted = [int(token) for token in sampling_decoder(session.model, [tokens], 30, sampling, seed=7)]
     told = session.next(prompt, sampling, count=30, seed=7)
-    assert [one["token"] for one in told["written"]] == wanted
-    assert told["drawn"]["token"] == wanted[0]
+    assert [one["token"] for one in told["continuation"]] == wanted
+    assert told["sampled"]["token"] == wanted[0]
     assert told["tokens"] == list(prompt)
     later = tokens + wanted[:5]
     again = sampling_decoder(session.model, [later], 1, sampling, seed=7)
@@ -283,17 +283,19 @@ def test_stepping_writes_what_generate_writes(kind, settings):
     text = bytes(later).decode("latin-1")
     latin = Session(session.model, _Latin())
     told = latin.next(text, sampling, seed=7, position=5)
-    assert told["drawn"]["token"] == wanted[5]
-    assert len(told["next"]) == 50
-    assert [one["logit"] for one in told["next"]] == sorted((one["logit"] for one in told["next"]), reverse=True)
+    assert told["sampled"]["token"] == wanted[5]
+    assert len(told["candidates"]) == 50
+    assert [one["logit"] for one in told["candidates"]] == sorted(
+        (one["logit"] for one in told["candidates"]), reverse=True
+    )
     if settings.get("temperature") != 0:
-        chosen = {one["token"]: one["chosen_probability"] for one in told["next"]}
+        chosen = {one["token"]: one["sampling_probability"] for one in told["candidates"]}
         assert chosen == pytest.approx({token: float(shaped[token]) for token in chosen}, abs=1e-6)
     else:
-        assert [one["kept"] for one in told["next"]] == [True] + [False] * 49
+        assert [one["kept"] for one in told["candidates"]] == [True] + [False] * 49
     if "top_k" in settings:
-        assert sum(one["kept"] for one in told["next"]) == 5
-        assert sum(one["chosen_probability"] for one in told["next"]) == pytest.approx(1, abs=1e-5)
+        assert sum(one["kept"] for one in told["candidates"]) == 5
+        assert sum(one["sampling_probability"] for one in told["candidates"]) == pytest.approx(1, abs=1e-5)
 
 
 class _Latin(Bytes):
@@ -305,7 +307,7 @@ class _Latin(Bytes):
 
 def test_the_state_grows_with_the_text_unless_it_is_of_constant_size():
     def held(session: Session, count: int) -> int:
-        told = session.next("a" * count, Sampling())["state"]
+        told = session.next("a" * count, Sampling())["cache"]
         assert told["tokens"] == count
         return told["bytes"]
 
@@ -325,11 +327,11 @@ def test_translations_step_and_branch_as_translate_finds_them(kind):
         (wanted,) = sample_seq2seq(
             session.model, source, lengths, OutputConstraints.of(MARKS, 0, 32), sampling, seed=3
         )[0]
-        told = session.next("the light is on", sampling, count=32, seed=3, other="")
-        assert [one["token"] for one in told["written"] if one["token"] != MARKS.end] == wanted.tokens
+        told = session.next("the light is on", sampling, count=32, seed=3, target="")
+        assert [one["token"] for one in told["continuation"] if one["token"] != MARKS.end] == wanted.tokens
     found = beam_search(session.model, source, lengths, constraints, BeamSearch(beams=3), nbest=3)[0]
     nodes = session.beam("the light is on", beams=3, length=12)["nodes"]
-    ends = {tuple(_path(nodes, node)): node["total"] for node in nodes if node["final"]}
+    ends = {tuple(_path(nodes, node)): node["score"] for node in nodes if node["finished"]}
     for one in found:
         tokens = (*one.tokens, MARKS.end) if one.ended else tuple(one.tokens)
         assert ends[tokens] == pytest.approx(one.logprob, abs=1e-3)
@@ -350,11 +352,11 @@ def test_a_tree_of_continuations_keeps_the_likeliest():
         with torch.no_grad():
             logprobs = model(torch.cat((prompt, torch.tensor([path])), 1)).log_softmax(-1)
         total = sum(float(logprobs[0, 3 + i, token]) for i, token in enumerate(path))
-        assert node["total"] == pytest.approx(total, abs=1e-3)
+        assert node["score"] == pytest.approx(total, abs=1e-3)
     wanted = [int(token) for token in sampling_decoder(model, [prompt[0].tolist()], 3, Sampling(temperature=0.0))]
     alone = session.beam("the ", beams=1, length=3)["nodes"]
     assert [node["token"] for node in alone] == wanted
-    assert max(node["total"] for node in nodes if node["final"]) >= alone[-1]["total"] - 1e-6
+    assert max(node["score"] for node in nodes if node["finished"]) >= alone[-1]["score"] - 1e-6
 
 
 @pytest.mark.parametrize("name", ["plain", "repeated", "reversible", "transformer"])
@@ -364,14 +366,14 @@ def test_the_last_layer_of_the_lens_is_the_model(name):
     told = session.lens(*texts)
     depth = 3 if session.pair else 2
     assert told["layers"] == ["embedding", *map(str, range(1, depth + 1))]
-    assert len(told["top"]) == len(told["rank_of_actual"]) == depth + 1
+    assert len(told["top"]) == len(told["target_rank"]) == depth + 1
     reading = session.read(*texts)
     with torch.no_grad():
         logits = session.model.eval().head(reading.features(session.model))[0]
     likely = logits.softmax(-1).max(-1)
     assert [one["probability"] for one in told["top"][-1]] == pytest.approx(likely.values.tolist(), abs=1e-4)
     assert [one["text"] for one in told["top"][-1]] == [session._text(token) for token in likely.indices.tolist()]
-    ranks = [r for r in told["rank_of_actual"][-1] if r is not None]
+    ranks = [r for r in told["target_rank"][-1] if r is not None]
     order = logits.argsort(descending=True)
     assert ranks == [order[i].tolist().index(t) for i, t in enumerate(reading.targets.tolist()) if t >= 0]
     assert told["top"][0] != told["top"][-1]
@@ -381,14 +383,14 @@ def test_the_last_layer_of_the_lens_is_the_model(name):
 def test_ablation_is_what_zeroed_weights_would_do(name):
     session, trace = traced(name)
     texts = ("the light is on", "so is it in the kitchen") if session.pair else (TEXT, None)
-    same = session.ablate(texts[0], [], count=6, other=texts[1])
+    same = session.ablate(texts[0], [], count=6, target=texts[1])
     assert same["loss"]["before"] == same["loss"]["after"] == pytest.approx(trace.loss)
     assert same["text"]["before"] == same["text"]["after"]
     last = len(trace.attentions) - 1
-    found = session.ablate(texts[0], [(last, 0)], count=6, other=texts[1])
+    found = session.ablate(texts[0], [(last, 0)], count=6, target=texts[1])
     assert found["loss"]["before"] == pytest.approx(trace.loss)
     assert found["loss"]["after"] != pytest.approx(trace.loss, abs=1e-6)
-    expected = len(trace.predicted) if trace.predicted else len(trace.tokens)
+    expected = len(trace.predicted_tokens) if trace.predicted_tokens else len(trace.tokens)
     assert len(found["per_token"]) == expected
     if name in ("plain", "grouped", "transformer"):
         model = copy.deepcopy(session.model)
@@ -396,11 +398,11 @@ def test_ablation_is_what_zeroed_weights_would_do(name):
         part.out.weight.data[:, : part.head_width] = 0
         other = Session(model, session.tokenizer, session.specials)
         assert found["loss"]["after"] == pytest.approx(other.trace(*texts).loss, abs=1e-5)
-        assert found["text"]["after"] == other.ablate(texts[0], [], count=6, other=texts[1])["text"]["before"]
+        assert found["text"]["after"] == other.ablate(texts[0], [], count=6, target=texts[1])["text"]["before"]
     with pytest.raises(UserError, match="heads 0 to"):
-        session.ablate(texts[0], [(0, 99)], other=texts[1])
+        session.ablate(texts[0], [(0, 99)], target=texts[1])
     with pytest.raises(UserError, match="no attention 99"):
-        session.ablate(texts[0], [(99, 0)], other=texts[1])
+        session.ablate(texts[0], [(99, 0)], target=texts[1])
 
 
 @pytest.mark.parametrize("name", ["plain", "repeated", "reversible"])
@@ -410,7 +412,7 @@ def test_patching_moves_what_it_says(name):
     same = session.patch(TEXT, TEXT, 1)
     assert same["loss"]["after"] == pytest.approx(same["loss"]["before"], abs=1e-6)
     everything = session.patch(TEXT, other, 2)  # all of the last layer: the other text's answer
-    wanted = session.next(other, Sampling())["next"][:5]
+    wanted = session.next(other, Sampling())["candidates"][:5]
     assert [one["text"] for one in everything["next"]["after"]] == [one["text"] for one in wanted]
     start = session.patch(TEXT, other, 0)
     assert [one["text"] for one in start["next"]["after"]] == [one["text"] for one in wanted]
@@ -486,7 +488,7 @@ def test_nothing_of_it_touches_the_model(name):
     session.lens(text, other)
     session.next(text, Sampling())
     session.beam(text)
-    session.ablate(text, [(0, 0)], count=2, other=other)
+    session.ablate(text, [(0, 0)], count=2, target=other)
     if not session.pair:
         session.patch(TEXT, TEXT, 1)
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
@@ -510,6 +512,10 @@ def test_mistakes_are_told_in_a_sentence():
     ):
         with pytest.raises(UserError, match=words):
             wrong()
-    assert session.can() == {"attend": True, "step": True, "beam": True, "probe": True, "pair": False, "why": ""}
-    assert pair.can()["pair"]
-    assert "no blocks" in translator("bahdanau").can()["why"]
+    assert session.capabilities() == {
+        **dict.fromkeys(("attention", "sampling", "beam_search", "probes"), True),
+        "translation": False,
+        "reason": "",
+    }
+    assert pair.capabilities()["translation"]
+    assert "no blocks" in translator("bahdanau").capabilities()["reason"]

@@ -255,5 +255,5 @@ def test_the_recipes_train_write_and_report(
     )
     assert main(["generate", "runs/r", "--prompt", "the cat", "a", "--tokens", "40"]) == 0
     page = (tmp_path / "runs" / "r" / "report.html").read_text(encoding="utf-8")
-    assert "no layer of this model has attention weights" in page
+    assert "no layer of this model has observable attention weights" in page
     assert "the cat" in capsys.readouterr().out

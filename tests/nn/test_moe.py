@@ -11,7 +11,7 @@ from hypothesis import given
 from torch import Tensor
 from torch.nn import functional as F
 
-from regard.config.choice import kinds
+from regard.config import kinds
 from regard.nn.auxiliary_loss import AuxiliaryLoss, collect
 from regard.nn.experts.moe import CapacityExperts, MixtureOfExperts, MoEConfig
 from regard.nn.experts.routing import balance_loss, order, route, share, z_loss

@@ -12,8 +12,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.pages import Axes, Series, charts, dot_plot, line_chart, numbers, svg, thin
-from regard.pages.charts import log_ticks, ticks
+from regard.pages import charts, numbers, svg
+from regard.pages.charts import Axes, Series, dot_plot, line_chart, log_ticks, thin, ticks
 from regard.pages.maps import png
 
 FINITE = st.floats(-1e12, 1e12, allow_subnormal=False)

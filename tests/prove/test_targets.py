@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from regard.commands.prove import prove
+from regard.commands.prove import ProveOptions, prove
 from regard.errors import UserError
 from regard.prove import certify
 from regard.prove.reduced import reduced_experiment
@@ -30,7 +30,7 @@ def test_every_recipe_is_sound(name):
 
 
 def test_a_recipe_as_json(capsys):
-    assert prove("shakespeare-small", claims="future,loss,overlap,tokenizer", json=True) == 0
+    assert prove(ProveOptions(target="shakespeare-small", claims="future,loss,overlap,tokenizer", json=True)) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["sound"] is True
     assert [claim["verdict"] for claim in told["claims"]] == ["holds"] * 4
@@ -41,7 +41,7 @@ def test_a_recipe_as_json(capsys):
 def test_a_model_of_transformers(tmp_path: Path, capsys, causal: bool):
     pytest.importorskip("transformers")
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert", **SMALL, "is_decoder": causal}))
-    assert prove(f"hf:{tmp_path}") == 0
+    assert prove(ProveOptions(target=f"hf:{tmp_path}")) == 0
     said = capsys.readouterr().out
     assert ("BertLMHeadModel" if causal else "BertForMaskedLM") in said
     assert ("causal" if causal else "bidirectional") in said
@@ -85,6 +85,6 @@ def test_mistakes_are_told_in_a_sentence(tmp_path: Path):
     (tmp_path / "config.json").write_text("{")
     for target in ("hf:nowhere", f"hf:{tmp_path}", "shakespeer"):
         with pytest.raises(UserError):
-            prove(target)
+            prove(ProveOptions(target=target))
     with pytest.raises(UserError):
-        prove("shakespeare", causal=True)
+        prove(ProveOptions(target="shakespeare", causal=True))

@@ -12,7 +12,7 @@ from html.parser import HTMLParser
 import pytest
 from report_kit import experiment, start, trained
 
-from regard.commands.report import nearest_recipe, report
+from regard.commands.report import ReportOptions, nearest_recipe, report
 from regard.errors import UserError
 from regard.report import Watch, reported, study, write
 from regard.report.page import page
@@ -240,18 +240,18 @@ def test_the_command_writes_and_tells_where(text, tmp_path, capsys, monkeypatch)
     os.utime(older.file("config.toml"), (1, 1))
     run = trained(tmp_path / "runs", experiment(text), [Watch()], "newer")
     capsys.readouterr()
-    assert report(runs=tmp_path / "runs") == 0
+    assert report(ReportOptions(runs=tmp_path / "runs")) == 0
     assert capsys.readouterr().out.strip() == str(run.file("report.html"))
     checked(run.file("report.html").read_text(encoding="utf-8"))
     out = tmp_path / "elsewhere.html"
-    assert report("older", runs=tmp_path / "runs", out=out, json=True) == 0
+    assert report(ReportOptions(run="older", runs=tmp_path / "runs", out=out, json=True)) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["report"] == str(out)
     assert told["next"].startswith("regard train")
     assert "<title>older" in out.read_text(encoding="utf-8")
     assert not older.file("report.html").exists()
     with pytest.raises(UserError, match="there is no folder"):
-        report("older", runs=tmp_path / "runs", out=tmp_path / "no" / "x.html")
+        report(ReportOptions(run="older", runs=tmp_path / "runs", out=tmp_path / "no" / "x.html"))
     assert not list(run.path.glob(".tmp-*"))
 
 

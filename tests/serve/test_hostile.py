@@ -1,4 +1,4 @@
-"""Hundreds of requests that nobody honest sends: none is served, and the server goes on."""
+"""Hundreds of hostile requests: all are rejected, and the server keeps running."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from serve_kit import Answer, Served, serving
+from serve_kit import HttpResponse, RunningServer, run_server
 
-#: What an answer to a stranger must not hold: a file beside the runs, a config, a run's name.
+#: Content that must not appear in a response to a hostile request: files next to the runs, configs, run names.
 SECRETS = (b"root:x", b"schema =", b"[model]", b"vocabulary", b'"small"', b"Traceback", b"site-packages", b"/tmp/")
 CLIMBS = ("../", "..%2f", "%2e%2e/", "%2e%2e%2f", "..%252f", "%252e%252e%252f", "..\\", "..%5c", "%c0%ae%c0%ae/")
 CLIMBS += ("....//", "..;/", ".%00./", "%uff0e%uff0e/", "..//", "%2e./", "..%c0%af", "..%e0%80%af")
 PREFIXES = ("/", "/api/runs/", "/api/traces/", "/assets/", "/page.js/")
 
 
-def traversals(server: Served) -> Iterator[bytes]:
-    """With the right token: even our own page may not leave the page."""
+def path_traversals(server: RunningServer) -> Iterator[bytes]:
+    """Paths outside the page, with a valid token."""
     for prefix, climb in itertools.product(PREFIXES, CLIMBS):
         yield server.head("GET", f"{prefix}{climb * 3}secret.txt")
     paths = ("//etc/passwd", "/C:/secret.txt", "/file:///etc/passwd", "/api/runs/small", "/api/runs/small/metrics")
@@ -45,8 +45,8 @@ def traversals(server: Served) -> Iterator[bytes]:
         yield server.head("GET", path)
 
 
-def strangers(server: Served) -> Iterator[bytes]:
-    """Another host, another origin; the token is right."""
+def foreign_requests(server: RunningServer) -> Iterator[bytes]:
+    """Foreign Host and Origin headers, with a valid token."""
     port = server.port
     hosts = ["evil.example", f"evil.example:{port}", "127.0.0.1", "localhost", "127.0.0.1:1", f"0.0.0.0:{port}", ""]
     hosts += [
@@ -86,8 +86,8 @@ def strangers(server: Served) -> Iterator[bytes]:
     yield server.head("GET", "/api/about", Origin="http://evil.example", Connection="Upgrade", Upgrade="websocket")
 
 
-def tokenless(server: Served) -> Iterator[bytes]:
-    """Every address without a token, and one with every kind of wrong token."""
+def unauthorized_requests(server: RunningServer) -> Iterator[bytes]:
+    """Every endpoint without a token, and one endpoint with invalid tokens."""
     gets = (
         "/",
         "/page.js",
@@ -111,10 +111,10 @@ def tokenless(server: Served) -> Iterator[bytes]:
         )
         yield head + b"{}"
     token, port = server.token, server.port
-    wrong = ["", "x", token[:-1], token + "a", token.swapcase(), token[::-1], " ", "null", "%00", "é"]
-    for one in wrong:
-        yield server.head("GET", "/api/runs", Authorization=f"token {one}")
-        yield server.head("GET", "/api/runs", Authorization=None, Cookie=f"regard_token_{port}={one}")
+    invalid = ["", "x", token[:-1], token + "a", token.swapcase(), token[::-1], " ", "null", "%00", "é"]
+    for credentials in invalid:
+        yield server.head("GET", "/api/runs", Authorization=f"token {credentials}")
+        yield server.head("GET", "/api/runs", Authorization=None, Cookie=f"regard_token_{port}={credentials}")
     yield server.head("GET", "/?token=wrong", Authorization=None)
     yield server.head("GET", f"/?token=wrong&token={token}", Authorization=None)
     for scheme in ("Bearer", "Basic", "", "tokens"):
@@ -124,8 +124,8 @@ def tokenless(server: Served) -> Iterator[bytes]:
     yield server.head("GET", f"/{token}", Authorization=None)
 
 
-def tricks(server: Served) -> Iterator[bytes]:
-    """Headers and methods that two readers would understand differently."""
+def malformed_requests(server: RunningServer) -> Iterator[bytes]:
+    """Ambiguous headers, unsupported methods and invalid HTTP."""
     own, token = f"127.0.0.1:{server.port}", server.token
     line = f"GET /api/runs HTTP/1.1\r\nHost: {own}\r\n".encode()
     yield line + b"Host: evil.example\r\n\r\n"
@@ -155,44 +155,44 @@ def tricks(server: Served) -> Iterator[bytes]:
     yield server.head("POST", "/", Content_Type="application/json", Content_Length="2") + b"{}"
 
 
-def bodies(server: Served) -> Iterator[bytes]:
-    """Too long, of two lengths, or not what was asked for; with the right token."""
+def invalid_bodies(server: RunningServer) -> Iterator[bytes]:
+    """Bodies that are too long, ambiguous or invalid, with a valid token."""
 
-    def posted(body: bytes, path: str = "/api/masks", **headers: str | None) -> bytes:
-        usual = {"Content_Type": "application/json", "Content_Length": str(len(body))}
-        return server.head("POST", path, **{**usual, **headers}) + body
+    def post(body: bytes, path: str = "/api/masks", **headers: str | None) -> bytes:
+        defaults = {"Content_Type": "application/json", "Content_Length": str(len(body))}
+        return server.head("POST", path, **{**defaults, **headers}) + body
 
-    good = b'{"expression": "causal", "length": 8, "block": 4}'
+    valid = b'{"expression": "causal", "length": 8, "block": 4}'
     for length in ("300000", "1000000000000", "99999999999999999999", "-1", "0x10", "2, 3", "1e3"):
-        yield posted(b"{}", Content_Length=length)
-    yield posted(b'{"expression": "' + b"a" * 300_000 + b'"}')
-    yield posted(good, Transfer_Encoding="chunked")
+        yield post(b"{}", Content_Length=length)
+    yield post(b'{"expression": "' + b"a" * 300_000 + b'"}')
+    yield post(valid, Transfer_Encoding="chunked")
     chunks = b"".join(b"10000\r\n" + b" " * 0x10000 + b"\r\n" for _ in range(8))
-    whole = b"%x\r\n%b\r\n" % (len(good), good)
-    yield posted(whole + chunks + b"0\r\n\r\n", Content_Length=None, Transfer_Encoding="chunked")
-    yield posted(good + b" " * 300_000)
-    yield posted(b"zz\r\n{}\r\n0\r\n\r\n", Content_Length=None, Transfer_Encoding="chunked")
-    yield posted(b"2\r\n{}\r\n0\r\n\r\n", Content_Length=None, Transfer_Encoding="gzip, chunked")
+    whole = b"%x\r\n%b\r\n" % (len(valid), valid)
+    yield post(whole + chunks + b"0\r\n\r\n", Content_Length=None, Transfer_Encoding="chunked")
+    yield post(valid + b" " * 300_000)
+    yield post(b"zz\r\n{}\r\n0\r\n\r\n", Content_Length=None, Transfer_Encoding="chunked")
+    yield post(b"2\r\n{}\r\n0\r\n\r\n", Content_Length=None, Transfer_Encoding="gzip, chunked")
     for kind in (None, "text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=a"):
-        yield posted(good, Content_Type=kind)
-    nonsense = [b"", b"{", b"[]", b"null", b"1", b'"a"', b"\xff\xfe", b"[" * 100_000, b'{"a":' * 50_000, b"NaN"]
-    nonsense += [b'{"expression": NaN}', b'{"expression": 1}', b'{"expression": "causal", "length": true}']
-    nonsense += [b'{"expression": "causal", "length": 1e9}', b'{"expression": "causal", "length": -1}']
-    nonsense += [b'{"expression": "causal", "length": 513}', b"{\"expression\": \"__import__('os').system('id')\"}"]
-    nonsense += [b'{"expression": "causal", "block": 0}', b'{"expression": "' + b"~" * 9000 + b'causal"}', good + b"}"]
-    nonsense += [b'{"expression": "window(' + b"9" * 5000 + b')"}', b'{"expression": "\\ud800"}']
-    yield from (posted(body) for body in nonsense)
+        yield post(valid, Content_Type=kind)
+    invalid = [b"", b"{", b"[]", b"null", b"1", b'"a"', b"\xff\xfe", b"[" * 100_000, b'{"a":' * 50_000, b"NaN"]
+    invalid += [b'{"expression": NaN}', b'{"expression": 1}', b'{"expression": "causal", "length": true}']
+    invalid += [b'{"expression": "causal", "length": 1e9}', b'{"expression": "causal", "length": -1}']
+    invalid += [b'{"expression": "causal", "length": 513}', b"{\"expression\": \"__import__('os').system('id')\"}"]
+    invalid += [b'{"expression": "causal", "block": 0}', b'{"expression": "' + b"~" * 9000 + b'causal"}', valid + b"}"]
+    invalid += [b'{"expression": "window(' + b"9" * 5000 + b')"}', b'{"expression": "\\ud800"}']
+    yield from (post(body) for body in invalid)
     for path in ("traces", "step", "beam", "lens", "ablate", "patch"):
         for run in ("small", "../small", "", 7, None, ["a"]):
-            yield posted(
+            yield post(
                 json.dumps({"run": run, "text": "to be", "heads": [], "source_text": "a", "layer": 0}).encode(),
                 f"/api/{path}",
             )
-    yield posted(json.dumps({"trace": "../../x"}).encode(), "/api/rollout")
+    yield post(json.dumps({"trace": "../../x"}).encode(), "/api/rollout")
 
 
-def ended(client: socket.socket) -> bool:
-    """Whether the server closes a connection within some time."""
+def is_closed(client: socket.socket) -> bool:
+    """Return True if the server closes the connection within 20 seconds."""
     client.settimeout(20)
     try:
         while client.recv(65536):
@@ -204,22 +204,22 @@ def ended(client: socket.socket) -> bool:
     return True
 
 
-def refused(answer: Answer) -> bool:
-    """Turned away: nothing of ours in it, and no other site may read it.
+def is_rejected(response: HttpResponse) -> bool:
+    """Return True if the response is an error without secrets that no other site may read.
 
-    A mask that cannot be read is told so with 200, since half an expression is what typing looks like.
+    An invalid mask expression gives status 200 with an error, since users type incomplete expressions.
     """
-    quiet = not any(secret in answer.body for secret in SECRETS)
-    unread = answer.status == 200 and set(json.loads(answer.body)) == {"error", "position"}
+    no_secrets = not any(secret in response.body for secret in SECRETS)
+    invalid_mask = response.status == 200 and set(json.loads(response.body)) == {"error", "position"}
     return (
-        (answer.status == 0 or 400 <= answer.status < 500 or unread)
-        and quiet
-        and "access-control-allow-origin" not in answer.headers
+        (response.status == 0 or 400 <= response.status < 500 or invalid_mask)
+        and no_secrets
+        and "access-control-allow-origin" not in response.headers
     )
 
 
-def test_hundreds_of_hostile_requests_are_turned_away_and_the_server_goes_on(runs: Path) -> None:
-    with serving(runs) as server:
+def test_hostile_requests_are_rejected(runs: Path) -> None:
+    with run_server(runs) as server:
         slow = [server.connect() for _ in range(60)]
         for number, client in enumerate(slow):
             half = (
@@ -228,39 +228,43 @@ def test_hundreds_of_hostile_requests_are_turned_away_and_the_server_goes_on(run
             )
             client.sendall(half[: 5 + number * 3] if number % 2 else half if number else b"")
         began = time.monotonic()
-        requests = [one for kind in (traversals, strangers, tokenless, tricks, bodies) for one in kind(server)]
+        requests = [
+            request
+            for kind in (path_traversals, foreign_requests, unauthorized_requests, malformed_requests, invalid_bodies)
+            for request in kind(server)
+        ]
         assert len(requests) >= 200
-        served = [(one[:300], answer) for one in requests if not refused(answer := server.raw(one))]
-        assert not served, served
-        good = server.get("/api/about")
-        assert good.status == 200  # while sixty clients hold their half requests
-        for number, client in enumerate(slow):  # a drop now and then does not help them
+        accepted = [(request[:300], r) for request in requests if not is_rejected(r := server.raw(request))]
+        assert not accepted, accepted
+        valid = server.get("/api/about")
+        assert valid.status == 200  # while sixty clients hold incomplete requests
+        for number, client in enumerate(slow):  # single bytes do not extend the timeout
             if time.monotonic() < began + 4:
                 try:
                     client.sendall(b"a")
                 except OSError:
-                    assert number % 2  # refused at once for what it said
+                    assert number % 2  # rejected immediately as invalid
         for client in slow:
-            assert ended(client)
+            assert is_closed(client)
             client.close()
         assert server.process.poll() is None
         assert server.get("/api/runs").status == 200
         assert server.interrupt() == 0
 
 
-def test_more_connections_than_it_takes_do_not_bring_it_down(served: Served) -> None:
-    crowd = [served.connect() for _ in range(300)]
-    for client in crowd:
+def test_connection_flood(served: RunningServer) -> None:
+    clients = [served.connect() for _ in range(300)]
+    for client in clients:
         client.close()
     for _ in range(50):
-        if (answer := served.get("/api/about")).status == 200:
+        if (response := served.get("/api/about")).status == 200:
             break
         time.sleep(0.2)
-    assert answer.status == 200
+    assert response.status == 200
 
 
-def test_ctrl_c_ends_it_at_once_with_streams_open(runs: Path) -> None:
-    with serving(runs) as server:
+def test_ctrl_c_with_open_streams(runs: Path) -> None:
+    with run_server(runs) as server:
         run = server.identify("small")
         streams = [server.connect() for _ in range(5)]
         for client in streams:
@@ -270,6 +274,6 @@ def test_ctrl_c_ends_it_at_once_with_streams_open(runs: Path) -> None:
         half.sendall(b"GET / HT")
         began = time.monotonic()
         assert server.interrupt() == 0
-        assert time.monotonic() - began < 2  # a promise to whoever presses it
+        assert time.monotonic() - began < 2  # also with open streams
         for client in (*streams, idle, half):
             client.close()

@@ -1,4 +1,4 @@
-"""`regard look` and `regard.show`: the page in one file, which asks nobody anything."""
+"""`regard look` and `regard.show`: the page as one file without requests."""
 
 from __future__ import annotations
 
@@ -25,34 +25,36 @@ from regard.serve.show import show
 TEXT = "to be, </script><!-- or not to be"
 
 
-def call(*words: str) -> subprocess.CompletedProcess[str]:
+def run_regard(*arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUTF8": "1"}
-    return subprocess.run([*REGARD, *words], env=environment, capture_output=True, text=True, timeout=120)
+    return subprocess.run([*REGARD, *arguments], env=environment, capture_output=True, text=True, timeout=120)
 
 
-def data(html: str) -> dict:
-    """What is embedded, found as a browser finds it."""
-    found = re.search(r'<script type="application/json" id="regard-data">(.*?)</script', html, re.S | re.I)
-    assert found
-    return json.loads(found[1])
+def embedded_json(html: str) -> dict:
+    """Extract the embedded data as a browser does."""
+    match = re.search(r'<script type="application/json" id="regard-data">(.*?)</script', html, re.S | re.I)
+    assert match
+    return json.loads(match[1])
 
 
-def test_the_command_writes_one_file_that_needs_nothing_else(runs: Path, tmp_path: Path) -> None:
+def test_look_writes_a_self_contained_file(runs: Path, tmp_path: Path) -> None:
     out = tmp_path / "a.html"
-    done = call("look", "small", "--runs", str(runs), "--text", "to be or not", "--out", str(out), "--json")
+    done = run_regard("look", "small", "--runs", str(runs), "--text", "to be or not", "--out", str(out), "--json")
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert (told["page"], told["tokens"], told["bytes"]) == (str(out), 12, out.stat().st_size)
+    result = json.loads(done.stdout)
+    assert (result["page"], result["tokens"], result["bytes"]) == (str(out), 12, out.stat().st_size)
     html = out.read_text()
     assert not re.search(r"""(src|href)=["']?(https?:)?//""", html)
-    inside = data(html)
-    assert "".join(inside["trace"]["tokens"]) == "to be or not"
-    assert set(inside["tiles"]) == {f"{layer}/{head}/0/0/0" for layer in (0, 1) for head in (0, 1)}
-    assert "0/1/7" in inside["rows"]
-    assert inside["cells"]["0/1/7/3"]["weight"] == pytest.approx(dict(inside["rows"]["0/1/7"]["weights"])[3], rel=1e-3)
+    content = embedded_json(html)
+    assert "".join(content["trace"]["tokens"]) == "to be or not"
+    assert set(content["tiles"]) == {f"{layer}/{head}/0/0/0" for layer in (0, 1) for head in (0, 1)}
+    assert "0/1/7" in content["rows"]
+    assert content["cells"]["0/1/7/3"]["weight"] == pytest.approx(
+        dict(content["rows"]["0/1/7"]["weights"])[3], rel=1e-3
+    )
 
 
-def test_the_policy_allows_exactly_what_is_inside(runs: Path) -> None:
+def test_content_security_policy_allows_only_the_inlined_files(runs: Path) -> None:
     session = Session.load(Run.open(runs / "small"))
     html = html_document(session.trace("to be"), "</title><script>alert(1)</script>", "to be")
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', html)
@@ -67,7 +69,7 @@ def test_the_policy_allows_exactly_what_is_inside(runs: Path) -> None:
     assert "alert(1)</script>" not in html
 
 
-def test_a_small_limit_leaves_out_the_fine_parts_first(runs: Path) -> None:
+def test_small_limits_drop_details_first(runs: Path) -> None:
     trace = Session.load(Run.open(runs / "small")).trace("to be or not to be")
     whole = embedded_data(trace, "t", "x")
     assert whole["cells"]
@@ -78,7 +80,7 @@ def test_a_small_limit_leaves_out_the_fine_parts_first(runs: Path) -> None:
     assert len(json.dumps(less)) <= 40_000
 
 
-def test_coarse_tiles_are_those_of_the_trace(runs: Path) -> None:
+def test_coarse_tiles_match_the_trace(runs: Path) -> None:
     trace = Session.load(Run.open(runs / "small")).trace("to be or not to be, " * 31)
     tiles = embedded_data(trace, "t", "x")["tiles"]
     assert len(tiles) == 4 * (1 + 3 + 6)  # 620 tokens: one tile, three and six on and below the diagonal
@@ -86,27 +88,27 @@ def test_coarse_tiles_are_those_of_the_trace(runs: Path) -> None:
         tile = trace.tile(*(int(number) for number in place.split("/")))
         inside = np.frombuffer(base64.b64decode(tiles[place]["data"]), np.uint8).reshape(tiles[place]["shape"])
         assert inside.shape == tile.shape
-        assert abs(inside.astype(int) - tile).max() <= 1  # other blocks of rows round otherwise
+        assert abs(inside.astype(int) - tile).max() <= 1  # blocks of different sizes round differently
 
 
-def test_a_text_that_would_end_the_script_does_not(runs: Path) -> None:
+def test_script_end_tags_are_escaped(runs: Path) -> None:
     html = html_document(Session.load(Run.open(runs / "small")).trace("to be"), "t", TEXT)
-    assert data(html)["text"] == TEXT
+    assert embedded_json(html)["text"] == TEXT
 
 
-def test_show_draws_the_same_page_in_a_frame(runs: Path) -> None:
+def test_show_embeds_the_page_in_a_frame(runs: Path) -> None:
     loaded = load_model(Run.open(runs / "small"))
     shown = show(loaded.model, "to be", tokenizer=loaded.tokenizer)
     frame = shown._repr_html_()
     found = re.fullmatch(r'<iframe sandbox="([^"]*)" srcdoc="([^"]*)"[^>]*></iframe>', frame)
     assert found
     assert "allow-same-origin" not in found[1]
-    assert data(unescape(found[2]))["trace"]["tokens"] == list("to be")
-    assert data(show(str(runs / "small"), "to be").html) == data(shown.html)
+    assert embedded_json(unescape(found[2]))["trace"]["tokens"] == list("to be")
+    assert embedded_json(show(str(runs / "small"), "to be").html) == embedded_json(shown.html)
 
 
 @pytest.mark.parametrize(
-    ("words", "why"),
+    ("arguments", "message"),
     [
         (("--text", "a", "--file", "b"), "--text TEXT"),
         (("--pair", "to be"), "not 1 texts"),
@@ -114,21 +116,21 @@ def test_show_draws_the_same_page_in_a_frame(runs: Path) -> None:
         (("--text", "to be", "--most", "0"), "--most"),
     ],
 )
-def test_a_slip_is_one_sentence(runs: Path, words: tuple[str, ...], why: str) -> None:
-    done = call("look", "small", "--runs", str(runs), *words)
+def test_invalid_arguments(runs: Path, arguments: tuple[str, ...], message: str) -> None:
+    done = run_regard("look", "small", "--runs", str(runs), *arguments)
     assert done.returncode == 2
-    assert why in done.stderr
+    assert message in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
 
 
-def test_without_a_text_it_reads_what_the_run_wrote(runs: Path, tmp_path: Path) -> None:
+def test_default_text_is_the_last_sample(runs: Path, tmp_path: Path) -> None:
     shutil.copytree(runs / "small", tmp_path / "own")
     samples = tmp_path / "own" / "samples.jsonl"
     samples.write_text('{"step": 4, "prompt": "to", "text": " be or"}\n')
-    done = call("look", "own", "--runs", str(tmp_path))
+    done = run_regard("look", "own", "--runs", str(tmp_path))
     assert done.returncode == 0, done.stderr
-    assert data((tmp_path / "own" / "look.html").read_text())["trace"]["tokens"] == list("to be or")
+    assert embedded_json((tmp_path / "own" / "look.html").read_text())["trace"]["tokens"] == list("to be or")
     samples.write_text("")
-    done = call("look", "own", "--runs", str(tmp_path))
+    done = run_regard("look", "own", "--runs", str(tmp_path))
     assert done.returncode == 2
     assert "--text TEXT" in done.stderr

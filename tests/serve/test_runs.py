@@ -1,4 +1,4 @@
-"""The folder of runs as the page sees it: lists, curves, differences, and what comes while a run trains."""
+"""The endpoints of runs: list, metrics, differences, and the event stream of a training run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import socket
 from pathlib import Path
 
 import pytest
-from serve_kit import Served, serving
+from serve_kit import RunningServer, run_server
 
 from regard.runs import Run
 from regard.serve.is_training import is_training
@@ -18,7 +18,7 @@ from regard.serve.run_library import NotFoundError, RunLibrary
 from regard.serve.tables import latest_findings, metrics_table, subsample
 
 
-def test_the_first_address_gives_a_cookie_and_keeps_the_rest(served: Served) -> None:
+def test_first_request_sets_a_cookie_and_keeps_the_query(served: RunningServer) -> None:
     answer = served.get(f"/?token={served.token}&a=b", Authorization=None)
     assert (answer.status, answer.headers["location"]) == (303, "/?a=b")
     cookie = answer.headers["set-cookie"]
@@ -31,18 +31,18 @@ def test_the_first_address_gives_a_cookie_and_keeps_the_rest(served: Served) -> 
     assert "default-src 'none'" in policy
     assert "unsafe" not in policy
     linked = served.get(f"/?token={served.token}", Authorization=None, Sec_Fetch_Site="cross-site")
-    assert linked.status == 200  # a strict cookie would not come along with a redirect
+    assert linked.status == 200  # a browser would not send the strict cookie after a redirect
     assert b'content="0;url=/"' in linked.body
 
 
-def test_a_token_is_taken_in_the_header_and_in_the_address(served: Served) -> None:
+def test_token_is_accepted_in_header_and_url(served: RunningServer) -> None:
     for name in ("127.0.0.1", "localhost", "[::1]"):
         assert served.get("/api/about", Host=f"{name}:{served.port}").status == 200
     assert served.get(f"/api/about?token={served.token}", Authorization=None).json["views"][0] == "runs"
     assert served.get("/api/about", Origin=f"http://127.0.0.1:{served.port}").status == 200
 
 
-def test_runs_are_listed_by_ids_that_tell_nothing(served: Served, runs: Path) -> None:
+def test_runs_are_listed_with_opaque_ids(served: RunningServer, runs: Path) -> None:
     listed = {run["name"]: run for run in served.get("/api/runs").json["runs"]}
     assert set(listed) == {"small", "wide", "broken"}
     small, broken = listed["small"], listed["broken"]
@@ -56,19 +56,19 @@ def test_runs_are_listed_by_ids_that_tell_nothing(served: Served, runs: Path) ->
     assert not any("small" in run["id"] or "wide" in run["id"] for run in listed.values())
 
 
-def test_a_run_is_told_whole(served: Served, runs: Path) -> None:
-    told = served.get(f"/api/runs/{served.identify('small')}").json
-    assert told["config"]["model"]["width"] == 16
-    assert told["checkpoints"] == [8]
-    assert told["samples"] == [{"step": 4, "text": "to be <script>alert(1)</script>"}]
-    assert told["capabilities"]["attend"] is True
-    assert told["capabilities"]["pair"] is False
+def test_run_detail(served: RunningServer, runs: Path) -> None:
+    detail = served.get(f"/api/runs/{served.identify('small')}").json
+    assert detail["config"]["model"]["width"] == 16
+    assert detail["checkpoints"] == [8]
+    assert detail["samples"] == [{"step": 4, "text": "to be <script>alert(1)</script>"}]
+    assert detail["capabilities"]["attention"] is True
+    assert detail["capabilities"]["translation"] is False
     broken = served.get(f"/api/runs/{served.identify('broken')}")
     assert broken.status == 400
     assert str(runs) not in broken.json["error"]
 
 
-def test_curves_and_differences(served: Served) -> None:
+def test_metrics_and_differences(served: RunningServer) -> None:
     small, wide = served.identify("small"), served.identify("wide")
     whole = served.get(f"/api/runs/{small}/metrics").json
     assert whole["columns"][0] == "step"
@@ -81,24 +81,24 @@ def test_curves_and_differences(served: Served) -> None:
     assert served.get("/api/runs/0123456789abcdef01234567").status == 404
 
 
-def events(client: socket.socket, wanted: int, seen: str = "") -> list[tuple[str, dict]]:
-    """The next so many events of a stream."""
-    while len(found := re.findall(r"event: (\w+)\r?\ndata: (.*)\r?\n", seen)) < wanted:
+def read_events(client: socket.socket, count: int, received: str = "") -> list[tuple[str, dict]]:
+    """Read ``count`` events from a stream."""
+    while len(found := re.findall(r"event: (\w+)\r?\ndata: (.*)\r?\n", received)) < count:
         piece = client.recv(65536)
-        assert piece, seen
-        # What one chunk holds is always whole lines; the lengths between them are not events.
-        seen += piece.decode()
+        assert piece, received
+        # A chunk contains complete lines; the chunk lengths between them do not match the pattern.
+        received += piece.decode()
     return [(kind, json.loads(data)) for kind, data in found]
 
 
-def test_a_stream_tells_what_a_trainer_adds(runs: Path, tmp_path: Path) -> None:
+def test_stream_sends_new_records(runs: Path, tmp_path: Path) -> None:
     shutil.copytree(runs / "small", tmp_path / "live")
     run = Run.open(tmp_path / "live")
-    with serving(tmp_path) as server, run.lock():
-        asked = server.head("GET", f"/api/runs/{server.identify('live')}/events")
+    with run_server(tmp_path) as server, run.lock():
+        request = server.head("GET", f"/api/runs/{server.identify('live')}/events")
         client = server.connect()
-        client.sendall(asked)
-        first = events(client, 3)
+        client.sendall(request)
+        first = read_events(client, 3)
         assert [kind for kind, _ in first] == ["metrics", "sample", "state"]
         assert first[2][1]["state"] == "training"
         run.log({"step": 9, "loss": 1.25})
@@ -106,15 +106,15 @@ def test_a_stream_tells_what_a_trainer_adds(runs: Path, tmp_path: Path) -> None:
         run.sample({"step": 9, "text": "more"})
         with open(run.file("findings.jsonl"), "a") as file:
             file.write('{"step": 9, "kind": "spike", "where": "loss", "severity": "warning", "what": "x"}\n{"step": 1')
-        told = dict(events(client, 4))
-        assert told["sample"] == {"step": 9, "text": "more"}
-        assert told["finding"]["id"] == "spike:loss"
-        assert told["metrics"]["rows"][-1][:2] == [9, 1.25]
+        received = dict(read_events(client, 4))
+        assert received["sample"] == {"step": 9, "text": "more"}
+        assert received["finding"]["id"] == "spike:loss"
+        assert received["metrics"]["rows"][-1][:2] == [9, 1.25]
         client.close()
         assert server.interrupt() == 0
 
 
-def test_a_run_counts_as_training_only_while_its_lock_is_held(runs: Path, tmp_path: Path) -> None:
+def test_is_training_while_the_lock_is_held(runs: Path, tmp_path: Path) -> None:
     shutil.copytree(runs / "small", tmp_path / "one")
     run = Run.open(tmp_path / "one")
     assert not is_training(run.path)
@@ -122,10 +122,10 @@ def test_a_run_counts_as_training_only_while_its_lock_is_held(runs: Path, tmp_pa
         assert is_training(run.path)
         library = RunLibrary(tmp_path)
         assert library.runs()[0]["state"] == "training"
-    assert not is_training(run.path)  # this process lives, and holds it no more
+    assert not is_training(run.path)  # this process is alive but no longer holds the lock
 
 
-def test_a_tail_reads_what_is_new_and_notices_a_cut(tmp_path: Path) -> None:
+def test_tail_reads_new_records_and_detects_truncation(tmp_path: Path) -> None:
     run = Run.create(tmp_path, "a", "", {})
     tail = JsonlTail(run.file("metrics.jsonl"))
     assert tail.read() == ([], False)
@@ -145,27 +145,27 @@ def test_a_tail_reads_what_is_new_and_notices_a_cut(tmp_path: Path) -> None:
     assert [record["step"] for record in read_last(run.file("metrics.jsonl"), 60)] == [38, 39]
 
 
-def test_long_curves_are_thinned_and_keep_their_ends_and_validations() -> None:
+def test_long_tables_are_subsampled_with_ends_and_validation_losses() -> None:
     records = [{"step": i, "loss": 1.0, **({"validation_loss": 2.0} if i % 500 == 0 else {})} for i in range(1, 20_001)]
-    told = metrics_table(records)
-    steps = [row[0] for row in told["rows"]]
+    rows = metrics_table(records)["rows"]
+    steps = [row[0] for row in rows]
     assert len(steps) == 2000
     assert (steps, steps[0], steps[-1]) == (sorted(steps), 1, 20_000)
-    assert sum(row[2] is not None for row in told["rows"]) == 40
+    assert sum(row[2] is not None for row in rows) == 40
     assert len(subsample(records, 10)) == 10
     assert metrics_table([{"step": 1, "loss": "NaN"}]) == {"columns": ["step", "loss"], "rows": [[1, None]]}
     assert metrics_table([{"step": 0, "spread": {"a": [1.0]}}])["rows"] == []
 
 
-def test_a_finding_that_was_updated_is_told_once() -> None:
+def test_updated_findings_are_listed_once() -> None:
     record = {"step": 1, "kind": "spike", "where": "loss", "severity": "warning", "what": "a"}
     assert [f["step"] for f in latest_findings([record, {**record, "kind": "dead"}, {**record, "step": 5}])] == [1, 5]
 
 
-def test_only_what_is_a_run_has_an_id(runs: Path, tmp_path: Path) -> None:
+def test_only_run_folders_have_ids(runs: Path, tmp_path: Path) -> None:
     library = RunLibrary(runs)
     assert len(library.paths()) == 3
-    assert RunLibrary(runs).paths().keys().isdisjoint(library.paths())  # the key is new for each server
+    assert RunLibrary(runs).paths().keys().isdisjoint(library.paths())  # each server generates its own key
     for name in ("small", "../runs/small", "", ".."):
         with pytest.raises(NotFoundError):
             library.path(name)

@@ -13,7 +13,8 @@ from regard.data import TextBatch
 from regard.errors import UserError
 from regard.measure import Bucket, Comparison
 from regard.models import GPTConfig, RecurrentConfig
-from regard.pages import Axes, ChartSection, Series
+from regard.pages.charts import Axes, Series
+from regard.pages.html import ChartSection
 from regard.studies import about, bottleneck, depth, get, gradients, names, parallel
 from regard.studies.page import Study, page, write
 
@@ -95,7 +96,7 @@ def test_words_follow_from_numbers():
 def test_a_page_is_escaped_and_written_with_its_numbers(tmp_path):
     evil = "<script>alert(1)</script>"
     chart = ChartSection(
-        evil, evil, [Series(evil, [(0.0, 1.0), (1.0, 2.0)])], Axes("x", "y"), ("a", evil), [("1", evil)]
+        evil, evil, [Series(evil, [(0.0, 1.0), (1.0, 2.0)])], Axes("x", "y"), columns=("a", evil), rows=[("1", evil)]
     )
     study = Study("name", evil, [evil], [chart], {"found": [1, 2]}, evil)
     assert "<script>alert" not in page(study)

@@ -11,9 +11,7 @@ from itertools import product
 from typing import Any
 
 from regard.attention import AttentionConfig, SoftmaxConfig
-from regard.config import load
-from regard.config.choice import kinds
-from regard.config.place import nearest
+from regard.config import kinds, load, nearest
 from regard.errors import UserError
 
 #: The default number of budgets of a kind, each twice the one before.

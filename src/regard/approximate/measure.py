@@ -8,12 +8,11 @@ verdict on a mechanism.
 
 from __future__ import annotations
 
-import re
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -46,15 +45,15 @@ class Outcome:
 
     trial: Trial
     heads: list[HeadError] = field(default_factory=list)
-    refused: str = ""  # why nothing could be measured
+    refused: str | None = None  # why nothing could be measured
     causal: bool = True  # False: compared on the non-causal version of the layers
-    why_not: str = ""  # why it cannot be used in the model
+    not_in_model: str | None = None  # why it cannot be used in the model
     fitted: bool = False  # its own parameters were fitted
     loss: float | None = None  # with every layer replaced, nats per token
-    margin: float = 0.0  # half the 95 % interval of the loss increase, over windows
-    by_block: list[float] = field(default_factory=list)  # with one block replaced
-    pace: float | None = None  # tokens per second, forward
-    exact_pace: float | None = None  # of exact attention, measured alternately
+    more_margin: float = 0.0  # half the 95 % interval of the loss increase, over windows
+    loss_by_block: list[float] = field(default_factory=list)  # with one block replaced
+    tokens_per_second: float | None = None  # of a forward pass
+    exact_tokens_per_second: float | None = None  # of exact attention, measured alternately
 
     @property
     def error(self) -> float:
@@ -72,7 +71,7 @@ class Outcome:
     @property
     def speedup(self) -> float:
         """Speed relative to exact attention; 0 if it was not measured."""
-        return (self.pace or 0.0) / (self.exact_pace or 1.0)
+        return (self.tokens_per_second or 0.0) / (self.exact_tokens_per_second or 1.0)
 
     def more(self, exact: float) -> float:
         """The increase of the loss over the exact one; 0 if it was not measured."""
@@ -151,7 +150,7 @@ class Bench:
             torch.cuda.synchronize(self.device)
         return time.perf_counter() - began
 
-    def paces(self, trial: Trial, mechanisms: dict[int, Mechanism]) -> tuple[float, float]:
+    def speeds(self, trial: Trial, mechanisms: dict[int, Mechanism]) -> tuple[float, float]:
         """Tokens per second with these mechanisms and without, alternately so that a busy machine slows both."""
         seconds: tuple[list[float], list[float]] = [], []
         for _ in range(ROUNDS + 1):
@@ -189,24 +188,30 @@ def run_trial(bench: Bench, trial: Trial, before: Sequence[float], each_layer: b
         for head in errors(layer, _for(replacements[one.name], one, trial), one)
     ]
     first = next(iter(replacements.values()))
-    outcome = {"heads": heads, "causal": first.causal, "why_not": first.why_not, "fitted": any(fitted)}
+    outcome = Outcome(trial, heads, None, first.causal, first.why_not, any(fitted))
     if not all(one.causal for one in replacements.values()):
-        return Outcome(trial, **outcome)
+        return outcome
     mechanisms = {_block(name): one.mechanism for name, one in replacements.items()}
     try:
         with swapped(bench.model, trial.config, mechanisms):
             losses = bench.losses()
     except UserError as refusal:
-        return Outcome(trial, **{**outcome, "why_not": str(refusal)})
+        return replace(outcome, not_in_model=str(refusal))
     by_block = []
     for block in sorted(mechanisms) if each_layer else []:
         with swapped(bench.model, trial.config, {block: mechanisms[block]}):
             by_block.append(statistics.fmean(bench.losses()))
-    pace, exact_pace = bench.paces(trial, mechanisms)
+    speed, exact_speed = bench.speeds(trial, mechanisms)
     more = [after - one for after, one in zip(losses, before, strict=True)]
     margin = 1.96 * statistics.stdev(more) / len(more) ** 0.5 if len(more) > 1 else 0.0
-    inside = {"loss": statistics.fmean(losses), "margin": margin, "by_block": by_block}
-    return Outcome(trial, **outcome, **inside, pace=pace, exact_pace=exact_pace)
+    return replace(
+        outcome,
+        loss=statistics.fmean(losses),
+        more_margin=margin,
+        loss_by_block=by_block,
+        tokens_per_second=speed,
+        exact_tokens_per_second=exact_speed,
+    )
 
 
 def _for(replacement: Replacement, given: Given, trial: Trial) -> Replacement:
@@ -221,6 +226,4 @@ def _once(calls: list[Given]) -> list[Given]:
 
 
 def _block(name: str) -> int:
-    match = re.match(r"blocks\.(\d+)\.", name)
-    assert match is not None  # a GPT's attentions are in its blocks
-    return int(match[1])
+    return int(name.split(".")[1])  # a GPT's attentions are blocks.0.attention.mechanism and so on

@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from regard import pages
 from regard.approximate import words
 from regard.approximate.measure import Meter, Outcome
-from regard.pages import Axes, ChartSection, Series, chart_section, section, table
-from regard.pages.html import folded
+from regard.pages import html
+from regard.pages.charts import Axes, Series
+from regard.pages.html import ChartSection, chart_section, folded, section, table
 from regard.runs.disk import replace_file, writing
 
 NAME = "approximate"
@@ -83,14 +83,14 @@ def page(meter: Meter, name: str, setting: str) -> str:
     heads = "".join(_heads(kind, outcomes) for kind, outcomes in words.by_kind(meter).items())
     every = table(words.COLUMNS, words.rows(meter), left=2)
     parts = [
-        pages.heading(TITLE, f"{name} · {setting}"),
-        pages.paragraphs(words.sentences(meter)),
+        html.heading(TITLE, f"{name} · {setting}"),
+        html.paragraphs(words.sentences(meter)),
         section("All budgets", words.LEGEND + ". * on the non-causal version of the layers.", every),
-        *(chart_section(chart) for chart in charts(meter)),
+        *(chart_section(chart, numbers=False) for chart in charts(meter)),
         section("Error by head", "The error of each head (layer.head) at every budget.", heads),
         section("Loss by layer", "The loss with one block replaced and the others exact.", _blocks(meter)),
     ]
-    return pages.page(f"{name} · approximations", parts)
+    return html.page(f"{name} · approximations", parts)
 
 
 def _heads(kind: str, outcomes: Sequence[Outcome]) -> str:
@@ -106,12 +106,15 @@ def _heads(kind: str, outcomes: Sequence[Outcome]) -> str:
 
 def _blocks(meter: Meter) -> str:
     """The loss increase of each block alone, if it was measured."""
-    measured = [o for o in meter.outcomes if o.by_block]
+    measured = [o for o in meter.outcomes if o.loss_by_block]
     if not measured:
         return ""
-    names = ("replaced in", *(f"block {i}" for i in range(1, len(measured[0].by_block) + 1)), "all")
+    names = ("replaced in", *(f"block {i}" for i in range(1, len(measured[0].loss_by_block) + 1)), "all")
     rows = [
-        (f"{o.trial.kind} {o.trial.budget}", *(f"{loss - meter.loss:+.4f}" for loss in (*o.by_block, o.loss or 0.0)))
+        (
+            f"{o.trial.kind} {o.trial.budget}",
+            *(f"{loss - meter.loss:+.4f}" for loss in (*o.loss_by_block, o.loss or 0.0)),
+        )
         for o in measured
     ]
     return folded("Loss increase, nats per token", table(names, rows))
@@ -120,7 +123,7 @@ def _blocks(meter: Meter) -> str:
 def picture(meter: Meter) -> str:
     """Error and loss over the budgets as one SVG file."""
     shown = [chart for chart in charts(meter) if chart.axes.x == BUDGET]
-    return pages.chart_picture(shown, TITLE, " ".join(words.sentences(meter)))
+    return html.chart_picture(shown, TITLE, " ".join(words.sentences(meter)))
 
 
 def write(meter: Meter, folder: Path, name: str, setting: str) -> Path:

@@ -33,7 +33,7 @@ class Replacement(NamedTuple):
     mask: Mask  # of exact attention in this comparison
     plan: Plan
     causal: bool  # False: measured without the model's mask
-    why_not: str = ""  # why it cannot be used in the model
+    why_not: str | None = None  # why it cannot be used in the model
 
 
 def make_replacement(config: AttentionConfig, given: Given, context: int) -> Replacement:

@@ -39,7 +39,7 @@ def sentences(meter: Meter) -> list[str]:
 def _about(kind: str, outcomes: Sequence[Outcome], exact: float) -> str:
     measured = [o for o in outcomes if not o.refused]
     if not measured:
-        return f"{kind} cannot be used in this model: {outcomes[0].refused.split(';')[0]}."
+        return f"{kind} cannot be used in this model: {_reason(outcomes[0].refused)}."
     inside = [o for o in measured if o.loss is not None]
     if not inside:
         ends = f"{measured[0].error:.2f} at {measured[0].trial.budget}"
@@ -47,7 +47,7 @@ def _about(kind: str, outcomes: Sequence[Outcome], exact: float) -> str:
             ends += f" to {measured[-1].error:.2f} at {measured[-1].trial.budget}"
         fitted = ", with its own parameters fitted to other windows of the text" if measured[0].fitted else ""
         return (
-            f"{kind} cannot replace the attention of this model: {measured[0].why_not.split(';')[0]}. On the "
+            f"{kind} cannot replace the attention of this model: {_reason(measured[0].not_in_model)}. On the "
             f"non-causal version of the layers (the same queries, keys and values without a mask{fitted}), its error "
             f"goes from {ends}."
         )
@@ -58,13 +58,17 @@ def _about(kind: str, outcomes: Sequence[Outcome], exact: float) -> str:
     return f"{kind} costs more than {SMALL} nats; the least with {_budget(best)}: {_cost(best, exact)}."
 
 
+def _reason(refusal: str | None) -> str:
+    return (refusal or "").split(";")[0]
+
+
 def _budget(outcome: Outcome) -> str:
     settings = outcome.trial.settings
     return join_words([f"{name} = {value}" for name, value in settings]) if settings else "its defaults"
 
 
 def _cost(outcome: Outcome, exact: float) -> str:
-    change = f"{outcome.more(exact):+.4f} ± {outcome.margin:.4f} nats"
+    change = f"{outcome.more(exact):+.4f} ± {outcome.more_margin:.4f} nats"
     return f"{change} at {outcome.speedup:.2f} times the speed of exact attention"
 
 
@@ -80,8 +84,8 @@ def rows(meter: Meter) -> list[tuple[str, ...]]:
         measures = (f"{o.error:.3f}" + ("" if o.causal else "*"), worst, f"{o.variation:.3f}")
         inside = ("",) * 4
         if o.loss is not None:
-            more = f"{o.more(meter.loss):+.4f} ± {o.margin:.4f}"
-            inside = (f"{o.loss:.4f}", more, f"{o.pace:,.0f}", f"{o.speedup:.2f}")
+            more = f"{o.more(meter.loss):+.4f} ± {o.more_margin:.4f}"
+            inside = (f"{o.loss:.4f}", more, f"{o.tokens_per_second:,.0f}", f"{o.speedup:.2f}")
         lines.append((*name, *measures, *inside))
     return lines
 
@@ -98,27 +102,16 @@ def table(meter: Meter) -> str:
 
 def numbers(meter: Meter) -> dict[str, Any]:
     """Everything, for the JSON file."""
-    return {
-        "loss": meter.loss,
-        "tokens": meter.tokens,
-        "outcomes": [
-            {
-                "attention": o.trial.kind,
-                "settings": dict(o.trial.settings),
-                "refused": o.refused or None,
-                "causal": o.causal,
-                "not_in_model": o.why_not or None,
-                "fitted": o.fitted,
-                "error": o.error if o.heads else None,
-                "variation": o.variation if o.heads else None,
-                "loss": o.loss,
-                "more": None if o.loss is None else o.more(meter.loss),
-                "more_margin": o.margin,
-                "loss_by_block": o.by_block,
-                "tokens_per_second": o.pace,
-                "exact_tokens_per_second": o.exact_pace,
-                "heads": [head._asdict() for head in o.heads],
-            }
-            for o in meter.outcomes
-        ],
-    }
+    outcomes = [
+        {
+            "attention": o.trial.kind,
+            "settings": dict(o.trial.settings),
+            "error": o.error if o.heads else None,
+            "variation": o.variation if o.heads else None,
+            "more": None if o.loss is None else o.more(meter.loss),
+            **{name: value for name, value in vars(o).items() if name != "trial"},
+            "heads": [head._asdict() for head in o.heads],
+        }
+        for o in meter.outcomes
+    ]
+    return {"loss": meter.loss, "tokens": meter.tokens, "outcomes": outcomes}

@@ -2,95 +2,89 @@
 
 from __future__ import annotations
 
-import json as jsonlib
+import json
 import sys
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import tyro
-
-from regard.commands.common import RUNS, RunName, open_run
+from regard.commands.common import RunOptions
+from regard.commands.lines import contents
+from regard.config import option
 from regard.errors import UserError
 
 if TYPE_CHECKING:
     from regard.approximate import Windows
     from regard.generate.load import LoadedModel
 
-Kinds = Annotated[str | None, tyro.conf.arg(name="with", metavar="KIND,KIND")]
-Budgets = Annotated[tuple[str, ...], tyro.conf.arg(metavar="[KIND=8,16,32 ...]")]
+
+@dataclass(frozen=True)
+class ApproximateOptions(RunOptions):
+    """Options of `regard approximate`."""
+
+    kinds: str | None = option(
+        None,
+        "the attentions to try, such as window,performer,lsh; default: all that can replace it",
+        metavar="KIND,KIND",
+    )
+    budgets: tuple[str, ...] = option(
+        (),
+        "values of a kind's option instead of the usual ones: window=8,16,32 or lsh.rounds=1,4 lsh.buckets=8,16",
+        metavar="KIND=8,16 ...",
+    )
+    text: Path | None = option(None, "a text file to measure on; default: the validation part of the run's own text")
+    windows: int = option(32, "number of windows of the model's context that the losses are measured on")
+    timed: int | None = option(
+        None, "measure speed on one text of this many tokens; default: on windows as long as the model's context"
+    )
+    each_layer: bool = option(False, "also replace one block at a time")
+    step: int | None = option(None, "step of the checkpoint; default: the newest")
+    device: str = option("auto", "where to run: auto, cpu, cuda, mps")
+    out: Path | None = option(None, "the folder for the page, the picture and the numbers; default: the run's folder")
 
 
-def approximate(
-    run: RunName = None,
-    /,
-    *,
-    with_: Kinds = None,
-    budgets: Budgets = (),
-    text: Path | None = None,
-    windows: int = 32,
-    timed: int | None = None,
-    each_layer: bool = False,
-    step: int | None = None,
-    device: str = "auto",
-    out: Path | None = None,
-    runs: Path = RUNS,
-    json: bool = False,
-) -> int:
-    """What a cheaper attention would cost a trained model: error by head, loss and speed over a range of budgets.
-
-    Args:
-        run: The run's folder or name; by default the newest run.
-        with_: Which attentions to try, such as window,performer,lsh; by default all that may stand in.
-        budgets: Values of a kind's knob, such as window=8,16,32 or lsh.rounds=1,4 lsh.buckets=8,16, instead of its
-            usual ones.
-        text: A text file to measure on; by default the validation part of the run's own text.
-        windows: How many windows of the model's context the losses are over.
-        timed: Measure speed on one text of so many tokens; by default on windows as long as the model's context.
-        each_layer: Also exchange one block at a time.
-        step: A checkpoint's step; by default the newest.
-        device: Where to run: auto, cpu, cuda, mps.
-        out: The folder for the page, the picture and the numbers; by default the run's own.
-        runs: The folder that holds runs.
-        json: Print the numbers as JSON.
-    """
-    if windows < 1:
-        raise UserError(f"--windows must be at least 1, not {windows}")
-    found = open_run(run, runs)
+def approximate(options: ApproximateOptions) -> int:
+    """Measure cheaper attentions in a trained model: error per head, loss and speed over a range of budgets."""
+    if options.windows < 1:
+        raise UserError(f"--windows must be at least 1, not {options.windows}")
+    run, timed = options.open(), options.timed
     from regard.approximate import Bench, measure, trials
     from regard.approximate.measure import FITTING
     from regard.approximate.page import write
     from regard.approximate.words import LEGEND, numbers, sentences, table
-    from regard.config import load
     from regard.generate.load import find_device, load_model
-    from regard.models import GPTConfig
+    from regard.models import GPT, GPTConfig
     from regard.studies.machine import machine
     from regard.train import Experiment
 
-    experiment: Any = load(Experiment, found.config, source=str(found.path / "config.toml"))
+    experiment = run.load(Experiment)
     config = experiment.model
     if not isinstance(config, GPTConfig):
-        raise UserError(f"{found.path} is a model of kind {config.kind}; approximations are measured on gpt runs")
-    wanted = None if with_ is None else [kind for kind in with_.replace(" ", "").split(",") if kind]
-    chosen = trials(wanted, budgets, config.context, config.width // config.heads)
-    place = find_device(device)
-    loaded = load_model(found, place, step)
-    count = FITTING + max(windows, -(-(timed or 0) // config.context))
+        raise UserError(f"{run.path} is a model of kind {config.kind}; approximations are measured on gpt runs")
+    kinds = None if options.kinds is None else [kind for kind in options.kinds.replace(" ", "").split(",") if kind]
+    chosen = trials(kinds, options.budgets, config.context, config.width // config.heads)
+    device = find_device(options.device)
+    loaded = load_model(run, device, options.step)
+    assert isinstance(loaded.model, GPT)
+    count = FITTING + max(options.windows, -(-(timed or 0) // config.context))
+    text = options.text
     source, name = _own(experiment, loaded, count) if text is None else _read(text, loaded, config.context)
-    bench = Bench(loaded.model, experiment.task.build(), source, place, windows, timed)
-    meter = measure(bench, chosen, each_layer=each_layer, say=_teller())
-    setting = f"step {loaded.step:,} · {name} · context {config.context} · {machine(place)}"
+    bench = Bench(loaded.model, experiment.task.build(), source, device, options.windows, timed)
+    meter = measure(bench, chosen, each_layer=options.each_layer, say=_progress())
+    setting = f"step {loaded.step:,} · {name} · context {config.context} · {machine(device)}"
     setting += f" · speed on {timed:,} tokens" if timed else ""
-    path = write(meter, found.path if out is None else out, str(found.path), setting)
-    if json:
-        print(jsonlib.dumps({"run": str(found.path), "page": str(path), "setting": setting, **numbers(meter)}))
+    path = write(meter, run.path if options.out is None else options.out, str(run.path), setting)
+    if options.json:
+        print(json.dumps({"run": str(run.path), "page": str(path), "setting": setting, **numbers(meter)}))
     else:
         print("\n".join([table(meter), LEGEND, "", *sentences(meter), f"{path} shows it"]))
     return 0
 
 
 def _own(experiment: Any, loaded: LoadedModel, count: int) -> tuple[Windows, str]:
-    """Whole windows of the held-out part; of the training part where nothing is held out."""
+    """Whole windows of the validation part; of the training part if there is none."""
     from regard.approximate import Windows
 
     data = experiment.data.build(experiment.model.context)
@@ -107,7 +101,6 @@ def _read(path: Path, loaded: LoadedModel, context: int) -> tuple[Windows, str]:
     import torch
 
     from regard.approximate import Windows
-    from regard.commands.lines import contents
 
     ids = torch.as_tensor(loaded.tokenizer.encode(contents(path)), dtype=torch.long)
     count = max(0, (len(ids) - 1) // context)
@@ -117,8 +110,8 @@ def _read(path: Path, loaded: LoadedModel, context: int) -> tuple[Windows, str]:
     return Windows(inputs, targets), str(path)
 
 
-def _teller():
-    """A line on standard error, at most every two seconds."""
+def _progress() -> Callable[[str], None]:
+    """A function that prints a line on standard error, at most every two seconds."""
     last = time.monotonic()
 
     def say(line: str) -> None:

@@ -1,24 +1,45 @@
-"""What the commands share: where runs lie, and which process speaks."""
+"""Options and helpers that commands share."""
 
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import tyro
-
+from regard.config import argument, option
 from regard.errors import UserError
 
 if TYPE_CHECKING:
     from regard.runs import Run
 
 RUNS = Path("runs")
-RunName = Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="[RUN]", help_behavior_hint="")]
+
+
+@dataclass(frozen=True)
+class CommandOptions:
+    """Options of every command."""
+
+    json: bool = option(False, "print the result as JSON")
+    with_: tuple[Path, ...] = option(
+        (), "load parts from this Python file; may be repeated", metavar="FILE", repeated=1
+    )
+
+
+@dataclass(frozen=True)
+class RunOptions(CommandOptions):
+    """Options of a command about one run."""
+
+    run: str | None = argument(None, "the run's folder or name; default: the newest run")
+    runs: Path = option(RUNS, "the folder that holds runs")
+
+    def open(self) -> Run:
+        """The run."""
+        return open_run(self.run, self.runs)
 
 
 def rank() -> int:
-    """Which of several processes this is, as torchrun and its like say; 0 for one alone."""
+    """The rank of this process, as torchrun sets it; 0 for a single process."""
     text = os.environ.get("RANK", "0")
     if not text.isdigit():
         raise UserError(f"the environment variable RANK is {text!r}, not a number; start with torchrun or unset it")
@@ -31,7 +52,7 @@ def is_run(text: str, runs: Path) -> bool:
 
 
 def open_run(run: str | None, runs: Path) -> Run:
-    """The run of that folder or name; the newest if none is named."""
+    """The run with that folder or name; the newest if it is None."""
     from regard.runs import Run
 
     if run is None:
@@ -41,6 +62,12 @@ def open_run(run: str | None, runs: Path) -> Run:
         if not found:
             raise UserError(f"there is no run in {runs}; train one first: regard train")
         return Run.open(found[-1].parent)
-    # A path that is there, or else a name among the runs, which is also where a misspelt one is looked for.
+    # An existing path, or else a name among the runs, so that the error suggests a similar name.
     named = (runs / run).is_dir() or (not Path(run).exists() and Path(run).name == run)
     return Run.open(runs / run if named and not Path(run).is_dir() else Path(run))
+
+
+def check_parent(path: Path | None, flag: str = "--out") -> None:
+    """Refuse an output file whose folder does not exist."""
+    if path is not None and not path.parent.is_dir():
+        raise UserError(f"there is no folder {path.parent} for {flag} {path}; make it first")

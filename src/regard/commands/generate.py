@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json as jsonlib
+import json
 import re
 import sys
 import time
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from regard.commands.common import RUNS, RunName, is_run, open_run
+from regard.commands.common import RunOptions, is_run
 from regard.commands.lines import contents, split, standard_input
+from regard.config import option
 from regard.errors import UserError
 
 if TYPE_CHECKING:
@@ -20,98 +21,83 @@ if TYPE_CHECKING:
     from regard.generate import GeneratedText, TextGenerator
 
 
-def generate(
-    run: RunName = None,
-    /,
-    *,
-    prompt: tuple[str, ...] = (),
-    prompts: str | None = None,
-    samples: int = 1,
-    tokens: int = 500,
-    temperature: float = 0.8,
-    top_k: int | None = None,
-    top_p: float = 1.0,
-    min_p: float = 0.0,
-    repetition: float = 1.0,
-    stop: tuple[str, ...] = (),
-    seed: int = 1,
-    step: int | None = None,
-    interactive: bool = False,
-    batch: int = 64,
-    device: str = "auto",
-    compile: bool = False,
-    runs: Path = RUNS,
-    json: bool = False,
-) -> int:
-    """Let a trained model write.
+@dataclass(frozen=True)
+class GenerateOptions(RunOptions):
+    """Options of `regard generate`."""
 
-    Args:
-        run: The run's folder or name; by default the newest run.
-        prompt: What to go on from, by default a new line; several prompts are written on at once; - is all of
-            standard input. It is taken as it is: for new lines within it, let the shell write them, $'two\\nlines'.
-        prompts: A file with a prompt on each line; - reads them from standard input.
-        samples: How many texts to write for each prompt.
-        tokens: How many tokens to write.
-        temperature: Lower is safer, higher is wilder; 0 always takes the likeliest token.
-        top_k: Choose among the k likeliest tokens only.
-        top_p: Choose among the likeliest tokens that together have this probability.
-        min_p: Choose among tokens at least this many times as likely as the likeliest.
-        repetition: Above 1 tokens of the text so far are made less likely.
-        stop: End a text before the first of these strings; \\n is a new line, \\t a tab, and \\\\ a backslash.
-        seed: Decides the draws.
-        step: Write with the checkpoint of this step; by default the newest.
-        interactive: Type, and it goes on; /help lists more.
-        batch: How many texts to write at once; changes no text.
-        device: Where to run: auto, cpu, cuda, mps.
-        compile: On a GPU, compile the model first: it takes a minute, and then it writes several times as fast.
-        runs: The folder that holds runs.
-        json: Print the texts as JSON.
-    """
-    for name, value in (("samples", samples), ("tokens", tokens), ("batch", batch)):
-        if value < 1:
-            raise UserError(f"--{name} must be at least 1, not {value}")
-    named = run is not None
-    if run is None:
-        run, prompt, stop = swallowed(prompt, stop, runs)
-    stops = tuple(unescaped(text) for text in stop)
-    if "" in stop:
-        raise UserError("--stop is empty; give at least one character")
-    if interactive and (json or prompts or samples > 1 or len(prompt) > 1 or "-" in prompt):
-        raise UserError("--interactive takes lines as they are typed: leave out --prompts, --samples, --json and -")
+    prompt: tuple[str, ...] = option(
+        (),
+        "the text to continue, taken literally; default: a new line; several prompts are decoded as one batch; - is "
+        "standard input",
+    )
+    prompts: str | None = option(None, "a file with a prompt on each line; - reads standard input", metavar="FILE")
+    samples: int = option(1, "number of texts per prompt")
+    tokens: int = option(500, "maximum number of new tokens")
+    temperature: float = option(0.8, "sampling temperature; 0 is greedy decoding")
+    top_k: int | None = option(None, "sample from the k most likely tokens only")
+    top_p: float = option(1.0, "sample from the most likely tokens with this total probability (nucleus)")
+    min_p: float = option(0.0, "sample from tokens at least this fraction as likely as the most likely one")
+    repetition: float = option(1.0, "repetition penalty: above 1, tokens of the text so far become less likely")
+    stop: tuple[str, ...] = option((), "end a text before the first of these strings; \\n, \\t and \\\\ are escapes")
+    seed: int = option(1, "random seed of the sampling")
+    step: int | None = option(None, "step of the checkpoint; default: the newest")
+    interactive: bool = option(False, "continue the lines that you type; /help lists the commands")
+    batch: int = option(64, "maximum number of texts per batch; does not change the texts")
+    device: str = option("auto", "where to run: auto, cpu, cuda, mps")
+    compile: bool = option(False, "on a GPU, compile the model first: a minute, then several times as fast")
 
-    found = open_run(run, runs)  # a mistyped name is answered before torch is imported
-    if found.config.get("data", {}).get("kind") == "pairs":
-        raise UserError(f"{found.path} translates and does not go on with a text: regard translate {found.path}")
+    def check(self) -> None:
+        """Refuse impossible options before torch is imported."""
+        for name, value in (("samples", self.samples), ("tokens", self.tokens), ("batch", self.batch)):
+            if value < 1:
+                raise UserError(f"--{name} must be at least 1, not {value}")
+        if "" in self.stop:
+            raise UserError("--stop is empty; give at least one character")
+        batched = self.json or self.prompts or self.samples > 1 or len(self.prompt) > 1 or "-" in self.prompt
+        if self.interactive and batched:
+            raise UserError("--interactive takes lines as they are typed: leave out --prompts, --samples, --json and -")
+
+
+def generate(options: GenerateOptions) -> int:
+    """Generate text with a trained model."""
+    named = options.run is not None
+    if not named:
+        run, prompt, stop = swallowed(options.prompt, options.stop, options.runs)
+        options = replace(options, run=run, prompt=prompt, stop=stop)
+    options.check()
+    run = options.open()  # a mistyped name is reported before torch is imported
+    if run.config.get("data", {}).get("kind") == "pairs":
+        raise UserError(f"{run.path} is a translation model: regard translate {run.path}")
     from regard.generate import Sampling, TextGenerator
     from regard.generate.load import find_device, load_model
     from regard.models.base import LanguageModel
 
     try:
-        sampling = Sampling(temperature, top_k, top_p, min_p, repetition)
+        sampling = Sampling(options.temperature, options.top_k, options.top_p, options.min_p, options.repetition)
     except ValueError as problem:
         raise UserError(f"--{str(problem).replace('_', '-')}") from problem
-    place = find_device(device)
-    texts = [] if interactive else gathered(prompt, prompts)
-    model, tokenizer, reached, _ = load_model(found, place, step)
+    device = find_device(options.device)
+    texts = [] if options.interactive else gathered(options.prompt, options.prompts)
+    model, tokenizer, step, _ = load_model(run, device, options.step)
     if not isinstance(model, LanguageModel):
-        raise UserError(f"{found.path} is a {type(model).__name__}, which does not write text; give a language model")
+        raise UserError(f"{run.path} is a {type(model).__name__}, which does not write text; give a language model")
     if not named:
-        print(f"written by {found.path}, step {reached:,}", file=sys.stderr, flush=True)
+        print(f"written by {run.path}, step {step:,}", file=sys.stderr, flush=True)
     generator = TextGenerator(
         model,
         tokenizer,
         sampling,
-        length=tokens,
-        seed=seed,
-        stops=stops,
-        batch=batch,
-        sync_every=32 if json and place.type != "cpu" else 1,
-        compiled=compile,
+        length=options.tokens,
+        seed=options.seed,
+        stops=tuple(unescaped(text) for text in options.stop),
+        batch=options.batch,
+        sync_every=32 if options.json and device.type != "cpu" else 1,
+        compiled=options.compile,
     )
-    if interactive:
-        return talk(generator, "".join(prompt))
-    about = {"run": str(found.path), "step": reached} if json else None
-    return write(generator, texts, samples, about)
+    if options.interactive:
+        return talk(generator, "".join(options.prompt))
+    about = {"run": str(run.path), "step": step} if options.json else None
+    return write(generator, texts, options.samples, about)
 
 
 def write(generator: TextGenerator, texts: list[str], samples: int, about: dict | None) -> int:
@@ -136,7 +122,7 @@ def write(generator: TextGenerator, texts: list[str], samples: int, about: dict 
             seconds = time.perf_counter() - began
             made = [described(*title, row) for title, row in zip(titles, rows, strict=True)]
             throughput = asdict(generator.throughput)
-            print(jsonlib.dumps({**about, "seconds": seconds, "throughput": throughput, "texts": made}))
+            print(json.dumps({**about, "seconds": seconds, "throughput": throughput, "texts": made}))
     except KeyboardInterrupt:
         print(flush=True)  # what was written stays, on lines of its own
         raise

@@ -1,4 +1,4 @@
-"""Lines of text in and out of a command: where they come from, how far it is, and what was odd about them."""
+"""Lines of text for a command: their input, the progress, and notices about them."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
     from regard.generate.translation import TranslatedLine
 
 T = TypeVar("T")
-NAMED = 8  # lines or words that a notice names
+NAMED = 8  # maximum number of lines or words that a notice lists
 
 
 class Lines(NamedTuple):
-    """Texts to translate, and what they should become, where somebody knows."""
+    """Texts to translate and, if known, their reference translations."""
 
     texts: list[str]
     references: list[str]
     where: str
-    examples: bool = False  # nobody asked for these: they are shown with their references
+    examples: bool = False  # sentences of the run's own data, shown with their references
 
 
 def gathered(texts: Sequence[str], file: str | None, reference: Path | None) -> Lines:
-    """What was given on the command line, then the file's lines; else what is piped in; perhaps nothing."""
+    """The texts of the command line and the lines of the file; without both, those of standard input, if piped."""
     if (("-" in texts) + (file == "-") + (list(texts).count("-") > 1)) > 1:
         raise UserError("standard input can be read once only; give - once")
     lines = [line for text in texts for line in (split(standard_input()) if text == "-" else split(text) or [""])]
@@ -49,7 +49,7 @@ def gathered(texts: Sequence[str], file: str | None, reference: Path | None) -> 
 
 
 def split(text: str) -> list[str]:
-    """The lines of a text; an end of line at its very end begins no further one."""
+    """The lines of a text; a final end of line starts no empty line."""
     return text.removesuffix("\n").replace("\r\n", "\n").split("\n") if text else []
 
 
@@ -63,7 +63,7 @@ def contents(path: Path) -> str:
 
 
 def standard_input() -> str:
-    """All of it."""
+    """All of standard input."""
     try:
         return sys.stdin.read()
     except UnicodeDecodeError as error:
@@ -71,7 +71,7 @@ def standard_input() -> str:
 
 
 def progress(made: Iterable[T], total: int) -> Iterator[T]:
-    """What is made, with a line on standard error now and then, once it takes more than two seconds: how far it is."""
+    """The items of `made`; after two seconds, the progress is printed on standard error from time to time."""
     terminal = sys.stderr.isatty()
     began = time.monotonic()
     due, said = began + 2, False
@@ -88,26 +88,26 @@ def progress(made: Iterable[T], total: int) -> Iterator[T]:
 
 
 def notices(made: Sequence[TranslatedLine], most: int, context: int) -> list[str]:
-    """What a person should know about the lines, each a sentence that names them."""
+    """Sentences about empty, truncated, unfinished and unknown input."""
     lines = [one.line for one in made]
     empty = [n for n, line in enumerate(lines, 1) if line.empty and not line.unknown]
     cut = [n for n, line in enumerate(lines, 1) if line.truncated]
     stopped = [n for n, one in enumerate(made, 1) if one.translations and not one.translations[0].hypothesis.ended]
     strange = [f"{word!r} (line {n})" for n, line in enumerate(lines, 1) for word in line.unknown]
-    told = []
+    notes = []
     if empty:
-        told.append(f"{numbered(empty)} empty: nothing was translated, and the line of output is empty too")
+        notes.append(f"{numbered(empty)} empty: nothing was translated, and the line of output is empty too")
     if cut:
-        told.append(f"{numbered(cut)} longer than the {context} tokens that the model reads: the rest was left out")
+        notes.append(f"{numbered(cut)} longer than the {context} tokens that the model reads: the rest was left out")
     if stopped:
-        told.append(f"the translation of {numbered(stopped, verb=False)} came to no end and was cut at {most} tokens")
+        notes.append(f"the translation of {numbered(stopped, verb=False)} did not end and was cut at {most} tokens")
     if strange:
-        told.append(f"unknown to the vocabulary: {named(strange)}")
-    return told
+        notes.append(f"unknown to the vocabulary: {named(strange)}")
+    return notes
 
 
 def numbered(numbers: Sequence[int], verb: bool = True) -> str:
-    """Which lines these are, and the verb that follows.
+    """The line numbers as the subject of a sentence, with its verb.
 
     >>> numbered([3]), numbered([3, 4, 9])
     ('line 3 is', 'lines 3, 4, 9 are')
@@ -118,6 +118,6 @@ def numbered(numbers: Sequence[int], verb: bool = True) -> str:
 
 
 def named(things: Sequence[str]) -> str:
-    """The first few of a list, and how many more there are."""
+    """The first few items of a list, and the number of the others."""
     more = f" and {len(things) - NAMED:,} more" if len(things) > NAMED else ""
     return ", ".join(things[:NAMED]) + more

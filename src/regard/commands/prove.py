@@ -2,57 +2,47 @@
 
 from __future__ import annotations
 
-import json as jsonlib
+import json
 import shutil
 import textwrap
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import tyro
-
-from regard.commands.common import RUNS, is_run, open_run
+from regard.commands.common import RUNS, CommandOptions, is_run, open_run
 from regard.commands.waiting import waiting
+from regard.config import argument, option
 from regard.errors import UserError
 
 if TYPE_CHECKING:
     from regard.prove import Certificate, ModelUnderTest
 
-Target = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TARGET")]
-Claims = Annotated[str | None, tyro.conf.arg(metavar="CLAIM,CLAIM")]
 FOREIGN = "hf:"
 
 
-def prove(
-    target: Target,
-    /,
-    *,
-    claims: Claims = None,
-    causal: bool = False,
-    no_causal: bool = False,
-    data: bool = False,
-    step: int | None = None,
-    device: str = "cpu",
-    runs: Path = RUNS,
-    json: bool = False,
-) -> int:
+@dataclass(frozen=True)
+class ProveOptions(CommandOptions):
+    """Options of `regard prove`."""
+
+    target: str = argument(
+        "", "a recipe, a run's folder or name, or hf:FOLDER with the config.json of a transformers model", required=True
+    )
+    claims: str | None = option(None, "only these, such as future,step; default: all that apply", metavar="CLAIM,CLAIM")
+    causal: bool | None = option(None, "for hf: test the model as a causal one; --no-causal: as a bidirectional one")
+    data: bool = option(False, "for a recipe: test on its own data, fetched if necessary, instead of a synthetic text")
+    step: int | None = option(None, "step of a run's checkpoint; default: the newest")
+    device: str = option("cpu", "where to run: auto, cpu, cuda, mps")
+    runs: Path = option(RUNS, "the folder that holds runs")
+
+
+def prove(options: ProveOptions) -> int:
     """Test what a model claims: causality, padding, packing, decoding, backends, loss, checkpoints and more.
 
     The exit code is 1 if a claim fails.
-
-    Args:
-        target: A recipe, a run's folder or name, or hf:FOLDER with the config.json of a transformers model.
-        claims: Only these claims, such as future,step; by default all that apply.
-        causal: Test a transformers model as a causal one.
-        no_causal: Test a transformers model as a bidirectional one.
-        data: For a recipe, use its own data, downloaded if necessary, instead of random text.
-        step: The step of a run's checkpoint; by default the newest.
-        device: Device to run on: auto, cpu, cuda, mps.
-        runs: The folder that holds runs.
-        json: Print the certificate as JSON.
     """
-    if causal and no_causal:
-        raise UserError("--causal and --no-causal contradict each other; leave one out")
-    if (causal or no_causal) and not target.startswith(FOREIGN):
+    target, step, device, runs, data = options.target, options.step, options.device, options.runs, options.data
+    causal, claims = options.causal, options.claims
+    if causal is not None and not target.startswith(FOREIGN):
         raise UserError("--causal and --no-causal are for models of transformers: regard prove hf:FOLDER")
     from regard.prove import certify
 
@@ -62,13 +52,13 @@ def prove(
 
         folder = Path(target.removeprefix(FOREIGN)).expanduser()
         with waiting("testing"):
-            certificate = certify_folder(folder, True if causal else False if no_causal else None, names)
+            certificate = certify_folder(folder, causal, names)
     else:
         subject = _run(target, runs, step, device) if is_run(target, runs) else _recipe(target, data, device)
         with waiting("preparing") as progress:
             certificate = certify(subject, claims=names, progress=progress)
-    if json:
-        print(jsonlib.dumps({"target": target, **certificate.plain()}))
+    if options.json:
+        print(json.dumps({"target": target, **certificate.plain()}))
     else:
         print(_table(target, certificate))
     return 0 if certificate.sound else 1
@@ -88,13 +78,12 @@ def _recipe(name: str, own_data: bool, device: str) -> ModelUnderTest:
 
 def _run(name: str, runs: Path, step: int | None, device: str) -> ModelUnderTest:
     """A trained model with its tokenizer and, if it is still available, its data."""
-    from regard.config import load
     from regard.generate.load import find_device, load_model
     from regard.prove import ModelUnderTest
     from regard.train import Experiment
 
     run = open_run(name, runs)
-    experiment = load(Experiment, run.config, source=str(run.path / "config.toml"))
+    experiment = run.load(Experiment)
     loaded = load_model(run, find_device(device), step)
     about, data, task = f"step {loaded.step:,} of {run.path}, its own weights", None, None
     try:

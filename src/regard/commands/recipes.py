@@ -2,73 +2,59 @@
 
 from __future__ import annotations
 
-import json as jsonlib
-from functools import reduce
-from typing import TYPE_CHECKING, Annotated
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import tyro
+from regard.commands.common import CommandOptions
+from regard.config import argument
 
 if TYPE_CHECKING:
     from regard.train import Experiment
 
-#: For a value; a longer one pushes its help to the right.
-COLUMNS = 12
-RecipeName = Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="[RECIPE]", help_behavior_hint="")]
+VALUE_WIDTH = 12  # characters; a longer value moves its help to the right
 
 
-def recipes(name: RecipeName = None, /, *, json: bool = False) -> int:
-    """List the recipes, or every key of one.
+@dataclass(frozen=True)
+class RecipesOptions(CommandOptions):
+    """Options of `regard recipes`."""
 
-    Args:
-        name: A recipe, to see all its keys and their values.
-        json: Print it as JSON.
-    """
-    from regard.recipes import about, get, names
+    name: str | None = argument(None, "a recipe, to list all its keys and their values")
 
-    if name is None:
-        listed = {one: about(one) for one in names()}
-        lines = [f"{one:20} {text.splitlines()[0] if text else ''}" for one, text in listed.items()]
-        print(jsonlib.dumps(listed) if json else "\n".join(lines))
+
+def recipes(options: RecipesOptions) -> int:
+    """List the recipes, or every key of one."""
+    from regard.recipes import about, get, names, place
+
+    if options.name is None:
+        listed = {name: about(name) for name in names()}
+        lines = [f"{name:20} {text.splitlines()[0] if text else ''}{place(name)}" for name, text in listed.items()]
+        print(json.dumps(listed) if options.json else "\n".join(lines))
         return 0
     from regard.config import dump
 
-    experiment = get(name)
-    if json:
-        print(jsonlib.dumps(dump(experiment)))
+    experiment = get(options.name)
+    if options.json:
+        print(json.dumps(dump(experiment)))
         return 0
     rows = listing(experiment)
-    longest = max(len(option) for option, _, _ in rows)
-    print(about(name), end="\n\n")
-    for option, value, help in rows:
-        print(f"{option:{longest}}  {value:{COLUMNS}}  {help}")
+    longest = max(len(flag) for flag, _, _ in rows)
+    print(about(options.name), end="\n\n")
+    for flag, value, help in rows:
+        print(f"{flag:{longest}}  {value:{VALUE_WIDTH}}  {help}")
     return 0
 
 
 def listing(experiment: Experiment) -> list[tuple[str, str, str]]:
-    """Every key that a person can set, as an option, with its value as the option takes it and its help."""
+    """Every key that a user can set: the option, its value as the option takes it, and its help."""
     from regard.config import keys
     from regard.report.config_diff import format_value
 
     rows = []
     for key in keys(experiment):
-        if key.path == "train.budget":  # a note that the run writes
+        if key.path == "train.budget":  # written by the run
             continue
-        value = format_value(key.default)
-        if key.path == "model.vocabulary":
-            value = "by the data"  # whatever is set here
+        value = "by the data" if key.path == "model.vocabulary" else format_value(key.default)
         choices = f"({', '.join(map(format_value, key.choices))})" if key.choices else ""
-        help = key.help or chosen(experiment, key.path)
-        rows.append((f"--{key.path}", value if value.isprintable() else repr(value), f"{help} {choices}".strip()))
+        rows.append((f"--{key.path}", value if value.isprintable() else repr(value), f"{key.help} {choices}".strip()))
     return rows
-
-
-def chosen(experiment: Experiment, path: str) -> str:
-    """What the choice at a key is between, as its class says it: the help of a field that has none of its own."""
-    from regard.config.shape import Maybe
-    from regard.config.table import Part, table_of
-
-    *parents, name = path.split(".")
-    shape = table_of(type(reduce(getattr, parents, experiment))).fields[name][1]
-    shape = shape.inner if isinstance(shape, Maybe) else shape
-    said = (shape.cls.__doc__ or "").splitlines()[0].rstrip(".") if isinstance(shape, Part) else ""
-    return said[:1].lower() + said[1:]

@@ -2,47 +2,47 @@
 
 from __future__ import annotations
 
-import json as jsonlib
+import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from regard.commands.common import RUNS, RunName, open_run
-from regard.errors import UserError
+from regard.commands.common import RunOptions, check_parent
+from regard.config import option
 
 if TYPE_CHECKING:
     from regard.runs import Run
     from regard.train import Experiment
 
 
-def report(run: RunName = None, /, *, runs: Path = RUNS, out: Path | None = None, json: bool = False) -> int:
-    """A run as one page of words and pictures: report.html.
+@dataclass(frozen=True)
+class ReportOptions(RunOptions):
+    """Options of `regard report`."""
 
-    Args:
-        run: The run's folder or name; by default the newest run.
-        runs: The folder that holds runs.
-        out: The file to write; by default report.html in the run's folder.
-        json: Print where it is, and the run in words, as JSON.
-    """
-    found = open_run(run, runs)
+    out: Path | None = option(None, "the file to write; default: report.html in the run's folder")
+
+
+def report(options: ReportOptions) -> int:
+    """Write a run's report: one HTML page of text and figures."""
+    run = options.open()
     from regard.report import study, write
     from regard.report.words import next_step, summary
 
-    recipe = nearest_recipe(found)
-    if out is not None and not out.parent.is_dir():
-        raise UserError(f"there is no folder {out.parent} for --out {out}; make it first")
-    facts = study(found, recipe)
-    path = write(found, facts, out)
-    if json:
+    recipe = nearest_recipe(run)
+    check_parent(options.out)
+    facts = study(run, recipe)
+    path = write(run, facts, options.out)
+    if options.json:
         step = next_step(facts)
         words = {"words": " ".join(summary(facts)), "why": step.why, "next": step.command, "left_out": facts.notes}
-        print(jsonlib.dumps({"run": str(found.path), "report": str(path), **words}))
+        print(json.dumps({"run": str(run.path), "report": str(path), **words}))
     else:
         print(path)
     return 0
 
 
 def nearest_recipe(run: Run) -> tuple[str, Experiment]:
-    """The recipe from which the fewest options lead to a run's config: a command to repeat it starts there."""
+    """The recipe from which the fewest options lead to a run's config; the command to repeat the run starts there."""
     from regard.config import dump
     from regard.recipes import get, names
     from regard.report.config_diff import AUTOMATIC, complete, differences

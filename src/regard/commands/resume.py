@@ -3,67 +3,56 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-import tyro
-
-from regard.commands.common import RUNS, RunName, open_run, rank
-from regard.commands.train import sit
+from regard.commands.common import RunOptions, rank
+from regard.commands.train import run_training
+from regard.config import option
 from regard.errors import UserError
 
 if TYPE_CHECKING:
     from regard.train import Experiment
 
 
-def resume(
-    run: RunName = None,
-    /,
-    *,
-    steps: Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="")] = None,
-    runs: Path = RUNS,
-    json: bool = False,
-) -> int:
-    """Go on with a run from its newest whole checkpoint; the end is bit-identical to a run never stopped.
+@dataclass(frozen=True)
+class ResumeOptions(RunOptions):
+    """Options of `regard resume`."""
 
-    With --steps the plan itself is changed, of a finished run too: the learning rate then follows the schedule of
-    the new number of steps from there on, and may rise again. What was done stays as it was, so the end is not that
-    of a run which had this plan from its first step.
+    steps: int | None = option(None, "total number of updates, those already done included; default: as planned")
 
-    Args:
-        run: The run's folder or name; by default the newest run.
-        steps: How many updates the run shall have in all; by default as many as were planned.
-        runs: The folder that holds runs.
-        json: Print the outcome as JSON.
+
+def resume(options: ResumeOptions) -> int:
+    """Continue a run from its newest intact checkpoint; the result is bit-identical to an uninterrupted run.
+
+    --steps changes the plan, of a finished run too: from there on the learning rate follows the schedule of the new
+    number of steps, and may rise again. The steps already done stay, so the result differs from a run that had this
+    plan from its first step.
     """
-    found = open_run(run, runs)
-    reached = max(found.steps(), default=0)
-    if steps is not None and steps <= reached:
+    run, steps = options.open(), options.steps
+    done = max(run.steps(), default=0)
+    if steps is not None and steps <= done:
         raise UserError(
-            f"{found.path} has done {reached:,} steps; --steps is the number of all its steps, those included: give "
-            f"more than {reached}"
+            f"{run.path} has done {done:,} steps; --steps is the total number, those included: give more than {done}"
         )
-
-    from regard.config import load
     from regard.train import Experiment
 
-    experiment = load(Experiment, found.config, source=str(found.path / "config.toml"))
+    experiment = run.load(Experiment)
     if steps is not None:
-        experiment = replanned(experiment, steps, reached)
+        experiment = replanned(experiment, steps, done)
     planned = experiment.train.steps
-    code = sit(experiment, found, json=json, resume=True)
-    if planned is not None and reached >= planned and not rank():
-        print(f"train it further: regard resume {found.path} --steps {2 * planned}", file=sys.stderr)
+    code = run_training(experiment, run, options, resume=True)
+    if planned is not None and done >= planned and not rank():
+        print(f"train it further: regard resume {run.path} --steps {2 * planned}", file=sys.stderr)
     return code
 
 
-def replanned(experiment: Experiment, steps: int, reached: int) -> Experiment:
-    """The experiment with another number of steps from the step `reached` on, and a note of it."""
+def replanned(experiment: Experiment, steps: int, done: int) -> Experiment:
+    """The experiment with another number of steps from step `done` on, and a note of the change."""
     train = experiment.train
     if steps == train.steps:
         return experiment
     before = "" if train.steps is None else f"{train.steps} steps planned, "
-    note = f"{before}{steps} from step {reached} on; the schedule follows the newer plan"
+    note = f"{before}{steps} from step {done} on; the schedule follows the newer plan"
     note = note if train.budget is None else f"{train.budget}; {note}"
     return replace(experiment, train=replace(train, steps=steps, tokens=None, seconds=None, budget=note))

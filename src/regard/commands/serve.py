@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
-import json as jsonlib
+import json
 import os
 import sys
+import threading
+import webbrowser
+from dataclasses import dataclass
 from pathlib import Path
 
-from regard.commands.common import RUNS
+from regard.commands.common import RUNS, CommandOptions
+from regard.config import option
 from regard.errors import UserError
 
 
-def serve(
-    *, runs: Path = RUNS, port: int = 0, device: str = "auto", no_browser: bool = False, json: bool = False
-) -> int:
-    """The page of your runs, on this machine: curves as they grow, and every model looked into.
+@dataclass(frozen=True)
+class ServeOptions(CommandOptions):
+    """Options of `regard serve`."""
 
-    Args:
-        runs: The folder that holds runs, or the folder of one run.
-        port: The port on 127.0.0.1; 0 takes a free one.
-        device: Where models run: auto, cpu, cuda, mps.
-        no_browser: Only print the address.
-        json: Print the address as JSON.
-    """
-    if not 0 <= port <= 65535:
-        raise UserError(f"--port must be from 0 to 65535, not {port}")
+    runs: Path = option(RUNS, "the folder that holds runs, or the folder of one run")
+    port: int = option(0, "the port on 127.0.0.1; 0 takes a free one")
+    device: str = option("auto", "where models run: auto, cpu, cuda, mps")
+    browser: bool = option(True, "only print the address")
+
+
+def serve(options: ServeOptions) -> int:
+    """Serve a web page of your runs on this machine: live loss curves, and a view into every model."""
+    runs = options.runs
+    if not 0 <= options.port <= 65535:
+        raise UserError(f"--port must be from 0 to 65535, not {options.port}")
     if not runs.is_dir():
         raise UserError(
             f"there is no folder {runs}; train a run first (regard train), or give another with --runs FOLDER"
@@ -38,19 +43,13 @@ def serve(
     from regard.serve.server import run
 
     def ready(address: str) -> None:
-        told = {"address": address, "runs": str(runs)}
-        said = f"{address}\nruns in {runs}; only this machine can open it, and Ctrl-C ends it"
-        print(jsonlib.dumps(told) if json else said, flush=True)
-        if not no_browser:
-            import threading
-            import webbrowser
-
-            # In a thread, since it may wait for the browser.
+        text = f"{address}\nruns in {runs}; only this machine can open it, and Ctrl-C ends it"
+        print(json.dumps({"address": address, "runs": str(runs)}) if options.json else text, flush=True)
+        if options.browser:  # in a thread, since opening may block
             threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
 
-    run(runs, find_device(device), port, ready)
-    # Nothing is left to be written, and Ctrl-C should not wait: neither for a pass through a model that is under way in
-    # a thread, nor for torch to be taken apart, which takes up to seconds.
+    run(runs, find_device(options.device), options.port, ready)
+    # Exit at once: neither wait for a forward pass in a worker thread nor for torch's teardown, which takes seconds.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)

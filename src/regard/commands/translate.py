@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json as jsonlib
+import json
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import tyro
-
-from regard.commands.common import RUNS, RunName, is_run, open_run
+from regard.commands.common import RunOptions, check_parent, is_run, open_run
 from regard.commands.lines import Lines, gathered, notices, progress
+from regard.config import argument, option
 from regard.errors import UserError
 
 if TYPE_CHECKING:
@@ -20,106 +20,89 @@ if TYPE_CHECKING:
     from regard.generate.translation import TranslatedLine, TranslationModel, Translator
     from regard.runs import Run
 
-Texts = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[TEXT ...]", help_behavior_hint="")]
 PICTURES = (".svg", ".png", ".html")
 EXAMPLES = 5  # held-out sentences that are shown when nothing is given
 
 
-def translate(
-    run: RunName = None,
-    text: Texts = (),
-    /,
-    *,
-    file: str | None = None,
-    out: Path | None = None,
-    beam: int = 5,
-    length_penalty: float = 1.0,
-    nbest: int = 1,
-    sample: bool = False,
-    temperature: float = 1.0,
-    seed: int = 1,
-    max_length: int | None = None,
-    reference: Path | None = None,
-    test: bool = False,
-    show: bool = False,
-    step: int | None = None,
-    batch: int = 64,
-    device: str = "auto",
-    runs: Path = RUNS,
-    json: bool = False,
-) -> int:
+@dataclass(frozen=True)
+class TranslateOptions(RunOptions):
+    """Options of `regard translate`."""
+
+    text: tuple[str, ...] = argument((), "the texts to translate; - is a text on each line of standard input")
+    file: str | None = option(None, "a file with a text on each line; - reads standard input", metavar="FILE")
+    out: Path | None = option(None, "write the translations to this file, line by line, instead of standard output")
+    beam: int = option(5, "number of beams; 1 is greedy decoding")
+    length_penalty: float = option(
+        1.0, "the log-probability is divided by length to this power; 0 prefers short translations"
+    )
+    nbest: int = option(1, "translations per text, best first: line, rank, score and translation, separated by tabs")
+    sample: bool = option(False, "sample translations instead of beam search")
+    temperature: float = option(1.0, "with --sample: the sampling temperature")
+    seed: int = option(1, "with --sample: the random seed")
+    max_length: int | None = option(None, "maximum number of tokens per translation; default: the model's context")
+    reference: Path | None = option(None, "a file with the reference translation of each line, to print BLEU and chrF")
+    test: bool = option(False, "translate the run's test part, and print BLEU, chrF and those of a retrieval baseline")
+    show: bool = option(False, "draw the alignment of words; followed by FILE.svg, .png or .html, as a picture")
+    step: int | None = option(None, "step of the checkpoint; default: the newest")
+    batch: int = option(64, "texts per batch; does not change the translations")
+    device: str = option("auto", "where to run: auto, cpu, cuda, mps")
+
+    def check(self) -> None:
+        """Refuse impossible options before torch is imported."""
+        counts = (("beam", self.beam), ("nbest", self.nbest), ("batch", self.batch), ("max-length", self.max_length))
+        for name, value in counts:
+            if value is not None and value < 1:
+                raise UserError(f"--{name} must be at least 1, not {value}")
+        if self.nbest > self.beam and not self.sample:
+            raise UserError(f"--nbest {self.nbest} needs as many beams; give --beam {self.nbest}")
+        check_parent(self.out)
+
+
+def translate(options: TranslateOptions) -> int:
     """Translate with a trained model.
 
-    Without any text some sentences that the run held out are translated, and shown with their references.
-
-    Args:
-        run: The run's folder or name; by default the newest run.
-        text: What to translate, each text on a line of its own; - is a text on each line of standard input.
-        file: A file with a text on each line; - reads standard input.
-        out: Write the translations to this file, line by line, instead of standard output.
-        beam: How many beginnings of a translation are followed; 1 always takes the likeliest token.
-        length_penalty: The log-probability is divided by length to this power; 0 prefers short translations.
-        nbest: How many translations of each text, best first: line, rank, score and translation with tabs between.
-        sample: Draw translations instead of searching for the best.
-        temperature: With --sample: lower is safer, higher is wilder.
-        seed: With --sample: decides the draws.
-        max_length: The most tokens of a translation; by default the model's context.
-        reference: A file with the right translation of each line: BLEU and chrF are printed.
-        test: Translate the run's own test part, and print BLEU, chrF and those of a baseline that only looks up.
-        show: Draw which words each word was translated from; followed by a FILE.svg, .png or .html, as a picture.
-        step: Translate with the checkpoint of this step; by default the newest.
-        batch: How many texts to translate at once; changes no translation.
-        device: Where to run: auto, cpu, cuda, mps.
-        runs: The folder that holds runs.
-        json: Print everything as JSON.
+    Without any text, some sentences of the run's validation part are translated and shown with their references.
     """
-    for name, value in (("beam", beam), ("nbest", nbest), ("batch", batch), ("max-length", max_length)):
-        if value is not None and value < 1:
-            raise UserError(f"--{name} must be at least 1, not {value}")
-    if nbest > beam and not sample:
-        raise UserError(f"--nbest {nbest} needs as many beams; give --beam {nbest}")
-    name, texts, picture = sorted_out(run, text, runs, show)
-    if test and (texts or file or reference):
+    options.check()
+    test = options.test
+    name, texts, picture = sorted_out(options.run, options.text, options.runs, options.show)
+    if test and (texts or options.file or options.reference):
         raise UserError("--test brings its own texts and references; leave out TEXT, --file and --reference")
-    if out is not None and not out.parent.is_dir():
-        raise UserError(f"there is no folder {out.parent} for --out {out}; make it first")
-    found = open_run(name, runs)  # a mistyped name is answered before torch is imported
+    found = open_run(name, options.runs)  # a mistyped name is reported before torch is imported
     from regard.generate import BeamSearch, Sampling
     from regard.generate.load import find_device
     from regard.generate.translation import load_translation_model
 
     try:
-        strategy = Sampling(temperature) if sample else BeamSearch(beam, length_penalty)
+        strategy = Sampling(options.temperature) if options.sample else BeamSearch(options.beam, options.length_penalty)
     except ValueError as problem:
         raise UserError(f"--{problem}") from problem
     if picture is not None:
         from regard.look.pictures.align_picture import check
 
         check(picture)
-    lines = Lines([], [], "") if test else gathered(texts, file, reference)
-    place = find_device(device)
-    trained = load_translation_model(found, place, step)
-    settings = {"strategy": strategy, "nbest": nbest, "max_length": max_length, "seed": seed, "batch": batch}
-    translator = trained.translator(**settings)
+    lines = Lines([], [], "") if test else gathered(texts, options.file, options.reference)
+    trained = load_translation_model(found, find_device(options.device), options.step)
+    settings = {"strategy": strategy, "nbest": options.nbest, "max_length": options.max_length, "seed": options.seed}
+    translator = trained.translator(**settings, batch=options.batch)
     if not lines.texts:
         lines = held_out(trained, found, test)
-    about = {"run": str(found.path), "step": trained.step}
     if name is None:
         print(f"translated by {found.path}, step {trained.step:,}", file=sys.stderr, flush=True)
-    made, seconds = carried_out(translator, lines, out, quiet=json or test or lines.examples)
+    made, seconds = carried_out(translator, lines, options.out, quiet=options.json or test or lines.examples)
     measured = measures(trained, lines, made, test) if lines.references and not lines.examples else {}
-    for notice in notices(made, max_length or translator.context, translator.context):
+    for notice in notices(made, options.max_length or translator.context, translator.context):
         print(notice, file=sys.stderr)
-    if json:
+    if options.json:
+        about = {"run": str(found.path), "step": trained.step, "seconds": seconds, **measured}
         described = [as_record(number, one, lines) for number, one in enumerate(made)]
-        print(jsonlib.dumps({**about, "seconds": seconds, **measured, "translations": described}, ensure_ascii=False))
-    elif lines.examples:
-        for one, right in zip(made, lines.references, strict=True):
+        print(json.dumps({**about, "translations": described}, ensure_ascii=False))
+    else:
+        for one, right in zip(made, lines.references, strict=True) if lines.examples else ():
             print(f"source       {one.line.text}\nreference    {right}\ntranslation  {one.text}\n")
-    if not json:
         told(measured)
-    if show:
-        draw(trained, made, picture, json)
+    if options.show:
+        draw(trained, made, picture, options.json)
     return 0
 
 
@@ -236,7 +219,7 @@ def told(measured: dict[str, Any]) -> None:
         print(f"  {one['words']:>6}  {one['bleu']:6.2f}   {one['size']:,} sentence{'s' * (one['size'] != 1)}")
 
 
-def draw(trained: TranslationModel, made: Sequence[TranslatedLine], picture: Path | None, json: bool) -> None:
+def draw(trained: TranslationModel, made: Sequence[TranslatedLine], picture: Path | None, as_json: bool) -> None:
     """Which words each word came from: in the terminal, or as a picture."""
     import os
     import shutil
@@ -257,7 +240,7 @@ def draw(trained: TranslationModel, made: Sequence[TranslatedLine], picture: Pat
         save(found, picture)
         print(f"drawn in {picture}", file=sys.stderr)
         return
-    stream = sys.stderr if json else sys.stdout
+    stream = sys.stderr if as_json else sys.stdout
     colour = stream.isatty() and not os.environ.get("NO_COLOR")
     for alignment in found:
         print(f"\n{drawn(alignment, shutil.get_terminal_size().columns, colour)}", file=stream)

@@ -1,4 +1,4 @@
-"""What is going on while a person waits: a line on standard error, once it takes more than two seconds."""
+"""A status line on standard error for operations that take more than two seconds."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-PATIENCE = 2.0  # seconds until something is said
+DELAY = 2.0  # seconds until the first line
 
 
 @contextmanager
 def waiting(what: str) -> Iterator[Callable[[str], None]]:
-    """Says ``what``, and for how long, until it is over; gives a function that changes it.
+    """Print ``what`` and the elapsed time while the context runs; yields a function that changes the text.
 
-    On a terminal one line is written over; elsewhere there is a new one now and then.
+    On a terminal one line is overwritten; elsewhere a new line is printed every ten seconds.
     """
-    terminal, now, over = sys.stderr.isatty(), [what], threading.Event()
+    terminal, text, over = sys.stderr.isatty(), [what], threading.Event()
     began = time.monotonic()
 
-    def tell() -> None:
-        pause = PATIENCE
+    def show() -> None:
+        pause = DELAY
         while not over.wait(pause):
             pause = 0.5 if terminal else 10.0
-            line = f"{now[0]}, {time.monotonic() - began:.0f} s"
+            line = f"{text[0]}, {time.monotonic() - began:.0f} s"
             print(f"\r\033[K{line}" if terminal else line, end="" if terminal else "\n", file=sys.stderr, flush=True)
-        if terminal and pause != PATIENCE:
+        if terminal and pause != DELAY:
             print("\r\033[K", end="", file=sys.stderr, flush=True)
 
-    teller = threading.Thread(target=tell, daemon=True)
-    teller.start()
+    thread = threading.Thread(target=show, daemon=True)
+    thread.start()
     try:
-        yield lambda line: now.__setitem__(0, line)
+        yield lambda line: text.__setitem__(0, line)
     finally:
         over.set()
-        teller.join()
+        thread.join()

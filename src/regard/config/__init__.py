@@ -6,20 +6,26 @@ the same config.
 """
 
 from regard.config.choice import Choice, kinds
-from regard.config.keys import Key, keys, option
+from regard.config.command_line import override, parse
+from regard.config.key_path import nearest
+from regard.config.keys import Key, argument, keys, option
 from regard.config.load import dump, load
-from regard.config.override import override
+from regard.config.parts import load_parts
 from regard.config.toml import read, read_toml, to_toml
 
 __all__ = [
     "Choice",
     "Key",
+    "argument",
     "dump",
     "keys",
     "kinds",
     "load",
+    "load_parts",
+    "nearest",
     "option",
     "override",
+    "parse",
     "read",
     "read_toml",
     "to_toml",

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any, ClassVar
 
+from regard.config.parts import NameTaken, catalog, place_of
+
 
 class Choice:
     """The base of all tagged unions.
@@ -12,7 +14,7 @@ class Choice:
     A direct subclass is one union, abstract; each class below it that names a `kind` is one of its members:
 
         class PositionConfig(Choice):
-            "How a model knows where a token stands."
+            "How a model encodes positions."
 
         @dataclass(frozen=True)
         class RotaryConfig(PositionConfig, kind="rotary"):
@@ -26,20 +28,17 @@ class Choice:
 
     def __init_subclass__(cls, kind: str | None = None, **rest: Any) -> None:
         super().__init_subclass__(**rest)
-        # `@dataclass(slots=True)` makes its class a second time, without `kind=`: the first time left it here
+        # `@dataclass(slots=True)` makes its class a second time, without `kind=`; it is in the namespace then
         kind = kind or cls.__dict__.get("kind")
         if Choice in cls.__bases__:
             if kind is not None:
-                raise TypeError(
-                    f"{cls.__name__} is a union and has no kind of its own: give the kinds to its subclasses"
-                )
+                raise TypeError(f"{cls.__name__} is a union and has no kind itself: give the kinds to its subclasses")
             cls._kinds = {}
+            catalog(cls.__name__.removesuffix("Config").lower(), lambda: cls._kinds)
         elif kind is not None:
             _register(cls, kind)
         elif hasattr(cls, "kind"):
-            raise TypeError(
-                f'{cls.__name__} extends the kind "{cls.kind}", so it needs a kind of its own: add kind="..."'
-            )
+            raise TypeError(f'{cls.__name__} extends the kind "{cls.kind}", so it needs another kind: add kind="..."')
 
 
 def _register(cls: type[Choice], kind: str) -> None:
@@ -49,9 +48,8 @@ def _register(cls: type[Choice], kind: str) -> None:
         other = union._kinds.get(kind)
         # The same name in the same module is the same class made again: slots=True, a reload, a notebook.
         if other and (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
-            raise TypeError(
-                f'{union.__name__} has the kind "{kind}" already ({other.__module__}.{other.__qualname__}); '
-                f"give {cls.__name__} another"
+            raise NameTaken(
+                f'{union.__name__} has the kind "{kind}" already ({place_of(other)}); give {cls.__name__} another'
             )
         union._kinds[kind] = cls
     cls.kind = kind

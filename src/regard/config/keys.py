@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import MISSING, field
-from functools import cache
 from typing import Any, NamedTuple, TypeVar
 
 from regard.config.choice import Choice
-from regard.config.plain import default_of
 from regard.config.shape import Maybe, OneOf, Shape
-from regard.config.table import Part, Table, shape_of, table_of
+from regard.config.table import ChoiceShape, Table, default_of, shape_of, table_of
 
 T = TypeVar("T")
 
@@ -26,9 +24,17 @@ class Key(NamedTuple):
     required: bool = False  # a class's field without a default
 
 
-def option(default: T, help: str) -> T:
-    """A field with a default and a line of help: `width: int = option(128, "features per token")`."""
-    return field(default=default, metadata={"help": help})
+def option(default: T, help: str, **metadata: Any) -> T:
+    """A field with a default and a line of help: `width: int = option(128, "features per token")`.
+
+    For options of a command: `metavar` is shown instead of the type, `repeated` takes one value each time.
+    """
+    return field(default=default, metadata={"help": help, **metadata})
+
+
+def argument(default: T, help: str, **metadata: Any) -> T:
+    """A positional argument of a command; with `required=True` the default is never used."""
+    return option(default, help, positional=True, **metadata)
 
 
 def keys(config: Any) -> list[Key]:
@@ -39,70 +45,40 @@ def keys(config: Any) -> list[Key]:
     cls = config if isinstance(config, type) else type(config)
     value = MISSING if isinstance(config, type) else config
     shape = shape_of(cls)
-    if isinstance(shape, Part) and cls.__dict__.get("kind"):
+    if isinstance(shape, ChoiceShape) and cls.__dict__.get("kind"):
         shape = table_of(cls)
     if isinstance(shape, Table):
-        return list(_of_table(shape, value, "", ()))
-    return list(_of_key(shape, value, "kind", "", "kind", ()))
+        return list(table_keys(shape, value))
+    return list(_keys(shape, value, "kind", "", ()))
 
 
-def _of_table(table: Table, config: Any, prefix: str, within: tuple[type, ...]) -> Iterator[Key]:
-    if table.cls in within:  # a class that may hold itself has no end of keys
+def table_keys(table: Table, config: Any, prefix: str = "", within: tuple[type, ...] = ()) -> Iterator[Key]:
+    """The keys of a table and of the tables below it; `config` is an instance, None or MISSING."""
+    if table.cls in within:  # a class that may hold itself has infinitely many keys
         return
     for name, (declared, shape) in table.fields.items():
         value = default_of(declared) if config in (MISSING, None) else getattr(config, name)
-        help = declared.metadata.get("help") or _documentation(table.cls, name)
-        yield from _of_key(shape, value, prefix + name, help, prefix + name, (*within, table.cls))
+        yield from _keys(shape, value, prefix + name, declared.metadata.get("help", ""), (*within, table.cls))
 
 
-def _of_key(shape: Shape, value: Any, path: str, help: str, prefix: str, within: tuple[type, ...]) -> Iterator[Key]:
+def _keys(shape: Shape, value: Any, path: str, help: str, within: tuple[type, ...]) -> Iterator[Key]:
     inner = shape.inner if isinstance(shape, Maybe) else shape
     absent = value is MISSING
-    if isinstance(inner, Part):
+    if isinstance(inner, ChoiceShape):
         chosen = value if isinstance(value, Choice) else None
-        yield Key(path, shape.name, chosen and chosen.kind, help, tuple(inner.kinds), absent)
+        yield Key(path, shape.name, chosen and chosen.kind, help or _about(inner.cls), tuple(inner.kinds), absent)
         if chosen is not None:
-            yield from _of_table(table_of(type(chosen)), chosen, f"{prefix}.", within)
+            yield from table_keys(table_of(type(chosen)), chosen, f"{path}.", within)
     elif isinstance(inner, Table):
         if inner is not shape:
             yield Key(path, shape.name, None if absent else value, help, (), absent)
-        yield from _of_table(inner, value, f"{prefix}.", within)
+        yield from table_keys(inner, value, f"{path}.", within)
     else:
         choices = tuple(inner.values) if isinstance(inner, OneOf) else ()
         yield Key(path, shape.name, None if absent else value, help, choices, absent)
 
 
-def _documentation(cls: type, name: str) -> str:
-    return next((found[name] for base in cls.__mro__ if name in (found := _documented(base))), "")
-
-
-@cache
-def _documented(cls: type) -> dict[str, str]:
-    """Help written in the source: a `#:` comment above or beside a field, or a string after it."""
-    import ast  # only where help is shown
-    import inspect
-    import textwrap
-
-    try:
-        source = textwrap.dedent(inspect.getsource(cls))
-        body = ast.parse(source).body[0].body  # type: ignore[attr-defined]
-    except (OSError, TypeError, SyntaxError):  # typed at a prompt, or made by other code
-        return {}
-    lines = source.splitlines()
-    found = {}
-    for node, after in zip(body, [*body[1:], None], strict=True):
-        if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
-            continue
-        beside = lines[(node.end_lineno or 1) - 1].encode()[node.end_col_offset :].decode().strip()
-        above = []
-        for line in reversed(lines[: node.lineno - 1]):
-            if not line.strip().startswith("#:"):
-                break
-            above.insert(0, line.strip()[2:].strip())
-        if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) and isinstance(after.value.value, str):
-            found[node.target.id] = " ".join(after.value.value.split())
-        elif beside.startswith("#:"):
-            found[node.target.id] = beside[2:].strip()
-        elif above:
-            found[node.target.id] = " ".join(above)
-    return found
+def _about(union: type) -> str:
+    """The first line of a union's docstring, as the help of a field without any."""
+    first = (union.__doc__ or "").splitlines()[:1]
+    return "".join(first).rstrip(".")

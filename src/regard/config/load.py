@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar
 
-from regard.config.place import Place
-from regard.config.plain import plain
-from regard.config.table import Part, Table, invalid, shape_of
+from regard.config.key_path import KeyPath
+from regard.config.table import ChoiceShape, Table, invalid, plain, shape_of
 from regard.errors import UserError
 
 C = TypeVar("C")
@@ -19,19 +18,19 @@ def load(cls: type[C], mapping: Mapping[str, Any] | str, source: str | os.PathLi
     """A `cls` from plain values, as `tomllib` reads them.
 
     Every key must be known and every value of the declared type; a key left out takes its class's default.
-    A table means the same wherever it stands: it starts from the defaults of its own class. The one
+    A table starts from the defaults of its own class, wherever it is. The one
     conversion is int to float. UserError names the source, the key and the fix.
 
         >>> load(RotaryConfig, {"base": 5e5})
         RotaryConfig(base=500000.0)
     """
-    return read_onto(None, cls, mapping, Place(str(source)))
+    return read_onto(None, cls, mapping, KeyPath(str(source)))
 
 
-def read_onto(base: Any, cls: type[C], given: Any, place: Place) -> C:
-    """What `given` says, over what `base` had (nothing, for `load`), checked as a whole."""
+def read_onto(base: Any, cls: type[C], given: Any, place: KeyPath) -> C:
+    """A `cls` from what is given; other keys keep their value in `base` (None for `load`). Runs every `check`."""
     shape = shape_of(cls)
-    if not isinstance(shape, Table | Part):
+    if not isinstance(shape, Table | ChoiceShape):
         raise TypeError(f"{cls!r} is not a config: make it a frozen dataclass or a subclass of Choice")
     config = shape.read(given, base, place)
     _check(config, place)
@@ -51,11 +50,11 @@ def dump(config: Any) -> dict[str, Any]:
     source = type(config).__name__
     again = load(type(config), table, source)
     if again != config:
-        raise _unfaithful(config, again, Place(source))
+        raise _unfaithful(config, again, KeyPath(source))
     return table
 
 
-def _check(config: Any, place: Place) -> None:
+def _check(config: Any, place: KeyPath) -> None:
     """Calls every `check` in the tree, the innermost first."""
     if isinstance(config, tuple):
         for index, item in enumerate(config):
@@ -71,7 +70,7 @@ def _check(config: Any, place: Place) -> None:
                 raise invalid(error, place) from error
 
 
-def _unfaithful(config: Any, again: Any, place: Place) -> UserError:
+def _unfaithful(config: Any, again: Any, place: KeyPath) -> UserError:
     """The error for the first key that would be read back as something else."""
     if is_dataclass(config) and type(config) is type(again):
         for field in fields(config):

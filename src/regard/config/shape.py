@@ -1,45 +1,44 @@
-"""How a value of each simple annotation is read and explained: numbers, text, literals, optionals, tuples."""
+"""How a value of each simple annotation is read and explained: numbers, text, paths, literals, optionals, tuples."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from regard.config import notation
-from regard.config.place import Place, Text, describe, nearest
+from regard.config.key_path import FlagText, KeyPath, describe, nearest
 from regard.errors import UserError
-
-_YES, _NO = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 
 class Shape:
-    """One annotation. `read` turns what a source gave into a value, or says what was expected instead."""
+    """One annotation. `read` converts a given value, or raises an error that says what was expected."""
 
     name: str  # for tables of keys: "int"
     expects: str  # for sentences: "a whole number"
-    example: Any = None  # a plain value that would be right
+    example: Any = None  # a valid plain value
 
-    def read(self, given: Any, base: Any, place: Place) -> Any:
-        """The value for `given`; what it does not mention, a table keeps from `base`, which stood here."""
+    def read(self, given: Any, base: Any, place: KeyPath) -> Any:
+        """The value for `given`; a table keeps what `given` does not mention from `base`, the value so far."""
         raise NotImplementedError
 
-    def mend(self, given: Any) -> Any:
-        """The plain value that `given` was probably meant to be, or None."""
+    def closest(self, given: Any) -> Any:
+        """The valid plain value that `given` was probably meant to be, or None."""
         return None
 
     def takes_none(self) -> bool:
-        """Whether the word "none" already means something here, so that it cannot stand for "no value"."""
+        """Whether "none" is a value of this shape, so that it cannot mean "no value"."""
         return False
 
-    def wrong(self, given: Any, place: Place) -> UserError:
+    def wrong(self, given: Any, place: KeyPath) -> UserError:
         """The error for a value of the wrong type."""
         if place.flags and isinstance(given, Mapping) and (below := [name for name in given if name]):
             return place.error(
                 f"unknown key {place.child(below[0])}: {place} is {self.expects} and has no keys below it"
             )
-        mended = self.mend(given)
-        right = mended if mended is not None else self.example if place.example is None else place.example
+        closest = self.closest(given)
+        right = closest if closest is not None else self.example if place.example is None else place.example
         or_none = ', or "none"' if place.optional else ""
         return place.error(
             f"{place} is {describe(given)}, but must be {self.expects}{or_none}; write {place.assign(right)}"
@@ -49,13 +48,13 @@ class Shape:
 class Integer(Shape):
     name, expects, example = "int", "a whole number", 64
 
-    def read(self, given: Any, base: Any, place: Place) -> int:
-        number = _number(int, given) if isinstance(given, Text) else given
+    def read(self, given: Any, base: Any, place: KeyPath) -> int:
+        number = _number(int, given) if isinstance(given, FlagText) else given
         if not isinstance(number, int) or isinstance(number, bool):
             raise self.wrong(given, place)
         return int(number)
 
-    def mend(self, given: Any) -> int | None:
+    def closest(self, given: Any) -> int | None:
         number = None if isinstance(given, bool) else _number(float, given)
         return int(number) if number is not None and number.is_integer() else None
 
@@ -63,13 +62,13 @@ class Integer(Shape):
 class Float(Shape):
     name, expects, example = "float", "a number", 0.5
 
-    def read(self, given: Any, base: Any, place: Place) -> float:
-        number = _number(float, given) if isinstance(given, Text | int | float) else None
-        if number is None or isinstance(given, bool) or math.isnan(number):
+    def read(self, given: Any, base: Any, place: KeyPath) -> float:
+        number = self.closest(given) if isinstance(given, FlagText | int | float) else None
+        if number is None:
             raise self.wrong(given, place)
         return number
 
-    def mend(self, given: Any) -> float | None:
+    def closest(self, given: Any) -> float | None:
         number = None if isinstance(given, bool) else _number(float, given)
         return None if number is None or math.isnan(number) else number
 
@@ -77,22 +76,22 @@ class Float(Shape):
 class Boolean(Shape):
     name, expects, example = "bool", "true or false", True
 
-    def read(self, given: Any, base: Any, place: Place) -> bool:
-        if isinstance(given, Text) and given in ("true", "false"):
+    def read(self, given: Any, base: Any, place: KeyPath) -> bool:
+        if isinstance(given, FlagText) and given in ("true", "false"):
             return given == "true"
         if not isinstance(given, bool):
             raise self.wrong(given, place)
         return given
 
-    def mend(self, given: Any) -> bool | None:
+    def closest(self, given: Any) -> bool | None:
         word = str(given).lower()
-        return True if word in _YES else False if word in _NO else None
+        return True if word in ("true", "yes", "on", "1") else False if word in ("false", "no", "off", "0") else None
 
 
 class String(Shape):
     name, expects, example = "str", "text", "text"
 
-    def read(self, given: Any, base: Any, place: Place) -> str:
+    def read(self, given: Any, base: Any, place: KeyPath) -> str:
         if not isinstance(given, str):
             raise self.wrong(given, place)
         try:
@@ -101,8 +100,17 @@ class String(Shape):
             raise place.error(f"{place} is {given!a}, which is not valid Unicode text; rename it") from None
         return str(given)
 
-    def mend(self, given: Any) -> str | None:
+    def closest(self, given: Any) -> str | None:
         return notation.value(given) if isinstance(given, int | float) else None
+
+
+class PathShape(Shape):
+    name, expects, example = "path", "a path", "file"
+
+    def read(self, given: Any, base: Any, place: KeyPath) -> Path:
+        if not isinstance(given, str):
+            raise self.wrong(given, place)
+        return Path(given)
 
 
 class OneOf(Shape):
@@ -120,15 +128,15 @@ class OneOf(Shape):
         self.expects = "one of " + ", ".join(map(notation.value, values))
         self.example = values[0]
 
-    def read(self, given: Any, base: Any, place: Place) -> Any:
-        if isinstance(given, Text) and given in self.values:
+    def read(self, given: Any, base: Any, place: KeyPath) -> Any:
+        if isinstance(given, FlagText) and given in self.values:
             return self.values[given]
         for value in self.values.values():
             if type(given) is type(value) and given == value:  # the types too: True is 1 in Python
                 return value
         raise self.wrong(given, place)
 
-    def mend(self, given: Any) -> Any:
+    def closest(self, given: Any) -> Any:
         meant = nearest(_spelled(given), self.values) if isinstance(given, str | int) else None
         return None if meant is None else self.values[meant]
 
@@ -137,7 +145,7 @@ class OneOf(Shape):
 
 
 class Maybe(Shape):
-    """`T | None`: the word "none" stands for no value."""
+    """`T | None`: the word "none" means no value."""
 
     def __init__(self, inner: Shape) -> None:
         self.inner = inner
@@ -145,7 +153,7 @@ class Maybe(Shape):
         self.expects = f'{inner.expects}, or "none"'
         self.example = inner.example
 
-    def read(self, given: Any, base: Any, place: Place) -> Any:
+    def read(self, given: Any, base: Any, place: KeyPath) -> Any:
         if self.inner.takes_none():
             raise TypeError(f'{place}: "none" is one of its own values, so its annotation cannot end in `| None`')
         own = given.get("") if isinstance(given, Mapping) else given
@@ -158,7 +166,7 @@ class Maybe(Shape):
         return None if given is None else self.inner.read(given, base, place._replace(optional=True))
 
 
-class Row(Shape):
+class TupleOf(Shape):
     """`tuple[T, ...]` (many of one shape) and `tuple[A, B]` (one of each)."""
 
     def __init__(self, elements: tuple[Shape, ...], repeats: bool) -> None:
@@ -169,9 +177,9 @@ class Row(Shape):
         self.expects += f", each {inside.pop()}" if len(inside) == 1 else ""
         self.example = [element.example for element in elements]
 
-    def read(self, given: Any, base: Any, place: Place) -> tuple[Any, ...]:
+    def read(self, given: Any, base: Any, place: KeyPath) -> tuple[Any, ...]:
         items = given
-        if isinstance(given, Text):
+        if isinstance(given, FlagText):
             try:
                 items = notation.parse(given) if given.startswith("[") else _split(given)
             except ValueError as error:
@@ -189,11 +197,11 @@ class Row(Shape):
             for index, (shape, item) in enumerate(zip(shapes, items, strict=True))
         )
 
-    def mend(self, given: Any) -> list[Any] | None:
+    def closest(self, given: Any) -> list[Any] | None:
         if not self.repeats or isinstance(given, Mapping):
             return None
         try:
-            self.elements[0].read(given, None, Place("", ("item",)))
+            self.elements[0].read(given, None, KeyPath("", ("item",)))
         except UserError:
             return None
         return [given]
@@ -210,5 +218,5 @@ def _spelled(value: Any) -> str:
     return value if isinstance(value, str) else notation.value(value)
 
 
-def _split(text: str) -> list[Text]:
-    return [Text(item.strip()) for item in text.split(",")] if text else []
+def _split(text: str) -> list[FlagText]:
+    return [FlagText(item.strip()) for item in text.split(",")] if text else []

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import cache, cached_property
+from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from regard.config import notation
 from regard.config.choice import Choice, kinds
-from regard.config.place import Place, Text, describe, listed, nearest
-from regard.config.plain import default_of, plain
-from regard.config.shape import Boolean, Float, Integer, Maybe, OneOf, Row, Shape, String
+from regard.config.key_path import FlagText, KeyPath, describe, listed, nearest
+from regard.config.parts import outside
+from regard.config.shape import Boolean, Float, Integer, Maybe, OneOf, PathShape, Shape, String, TupleOf
 from regard.errors import UserError
 
-_SCALARS = {int: Integer(), float: Float(), bool: Boolean(), str: String()}
+_SCALARS = {int: Integer(), float: Float(), bool: Boolean(), str: String(), Path: PathShape()}
 
 
 @cache
@@ -30,9 +31,9 @@ def shape_of(annotation: Any) -> Shape:
         return Maybe(shape_of(next(argument for argument in arguments if argument is not type(None))))
     if origin is tuple and arguments:
         repeats = arguments[-1] is Ellipsis
-        return Row(tuple(map(shape_of, arguments[:1] if repeats else arguments)), repeats)
+        return TupleOf(tuple(map(shape_of, arguments[:1] if repeats else arguments)), repeats)
     if isinstance(annotation, type) and issubclass(annotation, Choice) and annotation is not Choice:
-        return Part(annotation)
+        return ChoiceShape(annotation)
     if isinstance(annotation, type) and is_dataclass(annotation):
         return Table(annotation)
     raise TypeError(
@@ -66,7 +67,7 @@ class Table(Shape):
             raise TypeError(f"{self.cls.__name__}: `kind` names the choice itself; rename that field")
         return found
 
-    def read(self, given: Any, base: Any, place: Place) -> Any:
+    def read(self, given: Any, base: Any, place: KeyPath) -> Any:
         if base is not None and type(base) is not self.cls:
             raise TypeError(f"{place} is declared as {self.cls.__name__} but holds a {type(base).__name__}")
         given, base = opened(given, base, place)
@@ -89,7 +90,7 @@ class Table(Shape):
         except ValueError as error:
             raise invalid(error, place) from error
 
-    def wrong(self, given: Any, place: Place) -> UserError:
+    def wrong(self, given: Any, place: KeyPath) -> UserError:
         if not self.fields:
             how = f"a table without keys; write {place.assign({})}"
         else:
@@ -99,26 +100,28 @@ class Table(Shape):
             how += place.child(name).assign(right) if place.flags else place.assign({name: right})
         return place.error(f"{place} is {describe(given)}, but must be {how}")
 
-    def _unknown(self, name: str, base: Any, place: Place) -> UserError:
+    def _unknown(self, name: str, base: Any, place: KeyPath) -> UserError:
         unknown = f"unknown key {place.child(name)}"
-        deeper = {path[-1]: path for path in reversed([*below(self, base)])}  # of two, the first wins
+        from regard.config.keys import table_keys
+
+        paths = [*reversed([key.path for key in table_keys(self, base)]), *self.fields]  # the last of a name wins
+        deeper = {path.rpartition(".")[2]: path for path in paths}
         if meant := nearest(name, self.fields) or nearest(name, deeper):
-            path = (meant,) if meant in self.fields else deeper[meant]
-            return place.error(f"{unknown}; did you mean {place._replace(path=(*place.path, *path))}?")
+            return place.error(f"{unknown}; did you mean {place.child(deeper[meant])}?")
         title = str(place) if self.kind is None else f'{place} of kind "{self.kind}"'
         known = f"has the keys {listed(self.fields)}" if self.fields else "has no keys, so leave it out"
         return place.error(f"{unknown}; {title} {known}")
 
-    def _missing(self, name: str, shape: Shape, place: Place) -> UserError:
+    def _missing(self, name: str, shape: Shape, place: KeyPath) -> UserError:
         here = place.child(name)
         how = here.assign(shape.example)
-        if isinstance(shape, Table | Part) and not place.flags:
+        if isinstance(shape, Table | ChoiceShape) and not place.flags:
             how = f"`[{'.'.join(map(notation.key, here.path))}]`"
-            how += f" with `kind = {notation.value(shape.example)}`" if isinstance(shape, Part) else ""
+            how += f" with `kind = {notation.value(shape.example)}`" if isinstance(shape, ChoiceShape) else ""
         return place.error(f"missing key {here}, {shape.expects} without a default; add {how}")
 
 
-class Part(Shape):
+class ChoiceShape(Shape):
     """A choice: a table with a `kind`, or the kind alone where its defaults will do."""
 
     name = "choice"
@@ -136,13 +139,14 @@ class Part(Shape):
 
     @property
     def expects(self) -> str:  # type: ignore[override]
-        return ("one of the kinds " if len(self.kinds) > 1 else "the kind ") + listed(self.kinds, '"')
+        names = ", ".join(f'"{kind}"{outside(member)}' for kind, member in self.kinds.items())
+        return ("one of the kinds " if len(self.kinds) > 1 else "the kind ") + names
 
     @property
     def example(self) -> str:  # type: ignore[override]
         return next(iter(self.kinds))
 
-    def read(self, given: Any, base: Any, place: Place) -> Any:
+    def read(self, given: Any, base: Any, place: KeyPath) -> Any:
         given, base = opened(given, base, place)
         if isinstance(given, str) and given in self.kinds:
             given = {"kind": given}
@@ -160,17 +164,17 @@ class Part(Shape):
         # Another kind starts from its own defaults; the same kind keeps what it had.
         return table.read(keys, base if type(base) is member else None, place)
 
-    def mend(self, given: Any) -> str | None:
+    def closest(self, given: Any) -> str | None:
         return nearest(given, self.kinds) if isinstance(given, str) else None
 
-    def wrong(self, given: Any, place: Place) -> UserError:
+    def wrong(self, given: Any, place: KeyPath) -> UserError:
         usual = place.example.get("kind") if isinstance(place.example, dict) else None
         return super().wrong(given, place._replace(example=usual))
 
     def takes_none(self) -> bool:
         return "none" in self.kinds
 
-    def _member(self, given: Mapping[str, Any], base: Any, place: Place) -> type[Choice]:
+    def _member(self, given: Mapping[str, Any], base: Any, place: KeyPath) -> type[Choice]:
         named = [given[name] for name in ("", "kind") if name in given]
         if len(named) == 2 and named[0] != named[1]:
             raise place.error(f"{place} is given two kinds, {listed(named)}; leave out one of the two")
@@ -179,14 +183,14 @@ class Part(Shape):
         if base is not None:
             return type(base)
         if self.cls.__dict__.get("kind"):
-            return self.cls  # the annotation names one member, which needs no telling
+            return self.cls  # the annotation names one member, so `kind` may be left out
         raise place.error(f"{place} needs a kind, {self.expects}; write {self._choose(self.example, place)}")
 
-    def _known(self, kind: Any, place: Place) -> type[Choice]:
+    def _known(self, kind: Any, place: KeyPath) -> type[Choice]:
         if not isinstance(kind, str):
             raise self.wrong(kind, place if place.flags else place.child("kind"))
         if kind not in self.kinds:
-            right = self._choose(self.mend(kind) or self.example, place)
+            right = self._choose(self.closest(kind) or self.example, place)
             given = notation.quoted(kind)
             raise place.error(f"{place} is of kind {given}, but must be {self.expects}; write {right}")
         return self.kinds[kind]
@@ -194,7 +198,7 @@ class Part(Shape):
     def _owner(self, name: str) -> str | None:
         return next((kind for kind, member in self.kinds.items() if name in table_of(member).fields), None)
 
-    def _choose(self, kind: str, place: Place) -> str:
+    def _choose(self, kind: str, place: KeyPath) -> str:
         return place.assign(kind) if place.flags and place.path else place.child("kind").assign(kind)
 
 
@@ -204,10 +208,10 @@ def table_of(member: type[Choice]) -> Table:
     return Table(member, member.kind)
 
 
-def opened(given: Any, base: Any, place: Place) -> tuple[Any, Any]:
+def opened(given: Any, base: Any, place: KeyPath) -> tuple[Any, Any]:
     """`given` and `base`; a whole table in TOML from the command line is parsed, and replaces the base."""
     text = given.get("") if isinstance(given, Mapping) else given
-    if not isinstance(text, Text) or not text.startswith("{"):
+    if not isinstance(text, FlagText) or not text.startswith("{"):
         return given, base
     if isinstance(given, Mapping) and (others := [name for name in given if name]):
         raise place.error(f"{place} is given whole, so write `{others[0]}` inside it, not as a key of its own")
@@ -217,22 +221,34 @@ def opened(given: Any, base: Any, place: Place) -> tuple[Any, Any]:
         raise place.error(f"{place} is {describe(text)}, which is not a TOML table: {error}") from None
 
 
-def invalid(error: ValueError, place: Place) -> UserError:
+def invalid(error: ValueError, place: KeyPath) -> UserError:
     """A config's own objection to its values, with the place it is about."""
     return place.error(f"{place}: {error}" if place.path else str(error))
 
 
-def below(table: Table, base: Any, seen: tuple[type, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """The paths of all keys below a table: whoever wrote `--steps` probably meant `--train.steps`."""
-    for name, (field, shape) in table.fields.items():
-        yield (name,)
-        now = default_of(field) if base is None else getattr(base, name)
-        inner = shape.inner if isinstance(shape, Maybe) else shape
-        if isinstance(inner, Part) and isinstance(now, Choice):
-            inner = table_of(type(now))
-        if isinstance(inner, Table) and inner.cls not in seen:
-            for path in below(inner, now if isinstance(now, inner.cls) else None, (*seen, table.cls)):
-                yield (name, *path)
+def plain(value: Any) -> Any:
+    """`value` as TOML and JSON hold it: dicts, lists, text, numbers and booleans, with "none" for None."""
+    if is_dataclass(value) and not isinstance(value, type):
+        table: dict[str, Any] = {"kind": value.kind} if isinstance(value, Choice) else {}
+        for field in fields(value):
+            inner = getattr(value, field.name)
+            # TOML has no null. Left out, a key takes its default, so None is left out where that is the default.
+            if field.init and not (inner is None and field.default is None):
+                table[field.name] = plain(inner)
+        return table
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if value is None or isinstance(value, Path):
+        return "none" if value is None else str(value)
+    for kind in (bool, int, float, str):
+        if isinstance(value, kind):
+            return kind(value)  # a subclass (numpy's float64, an enum of text) is written as the plain type it is
+    raise TypeError(f"a {type(value).__name__} has no place in a config: {value!r}")
+
+
+def default_of(field: Field[Any]) -> Any:
+    """A field's default, MISSING if it must be given."""
+    return field.default if field.default_factory is MISSING else field.default_factory()
 
 
 def _example(field: Field[Any]) -> Any:

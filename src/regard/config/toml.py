@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import Any, TypeVar
 
 from regard.config import notation
+from regard.config.key_path import short
 from regard.config.load import dump, load
-from regard.config.place import short
 from regard.errors import UserError
 
 C = TypeVar("C")

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from regard.config import load
 from regard.data import Data
 from regard.errors import UserError
 from regard.models import ModelConfig
@@ -39,7 +38,7 @@ def load_model(run: Run, device: torch.device | str = "cpu", step: int | None = 
     if checkpoint is None:
         why = f" ({'; '.join(run.damaged)})" if run.damaged else ""
         raise UserError(f"the run {run.path} has no checkpoint yet{why}; train it first: regard resume {run.path}")
-    model = load(ModelConfig, run.config["model"], source=str(run.path / "config.toml")).build()
+    model = run.load(ModelConfig, "model").build()
     try:
         model.load_state_dict(checkpoint.model())
     except RuntimeError as error:  # PyTorch's error for names and shapes that do not match

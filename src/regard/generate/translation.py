@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from regard.config import load
 from regard.data import Bytes, Characters, DataConfig
 from regard.data.translation.pairs import PairsConfig, Specials
 from regard.errors import UserError
@@ -187,7 +186,7 @@ def load_translation_model(run: Run, device: torch.device | str = "cpu", step: i
             f"the run {run.path} was trained on {kind or 'text'} and does not translate; `regard generate` generates "
             "text with it, and `regard recipes` lists recipes that translate"
         )
-    config = load(DataConfig, table, source=str(run.path / "config.toml"))
+    config = run.load(DataConfig, "data")
     model, tokenizer, reached, sha256 = load_model(run, device, step)
     assert isinstance(config, PairsConfig)
     assert isinstance(model, Seq2SeqModel)

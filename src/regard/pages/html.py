@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 
 from regard import __version__
@@ -13,20 +13,23 @@ from regard.pages.svg import picture, rectangle, stylesheet, tag, text
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 WIDE, NARROW = 1000, 330  # pixels; the page shows the chart that fits the window
 PICTURE = 900, 300  # width and height of one chart in a picture
+ROWS = 24  # of a table of points
 
 
 @dataclass(frozen=True)
 class ChartSection:
-    """A section with one chart: lines (``series``) or named values (``named``), and the numbers behind it."""
+    """A section with a line chart (``series``) or a dot plot (``named``), and its numbers in a table."""
 
     title: str
     about: str
-    series: list[Series]
+    series: Sequence[Series]
     axes: Axes
-    columns: tuple[str, ...] = ()  # of the table of numbers
-    rows: list[tuple[str, ...]] = field(default_factory=list)
-    named: list[tuple[str, float]] = field(default_factory=list)  # a dot plot in this order
+    height: int = 330
+    legend: Sequence[Series] | None = None  # default: the series
+    named: Sequence[tuple[str, float]] = ()  # a dot plot in this order
     line: float | None = None  # a value to compare the named ones with
+    columns: Sequence[str] = ()  # of the table; default: one per series
+    rows: Sequence[Sequence[str]] = ()
 
 
 def page(title: str, parts: Iterable[str], source: str = "") -> str:
@@ -59,15 +62,38 @@ def section(title: str, about: str, content: str) -> str:
     return f"<section><h2>{escape(title)}</h2>{words}{content}</section>"
 
 
-def chart_section(chart: ChartSection) -> str:
-    """The section of a chart, with its legend and its numbers."""
+def chart_section(chart: ChartSection, numbers: bool = True) -> str:
+    """The section of a chart with its legend and, by default, its numbers; an empty string if there is no data."""
     if chart.named:
         drawn = _responsive(*(dot_plot(chart.named, chart.axes.y, chart.title, w, chart.line) for w in (WIDE, NARROW)))
     else:
-        drawn = figure(chart.series, chart.axes, 330, chart.title)
-    keys = legend(chart.series) if drawn and chart.series else ""
-    numbers = folded("The numbers", table(chart.columns, chart.rows)) if chart.rows else ""
-    return section(chart.title, chart.about, drawn + keys + numbers)
+        drawn = figure(chart.series, chart.axes, chart.height, chart.title)
+    if not drawn:
+        return ""
+    keys = chart.series if chart.legend is None else chart.legend
+    drawn += legend(keys) if keys else ""
+    if numbers:
+        points = {series.name: series.points for series in chart.series}
+        points |= {f"± {s.name}": [(x, (high - low) / 2) for x, low, high in s.band] for s in chart.series if s.band}
+        drawn += numbers_table(chart.columns, chart.rows) if chart.rows else point_table(chart.axes.x, points)
+    return section(chart.title, chart.about, drawn)
+
+
+def point_table(x: str, curves: Mapping[str, Sequence[tuple[float, float]]]) -> str:
+    """The points of curves in a folded table with at most about ``ROWS`` evenly spaced rows; sparse curves are kept."""
+    columns = [dict(points) for points in curves.values()]
+    places = sorted({place for column in columns for place in column})
+    rare = {place for column in columns if len(column) < len(places) / 2 for place in column}
+    every = max(1, -(-len(places) // ROWS))
+    kept = [place for i, place in enumerate(places) if i % every == 0 or place in rare or place == places[-1]]
+    thinned = kept[:: max(1, len(kept) // ROWS)] if len(kept) > 2 * ROWS else kept
+    rows = [(f"{place:,g}", *(f"{c[place]:.4g}" if place in c else "" for c in columns)) for place in thinned]
+    return numbers_table((x, *curves), rows)
+
+
+def numbers_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A folded table."""
+    return folded("The numbers", table(columns, rows))
 
 
 def figure(series: Sequence[Series], axes: Axes, height: int, title: str) -> str:

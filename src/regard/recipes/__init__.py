@@ -1,31 +1,43 @@
-"""Recipes: named experiments. Each file here with a function ``recipe`` is one; its docstring says what to expect."""
+"""Recipes: named experiments. Each file here with a function ``recipe`` is one, and so is each such file from outside
+the package; its docstring gives the command and the expected result."""
 
 from __future__ import annotations
 
 import ast
-import difflib
+import inspect
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from regard.config import nearest
+from regard.config.parts import NameTaken, catalog, defined
 from regard.errors import UserError
 
 if TYPE_CHECKING:
     from regard.train import Experiment
 
+FOLDER = Path(__file__).parent
+
 
 def names() -> list[str]:
     """Every recipe, by file name."""
-    return sorted(path.stem.replace("_", "-") for path in Path(__file__).parent.glob("[!_]*.py"))
+    return sorted([*_built_in(), *_outside()])
 
 
 def about(name: str) -> str:
     """A recipe's docstring."""
+    if name in _outside():
+        return inspect.getdoc(_outside()[name][0]) or ""
     return docstring(_file(name), "recipe") or ""
 
 
+def place(name: str) -> str:
+    """ " (my_recipe.py)" for a recipe from outside the package, else nothing."""
+    return f" ({_outside()[name][1]})" if name in _outside() else ""
+
+
 def docstring(path: Path, function: str) -> str | None:
-    """What a function in a file says of itself, read without importing it (and so without importing torch).
+    """The docstring of a function in a file, read without importing it (and so without importing torch).
 
     None: the file has no such function.
     """
@@ -36,14 +48,30 @@ def docstring(path: Path, function: str) -> str | None:
 
 def get(name: str) -> Experiment:
     """The experiment that a recipe describes."""
+    if name in _outside():
+        return _outside()[name][0]()
     return import_module(f"regard.recipes.{_file(name).stem}").recipe()
+
+
+def _built_in() -> list[str]:
+    return [path.stem.replace("_", "-") for path in FOLDER.glob("[!_]*.py")]
+
+
+def _outside() -> dict:
+    found = {stem.replace("_", "-"): recipe for stem, recipe in defined("recipe").items()}
+    for name in set(found) & set(_built_in()):
+        raise NameTaken(f"there is a recipe {name!r} already ({FOLDER / name}.py); rename {found[name][1]}")
+    return found
 
 
 def _file(name: str) -> Path:
     if name not in names():
         if Path(name).exists():
             raise UserError(f"{name} is no recipe; to train on it: regard train shakespeare --data.path {name}")
-        near = difflib.get_close_matches(name, names(), n=1)
-        hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(names())}"
+        near = nearest(name, names())
+        hint = f"did you mean {near}?" if near else f"choose from {', '.join(one + place(one) for one in names())}"
         raise UserError(f"there is no recipe {name!r}, nor a TOML file of that name; {hint}")
-    return Path(__file__).parent / f"{name.replace('-', '_')}.py"
+    return FOLDER / f"{name.replace('-', '_')}.py"
+
+
+catalog("recipe", lambda: {name: recipe for name, (recipe, _) in _outside().items()})

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import math
+from dataclasses import replace
 from html import escape
 
 from regard.look import Head, describe
 from regard.look.pictures import align_picture
 from regard.look.pictures.align import Alignment
-from regard.pages import Axes, Series, figure, legend, table, tag, thin
-from regard.pages.html import folded
+from regard.pages.charts import Axes, Series, thin
+from regard.pages.html import ChartSection, figure, folded, legend, numbers_table, point_table
 from regard.pages.maps import define_map, labeled_map, small_map
-from regard.pages.numbers import count
+from regard.pages.svg import tag
 from regard.report.facts import Curve, Facts
 from regard.report.inspection import Inspection, PositionLosses
 
 MANY = 24  # lines; more of them are drawn as one mean per layer
-ROWS = 24  # of a table of numbers
 
 
 def loss_figure(facts: Facts) -> str:
@@ -31,7 +30,7 @@ def loss_figure(facts: Facts) -> str:
         figure(series, loss, 330, "Training and validation loss")
         + legend(series)
         + figure([Series("learning rate", thin(facts.rate, 400), 4)], rate, 130, "Learning rate")
-        + _numbers(("step", "training", "validation", "rate"), _joined(facts.loss, facts.validation, facts.rate))
+        + point_table("step", {"training": facts.loss, "validation": facts.validation, "rate": facts.rate})
     )
 
 
@@ -41,32 +40,30 @@ def speed_figure(facts: Facts) -> str:
     return figure(series, Axes("step", "tokens per second", low=0, x_low=0), 160, "Speed")
 
 
-def gradient_figure(facts: Facts) -> str:
-    """The gradient norm by layer, on a logarithmic axis."""
+def gradient_chart(facts: Facts) -> ChartSection:
+    """The gradient norm by layer."""
+    about = "The norm of each layer's gradient before clipping, on a logarithmic axis."
     series = [Series(name, thin(curve, 150), i) for i, (name, curve) in enumerate(facts.gradients.items())]
-    drawn = figure(series, Axes("step", "gradient norm", log=True, x_low=0), 300, "Gradient norm by layer")
-    if not drawn:
-        return ""
-    return drawn + legend(series) + _numbers(("step", *facts.gradients), _joined(*facts.gradients.values()))
+    axes = Axes("step", "gradient norm", log=True, x_low=0)
+    return ChartSection("Gradient norm by layer", about, series, axes, 300)
 
 
-def entropy_figure(facts: Facts) -> str:
-    """The relative attention entropy of each head over training."""
+def entropy_chart(facts: Facts) -> ChartSection:
+    """The relative attention entropy of each head over training; of each layer if there are many heads."""
+    about = (
+        "The entropy of a head's weights on one held-out passage, as a share of the maximum: at 100 % all weights are "
+        "equal, at 0 all weight is on one token. One line per head."
+    )
     layers = list(dict.fromkeys(name for name, _ in facts.spread))
-    if len(facts.spread) <= MANY:
-        curves = {f"{layers.index(name) + 1}.{head}": curve for (name, head), curve in facts.spread.items()}
-        colors = [layers.index(name) for name, _ in facts.spread]
-    else:
-        curves = {
-            f"{i} {layer_name(name)}": _mean([c for (n, _), c in facts.spread.items() if n == name])
-            for i, name in enumerate(layers, 1)
-        }
-        colors = list(range(len(layers)))
-    series = [Series(*named, color, marks=True) for named, color in zip(curves.items(), colors, strict=True)]
-    axes = Axes("step", "entropy, share of the maximum", low=0, high=1, x_low=0)
-    drawn = figure(series, axes, 300, "Attention entropy by head")
     keys = [Series(f"{i + 1} {layer_name(name)}", [], i) for i, name in enumerate(layers)]
-    return drawn + legend(keys) + _numbers(("step", *curves), _joined(*curves.values())) if drawn else ""
+    if len(facts.spread) <= MANY:
+        numbered = [(layers.index(name), head, curve) for (name, head), curve in facts.spread.items()]
+        series = [Series(f"{i + 1}.{head}", curve, i, marks=True) for i, head, curve in numbered]
+    else:
+        heads = [[curve for (name, _), curve in facts.spread.items() if name == layer] for layer in layers]
+        series = [replace(key, points=_mean(curves), marks=True) for key, curves in zip(keys, heads, strict=True)]
+    axes = Axes("step", "entropy, share of the maximum", low=0, high=1, x_low=0)
+    return ChartSection("Attention entropy", about, series, axes, 300, legend=keys)
 
 
 def layer_name(path: str) -> str:
@@ -80,14 +77,23 @@ def layer_name(path: str) -> str:
     return {"blocks": "layer"}.get(stack, stack) + number + (", to the source" if "cross" in rest else "")
 
 
-def position_figure(losses: PositionLosses) -> str:
+def position_chart(losses: PositionLosses) -> ChartSection:
     """The loss at every position of a window."""
-    points = [(float(i), loss) for i, loss in enumerate(losses.mean, start=1)]
-    band = [(x, y - m, y + m) for (x, y), m in zip(points, losses.margin, strict=True)]
-    series = [Series("mean loss, with its 95 % interval", points, 0, band=band)]
-    drawn = figure(series, Axes("position in the window", "loss, nats per token"), 280, "Loss by position")
-    rows = [(f"{x:.0f}", f"{y:.4f}", f"±{m:.4f}") for (x, y), m in zip(points, losses.margin, strict=True)]
-    return drawn + _numbers(("position", "mean loss", "95 %"), _some(rows))
+    share = "all" if losses.windows == losses.of else f"{losses.windows:,} evenly spaced of the"
+    about = (
+        f"The mean loss at each position over {share} {losses.of:,} whole validation windows, with its 95 % interval "
+        "over windows. The further to the right, the more context the model has."
+    )
+    values = list(zip(losses.mean, losses.margin, strict=True))
+    band = [(float(i), loss - margin, loss + margin) for i, (loss, margin) in enumerate(values, start=1)]
+    series = [
+        Series(
+            "mean loss, with its 95 % interval",
+            [(x, y) for (x, *_), (y, _) in zip(band, values, strict=True)],
+            band=band,
+        )
+    ]
+    return ChartSection("Loss by position", about, series, Axes("position in the window", "loss, nats per token"), 280)
 
 
 def map_figures(inspection: Inspection) -> str:
@@ -114,7 +120,7 @@ def map_figures(inspection: Inspection) -> str:
     return (
         f'<svg class="masks" aria-hidden="true">{masks}</svg>'
         f'<pre class="passage">{escape("".join(inspection.passage))}</pre>'
-        f'<div class="maps" style="--across:{across}">{small}</div>{large}{_numbers(names, rows)}'
+        f'<div class="maps" style="--across:{across}">{small}</div>{large}{numbers_table(names, rows)}'
     )
 
 
@@ -169,26 +175,6 @@ def _title(head: Head) -> str:
         f"Layer {head.layer}, head {head.head}: {describe(head)}; {head.previous:.0%} of the weight on the previous "
         f"token, {head.own:.0%} on the token itself, {head.first:.0%} on the first token"
     )
-
-
-def _numbers(columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
-    return folded("The numbers", table(columns, rows))
-
-
-def _joined(*curves: Curve) -> list[tuple[str, ...]]:
-    """Curves as rows by step, thinned evenly."""
-    columns = [dict(curve) for curve in curves]
-    steps = sorted({step for column in columns for step in column})
-    rare = {step for column in columns if len(column) < len(steps) / 2 for step in column}
-    every = max(1, math.ceil(len(steps) / ROWS))
-    kept = [step for i, step in enumerate(steps) if i % every == 0 or step in rare or step == steps[-1]]
-    rows = [(count(step), *(f"{c[step]:.4g}" if step in c else "" for c in columns)) for step in kept]
-    return rows if len(rows) <= 2 * ROWS else _some(rows)
-
-
-def _some(rows: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    every = max(1, math.ceil(len(rows) / ROWS))
-    return [row for i, row in enumerate(rows) if i % every == 0 or i == len(rows) - 1]
 
 
 def _mean(curves: list[Curve]) -> Curve:

@@ -147,7 +147,7 @@ def position_losses(model: Model, data: Any, most: int = TOKENS) -> PositionLoss
 
 
 def _data(run: Run, loaded: LoadedModel) -> Any:
-    config = load(DataConfig, run.config["data"], source=str(run.file("config.toml")))
+    config = run.load(DataConfig, "data")
     data = config.build(loaded.model.config.context)
     loaded.check_data(data)
     return data

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any
 
-from regard import pages
-from regard.pages import key_values, section, table
-from regard.pages.html import folded
+from regard.pages import html
+from regard.pages.html import chart_section, folded, key_values, section, table
 from regard.pages.numbers import count, duration, plural, unit
 from regard.report import figures
 from regard.report.config_diff import flatten, format_value
@@ -39,7 +38,7 @@ def page(facts: Facts) -> str:
         environment,
         notes,
     )
-    return pages.page(facts.name, (part(facts) for part in sections), facts.path)
+    return html.page(facts.name, (part(facts) for part in sections), facts.path)
 
 
 def heading(facts: Facts) -> str:
@@ -48,7 +47,7 @@ def heading(facts: Facts) -> str:
     if facts.changes:
         recipe += f" with {plural(len(facts.changes), 'changed setting')}"
     about = (recipe, facts.date, facts.environment.get("device"))
-    return pages.heading(facts.name, " · ".join(str(item) for item in about if item))
+    return html.heading(facts.name, " · ".join(str(item) for item in about if item))
 
 
 def tiles(facts: Facts) -> str:
@@ -74,7 +73,7 @@ def lead(facts: Facts) -> str:
     step = next_step(facts)
     # Lines break between options, never at their hyphens.
     options = " ".join(f"<span>{escape(option)}</span>" for option in re.split(" (?=--)", step.command))
-    return pages.paragraphs(summary(facts), f'<p class="try">{escape(step.why)}<code>{options}</code></p>')
+    return html.paragraphs(summary(facts), f'<p class="try">{escape(step.why)}<code>{options}</code></p>')
 
 
 def doctor(facts: Facts) -> str:
@@ -148,30 +147,18 @@ def maps(facts: Facts) -> str:
 
 def entropy(facts: Facts) -> str:
     """Attention entropy over training."""
-    about = (
-        "The entropy of a head's weights on one held-out passage, as a share of the maximum: at 100 % all weights are "
-        "equal, at 0 all weight is on one token. One line per head."
-    )
-    return section("Attention entropy", about, figures.entropy_figure(facts))
+    return chart_section(figures.entropy_chart(facts))
 
 
 def positions(facts: Facts) -> str:
     """The loss by position in the context."""
     losses = facts.inspection.positions if facts.inspection else None
-    if losses is None:
-        return ""
-    share = "all" if losses.windows == losses.of else f"{losses.windows:,} evenly spaced of the"
-    about = (
-        f"The mean loss at each position over {share} {losses.of:,} whole validation windows, with its 95 % interval "
-        "over windows. The further to the right, the more context the model has."
-    )
-    return section("Loss by position", about, figures.position_figure(losses))
+    return chart_section(figures.position_chart(losses)) if losses else ""
 
 
 def gradients(facts: Facts) -> str:
     """Gradient norms."""
-    about = "The norm of each layer's gradient before clipping, on a logarithmic axis."
-    return section("Gradient norm by layer", about, figures.gradient_figure(facts))
+    return chart_section(figures.gradient_chart(facts))
 
 
 def cost(facts: Facts) -> str:

@@ -9,8 +9,10 @@ import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from regard.config import load
+from regard.config.parts import record, require
 from regard.errors import UserError
 from regard.runs import checkpoint
 from regard.runs.checkpoint import Checkpoint, Damaged
@@ -22,6 +24,7 @@ from regard.runs.schema import read_config, stamp
 if TYPE_CHECKING:
     from torch import Tensor
 
+C = TypeVar("C")
 CONFIG, ENVIRONMENT = "config.toml", "environment.json"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 _TAKEN = {
@@ -62,7 +65,8 @@ class Run:
         """
         root = Path(root)
         _check_name(prefix if name is None else name)
-        described = json.dumps(plain(dict(environment), str, "environment"), indent=1)
+        described = {**environment, **({"parts": parts} if (parts := record()) else {})}
+        text = json.dumps(plain(described, str, "environment"), indent=1)
         with writing(f"the run folder in {root}"):
             fresh = not root.exists()
             try:
@@ -73,7 +77,7 @@ class Run:
             temporary.mkdir()
             try:
                 write_synced(temporary / CONFIG, stamp(config))
-                write_synced(temporary / ENVIRONMENT, described.encode())
+                write_synced(temporary / ENVIRONMENT, text.encode())
                 (temporary / "checkpoints").mkdir()
                 sync(temporary)
                 path = _claim(temporary, root, name, prefix)
@@ -125,6 +129,14 @@ class Run:
             return parse_object((self.path / ENVIRONMENT).read_bytes())
         except (OSError, ValueError) as error:
             raise UserError(f"{self.path / ENVIRONMENT} is damaged ({error}); restore it from a copy") from error
+
+    def load(self, cls: type[C], section: str | None = None) -> C:
+        """The run's config, or one table of it, as a `cls`; refused if it uses parts from a file that is not loaded."""
+        recorded = []
+        with suppress(UserError):  # a damaged environment.json
+            recorded = self.environment.get("parts", [])
+        require(self.config, recorded, str(self.path))
+        return load(cls, self.config if section is None else self.config[section], self.path / CONFIG)
 
     def freeze(self, config: str) -> None:
         """Replace the config atomically: for what only the start tells, such as steps from a time budget."""

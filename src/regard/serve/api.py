@@ -19,7 +19,7 @@ from regard.serve.masks import describe_mask
 from regard.serve.request_params import LARGEST_SEED, RequestParams
 from regard.serve.session_cache import CachedTrace, SessionCache
 
-VIEWS = ["runs", "attend", "step", "probe", "masks"]
+VIEWS = ["runs", "attention", "sampling", "probes", "masks"]
 
 
 class Api:
@@ -52,7 +52,7 @@ class Api:
     def traces(self, params: RequestParams) -> dict[str, Any]:
         session = self._session(params, params.optional_integer("checkpoint", 0))
         trace = session.trace(params.text("text"), self._target(params))
-        return {"trace": self.cache.add_trace(trace, session), **trace.about()}
+        return {"id": self.cache.add_trace(trace, session), **trace.about()}
 
     def overview(self, params: RequestParams) -> tuple[np.ndarray, int]:
         """Small maps of all heads, and of how many attentions they are complete after ``wait`` seconds."""
@@ -99,7 +99,7 @@ class Api:
             count=params.integer("count", 1, 256, 1),
             seed=params.integer("seed", 0, LARGEST_SEED, 1),
             position=params.integer("position", 0, default=0),
-            other=self._target(params),
+            target=self._target(params),
         )
 
     def beam(self, params: RequestParams) -> dict[str, Any]:
@@ -115,7 +115,7 @@ class Api:
             params.heads("heads"),
             count=params.integer("count", 0, 512, 40),
             seed=params.integer("seed", 0, LARGEST_SEED, 1),
-            other=self._target(params),
+            target=self._target(params),
         )
 
     def patch(self, params: RequestParams) -> dict[str, Any]:

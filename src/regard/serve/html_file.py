@@ -61,7 +61,7 @@ def embedded_data(trace: Trace, title: str, text: str, limit: int = FILE) -> dic
     if size < 8:
         raise UserError(f"{len(attentions)} attentions do not fit into {limit:,} bytes; raise the limit")
     overview, _ = trace.overview(size)
-    data = {"title": title, "text": text, "trace": {"trace": "", **about}, "overview": _encode(overview)}
+    data = {"title": title, "text": text, "trace": {"id": "", **about}, "overview": _encode(overview)}
     data |= {"measures": trace.measures(), "tiles": {}, "rows": {}, "cells": {}}
     remaining = limit - len(_to_json(data))
     for name, part_size, entries in _optional_parts(trace, [a for a in attentions if a["exact"]], remaining):
@@ -102,7 +102,7 @@ def _tile_indices(attention: Attention, level: int) -> list[tuple[int, int]]:
 
 
 def _hides_future(attention: Attention) -> bool:
-    return attention["causal"] and attention["sides"] == "own"
+    return attention["causal"] and attention["kind"] == "self"
 
 
 def _visible_keys(attention: Attention, query: int) -> int:

@@ -18,7 +18,7 @@ from regard.runs import Run
 from regard.serve.limits import MODELS, TRACE_BYTES, TRACES
 from regard.serve.run_library import NotFoundError, RunLibrary, file_version
 
-NO_CAPABILITIES = dict.fromkeys(("attend", "step", "beam", "probe", "pair"), False)
+NO_CAPABILITIES = dict.fromkeys(("attention", "sampling", "beam_search", "probes", "translation"), False)
 
 
 class CachedTrace(NamedTuple):
@@ -53,7 +53,7 @@ class SessionCache:
         """Return which views support a run; this reads the config, not the weights."""
         opened = self.library.open(run)
         if not opened.steps():
-            return {**NO_CAPABILITIES, "why": "this run has no checkpoint yet"}
+            return {**NO_CAPABILITIES, "reason": "this run has no checkpoint yet"}
         return _capabilities(opened.path, file_version(opened.path / "config.toml"))
 
     def add_trace(self, trace: Trace, session: Session) -> str:
@@ -83,16 +83,15 @@ class SessionCache:
 
 @lru_cache(4096)
 def _capabilities(path: Path, version: tuple[int, ...]) -> dict[str, Any]:
-    from regard.config import load
     from regard.data.translation.pairs import Specials
 
     try:
-        config = Run.open(path).config
+        run = Run.open(path)
         with torch.device("meta"):
-            model = load(ModelConfig, config["model"], source="config.toml").build()
-        data = config.get("data")
+            model = run.load(ModelConfig, "model").build()
+        data = run.config.get("data")
         pairs = isinstance(data, dict) and data.get("kind") == "pairs"
         tokenizer: Any = None  # capabilities do not depend on it
-        return Session(model, tokenizer, Specials.after(1) if pairs else None).can()
+        return Session(model, tokenizer, Specials.after(1) if pairs else None).capabilities()
     except Exception as error:  # the config uses a component that this version does not have
-        return {**NO_CAPABILITIES, "why": f"the model cannot be built ({type(error).__name__}: {error})"}
+        return {**NO_CAPABILITIES, "reason": f"the model cannot be built ({type(error).__name__}: {error})"}

@@ -6,11 +6,10 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torch import nn
-
 from regard.errors import UserError
 from regard.generate.load import LoadedModel
 from regard.look.views.session import Session
+from regard.models import Model
 from regard.runs import Run
 from regard.serve.html_file import html_document
 from regard.serve.limits import FILE
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from regard.data.tokenizers import Tokenizer
 
 HEIGHT = 720  # pixels
-ModelSource = str | Path | Run | LoadedModel | Session | nn.Module
+ModelSource = str | Path | Run | LoadedModel | Session | Model
 
 
 class NotebookPage:

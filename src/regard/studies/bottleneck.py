@@ -9,17 +9,18 @@ from typing import Any
 
 import torch
 
-from regard.config import load, to_toml
+from regard.config import to_toml
 from regard.generate.translation import load_translation_model
 from regard.measure import bleu_by_length, compare, score
 from regard.measure.bleu import Bucket
 from regard.measure.bootstrap import Comparison
 from regard.measure.retrieval import Nearest
-from regard.pages import Axes, ChartSection, Series
+from regard.pages.charts import Axes
+from regard.pages.html import ChartSection
 from regard.recipes import get
 from regard.runs import Run, environment
 from regard.studies.machine import machine
-from regard.studies.page import Study
+from regard.studies.page import Study, lines
 from regard.train import Experiment, train
 from regard.train.live import LiveLine
 
@@ -93,23 +94,12 @@ def words(
 
 
 def _chart(buckets: dict[str, list[Bucket]]) -> ChartSection:
-    series = [
-        Series(name, [(float(bucket.least), bucket.bleu) for bucket in found], color, marks=True)
-        for color, (name, found) in enumerate(buckets.items())
-    ]
-    first = next(iter(buckets.values()))
-    rows = [
-        (bucket.words, str(bucket.size), *(f"{found[i].bleu:.1f}" for found in buckets.values()))
-        for i, bucket in enumerate(first)
-    ]
     return ChartSection(
         "BLEU by source length",
         "Each point is the BLEU of the sentences with at least that many words, up to the next point. The nearest "
         "neighbor baseline returns the translation of the most similar training sentence (TF-IDF).",
-        series,
+        lines({name: [(float(one.least), one.bleu) for one in part] for name, part in buckets.items()}),
         Axes("words in the source", "BLEU", low=0, x_low=0),
-        ("words", "sentences", *buckets),
-        rows,
     )
 
 
@@ -132,5 +122,5 @@ def _trained(recipe: str, seconds: float, seed: int, say: Callable[[str], None])
 
 
 def _finished(run: Run, resume: bool) -> Run:
-    train(load(Experiment, run.config, source=str(run.path / "config.toml")), run, [LiveLine()], resume)
+    train(run.load(Experiment), run, [LiveLine()], resume)
     return run

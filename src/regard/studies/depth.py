@@ -13,9 +13,10 @@ import torch
 from regard.config import load
 from regard.data import TextConfig
 from regard.models import GPTConfig
-from regard.pages import Axes, ChartSection, Series
+from regard.pages.charts import Axes, Series
+from regard.pages.html import ChartSection
 from regard.studies.machine import machine
-from regard.studies.page import Study
+from regard.studies.page import Study, lines
 from regard.studies.short_training import train_shortly
 from regard.train import AdamWConfig, CosineScheduleConfig, Experiment, TrainConfig
 
@@ -43,31 +44,28 @@ def study(scale: float, seed: int, say: Callable[[str], None]) -> Study:
     data_config = TextConfig(batch=8)
     data = data_config.build(64)
     unigram = entropy(data)
+    schedule = CosineScheduleConfig(warmup=0.1)
+    train = TrainConfig(steps=steps, optimizer=AdamWConfig(), schedule=schedule, device="cpu")
     losses: dict[str, list[float]] = {}
     for name, parts in KINDS.items():
         losses[name] = []
         for depth in DEPTHS:
             sizes = {"context": 64, "width": 64, "heads": 4, "layers": depth, "zero_init": False, "tied": False}
             config = load(GPTConfig, {**sizes, "vocabulary": data.vocabulary, **parts})
-            train = TrainConfig(
-                steps=steps, optimizer=AdamWConfig(), schedule=CosineScheduleConfig(warmup=0.1), device="cpu"
-            )
             experiment = replace(Experiment(), model=config, data=data_config, train=train, seed=seed)
             losses[name].append(train_shortly(experiment, data).loss)
             say(f"{name}, {depth} layers: {format_loss(losses[name][-1])}")
-    series = [
-        Series(name, [(float(d), x) for d, x in zip(DEPTHS, found, strict=True) if math.isfinite(x)], i, marks=True)
-        for i, (name, found) in enumerate(losses.items())
-    ]
+    curves = {
+        name: [(float(d), x) for d, x in zip(DEPTHS, values, strict=True) if math.isfinite(x)]
+        for name, values in losses.items()
+    }
     line = Series("unigram entropy", [(float(DEPTHS[0]), unigram), (float(DEPTHS[-1]), unigram)], 7)
     chart = ChartSection(
         f"Loss after {steps} steps",
         "The mean of the last ten training losses, in nats per character. A model at or above the flat line has "
         "learned no more than the frequency of each character. A missing point is a loss that was not finite.",
-        [*series, line],
+        [*lines(curves), line],
         Axes("layers", "loss, nats per character", x_low=0),
-        ("layers", *losses),
-        [(str(d), *(format_loss(losses[name][i]) for name in losses)) for i, d in enumerate(DEPTHS)],
     )
     return Study(
         "depth",
@@ -86,8 +84,8 @@ def study(scale: float, seed: int, say: Callable[[str], None]) -> Study:
 def words(losses: dict[str, list[float]], unigram: float) -> list[str]:
     """The depths at which each kind learns."""
     results = []
-    for name, found in losses.items():
-        able = [d for d, x in zip(DEPTHS, found, strict=True) if x < unigram - LEARNED]
+    for name, values in losses.items():
+        able = [d for d, x in zip(DEPTHS, values, strict=True) if x < unigram - LEARNED]
         if len(able) == len(DEPTHS):
             results.append(f"{name}: learns at every depth up to {DEPTHS[-1]}")
         elif able:

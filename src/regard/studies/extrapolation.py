@@ -25,9 +25,10 @@ from regard.nn.positions.scaling import (
     ScalingConfig,
     YarnScalingConfig,
 )
-from regard.pages import Axes, ChartSection, Series
+from regard.pages.charts import Axes
+from regard.pages.html import ChartSection
 from regard.studies.machine import machine
-from regard.studies.page import Study
+from regard.studies.page import Study, lines
 from regard.studies.short_training import train_shortly
 from regard.train import Experiment, MuonConfig, TrainConfig
 
@@ -192,39 +193,27 @@ def summarize(curves: dict[int, LossCurve]) -> str:
 
 def _by_position(results: Results) -> ChartSection:
     longest = TRAINED * TIMES[-1]
-    series = []
-    for name, curves in results.items():
-        losses = curves[max(curves)].positions
-        means = [sum(losses[i : i + BIN]) / BIN for i in range(0, len(losses), BIN)]
-        points = [(BIN * (i + 0.5), mean) for i, mean in enumerate(means)]
-        series.append(Series(name, points, len(series)))
+    losses = {name: curves[max(curves)].positions for name, curves in results.items()}
+    points = {
+        name: [(i + BIN / 2, fmean(values[i : i + BIN])) for i in range(0, len(values), BIN)]
+        for name, values in losses.items()
+    }
     return ChartSection(
         f"Loss by position in texts of {longest} characters",
         f"The mean loss of {BIN} positions each, in nats per character. The trained length is {TRAINED}. A line that "
         "keeps falling uses the longer context, a flat one ignores it, and a rising one does not extrapolate.",
-        series,
+        lines(points, marks=False),
         Axes("position in the text", "loss, nats per character", x_low=0, high=_ceiling(results)),
     )
 
 
 def _by_length(results: Results) -> ChartSection:
-    lengths = [TRAINED * n for n in TIMES]
-    series = [
-        Series(name, [(float(n), curve.end) for n, curve in curves.items()], i, marks=True)
-        for i, (name, curves) in enumerate(results.items())
-    ]
-    rows = [
-        (name, *(f"{curves[n].end:.3f}" if n in curves else "refused" for n in lengths))
-        for name, curves in results.items()
-    ]
     return ChartSection(
         "Loss at the end of texts, by their length",
         f"The mean loss of the last {END} positions, the same characters at every length, in nats per character. "
         "Scalings are set to the length of the text, without further training.",
-        series,
+        lines({name: [(float(n), c.end) for n, c in curves.items()] for name, curves in results.items()}),
         Axes("characters in the text", "loss, nats per character", x_low=0, high=_ceiling(results)),
-        ("position", *map(str, lengths)),
-        rows,
     )
 
 

@@ -12,7 +12,8 @@ import torch
 
 from regard.config import override
 from regard.errors import UserError
-from regard.pages import Axes, ChartSection
+from regard.pages.charts import Axes
+from regard.pages.html import ChartSection
 from regard.recipes import get
 from regard.studies.machine import machine
 from regard.studies.page import Study
@@ -54,6 +55,10 @@ GROUPS: dict[str, dict[str, list[str]]] = {
 }
 
 
+Result = tuple[float, float] | str  # validation loss and characters per second, or why it was refused
+Results = dict[str, dict[str, Result]]
+
+
 def study(scale: float, seed: int, say: Callable[[str], None]) -> Study:
     """What does each component cost or gain? The same 4-layer model of Shakespeare with one component replaced.
 
@@ -70,24 +75,24 @@ def study(scale: float, seed: int, say: Callable[[str], None]) -> Study:
     held_out = list(islice(data.validation_batches(base.data.batch), BATCHES))
     again = losses_of(replace(base, seed=seed + 1), data, held_out)
     say(f"the base with seed {seed + 1}: {again[0]:.4f}")
-    found: dict[str, dict[str, tuple[float, float] | str]] = {}
+    results: Results = {}
     for group, members in GROUPS.items():
-        found[group] = {}
+        results[group] = {}
         for name, given in members.items():
             try:
-                found[group][name] = losses_of(override(base, given).checked(), data, held_out)
+                results[group][name] = losses_of(override(base, given).checked(), data, held_out)
             except UserError as problem:
-                found[group][name] = str(problem)
-            say(f"{group}, {name}: {summarize(found[group][name])}")
-    plain = found["attention"]["softmax"]
+                results[group][name] = str(problem)
+            say(f"{group}, {name}: {summarize(results[group][name])}")
+    plain = results["attention"]["softmax"]
     assert not isinstance(plain, str)  # the recipe itself
     spread = abs(plain[0] - again[0])
     return Study(
         "family",
         "What does each component cost or gain?",
-        words(found, plain[0], spread),
-        [chart(group, members, steps, plain[0]) for group, members in found.items()],
-        {"steps": steps, "other_seed": again[0], "found": found},
+        words(results, plain[0], spread),
+        [chart(group, members, steps, plain[0]) for group, members in results.items()],
+        {"steps": steps, "other_seed": again[0], "found": results},
         f"recipe shakespeare, {steps} steps each, seed {seed}, {machine(torch.device('cpu'))}",
     )
 
@@ -105,15 +110,15 @@ def losses_of(experiment: Experiment, data, held_out: Sequence) -> tuple[float, 
     return result["validation_loss"], rate
 
 
-def summarize(result: tuple[float, float] | str) -> str:
+def summarize(result: Result) -> str:
     """A result in words."""
     return result if isinstance(result, str) else f"{result[0]:.4f} nats, {result[1]:,.0f} characters/s"
 
 
-def words(found: dict[str, dict[str, tuple[float, float] | str]], plain: float, spread: float) -> list[str]:
+def words(results: Results, plain: float, spread: float) -> list[str]:
     """The best and worst variant of each group, and the difference between two seeds."""
     sentences = [f"The unchanged recipe: {plain:.3f} nats per character; another seed differs by {spread:.3f}."]
-    for group, members in found.items():
+    for group, members in results.items():
         losses = {name: result[0] for name, result in members.items() if not isinstance(result, str)}
         best, worst = min(losses, key=losses.__getitem__), max(losses, key=losses.__getitem__)
         sentences.append(
@@ -124,18 +129,20 @@ def words(found: dict[str, dict[str, tuple[float, float] | str]], plain: float, 
     return sentences
 
 
-def chart(group: str, members: dict[str, tuple[float, float] | str], steps: int, plain: float) -> ChartSection:
+def chart(group: str, members: dict[str, Result], steps: int, plain: float) -> ChartSection:
     """Losses, the best first, and a table with speeds."""
     losses = [(name, result[0]) for name, result in members.items() if not isinstance(result, str)]
-    rows = [(name, "refused" if isinstance(r, str) else f"{r[0]:.4f}", "" if isinstance(r, str) else f"{r[1]:,.0f}")
-            for name, r in members.items()]  # fmt: skip
+    rows = [
+        (name, "refused", "") if isinstance(result, str) else (name, f"{result[0]:.4f}", f"{result[1]:,.0f}")
+        for name, result in members.items()
+    ]
     return ChartSection(
         f"{group.capitalize()}, after {steps} steps",
         "The faint line is the unchanged recipe (softmax attention).",
         [],
         Axes("", "validation loss, nats per character"),
-        (group, "validation loss", "characters/s"),
-        rows,
-        sorted((one for one in losses if math.isfinite(one[1])), key=lambda one: one[1]),
-        plain,
+        named=sorted((one for one in losses if math.isfinite(one[1])), key=lambda one: one[1]),
+        line=plain,
+        columns=(group, "validation loss", "characters/s"),
+        rows=rows,
     )

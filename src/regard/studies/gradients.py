@@ -15,9 +15,10 @@ from regard.data import TextConfig
 from regard.models import GPTConfig, RecurrentConfig
 from regard.models.base import LanguageModel
 from regard.models.recurrent import RecurrentBlock, RecurrentModel
-from regard.pages import Axes, ChartSection, Series
+from regard.pages.charts import Axes
+from regard.pages.html import ChartSection
 from regard.studies.machine import machine
-from regard.studies.page import Study
+from regard.studies.page import Study, lines
 from regard.studies.short_training import train_shortly
 from regard.train import AdamWConfig, CosineScheduleConfig, Experiment, TrainConfig
 
@@ -107,19 +108,13 @@ def hidden_states(model: LanguageModel, tokens: Tensor) -> tuple[list[tuple[Tens
 
 def chart(title: str, curves: dict[str, list[float]], how: str) -> ChartSection:
     """Curves on a logarithmic axis."""
-    series = [
-        Series(name, [(float(d), max(y, 1e-60)) for d, y in enumerate(curve)], i)
-        for i, (name, curve) in enumerate(curves.items())
-    ]
-    shown = [0, 1, 2, 5, 10, 20, 50, FAR, LENGTH - 1]
+    points = {name: [(float(d), max(y, 1e-60)) for d, y in enumerate(curve)] for name, curve in curves.items()}
     return ChartSection(
         title,
         f"The mean gradient norm at a hidden state, {how}, by its distance from the loss in characters. The axis is "
         "logarithmic: a straight falling line is a decay by the same factor at every step.",
-        series,
+        lines(points, marks=False),
         Axes("distance from the loss, characters", "|dL/dh|", log=True, x_low=0),
-        ("distance", *curves),
-        [(str(d), *(f"{curve[d]:.2e}" for curve in curves.values())) for d in shown],
     )
 
 

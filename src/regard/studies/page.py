@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from regard import pages
-from regard.pages import ChartSection, chart_section
+from regard.pages import html
+from regard.pages.charts import Series
+from regard.pages.html import ChartSection, chart_section
 from regard.runs.disk import replace_file, writing
 
 
@@ -24,14 +26,19 @@ class Study:
     setting: str  # sizes, data, seed, machine
 
 
+def lines(curves: Mapping[str, Iterable[tuple[float, float]]], marks: bool = True) -> list[Series]:
+    """Curves as the lines of a chart."""
+    return [Series(name, list(points), color, marks) for color, (name, points) in enumerate(curves.items())]
+
+
 def page(study: Study) -> str:
     """The whole document."""
     parts = [
-        pages.heading(study.question, f"study {study.name} · {study.setting}"),
-        pages.paragraphs(study.answer),
+        html.heading(study.question, f"study {study.name} · {study.setting}"),
+        html.paragraphs(study.answer),
         *(chart_section(chart) for chart in study.charts),
     ]
-    return pages.page(study.name, parts)
+    return html.page(study.name, parts)
 
 
 def write(study: Study, folder: Path) -> Path:

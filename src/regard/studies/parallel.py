@@ -10,9 +10,10 @@ from typing import Any
 import torch
 
 from regard.models import ConvolutionConfig, GPTConfig, RecurrentConfig
-from regard.pages import Axes, ChartSection, Series
+from regard.pages.charts import Axes
+from regard.pages.html import ChartSection
 from regard.studies.machine import machine
-from regard.studies.page import Study
+from regard.studies.page import Study, lines
 
 LENGTHS, WIDTH, TOKENS = (32, 64, 128, 256, 512, 1024, 2048), 128, 4096
 SIZES: dict[str, Any] = {"vocabulary": 65, "width": WIDTH, "layers": 2, "context": max(LENGTHS)}
@@ -46,22 +47,15 @@ def study(scale: float, seed: int, say: Callable[[str], None]) -> Study:
         for _ in range(rounds):  # alternately, so that a busy machine slows all models equally
             for name, model in built.items():
                 rows[name].append(_step(model, tokens))
-        for name, found in rows.items():
-            times[name].append(statistics.median(found[1:]) * 1e3)
-        say(f"{length:5} tokens: " + ", ".join(f"{name} {found[-1]:.0f} ms" for name, found in times.items()))
-    series = [
-        Series(name, list(zip(map(float, LENGTHS), found, strict=True)), color, marks=True)
-        for color, (name, found) in enumerate(times.items())
-    ]
-    rows_of = [(f"{n:,}", *(f"{times[name][i]:.1f}" for name in times)) for i, n in enumerate(LENGTHS)]
+        for name, seconds in rows.items():
+            times[name].append(statistics.median(seconds[1:]) * 1e3)
+        say(f"{length:5} tokens: " + ", ".join(f"{name} {values[-1]:.0f} ms" for name, values in times.items()))
     chart = ChartSection(
         "Milliseconds for 4,096 tokens",
         "Forward and backward over the same number of tokens, in sequences of the length on the axis. A recurrent "
         "model computes one token after another: the longer the sequence, the fewer rows share a step.",
-        series,
+        lines({name: zip(map(float, LENGTHS), values, strict=True) for name, values in times.items()}),
         Axes("sequence length, tokens", "milliseconds", log=True, x_low=0),
-        ("length", *times),
-        rows_of,
     )
     return Study(
         "parallel",
@@ -75,11 +69,11 @@ def study(scale: float, seed: int, say: Callable[[str], None]) -> Study:
 
 def words(times: dict[str, list[float]], lengths: tuple[int, ...]) -> list[str]:
     """The times in sentences."""
-    growth = {name: found[-1] / found[0] for name, found in times.items()}
-    steep = max(growth, key=lambda name: growth[name])
-    flat = min(growth, key=lambda name: growth[name])
-    longest = {name: found[-1] for name, found in times.items()}
-    quick, slow = min(longest, key=lambda n: longest[n]), max(longest, key=lambda n: longest[n])
+    growth = {name: values[-1] / values[0] for name, values in times.items()}
+    longest = {name: values[-1] for name, values in times.items()}
+    (flat, steep), (quick, slow) = (
+        (min(of, key=of.__getitem__), max(of, key=of.__getitem__)) for of in (growth, longest)
+    )
     return [
         f"From sequences of {lengths[0]} tokens to sequences of {lengths[-1]:,}, with the same total number of tokens, "
         f"the {steep} takes {growth[steep]:.1f} times as long and the {flat} {growth[flat]:.1f} times: a recurrent "

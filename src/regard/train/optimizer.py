@@ -69,6 +69,8 @@ class Optimizer:
 class OptimizerConfig(Choice):
     """The choice of an optimizer."""
 
+    lr: float  # the highest learning rate; the schedule multiplies it
+
     def build(self, model: Model) -> Optimizer:
         """An optimizer for all parameters of `model` that take gradients."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-// How the page asks: JSON or bytes, and one sentence when something is wrong.
+// Requests to the server: JSON or binary responses; errors carry the server's message.
 import type { Grid } from "./types";
 
 export class ApiError extends Error {
@@ -10,10 +10,10 @@ export class ApiError extends Error {
   }
 }
 
-async function ask(path: string, body: unknown, signal?: AbortSignal): Promise<Response> {
-  let answer: Response;
+async function request(path: string, body: unknown, signal?: AbortSignal): Promise<Response> {
+  let response: Response;
   try {
-    answer = await fetch(`/api/${path}`, {
+    response = await fetch(`/api/${path}`, {
       method: body === undefined ? "GET" : "POST",
       headers: body === undefined ? {} : { "Content-Type": "application/json" },
       body: body === undefined ? undefined : JSON.stringify(body),
@@ -21,31 +21,31 @@ async function ask(path: string, body: unknown, signal?: AbortSignal): Promise<R
     });
   } catch (error) {
     if (signal?.aborted) throw error;
-    throw new ApiError("The server does not answer. Is `regard serve` still running?", 0);
+    throw new ApiError("The server does not respond. Is `regard serve` still running?", 0);
   }
-  if (answer.ok) return answer;
-  if (answer.status === 401 || answer.status === 403)
-    throw new ApiError("This page needs its token: open the whole address that `regard serve` printed.", answer.status);
-  const told = await answer.json().catch(() => null);
-  throw new ApiError(told?.error ?? `The server answered ${answer.status}.`, answer.status);
+  if (response.ok) return response;
+  if (response.status === 401 || response.status === 403)
+    throw new ApiError("The token is missing: open the full address that `regard serve` printed.", response.status);
+  const failure = await response.json().catch(() => null);
+  throw new ApiError(failure?.error ?? `The server returned status ${response.status}.`, response.status);
 }
 
 export async function get<T>(path: string, signal?: AbortSignal): Promise<T> {
-  return (await ask(path, undefined, signal)).json() as Promise<T>;
+  return (await request(path, undefined, signal)).json() as Promise<T>;
 }
 
 export async function post<T>(path: string, body: unknown, signal?: AbortSignal): Promise<T> {
-  return (await ask(path, body, signal)).json() as Promise<T>;
+  return (await request(path, body, signal)).json() as Promise<T>;
 }
 
-export async function bytes(path: string, body?: unknown, signal?: AbortSignal): Promise<Grid> {
-  const answer = await ask(path, body, signal);
-  const shape = (answer.headers.get("X-Shape") ?? "").split(",").map(Number);
-  const ready = Number(answer.headers.get("X-Ready") ?? shape[0]);
-  return { shape, data: new Uint8Array(await answer.arrayBuffer()), ready };
+export async function getGrid(path: string, body?: unknown, signal?: AbortSignal): Promise<Grid> {
+  const response = await request(path, body, signal);
+  const shape = (response.headers.get("X-Shape") ?? "").split(",").map(Number);
+  const ready = Number(response.headers.get("X-Ready") ?? shape[0]);
+  return { shape, data: new Uint8Array(await response.arrayBuffer()), ready };
 }
 
-export const words = (error: unknown): string => (error instanceof Error ? error.message : String(error));
+export const errorMessage = (error: unknown): string => (error instanceof Error ? error.message : String(error));
 
-/** True when a request was given up on purpose, which is nothing to tell anybody. */
-export const gaveUp = (error: unknown): boolean => error instanceof DOMException && error.name === "AbortError";
+/** True if the page itself cancelled the request. */
+export const isAborted = (error: unknown): boolean => error instanceof DOMException && error.name === "AbortError";

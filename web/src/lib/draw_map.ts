@@ -1,66 +1,67 @@
-// One head on a canvas: tiles, tokens along both sides, and the cell one points at. Only what is in sight is drawn.
+// Draw the attention map of one head: visible tiles, token labels and the highlighted cells.
 import { ticks } from "d3-array";
 import type { Camera } from "./camera";
 import { token } from "./format";
-import { ink } from "./theme.svelte";
+import { cssVariable } from "./theme.svelte";
 import { SIDE, type Tiles } from "./tiles";
 
-export interface Drawn {
+export interface MapDrawing {
   canvas: HTMLCanvasElement;
   camera: Camera;
   tiles: Tiles;
-  under: HTMLCanvasElement | null;
+  overview: HTMLCanvasElement | null;
   queries: string[];
   keys: string[];
-  point: { query: number; key: number } | null;
-  picked: { query: number; key: number } | null;
+  hovered: { query: number; key: number } | null;
+  selected: { query: number; key: number } | null;
   dark: boolean;
   gain: number;
 }
 
-const LETTERS = 9;
+/** Pixels per cell from which on tokens are labeled. */
+const LABELED = 9;
 
-function level(camera: Camera, tiles: Tiles): number {
+function visibleLevel(camera: Camera, tiles: Tiles): number {
   const cells = 1 / (camera.scale * devicePixelRatio);
-  return Math.min(tiles.deepest, Math.max(0, Math.floor(Math.log2(cells) + 0.01)));
+  return Math.min(tiles.coarsest, Math.max(0, Math.floor(Math.log2(cells) + 0.01)));
 }
 
-function layTiles({ camera, tiles, under, dark, gain }: Drawn, context: CanvasRenderingContext2D): void {
+function drawTiles({ camera, tiles, overview, dark, gain }: MapDrawing, context: CanvasRenderingContext2D): void {
   const { frame } = camera;
-  if (under) {
-    context.drawImage(under, camera.px(0), camera.py(0), camera.columns * camera.scale, camera.rows * camera.scale);
+  if (overview) {
+    context.drawImage(overview, camera.px(0), camera.py(0), camera.columns * camera.scale, camera.rows * camera.scale);
   }
-  const fine = level(camera, tiles);
-  const places: [number, number][] = [];
-  // Coarser tiles that are already here go first, so that nothing is blank while finer ones are on their way.
-  for (let at = tiles.deepest; at >= fine; at--) {
+  const finest = visibleLevel(camera, tiles);
+  const visible: [number, number][] = [];
+  // Loaded coarser tiles are drawn first, so that nothing is blank while finer ones are loading.
+  for (let at = tiles.coarsest; at >= finest; at--) {
     const span = SIDE << at;
     const last = [Math.min(camera.rows, camera.y + frame.height / camera.scale), Math.min(camera.columns, camera.x + frame.width / camera.scale)];
     for (let row = Math.floor(camera.y / span); row * span < last[0]; row++)
       for (let column = Math.floor(camera.x / span); column * span < last[1]; column++) {
-        if (at === fine) places.push([row, column]);
-        const picture = tiles.picture(at, row, column, dark, gain);
-        if (!picture) continue;
+        if (at === finest) visible.push([row, column]);
+        const image = tiles.image(at, row, column, dark, gain);
+        if (!image) continue;
         const cell = camera.scale * (1 << at);
-        context.drawImage(picture, camera.px(column * span), camera.py(row * span), picture.width * cell, picture.height * cell);
+        context.drawImage(image, camera.px(column * span), camera.py(row * span), image.width * cell, image.height * cell);
       }
   }
-  tiles.want(fine, places);
+  tiles.request(finest, visible);
 }
 
-function label(context: CanvasRenderingContext2D, text: string, room: number): string {
-  if (context.measureText(text).width <= room) return text;
-  while (text.length > 1 && context.measureText(`${text}…`).width > room) text = text.slice(0, -1);
+function truncate(context: CanvasRenderingContext2D, text: string, width: number): string {
+  if (context.measureText(text).width <= width) return text;
+  while (text.length > 1 && context.measureText(`${text}…`).width > width) text = text.slice(0, -1);
   return `${text}…`;
 }
 
-function writeSides({ camera, queries, keys, point, picked }: Drawn, context: CanvasRenderingContext2D): void {
+function drawLabels({ camera, queries, keys, hovered, selected }: MapDrawing, context: CanvasRenderingContext2D): void {
   const { frame, scale } = camera;
-  const [soft, strong] = [ink("--soft"), ink("--ink")];
-  const lit = point ?? picked;
-  const tokens = scale >= LETTERS;
+  const [soft, strong] = [cssVariable("--soft"), cssVariable("--ink")];
+  const active = hovered ?? selected;
+  const tokens = scale >= LABELED;
   context.textBaseline = "middle";
-  context.font = tokens ? `${Math.min(13, Math.max(9, scale * 0.78))}px ${ink("--mono")}` : `11px ${ink("--sans")}`;
+  context.font = tokens ? `${Math.min(13, Math.max(9, scale * 0.78))}px ${cssVariable("--mono")}` : `11px ${cssVariable("--sans")}`;
   const rows: [number, string][] = [];
   const columns: [number, string][] = [];
   const down = Math.min(camera.rows, Math.ceil(camera.y + frame.height / scale));
@@ -71,52 +72,52 @@ function writeSides({ camera, queries, keys, point, picked }: Drawn, context: Ca
   } else {
     for (const i of ticks(camera.y, down, Math.max(2, frame.height / 70))) if (Number.isInteger(i) && i < down) rows.push([i, String(i)]);
     for (const i of ticks(camera.x, across, Math.max(2, frame.width / 90))) if (Number.isInteger(i) && i < across) columns.push([i, String(i)]);
-    if (lit) {
-      rows.push([lit.query, token(queries[lit.query], lit.query)]);
-      columns.push([lit.key, token(keys[lit.key], lit.key)]);
+    if (active) {
+      rows.push([active.query, token(queries[active.query], active.query)]);
+      columns.push([active.key, token(keys[active.key], active.key)]);
     }
   }
   context.textAlign = "right";
   for (const [i, text] of rows) {
     const y = camera.py(i + 0.5);
-    if (y < frame.top || y > frame.top + frame.height || (!tokens && lit && text === String(i) && Math.abs(i - lit.query) * scale < 13)) continue;
-    context.fillStyle = lit?.query === i ? strong : soft;
-    context.fillText(label(context, text, frame.left - 10), frame.left - 6, y);
+    if (y < frame.top || y > frame.top + frame.height || (!tokens && active && text === String(i) && Math.abs(i - active.query) * scale < 13)) continue;
+    context.fillStyle = active?.query === i ? strong : soft;
+    context.fillText(truncate(context, text, frame.left - 10), frame.left - 6, y);
   }
   for (const [i, text] of columns) {
     const x = camera.px(i + 0.5);
-    if (x < frame.left || x > frame.left + frame.width || (!tokens && lit && text === String(i) && Math.abs(i - lit.key) * scale < 34)) continue;
-    context.fillStyle = lit?.key === i ? strong : soft;
+    if (x < frame.left || x > frame.left + frame.width || (!tokens && active && text === String(i) && Math.abs(i - active.key) * scale < 34)) continue;
+    context.fillStyle = active?.key === i ? strong : soft;
     context.save();
     context.translate(x, frame.top - 6);
     if (tokens) context.rotate(-Math.PI / 2);
     context.textAlign = tokens ? "left" : "center";
-    context.fillText(label(context, text, tokens ? frame.top - 10 : 80), 0, tokens ? 0 : -6);
+    context.fillText(truncate(context, text, tokens ? frame.top - 10 : 80), 0, tokens ? 0 : -6);
     context.restore();
   }
 }
 
-function pointOut({ camera, point, picked }: Drawn, context: CanvasRenderingContext2D): void {
+function drawHighlights({ camera, hovered, selected }: MapDrawing, context: CanvasRenderingContext2D): void {
   const cell = Math.max(camera.scale, 3);
-  const lit = point ?? picked;
-  if (lit) {
-    context.strokeStyle = ink("--soft");
+  const active = hovered ?? selected;
+  if (active) {
+    context.strokeStyle = cssVariable("--soft");
     context.lineWidth = 1;
     context.globalAlpha = 0.55;
-    context.strokeRect(camera.frame.left, camera.py(lit.query), camera.frame.width, cell);
-    context.strokeRect(camera.px(lit.key), camera.frame.top, cell, camera.frame.height);
+    context.strokeRect(camera.frame.left, camera.py(active.query), camera.frame.width, cell);
+    context.strokeRect(camera.px(active.key), camera.frame.top, cell, camera.frame.height);
     context.globalAlpha = 1;
   }
   context.lineWidth = 2;
-  for (const one of [point, picked]) {
-    if (!one) continue;
-    context.strokeStyle = ink(one === picked ? "--c1" : "--ink");
-    context.strokeRect(camera.px(one.key) - 1, camera.py(one.query) - 1, cell + 2, cell + 2);
+  for (const cellIndex of [hovered, selected]) {
+    if (!cellIndex) continue;
+    context.strokeStyle = cssVariable(cellIndex === selected ? "--c1" : "--ink");
+    context.strokeRect(camera.px(cellIndex.key) - 1, camera.py(cellIndex.query) - 1, cell + 2, cell + 2);
   }
 }
 
-export function drawMap(drawn: Drawn): void {
-  const { canvas, camera } = drawn;
+export function drawMap(drawing: MapDrawing): void {
+  const { canvas, camera } = drawing;
   const context = canvas.getContext("2d")!;
   const ratio = devicePixelRatio;
   const { frame } = camera;
@@ -127,10 +128,10 @@ export function drawMap(drawn: Drawn): void {
   context.beginPath();
   context.rect(frame.left, frame.top, Math.min(frame.width, camera.columns * camera.scale), Math.min(frame.height, camera.rows * camera.scale));
   context.clip();
-  context.fillStyle = ink("--map");
+  context.fillStyle = cssVariable("--map");
   context.fillRect(frame.left, frame.top, frame.width, frame.height);
-  layTiles(drawn, context);
-  pointOut(drawn, context);
+  drawTiles(drawing, context);
+  drawHighlights(drawing, context);
   context.restore();
-  writeSides(drawn, context);
+  drawLabels(drawing, context);
 }

@@ -1,4 +1,4 @@
-// Numbers and tokens as a person reads them.
+// Formatting of numbers and tokens.
 import type { Attention, Finding, Trace } from "./types";
 
 export function short(value: number | null | undefined, digits = 3): string {
@@ -11,16 +11,16 @@ export function short(value: number | null | undefined, digits = 3): string {
 
 const minus = (text: string): string => text.replace(/-/g, "−");
 
-/** Two decimals, for numbers that stand below each other. */
+/** Two decimals, for columns of numbers. */
 export const fixed = (value: number | null | undefined): string =>
   value === null || value === undefined || !Number.isFinite(value) ? "–" : minus(value.toFixed(2));
 
-/** A clause as a sentence. */
+/** A clause with a capital letter and a full stop. */
 export const sentence = (text: string | null | undefined, end = "."): string =>
   text ? text[0].toUpperCase() + text.slice(1).replace(/[.\s]*$/, "") + end : "";
 
-/** The step at which something was first found. */
-export const seen = (finding: Finding): number | null => finding.since ?? finding.step;
+/** The first step of a finding. */
+export const firstStep = (finding: Finding): number | null => finding.since ?? finding.step;
 
 export function count(value: number | null | undefined): string {
   if (value === null || value === undefined) return "–";
@@ -31,9 +31,9 @@ export function count(value: number | null | undefined): string {
 
 export function size(bytes: number): string {
   const units = ["B", "KB", "MB", "GB"];
-  let at = 0;
-  for (; bytes >= 1024 && at < 3; at++) bytes /= 1024;
-  return `${bytes >= 100 || at === 0 ? Math.round(bytes) : bytes.toFixed(1)} ${units[at]}`;
+  let unit = 0;
+  for (; bytes >= 1024 && unit < 3; unit++) bytes /= 1024;
+  return `${bytes >= 100 || unit === 0 ? Math.round(bytes) : bytes.toFixed(1)} ${units[unit]}`;
 }
 
 export function percent(value: number | null | undefined): string {
@@ -44,36 +44,33 @@ export function percent(value: number | null | undefined): string {
   return `${shown >= 10 ? shown.toFixed(shown >= 99.5 ? 0 : 1) : shown.toFixed(1)}%`;
 }
 
-/** A token with its blanks made visible; byte-level tokenizers write a blank as Ġ, others as ▁. */
+/** A token with visible whitespace; byte-level tokenizers encode a space as Ġ, others as ▁. */
 export function token(text: string | undefined, at = 0): string {
   if (text === undefined) return `#${at}`;
   if (text === "") return "∅";
   return text.replace(/[Ġ▁ ]/g, "␣").replace(/[Ċ\n]/g, "⏎").replace(/\t/g, "⇥");
 }
 
-/** Which tokens lie along the two sides of a map. Where one text looks at the other, a row bears the word it writes. */
-export function sides(trace: Trace, attention: Attention): { queries: string[]; keys: string[] } {
-  const { tokens, others } = trace;
-  if (!others) return { queries: tokens, keys: tokens };
-  if (attention.sides === "cross" && trace.predicted) return { queries: trace.predicted, keys: tokens };
-  if (attention.query_side && attention.key_side)
-    return { queries: trace[attention.query_side] ?? tokens, keys: trace[attention.key_side] ?? tokens };
-  if (attention.sides === "cross") return { queries: others, keys: tokens };
-  const own = /decod|target/i.test(attention.name) || attention.queries !== tokens.length ? others : tokens;
-  return { queries: own, keys: own };
+/** The tokens along both axes of a map. In cross-attention, a row is labeled with the token that it predicts. */
+export function axisTokens(trace: Trace, attention: Attention): { queries: string[]; keys: string[] } {
+  const queries = attention.kind === "cross" ? trace.predicted_tokens : null;
+  return {
+    queries: queries ?? trace[attention.query_tokens] ?? trace.tokens,
+    keys: trace[attention.key_tokens] ?? trace.tokens,
+  };
 }
 
-/** Where two stacks are, a layer's number needs its stack: encoder or decoder. */
+/** "encoder" or "decoder" in a model that has both, otherwise empty. */
 const stack = (attention: Attention): string => /^(encoder|decoder)\b/.exec(attention.name)?.[1] ?? "";
 
-export function heading(attention: Attention): string {
-  return `${stack(attention)} layer ${attention.layer + 1}${attention.sides === "cross" ? ", cross" : ""}`.trim();
+export function layerName(attention: Attention): string {
+  return `${stack(attention)} layer ${attention.layer + 1}${attention.kind === "cross" ? ", cross" : ""}`.trim();
 }
 
-export const brief = (attention: Attention): string =>
-  `${stack(attention).slice(0, 1)}${attention.layer + 1}${attention.sides === "cross" ? "×" : ""}`;
+export const layerAbbreviation = (attention: Attention): string =>
+  `${stack(attention).slice(0, 1)}${attention.layer + 1}${attention.kind === "cross" ? "×" : ""}`;
 
-export function plain(value: unknown): string {
+export function formatValue(value: unknown): string {
   if (value === null || value === undefined) return "–";
   return typeof value === "object" ? JSON.stringify(value) : String(value);
 }

@@ -1,15 +1,15 @@
-// Every state of the page is an address: the part after # names the view and what it shows.
+// The URL fragment holds the state of the page: the view and its parameters.
 
-export const VIEWS = ["runs", "attend", "step", "probe", "masks"] as const;
+export const VIEWS = ["runs", "attention", "sampling", "probes", "masks"] as const;
 export type View = (typeof VIEWS)[number];
 type Params = Record<string, string>;
 
-// What goes along when one turns from one view to another: the run and the text one is looking at.
-const SHARED = ["run", "text", "other"];
+// Parameters that are kept when the view changes.
+const SHARED = ["run", "text", "target"];
 
 function parse(hash: string): { view: View; params: Params } {
   const [path, query] = hash.replace(/^#\/?/, "").split("?", 2);
-  const view = VIEWS.find((one) => one === path) ?? "runs";
+  const view = VIEWS.find((name) => name === path) ?? "runs";
   return { view, params: Object.fromEntries(new URLSearchParams(query ?? "")) };
 }
 
@@ -28,14 +28,14 @@ class Route {
     this.params = params;
   }
 
-  /** The address of a view; what one looks at is kept. */
+  /** The URL of a view; the shared parameters are kept. */
   href(view: View, extra: Params = {}): string {
     const kept = Object.fromEntries(SHARED.filter((key) => this.params[key]).map((key) => [key, this.params[key]]));
     const query = new URLSearchParams({ ...kept, ...extra }).toString();
     return `#/${view}${query ? `?${query}` : ""}`;
   }
 
-  /** Change what this view shows; null takes a key away. A step worth going back to is `push`ed. */
+  /** Change parameters of this view; null removes one. `push` adds an entry to the browser history. */
   set(changes: Record<string, string | number | null | undefined>, push = false): void {
     const next: Params = { ...this.params };
     for (const [key, value] of Object.entries(changes)) {
@@ -45,23 +45,23 @@ class Route {
     if (JSON.stringify(next) === JSON.stringify(this.params)) return;
     this.params = next;
     const query = new URLSearchParams(next).toString();
-    const address = `#/${this.view}${query ? `?${query}` : ""}`;
+    const url = `#/${this.view}${query ? `?${query}` : ""}`;
     try {
-      if (push) history.pushState(null, "", address);
-      else history.replaceState(null, "", address);
+      if (push) history.pushState(null, "", url);
+      else history.replaceState(null, "", url);
     } catch {
-      // Inside a notebook's frame there is no address to change; the page works without one.
+      // In a notebook frame the URL cannot be changed; the page works without it.
     }
   }
 
   go(view: View, extra: Params = {}): void {
-    const address = this.href(view, extra);
+    const url = this.href(view, extra);
     try {
-      history.pushState(null, "", address);
+      history.pushState(null, "", url);
     } catch {
       // As above.
     }
-    const { params } = parse(address);
+    const { params } = parse(url);
     this.view = view;
     this.params = params;
   }

@@ -1,5 +1,5 @@
-// The runs of the folder, looked up again every few seconds while the page is in front.
-import { ApiError, get, words } from "./api";
+// The list of runs, refreshed every few seconds while the page is visible.
+import { ApiError, errorMessage, get } from "./api";
 import { route } from "./route.svelte";
 import type { Run, RunDetail } from "./types";
 
@@ -23,17 +23,17 @@ class Runs {
       this.state = "ready";
       this.error = "";
     } catch (error) {
-      this.error = words(error);
+      this.error = errorMessage(error);
       if (this.state === "loading" || (error instanceof ApiError && error.status === 401)) this.state = "failed";
     }
   }
 
-  /** Addresses name a run by its name, which lasts, or by the server's id, which does not outlive the server. */
+  /** Find a run by name, or by id. URLs contain names, because ids change when the server restarts. */
   find(label: string | undefined): Run | undefined {
     return label ? this.list.find((run) => run.id === label || run.name === label) : undefined;
   }
 
-  /** The run the address names, or the newest one that can be opened. */
+  /** The run in the URL, or the newest undamaged run. */
   get current(): Run | undefined {
     return this.find(route.params.run) ?? this.list.find((run) => run.state !== "damaged");
   }
@@ -43,12 +43,12 @@ export const runs = new Runs();
 
 const details = new Map<string, Promise<RunDetail>>();
 
-/** What a run is and can do. Kept until the run moves on. */
-export function detail(run: Run): Promise<RunDetail> {
+/** The details of a run, cached until its step or state changes. */
+export function runDetail(run: Run): Promise<RunDetail> {
   const key = `${run.id}@${run.step}@${run.state}`;
-  const found = details.get(key) ?? get<RunDetail>(`runs/${run.id}`);
-  found.catch(() => details.delete(key));
-  details.set(key, found);
+  const detail = details.get(key) ?? get<RunDetail>(`runs/${run.id}`);
+  detail.catch(() => details.delete(key));
+  details.set(key, detail);
   if (details.size > 24) details.delete(details.keys().next().value!);
-  return found;
+  return detail;
 }

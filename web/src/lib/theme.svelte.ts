@@ -1,4 +1,4 @@
-// Light or dark: the system's choice until the reader makes one. Canvases redraw when `key` changes.
+// Light or dark theme: the system's setting until the user chooses one. Canvases redraw when `dark` changes.
 
 type Choice = "system" | "light" | "dark";
 
@@ -12,20 +12,20 @@ class Theme {
     this.system = media.matches;
     media.addEventListener("change", () => (this.system = media.matches));
     try {
-      const kept = localStorage.getItem("regard-theme");
-      if (kept === "light" || kept === "dark") this.take(kept);
+      const stored = localStorage.getItem("regard-theme");
+      if (stored === "light" || stored === "dark") this.apply(stored);
     } catch {
-      // Without storage the choice lasts as long as the page.
+      // Without storage the choice lasts until the page is closed.
     }
   }
 
-  private take(choice: Choice): void {
+  private apply(choice: Choice): void {
     this.choice = choice;
     document.documentElement.dataset.theme = choice;
   }
 
-  turn(): void {
-    this.take(this.dark ? "light" : "dark");
+  toggle(): void {
+    this.apply(this.dark ? "light" : "dark");
     try {
       localStorage.setItem("regard-theme", this.choice);
     } catch {
@@ -36,5 +36,6 @@ class Theme {
 
 export const theme = new Theme();
 
-/** The value of a style token now, for what is drawn on a canvas. */
-export const ink = (name: string): string => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+/** The current value of a CSS variable, for drawing on a canvas. */
+export const cssVariable = (name: string): string =>
+  getComputedStyle(document.documentElement).getPropertyValue(name).trim();

@@ -1,4 +1,4 @@
-// The answers of the server, named as its API names them.
+// The responses of the server, with the field names of its API.
 
 export interface Run {
   id: string;
@@ -6,25 +6,26 @@ export interface Run {
   model: string | null;
   state: "training" | "finished" | "stopped" | "damaged";
   step: number | null;
-  steps: number | null;
+  total_steps: number | null;
   loss: number | null;
   validation_loss: number | null;
   started: string | null;
   parameters: number | null;
-  why?: string | null;
+  /** Why a damaged run cannot be opened. */
+  error: string | null;
 }
 
 export interface Finding {
   id: string;
   step: number | null;
-  /** Where it was first seen; `step` is where it was seen last. */
+  /** The first step of the finding; `step` is the last one. */
   since?: number | null;
   kind: string;
   where: string;
   what: string;
   evidence: string;
   cause: string;
-  /** Options of `regard train` that mend it, or what to look at. */
+  /** The options of `regard train` that fix it, or what to check. */
   change?: string | null;
 }
 
@@ -33,17 +34,20 @@ export interface Sample {
   text: string;
 }
 
-export interface RunDetail {
-  id: string;
-  name: string;
+export interface RunDetail extends Run {
   config: Record<string, unknown>;
   environment: Record<string, unknown>;
-  state: Run["state"];
-  steps: number | null;
   checkpoints: number[];
   samples: Sample[];
   findings: Finding[];
-  can: { attend: boolean; step: boolean; beam: boolean; probe: boolean; pair: boolean; why: string | null };
+  capabilities: {
+    attention: boolean;
+    sampling: boolean;
+    beam_search: boolean;
+    probes: boolean;
+    translation: boolean;
+    reason: string | null;
+  };
 }
 
 export interface Metrics {
@@ -52,7 +56,7 @@ export interface Metrics {
 }
 
 export interface Difference {
-  keys: { key: string; values: unknown[]; same: boolean }[];
+  keys: { key: string; values: unknown[] }[];
 }
 
 export interface Attention {
@@ -62,20 +66,21 @@ export interface Attention {
   heads: number;
   queries: number;
   keys: number;
-  sides: "own" | "cross";
+  kind: "self" | "cross";
   causal: boolean;
   exact: boolean;
-  why?: string | null;
-  query_side?: "tokens" | "others";
-  key_side?: "tokens" | "others";
+  /** Why the map is not exact. */
+  reason: string | null;
+  query_tokens: "tokens" | "target_tokens";
+  key_tokens: "tokens" | "target_tokens";
 }
 
 export interface Trace {
-  trace: string;
+  id: string;
   tokens: string[];
-  others: string[] | null;
-  /** What each place of the second text goes on to say. */
-  predicted?: string[] | null;
+  target_tokens: string[] | null;
+  /** The token that each position of the target predicts. */
+  predicted_tokens: string[] | null;
   attentions: Attention[];
   loss: number | null;
 }
@@ -84,7 +89,7 @@ export interface Row {
   query: number;
   weights: [number, number][];
   entropy: number | null;
-  seen: number;
+  visible_keys: number;
 }
 
 export interface Cell {
@@ -97,14 +102,14 @@ export interface Cell {
   bias: number | null;
   biased: number | null;
   allowed: boolean;
-  why: string | null;
+  reason: string | null;
   max: number | null;
   exp: number | null;
   sum: number | null;
   weight: number | null;
   v: number[];
   contribution: number[];
-  context: number[];
+  output: number[];
 }
 
 export interface HeadMeasure {
@@ -123,7 +128,7 @@ export interface Measures {
 export interface Grid {
   shape: number[];
   data: Uint8Array;
-  /** Of an overview: how many attentions are in it so far. */
+  /** In an overview: the number of complete attentions. */
   ready?: number;
 }
 
@@ -132,16 +137,17 @@ export interface Candidate {
   text: string;
   logit: number;
   probability: number;
-  chosen_probability: number;
+  /** The probability after temperature, top-k and top-p. */
+  sampling_probability: number;
   kept: boolean;
 }
 
-export interface Stepped {
+export interface StepResult {
   tokens: string[];
-  next: Candidate[];
-  drawn: { token: number; text: string };
+  candidates: Candidate[];
+  sampled: { token: number; text: string };
   entropy: number;
-  state: { bytes: number; tokens: number; capacity: number };
+  cache: { bytes: number; tokens: number; capacity: number };
 }
 
 export interface BeamNode {
@@ -149,12 +155,12 @@ export interface BeamNode {
   parent: number | string | null;
   text: string;
   logprob: number;
-  total: number;
+  score: number;
   alive: boolean;
-  final: boolean;
+  finished: boolean;
 }
 
-export interface Guess {
+export interface Prediction {
   text: string;
   probability: number;
 }
@@ -162,53 +168,53 @@ export interface Guess {
 export interface Lens {
   tokens: string[];
   layers: string[];
-  top: (Guess | Guess[])[][];
-  rank_of_actual: (number | null)[][];
+  top: Prediction[][];
+  target_rank: (number | null)[][];
 }
 
-export interface Change {
+export interface Intervention {
   loss: { before: number | null; after: number | null };
   per_token: [number | null, number | null][];
 }
 
-export interface Ablated extends Change {
+export interface AblationResult extends Intervention {
   text: { before: string; after: string };
 }
 
-export interface Patched extends Change {
-  next: { before: Guess[]; after: Guess[] };
+export interface PatchResult extends Intervention {
+  next: { before: Prediction[]; after: Prediction[] };
 }
 
-export interface Masked {
+export interface MaskDescription {
   expression: string;
   length: number;
   cells: string;
   blocks: { size: number; rows: number[][] };
   allowed: number;
-  share: number;
+  density: number;
   backend: string;
   error: null;
 }
 
-/** An expression that cannot be read: why, and at which letter, counted from 1. */
-export interface Unread {
+/** An invalid expression: the message, and the 1-based position of the error. */
+export interface MaskError {
   error: string;
   position: number | null;
 }
 
-// What `regard look` puts into the file it writes: the page then asks nobody anything.
-export interface Packed {
+// The data in a file written by `regard look`; the page then sends no requests.
+export interface EncodedGrid {
   shape: number[];
   data: string;
 }
 
-export interface Embedded {
+export interface EmbeddedTrace {
   title?: string;
   text?: string;
   trace: Trace;
-  overview: Packed;
+  overview: EncodedGrid;
   measures?: Measures | null;
-  tiles?: Record<string, Packed>;
+  tiles?: Record<string, EncodedGrid>;
   rows?: Record<string, Row>;
   cells?: Record<string, Cell>;
 }

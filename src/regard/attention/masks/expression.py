@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from regard.attention.masks.mask import And, Mask, Not, Or
-from regard.config.place import nearest
+from regard.config import nearest
 from regard.errors import UserError
 
 MOST = 2**62  # a number beyond this fits no tensor

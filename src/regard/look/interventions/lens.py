@@ -52,7 +52,7 @@ def lens(model: Model, tokenizer: Tokenizer, specials: Specials | None, reading:
         "tokens": token_texts(tokenizer, specials, reading.inputs[0].tolist()),
         "layers": ["embedding", *(str(layer) for layer in range(1, len(streams)))],
         "top": top,
-        "rank_of_actual": ranks,
+        "target_rank": ranks,
     }
 
 

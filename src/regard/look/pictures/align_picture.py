@@ -10,8 +10,7 @@ from typing import Any
 
 from regard.errors import UserError
 from regard.look.pictures.align import Alignment, HeadMap
-from regard.pages import picture, tag
-from regard.pages.svg import cell_paths, moved, rectangle, text
+from regard.pages.svg import cell_paths, moved, picture, rectangle, tag, text
 
 KINDS = (".svg", ".png", ".html")
 SHADES = 10  # of a small map
@@ -110,9 +109,12 @@ def png(alignments: Sequence[Alignment], path: Path) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    heights = [_inches(one) for one in alignments]
-    widest = max(2.0 + 0.3 * len(one.source) + 1.25 * _grid(one)[1] for one in alignments)
-    drawing = Figure(figsize=(max(widest, 5), sum(heights)), layout="constrained")
+    heights = [
+        max(1 + 0.28 * len(one.target) + 0.06 * len(max(one.source, key=len)), 1.2 * _grid(one)[0])
+        for one in alignments
+    ]
+    width = max(2 + 0.3 * len(one.source) + 1.25 * _grid(one)[1] for one in alignments)
+    drawing = Figure(figsize=(max(width, 5), sum(heights)), layout="constrained")
     FigureCanvasAgg(drawing)
     parts = drawing.subfigures(len(alignments), 1, squeeze=False, height_ratios=heights)[:, 0]
     for part, alignment in zip(parts, alignments, strict=True):
@@ -120,11 +122,6 @@ def png(alignments: Sequence[Alignment], path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a character that the font lacks is drawn as a box
         drawing.savefig(path, dpi=150)
-
-
-def _inches(alignment: Alignment) -> float:
-    words = 0.1 * max(len(word) for word in alignment.source)
-    return max(0.6 + words + 0.28 * len(alignment.target), 1.2 * _grid(alignment)[0] + 0.4)
 
 
 def _grid(alignment: Alignment) -> tuple[int, int]:

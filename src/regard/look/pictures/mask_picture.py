@@ -14,8 +14,7 @@ from torch.nn import functional as F
 from regard.attention import Mask
 from regard.attention.masks.expression import write
 from regard.look.pictures.mask_view import EMPTY, FULL, PARTIAL, MaskView, view
-from regard.pages import picture, tag
-from regard.pages.svg import cell_paths, moved, rectangle, text
+from regard.pages.svg import cell_paths, moved, picture, rectangle, tag, text
 
 SHADES = ("··", "░░", "▒▒", "▓▓", "██")  # nothing allowed, up to a third, up to two thirds, less than all, all
 PLAIN = (". ", "- ", "+ ", "* ", "# ")  # for terminals without these characters

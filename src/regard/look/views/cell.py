@@ -27,7 +27,7 @@ def row(attention: Attention, head: int, query: int) -> dict[str, Any]:
     best = weights.topk(min(TOP, len(weights)))
     listed = [[key, w] for key, w in zip(best.indices.tolist(), best.values.tolist(), strict=True) if w > 0]
     entropy = float(torch.special.entr(weights).sum())
-    return {"query": query, "weights": listed, "entropy": entropy, "seen": int(found.count())}
+    return {"query": query, "weights": listed, "entropy": entropy, "visible_keys": int(found.count())}
 
 
 @torch.no_grad()
@@ -58,12 +58,12 @@ def cell(attention: Attention, head: int, query: int, key: int) -> dict[str, Any
         "biased": biased,
         "temperature": _temperature(mechanism),
         "allowed": why is None,
-        "why": why,
+        "reason": why,
         **_softmax(mechanism, scores, seen, weights, key),
         "weight": float(weights[key]),
         "v": v[key].tolist(),
         "contribution": (weights[key] * v[key]).tolist(),
-        "context": (weights @ v).tolist(),
+        "output": (weights @ v).tolist(),
     }
 
 

@@ -77,35 +77,36 @@ class Session:
         """Whether the model can generate text."""
         return isinstance(self.model, LanguageModel | Seq2SeqModel) and self.model.decodable
 
-    def can(self) -> dict[str, Any]:
+    def capabilities(self) -> dict[str, Any]:
         """Which views this model has, and why it lacks the others."""
         attend, probe, steps = bool(self.model.mechanisms()), bool(self.model.residual_blocks()), self.decodable
         missing = [] if attend else ["this model has no attention"]
         missing += [] if probe else ["it has no blocks with a residual stream, so there is no lens and no patching"]
         missing += [] if steps else ["it cannot decode token by token, because one of its parts needs whole texts"]
         why = "; ".join(missing)
-        return {"attend": attend, "step": steps, "beam": steps, "probe": probe, "pair": self.pair, "why": why}
+        views = {"attention": attend, "sampling": steps, "beam_search": steps, "probes": probe}
+        return {**views, "translation": self.pair, "reason": why}
 
-    def read(self, text: str, other: str | None = None) -> Reading:
+    def read(self, text: str, target: str | None = None) -> Reading:
         """The tokens and targets of a text, or of a source and its translation."""
         if self.lower:
-            text, other = text.lower(), None if other is None else other.lower()
-        return read(self.tokenizer, self.specials, text, other, self.device)
+            text, target = text.lower(), None if target is None else target.lower()
+        return read(self.tokenizer, self.specials, text, target, self.device)
 
-    def trace(self, text: str, other: str | None = None) -> Trace:
+    def trace(self, text: str, target: str | None = None) -> Trace:
         """Run the model on a text once and keep the inputs of its attentions."""
-        reading, features = self.read(text, other), []
+        reading, features = self.read(text, target), []
         forward = lambda: features.append(reading.features(self.model))  # noqa: E731
         observations = observe(self.model, forward, values=True, spill=TensorSpill())
         if not observations:
             raise UserError("this model has no attention to look at; its loss and samples are under Runs")
         with evaluation_mode(self.model):
             loss = mean(reading.losses(self.model, features[0]))
-        inputs, others, predicted = self._texts(reading.inputs[0]), None, None
+        inputs, target_tokens, predicted = self._texts(reading.inputs[0]), None, None
         if reading.source is not None:
-            inputs, others = self._texts(reading.source[0]), inputs
+            inputs, target_tokens = self._texts(reading.source[0]), inputs
             predicted = self._texts(reading.targets)
-        return Trace(inputs, others, predicted, observations, loss, self._random_scores)
+        return Trace(inputs, target_tokens, predicted, observations, loss, self._random_scores)
 
     def _random_scores(self) -> list[dict[str, list[float]]]:
         """The role scores from random texts of each attention; [] for sequence-to-sequence models."""
@@ -122,17 +123,17 @@ class Session:
         count: int = 1,
         seed: int = 1,
         position: int = 0,
-        other: str | None = None,
+        target: str | None = None,
     ) -> dict[str, Any]:
         """The next-token distribution, and ``count`` sampled tokens after ``position`` earlier ones of this seed.
 
-        A translation continues ``other``, which may be empty.
+        A translation continues ``target``, which may be empty.
         """
         draw = Draw(sampling, count, seed, position)
         if self.specials is None:
-            return continue_text(self._language_model, self.read(text, other).inputs[0].tolist(), draw, self.tokenizer)
-        reading = self.read(text, other or " ")
-        begun = reading.inputs[0, 1:].tolist() if other else []
+            return continue_text(self._language_model, self.read(text, target).inputs[0].tolist(), draw, self.tokenizer)
+        reading = self.read(text, target or " ")
+        begun = reading.inputs[0, 1:].tolist() if target else []
         source = _source(reading)
         return continue_translation(self._seq2seq, source, begun, draw, self.tokenizer, self.specials)
 
@@ -146,15 +147,15 @@ class Session:
             tree = translation_tree(self._seq2seq, source, constraints, beams, self._text)
         return {"nodes": tree.nodes}
 
-    def lens(self, text: str, other: str | None = None) -> dict[str, Any]:
+    def lens(self, text: str, target: str | None = None) -> dict[str, Any]:
         """The logit lens: the prediction of each layer if it were the last."""
-        return lens(self.model, self.tokenizer, self.specials, self.read(text, other))
+        return lens(self.model, self.tokenizer, self.specials, self.read(text, target))
 
     def ablate(
-        self, text: str, heads: Sequence[tuple[int, int]], *, count: int = 40, seed: int = 1, other: str | None = None
+        self, text: str, heads: Sequence[tuple[int, int]], *, count: int = 40, seed: int = 1, target: str | None = None
     ) -> dict[str, Any]:
         """Loss and generated text without these (attention, head)."""
-        reading = self.read(text, other)
+        reading = self.read(text, target)
         return ablate(self.model, reading, heads, lambda: self._generate(reading, count, seed))
 
     def patch(self, text: str, source: str, layer: int, positions: Sequence[int] | None = None) -> dict[str, Any]:

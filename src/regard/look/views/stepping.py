@@ -108,9 +108,9 @@ def _described(
     return {
         "tokens": token_texts(tokenizer, specials, tokens),
         **distribution(logits, sampling, tokenizer, specials, tokens),
-        "state": state,
-        "drawn": written[0],
-        "written": written,
+        "cache": state,
+        "sampled": written[0],
+        "continuation": written,
     }
 
 
@@ -133,10 +133,10 @@ def distribution(
         *(x[best].tolist() for x in (logits[0], plain, chosen)),
         strict=True,
     )
-    names = ("token", "text", "logit", "probability", "chosen_probability")
+    names = ("token", "text", "logit", "probability", "sampling_probability")
     likeliest = [{**dict(zip(names, row, strict=True)), "kept": row[4] > 0} for row in rows]
-    entropies = {"entropy": plain, "chosen_entropy": chosen}
-    return {"next": likeliest, **{name: float(torch.special.entr(p).sum()) for name, p in entropies.items()}}
+    entropies = {"entropy": plain, "sampling_entropy": chosen}
+    return {"candidates": likeliest, **{name: float(torch.special.entr(p).sum()) for name, p in entropies.items()}}
 
 
 def nbytes(state: Any) -> int:

@@ -32,14 +32,14 @@ class Trace:
     def __init__(
         self,
         tokens: list[str],
-        others: list[str] | None,
-        predicted: list[str] | None,
+        target_tokens: list[str] | None,
+        predicted_tokens: list[str] | None,
         attentions: Sequence[Observation],
         loss: float | None = None,
         random_scores: Callable[[], list[dict[str, list[float]]]] = list,
     ):
-        """``tokens``: the text or source; ``others``: the inputs of a translation; ``predicted``: its targets."""
-        self.tokens, self.others, self.predicted = tokens, others, predicted
+        """``tokens``: the text or source; of a translation also the decoder inputs and the labels."""
+        self.tokens, self.target_tokens, self.predicted_tokens = tokens, target_tokens, predicted_tokens
         self.attentions = list(attentions)
         self.loss = loss
         self._random_scores = random_scores
@@ -56,11 +56,11 @@ class Trace:
     def about(self) -> dict[str, Any]:
         """The tokens on both axes and the attentions.
 
-        An attention's ``query_side`` and ``key_side`` name the tokens of its axes; ``why`` is the reason that it has no
+        An attention's ``query_tokens`` and ``key_tokens`` name the tokens of its axes; ``reason`` says why it has no
         map.
         """
         described = [self._about(number, one) for number, one in enumerate(self.attentions)]
-        sides = {"tokens": self.tokens, "others": self.others, "predicted": self.predicted}
+        sides = {"tokens": self.tokens, "target_tokens": self.target_tokens, "predicted_tokens": self.predicted_tokens}
         return {**sides, "attentions": described, "loss": self.loss}
 
     def _about(self, number: int, one: Observation) -> dict[str, Any]:
@@ -73,21 +73,21 @@ class Trace:
             "heads": one.heads,
             "queries": plan.queries.length,
             "keys": plan.keys.length,
-            "sides": "own" if queries == keys else "cross",
-            "query_side": queries,
-            "key_side": keys,
+            "kind": "self" if queries == keys else "cross",
+            "query_tokens": queries,
+            "key_tokens": keys,
             "causal": plan.own and plan.mask.reach().ahead == 0,
             "exact": not isinstance(one, NotObservable),
-            "why": one.why if isinstance(one, NotObservable) else None,
+            "reason": one.why if isinstance(one, NotObservable) else None,
         }
 
     def _sides(self, one: Observation) -> tuple[str, str]:
         """Which tokens the queries are, and which the keys."""
-        if self.others is None:
+        if self.target_tokens is None:
             return "tokens", "tokens"
         if not one.plan.own:
-            return "others", "tokens"
-        side = "tokens" if one.name.startswith("encoder") else "others"
+            return "target_tokens", "tokens"
+        side = "tokens" if one.name.startswith("encoder") else "target_tokens"
         return side, side
 
     def overview(self, size: int = 64, seconds: float | None = None) -> tuple[NDArray[np.uint8], int]:

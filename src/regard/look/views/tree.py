@@ -56,9 +56,9 @@ class BeamTree:
 
     def _add(self, parent: int | None, token: int, total: float, *, final: bool = False) -> int:
         """A continuation of ``parent`` (None: the first token) with its whole log-probability."""
-        before = 0.0 if parent is None else self.nodes[parent]["total"]
+        before = 0.0 if parent is None else self.nodes[parent]["score"]
         node = {"id": len(self.nodes), "parent": parent, "token": token, "text": self.spell(token)}
-        self.nodes.append({**node, "logprob": total - before, "total": total, "alive": True, "final": final})
+        self.nodes.append({**node, "logprob": total - before, "score": total, "alive": True, "finished": final})
         return node["id"]
 
     def mark_alive(self, nodes: list[int | None]) -> None:
@@ -96,7 +96,7 @@ def _search(model: CachedModel, constraints: OutputConstraints, beams: int, spel
     tree = BeamTree(spell)
     for _ in Decoder(model, BeamSearcher(BeamSearch(beams), constraints), constraints.max_length, [tree]):
         pass
-    tree.mark_alive([node["id"] for node in tree.nodes if node["final"]])
+    tree.mark_alive([node["id"] for node in tree.nodes if node["finished"]])
     return tree
 
 

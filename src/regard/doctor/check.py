@@ -1,0 +1,108 @@
+"""Checks: one class per kind of fault that a training run can have.
+
+The files in ``checks/`` are imported on first use; a class in a file outside of the package is registered when it is
+defined. A check overrides the hooks that it needs:
+
+    class LossTooGood(Check):
+        kind, description = "loss_too_good", "the loss is suspiciously low"
+
+        def on_history(self, history: History) -> Iterator[Finding]:
+            if history.losses and history.losses[-1] < 0.01:
+                yield self.finding("", f"the loss is {history.losses[-1]:.3g}", "label leakage", "check the data")
+
+Each threshold stands in the file of its check, with the reason for its value. A healthy run must stay clear of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import Any, ClassVar
+
+from regard.doctor.context import RecentBatches, Resources, TrainingRun
+from regard.doctor.finding import Finding
+from regard.doctor.gradients import Gradients
+from regard.doctor.history import History
+from regard.doctor.side_pass import SidePass
+from regard.train import TrainingStep
+
+Findings = Iterable[Finding]
+
+
+class Check:
+    """Looks for one kind of fault, during training and afterwards in a run folder.
+
+    ``on_step``, ``on_evaluation``, ``on_resources`` and ``on_failure`` are called during training only; ``on_records``
+    and ``on_checkpoint`` only when a run folder is examined; the others in both cases. A hook must not change the model
+    or the data.
+    """
+
+    kind: ClassVar[str]  # the name in findings.jsonl
+    description: ClassVar[str]  # the kind in words
+    needs_confirmation: ClassVar[bool] = False  # report it only if two examinations in a row find it
+    registry: ClassVar[dict[str, type[Check]]] = {}
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "kind" not in cls.__dict__:
+            return
+        known = Check.registry.get(cls.kind)
+        if known is not None and (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
+            raise TypeError(f"the check {cls.kind!r} is registered by {known.__module__}; choose another kind")
+        Check.registry[cls.kind] = cls
+
+    def __init__(self, run: TrainingRun):
+        self.run = run
+
+    def finding(self, where: str, evidence: str, cause: str, change: str) -> Finding:
+        """A finding of this check's kind."""
+        return Finding(self.kind, where, evidence, cause, change, what=self.description)
+
+    def on_step(self, step: TrainingStep) -> Findings:
+        """After every training step."""
+        return ()
+
+    def on_evaluation(self, history: History) -> Findings:
+        """After every evaluation."""
+        return ()
+
+    def on_history(self, history: History) -> Findings:
+        """Losses, learning rates and gradient norms so far."""
+        return ()
+
+    def on_gradients(self, gradients: Gradients) -> Findings:
+        """Gradient norms by layer."""
+        return ()
+
+    def on_batches(self, batches: RecentBatches) -> Findings:
+        """The newest training batches."""
+        return ()
+
+    def on_resources(self, resources: Resources) -> Findings:
+        """TrainingStep times and memory."""
+        return ()
+
+    def on_model(self, side_pass: SidePass) -> Findings:
+        """The model and a batch, for side passes in evaluation mode."""
+        return ()
+
+    def on_failure(self, error: BaseException) -> Findings:
+        """An error ended the training."""
+        return ()
+
+    def on_records(self, records: Sequence[Mapping[str, Any]]) -> Findings:
+        """All records of metrics.jsonl."""
+        return ()
+
+    def on_checkpoint(self) -> Findings:
+        """The newest checkpoint was loaded into ``run.model``. If this finds something, the model is not run."""
+        return ()
+
+
+def all_checks() -> dict[str, type[Check]]:
+    """Every registered check by kind."""
+    package = import_module("regard.doctor.checks")
+    for module in iter_modules(package.__path__):
+        import_module(f"{package.__name__}.{module.name}")
+    return Check.registry

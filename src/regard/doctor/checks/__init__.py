@@ -1,0 +1,1 @@
+"""The checks of this library; every file here is imported by ``regard.doctor.check.all_checks``."""

@@ -1,0 +1,44 @@
+"""Attention that has collapsed onto single keys, or that weighs all keys alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from regard.doctor.check import Check
+from regard.doctor.finding import Finding
+from regard.doctor.side_pass import SidePass
+
+#: The entropy of a head relative to the largest possible one. Training becomes unstable as that of all heads of a layer
+#: goes to zero (Zhai et al. 2023, fig. 1); single sharp heads (previous token, induction) are desirable.
+COLLAPSED = 0.15
+#: From here to 1 a head is uniform. With scores of deviation s the share is 1 - s²/(2 log n): this is s = 0.007 for
+#: n = 100, a seventh of what small initial weights (0.02, GPT-2) give before anything is learned.
+UNIFORM = 1 - 5e-6
+
+
+class AttentionCollapse(Check):
+    kind, description = "attention_collapse", "attention has collapsed"
+    needs_confirmation = True
+
+    def on_model(self, side_pass: SidePass) -> Iterator[Finding]:
+        for name, heads in side_pass.heads.items():
+            largest = max(head.spread for head in heads)
+            if largest < COLLAPSED:
+                evidence = f"the entropy of its heads is at most {largest:.1%} of the largest possible"
+                cause = "queries and keys are too large: each row attends to one key and ignores the rest"
+                change = "--model.qk_norm true, or a lower --train.optimizer.lr"
+                yield self.finding(name, evidence, cause, change)
+
+
+class UniformHeads(Check):
+    kind, description = "uniform_heads", "heads weigh all keys alike"
+    needs_confirmation = True
+
+    def on_model(self, side_pass: SidePass) -> Iterator[Finding]:
+        for name, heads in side_pass.heads.items():
+            smallest = min(head.spread for head in heads)
+            if smallest > UNIFORM:
+                evidence = f"the entropy of its heads is within {1 - smallest:.1e} of the largest possible"
+                cause = "its scores are scaled to nothing, or its queries or keys are zero: it averages all values"
+                change = "check the scale (1/√d is usual); --model.qk_norm true gives scores a fixed size"
+                yield self.finding(name, evidence, cause, change)

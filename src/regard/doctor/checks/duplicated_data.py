@@ -1,0 +1,172 @@
+"""Training data that comes more than once, or is held out and trained on.
+
+Rows of batches and pairs of sentences are compared as they are; of a text, runs of tokens by a rolling hash.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import islice
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from regard.data import PairBatch, PairData, SentencePairs, TextBatch, TextData
+from regard.data.texts.rolling_hash import hashes_of
+from regard.doctor.check import Check
+from regard.doctor.context import Batch, RecentBatches, TrainingRun
+from regard.doctor.finding import Finding
+
+#: The share of a batch's rows that came before in the same half of an epoch.
+REPEATED = 0.3
+#: The share of runs of 50 tokens (Lee et al. 2022, sec. 4) of the validation text that are in the training text, and of
+#: those that are twice in the training text. They find some 3 % in well-known datasets.
+RUN, KNOWN, TWICE = 50, 0.1, 0.3
+#: Tokens of the training text that are read at a time and in all, and runs that are searched for.
+CHUNK, MOST, SEARCHED = 2**16, 2**22, 400
+FEWEST = 8  # runs or pairs that must have been searched for
+
+
+class DuplicatedData(Check):
+    kind, description = "duplicated_data", "data comes more than once"
+
+    def __init__(self, run: TrainingRun):
+        super().__init__(run)
+        self._reader: TextReader | None = None
+        self._compared = False  # the pairs
+
+    def on_batches(self, batches: RecentBatches) -> Iterator[Finding]:
+        yield from self._rows(batches.batches)
+        data = self.run.data
+        if isinstance(data, TextData) and data.parts.validation.size:
+            self._reader = self._reader or TextReader(data, min(self.run.experiment.model.context, RUN))
+            self._reader.read(batches.reading)
+            unit = f"runs of {self._reader.run} tokens"
+            yield from self._shares(self._reader.known(), self._reader.repeated(), unit, KNOWN)
+        elif isinstance(data, PairData) and not self._compared:
+            self._compared = True
+            yield from self.pairs(data.train, data.validation)
+
+    def _rows(self, batches: dict[int, Batch]) -> Iterator[Finding]:
+        """Rows of the newest batch that an earlier one had, though other text is left."""
+        (newest, batch), *earlier = batches.items()
+        rows, count = row_bytes(batch), len(batch.inputs)
+        if len(rows) < (1 - REPEATED) * count:
+            evidence = f"batch {newest} has {count} rows, of which {len(rows)} differ"
+            cause = "the loader gives the same rows several times within a batch"
+            change = "draw every row of a batch independently"
+            yield self.finding(f"training batches, within batch {newest}", evidence, cause, change)
+            return
+        size, data = self.run.experiment.data.batch, self.run.data
+        for number, other in earlier:
+            if data is not None and newest - number > data.epoch(size) / 2:
+                break
+            share = len(rows & row_bytes(other)) / max(len(rows), 1)
+            if share > REPEATED:
+                evidence = f"{share:.0%} of batch {newest} is in batch {number} too, {newest - number} before it"
+                cause = "the loader cycles through a few batches, or its seed starts again"
+                change = "draw batches from the whole text: use the batch's number in its seed"
+                yield self.finding(f"training batches, every {newest - number}", evidence, cause, change)
+                return
+
+    def pairs(self, train: SentencePairs, validation: SentencePairs) -> Iterator[Finding]:
+        """SentencePairs of sentences. A few short ones may come twice in sound data."""
+        own, held_out = (Counter(zip(part.sources, part.targets, strict=True)) for part in (train, validation))
+        known = sum(pair in own for pair in held_out) / len(held_out) if len(held_out) >= FEWEST else 0.0
+        again = sum(n for n in own.values() if n > 1) / own.total() if own.total() >= FEWEST else 0.0
+        yield from self._shares(known, again, "pairs", TWICE)
+
+    def _shares(self, known: float, repeated: float, unit: str, limit: float) -> Iterator[Finding]:
+        if known > limit:
+            evidence = f"{known:.0%} of its {unit} are in the training text"
+            cause = "the validation part is a copy of training text, so its loss says nothing about other text"
+            yield self.finding("validation", evidence, cause, "remove the copies, or hold out other text")
+        if repeated > TWICE:
+            evidence = f"{repeated:.0%} of its {unit} come more than once"
+            cause = "the same documents are in the text several times"
+            yield self.finding("training text", evidence, cause, "remove the copies from --data.path")
+
+
+def row_bytes(batch: Batch) -> set[bytes]:
+    """The tokens of each row; of pairs without padding, which differs from batch to batch."""
+    if not isinstance(batch, PairBatch):
+        return {row.tobytes() for row in batch.inputs.numpy()}
+    padding = torch.arange(batch.source.shape[1]) >= batch.source_lengths[:, None]
+    sides = [batch.source.masked_fill(padding, -1), batch.inputs.masked_fill(batch.targets < 0, -1)]
+    return {b"|".join(row[row >= 0].numpy().tobytes() for row in rows) for rows in zip(*sides, strict=True)}
+
+
+class TextReader:
+    """Reads the training text in chunks and counts how often sampled runs of ``run`` tokens occur in it."""
+
+    def __init__(self, data: TextData, run: int):
+        self.run = run
+        self._chunks = _chunks(data, run)
+        self._held_out = _sample(_tokens(data.validation_batches(64)), run)
+        self._own = np.zeros(0, np.uint64)
+        self._known, self._repeated = np.zeros(len(self._held_out), np.int64), np.zeros(0, np.int64)
+
+    def read(self, seconds: float) -> None:
+        """Read on for so many seconds, at least one chunk."""
+        end = time.perf_counter() + seconds
+        for chunk in self._chunks:
+            hashes = hashes_of(chunk, self.run)
+            if not len(self._own):
+                self._own = _sample(chunk, self.run)
+                self._repeated = np.zeros(len(self._own), np.int64)
+            self._known += occurrences(self._held_out, hashes)
+            self._repeated += occurrences(self._own, hashes)
+            if time.perf_counter() > end:
+                break
+
+    def known(self) -> float:
+        """The share of validation runs that are in the training text as far as it was read."""
+        return float((self._known > 0).mean()) if len(self._known) >= FEWEST else 0.0
+
+    def repeated(self) -> float:
+        """The share of training runs that occur more than once."""
+        return float((self._repeated > 1).mean()) if len(self._repeated) >= FEWEST else 0.0
+
+
+def _chunks(data: TextData, run: int) -> Iterator[NDArray[np.int64]]:
+    """The training text from its beginning, in chunks that overlap by a run."""
+    kept, total = np.zeros(0, np.int64), 0
+    for batch in data.sliding_batches("train", max(1, CHUNK // data.context), data.context):
+        new = batch.inputs[batch.targets >= 0].numpy()
+        total += len(new)
+        kept = np.concatenate((kept, new))
+        if len(kept) >= run:
+            yield kept
+            kept = kept[-run + 1 :]
+        if total >= MOST:
+            return
+
+
+def _tokens(batches: Iterable[TextBatch]) -> NDArray[np.int64]:
+    """The tokens of the first batches, about a chunk."""
+    parts, total = [np.zeros(0, np.int64)], 0
+    for batch in islice(batches, 64):
+        parts.append(batch.inputs[batch.targets >= 0].numpy())
+        total += len(parts[-1])
+        if total > CHUNK:
+            break
+    return np.concatenate(parts)
+
+
+def _sample(tokens: NDArray[np.int64], run: int) -> NDArray[np.uint64]:
+    """The sorted hashes of evenly spaced runs."""
+    if len(tokens) < run:
+        return np.zeros(0, np.uint64)
+    hashes = hashes_of(tokens, run)
+    return np.unique(hashes[:: max(1, len(hashes) // SEARCHED)])
+
+
+def occurrences(searched: NDArray[np.uint64], hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """How often each of the sorted ``searched`` is among the hashes."""
+    if not len(searched):
+        return np.zeros(0, np.int64)
+    place = np.searchsorted(searched, hashes).clip(max=len(searched) - 1)
+    return np.bincount(place[searched[place] == hashes], minlength=len(searched))

@@ -1,0 +1,73 @@
+"""A single loss far above those before it, and the batch that caused it."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from regard.doctor.check import Check
+from regard.doctor.finding import Finding
+from regard.look import evaluation_mode
+from regard.train import TrainingStep
+from regard.train.device import move
+
+#: How far a loss is above all of those just before: so many times their spread (a normal deviate of 6 comes once in a
+#: thousand million steps), and so much in nats, a quarter being 28 % in perplexity.
+SPREADS, NATS, WINDOW = 6.0, 0.25, 10
+
+
+class LossSpike(Check):
+    kind, description = "loss_spike", "the loss jumped"
+
+    def on_step(self, step: TrainingStep) -> Iterator[Finding]:
+        rise = spike(self.run.history.losses)
+        accumulate = self.run.experiment.train.accumulate
+        if rise is None or self.run.model is None:
+            return
+        numbers = range(step.position - accumulate, step.position)
+        losses = {number: self._loss(number) for number in (*numbers, max(numbers[0] - 1, 0))}
+        worst = max(numbers, key=lambda number: losses[number])
+        usual = min(losses.values()) if len(losses) > 1 else 0.0
+        evidence = f"the loss is {step.loss:.3f}, {rise:.2f} above all of the last {WINDOW}"
+        if losses[worst] - usual > rise / 2:
+            cause = f"this batch alone has a loss of {losses[worst]:.3f}: its text or its targets are unlike all others"
+            change = "look at that batch; --train.clip 0.5 limits the damage"
+        else:
+            cause = "the batch is like others, so the weights have moved too far: the learning rate is near its limit"
+            change = f"--train.optimizer.lr {step.rate / 3:.2g}"
+        yield self.finding(f"batch {worst}", evidence, cause, change)
+
+    def on_records(self, records: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
+        history, accumulate = self.run.history, self.run.experiment.train.accumulate
+        for count, step in enumerate(history.steps, 1):
+            rise = spike(history.losses[max(0, count - WINDOW - 1) : count])
+            if rise is not None:
+                numbers = " or ".join(str((step.step - 1) * accumulate + i) for i in range(accumulate))
+                evidence = (
+                    f"at step {step.step} the loss is {step.loss:.3f}, {rise:.2f} above the logged ones before it"
+                )
+                cause = "its text or its targets are unlike all others, or the learning rate is near its limit"
+                yield self.finding(f"batch {numbers}", evidence, cause, "look at that batch; --train.clip 0.5")
+
+    def _loss(self, number: int) -> float:
+        """The mean loss of one batch."""
+        run, batch = self.run, move(self.run.batch(number), self.run.device)
+        assert run.model is not None
+        assert run.terms is not None
+        if not run.usable(batch):
+            return float("inf")
+        with evaluation_mode(run.model):
+            term = next(iter(run.terms(run.model, batch).values()))
+        return float(term.total) / max(float(term.count), 1.0)
+
+
+def spike(losses: Sequence[float]) -> float | None:
+    """How far the last loss is above the window before it, if that is more than they vary."""
+    if len(losses) <= WINDOW:
+        return None
+    *before, last = losses[-WINDOW - 1 :]
+    middle = statistics.median(before)
+    spread = 1.4826 * statistics.median(abs(loss - middle) for loss in before)  # the deviation, if they are normal
+    rise = last - max(before)
+    return rise if rise > max(NATS, SPREADS * spread) else None

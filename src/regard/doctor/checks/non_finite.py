@@ -1,0 +1,54 @@
+"""Losses, gradients or weights that are NaN or infinite."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.doctor.check import Check
+from regard.doctor.finding import Finding
+from regard.train import Diverged
+
+OVERFLOW = "its result is beyond the number format: weights or inputs too large for what it computes"
+REMEDY = "--train.clip 1.0, or --train.precision float32"
+
+
+class NonFinite(Check):
+    kind, description = "non_finite", "a number is not finite"
+
+    def on_failure(self, error: BaseException) -> Iterator[Finding]:
+        if not isinstance(error, Diverged):
+            return
+        named = {} if self.run.model is None else dict(self.run.model.named_parameters())
+        module = error.module
+        if module is None:
+            grads = ((name, p.grad) for name, p in named.items() if p.grad is not None)
+            module = f"the gradient of {next((name for name, grad in grads if not finite(grad)), 'the loss')}"
+        weights = [name for name, p in named.items() if name.startswith(f"{module}.") and not finite(p)]
+        rate = (self.run.history.rates or [self.run.experiment.train.optimizer.lr])[-1]
+        cause, change = OVERFLOW, f"--train.optimizer.lr {rate / 10:.2g}, {REMEDY}"
+        if weights:
+            cause, change = f"{weights[0]} itself is not finite", "start from finite weights"
+        evidence = f"the first output that is not finite, at step {error.step}"
+        yield self.finding(f"{module}, batch {error.position}", evidence, cause, change)
+
+    def on_records(self, records: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
+        for record in records:
+            if "diverged" in record:
+                evidence, module = str(record["diverged"]).partition(";")[0], record.get("module") or "the gradient"
+                yield self.finding(module, evidence, OVERFLOW, f"--train.optimizer.lr lower by 10, {REMEDY}")
+
+    def on_checkpoint(self) -> Iterator[Finding]:
+        weights = () if self.run.model is None else self.run.model.named_parameters()
+        broken = next((name for name, weight in weights if not finite(weight)), None)
+        if broken is not None:
+            yield self.finding(
+                broken, "a weight of the checkpoint is NaN or infinite", OVERFLOW, "resume from an earlier one"
+            )
+
+
+def finite(x: Tensor) -> bool:
+    return bool(torch.isfinite(x).all())

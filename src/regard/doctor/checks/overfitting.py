@@ -1,0 +1,36 @@
+"""The validation loss rises while the training loss falls."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+
+from regard.doctor.check import Check
+from regard.doctor.finding import Finding
+from regard.doctor.history import RECENT, History
+
+#: Nats of the validation loss above its lowest value while the training loss kept falling, and between the two losses.
+RISEN, GAP = 0.1, 0.3
+
+
+class Overfitting(Check):
+    kind, description = "overfitting", "the model memorizes the training text"
+
+    def on_evaluation(self, history: History) -> Iterator[Finding]:
+        if len(history.validation) < 2:
+            return
+        at, lowest = min(history.validation, key=lambda pair: pair[1])
+        step, now = history.validation[-1]
+        around, recent = ([one.loss for one in history.steps if one.step <= end][-RECENT:] for end in (at, step))
+        if not around or not recent or step == at:
+            return
+        then, trained = statistics.median(around), statistics.median(recent)
+        if now < lowest + RISEN or trained > then or now - trained < GAP:
+            return
+        evidence = (
+            f"validation loss {now:.3f}, {lowest:.3f} at step {at:,}; training loss {trained:.3f}, {then:.3f} then"
+        )
+        cause = "too little text, or too many steps"
+        yield self.finding("", evidence, cause, f"--train.steps {at}, --model.dropout 0.2, or more text")
+
+    on_history = on_evaluation

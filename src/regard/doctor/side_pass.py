@@ -1,0 +1,112 @@
+"""Side passes: the model runs on a part of a batch in evaluation mode, without a trace in the training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from functools import cache, cached_property
+from typing import Any
+
+from torch import Tensor, nn
+
+from regard.attention import Mechanism
+from regard.data import PairBatch, TextBatch
+from regard.doctor.context import Batch, TrainingRun
+from regard.look import Head, attentions, evaluation_mode, heads
+from regard.models.base import Model
+from regard.prove.dependency import Outputs, record_outputs
+from regard.train.device import move
+
+#: Tokens of a pass; rows and tokens per row where the cost grows with the square of the length.
+TOKENS, ROWS, LENGTH = 2048, 2, 256
+#: A change of an output, relative to its size, that is more than rounding in float32.
+MOVED = 1e-4
+SHORTEST = 4  # tokens of a row in which something can be changed
+
+Hook = Callable[..., None]
+
+
+class SidePass:
+    """A model and a batch. ``number`` counts the examinations of a run."""
+
+    def __init__(self, run: TrainingRun, batch: Batch, number: int = 0):
+        assert run.model is not None
+        self.run, self.model, self.batch, self.number = run, run.model, move(batch, run.device), number
+        self.few: Batch = first_rows(self.batch, ROWS, LENGTH)
+        self.with_token_changed = cache(self._with_token_changed)
+
+    def forward(self, batch: Batch) -> None:
+        """Run the model and the task on a batch."""
+        assert self.run.terms is not None
+        with evaluation_mode(self.model):
+            self.run.terms(self.model, batch)
+
+    def with_hooks(self, hooks: Iterable[tuple[nn.Module, Hook]]) -> None:
+        """Run 2,048 tokens of the batch with forward hooks ``hook(module, inputs, output)``."""
+        with ExitStack() as stack:
+            for module, hook in hooks:
+                stack.callback(module.register_forward_hook(hook).remove)
+            self.forward(first_rows(self.batch, max(1, TOKENS // self.batch.inputs.shape[1])))
+
+    @cached_property
+    def heads(self) -> dict[str, list[Head]]:
+        """Statistics of every attention head, by the name of its layer."""
+        assert self.run.terms is not None
+        terms, layers = self.run.terms, {}
+        for head in heads(attentions(self.model, lambda: terms(self.model, self.few))):
+            layers.setdefault(head.name, []).append(head)
+        return layers
+
+    def outputs(self, batch: Batch, shape: tuple[int, ...], only: str | None = None) -> Outputs:
+        """The outputs per token of every module, or of one, for tokens of ``shape`` [B, N]."""
+        return record_outputs(self.model, lambda: self.forward(batch), shape, only)
+
+    @property
+    def tokens(self) -> Tensor:
+        """The tokens [B, N] in which `with_token_changed` changes one."""
+        return self.few.inputs
+
+    @cached_property
+    def plain(self) -> Outputs:
+        """The outputs for the unchanged tokens."""
+        return self.outputs(self.few, tuple(self.tokens.shape))
+
+    @property
+    def positions(self) -> Iterator[int]:
+        """Where a token is changed: the last position, and another one in every examination."""
+        length = self.tokens.shape[1]
+        if length >= SHORTEST:
+            yield length - 1
+            yield length // 2 + self.number * 7 % (length - length // 2)
+
+    def _with_token_changed(self, position: int) -> Outputs:
+        """The outputs with another token at ``position``."""
+        other = self.tokens.clone()
+        other[:, position] = (other[:, position] + 1) % self.run.vocabulary
+        return self.outputs(self.few._replace(inputs=other), tuple(self.tokens.shape))
+
+    @property
+    def positional(self) -> bool:
+        """The model declares that the order of tokens matters."""
+        return isinstance(self.model, Model) and self.model.positional
+
+    @cached_property
+    def source_pair(self) -> PairBatch | None:
+        """The batch, if it has a source in which something can be changed."""
+        return self.few if isinstance(self.few, PairBatch) and self.few.source.shape[1] >= SHORTEST else None
+
+    def first_attention(self, plain: Outputs, changed: Outputs) -> str:
+        """The first attention whose output differs between two passes; "" if none does."""
+        names = {name for name, module in self.model.named_modules() if isinstance(module, Mechanism)}
+        pairs = zip(plain, changed, strict=False)
+        return next((name for (name, one), (_, other) in pairs if name in names and not one.equal(other)), "")
+
+
+def first_rows(batch: Batch, rows: int, length: int | None = None) -> Any:
+    """The first rows of a batch; text is cut to ``length`` tokens."""
+    count = len(batch.inputs)
+    fields = {name: x[:rows] for name, x in batch._asdict().items() if isinstance(x, Tensor) and len(x) == count}
+    batch = batch._replace(**fields)
+    if length is None or batch.inputs.shape[1] <= length or not isinstance(batch, TextBatch):
+        return batch
+    return batch._replace(inputs=batch.inputs[:, :length], targets=batch.targets[:, :length], slots=None)
