@@ -175,7 +175,7 @@ def test_widths() -> None:
         (LatentConfig(rank=0), "rank must be at least 1, not 0"),
         (LatentConfig(query_rank=0), "query_rank must be at least 1, not 0"),
         (LatentConfig(turned=3), "turned must be an even number from 2 on, not 3"),
-        (LatentConfig(turned=8), "heads of width 8 have no room beside 8 turned; set content = 4"),
+        (LatentConfig(turned=8), "heads of width 8 have no room beside 8 rotated ones; set content = 4"),
     ],
 )
 def test_impossible_widths(projection: LatentConfig, problem: str) -> None:

@@ -293,7 +293,7 @@ def test_under_autocast_the_router_stays_wide() -> None:
     [
         ({"experts": 0}, "at least one expert"),
         ({"active": 9}, "active must be from 1 to the number of experts, 8, not 9"),
-        ({"active": 1, "normalise": True}, "teaches the router nothing"),
+        ({"active": 1, "normalise": True}, "gives the router no gradient"),
         ({"capacity": 0.0}, "capacity must be a finite number above 0"),
         ({"balance": -1.0}, "balance must be a finite number of at least 0"),
     ],
