@@ -110,7 +110,7 @@ def test_resume_can_make_a_run_longer(room, capsys):
     assert main(["resume", "one", "--steps", "9", "--json"]) == 0
     shown = capsys.readouterr()
     assert (json.loads(shown.out)["step"], json.loads(shown.out)["steps"]) == (9, 9)
-    assert "going on from step 6 of 9" in shown.err
+    assert "resuming from step 6 of 9" in shown.err
     assert "train it further" not in shown.err
     assert (room / "runs" / "one" / "metrics.jsonl").read_text().startswith(before)
     assert (room / "runs" / "one" / "samples.jsonl").read_text().startswith(samples)

@@ -202,7 +202,7 @@ WRONG = {
     "softmax": ((["softmax"], []), "reference for the others"),
     "form": ((["window"], ["window"]), "KIND=8,16,32"),
     "knob": ((["window"], ["window.width=3"]), "window.size"),
-    "other": ((["window"], ["topk=3"]), "add it to --with"),
+    "other": ((["window"], ["topk=3"]), "add it to --kinds"),
     "value": ((["window"], ["window=wide"]), "size"),
     "zero": ((["window"], ["window=0"]), "at least 1"),
 }

@@ -53,7 +53,7 @@ def test_list(offline):
     listed = json.loads(regard(offline, "list", "--json").stdout)
     names = ["bible", "enwik8", "homeassistant", "moby-dick", "plays", "sotu"]
     assert [row["name"] for row in listed] == sorted(SOURCES) == names
-    assert all(row["cached"] == "no" and row["size"] and row["licence"] and row["origins"] for row in listed)
+    assert all(row["cached"] == "no" and row["size"] and row["license"] and row["origins"] for row in listed)
     assert not os.path.exists(offline["REGARD_CACHE"])  # looking leaves nothing behind
 
 
@@ -147,7 +147,7 @@ def test_get_for_real(name, tmp_path, offline):
     online = {**os.environ, "REGARD_CACHE": offline["REGARD_CACHE"]}
     done = regard(online, "get", name)
     assert done.returncode == 0, done.stderr
-    assert SOURCES[name].licence in done.stdout
+    assert SOURCES[name].license in done.stdout
     assert regard(offline, "verify", name).stdout == f"{name}: whole\n"
     assert regard(offline, "get", name).returncode == 0  # from the cache, without a network
 

@@ -100,7 +100,7 @@ def made_up(archive: Path) -> Source:
 def test_npm_fetches_it_and_no_script_runs(archive, marker, monkeypatch, tmp_path):
     with registry(tmp_path / "registry") as address:
         monkeypatch.setenv("npm_config_registry", address)
-        archive_of_npm = made_up(archive).origins[0]._packed(_made(tmp_path / "by-npm"))  # pyright: ignore[reportAttributeAccessIssue]
+        archive_of_npm = made_up(archive).origins[0]._by_npm(_made(tmp_path / "by-npm"))  # pyright: ignore[reportAttributeAccessIssue]
         assert archive_of_npm.read_bytes() == archive.read_bytes()
         (path,) = made_up(archive).fetch()
     assert path.read_bytes() == CONTENT

@@ -3,7 +3,7 @@
 import pytest
 
 from regard.data import SOURCES, TextConfig, prepare
-from regard.data.origins.sdist import Sdist
+from regard.data.origins.pypi import Sdist
 from regard.data.origins.source import sha256_of
 
 
@@ -11,7 +11,7 @@ def test_what_is_said_about_them():
     plays = SOURCES["plays"]
     (origin,) = plays.origins
     assert isinstance(origin, Sdist)
-    assert plays.licence.startswith("Creative Commons Attribution 2.5")
+    assert plays.license.startswith("Creative Commons Attribution 2.5")
     assert "CC BY 2.5" in plays.terms
     assert len(origin.members) == 37
     assert not any("sonnets" in member for member in origin.members)

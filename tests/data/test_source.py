@@ -16,9 +16,9 @@ import pytest
 
 from regard.data.origins import cache as cache_module
 from regard.data.origins import file_facts
-from regard.data.origins.archive import read_members, without_passwords
-from regard.data.origins.sdist import Sdist
-from regard.data.origins.source import GivenFile, Source, SourceFile, Unavailable
+from regard.data.origins.origin import GivenFile, Unavailable, read_members, without_passwords
+from regard.data.origins.pypi import Sdist
+from regard.data.origins.source import Source, SourceFile
 from regard.data.sources import find_source
 from regard.errors import UserError
 

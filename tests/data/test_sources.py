@@ -8,7 +8,7 @@ import pytest
 
 from regard.config import load
 from regard.data import SOURCES, TextConfig, TokenizerConfig, prepare, sources
-from regard.data.origins.archive import Archive
+from regard.data.origins.origin import Archive
 
 
 @pytest.mark.parametrize("name", sorted(SOURCES))
@@ -16,7 +16,7 @@ def test_what_is_said_about_each(name):
     source = SOURCES[name]
     assert source.name == name
     assert source.title
-    assert source.licence
+    assert source.license
     assert source.terms
     assert len(source.files) == 1
     for origin in source.origins:

@@ -6,10 +6,9 @@ import zipfile
 
 import pytest
 
-from regard.data.origins.archive import read_members
-from regard.data.origins.sdist import Sdist
-from regard.data.origins.source import Source, SourceFile, Unavailable
-from regard.data.origins.wheel import Wheel
+from regard.data.origins.origin import Unavailable, read_members
+from regard.data.origins.pypi import Sdist, Wheel
+from regard.data.origins.source import Source, SourceFile
 
 MEMBERS = ("made_up/texts/*.txt",)
 

@@ -46,7 +46,7 @@ def trained(case: Case, folder: Path, observers: Sequence[Observer] = (), name: 
     if case.sabotage is not None:
         case.sabotage(engine)
     try:
-        TrainingSession(engine, run, observers).sit()
+        TrainingSession(engine, run, observers).run()
     except Exception as error:  # an observer's own mistake would end up here too: look at it
         return Ended(engine, run, error)
     return Ended(engine, run, None)

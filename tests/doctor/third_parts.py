@@ -79,13 +79,15 @@ def hidden_logits(engine: Engine) -> None:
 
 def counts_parts(engine: Engine) -> None:
     """The schedule goes one step on with every micro-batch, as if each were an update."""
-    plain, further = engine.optimizer.step, engine.experiment.train.accumulate - 1
+    optimizer: Any = engine.optimizer
+    config = engine.experiment.train
+    step, rates = optimizer.step, optimizer.rates
 
-    def step(factor: float) -> None:
-        plain(factor)
-        engine.progress.schedule += further
+    def factor() -> float:
+        return config.schedule.factor(engine.progress.position, config.steps or 0)
 
-    engine.optimizer.step = step
+    optimizer.step = lambda _: step(factor())
+    optimizer.rates = lambda _: rates(factor())
 
 
 def sparse(path: str, strength: float) -> Sabotage:

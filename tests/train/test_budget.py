@@ -9,7 +9,7 @@ from train_kit import experiment, run_whole, same, start, weights
 
 from regard.config import load
 from regard.train import Experiment, train
-from regard.train.budget import Pace, steps_within
+from regard.train.budget import StepTimes, steps_within
 
 
 def test_tokens_become_steps(text, tmp_path):
@@ -45,7 +45,7 @@ def test_a_resumed_run_keeps_its_frozen_steps(text, tmp_path):
 
 @given(
     st.floats(1, 1000),
-    st.builds(Pace, st.floats(1e-3, 1), st.floats(0, 5), st.just(0.0)),
+    st.builds(StepTimes, st.floats(1e-3, 1), st.floats(0, 5), st.just(0.0)),
     st.one_of(st.none(), st.integers(1, 500)),
 )
 def test_as_many_steps_as_fit_and_no_more(seconds, pace, every):

@@ -1,6 +1,8 @@
 """What a run leaves behind: records, evaluations, checkpoints, and the config it really was."""
 
+import inspect
 import shutil
+import textwrap
 import threading
 
 import pytest
@@ -83,6 +85,15 @@ def test_observers_hear_everything_in_order(text, tmp_path):
         ("saved", 2, "run"),
         ("finished", 2, False),
     ]
+
+
+def test_the_example_of_an_observer_prints_every_step(text, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    example = inspect.getdoc(Observer).split("\n\n", 1)[1].rpartition("\n\nReturn values")[0]  # type: ignore[union-attr]
+    code = textwrap.dedent(example)
+    assert len(code.splitlines()) <= 15
+    exec(compile(code.replace('path="text.txt"', 'path="text.txt", batch=1'), "example", "exec"), {})
+    assert [line.split(":")[0] for line in capsys.readouterr().out.splitlines()] == ["step 1", "step 2", "step 3"]
 
 
 def test_trains_outside_the_main_thread(text, tmp_path):

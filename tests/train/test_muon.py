@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from regard.train.muon import Muon, newton_schulz, newton_schulz_small, orthogonalise
+from regard.train.muon import Muon, newton_schulz, newton_schulz_small, orthogonalize
 
 
 def _reference(matrix: torch.Tensor) -> torch.Tensor:
@@ -20,29 +20,29 @@ def _reference(matrix: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("shape", [(8, 8), (8, 10), (8, 24), (24, 8), (1, 5)])
-def test_orthogonalise_is_the_written_out_iteration(shape):
+def test_orthogonalize_is_the_written_out_iteration(shape):
     torch.manual_seed(0)
     matrices = [torch.randn(shape, dtype=torch.float64) for _ in range(3)]
-    for found, matrix in zip(orthogonalise(matrices), matrices, strict=True):
+    for found, matrix in zip(orthogonalize(matrices), matrices, strict=True):
         torch.testing.assert_close(found, _reference(matrix), rtol=1e-6, atol=1e-6)
 
 
 def test_mixed_shapes_come_back_in_their_order():
     torch.manual_seed(0)
     matrices = [torch.randn(s) for s in [(4, 6), (6, 4), (4, 6), (5, 5), (6, 4)]]
-    found = orthogonalise(matrices)
+    found = orthogonalize(matrices)
     for matrix, result in zip(matrices, found, strict=True):
-        torch.testing.assert_close(result, orthogonalise([matrix])[0])
+        torch.testing.assert_close(result, orthogonalize([matrix])[0])
         assert result.shape == matrix.shape
 
 
 def test_singular_values_come_near_one_and_vectors_stay():
     torch.manual_seed(0)
     matrix = torch.randn(64, 200, dtype=torch.float64)
-    u, s, v = torch.linalg.svd(orthogonalise([matrix])[0], full_matrices=False)
+    u, s, v = torch.linalg.svd(orthogonalize([matrix])[0], full_matrices=False)
     assert 0.6 < float(s.min()) <= float(s.max()) < 1.3
     u, _, v = torch.linalg.svd(matrix, full_matrices=False)
-    turned = u.T @ orthogonalise([matrix])[0] @ v.T
+    turned = u.T @ orthogonalize([matrix])[0] @ v.T
     assert float((turned - turned.diagonal().diag()).abs().max()) < 1e-6
 
 
@@ -55,10 +55,10 @@ def test_the_small_form_is_the_large_one_also_for_low_rank_float32():
 
 
 def test_no_gradient_at_all_moves_nothing():
-    assert float(orthogonalise([torch.zeros(4, 8)])[0].abs().max()) == 0
+    assert float(orthogonalize([torch.zeros(4, 8)])[0].abs().max()) == 0
 
 
-def test_steps_are_nesterov_momentum_orthogonalised_and_scaled():
+def test_steps_are_nesterov_momentum_orthogonalized_and_scaled():
     torch.manual_seed(0)
     parameters = [nn.Parameter(torch.randn(s, dtype=torch.float64)) for s in [(12, 4), (4, 12), (12, 4)]]
     expected = [p.detach().clone() for p in parameters]
@@ -78,7 +78,7 @@ def test_steps_are_nesterov_momentum_orthogonalised_and_scaled():
         torch.testing.assert_close(parameter.detach(), wanted, rtol=1e-6, atol=1e-6)
 
 
-def test_stacked_matrices_are_orthogonalised_each_by_itself():
+def test_stacked_matrices_are_orthogonalized_each_by_itself():
     torch.manual_seed(0)
     stacked = nn.Parameter(torch.randn(20, 4))
     apart = [nn.Parameter(piece.clone()) for piece in stacked.detach().split((12, 4, 4))]

@@ -5,7 +5,7 @@ import torch
 from train_kit import experiment, newest, start
 
 from regard.train import MuonConfig, train
-from regard.train.muon import orthogonalise
+from regard.train.muon import orthogonalize
 
 pytestmark = [
     pytest.mark.gpu,
@@ -29,9 +29,9 @@ def test_trains_compiled_in_bfloat16_and_resumes(text, tmp_path, optimizer):
     assert newest(run).step == 60
 
 
-def test_orthogonalise_in_bfloat16_is_near_the_exact_map():
+def test_orthogonalize_in_bfloat16_is_near_the_exact_map():
     torch.manual_seed(0)
     matrices = [torch.randn(64, 160), torch.randn(64, 64)]
-    for found, wanted in zip(orthogonalise([m.cuda() for m in matrices]), orthogonalise(matrices), strict=True):
+    for found, wanted in zip(orthogonalize([m.cuda() for m in matrices]), orthogonalize(matrices), strict=True):
         assert found.dtype == torch.float32
         assert float((found.cpu() - wanted).norm() / wanted.norm()) < 0.05

@@ -137,7 +137,7 @@ def test_impossible_rates_are_refused_by_name():
 
 
 def test_muon_splits_the_gates_of_a_recurrent_layer():
-    model = Seq2SeqConfig(width=16, attention=FixedConfig()).build()
+    model: Any = Seq2SeqConfig(width=16, attention=FixedConfig()).build()
     muon = MuonConfig().build(model).parts[0]
     assert isinstance(muon, Muon)
     gates = {p: (8, 8, 8) for p in model.encoder.parameters() if p.ndim == 2}

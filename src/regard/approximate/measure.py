@@ -27,8 +27,8 @@ from regard.data.batch import TextBatch
 from regard.errors import UserError
 from regard.models.gpt import GPT
 from regard.tasks import Task
+from regard.train.evaluate import score
 from regard.train.precision import Precision
-from regard.train.score import score
 
 WINDOWS = 4  # windows whose queries and keys are compared
 FITTING = 8  # other windows, for fitting a mechanism's own parameters

@@ -61,12 +61,12 @@ def show(sources: list[Source], *, as_json: bool) -> int:
     from regard.data.origins.progress import human_size
 
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for column in ("name", "title", "size", "cached", "origin", "licence"):
+    for column in ("name", "title", "size", "cached", "origin", "license"):
         table.add_column(column, justify="right" if column == "size" else "left", overflow="fold")
     for row in rows:
         cached = {"yes": "[green]yes[/]", "no": "no", "damaged": "[red]damaged[/]"}[row["cached"]]
         origin = row["origins"][0].removeprefix("the ")
-        table.add_row(row["name"], row["title"], human_size(row["size"]), cached, origin, row["licence"])
+        table.add_row(row["name"], row["title"], human_size(row["size"]), cached, origin, row["license"])
     Console().print(table)
     print(f"cache: {cache_folder()}\ntrain on one: regard train --data.source NAME; on your own: --data.path FILE")
     print("pairs of sentences: regard train translate-transformer --data.source NAME")
@@ -82,7 +82,7 @@ def about(source: Source) -> dict:
     return {
         "name": source.name,
         "title": source.title,
-        "licence": source.licence,
+        "license": source.license,
         "terms": source.terms,
         "size": source.size,
         "origins": [str(origin) for origin in source.origins],
@@ -99,7 +99,7 @@ def get(source: Source, file: Path | None, *, as_json: bool) -> int:
         print(json.dumps(about(source)))
     else:
         print(f"{source.name}: {source.title}, {source.size:,} bytes, verified")
-        print(f"{source.licence}: {source.terms}")
+        print(f"{source.license}: {source.terms}")
         print("\n".join(map(str, paths)))
     return 0
 

@@ -47,8 +47,8 @@ def evaluate(options: EvaluateOptions) -> int:
     found = options.open()
     from regard.generate.load import find_device, load_model
     from regard.train import Experiment
+    from regard.train.evaluate import score
     from regard.train.precision import Precision
-    from regard.train.score import score
 
     experiment = found.load(Experiment)
     place = find_device(options.device)

@@ -1,13 +1,12 @@
-"""Training: the loop, schedules, optimizers, precision and budgets. It tells observers, and knows nothing above it."""
+"""Training: the loop, optimizers, schedules, precision, sharding, budgets and observers."""
 
 from regard.train.diagnose import Diverged
 from regard.train.experiment import Experiment, TrainConfig
 from regard.train.guard import check_start
-from regard.train.live import LiveLine
+from regard.train.live import LiveLine, ResumeNotice
 from regard.train.loop import train
 from regard.train.observer import Observer, TrainingResult, TrainingStart, TrainingStep
 from regard.train.optimizer import AdamWConfig, MuonConfig, Optimizer, OptimizerConfig
-from regard.train.resume_notice import ResumeNotice
 from regard.train.schedule import (
     ConstantScheduleConfig,
     CosineScheduleConfig,

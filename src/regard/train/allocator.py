@@ -1,8 +1,8 @@
-"""Memory that was freed stays with the process.
+"""Keep freed memory in the process.
 
-A training step on a CPU frees and takes the same tens of megabytes over and over. By default glibc gives freed memory
-at the top of its heap back to the system, which then hands it out again page by page: about a thousand page faults a
-step at the lab's size, 3-4 % of its time. Two settings keep it; elsewhere than on Linux with glibc nothing happens.
+A training step on a CPU frees and allocates the same tens of megabytes again and again. By default glibc returns freed
+memory at the top of its heap to the system, which then hands it out again page by page: about a thousand page faults a
+step at the size of the small recipe, 3-4 % of its time. Two settings of glibc prevent that.
 """
 
 import ctypes
@@ -13,7 +13,7 @@ _KEEP, _LARGEST = 2**31 - 1, 32 * 2**20  # never trim; take up to 32 MiB (glibc'
 
 
 def keep_freed_memory() -> bool:
-    """Tell the allocator so; False where there is nobody to tell."""
+    """Set both; False where the C library is not glibc on Linux."""
     if not sys.platform.startswith("linux"):
         return False
     try:

@@ -1,4 +1,4 @@
-"""Budgets: tokens and seconds become steps before a run starts, and are written down, so that a run can be repeated."""
+"""Budgets: tokens and seconds become a number of steps before a run starts, which its config records."""
 
 import statistics
 import time
@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, NamedTuple
 
+from regard.data import Data
 from regard.train.device import synchronize
 from regard.train.engine import Engine
 from regard.train.evaluate import evaluate
@@ -14,71 +15,69 @@ from regard.train.guard import guarded, make_engine
 from regard.train.shard import World
 
 WARM_STEPS, TIMED_STEPS = 3, 12
-#: Calibration goes on for a share of the budget, since a few steps may catch a shared machine at an odd moment; it
-#: ends even before the steps above are done when it has taken the longest share.
+#: Calibration takes this share of the budget, since a few steps may catch a shared machine at an unusual moment. After
+#: the longest share it ends even if the steps above are not done.
 SHARE, LONGEST_SHARE = 0.04, 0.1
 
 
-class Pace(NamedTuple):
+class StepTimes(NamedTuple):
     """Measured seconds."""
 
     step: float
     evaluation: float
-    start: float  # what the first step takes beyond the others: compiling, above all
+    start: float  # what the first step takes beyond the others, mainly compilation
 
 
-def settle(experiment: Experiment, data: Any, world: World, began: float) -> Experiment:
-    """The experiment with its budget in steps; what they were worked out from stays as a note.
+def settle(experiment: Experiment, data: Data[Any], world: World, began: float) -> Experiment:
+    """The experiment with its budget in steps; ``budget`` notes what they were computed from.
 
-    Seconds count from `began`, a `time.perf_counter()`, so that loading and calibration are part of the budget.
+    Seconds count from ``began``, a ``time.perf_counter()``, so loading and calibration are part of the budget.
     """
     train = experiment.train
     if train.seconds is not None:
         longest = train.seconds * LONGEST_SHARE
-        # An engine of its own, thrown away: weights depend on nothing but the seed, so the real one starts afresh.
+        # A separate engine, discarded afterwards: the initial weights depend on the seed alone.
         engine = make_engine(experiment, data, world)
-        pace = guarded(engine, lambda: measure(engine, longest))
-        left = train.seconds - (time.perf_counter() - began) - pace.start
-        steps = steps_within(left, pace, train.evaluate_every)
+        times = guarded(engine, lambda: measure(engine, longest))
+        left = train.seconds - (time.perf_counter() - began) - times.start
+        steps = steps_within(left, times, train.evaluate_every)
         note = f"{train.seconds:g} seconds"
     elif train.tokens is not None:
         steps = max(1, round(train.tokens / max(1.0, tokens_per_step(experiment, data, world))))
         note = f"{train.tokens} tokens"
     else:
         return experiment
-    steps = world.first(steps)  # every rank must take the same number; rank 0 decides
+    steps = world.first(steps)  # every rank must take the same number
     return replace(experiment, train=replace(train, steps=steps, seconds=None, tokens=None, budget=note))
 
 
-def steps_within(seconds: float, pace: Pace, evaluate_every: int | None) -> int:
-    """How many steps fit into `seconds` together with their evaluations, the last of which is at the end."""
-    per_step = pace.step + (pace.evaluation / evaluate_every if evaluate_every else 0.0)
-    return max(1, int((seconds - pace.evaluation) / per_step))
+def steps_within(seconds: float, times: StepTimes, evaluate_every: int | None) -> int:
+    """The number of steps that fit into ``seconds`` with their evaluations, the last of which is at the end."""
+    per_step = times.step + (times.evaluation / evaluate_every if evaluate_every else 0.0)
+    return max(1, int((seconds - times.evaluation) / per_step))
 
 
-def measure(engine: Engine, longest: float) -> Pace:
-    """Real steps and a part of a real evaluation of a throw-away engine, timed for about `longest` seconds."""
+def measure(engine: Engine, longest: float) -> StepTimes:
+    """Time training steps and a part of an evaluation for about ``longest`` seconds. The engine is spent afterwards."""
     began = time.perf_counter()
     times: list[float] = []
     enough = longest * SHARE / LONGEST_SHARE
-    # The first step, in which a model is compiled, is not part of what is enough.
+    # The first step, which may compile the model, does not count towards ``enough``.
     while len(times) < WARM_STEPS + TIMED_STEPS or not engine.world.any(sum(times[1:]) > enough):
         started = time.perf_counter()
         engine.update()
         synchronize(engine.device)
         times.append(time.perf_counter() - started)
-        # Together: a rank that stopped alone would leave the others waiting.
+        # All ranks decide together: if one stopped alone, the others would wait for it.
         if len(times) > 1 and engine.world.any(time.perf_counter() - began > longest):
             break
     warm = min(WARM_STEPS, len(times) - 1)
-    step = statistics.fmean(times[warm:])  # not the median: what disturbs a few steps now will disturb a few later
-    return Pace(step, _time_evaluation(engine), max(0.0, times[0] - step))
+    step = statistics.fmean(times[warm:])  # not the median: a few slow steps now predict a few slow steps later
+    return StepTimes(step, _time_evaluation(engine), max(0.0, times[0] - step))
 
 
 def _time_evaluation(engine: Engine) -> float:
-    world = engine.world
-    batches = engine.data.validation_batches(engine.experiment.data.batch, rank=world.rank, world=world.size)
-    timed = []
+    batches, timed = engine.validation_batches(), []
     for batch in islice(batches, 4):
         started = time.perf_counter()
         evaluate(engine, [batch])
@@ -90,8 +89,8 @@ def _time_evaluation(engine: Engine) -> float:
     return count * statistics.median(timed[1:] or timed)
 
 
-def tokens_per_step(experiment: Experiment, data: Any, world: World) -> float:
-    """How many targets the first update counts, over all ranks."""
+def tokens_per_step(experiment: Experiment, data: Data[Any], world: World) -> float:
+    """The number of targets in the first update, over all ranks."""
     task = experiment.task.build()
     batches = [
         data.batch(number, seed=experiment.seed, rank=world.rank, world=world.size, size=experiment.data.batch)

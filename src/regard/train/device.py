@@ -1,4 +1,4 @@
-"""The device: choosing it, moving batches to it, its clock, its memory and its measured peak."""
+"""The device: choice, transfer of batches, synchronization, memory and peak FLOP/s."""
 
 import functools
 import math
@@ -19,11 +19,11 @@ def pick_device(name: str, local_rank: int = 0) -> torch.device:
 
 
 def move(value: Any, device: torch.device) -> Any:
-    """A batch on `device`: tensors inside named tuples are moved, everything else stays."""
+    """A batch on ``device``: tensors inside named tuples are moved, everything else stays."""
     if device.type == "cpu":
         return value
     if isinstance(value, Tensor):
-        # From pinned memory the copy runs beside the computation.
+        # From pinned memory the copy overlaps with the computation.
         value = value.pin_memory() if device.type == "cuda" else value
         return value.to(device, non_blocking=True)
     if isinstance(value, tuple):
@@ -33,7 +33,7 @@ def move(value: Any, device: torch.device) -> Any:
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait for the device, so that a clock means something."""
+    """Wait until the device has finished its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     elif device.type == "mps":
@@ -41,7 +41,7 @@ def synchronize(device: torch.device) -> None:
 
 
 def memory(device: torch.device) -> int:
-    """The most bytes in use so far: of the accelerator, or of the process on a CPU."""
+    """The peak memory in bytes: of the accelerator, or of the process on a CPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     if device.type == "mps":
@@ -56,7 +56,7 @@ def memory(device: torch.device) -> int:
 
 @functools.cache
 def measured_peak(device: torch.device, dtype: torch.dtype) -> float:
-    """Floating-point operations per second of a matrix product here and now: the best of those within 0.2 s."""
+    """Floating-point operations per second of a matrix product, measured: the best within 0.2 s."""
     size = {"cpu": 768, "cuda": 8192}.get(device.type, 2048)
     left = torch.ones(size, size, device=device, dtype=dtype)
     right = torch.ones(size, size, device=device, dtype=dtype)
@@ -70,10 +70,10 @@ def measured_peak(device: torch.device, dtype: torch.dtype) -> float:
 
 
 def flops_per_token(model: Model) -> float:
-    """Operations of forward and backward for one token: 6 per matrix weight, and attention over the whole context.
+    """Operations of the forward and backward pass per token: 6 per matrix weight, and attention over the whole context.
 
-    A table that is only looked up multiplies nothing; one that is also the head (tied) does. Of an encoder and a
-    decoder it is the cost of a pair of tokens, one on each side.
+    An embedding table counts only if it is also the head (tied). For an encoder-decoder this is the cost of one source
+    and one target token.
     """
     lookups = {module.weight for module in model.modules() if isinstance(module, nn.Embedding)}
     lookups -= {module.weight for module in model.modules() if isinstance(module, nn.Linear)}

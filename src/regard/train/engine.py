@@ -1,4 +1,7 @@
-"""One update: micro-batches, their exact sum, the gradient's norm, and a look at both before anything moves."""
+"""One optimizer step: micro-batches weighted by token, gradient norm, clipping, the update.
+
+Nothing is updated before the loss and the gradient norm were found to be finite.
+"""
 
 import math
 from collections.abc import Callable
@@ -19,182 +22,182 @@ from regard.train.precision import Precision
 from regard.train.seeding import DROPOUT, WEIGHTS, mix, seed_generators
 from regard.train.shard import World, shard, whole
 
-#: While steps are still being worked out, any schedule is at its very beginning.
+#: The number of steps that schedules see during calibration, when the real one is not known yet.
 CALIBRATING = 10**9
 
 
 @dataclass
-class Progress:
-    """Where a run stands. The three counters go their own ways, and each is restored by its own function."""
+class TrainingProgress:
+    """The counters of a run. Batches, dropout and the learning rate are functions of the first two."""
 
-    step: int = 0  # updates done
-    schedule: int = 0  # the step that the schedule sees
+    step: int = 0  # optimizer steps done
     position: int = 0  # micro-batches taken from the data
-    noise: int = 0  # micro-batches that drew from the dropout stream
-    tokens: int = 0  # counted targets seen
-    seconds: float = 0.0  # spent training, earlier sittings included
+    tokens: int = 0  # targets trained on
+    seconds: float = 0.0  # training time, earlier sessions included
 
 
 class Update(NamedTuple):
-    """What one update showed."""
+    """The measurements of one optimizer step."""
 
     loss: float  # before the update, over all micro-batches and ranks
     norm: float  # of the gradient, before clipping
-    rate: float  # the learning rate used
-    finite: bool  # False: nothing was changed
-    terms: dict[str, float]  # each term of the loss by itself, before its weight
+    rate: float  # the learning rate
+    finite: bool  # False: nothing was updated
+    terms: dict[str, float]  # each term of the loss, without its weight
 
 
 class Engine:
-    """A model, its optimizer and its data, able to do the next step.
+    """A model with its optimizer, task and data.
 
-    Weights are a function of (config, seed); what an update does is one of (weights, optimizer state, counters).
+    The initial weights are a function of (config, seed); an update is a function of (weights, optimizer state,
+    progress).
     """
 
     def __init__(self, experiment: Experiment, data: Data[Any], world: World):
         config = experiment.train
         self.experiment, self.world, self.device = experiment, world, world.device
-        self.data: Any = data  # a Data; tests and studies replace parts of it
+        self.data: Any = data  # a Data, of whatever batches the task takes
         self.precision = Precision(config.precision, self.device)
         self.scaler = self.precision.scaler()
         self.task: Task = experiment.task.build()
-        self.progress = Progress()
-        # On the CPU first: its generator gives the same weights whatever the device.
+        self.progress = TrainingProgress()
+        # On the CPU first: its generator gives the same weights for every device.
         torch.manual_seed(mix(experiment.seed, WEIGHTS))
         self.model: Model = experiment.model.build()
         self.model.to(self.device)
         self.model.checkpointing = config.checkpointing
-        #: The task's function, compiled or not; `model` itself stays as it was built, so that hooks on it fire.
+        #: The task's function, compiled or not. ``model`` itself stays uncompiled, so that its hooks run.
         self.terms: Callable[[Model, Any], dict[str, Term]] = self.task.terms
         self.graphs = config.compile == "graphs" and self.device.type == "cuda"
-        #: Layers that add to the loss, and what they told in the last update, by micro-batch.
         self.auxiliary_layers = auxiliary_layers(self.model)
-        self.told: list[dict[str, Tensor]] = []
+        self._details: list[dict[str, Tensor]] = []  # of the last update, by micro-batch
         if self._compiles():
             self._compile()
         shard(self.model, world)
         self.optimizer = config.optimizer.build(self.model)
-        #: Parts that draw anew as training goes on, as a function of the step.
-        self._advances: list[Any] = [mechanism.advance for _, mechanism in self.model.mechanisms()]
-        self._ahead: tuple[int, list[Any]] | None = None
+        self._mechanisms = [mechanism for _, mechanism in self.model.mechanisms()]
+        self._prefetched: tuple[int, list[Any]] | None = None  # (position, batches)
 
     def _compiles(self) -> bool:
         asked, recomputed = self.experiment.train.compile, self.experiment.train.checkpointing and self.auxiliary_layers
         if not recomputed or self.world.size == 1:
             return compiles(asked, self.model, self.data.dynamic_shapes, self.device)
-        if asked in (True, "graphs"):  # a block compiled by itself keeps other things when nobody listens
+        if asked in (True, "graphs"):  # a block compiled by itself saves other tensors when no loss is collected
             raise UserError("blocks of experts that are recomputed cannot be compiled by many; set compile to auto")
         return False
 
     def _compile(self) -> None:
-        if self.world.size == 1:
-            mode = "reduce-overhead" if self.graphs else None
-            if (
-                self.auxiliary_layers
-            ):  # what a layer tells is an effect beside its output; recomputed, nobody listens anyway
-                torch._dynamo.config.skip_fwd_side_effects_in_bwd_under_checkpoint = True  # type: ignore[attr-defined]
-            self.terms = torch.compile(self.task.terms, fullgraph=True, dynamic=self.data.dynamic_shapes, mode=mode)
+        dynamic = self.data.dynamic_shapes
+        if self.world.size > 1:  # FSDP's hooks between the blocks cannot be traced
+            for block in self.model.blocks:
+                block.compile(fullgraph=True, dynamic=dynamic)
             return
-        for block in self.model.blocks:
-            # FSDP's own work between the blocks cannot be traced.
-            block.compile(fullgraph=True, dynamic=self.data.dynamic_shapes)
+        if self.auxiliary_layers:  # auxiliary losses are side effects; the recomputation must not repeat them
+            torch._dynamo.config.skip_fwd_side_effects_in_bwd_under_checkpoint = True  # type: ignore[attr-defined]
+        mode = "reduce-overhead" if self.graphs else None
+        self.terms = torch.compile(self.task.terms, fullgraph=True, dynamic=dynamic, mode=mode)
 
     def batch(self, position: int) -> Any:
-        """Micro-batch number `position` of this rank, on the CPU."""
-        world = self.world
-        return self.data.batch(
-            position,
-            seed=self.experiment.seed,
-            rank=world.rank,
-            world=world.size,
-            size=self.experiment.data.batch,
-        )
+        """Micro-batch number ``position`` of this rank, on the CPU."""
+        seed, size = self.experiment.seed, self.experiment.data.batch
+        return self.data.batch(position, seed=seed, rank=self.world.rank, world=self.world.size, size=size)
 
-    def seed_noise(self, noise: int) -> None:
-        """Put the generators where micro-batch number `noise` finds them."""
-        seed_generators(mix(self.experiment.seed, DROPOUT, self.world.rank, noise), self.device)
+    def validation_batches(self) -> Any:
+        """This rank's batches of the validation part, on the CPU."""
+        size = self.experiment.data.batch
+        return self.data.validation_batches(size, rank=self.world.rank, world=self.world.size)
+
+    def seed_dropout(self, position: int) -> None:
+        """Seed the random generators for micro-batch number ``position``."""
+        seed_generators(mix(self.experiment.seed, DROPOUT, self.world.rank, position), self.device)
 
     def update(self) -> Update:
-        """One step: counts, losses, gradients, one look at the numbers, the update. Moves the counters.
+        """One optimizer step.
 
-        When loss or gradient is not finite, neither weights nor counters change, except for an overflow in float16,
-        which only costs the update.
+        When the loss or the gradient is not finite, neither weights nor progress change, except for an overflow in
+        float16, where only the update is skipped.
         """
         progress, config = self.progress, self.experiment.train
         batches = self._batches(progress.position)
         counts = self._counts(batches)
-        batches = [move(batch, self.device) for batch in batches]
-        if not self.model.training:
-            self.model.train()
-        self.optimizer.zero()
-        for advance in self._advances:
-            advance(progress.step)
-        if self.graphs:  # what the graphs of the last step gave, gradients above all, is given up
-            torch.compiler.cudagraph_mark_step_begin()
-        losses, terms, pieces = [], {}, float(len(batches) * self.world.size)
-        self.told = []
-        for number, batch in enumerate(batches):
-            self.seed_noise(progress.noise + number)
-            with self.precision.autocast():
-                terms = self.terms(self.model, batch)
-                parts = shares(terms, counts, pieces)
-                loss = sum(parts[1:], start=parts[0])
-            (loss * self.scaler.scale if self.scaler.active else loss).backward()
-            losses.append(torch.stack([part.detach() for part in parts]))
-            self.told += [term.details for term in terms.values() if term.details is not None]
-        if self.device.type != "cpu":  # the next batch is gathered while the device works
-            self._ahead = (progress.position + len(batches), self._batches(progress.position + len(batches)))
+        losses, terms = self._backward([move(batch, self.device) for batch in batches], counts)
+        if self.device.type != "cpu":  # load the next batch while the device computes
+            self._prefetched = (progress.position + len(batches), self._batches(progress.position + len(batches)))
         gradients = [p.grad for p in self.optimizer.parameters if p.grad is not None]
-        parts, norm = self._look(losses, gradients)
-        loss = sum(parts)
+        parts, norm = self._reduce(losses, gradients)
+        loss, norm = sum(parts), norm / self.scaler.scale
         each = {name: part / (term.weight or 1.0) for (name, term), part in zip(terms.items(), parts, strict=True)}
-        norm /= self.scaler.scale
-        factor = config.schedule.factor(progress.schedule, config.steps or CALIBRATING)
         finite = math.isfinite(loss) and math.isfinite(norm)
         if not finite and (not math.isfinite(loss) or self.scaler.exhausted):
             return Update(loss, norm, 0.0, False, each)
         self.scaler.update(overflow=not finite)
+        factor = config.schedule.factor(progress.step, config.steps or CALIBRATING)
         if finite:
             self._clip(gradients, norm)
             self.optimizer.step(factor)
+        rate = self.optimizer.rates(factor)[0]
         progress.step += 1
-        progress.schedule += 1
         progress.position += len(batches)
-        progress.noise += len(batches)
         progress.tokens += round(next(iter(counts.values())))
-        return Update(loss, norm, self.optimizer.rates(factor)[0], True, each)
+        return Update(loss, norm, rate, True, each)
+
+    def _backward(self, batches: list[Any], counts: dict[str, float]) -> tuple[list[Tensor], dict[str, Term]]:
+        """Accumulate the gradients of all micro-batches; return their weighted losses by term, and the last terms."""
+        if not self.model.training:
+            self.model.train()
+        self.optimizer.zero()
+        for mechanism in self._mechanisms:
+            mechanism.advance(self.progress.step)
+        if self.graphs:  # the outputs of the last step's graphs, the gradients among them, may be overwritten
+            torch.compiler.cudagraph_mark_step_begin()
+        losses, terms = [], {}
+        self._details = []
+        for number, batch in enumerate(batches):
+            self.seed_dropout(self.progress.position + number)
+            with self.precision.autocast():
+                terms = self.terms(self.model, batch)
+                parts = shares(terms, counts, float(len(batches) * self.world.size))
+                loss = sum(parts[1:], start=parts[0])
+            (loss * self.scaler.scale if self.scaler.active else loss).backward()
+            losses.append(torch.stack([part.detach() for part in parts]))
+            self._details += [term.details for term in terms.values() if term.details is not None]
+        return losses, terms
 
     def details(self) -> dict[str, Any]:
-        """What the model's layers told in the last update, as means over micro-batches and ranks; all ranks call it."""
-        if not self.told:
+        """The layers' own metrics in the last update, as means over micro-batches and ranks. Every rank calls this."""
+        if not self._details:
             return {}
-        means = {name: torch.stack([told[name] for told in self.told]).double().mean(0).cpu() for name in self.told[0]}
+        means = {
+            name: torch.stack([details[name] for details in self._details]).double().mean(0).cpu()
+            for name in self._details[0]
+        }
         flat = torch.cat([mean.flatten() for mean in means.values()]).tolist()
         summed = torch.tensor(self.world.sums(flat), dtype=torch.float64) / self.world.size
         pieces = summed.split([mean.numel() for mean in means.values()])
         return {
-            name: _rounded(piece.view(mean.shape)) for (name, mean), piece in zip(means.items(), pieces, strict=True)
+            name: torch.round(piece.view(mean.shape), decimals=4).tolist()
+            for (name, mean), piece in zip(means.items(), pieces, strict=True)
         }
 
-    def forget(self) -> None:
-        """Let go of gradients and of batches gathered ahead."""
+    def release(self) -> None:
+        """Free the gradients and the prefetched batches."""
         self.optimizer.zero()
-        self._ahead, self.told = None, []
+        self._prefetched, self._details = None, []
 
     def _batches(self, position: int) -> list[Any]:
-        if self._ahead is not None and self._ahead[0] == position:
-            return self._ahead[1]
+        if self._prefetched is not None and self._prefetched[0] == position:
+            return self._prefetched[1]
         return [self.batch(position + number) for number in range(self.experiment.train.accumulate)]
 
     def _counts(self, batches: list[Any]) -> dict[str, float]:
-        """Of each term, how many targets the whole update counts, over micro-batches and ranks."""
+        """The number of targets of each term over all micro-batches and ranks."""
         counted = [self.task.counts(batch) for batch in batches]
         names = list(counted[0])
         sums = [float(sum(int(counts[name]) for counts in counted)) for name in names]
         return dict(zip(names, self.world.sums(sums), strict=True))
 
-    def _look(self, losses: list[Tensor], gradients: list[Any]) -> tuple[list[float], float]:
-        """The loss in its terms and the gradient norm, over all ranks, with one wait for the device."""
+    def _reduce(self, losses: list[Tensor], gradients: list[Any]) -> tuple[list[float], float]:
+        """The loss by term and the gradient norm over all ranks, with one synchronization of the device."""
         norm = whole(torch.nn.utils.get_total_norm(gradients))
         *parts, length = torch.cat([*losses, norm.to(losses[0].dtype)[None]]).tolist()
         count = len(losses[0])
@@ -209,25 +212,19 @@ class Engine:
 
 
 def compiles(asked: bool | str, model: Model, dynamic: bool, device: torch.device) -> bool:
-    """Whether to compile. What was asked for by name and cannot be had is an error."""
-    able = model.compilable
-    if not able and asked in (True, "graphs"):
+    """Whether to compile the task's terms. An explicit choice that is impossible is an error."""
+    if not model.compilable and asked in (True, "graphs"):
         raise UserError(f"a {type(model).__name__} cannot be compiled; set --train.compile to auto or false")
     if asked == "graphs" and dynamic:
         raise UserError("compile = graphs needs batches of one shape, and these differ; set --train.compile to auto")
-    # Rows of sentences have another shape in every batch: compiling for those takes longer than it saves.
+    # With dynamic shapes, compiling takes longer than it saves.
     chosen = asked == "graphs" or (asked == "auto" and not dynamic)
-    return able and (asked is True or (chosen and device.type == "cuda"))
+    return model.compilable and (asked is True or (chosen and device.type == "cuda"))
 
 
-def shares(terms: dict[str, Term], counts: dict[str, float], pieces: float) -> list[Tensor]:
-    """The loss, term by term: each sum by the count of the whole update, so that the parts of an update simply add up.
+def shares(terms: dict[str, Term], counts: dict[str, float], micro_batches: float) -> list[Tensor]:
+    """The loss by term: each sum divided by the count of the whole update, so that micro-batches add up.
 
-    What no batch can count, because a layer told it, counts once for each of the update's `pieces`, its micro-batches.
+    An auxiliary loss has no count; it counts once per micro-batch.
     """
-    return [term.total * (term.weight / max(counts.get(name, pieces), 1.0)) for name, term in terms.items()]
-
-
-def _rounded(numbers: Tensor) -> Any:
-    """As nested lists, for a file that people read."""
-    return torch.round(numbers, decimals=4).tolist()
+    return [term.total * (term.weight / max(counts.get(name, micro_batches), 1.0)) for name, term in terms.items()]

@@ -1,44 +1,95 @@
-"""Evaluation: over all of the held-out part, in sums and counts, so that every target weighs the same."""
+"""Evaluation: the loss over whole parts of the data, as sums and counts, so that every target has the same weight."""
 
 import math
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 import torch
 
+from regard.models import Model
+from regard.tasks import Task, Term
 from regard.train.device import move
 from regard.train.engine import Engine
+from regard.train.precision import Precision
 
 
-def evaluate(engine: Engine, only: Iterable[Any] | None = None) -> dict[str, float] | None:
-    """`{"validation_loss": ...}` over all of the validation part, or `only` some batches; None when there are none.
+class LossSum(NamedTuple):
+    """A summed loss in nats, and the number of targets."""
 
-    A task of several terms also gets each of them, as `validation_<term>`.
+    total: float
+    targets: float
+    weight: float = 1.0  # of this term in the loss
+
+    @property
+    def loss(self) -> float:
+        """Nats per token."""
+        return self.total / max(1.0, self.targets)
+
+    def bits_per(self, units_per_token: float) -> float:
+        """Bits per character or byte, given how many of them a token holds on average."""
+        return self.loss / math.log(2) / units_per_token
+
+
+def evaluate(engine: Engine, batches: Iterable[Any] | None = None) -> dict[str, float] | None:
+    """``{"validation_loss": ...}`` over the validation part, or over ``batches``; None if there are none.
+
+    A task of several terms also gets ``validation_<term>`` for each of them.
     """
-    world, totals, counts, weights = engine.world, [], [], {}
-    everything = engine.data.validation_batches(engine.experiment.data.batch, rank=world.rank, world=world.size)
-    engine.model.eval()
-    try:
-        with torch.no_grad(), engine.precision.autocast():
-            for batch in everything if only is None else only:
-                counts.append([float(count) for count in engine.task.counts(batch).values()])
-                if engine.graphs:  # or each batch would become a graph of its own, hanging on the one before
-                    torch.compiler.cudagraph_mark_step_begin()
-                terms = engine.terms(engine.model, move(batch, engine.device))
-                weights = {name: term.weight for name, term in terms.items()}
-                totals.append(torch.stack([term.total for term in terms.values()]))  # a copy: graphs reuse their memory
-    finally:
-        engine.model.train()
-    if not totals:
+    chosen: Iterable[Any] = engine.validation_batches() if batches is None else batches
+    sums = sum_terms(
+        engine.terms, engine.model, engine.task, chosen, engine.device, engine.precision, graphs=engine.graphs
+    )
+    if not sums:
         return None
-    columns = [math.fsum(column) for column in zip(*torch.stack(totals).tolist(), strict=True)]
-    columns += [math.fsum(column) for column in zip(*counts, strict=True)]
-    columns = world.sums(columns)
+    summed = engine.world.sums([number for term in sums.values() for number in (term.total, term.targets)])
     means = {
-        name: total / max(count, 1.0)
-        for name, total, count in zip(weights, columns[: len(weights)], columns[len(weights) :], strict=True)
+        name: LossSum(total, count).loss for name, total, count in zip(sums, summed[::2], summed[1::2], strict=True)
     }
-    result = {"validation_loss": sum(weights[name] * mean for name, mean in means.items())}
+    result = {"validation_loss": sum(sums[name].weight * mean for name, mean in means.items())}
     if len(means) > 1:
         result |= {f"validation_{name}": mean for name, mean in means.items()}
     return result
+
+
+def score(model: Model, task: Task, batches: Iterable[Any], device: torch.device, precision: Precision) -> LossSum:
+    """The loss over ``batches``, summed over the task's terms."""
+    sums = sum_terms(task.terms, model, task, batches, device, precision).values()
+    return LossSum(math.fsum(term.total for term in sums), round(sum(term.targets for term in sums)))
+
+
+@torch.no_grad()
+def sum_terms(
+    terms: Callable[[Model, Any], dict[str, Term]],
+    model: Model,
+    task: Task,
+    batches: Iterable[Any],
+    device: torch.device,
+    precision: Precision,
+    *,
+    graphs: bool = False,
+) -> dict[str, LossSum]:
+    """Each term of the task over all batches, in evaluation mode; empty without a batch.
+
+    ``terms`` is the task's function, compiled or not; ``graphs``: as CUDA graphs.
+    """
+    totals, counts, found = [], [], {}
+    was_training = model.training
+    model.eval()
+    try:
+        with precision.autocast():
+            for batch in batches:
+                counts.append([float(count) for count in task.counts(batch).values()])
+                if graphs:  # otherwise each batch becomes a new graph that depends on the previous one
+                    torch.compiler.cudagraph_mark_step_begin()
+                found = terms(model, move(batch, device))
+                totals.append(torch.stack([term.total for term in found.values()]))  # a copy: graphs reuse memory
+    finally:
+        model.train(was_training)
+    if not totals:
+        return {}
+    # Summed on the host in float64, which not every device has.
+    columns = zip(zip(*torch.stack(totals).tolist(), strict=True), zip(*counts, strict=True), strict=True)
+    return {
+        name: LossSum(math.fsum(total), math.fsum(count), term.weight)
+        for (name, term), (total, count) in zip(found.items(), columns, strict=True)
+    }

@@ -1,4 +1,4 @@
-"""An experiment: model, data, task and training in one config, from which a whole run follows."""
+"""An experiment: model, data, task and training in one config, which determines a whole run."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -13,33 +13,37 @@ from regard.train.schedule import CosineScheduleConfig, ScheduleConfig
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """How to train. One budget rules: `seconds` before `tokens` before `steps`."""
+    """How to train. The budget is ``seconds`` or ``tokens`` if given, else ``steps``."""
 
-    steps: int | None = option(2000, "how many updates; the budget, unless tokens or seconds is given")
-    tokens: int | None = option(None, "train on so many tokens, instead of a number of steps")
-    seconds: float | None = option(None, "train for so long, preparation included, instead of a number of steps")
-    budget: str | None = option(None, "a note, written by the run: what `steps` was worked out from")
-    optimizer: OptimizerConfig = field(default_factory=AdamWConfig, metadata={"help": "which rule moves the weights"})
+    steps: int | None = option(2000, "number of optimizer steps; the budget, unless tokens or seconds is given")
+    tokens: int | None = option(None, "train on this many tokens, instead of a number of steps")
+    seconds: float | None = option(
+        None, "train for this many seconds, preparation included, instead of a number of steps"
+    )
+    budget: str | None = option(None, "a note, written by the run: what `steps` was computed from")
+    optimizer: OptimizerConfig = field(default_factory=AdamWConfig, metadata={"help": "the optimizer"})
     schedule: ScheduleConfig = field(
         default_factory=CosineScheduleConfig, metadata={"help": "the learning rate over time"}
     )
-    clip: float | None = option(1.0, "the gradient's norm is cut to this (none: not at all)")
-    accumulate: int = option(1, "micro-batches per update")
+    clip: float | None = option(1.0, "gradient clipping: the largest norm (none: no clipping)")
+    accumulate: int = option(1, "gradient accumulation: micro-batches per step")
     precision: Literal["auto", "float32", "bfloat16", "float16"] = option(
         "auto", "number format; auto: bfloat16 on CUDA, float32 elsewhere"
     )
-    checkpointing: bool = option(False, "recompute each block in backward: less memory, more time")
-    compile: Literal["auto", "graphs", True, False] = option(
-        "auto", "compile the model; auto: on CUDA only; graphs: the same as CUDA graphs, for small models"
+    checkpointing: bool = option(
+        False, "activation checkpointing: recompute each block in the backward pass; less memory, more time"
     )
-    device: str = option("auto", "cpu, cuda, cuda:1, mps; auto takes the fastest there is")
+    compile: Literal["auto", "graphs", True, False] = option(
+        "auto", "torch.compile; auto: on CUDA only; graphs: with CUDA graphs, for small models"
+    )
+    device: str = option("auto", "cpu, cuda, cuda:1, mps; auto: the fastest that is available")
     evaluate_every: int | None = option(250, "steps between evaluations; there is always one at the end")
     log_every: int = option(10, "steps between records in metrics.jsonl")
     save_every: int | None = option(500, "steps between checkpoints; there is always one at the end")
-    keep: int = option(2, "how many of the newest checkpoints stay")
+    keep: int = option(2, "number of newest checkpoints to keep")
 
     def check(self) -> None:
-        """Refuse what cannot be trained."""
+        """Refuse impossible values."""
         if self.steps is None and self.tokens is None and self.seconds is None:
             raise ValueError("no budget is given; set one of steps, tokens and seconds")
         if self.tokens is not None and self.seconds is not None:
@@ -58,13 +62,13 @@ class TrainConfig:
 
 @dataclass(frozen=True)
 class Experiment:
-    """Everything a run is a function of, together with the step."""
+    """Everything that determines a run."""
 
     model: ModelConfig = field(default_factory=GPTConfig, metadata={"help": "the model"})
-    data: DataConfig = field(default_factory=TextConfig, metadata={"help": "what to train on"})
-    task: TaskConfig = field(default_factory=LanguageConfig, metadata={"help": "what to learn from it"})
+    data: DataConfig = field(default_factory=TextConfig, metadata={"help": "the training data"})
+    task: TaskConfig = field(default_factory=LanguageConfig, metadata={"help": "the loss"})
     train: TrainConfig = field(default_factory=TrainConfig, metadata={"help": "how to train"})
-    seed: int = option(1, "decides weights, batches and dropout")
+    seed: int = option(1, "seed of the weights, batches and dropout")
 
     def check(self) -> None:
         """Refuse impossible combinations."""
@@ -74,11 +78,11 @@ class Experiment:
             raise ValueError("compile = true is for cpu and cuda; on mps leave it at auto or false")
 
     def checked(self) -> "Experiment":
-        """This experiment, after every check in it; a UserError names the key that fails one."""
+        """This experiment, after all checks; a UserError names the key that fails."""
         dump(self)
         return self
 
     def model_for(self, data: Data[Any]) -> ModelConfig:
-        """The model's config with the vocabulary that the data turned out to have."""
+        """The model's config with the vocabulary of the data."""
         model: Any = self.model
         return model if data.vocabulary is None else replace(model, vocabulary=data.vocabulary)

@@ -1,9 +1,10 @@
-"""What can be known before a run exists, and what can go wrong while it works: each a sentence with its fix."""
+"""Checks before a run starts, and errors of the machine while it runs, each as a UserError that names the fix."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from regard.attention import Refused
+from regard.data import Data
 from regard.errors import UserError
 from regard.train.device import pick_device
 from regard.train.engine import Engine
@@ -16,7 +17,7 @@ T = TypeVar("T")
 
 
 def check_start(experiment: Experiment) -> None:
-    """Refuse what cannot run here: a device or number format that is not there, a model larger than all memory."""
+    """Refuse a device or number format that is not available, and a model larger than the memory."""
     world = from_environment()
     device = pick_device(experiment.train.device, world.local)
     Precision(experiment.train.precision, device)
@@ -25,8 +26,8 @@ def check_start(experiment: Experiment) -> None:
     check_model(experiment, device, world)
 
 
-def make_engine(experiment: Experiment, data: Any, world: World) -> Engine:
-    """An engine, or a sentence where memory does not hold it."""
+def make_engine(experiment: Experiment, data: Data[Any], world: World) -> Engine:
+    """An engine, or a UserError if the model does not fit into memory."""
     try:
         return Engine(experiment, data, world)
     except (RuntimeError, MemoryError, OSError) as error:
@@ -36,14 +37,13 @@ def make_engine(experiment: Experiment, data: Any, world: World) -> Engine:
 
 
 def guarded(engine: Engine, work: Callable[[], T]) -> T:
-    """`work()`, some of the engine's; out of memory, or a backend that refuses, is the person's to mend."""
+    """``work()``; out of memory and a backend that refuses become a UserError that names the setting to change."""
     try:
         return work()
     except Refused as refusal:
-        why = str(refusal).removesuffix(" Use backend='auto'.").rstrip(".")
-        raise UserError(f"{why}; use --model.backend auto") from refusal
+        raise UserError(f"{refusal.problem}; use --model.backend auto") from refusal
     except (RuntimeError, MemoryError, OSError) as error:
         if not exhausted(error):
             raise
-    # Out here the error is gone, and with it the tensors of the pass that failed.
+    # Outside of the handler the error and the tensors of the failed pass are freed.
     raise too_large(engine)

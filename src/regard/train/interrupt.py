@@ -1,4 +1,4 @@
-"""Ctrl-C and polite kills: noted at once, acted upon at the end of the step."""
+"""SIGINT and SIGTERM set a flag, which the training loop reads at the end of each step."""
 
 import signal
 import threading
@@ -7,26 +7,26 @@ from typing import Any
 
 
 class Interrupts:
-    """While entered, the first SIGINT or SIGTERM only raises a flag; a second one ends the program as usual.
+    """A context in which the first SIGINT or SIGTERM sets ``requested``; a second one raises KeyboardInterrupt.
 
-    Signals reach the main thread alone: anywhere else this does nothing.
+    Python delivers signals to the main thread only; in another thread this context does nothing.
     """
 
     def __init__(self) -> None:
         self.requested = False
-        self._before: dict[int, Any] = {}
+        self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> "Interrupts":
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._note)
+                self._previous[number] = signal.signal(number, self._request)
         return self
 
     def __exit__(self, *exception: object) -> None:
-        for number, handler in self._before.items():
+        for number, handler in self._previous.items():
             signal.signal(number, handler)
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
+    def _request(self, number: int, frame: FrameType | None) -> None:
         if self.requested:
             raise KeyboardInterrupt
         self.requested = True

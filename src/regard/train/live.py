@@ -1,26 +1,25 @@
-"""The live line: loss, tokens/s, share of the measured peak, memory, time left; and the curve above it if wanted."""
+"""Terminal output during training: a line with loss, tokens/s, share of peak FLOP/s, memory and time left; a curve."""
 
 import math
 import sys
 import time
 from collections import deque
-from pathlib import Path
 from typing import Any, TextIO
 
 from regard.runs.curve import MARK, plot
 from regard.train.device import flops_per_token, measured_peak, memory
 from regard.train.observer import Observer, TrainingResult, TrainingStart, TrainingStep
 
-#: Without a terminal, one line in so many seconds; with one, the line is drawn again so often.
+#: Seconds between two lines without a terminal, and between two redraws on one.
 PLAIN_EVERY, DRAWN_EVERY = 10.0, 0.2
-#: Of a curve on the terminal.
+#: Points of the curve that are kept.
 MOST_POINTS = 4000
 
 
 class LiveLine(Observer):
-    """Draws one line on a terminal, and plain lines now and then elsewhere."""
+    """Redraws one line on a terminal; prints a plain line every few seconds elsewhere."""
 
-    _stays = False  # what was drawn last, at the end
+    _stays = False  # whether the last drawing stays on the screen at the end
 
     def __init__(self, out: TextIO | None = None):
         self.out = out if out is not None else sys.stderr
@@ -31,7 +30,7 @@ class LiveLine(Observer):
         self._evaluation: list[str] = []
 
     def started(self, start: TrainingStart) -> None:
-        """Measure the peak and begin, unless there is nothing left to do."""
+        """Measure the peak FLOP/s and print the first line, unless all steps are done."""
         self._steps = start.experiment.train.steps or 0
         self._idle = start.step >= self._steps
         if self._idle:
@@ -45,15 +44,15 @@ class LiveLine(Observer):
             from rich.live import Live
 
             console = Console(file=self.out)
-            if console.is_terminal and not console.is_dumb_terminal:  # it can draw over what it shows
+            if console.is_terminal and not console.is_dumb_terminal:  # the cursor can move
                 self._live = Live(console=console, auto_refresh=False, transient=not self._stays)
                 self._live.start()
-        verb = "going on from" if start.step else "training to"
+        verb = "resuming from" if start.step else "training to"
         count = f"step {start.step} of {self._steps}" if start.step else f"step {self._steps}"
         self._say(f"{verb} {count} on {start.device} in {str(start.dtype).removeprefix('torch.')}: {start.run.path}")
 
     def stepped(self, step: TrainingStep) -> None:
-        """Draw, if it is time."""
+        """Redraw if due."""
         now = time.monotonic()
         if now < self._due and step.step < self._steps:
             return
@@ -65,26 +64,23 @@ class LiveLine(Observer):
             self._say(self._line(step))
 
     def evaluated(self, step: int, measures: dict[str, float]) -> None:
-        """One line that stays."""
+        """Print one line."""
         self._evaluation = [f"validation {measures['validation_loss']:.4f}"]
         self._say(f"step {step:,}  validation loss {measures['validation_loss']:.4f}")
 
-    def saved(self, step: int, path: Path) -> None:
-        """Nothing: a checkpoint is no news."""
-
     def finished(self, result: TrainingResult) -> None:
-        """The last line: how to go on, if there is more to do."""
+        """Print the last line, and how to resume if steps are left."""
         self._leave()
         if self._idle:
             return
         if result.interrupted:
             self._say(f"stopped after step {result.step} of {result.steps}, and saved")
-            self._say(f"go on with: regard resume {result.path}")
+            self._say(f"continue with: regard resume {result.path}")
         else:
             self._say(f"done: {result.step:,} steps, {result.tokens:,} tokens in {_clock(result.seconds)}")
 
     def failed(self, error: BaseException) -> None:
-        """Give the terminal back, cursor and all."""
+        """Restore the terminal."""
         self._leave()
 
     def _leave(self) -> None:
@@ -93,7 +89,7 @@ class LiveLine(Observer):
             self._live = None
 
     def _picture(self, line: str) -> Any:
-        """What a terminal shows."""
+        """What to draw on a terminal."""
         return line
 
     def _line(self, step: TrainingStep) -> str:
@@ -117,22 +113,22 @@ class LiveLine(Observer):
 
 
 class LiveCurve(LiveLine):
-    """The line with the curve of the losses above it, drawn again and again; without a terminal, the plain lines."""
+    """The line with the loss curve above it; without a terminal, plain lines."""
 
     _stays = True
     _step: TrainingStep | None = None
 
     def started(self, start: TrainingStart) -> None:
-        """Begin with what earlier sittings recorded."""
+        """Begin with the records of earlier sessions."""
         records = start.run.metrics()
         self._losses = [(r["step"], r["loss"]) for r in records if _finite(r.get("loss"))]
         self._validation = [(r["step"], r["validation_loss"]) for r in records if _finite(r.get("validation_loss"))]
         super().started(start)
         if self._live is None and not self._idle:
-            self._say("--watch needs a terminal to draw the curve on; lines like these come instead")
+            self._say("--watch needs a terminal to draw the curve on; plain lines are printed instead")
 
     def stepped(self, step: TrainingStep) -> None:
-        """Take the loss in. Past some thousands, neighbours are merged: a terminal has only so many dots."""
+        """Add the loss. Above MOST_POINTS, neighbors are averaged: a terminal has few dots."""
         self._step = step
         if _finite(step.loss):
             self._losses.append((step.step, step.loss))
@@ -142,7 +138,7 @@ class LiveCurve(LiveLine):
         super().stepped(step)
 
     def evaluated(self, step: int, measures: dict[str, float]) -> None:
-        """A mark in the curve; its value is in the line below."""
+        """Add a mark to the curve; its value is in the line below."""
         if _finite(measures["validation_loss"]):
             self._validation.append((step, measures["validation_loss"]))
         if not self._live:
@@ -150,7 +146,7 @@ class LiveCurve(LiveLine):
         self._evaluation = [f"validation {measures['validation_loss']:.4f}"]
 
     def _leave(self) -> None:
-        """The curve stays on the screen, with the last step and evaluation in it."""
+        """Draw the last step and evaluation; the curve stays on the screen."""
         if self._live and self._step is not None:
             self._live.update(self._picture(self._line(self._step)))
         super()._leave()
@@ -165,6 +161,20 @@ class LiveCurve(LiveLine):
         text.highlight_regex("[\u2801-\u28ff]+", "cyan")
         text.highlight_regex(MARK, "bold yellow")
         return text
+
+
+class ResumeNotice(Observer):
+    """Prints which damaged checkpoints were skipped, and whether the run is already finished."""
+
+    def __init__(self, out: TextIO | None = None):
+        self.out = out if out is not None else sys.stderr
+
+    def started(self, start: TrainingStart) -> None:
+        """Print before the first step."""
+        for damage in start.run.damaged:
+            print(f"{damage}; resuming from step {start.step}", file=self.out)
+        if start.step >= (start.experiment.train.steps or 0):
+            print(f"{start.run.path} is finished: all {start.step:,} steps are done", file=self.out, flush=True)
 
 
 def _finite(value: Any) -> bool:

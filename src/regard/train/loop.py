@@ -1,4 +1,4 @@
-"""The loop: a run is a function of (config, seed, step), and may be stopped and taken up again at any moment."""
+"""The training loop: a run is a function of (config, seed, step), so it can be interrupted and resumed at any step."""
 
 import time
 from collections.abc import Sequence
@@ -24,11 +24,11 @@ from regard.train.shard import World, from_environment, joined
 
 
 def train(experiment: Experiment, run: Run, observers: Sequence[Observer] = (), resume: bool = False) -> TrainingResult:
-    """Train in the folder `run`, from the start or, with `resume`, from its newest whole checkpoint.
+    """Train in the folder ``run``, from the start or, with ``resume``, from its newest undamaged checkpoint.
 
-    The run's lock is taken here. The config in the folder is replaced by the one that was settled: with the data's
-    vocabulary and the budget in steps. SIGINT and SIGTERM save a checkpoint at the end of the step and return a
-    `TrainingResult` that says `interrupted`. With RANK and WORLD_SIZE set, every process calls this on the same folder.
+    Takes the run's lock. The config in the folder is replaced by the final one, with the data's vocabulary and the
+    budget in steps. SIGINT and SIGTERM save a checkpoint at the end of the step; the result is then ``interrupted``.
+    With RANK and WORLD_SIZE set, every process calls this with the same folder.
     """
     keep_freed_memory()
     began = time.perf_counter()
@@ -41,18 +41,18 @@ def train(experiment: Experiment, run: Run, observers: Sequence[Observer] = (), 
             f"regard resume {run.path}"
         )
     with joined(world, device) as world, run.lock() if world.rank == 0 else nullcontext():
-        return TrainingSession(prepare(experiment, run, world, began, resume), run, observers).sit()
+        return TrainingSession(prepare(experiment, run, world, began, resume), run, observers).run()
 
 
 def prepare(experiment: Experiment, run: Run, world: World, began: float, resume: bool) -> Engine:
-    """An engine at the point where the run starts or goes on; the run's config is what was settled on."""
+    """An engine at the step where the run starts or continues; writes the final config and the tokenizer."""
     data = experiment.data.build(experiment.model.context)
     experiment = replace(experiment, model=experiment.model_for(data))
     experiment = settle(experiment, data, world, began)
     engine = make_engine(experiment, data, world)
     if resume:
-        take_up(engine, run)
-    # Only now: a run that cannot be taken up, because its text is another one, say, stays as it was.
+        restore_latest(engine, run)
+    # After restoring: a run that cannot be resumed, for example because its text has changed, is left unchanged.
     if world.rank == 0:
         run.freeze(to_toml(experiment))
         if data.tokenizer is not None:
@@ -61,8 +61,8 @@ def prepare(experiment: Experiment, run: Run, world: World, began: float, resume
     return engine
 
 
-def take_up(engine: Engine, run: Run) -> None:
-    """Go back to the newest whole checkpoint, or to the very start, and forget what was logged past it."""
+def restore_latest(engine: Engine, run: Run) -> None:
+    """Restore the newest undamaged checkpoint, if there is one, and remove the log records after it."""
     checkpoint = run.latest()
     if checkpoint is not None:
         restore(engine, checkpoint)
@@ -75,34 +75,34 @@ def take_up(engine: Engine, run: Run) -> None:
 
 
 class TrainingSession:
-    """One stretch of training, from where the engine stands to the end or to a signal."""
+    """Training from the engine's current step to the last one, or until a signal arrives."""
 
     def __init__(self, engine: Engine, run: Run, observers: Sequence[Observer]):
-        self.engine, self.run = engine, run
+        self.engine, self.folder = engine, run
         self.config = engine.experiment.train
         self.steps = self.config.steps or 0
         self.writes = engine.world.rank == 0
         self.observers = tuple(observers) if self.writes else ()
         self.loss, self.validation_loss = _last_measures(run) if engine.progress.step else (None, None)
 
-    def sit(self) -> TrainingResult:
-        """Train. Observers hear of every end, whatever it is."""
+    def run(self) -> TrainingResult:
+        """Train. Observers are notified of the end, whether it is success, a signal or an error."""
         try:
-            return self._sit()
+            return self._run()
         except BaseException as error:
             for observer in self.observers:
                 observer.failed(error)
             raise
 
-    def _sit(self) -> TrainingResult:
+    def _run(self) -> TrainingResult:
         engine, progress, world = self.engine, self.engine.progress, self.engine.world
         precision = engine.precision.dtype
         start = TrainingStart(
-            engine.experiment, self.run, engine.model, engine.device, precision, progress.step, engine.data
+            engine.experiment, self.folder, engine.model, engine.device, precision, progress.step, engine.data
         )
         for observer in self.observers:
             observer.started(start)
-        # The clock of earlier sittings goes on from where it stopped.
+        # The clock continues from the end of the previous session.
         clock = time.perf_counter() - progress.seconds
         self._logged = (progress.seconds, progress.tokens)
         interrupted = False
@@ -120,22 +120,22 @@ class TrainingSession:
         return result
 
     def _after(self, update: Update, interrupted: bool) -> None:
-        """What is due after a step, in this order: whatever a checkpoint follows was logged before it."""
+        """Log, evaluate and save if due, in this order: a checkpoint comes after the records of its step."""
         config, progress = self.config, self.engine.progress
         step, last = progress.step, progress.step == self.steps
         if self.observers:
-            told = (step, update.loss, update.rate, update.norm, progress.tokens, progress.seconds, update.terms)
-            seen = TrainingStep(*told, progress.position)
+            measured = (update.loss, update.rate, update.norm, progress.tokens, progress.seconds, update.terms)
+            finished = TrainingStep(step, *measured, progress.position)
             for observer in self.observers:
-                observer.stepped(seen)
-        if step == 1 or step % config.log_every == 0 or last:  # the first too: a curve begins where training does
+                observer.stepped(finished)
+        if step == 1 or step % config.log_every == 0 or last:  # also the first: the curve begins there
             self._log(update)
         if last or (config.evaluate_every and step % config.evaluate_every == 0):
             self._evaluate()
         if last or interrupted or (config.save_every and step % config.save_every == 0):
-            save(self.engine, self.run)
+            save(self.engine, self.folder)
             for observer in self.observers:
-                observer.saved(step, self.run.path)
+                observer.saved(step, self.folder.path)
 
     def _log(self, update: Update) -> None:
         progress = self.engine.progress
@@ -156,7 +156,7 @@ class TrainingSession:
             record |= update.terms
         record |= self.engine.details()
         if self.writes:
-            self.run.log(record)
+            self.folder.log(record)
 
     def _evaluate(self) -> None:
         measures = guarded(self.engine, lambda: evaluate(self.engine))
@@ -165,14 +165,14 @@ class TrainingSession:
         step = self.engine.progress.step
         self.validation_loss = measures["validation_loss"]
         if self.writes:
-            self.run.log({"step": step, **measures})
+            self.folder.log({"step": step, **measures})
         for observer in self.observers:
             observer.evaluated(step, measures)
 
     def _result(self, interrupted: bool) -> TrainingResult:
         progress = self.engine.progress
         return TrainingResult(
-            path=self.run.path,
+            path=self.folder.path,
             step=progress.step,
             steps=self.steps,
             loss=self.loss,
@@ -184,10 +184,10 @@ class TrainingSession:
 
 
 def _last_measures(run: Run) -> tuple[float | None, float | None]:
-    """The last loss and validation loss that were logged, for a run that is taken up."""
+    """The last loss and validation loss that were logged, for a resumed run."""
     loss = validation_loss = None
     for record in run.metrics():
         loss = record.get("loss", loss)
         validation_loss = record.get("validation_loss", validation_loss)
-    # What is not finite is written as a word.
+    # Values that are not finite are written as strings.
     return None if loss is None else float(loss), None if validation_loss is None else float(validation_loss)

@@ -1,7 +1,7 @@
-"""Memory that does not suffice: told beforehand where it can be known, and with the setting that fits where it cannot.
+"""Out of memory: refused before the start where weights alone exceed it, else reported with a setting that fits.
 
-A pass through the model takes what it takes; the way to know whether a smaller batch fits is to try it. A run that is
-out of memory is over, so its engine is free for such trials.
+Whether a smaller batch fits is found out by trying it. A run that is out of memory has ended, so its engine can be used
+for such trials.
 """
 
 import ctypes
@@ -23,10 +23,10 @@ from regard.train.engine import Engine
 from regard.train.experiment import Experiment
 from regard.train.shard import World
 
-#: How the allocators of torch, numpy and the C++ library say it, where the type of the error does not.
-_SAID = ("can't allocate memory", "cannot allocate memory", "not enough memory", "out of memory", "bad_alloc")
-#: And oneDNN, which says no more than this; with more words after it, it means something else.
-_ALONE = ("could not create a primitive", "could not create a memory object")
+#: Phrases of the allocators of torch, numpy and the C++ library, whose error types do not tell.
+_PHRASES = ("can't allocate memory", "cannot allocate memory", "not enough memory", "out of memory", "bad_alloc")
+#: Whole messages of oneDNN; with more words after them, they mean something else.
+_MESSAGES = ("could not create a primitive", "could not create a memory object")
 _CGROUP = Path("/sys/fs/cgroup/memory.max")
 
 
@@ -39,15 +39,16 @@ class OutOfMemory(UserError):
 
 
 def exhausted(error: BaseException) -> bool:
-    """Whether an error means that memory ran out, on whatever device."""
+    """Whether an error means out of memory, on any device."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
-    said = str(error).lower()
-    return isinstance(error, RuntimeError | OSError) and (said in _ALONE or any(words in said for words in _SAID))
+    message = str(error).lower()
+    known = message in _MESSAGES or any(phrase in message for phrase in _PHRASES)
+    return isinstance(error, RuntimeError | OSError) and known
 
 
 def capacity(device: torch.device) -> int | None:
-    """The bytes that this process can have on `device` at the very most; None where nobody says."""
+    """The most bytes that this process can allocate on ``device``; None if unknown."""
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).total_memory
     if device.type == "mps":
@@ -66,64 +67,63 @@ def capacity(device: torch.device) -> int | None:
 
 
 def check_model(experiment: Experiment, device: torch.device, world: World) -> None:
-    """Refuse a model whose weights and gradients alone exceed all memory: trying it could take the machine down."""
+    """Refuse a model whose weights and gradients alone exceed the memory: trying it could bring the machine down."""
     limit = capacity(device)
     if limit is None:
         return
-    layers = getattr(experiment.model, "layers", None)
-    # Weights are whole on every rank for a moment, gradients never; both are float32.
+    # Every rank briefly holds the whole weights, but never the whole gradients; both are float32.
     bytes_each = 4 + 4 / world.size
     try:
         first, second = (_weights(experiment, count) for count in (1, 2))
     except RuntimeError as error:  # more elements than 64 bits can count
         if "overflow" not in str(error).lower():
             raise
-        raise UserError(f"{_named(experiment)} is larger than any memory; lower --model.width") from error
-    needed = bytes_each * (first + (second - first) * ((layers or 1) - 1))
+        raise UserError(f"{_description(experiment)} is larger than any memory; lower --model.width") from error
+    needed = bytes_each * (first + (second - first) * (experiment.model.layers - 1))
     if needed <= limit:
         return
-    fit = math.floor((limit / bytes_each - first) / max(second - first, 1)) + 1 if layers else 0
+    fit = math.floor((limit / bytes_each - first) / max(second - first, 1)) + 1
     fix = f"--model.layers {fit} is the most" if fit >= 1 else "lower --model.width"
     raise UserError(
-        f"{_named(experiment)} needs at least {_size(needed)} for weights and gradients, but {device} has "
+        f"{_description(experiment)} needs at least {_size(needed)} for weights and gradients, but {device} has "
         f"{_size(limit)}; {fix}"
     )
 
 
 def too_large(engine: Engine) -> OutOfMemory:
-    """The error for an engine that ran out of memory; its message has the setting that fits, tried out."""
+    """The error for an engine that ran out of memory; its message names a setting that was found to fit."""
     data, train = engine.experiment.data, engine.experiment.train
     one, unit = engine.data.smallest_batch, "token" if engine.data.dynamic_shapes else "window"
     windows = f"{data.batch} {unit}{'s' if data.batch > 1 else ''}"
-    context = getattr(engine.experiment.model, "context", None)
-    said = f"memory ran out with {windows}{f' of {context} tokens' if context else ''} at a time on {engine.device}"
+    context = engine.experiment.model.context
+    problem = f"memory ran out with {windows} of {context} tokens at a time on {engine.device}"
     for size in (size for size in _smaller(data.batch) if size >= one):
-        if engine.world.size > 1 or _fits(engine, size):  # ranks cannot try things out alone
+        if engine.world.size > 1 or _fits(engine, size):  # one rank cannot run a trial alone
             setting = f"--data.batch {size} --train.accumulate {train.accumulate * data.batch // size}"
-            return OutOfMemory(said, f"use {setting}, which trains on as many {unit}s per update")
+            return OutOfMemory(problem, f"use {setting}, which trains on as many {unit}s per update")
     if not train.checkpointing and engine.world.size == 1:
-        engine.model.checkpointing = True  # type: ignore[assignment]
+        engine.model.checkpointing = True
         if _fits(engine, one):
             times = train.accumulate * -(-data.batch // one)
             setting = f"--train.checkpointing true --data.batch {one} --train.accumulate {times}"
-            return OutOfMemory(said, f"use {setting}, which needs less memory and more time")
-    return OutOfMemory(f"{said}, and not even one fits", "lower --model.width, --model.layers or --model.context")
+            return OutOfMemory(problem, f"use {setting}, which needs less memory and more time")
+    return OutOfMemory(f"{problem}, and not even one fits", "lower --model.width, --model.layers or --model.context")
 
 
 def model_too_large(experiment: Experiment, device: torch.device) -> OutOfMemory:
-    """The error for a model that could not even be built."""
-    problem = f"memory ran out while {_named(experiment)} was built for {device}"
+    """The error for a model that could not be built."""
+    problem = f"memory ran out while {_description(experiment)} was built for {device}"
     return OutOfMemory(problem, "lower --model.width or --model.layers")
 
 
 def _fits(engine: Engine, size: int) -> bool:
-    """Whether one update with `size` windows goes through; it spoils the engine, which is of no use any more."""
+    """Whether one update with batches of ``size`` succeeds. The engine is unusable for training afterwards."""
     experiment = engine.experiment
     smaller: Any = replace(experiment.data, batch=size)  # type: ignore[type-var]
     engine.experiment = replace(experiment, data=smaller, train=replace(experiment.train, accumulate=1))
-    engine.terms = engine.task.terms  # compiling each size anew would take minutes
-    engine.forget()
-    if engine.graphs:  # their memory is nobody else's while they live
+    engine.terms = engine.task.terms  # compiling for each size would take minutes
+    engine.release()
+    if engine.graphs:  # they hold their memory pool
         torch.compiler.reset()
     _release(engine.device)
     try:
@@ -139,7 +139,7 @@ def _fits(engine: Engine, size: int) -> bool:
 
 
 def _release(device: torch.device) -> None:
-    """Give back what the failed pass left, to the device or to the system: training keeps it (see allocator.py)."""
+    """Return the memory of the failed pass to the device or the system (allocator.py keeps it otherwise)."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
@@ -149,7 +149,7 @@ def _release(device: torch.device) -> None:
 
 
 def _smaller(batch: int) -> Iterator[int]:
-    """Divisors of `batch`, so that accumulation can make up for it exactly, each at most half of the one before."""
+    """Divisors of ``batch``, each at most half of the previous one; accumulation makes up for them exactly."""
     pairs = [(low, batch // low) for low in range(1, math.isqrt(batch) + 1) if batch % low == 0]
     last = batch
     for size in sorted({divisor for pair in pairs for divisor in pair}, reverse=True):
@@ -158,8 +158,8 @@ def _smaller(batch: int) -> Iterator[int]:
             yield size
 
 
-class _Unfilled(TorchFunctionMode):
-    """Leaves weights as they are: random numbers on the meta device would import torch's compiler, for seconds."""
+class _SkipInit(TorchFunctionMode):
+    """Skips ``torch.nn.init``: random numbers on the meta device would import torch's compiler, which takes seconds."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -169,22 +169,20 @@ class _Unfilled(TorchFunctionMode):
 
 
 def _weights(experiment: Experiment, layers: int) -> int:
-    """How many weights the model has with that many layers, from shapes alone: the meta device holds no data."""
+    """The number of weights with that many layers, from the shapes on the meta device."""
     model: Any = experiment.model
-    with torch.device("meta"), _Unfilled():
-        built = (replace(model, layers=layers) if hasattr(model, "layers") else model).build()
+    with torch.device("meta"), _SkipInit():
+        built = replace(model, layers=layers).build()
     return sum(parameter.numel() for parameter in built.parameters())
 
 
-def _named(experiment: Experiment) -> str:
-    sizes = [(name, getattr(experiment.model, name, None)) for name in ("layers", "width")]
-    shown = " and ".join(f"{name} {value:,}" for name, value in sizes if value is not None)
-    return f"a model of {shown}" if shown else "the model"
+def _description(experiment: Experiment) -> str:
+    return f"a model of layers {experiment.model.layers:,} and width {experiment.model.width:,}"
 
 
 def _size(count: float) -> str:
-    for unit in ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB"):
-        if count < 1024 or unit == "PiB":
+    for unit in ("bytes", "KiB", "MiB", "GiB", "TiB"):
+        if count < 1024:
             return f"{count:,.3g} {unit}"
         count /= 1024
-    raise AssertionError
+    return f"{count:,.3g} PiB"

@@ -1,7 +1,7 @@
 """Muon: momentum, then the nearest (semi-)orthogonal matrix instead of the gradient (Jordan et al. 2024).
 
-`torch.optim.Muon` takes one matrix at a time, and always in bfloat16, which some CPUs cannot multiply. This one stacks
-matrices of one shape, so that many small matrices cost a few batched products, and works in the CPU's own float32.
+`torch.optim.Muon` processes one matrix at a time, always in bfloat16, which some CPUs cannot multiply. This one batches
+matrices of equal shape and computes in float32 on a CPU.
 """
 
 from collections import defaultdict
@@ -18,9 +18,9 @@ STEPS = 5
 
 
 class Muon(torch.optim.Optimizer):
-    """Muon for 2-D parameters: rate · max(1, rows/columns)^0.5 times the orthogonalised Nesterov momentum.
+    """Muon for 2-D parameters: rate · max(1, rows/columns)^0.5 times the orthogonalized Nesterov momentum.
 
-    The update of a parameter with r rows and c columns has all singular values near 1; the factor keeps the change
+    The update of a parameter with r rows and c columns has all singular values near 1; the factor makes the change
     of the layer's output alike for wide and tall matrices. Weight decay is decoupled, as in AdamW.
     """
 
@@ -32,8 +32,8 @@ class Muon(torch.optim.Optimizer):
         weight_decay: float = 0.0,
         parts: Mapping[Tensor, tuple[int, ...]] | None = None,
     ):
-        """`parts` gives the numbers of rows of matrices that are stacked in one parameter (queries, keys and values)
-        and are each orthogonalised by themselves."""
+        """``parts``: the numbers of rows of matrices that are stacked in one parameter (queries, keys and values), each
+        of which is orthogonalized by itself."""
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
         self.parts = dict(parts or {})
         for group in self.param_groups:
@@ -56,28 +56,28 @@ class Muon(torch.optim.Optimizer):
             torch._foreach_lerp_(buffers, gradients, 1 - group["momentum"])
             # Nesterov: look one step ahead along the momentum.
             ahead = torch._foreach_lerp(gradients, buffers, group["momentum"])
-            # Orthogonality belongs to the whole matrix, not to the shard of it that this process holds.
+            # The whole matrix is orthogonalized, not this process's shard of it.
             updates = self._updates(parameters, [whole(update) for update in ahead])
             if group["weight_decay"]:
                 torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
             torch._foreach_add_(parameters, updates, alpha=-group["lr"])
 
     def _updates(self, parameters: list[Tensor], ahead: list[Tensor]) -> list[Tensor]:
-        """The orthogonal matrices, scaled, and cut as the parameters are."""
+        """The orthogonal matrices, scaled, and sharded like the parameters."""
         sizes = [self.parts.get(parameter, (parameter.shape[0],)) for parameter in parameters]
         pieces = [piece for update, rows in zip(ahead, sizes, strict=True) for piece in update.split(rows)]
-        left = iter([_scaled(piece) for piece in orthogonalise(pieces)])
+        left = iter([_scaled(piece) for piece in orthogonalize(pieces)])
         joined = [torch.cat([next(left) for _ in rows]) if len(rows) > 1 else next(left) for rows in sizes]
         return [_like(update, parameter) for update, parameter in zip(joined, parameters, strict=True)]
 
 
 def _scaled(piece: Tensor) -> Tensor:
-    """A tall matrix grows by the root of its proportions."""
+    """Times max(1, rows/columns)^0.5."""
     return piece * (piece.shape[0] / piece.shape[1]) ** 0.5 if piece.shape[0] > piece.shape[1] else piece
 
 
-def orthogonalise(matrices: list[Tensor]) -> list[Tensor]:
-    """For each matrix U·S·V^T something near U·V^T: five quintic Newton-Schulz steps, batched over equal shapes."""
+def orthogonalize(matrices: list[Tensor]) -> list[Tensor]:
+    """For each matrix U·S·V^T an approximation of U·V^T: five quintic Newton-Schulz steps, batched by shape."""
     wide = [matrix if matrix.shape[0] <= matrix.shape[1] else matrix.mT for matrix in matrices]
     places: dict[tuple, list[int]] = defaultdict(list)
     for place, matrix in enumerate(wide):
@@ -90,7 +90,7 @@ def orthogonalise(matrices: list[Tensor]) -> list[Tensor]:
         if device.type == "cuda":
             stack = newton_schulz(stack.bfloat16())
         else:
-            long = 2 * stack.shape[2] >= 3 * stack.shape[1]  # where the two forms cost the same
+            long = 2 * stack.shape[2] >= 3 * stack.shape[1]  # above this ratio the second form is faster
             stack = newton_schulz_small(stack) if long else newton_schulz(stack)
         for place, result in zip(members, stack.to(dtype).unbind(), strict=True):
             results[place] = result if matrices[place].shape[0] <= matrices[place].shape[1] else result.mT
@@ -110,10 +110,10 @@ def newton_schulz(x: Tensor) -> Tensor:
 
 
 def newton_schulz_small(x: Tensor) -> Tensor:
-    """The same map with the steps taken on the small Gram matrix alone, for full precision.
+    """The same map with the steps on the small Gram matrix, for full precision.
 
     With P = A + B·M + C·M², the next Gram matrix is P·M·P and the result is the product of all P, times x: only the
-    first and the last product touch the long side. It saves a third of the time at 128 x 512; in bfloat16 it would
+    first and the last product involve the long side. It saves a third of the time at 128 x 512; in bfloat16 it would
     be too coarse, since a Gram matrix has the squares of the singular values.
     """
     gram = torch.bmm(x, x.mT)
@@ -128,7 +128,7 @@ def newton_schulz_small(x: Tensor) -> Tensor:
 
 
 def _like(update: Tensor, parameter: Tensor) -> Tensor:
-    """`update` cut as `parameter` is."""
+    """``update`` sharded like ``parameter``."""
     if not is_sharded(parameter):
         return update
     from torch.distributed.tensor import DTensor, Replicate

@@ -1,4 +1,4 @@
-"""Observers: whoever wants to know how a run goes. Training tells them, and knows nothing about them."""
+"""Observers: callbacks that a training run notifies. Training imports none of them."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,66 +7,84 @@ from typing import Any, NamedTuple
 
 import torch
 
+from regard.data import Data
 from regard.models import Model
 from regard.runs import Run
 from regard.train.experiment import Experiment
 
 
 class TrainingStart(NamedTuple):
-    """A run that is about to take its first step of this sitting."""
+    """The state before the first step of a session."""
 
     experiment: Experiment  # with its budget in steps
     run: Run
-    model: Model  # as it was built, never compiled: hooks on it fire when it runs uncompiled
+    model: Model  # not compiled: its hooks run whenever the model runs uncompiled
     device: torch.device
-    dtype: torch.dtype  # that matrix products are done in
-    step: int  # 0, or where a resumed run goes on
-    data: Any = None  # what it trains on, built
+    dtype: torch.dtype  # of matrix products
+    step: int  # 0, or the step that a resumed run continues from
+    data: Data[Any]
 
 
 class TrainingStep(NamedTuple):
     """One finished step."""
 
-    step: int  # how many are done
+    step: int  # number of steps done
     loss: float
-    rate: float  # the learning rate used
+    rate: float  # the learning rate
     norm: float  # of the gradient, before clipping
-    tokens: int  # seen since the run began
-    seconds: float  # spent since the run began, earlier sittings included
-    terms: Mapping[str, float] = MappingProxyType({})  # of the loss, each before its weight
+    tokens: int  # since the run began
+    seconds: float  # since the run began, earlier sessions included
+    terms: Mapping[str, float] = MappingProxyType({})  # of the loss, each without its weight
     position: int = 0  # micro-batches taken from the data since the run began
 
 
 class TrainingResult(NamedTuple):
-    """How a sitting ended."""
+    """How a session ended."""
 
     path: Path  # the run's folder
-    step: int  # updates done
-    steps: int  # updates wanted
+    step: int  # steps done
+    steps: int  # steps planned
     loss: float | None  # of the last logged step
     validation_loss: float | None  # of the last evaluation
     tokens: int
     seconds: float
-    interrupted: bool  # by a signal: a checkpoint was saved, and `regard resume` goes on from it
+    interrupted: bool  # by a signal: a checkpoint was saved, and `regard resume` continues from it
 
 
 class Observer:
-    """Override what you want to hear. Nothing an observer does can change the run: it is told, not asked."""
+    """Base class of callbacks. Override any of the methods and pass instances to ``train``:
+
+        from pathlib import Path
+        from regard.config import to_toml
+        from regard.data import TextConfig
+        from regard.runs import Run, environment
+        from regard.train import Experiment, Observer, TrainConfig, train
+
+        class PrintLoss(Observer):
+            def stepped(self, step):
+                print(f"step {step.step}: loss {step.loss:.3f}, learning rate {step.rate:.2g}")
+
+        experiment = Experiment(data=TextConfig(path="text.txt"), train=TrainConfig(steps=3))
+        run = Run.create(Path("runs"), "observed", to_toml(experiment), environment())
+        train(experiment, run, observers=[PrintLoss()])
+
+    Return values are ignored. With several processes, only those of rank 0 are called.
+    """
 
     def started(self, start: TrainingStart) -> None:
-        """Before the first step of this sitting."""
+        """Before the first step of a session."""
 
     def stepped(self, step: TrainingStep) -> None:
-        """After every step: be quick."""
+        """After every step; its time is part of the training time."""
 
     def evaluated(self, step: int, measures: dict[str, float]) -> None:
-        """After an evaluation: `measures` has `validation_loss`."""
+        """After an evaluation; ``measures`` contains ``validation_loss``."""
 
     def saved(self, step: int, path: Path) -> None:
-        """After a checkpoint was written in the run `path`."""
+        """After a checkpoint was written to the run folder ``path``."""
 
     def finished(self, result: TrainingResult) -> None:
-        """At the end, or when a signal ended the sitting."""
+        """At the end of a session, also when a signal ended it."""
 
     def failed(self, error: BaseException) -> None:
-        """When an error ends the sitting, instead of `finished`: let go of what you hold; the error goes on."""
+        """Instead of ``finished`` when an error ends the session: release resources. The error is raised afterwards."""

@@ -1,4 +1,4 @@
-"""Optimizers: which rule moves which parameter, and one small wrapper that the loop and the checkpoint speak to."""
+"""Optimizer configs (AdamW, Muon), and one wrapper with flat state for the engine and the checkpoint."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -9,12 +9,13 @@ from torch import Tensor, nn
 
 from regard.config import Choice, option
 from regard.models import Model
+from regard.nn.linear import Linear
 from regard.train.muon import Muon
 from regard.train.shard import placed
 
 
 class Optimizer:
-    """One or more torch optimizers as one, with a state of flat names that a tensor file can hold."""
+    """One or more torch optimizers as one, with a flat state of named tensors."""
 
     def __init__(self, model: nn.Module, parts: Sequence[torch.optim.Optimizer]):
         self.parts = tuple(parts)
@@ -25,54 +26,51 @@ class Optimizer:
                 group["highest"] = group["lr"]
 
     def step(self, factor: float) -> None:
-        """One update with every learning rate times `factor`."""
+        """One update with every learning rate multiplied by ``factor``."""
         for part in self.parts:
             for group in part.param_groups:
                 group["lr"] = group["highest"] * factor
             part.step()
 
     def zero(self) -> None:
-        """Forget the gradients."""
+        """Set the gradients to None."""
         for parameter in self.parameters:
             parameter.grad = None
 
     def rates(self, factor: float) -> list[float]:
-        """The learning rates at `factor`, the first one being the headline."""
+        """The learning rates at ``factor``; the first one is logged."""
         return [group["highest"] * factor for part in self.parts for group in part.param_groups]
 
     def state(self) -> dict[str, Tensor]:
-        """Everything the next update depends on, as `<parameter>/<what>`; the tensors are the live ones."""
+        """The optimizer state as ``<parameter>/<key>``; the tensors are not copied."""
         return {
-            f"{self.names[parameter]}/{what}": value
+            f"{self.names[parameter]}/{key}": value
             for part in self.parts
             for parameter, values in part.state.items()
-            for what, value in values.items()
+            for key, value in values.items()
         }
 
     def load(self, state: Mapping[str, Tensor]) -> None:
-        """Take over a `state()`, exactly: each tensor keeps its type, and goes to its parameter's device.
-
-        A sharded parameter takes its own part of each whole tensor.
-        """
+        """Load a ``state()`` of whole tensors. Each keeps its dtype and is placed and sharded like its parameter."""
         parameters = {name: parameter for parameter, name in self.names.items()}
         owners = {parameter: part for part in self.parts for g in part.param_groups for parameter in g["params"]}
         for part in self.parts:
             part.state.clear()
         for key, value in state.items():
-            name, _, what = key.rpartition("/")
+            name, _, slot = key.rpartition("/")
             parameter = parameters.get(name)
             if parameter is None or parameter not in owners:
                 raise ValueError(f"the optimizer state has {key!r}, but the model has no trained parameter {name!r}")
-            owners[parameter].state[parameter][what] = placed(value, parameter)
+            owners[parameter].state[parameter][slot] = placed(value, parameter)
 
 
 class OptimizerConfig(Choice):
-    """The choice of an optimizer."""
+    """Which optimizer trains the model."""
 
     lr: float  # the highest learning rate; the schedule multiplies it
 
     def build(self, model: Model) -> Optimizer:
-        """An optimizer for all parameters of `model` that take gradients."""
+        """An optimizer for all trainable parameters of ``model``."""
         raise NotImplementedError
 
 
@@ -80,7 +78,7 @@ class OptimizerConfig(Choice):
 class AdamWConfig(OptimizerConfig, kind="adamw"):
     """AdamW (Loshchilov and Hutter 2019), with weight decay on matrices only."""
 
-    lr: float = option(1e-3, "the highest learning rate; the schedule multiplies it")
+    lr: float = option(1e-3, "the peak learning rate; the schedule scales it")
     betas: tuple[float, float] = option((0.9, 0.95), "decay rates of the two moments")
     eps: float = option(1e-8, "added to the root of the second moment")
     weight_decay: float = option(0.1, "decoupled weight decay of matrices")
@@ -91,7 +89,7 @@ class AdamWConfig(OptimizerConfig, kind="adamw"):
         _check_shares(beta=self.betas)
 
     def build(self, model: Model) -> Optimizer:
-        """One AdamW over everything."""
+        """One AdamW for all parameters."""
         parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         return Optimizer(model, [_adamw(parameters, self.lr, self.betas, self.eps, self.weight_decay)])
 
@@ -100,11 +98,14 @@ class AdamWConfig(OptimizerConfig, kind="adamw"):
 class MuonConfig(OptimizerConfig, kind="muon"):
     """Muon for the matrices inside the blocks, AdamW for everything else: embeddings, head, norms, biases."""
 
-    lr: float = option(0.02, "Muon's highest learning rate; the schedule multiplies it")
+    lr: float = option(0.02, "Muon's peak learning rate; the schedule scales it")
     momentum: float = option(0.95, "Muon's momentum")
     weight_decay: float = option(0.0, "decoupled weight decay of Muon's matrices")
-    split: bool = option(True, "orthogonalise matrices that a layer keeps stacked (its `parts`) each by itself")
-    rest_lr: float = option(4e-3, "AdamW's highest learning rate for everything else")
+    split: bool = option(
+        True,
+        "orthogonalize stacked matrices (queries, keys, values) one by one",
+    )
+    rest_lr: float = option(4e-3, "AdamW's peak learning rate for everything else")
     rest_betas: tuple[float, float] = option((0.9, 0.95), "AdamW's decay rates")
     rest_eps: float = option(1e-8, "AdamW's epsilon")
     rest_weight_decay: float = option(0.0, "AdamW's weight decay of matrices")
@@ -116,7 +117,7 @@ class MuonConfig(OptimizerConfig, kind="muon"):
         _check_shares(momentum=(self.momentum,), rest_beta=self.rest_betas)
 
     def build(self, model: Model) -> Optimizer:
-        """Muon and AdamW side by side."""
+        """Muon for the hidden matrices, AdamW for the rest."""
         hidden = set(model.hidden_matrices())
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         matrices = [parameter for parameter in trained if parameter in hidden]
@@ -131,12 +132,12 @@ class MuonConfig(OptimizerConfig, kind="muon"):
 
 
 def _stacked(model: nn.Module) -> dict[Tensor, tuple[int, ...]]:
-    """Of every parameter in which a layer keeps several matrices, how many rows each of them has."""
+    """The numbers of rows of the matrices that are stacked in one parameter, by parameter."""
     found: dict[Tensor, tuple[int, ...]] = {}
     for module in model.modules():
-        if isinstance(module, nn.Linear) and getattr(module, "parts", ()):
-            found[module.weight] = module.parts  # type: ignore[assignment]
-        elif isinstance(module, nn.RNNBase):  # the gates of a recurrent layer
+        if isinstance(module, Linear) and module.parts:
+            found[module.weight] = module.parts
+        elif isinstance(module, nn.RNNBase):  # one matrix per gate
             matrices = (parameter for parameter in module.parameters(recurse=False) if parameter.ndim == 2)
             found |= {matrix: (module.hidden_size,) * (len(matrix) // module.hidden_size) for matrix in matrices}
     return found
@@ -152,7 +153,7 @@ def _adamw(
         for members, decay in ((matrices, weight_decay), (others, 0.0))
         if members
     ]
-    # One kernel for all parameters where the device has it.
+    # One kernel for all parameters, on devices that have it.
     fused = all(parameter.device.type in ("cpu", "cuda", "mps") for parameter in parameters)
     return torch.optim.AdamW(groups, lr=lr, betas=betas, eps=eps, fused=fused)
 

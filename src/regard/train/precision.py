@@ -1,4 +1,4 @@
-"""Number formats: autocast, the loss scale of float16, and a probe for CPUs that claim formats they cannot run."""
+"""Number formats: autocast, loss scaling for float16, and a probe for CPUs that advertise formats they cannot run."""
 
 import functools
 import subprocess
@@ -23,12 +23,12 @@ loss.backward()
 
 
 class Scaler:
-    """The loss scale of float16, whose smallest gradients would otherwise be rounded to zero.
+    """Dynamic loss scaling for float16, whose smallest gradients would otherwise be rounded to zero.
 
-    The scale is halved, and the update left out, when a gradient overflows; it is doubled after `PATIENCE` updates
-    without overflow (Micikevicius et al. 2018). With other formats it stays 1. torch's GradScaler keeps the scale on
-    the device and one state per torch optimizer; here the gradient's norm is looked at anyway, over all ranks, and
-    two numbers that JSON can hold are all the state.
+    The scale is halved, and the update skipped, when a gradient overflows; it is doubled after ``PATIENCE`` updates
+    without overflow (Micikevicius et al. 2018). In other formats it stays 1. torch's GradScaler keeps the scale on the
+    device and a state per torch optimizer; here the gradient norm over all ranks is known anyway, and the state is two
+    numbers.
     """
 
     PATIENCE = 2000
@@ -40,7 +40,7 @@ class Scaler:
         self.good = 0
 
     def update(self, overflow: bool) -> None:
-        """Note whether the gradients of this step overflowed."""
+        """Adapt the scale after a step."""
         if not self.active:
             return
         if overflow:
@@ -52,20 +52,20 @@ class Scaler:
 
     @property
     def exhausted(self) -> bool:
-        """Whether overflow can no longer be blamed on the scale."""
+        """Whether the scale is too small to be the cause of an overflow."""
         return self.scale < self.SMALLEST or not self.active
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
+        """The state for a checkpoint."""
         return {"scale": self.scale, "good": self.good}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Take over a `state()`."""
+        """Load a ``state()``."""
         self.scale, self.good = float(state["scale"]), int(state["good"])
 
 
 class Precision:
-    """A number format on a device, checked to run there."""
+    """A number format on a device; checked on construction."""
 
     def __init__(self, name: PrecisionName, device: torch.device):
         if name == "auto":
@@ -85,15 +85,15 @@ class Precision:
         return torch.autocast(self.device.type, self.dtype)
 
     def scaler(self) -> Scaler:
-        """A loss scale at its start."""
+        """The initial loss scale."""
         return Scaler(self.name == "float16")
 
 
 @functools.cache
 def probe(name: str) -> str | None:
-    """Why this CPU cannot train in the format `name`, found out in a child process; None when it can.
+    """Why this CPU cannot train in the format ``name``, tried in a child process; None if it can.
 
-    Some virtual machines advertise instructions (AMX) that kill the process with SIGILL when they are used.
+    Some virtual machines advertise instructions (AMX) that end the process with SIGILL when used.
     """
     done = subprocess.run(
         [sys.executable, "-c", _PROBE.format(name=name)], capture_output=True, text=True, stdin=subprocess.DEVNULL

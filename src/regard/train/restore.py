@@ -1,6 +1,4 @@
-"""What a checkpoint carries, and its way back: one small function for each thing that must not be forgotten."""
-
-from typing import Any
+"""The content of a checkpoint, and one function to restore each part of it."""
 
 import torch
 from torch import Tensor
@@ -8,53 +6,44 @@ from torch import Tensor
 from regard.errors import UserError
 from regard.models import Model
 from regard.runs import Checkpoint, Run
-from regard.train.engine import Engine, Progress
+from regard.train.engine import Engine, TrainingProgress
 from regard.train.optimizer import Optimizer
-from regard.train.precision import Scaler
 from regard.train.shard import gathered, placed, weights
 
 
 def save(engine: Engine, run: Run) -> None:
-    """Write the checkpoint of the present step. Every rank calls this; rank 0 writes."""
+    """Write a checkpoint of the current step. Every rank calls this; rank 0 writes."""
     progress = engine.progress
     model = gathered(weights(engine.model))
     optimizer = gathered(engine.optimizer.state())
     state = {
-        "schedule": progress.schedule,
         "position": progress.position,
-        "noise": progress.noise,
         "tokens": progress.tokens,
         "seconds": progress.seconds,
         "scaler": engine.scaler.state(),
-        "data": _fingerprint(engine),
+        "data": engine.data.sha256,
     }
     if engine.world.rank == 0:
         run.save(progress.step, model, optimizer, state, keep=engine.experiment.train.keep)
-    engine.world.wait()  # nobody runs ahead of a checkpoint that is not yet there
+    engine.world.wait()  # no rank continues before the checkpoint is written
 
 
 def restore(engine: Engine, checkpoint: Checkpoint) -> None:
-    """Bring `engine` to where it was when `checkpoint` was written, exactly."""
-    state = checkpoint.state
-    if state.get("data") != _fingerprint(engine):
+    """Bring ``engine`` into exactly the state in which ``checkpoint`` was written."""
+    if checkpoint.state.get("data") != engine.data.sha256:
         raise UserError(
             "the data is not what this run was trained on (its SHA-256 differs); "
             "put the old file back, or start a new run"
         )
     restore_model(engine.model, checkpoint.model())
     restore_optimizer(engine.optimizer, checkpoint.optimizer())
-    restore_scaler(engine.scaler, state)
-    restore_schedule(engine.progress, state)
-    restore_data(engine.progress, state)
-    restore_noise(engine.progress, state)
-    engine.progress.step = checkpoint.step
-    engine.progress.tokens = state["tokens"]
-    engine.progress.seconds = state["seconds"]
+    engine.scaler.load(checkpoint.state["scaler"])
+    restore_progress(engine.progress, checkpoint)
 
 
 @torch.no_grad()
 def restore_model(model: Model, tensors: dict[str, Tensor]) -> None:
-    """The weights, and what the model carries from batch to batch."""
+    """The weights and buffers."""
     model.prepare_load(tensors)
     own = weights(model)
     if different := sorted(own.keys() ^ tensors.keys()):
@@ -72,32 +61,14 @@ def restore_model(model: Model, tensors: dict[str, Tensor]) -> None:
 
 
 def restore_optimizer(optimizer: Optimizer, tensors: dict[str, Tensor]) -> None:
-    """The optimizer's momenta and counts."""
+    """The optimizer's moments and step counts."""
     try:
         optimizer.load(tensors)
     except ValueError as problem:
         raise UserError(f"the checkpoint does not fit the optimizer: {problem}; start a new run") from problem
 
 
-def restore_scaler(scaler: Scaler, state: dict[str, Any]) -> None:
-    """The loss scale of float16."""
-    scaler.load(state["scaler"])
-
-
-def restore_schedule(progress: Progress, state: dict[str, Any]) -> None:
-    """The step that the learning-rate schedule sees."""
-    progress.schedule = state["schedule"]
-
-
-def restore_data(progress: Progress, state: dict[str, Any]) -> None:
-    """The place in the stream of micro-batches."""
-    progress.position = state["position"]
-
-
-def restore_noise(progress: Progress, state: dict[str, Any]) -> None:
-    """The place in the stream of dropout."""
-    progress.noise = state["noise"]
-
-
-def _fingerprint(engine: Engine) -> str | None:
-    return engine.data.sha256
+def restore_progress(progress: TrainingProgress, checkpoint: Checkpoint) -> None:
+    """The counters; batches, dropout and the learning rate follow from ``step`` and ``position``."""
+    progress.step, state = checkpoint.step, checkpoint.state
+    progress.position, progress.tokens, progress.seconds = (state[key] for key in ("position", "tokens", "seconds"))

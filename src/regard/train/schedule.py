@@ -1,7 +1,7 @@
-"""Schedules: the learning rate's factor as a pure function of the step, so that nothing has to be carried along.
+"""Learning rate schedules: a factor in [0, 1] as a pure function of the step, so there is no state to save.
 
-`factor(step, steps)` is the factor of update number `step` (the first is 0) in a run of `steps` updates. It lies in
-[0, 1]. Warm-up rises in a straight line to 1, reached at its last update; no update has the factor 0 unless asked to.
+``factor(step, steps)`` is the factor of step number ``step`` (from 0) in a run of ``steps``. Warm-up is linear and
+reaches 1 at its last step; no step has the factor 0 unless it is configured.
 """
 
 import math
@@ -9,15 +9,15 @@ from dataclasses import dataclass
 
 from regard.config import Choice, option
 
-_WARMUP = "warm-up: below 1 a share of all steps, from 1 on a number of steps"
-_FINAL = "the factor that the decay arrives at"
+_WARMUP = "warm-up: below 1 a fraction of all steps, from 1 on a number of steps"
+_FINAL = "the factor at the end of the decay"
 
 
 class ScheduleConfig(Choice):
-    """The choice of a learning-rate schedule."""
+    """Which learning rate schedule scales the peak rate."""
 
     def factor(self, step: int, steps: int) -> float:
-        """The factor of update number `step` of `steps`."""
+        """The factor of step number ``step`` of ``steps``."""
         raise NotImplementedError
 
 
@@ -32,13 +32,13 @@ class ConstantScheduleConfig(ScheduleConfig, kind="constant"):
         _check_length("warmup", self.warmup)
 
     def factor(self, step: int, steps: int) -> float:
-        """The rising line until 1."""
+        """Linear warm-up, then 1."""
         return _rise(step, _length(self.warmup, steps))
 
 
 @dataclass(frozen=True)
 class LinearScheduleConfig(ScheduleConfig, kind="linear"):
-    """Warm-up, then a straight line from 1 to `final`."""
+    """Warm-up, then linear decay from 1 to ``final``."""
 
     warmup: float = option(0.05, _WARMUP)
     final: float = option(0.0, _FINAL)
@@ -49,7 +49,7 @@ class LinearScheduleConfig(ScheduleConfig, kind="linear"):
         _check_level(self.final)
 
     def factor(self, step: int, steps: int) -> float:
-        """Rise, then fall in a straight line."""
+        """Linear warm-up, then linear decay."""
         warmup = _length(self.warmup, steps)
         if step < warmup:
             return _rise(step, warmup)
@@ -58,7 +58,7 @@ class LinearScheduleConfig(ScheduleConfig, kind="linear"):
 
 @dataclass(frozen=True)
 class CosineScheduleConfig(ScheduleConfig, kind="cosine"):
-    """Warm-up, then half a cosine from 1 to `final` (Loshchilov and Hutter 2017, without restarts)."""
+    """Warm-up, then cosine decay from 1 to ``final`` (Loshchilov and Hutter 2017, without restarts)."""
 
     warmup: float = option(0.05, _WARMUP)
     final: float = option(0.1, _FINAL)
@@ -69,7 +69,7 @@ class CosineScheduleConfig(ScheduleConfig, kind="cosine"):
         _check_level(self.final)
 
     def factor(self, step: int, steps: int) -> float:
-        """Rise, then fall along the cosine."""
+        """Linear warm-up, then cosine decay."""
         warmup = _length(self.warmup, steps)
         if step < warmup:
             return _rise(step, warmup)
@@ -78,10 +78,10 @@ class CosineScheduleConfig(ScheduleConfig, kind="cosine"):
 
 @dataclass(frozen=True)
 class TrapezoidScheduleConfig(ScheduleConfig, kind="trapezoid"):
-    """Warm-up, flat, then a straight line to `final` over the last `decay` steps."""
+    """Warm-up, constant, then linear decay to ``final`` over the last ``decay`` steps."""
 
     warmup: float = option(0.02, _WARMUP)
-    decay: float = option(0.4, "decay at the end: up to 1 a share of all steps, above 1 a number of steps")
+    decay: float = option(0.4, "decay at the end: up to 1 a fraction of all steps, above 1 a number of steps")
     final: float = option(0.0, _FINAL)
 
     def check(self) -> None:
@@ -92,7 +92,7 @@ class TrapezoidScheduleConfig(ScheduleConfig, kind="trapezoid"):
         _check_level(self.final)
 
     def factor(self, step: int, steps: int) -> float:
-        """The lower of the rising and the falling line."""
+        """The minimum of the warm-up and the decay."""
         decay = steps if self.decay == 1 else _length(self.decay, steps)
         fall = _blend(min(1.0, (steps - step) / decay), self.final) if decay else 1.0
         return min(_rise(step, _length(self.warmup, steps)), max(fall, self.final))
@@ -103,7 +103,7 @@ class NoamScheduleConfig(ScheduleConfig, kind="noam"):
     """Warm-up, then the inverse square root of the step (Vaswani et al. 2017, equation 3).
 
     The paper's rate is width^-0.5 · min(s^-0.5, s · warmup^-1.5) for s = 1, 2, ... Here it is divided by its peak,
-    (width · warmup)^-0.5, so that the optimizer's `lr` is the highest rate, as with every other schedule; for the
+    (width · warmup)^-0.5, so that the optimizer's `lr` is the peak rate, as with every other schedule; for the
     paper's own rates set `lr` to (width · warmup)^-0.5.
     """
 
@@ -128,7 +128,7 @@ def _rise(step: int, warmup: int) -> float:
 
 
 def _progress(step: int, warmup: int, steps: int) -> float:
-    """How much of the decay lies behind: 0 at the end of warm-up, 1 at the end of the run."""
+    """The fraction of the decay that is done: 0 at the end of warm-up, 1 at the end of the run."""
     return min(1.0, (step - warmup) / max(1, steps - warmup))
 
 

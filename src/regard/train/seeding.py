@@ -1,22 +1,22 @@
-"""Randomness as a function: a seed and some numbers give a seed, the same on every machine and day."""
+"""Seeds derived from a seed and some numbers, the same on every machine."""
 
 import hashlib
 import struct
 
 import torch
 
-#: What a seed is for; streams of different purposes never meet.
+#: The purpose of a derived seed; different purposes give independent streams.
 WEIGHTS, DROPOUT = 0, 1
 
 
 def mix(seed: int, *numbers: int) -> int:
-    """A well-spread 63-bit seed from `seed` and `numbers`."""
+    """A 63-bit seed from ``seed`` and ``numbers``, by hashing."""
     text = b"".join(struct.pack("<q", number) for number in (seed, *numbers))
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") >> 1
 
 
 def seed_generators(seed: int, device: torch.device) -> None:
-    """As `torch.manual_seed`, for the CPU and one device only: that one also asks every kind that is not there."""
+    """As `torch.manual_seed`, which also queries absent device types, but for the CPU and one device only."""
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
         index = torch.cuda.current_device() if device.index is None else device.index

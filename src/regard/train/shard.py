@@ -1,6 +1,6 @@
-"""Many processes: who we are among them, sums over all, and FSDP2 on the model.
+"""Training on several processes: ranks, reductions over them, and FSDP2.
 
-A training program is plain: it reads RANK, WORLD_SIZE and LOCAL_RANK, so whatever sets these can start it.
+RANK, WORLD_SIZE and LOCAL_RANK are read from the environment, so torchrun or any other launcher can start it.
 """
 
 import gc
@@ -11,14 +11,14 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, distributed, nn
+from torch import Tensor, distributed
 
 from regard.errors import UserError
 from regard.models import Model
 
 
 class World(NamedTuple):
-    """This process among all."""
+    """The rank of this process, and collective operations."""
 
     rank: int = 0
     size: int = 1
@@ -34,7 +34,7 @@ class World(NamedTuple):
         return total.tolist()
 
     def any(self, flag: bool) -> bool:
-        """Whether the flag is up on any rank, so that all do the same."""
+        """Whether the flag is set on any rank."""
         return flag if self.size == 1 else self.sums([float(flag)])[0] > 0
 
     def first(self, value: int) -> int:
@@ -42,12 +42,12 @@ class World(NamedTuple):
         return value if self.size == 1 else round(self.sums([float(value) if self.rank == 0 else 0.0])[0])
 
     def wait(self) -> None:
-        """Until every rank is here."""
+        """Wait for every rank (a barrier)."""
         self.any(False)
 
 
 def from_environment() -> World:
-    """Rank and size as the launcher gave them; alone without one."""
+    """Rank and world size from the environment; one process if they are not set."""
     numbers = {}
     for name, default in (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", None)):
         text = os.environ.get(name, default if default is not None else os.environ.get("RANK", "0"))
@@ -64,19 +64,19 @@ def from_environment() -> World:
 
 @contextmanager
 def joined(world: World, device: torch.device) -> Iterator[World]:
-    """`world` with its process group up, for the time of the context; one that is up already is used and left."""
+    """A context in which the process group of ``world`` exists; one that already exists is used and kept."""
     world = world._replace(device=device)
     if device.type == "cuda":
-        torch.cuda.set_device(device)  # kernels of our own are launched on the current one
+        torch.cuda.set_device(device)  # our own kernels are launched on the current device
     if world.size == 1 or distributed.is_initialized():
         yield world
         return
     distributed.init_process_group("nccl" if device.type == "cuda" else "gloo", rank=world.rank, world_size=world.size)
     try:
         yield world
-        world.wait()  # nobody leaves while another still talks
+        world.wait()  # no rank leaves while another one still communicates
     finally:
-        gc.collect()  # sharded models hold the group; one that outlives it may abort the interpreter's exit
+        gc.collect()  # sharded models refer to the group; one that outlives it may abort the interpreter's exit
         distributed.destroy_process_group()
 
 
@@ -90,31 +90,31 @@ def shard(model: Model, world: World) -> None:
     mesh = init_device_mesh(world.device.type, (world.size,))
     blocks = list(model.blocks)
     uses = Counter(parameter for block in blocks for parameter in set(block.parameters()))
-    shared = {parameter for parameter, count in uses.items() if count > 1}  # a table of all layers is the whole's
+    shared = {parameter for parameter, count in uses.items() if count > 1}  # they belong to the root
     for block in blocks:
         fully_shard(block, mesh=mesh, ignored_params=shared)
     fully_shard(model, mesh=mesh)
     for module in model.modules():
         if isinstance(module, FSDPModule):
-            # Our losses are sums already divided by the count over all ranks: gradients must be added, not averaged.
+            # Losses are already divided by the count over all ranks: gradients are summed, not averaged.
             module.set_gradient_divide_factor(1.0)
-            module.set_force_sum_reduction_for_comms(True)  # gloo knows no other reduction
+            module.set_force_sum_reduction_for_comms(True)  # the only reduction of gloo
     for module, method in model.forward_methods():
         register_fsdp_forward_method(module, method)
 
 
 def gathered(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Whole tensors from shards. Every rank must call this, with the same names in the same order."""
+    """Whole tensors from their shards. Every rank calls this with the same names in the same order."""
     return {name: whole(value) for name, value in tensors.items()}
 
 
 def whole(value: Any) -> Tensor:
-    """All of a tensor, wherever its parts are."""
+    """The whole tensor, gathered from all ranks if it is sharded."""
     return value.full_tensor() if is_sharded(value) else value
 
 
 def placed(value: Tensor, like: Tensor) -> Tensor:
-    """A copy of the whole tensor `value` on the device of `like`, cut as `like` is; the type stays."""
+    """A copy of the whole tensor ``value`` on the device of ``like``, sharded like it; the dtype stays."""
     value = value.to(like.device, copy=True)
     if not is_sharded(like) or value.ndim == 0:
         return value
@@ -125,13 +125,19 @@ def placed(value: Tensor, like: Tensor) -> Tensor:
 
 
 def is_sharded(tensor: Tensor) -> bool:
-    """Whether this process holds only a part of the tensor."""
+    """Whether this process holds only a shard of the tensor."""
     return hasattr(tensor, "full_tensor")
 
 
-def weights(model: nn.Module) -> dict[str, Tensor]:
-    """The model's state, in shards where it is sharded."""
-    reshard = getattr(model, "reshard", None)
-    if reshard is not None:
-        reshard()  # an evaluation leaves the root's parameters whole, and those are not the ones that are trained
+def local(tensor: Tensor) -> Tensor:
+    """This process's shard of the tensor."""
+    sharded: Any = tensor
+    return sharded.to_local() if is_sharded(tensor) else tensor
+
+
+def weights(model: Model) -> dict[str, Tensor]:
+    """The model's state; sharded tensors stay sharded."""
+    if any(is_sharded(parameter) for parameter in model.parameters()):
+        root: Any = model
+        root.reshard()  # after an evaluation the root's parameters are gathered copies, which are not trained
     return model.state_dict()

@@ -1,7 +1,6 @@
-"""TensorBoard events beside the run's own records, for whoever compares runs there.
+"""TensorBoard events in the run folder under `tensorboard/`.
 
-They lie in the run folder under `tensorboard/`; the run's own files stay the truth, and the text of samples, the
-gradients by layer and the entropies are read from there.
+Samples, gradients by layer and entropies are mirrored from the run's own records.
 """
 
 from typing import Any
@@ -11,19 +10,19 @@ from regard.train.observer import Observer, TrainingResult, TrainingStart, Train
 
 
 class TensorBoard(Observer):
-    """Writes losses, rates and norms as they come, and what others recorded at every evaluation."""
+    """Writes loss, learning rate and gradient norm of logged steps; mirrors the run's records at every evaluation."""
 
     def __init__(self) -> None:
-        """A UserError here, before anything is trained, if the package is missing."""
+        """Raise a UserError if the package is missing."""
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
-            raise UserError("--tensorboard needs a package of its own: pip install 'regard[tensorboard]'") from None
+            raise UserError("--tensorboard needs another package: pip install 'regard[tensorboard]'") from None
         self._make = SummaryWriter
         self._writer: Any = None
 
     def started(self, start: TrainingStart) -> None:
-        """Open the events; what a resumed run repeats replaces what was there."""
+        """Open the event file; a resumed run replaces the steps that it repeats."""
         self._run, self._train = start.run, start.experiment.train
         purge = start.step + 1 if start.step else None
         self._writer = self._make(str(start.run.file("tensorboard")), purge_step=purge)
@@ -31,7 +30,7 @@ class TensorBoard(Observer):
         self._samples = len(start.run.samples()) if start.step else 0
 
     def stepped(self, step: TrainingStep) -> None:
-        """The figures of a step that is logged."""
+        """Write the step if it is logged."""
         if step.step % self._train.log_every and step.step not in (1, self._train.steps):
             return
         for name, value in (("loss/training", step.loss), ("rate", step.rate), ("gradient/norm", step.norm)):
@@ -40,7 +39,7 @@ class TensorBoard(Observer):
             self._writer.add_scalar("speed/tokens per second", step.tokens / step.seconds, step.step)
 
     def evaluated(self, step: int, measures: dict[str, float]) -> None:
-        """The evaluation, and what was recorded since the last."""
+        """Write the evaluation and the records since the last one."""
         for name, value in measures.items():
             self._writer.add_scalar(
                 f"loss/{name.removeprefix('validation_').replace('loss', 'validation')}", value, step
@@ -48,12 +47,12 @@ class TensorBoard(Observer):
         self._mirror()
 
     def finished(self, result: TrainingResult) -> None:
-        """The rest."""
+        """Write the remaining records and close the file."""
         self._mirror()
         self._writer.close()
 
     def failed(self, error: BaseException) -> None:
-        """What there is."""
+        """Close the file."""
         if self._writer is not None:
             self._writer.close()
 
@@ -66,7 +65,7 @@ class TensorBoard(Observer):
                 for head, value in enumerate(values, start=1):
                     self._writer.add_scalar(f"spread/{name}/{head}", float(value), record["step"])
         for sample in samples[self._samples :]:
-            # Four spaces make it code: TensorBoard shows text as Markdown, and a sample is none.
+            # Indented by four spaces, since TensorBoard renders text as Markdown.
             text = "\n".join(f"    {line}" for line in f"{sample['prompt']}{sample['text']}".split("\n"))
             self._writer.add_text("sample", text, sample["step"])
         self._metrics, self._samples = len(metrics), len(samples)

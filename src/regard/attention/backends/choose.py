@@ -25,7 +25,11 @@ COMBED = 1024  # keys from which regrouping pays
 
 
 class Refused(ValueError):
-    """A backend asked for by name cannot do the call; the message lists its reasons."""
+    """A backend chosen by name cannot do the call. ``problem`` lists its reasons, without the fix."""
+
+    def __init__(self, problem: str, fix: str = ". Use backend='auto'."):
+        super().__init__(problem + fix)
+        self.problem = problem
 
 
 class Explanation(NamedTuple):
@@ -78,11 +82,11 @@ def find(call: Call, backend: str | Backend = "auto") -> Backend:
         return BACKENDS["reference"]
     if isinstance(backend, str):
         if backend not in BACKENDS:
-            raise Refused(f"there is no backend {backend!r}; choose from auto, {', '.join(BACKENDS)}")
+            raise Refused(f"there is no backend {backend!r}", f"; choose from auto, {', '.join(BACKENDS)}")
         backend = BACKENDS[backend]
     reasons = backend.refuses(call)
     if reasons:
-        raise Refused(f"backend {backend.name!r} cannot do this call: {'; '.join(reasons)}. Use backend='auto'.")
+        raise Refused(f"backend {backend.name!r} cannot do this call: {'; '.join(reasons)}")
     return backend
 
 

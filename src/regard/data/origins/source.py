@@ -1,53 +1,24 @@
-"""A source: a named text with a licence, files with SHA-256, and an ordered list of origins to fetch it from.
+"""A source: a named text with a license, files with SHA-256, and an ordered list of origins to fetch them from.
 
-A source is fetched once into the user's cache, verified before it is used, and only ever read: nothing that
-came with it is imported or run.
+A source is fetched once into the user's cache and verified before it is used. Nothing that came with it is imported
+or run.
 """
 
 from __future__ import annotations
 
-import hashlib
-import os
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple
 
 from regard.data.origins.cache import cache_folder, partial_folder, settle
 from regard.data.origins.file_facts import recall, remember, stat_files
-from regard.data.origins.progress import ProgressLine
+from regard.data.origins.origin import Archive, GivenFile, Origin, Unavailable, sha256_of
 from regard.errors import UserError
 
 
-class Unavailable(Exception):
-    """Why an origin could not give the files; the message completes "tried X: ..."."""
-
-
-class Origin(Protocol):
-    """One place to get a source's files from; `str(origin)` names it to a person."""
-
-    def fetch(self, folder: Path) -> None:
-        """Write the source's files into `folder`, or raise `Unavailable` with the reason."""
-        ...
-
-
-@runtime_checkable
-class Packed(Protocol):
-    """An origin whose files come in one archive, which a person may bring along instead of the file itself."""
-
-    @property
-    def sha256(self) -> str:
-        """Of the archive."""
-        ...
-
-    def unpack(self, archive: Path, folder: Path) -> None:
-        """Write the source's files; the archive has been verified."""
-        ...
-
-
 class SourceFile(NamedTuple):
-    """A file of a source as it lies in the cache."""
+    """A file of a source, as stored in the cache."""
 
     name: str
     sha256: str
@@ -55,42 +26,16 @@ class SourceFile(NamedTuple):
 
 
 @dataclass(frozen=True)
-class GivenFile:
-    """An origin: a file on this machine, handed over by the user; the source's own file, or an archive it comes in."""
-
-    path: Path
-    name: str  # what the source calls it
-    archives: tuple[Packed, ...] = ()
-
-    def __str__(self) -> str:
-        return f"the file {self.path}"
-
-    def fetch(self, folder: Path) -> None:
-        """Unpack the file, or copy it; the source verifies what comes of it like anything else."""
-        if not self.path.is_file():
-            raise Unavailable("there is no such file")
-        if not os.access(self.path, os.R_OK):
-            raise Unavailable("it may not be read")
-        found = sha256_of(self.path) if self.archives else None
-        for archive in self.archives:
-            if archive.sha256 == found:
-                return archive.unpack(self.path, folder)
-        shutil.copyfile(self.path, folder / self.name)
-
-
-@dataclass(frozen=True)
 class Source:
-    """A text that can be asked for by name."""
+    """A text that can be chosen by name."""
 
     name: str
     title: str
-    licence: str  # its name
-    terms: str  # what it covers, and where it is said
+    license: str  # its name
+    terms: str  # what the license covers, and where that is stated
     files: tuple[SourceFile, ...]
     origins: tuple[Origin, ...]
-    languages: tuple[
-        str, ...
-    ] = ()  # not a text but sentences in these languages: a table, as `sentence_pairs.py` reads it
+    languages: tuple[str, ...] = ()  # of sentence pairs; the file is a table (sentence_pairs.py). Empty: a text
 
     @property
     def size(self) -> int:
@@ -98,67 +43,71 @@ class Source:
         return sum(file.size for file in self.files)
 
     def folder(self, cache: Path | None = None) -> Path:
-        """Where it lies in the cache, if it is there."""
+        """Its folder in the cache, whether it exists or not."""
         return (cache or cache_folder()) / "sources" / self.name
 
+    def paths(self, cache: Path | None = None) -> tuple[Path, ...]:
+        """Its files in the cache, whether they exist or not."""
+        return tuple(self.folder(cache) / file.name for file in self.files)
+
     def faults(self, cache: Path | None = None) -> list[str]:
-        """What is wrong with the files in the cache, every byte of them read; empty: nothing."""
+        """What is wrong with the cached files, after reading every byte; empty: nothing."""
         return _faults(self.files, self.folder(cache), sha256_of)
 
     def cached(self, cache: Path | None = None) -> tuple[Path, ...] | None:
-        """The verified files if the cache holds them all, else None.
+        """The verified files if all are in the cache, else None.
 
-        A file that was verified before and has not been touched since is not read again.
+        A file that was verified before and has not changed since is not read again.
         """
         cache = cache or cache_folder()
-        folder = self.folder(cache)
-        if _faults(self.files, folder, lambda path: known_sha256(path, cache)):
+        if _faults(self.files, self.folder(cache), lambda path: known_sha256(path, cache)):
             return None
-        return tuple(folder / file.name for file in self.files)
+        return self.paths(cache)
 
     def fetch(self, cache: Path | None = None, given: Path | None = None) -> tuple[Path, ...]:
-        """The verified files, from the cache or else from the first origin that has them.
+        """The verified files, from the cache or else from the first origin that provides them.
 
-        `given` is tried before the other origins: a copy that the user already has, of the (only) file or of the
-        archive in which an origin has it.
+        ``given`` is tried before the other origins: the user's copy of the (only) file, or of an origin's archive.
         """
         cache = cache or cache_folder()
         if found := self.cached(cache):
             return found
-        origins = self.origins
-        if given is not None:
-            archives = tuple(origin for origin in origins if isinstance(origin, Packed))
-            origins = (GivenFile(Path(given), self.files[0].name, archives), *origins)
+        origins = self.origins if given is None else (self._given(given), *self.origins)
         tried = []
         for origin in origins:
             with partial_folder(cache) as partial:
                 try:
                     origin.fetch(partial)
+                    faults = _faults(self.files, partial, sha256_of)
                 except Unavailable as reason:
-                    tried.append(f"{origin}: {reason}")
-                    continue
-                if faults := _faults(self.files, partial, sha256_of):
+                    faults = [str(reason)]
+                if faults:
                     tried.append(f"{origin}: {'; '.join(faults)}")
                     continue
-                for file in self.files:
-                    settle(partial / file.name, self.folder(cache) / file.name)
-                return tuple(self.folder(cache) / file.name for file in self.files)
+                for path in self.paths(cache):
+                    settle(partial / path.name, path)
+                return self.paths(cache)
         raise UserError(
             f"cannot fetch '{self.name}' ({self.title}): tried {' | '.join(tried) or 'no origin at all'}. "
-            f"Go online once so that it lands in {cache}; or bring {self.by_hand()} from another machine and hand it "
-            f"over: regard data get {self.name} --file FILE; or use a text of your own: --data.path FILE"
+            f"Go online once so that it is stored in {cache}; or copy {self.by_hand()} from another machine and pass "
+            f"it: regard data get {self.name} --file FILE; or use your own text: --data.path FILE"
         )
 
     def by_hand(self) -> str:
-        """What a person may hand over instead of fetching it, in words."""
+        """The files that a user may provide instead of downloading, for messages."""
         file = self.files[0]
         itself = f"{file.name} ({file.size:,} bytes, SHA-256 {file.sha256})"
-        archives = [str(origin) for origin in self.origins if isinstance(origin, Packed)]
-        return " or the archive of ".join([itself, *archives])
+        return " or the archive of ".join([itself, *map(str, self._archives())])
+
+    def _given(self, path: Path) -> GivenFile:
+        return GivenFile(Path(path), self.files[0].name, self._archives())
+
+    def _archives(self) -> tuple[Archive, ...]:
+        return tuple(origin for origin in self.origins if isinstance(origin, Archive))
 
 
 def _faults(files: tuple[SourceFile, ...], folder: Path, sha256: Callable[[Path], str]) -> list[str]:
-    """What is wrong with the files as they lie in `folder`."""
+    """What is wrong with the files in ``folder``."""
     faults = []
     for file in files:
         path = folder / file.name
@@ -171,22 +120,12 @@ def _faults(files: tuple[SourceFile, ...], folder: Path, sha256: Callable[[Path]
     return faults
 
 
-def sha256_of(path: Path) -> str:
-    """The file's SHA-256 in hexadecimal, read piece by piece."""
-    digest = hashlib.sha256()
-    with open(path, "rb") as file, ProgressLine(f"verifying {path.name}", path.stat().st_size) as progress:
-        while piece := file.read(1 << 20):
-            digest.update(piece)
-            progress.advance(len(piece))
-    return digest.hexdigest()
-
-
 def known_sha256(path: Path, cache: Path) -> str:
-    """As `sha256_of`, but a file that has not been touched since it was read is not read again."""
-    question, before = f"sha256|{path.absolute()}", stat_files([path])
-    known = recall(cache, question, before)
+    """As ``sha256_of``, but a file that has not changed since it was last read is not read again."""
+    key, before = f"sha256|{path.absolute()}", stat_files([path])
+    known = recall(cache, key, before)
     if known and "sha256" in known:
         return known["sha256"]
     found = sha256_of(path)
-    remember(cache, question, before, stat_files([path]), {"sha256": found})
+    remember(cache, key, before, stat_files([path]), {"sha256": found})
     return found

@@ -13,8 +13,8 @@ The package does not say which Luther it is. By its wording (1 Corinthians 13:1,
 import re
 from collections.abc import Mapping
 
+from regard.data.origins.pypi import Wheel
 from regard.data.origins.source import Source, SourceFile
-from regard.data.origins.wheel import Wheel
 from regard.data.translation.sentence_pairs import table
 
 _VERSE = re.compile(r"(.+?) (\d+):(\d+) (.*)")
@@ -54,7 +54,7 @@ def _plain(verse: str) -> str:
 SOURCE = Source(
     name="bible",
     title="The Bible in English (King James) and German (Luther 1912)",
-    licence="public domain",
+    license="public domain",
     terms="translations of 1611 and 1912, too old for copyright (in the United Kingdom printing the former is a right "
     "of the Crown); the package is MIT and says nothing of the texts",
     files=(SourceFile("bible.tsv", "1f0153a60ea937548e894954262a17bea016d16a220a1b13fa050c90bf565026", 8_460_712),),

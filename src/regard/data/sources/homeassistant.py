@@ -16,8 +16,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from regard.data.origins.pypi import Wheel
 from regard.data.origins.source import Source, SourceFile
-from regard.data.origins.wheel import Wheel
 from regard.data.translation.sentence_pairs import table
 
 _LANGUAGES = ("en", "de", "fr", "it")
@@ -58,9 +58,9 @@ def _plain(text: str) -> str:
 SOURCE = Source(
     name="homeassistant",
     title="Home Assistant's interface in English, German, French and Italian",
-    licence="Apache License 2.0",
+    license="Apache License 2.0",
     terms="the authors of Home Assistant (LICENSE.md in the package covers all of it): passing the texts on asks for "
-    "the licence and for saying what was changed",
+    "the license and for saying what was changed",
     files=(
         SourceFile("homeassistant.tsv", "bc072f9449e0463bf62bf1a36a72b3ee2603dcc68384047157f2c0b1e3c59c7b", 3_070_613),
     ),

@@ -21,7 +21,7 @@ def _assemble(members: Mapping[str, bytes]) -> dict[str, bytes]:
 SOURCE = Source(
     name="moby-dick",
     title="Moby Dick by Herman Melville",
-    licence="public domain (CC0 1.0, PDDL 1.0)",
+    license="public domain (CC0 1.0, PDDL 1.0)",
     terms="LICENSE in the package: the collection is under PDDL 1.0 and its contents under CC0 1.0, which ask for "
     "nothing; its software is Apache-2.0",
     files=(SourceFile("moby-dick.txt", "e8c8da17fb9266f99fdf6fe5931ea3d985d3a60126f3535fc4d6ab2314e6df82", 1_216_552),),

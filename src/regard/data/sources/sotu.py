@@ -19,7 +19,7 @@ def _assemble(members: Mapping[str, bytes]) -> dict[str, bytes]:
 SOURCE = Source(
     name="sotu",
     title="State of the Union addresses, 1790 to 2021",
-    licence="public domain (CC0 1.0, PDDL 1.0)",
+    license="public domain (CC0 1.0, PDDL 1.0)",
     terms="works of the United States Government; LICENSE in the package: the collection is under PDDL 1.0 and its "
     "contents under CC0 1.0, which ask for nothing; its software is Apache-2.0",
     files=(SourceFile("sotu.txt", "af415cd04cc17ea29fd42fc56aef508f830cf6cc9cf7fac90c7476d275c90695", 10_761_899),),

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 @dataclass(frozen=True)
-class TokenRange:
+class TokenSpan:
     """Tokens `start` to `stop`, the latter excluded."""
 
     start: int
@@ -28,9 +28,9 @@ class TokenRange:
 class Split(NamedTuple):
     """The parts of a text, in the order in which they stand in it."""
 
-    train: TokenRange
-    validation: TokenRange
-    test: TokenRange
+    train: TokenSpan
+    validation: TokenSpan
+    test: TokenSpan
 
 
 def split(total: int, validation: float, test: float) -> Split:
@@ -40,12 +40,12 @@ def split(total: int, validation: float, test: float) -> Split:
     100,000,000 tokens, 0.05 and 0.05 leave 90,000,000 and not one less.
 
     >>> split(100_000_000, 0.05, 0.05).test
-    TokenRange(start=95000000, stop=100000000)
+    TokenSpan(start=95000000, stop=100000000)
     """
     last = exact(test)
     held_out = exact(validation) + last
     first, second = int(total * (1 - held_out)), int(total * (1 - last))
-    return Split(TokenRange(0, first), TokenRange(first, second), TokenRange(second, total))
+    return Split(TokenSpan(0, first), TokenSpan(first, second), TokenSpan(second, total))
 
 
 def exact(share: float) -> Fraction:

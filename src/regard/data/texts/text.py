@@ -19,7 +19,7 @@ from regard.data.batch import IGNORE_INDEX, TextBatch
 from regard.data.origins.cache import cache_folder
 from regard.data.origins.progress import say
 from regard.data.sources import find_source
-from regard.data.texts.split import Split, TokenRange, exact, split
+from regard.data.texts.split import Split, TokenSpan, exact, split
 from regard.data.texts.text_file import TextFile
 from regard.data.texts.text_files import TextFiles, find_texts, skipped_words
 from regard.data.texts.tokens import Tokens, tokenize
@@ -154,7 +154,7 @@ class TextData(Data[TextBatch]):
 
     def amount(self, part: str) -> tuple[int, int]:
         """How many characters and bytes the targets of that part stand for."""
-        chosen: TokenRange = getattr(self.parts, part)
+        chosen: TokenSpan = getattr(self.parts, part)
         stream, characters, size = self.tokenizer.stream(), 0, 0
         for start in range(chosen.start + 1, chosen.stop, _AT_ONCE):
             ids = self._tokens.windows(np.array([start]), min(_AT_ONCE, chosen.stop - start))[0]
@@ -241,7 +241,7 @@ class TextData(Data[TextBatch]):
         return self._batches(getattr(self.parts, part), size, 0, 1, stride)
 
     def _batches(
-        self, part: TokenRange, size: int, rank: int, world: int, stride: int | None = None
+        self, part: TokenSpan, size: int, rank: int, world: int, stride: int | None = None
     ) -> Iterator[TextBatch]:
         stride = self.context if stride is None else stride
         rows = min(part.targets, 1) + -(-max(part.targets - self.context, 0) // stride)

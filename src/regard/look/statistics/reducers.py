@@ -65,9 +65,9 @@ class TileMax:
         self.values = attention.q.new_zeros(*attention.q.shape[:2], *tiles, dtype=_wide(attention))
 
     def take(self, head: int, strip: Strip) -> None:
-        across, down, found = pooled(strip.weights, strip.columns.start, strip.rows.start, self.columns, self.rows)
-        place = (slice(None), head, slice(down, down + found.shape[1]), slice(across, across + found.shape[2]))
-        self.values[place] = torch.maximum(self.values[place], found)
+        across, down, maxima = pooled(strip.weights, strip.columns.start, strip.rows.start, self.columns, self.rows)
+        place = (slice(None), head, slice(down, down + maxima.shape[1]), slice(across, across + maxima.shape[2]))
+        self.values[place] = torch.maximum(self.values[place], maxima)
 
 
 class RowWeights(NamedTuple):
@@ -125,8 +125,8 @@ def _key_at(attention: Attention, back: int) -> Tensor:
     sorted_, index = filled.sort(-1)
     place = torch.searchsorted(sorted_, order - back).clamp(max=order.shape[1] - 1)
     there = (sorted_.gather(1, place) == order - back) & (segment >= 0)
-    found = index.gather(1, place)
-    return torch.where(there & (segment.gather(1, found) == segment), found, nowhere)
+    keys = index.gather(1, place)
+    return torch.where(there & (segment.gather(1, keys) == segment), keys, nowhere)
 
 
 def _picked(strip: Strip, keys: Tensor) -> Tensor:

@@ -49,7 +49,7 @@ def tile(attention: Attention, head: int, level: int, row: int, column: int) -> 
     rows = _stretch("row", row, cell * SIDE, attention.q.shape[2])
     columns = _stretch("column", column, cell * SIDE, attention.k.shape[2])
     shape = [-(-(part.stop - part.start) // cell) for part in (rows, columns)]
-    found = torch.zeros(*shape, dtype=torch.float32, device=attention.q.device)
+    weights = torch.zeros(*shape, dtype=torch.float32, device=attention.q.device)
     size = cell * max(1, ROWS // cell)  # strips of whole cells, each inside one tile
     inside = [part for part in strip_ranges(attention, size) if rows.start <= part.rows.start < rows.stop]
     for strip in strips(attention, head, inside):
@@ -57,9 +57,9 @@ def tile(attention: Attention, head: int, level: int, row: int, column: int) -> 
         if low < high:
             part = strip.weights[:1, :, low - strip.columns.start : high - strip.columns.start]
             across, down, most = pooled(part, low - columns.start, strip.rows.start - rows.start, cell, cell)
-            place = found[down : down + most.shape[1], across : across + most.shape[2]]
+            place = weights[down : down + most.shape[1], across : across + most.shape[2]]
             torch.maximum(place, most[0].float(), out=place)
-    return to_bytes(found)
+    return to_bytes(weights)
 
 
 def to_bytes(weights: Tensor) -> NDArray[np.uint8]:
