@@ -87,7 +87,7 @@ exact = st.one_of(
     st.builds(LSHConfig, buckets=st.sampled_from([2, 4]), rounds=st.integers(1, 2)),
 )
 unbiased = st.one_of(  # those without scores that a bias could be added to
-    st.builds(LinearConfig, features=st.sampled_from(["elu", "relu", "relu2", "softmax"]), normalise=st.booleans()),
+    st.builds(LinearConfig, features=st.sampled_from(["elu", "relu", "relu2", "softmax"]), normalize=st.booleans()),
     st.builds(PerformerConfig, features=st.sampled_from([None, 5]), orthogonal=st.booleans()),
     st.builds(
         SegmentsConfig,

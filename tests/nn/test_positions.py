@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from torch import Tensor
 
 from regard.attention import Causal, Full, Packed, Padded, Range, Slots, Softmax
-from regard.attention.bias import Buckets
+from regard.attention.bias import RelativeBuckets
 from regard.config import load, override, to_toml
 from regard.errors import UserError
 from regard.models import GPT, GPTConfig
@@ -278,8 +278,8 @@ def test_t5_has_one_table_and_relative_one_per_layer() -> None:
 def test_an_encoder_has_buckets_for_what_comes_after() -> None:
     sizes = {"width": 8, "head_width": 4, "context": 16}
     one, both = (T5Config().build(**sizes, causal=causal).bias() for causal in (True, False))
-    assert isinstance(one, Buckets)
-    assert isinstance(both, Buckets)
+    assert isinstance(one, RelativeBuckets)
+    assert isinstance(both, RelativeBuckets)
     assert one.bucket.unique().numel() == 32
     assert both.bucket.unique().numel() == 31  # nothing is both after and at distance 0
     assert (one.bucket[:128] == 0).all()

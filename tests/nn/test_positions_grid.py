@@ -155,5 +155,5 @@ def test_what_cannot_be_is_refused() -> None:
     slots = patches(2, 3, of=(4, 6))
     layer = Softmax(bias=GridRelativeConfig().build(width=8, head_width=4, grid=(4, 6)).bias())
     x = torch.randn(1, 2, 6, 4)
-    with pytest.raises(UserError, match="whole patches"):
+    with pytest.raises(UserError, match="needs integer distances"):
         layer(x, x, x, layer.plan(Full(), slots, like=x))

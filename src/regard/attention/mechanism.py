@@ -33,7 +33,9 @@ class Mechanism(nn.Module, ModuleProperties):
 
     def plan(self, mask: Mask, queries: AnySlots, keys: AnySlots | None = None, *, like: Tensor) -> Plan:
         """Prepare for calls between these slots, on ``like``'s device. Default ``keys``: the queries' own tokens."""
-        return Plan(mask, queries, queries if keys is None else keys, keys is None, "", None)
+        device = like.device
+        queries, own = queries.to(device), keys is None
+        return Plan(mask.to(device), queries, queries if keys is None else keys.to(device), own, "", None)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, plan: Plan) -> Out:
         """q [B, H, Q, D], k [B, G, K, D], v [B, G, K, E] to [B, H, Q, E]."""
@@ -70,9 +72,9 @@ class Mechanism(nn.Module, ModuleProperties):
         """
         return KVCache.start(batch, heads, size, width, like)
 
-    def step(self, q: Tensor, k: Tensor, v: Tensor, plan: Plan, memory: Any, arrival: DecodeInput) -> Out:
+    def step(self, q: Tensor, k: Tensor, v: Tensor, plan: Plan, cache: Any, decode: DecodeInput) -> Out:
         """Add the tokens of a decoding step to the cache and attend from them. Empty slots change nothing."""
-        k, v = arrival.remember(memory, k, v)
+        k, v = decode.store(cache, k, v)
         return self(q, k, v, plan)
 
 
@@ -140,8 +142,8 @@ def attend(
 ) -> Out:
     """The operator in one call: q [..., Q, D], k and v [..., K, D], with up to two leading axes (batch, heads).
 
-    Without ``queries`` and ``keys`` both sides are counted from 0, as tokens of the same text if Q = K; ``queries``
-    alone tell of the tokens on both sides.
+    Without ``queries`` and ``keys`` both sides count from 0, as tokens of the same text if Q = K; ``queries`` alone
+    describes both sides if Q = K.
 
     >>> import torch
     >>> from regard.attention import Causal, attend
@@ -158,6 +160,6 @@ def attend(
     queries = Range(q.shape[2]) if queries is None else queries
     others = None if same else (Range(k.shape[2]) if keys is None else keys)
     plan = mechanism.plan(Full() if mask is None else mask, queries, others, like=q)
-    values, shares = run(mechanism.call(q, k, v, plan, weights), mechanism.backend)
+    values, weighed = run(mechanism.call(q, k, v, plan, weights), mechanism.backend)
     lead = (0,) * missing
-    return Out(values[lead], None if shares is None else shares[lead])
+    return Out(values[lead], None if weighed is None else weighed[lead])

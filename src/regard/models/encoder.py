@@ -113,7 +113,7 @@ class TransformerEncoder(Encoder):
         check_length(self.position, slots.length)
         phase = slots.phases(tokens.device)
         x = self.drop(self.position.embed(self.embed(tokens), phase))
-        plan = self.blocks.layers[0].attention.mechanism.plan(self.masks[0], slots, like=x)
+        plan = self.blocks.layers[0].attention.mechanism.plan(self.masks[0].bind(tokens, phase), slots, like=x)
         contexts = [AttentionContext(plan, self.position.rotation(phase))] * self.config.layers
         return self.norm(self.blocks(x, contexts, recompute=self.checkpointing and self.training))
 

@@ -19,6 +19,7 @@ from regard.attention import (
     Mask,
     Mechanism,
     Padded,
+    Plan,
     Range,
     Slots,
     SoftmaxConfig,
@@ -47,7 +48,6 @@ from regard.nn import (
 from regard.nn.dropout import dropout
 from regard.nn.init import initialize, normal
 from regard.nn.packing import latest
-from regard.nn.positions.position import Rotation
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ class GPT(LanguageModel):
         before = self.ngrams.longest - 1
         x = self._embed(tokens, F.pad(tokens, (before, 0)) if before else tokens, phase)
         rotation = self.position.rotation(phase)
-        plans = [self._mechanism(i).plan(mask, slots, like=x) for i, mask in enumerate(self.masks)]
+        plans = [self._mechanism(i).plan(mask.bind(tokens, phase), slots, like=x) for i, mask in enumerate(self.masks)]
         contexts = self._of_layers([AttentionContext(plan, rotation) for plan in plans])
         return self.norm(self.blocks(x, contexts, recompute=self.checkpointing and self.training))
 
@@ -215,7 +215,8 @@ class GPT(LanguageModel):
         earlier = torch.cat((state.recent, tokens), dim=1)
         x = self._embed(tokens, earlier, phase)
         rotation = self.position.rotation(phase)
-        contexts = [self._context(i, x, queries, rotation, state, lengths) for i in range(len(self.masks))]
+        plans = [self._plan(i, tokens, queries, state, lengths, like=x) for i in range(len(self.masks))]
+        contexts = [AttentionContext(plan, rotation, decode) for plan, decode in plans]
         x = self.blocks(x, self._of_layers(contexts), state.layers)
         newest = real[:, None] + torch.arange(state.recent.shape[1], device=tokens.device)
         state.recent.copy_(earlier.gather(1, newest))
@@ -224,15 +225,16 @@ class GPT(LanguageModel):
             x = latest(x, lengths)
         return self.head(self.norm(x)), state._replace(used=state.used + count)
 
-    def _context(
-        self, i: int, x: Tensor, queries: AnySlots, rotation: Rotation, state: State, lengths: Tensor | None
-    ) -> AttentionContext:
-        """The context of the layers with mask ``i`` for one decoding step."""
-        cache, first = state.caches[i], state.used == 0
-        write = cache.land(state.position, x.shape[1], lengths, first)
-        used = cache.size if state.fixed else min(cache.size, state.used + x.shape[1])
-        plan = self._mechanism(i).plan(self.masks[i], queries, None if first else cache.slots(used), like=x)
-        return AttentionContext(plan, rotation, DecodeInput(write, used))
+    def _plan(
+        self, i: int, tokens: Tensor, queries: AnySlots, state: State, lengths: Tensor | None, *, like: Tensor
+    ) -> tuple[Plan, DecodeInput]:
+        """For the layers with mask ``i`` in one decoding step: the plan, and where keys and values are cached."""
+        cache, first, count = state.caches[i], state.used == 0, tokens.shape[1]
+        write = cache.allocate(state.position, count, lengths, first)
+        used = cache.size if state.fixed else min(cache.size, state.used + count)
+        mask = cache.bind(self.masks[i], tokens, state.position, lengths)
+        plan = self._mechanism(i).plan(mask, queries, None if first else cache.slots(used), like=like)
+        return plan, DecodeInput(write, used)
 
     def _in_pieces(self, tokens: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
         """Many tokens into a rolling cache, in pieces small enough to overwrite only keys that no query sees."""

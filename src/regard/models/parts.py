@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from regard.attention import BACKENDS, AttentionConfig, Mechanism, Sizes
+from regard.attention import BACKENDS, AttentionConfig, LayerSpec, Mechanism
 from regard.errors import UserError
 from regard.models.base import REDUCED, ModelConfig, check_dropouts, check_heads, check_sizes
 from regard.nn import (
@@ -83,7 +83,7 @@ class AttentionModelConfig(ModelConfig):
         head_width = self.projection.head_width(self.width, self.heads) if position else self.width // self.heads
         bias = position.bias() if position else None
         return attention.mechanism(
-            Sizes(self.heads, self.key_heads, head_width, self.context, bias, dropout, self.backend)
+            LayerSpec(self.heads, self.key_heads, head_width, self.context, bias, dropout, self.backend)
         )
 
     def build_block(

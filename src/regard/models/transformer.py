@@ -22,6 +22,7 @@ from regard.attention import (
     SoftmaxConfig,
 )
 from regard.config import option
+from regard.errors import UserError
 from regard.models.base import REDUCED, Seq2SeqModel, Seq2SeqState, check_capacity, check_sizes
 from regard.models.parts import AttentionModelConfig, check_length
 from regard.nn import (
@@ -182,7 +183,7 @@ class Transformer(Seq2SeqModel):
         slots = Range(check_length(self.position, inputs.shape[1], "a translation"))
         phase = slots.phases(inputs.device)
         x = self._embed(self.embed, self.position, inputs, phase)
-        plan = _mechanism(self.decoder).plan(self.target_mask, slots, like=x)
+        plan = _mechanism(self.decoder).plan(self.target_mask.bind(inputs, phase), slots, like=x)
         context = AttentionContext(plan, self.position.rotation(phase))
         plan = self._cross_plan(inputs.shape[1], source_lengths, memories[0].shape[1], like=x)
         cross = [CrossAttentionContext(plan, memory) for memory in memories]
@@ -195,7 +196,7 @@ class Transformer(Seq2SeqModel):
         slots = Padded(lengths, check_length(self.position, source.shape[1], "a source"))
         phase = slots.phases(source.device)
         x = self._embed(self.embed_source, self.position_source, source, phase)
-        plan = _mechanism(self.encoder).plan(self.source_mask, slots, like=x)
+        plan = _mechanism(self.encoder).plan(self.source_mask.bind(source, phase), slots, like=x)
         contexts = [AttentionContext(plan, self.position_source.rotation(phase))] * c.layers
         outputs = list(self.encoder.outputs(x, contexts, recompute=self.checkpointing and self.training))
         if c.memory == "same":
@@ -234,6 +235,10 @@ class Transformer(Seq2SeqModel):
         phase = slots.phases(tokens.device)
         x = self._embed(self.embed, self.position, tokens, phase)
         mechanism = _mechanism(self.decoder)
+        if self.target_mask.bind(tokens, phase) is not self.target_mask:
+            raise UserError(
+                f"an encoder-decoder cannot decode with {self.target_mask}, which depends on earlier tokens"
+            )
         plain = isinstance(self.target_mask, Causal) and mechanism.grows
         mask = Full() if plain and count == 1 else self.target_mask  # the newest token sees all others
         plan = mechanism.plan(mask, slots, Range(used) if state.used else None, like=x)

@@ -88,7 +88,7 @@ class LatentAttention(SelfAttention):
         assert decode is not None  # a cache is given only while decoding
         if not self.mechanism.grows:
             return mechanism.step(q, *self._unfold(latent, key), plan, cache, decode).values
-        latents, keys = decode.remember(cache, latent, key)
+        latents, keys = decode.store(cache, latent, key)
         few = q.shape[2] < self.head_width  # with more queries, projecting every key costs less
         if latents is latent or not few or not self._absorbs():
             return mechanism(q, *self._unfold(latents, keys), plan).values

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from regard.attention import Refused
+from regard.attention import BackendRefused
 from regard.look import attentions, heads
 from regard.models.base import LanguageModel, Model, Seq2SeqModel
 from regard.report.probes import Probe, find_probe
@@ -73,7 +73,7 @@ class Watch(Observer):
             return Measurements()
         try:
             return measure(self._model, self._probe, step)
-        except Refused:  # training raises it too
+        except BackendRefused:  # training raises it too
             self._probe = None
         except Exception as problem:  # a model that cannot be measured can still be trained
             self._probe = None

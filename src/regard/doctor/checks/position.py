@@ -25,7 +25,7 @@ class PositionFault(Check):
     needs_confirmation = True
 
     def on_model(self, side_pass: SidePass) -> Iterator[Finding]:
-        if not side_pass.positional:
+        if not side_pass.model.positional:
             return
         changed = (side_pass.with_token_changed(position) for position in side_pass.positions)
         names = (side_pass.first_attention(side_pass.plain, outputs) for outputs in changed)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from regard.attention import Alibi, Bias, Relative
-from regard.attention.bias import Buckets
+from regard.attention.bias import RelativeBuckets
 from regard.config import option
 from regard.nn.positions.position import Position, PositionConfig
 
@@ -79,4 +79,4 @@ class T5Config(PositionConfig, kind="t5"):
             )
 
     def build(self, *, width: int, head_width: int, context: int, causal: bool = True) -> Position:
-        return SharedDistances(Buckets(width // head_width, self.buckets, self.furthest, causal=causal))
+        return SharedDistances(RelativeBuckets(width // head_width, self.buckets, self.furthest, causal=causal))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from regard.attention import BACKENDS, Packed, Padded, Softmax
-from regard.attention.backends.choose import Refused
+from regard.attention.backends.choose import BackendRefused
 from regard.prove.comparison import LargestGap
 from regard.prove.model_under_test import ModelUnderTest
 from regard.prove.registry import ClaimResult, claim, fails, holds, not_applicable
@@ -36,7 +36,7 @@ def backends(subject: ModelUnderTest) -> ClaimResult:
             for case, run in _cases(subject):
                 try:
                     results = _results(subject, run)
-                except Refused:
+                except BackendRefused:
                     continue
                 served += 1
                 _compare(largest, f"{name}, {case}", results, reference[case])
