@@ -251,4 +251,5 @@ def test_padded_rows_take_the_fast_path() -> None:
     model = SMALL.build()
     plan = model._mechanism(0).plan(model.masks[0], Padded(torch.tensor([6, 2]), 6), like=model.embed(tokens()))
     assert plan.backend == "short"
-    assert plan.prepared.offset.shape == (6, 6)  # one square for the batch, not one for every row
+    offset, _ = plan.prepared
+    assert offset.shape == (6, 6)  # one square for the batch, not one for every row
