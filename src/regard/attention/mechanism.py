@@ -120,7 +120,7 @@ class Softmax(Mechanism):
     def call(self, q: Tensor, k: Tensor, v: Tensor, plan: Plan, weights: bool = False) -> Call:
         """The call that ``forward`` makes; ``explain`` takes it too."""
         dropout = self.dropout if self.training else 0.0
-        return Call(q, k, v, plan, self.score, self.bias, self.scale, self.normalizer, dropout, weights)
+        return Call(q, k, v, plan, self.score, self.normalizer, self.bias, self.scale, dropout, weights)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, plan: Plan) -> Out:
         return run(self.call(q, k, v, plan), self.backend)
