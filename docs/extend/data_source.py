@@ -7,12 +7,12 @@ regard train --with data_source.py --data.source sums
 import hashlib
 from pathlib import Path
 
-from regard.data import Source, SourceFile
+from regard.data import Origin, Source, SourceFile
 
 TEXT = "".join(f"{a}+{b}={a + b}\n" for a in range(100) for b in range(100)).encode()
 
 
-class Generated:
+class Generated(Origin):
     """An origin that writes the file instead of downloading it."""
 
     def __str__(self) -> str:

@@ -32,7 +32,7 @@ class Digraphs(Tokenizer):
 
     def encode(self, text: str) -> np.ndarray:
         pieces = re.findall(rb"(?s)[A-Za-z]{2}|.", text.encode())
-        return np.array([i for piece in pieces for i in self.ids.get(piece, piece)], dtype=np.int64)
+        return np.array([i for piece in pieces for i in self.ids.get(piece) or piece], dtype=np.int64)
 
     def decode_bytes(self, ids) -> bytes:
         return b"".join(self.tokens[i] for i in self._checked(ids))

@@ -3,6 +3,7 @@
 from regard.data.base import Data, DataConfig
 from regard.data.batch import IGNORE_INDEX, PairBatch, Specials, TextBatch
 from regard.data.origins.cache import cache_folder
+from regard.data.origins.origin import Origin
 from regard.data.origins.source import Source, SourceFile
 from regard.data.sources import SOURCES, find_source
 from regard.data.texts.text import TextConfig, TextData, prepare
@@ -33,6 +34,7 @@ __all__ = [
     "Counts",
     "Data",
     "DataConfig",
+    "Origin",
     "PairBatch",
     "PairData",
     "PairsConfig",
