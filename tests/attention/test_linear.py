@@ -253,7 +253,7 @@ def test_half_precision_sums_are_wide() -> None:
     values = mechanism(q, k, v, mechanism.plan(Causal(), Range(4000), like=q)).values
     assert values.dtype == torch.bfloat16
     assert values[0, 0, -1, 0] == torch.tensor(24_000.0).bfloat16()
-    assert mechanism.start(1, 1, 8, 2, q).held.dtype == torch.float32
+    assert mechanism.start(1, 1, 8, 2, q).sums.dtype == torch.float32
     with torch.autocast("cpu", torch.bfloat16):
         under = mechanism(q.float(), k.float(), v, mechanism.plan(Causal(), Range(4000), like=q)).values
     assert torch.equal(under, values)
@@ -261,7 +261,7 @@ def test_half_precision_sums_are_wide() -> None:
 
 def test_what_it_cannot_do_it_refuses_with_the_reason() -> None:
     q = torch.randn(1, 1, 5, 2)
-    with pytest.raises(UserError, match="one sum over all that came before and cannot leave parts of it out"):
+    with pytest.raises(UserError, match="one sum over all earlier tokens and cannot exclude some of them"):
         LinearAttention().plan(Causal() & Window(3), Range(5), like=q)
     with pytest.raises(UserError, match="no scores that Alibi positions could change"):
         LinearConfig().mechanism(LayerSpec(2, 2, 4, 8, bias=Alibi(2)))

@@ -38,6 +38,7 @@ from regard.attention import (
     Slots,
     SoftCap,
     Softmax,
+    SoftmaxNormalizer,
 )
 from regard.attention.backends import blocked
 from regard.attention.mechanisms import lsh_tiles
@@ -138,7 +139,7 @@ def test_tiles_equal_all_pairs_with_biases_too(held, mask, heads, rounds: int, c
         plan = mechanism.plan(mask, slots, like=q)
         if not tileable(plan, 0):
             return
-        call = Call(q, k, v, plan, Dot(), mechanism.bias)
+        call = Call(q, k, v, plan, Dot(), SoftmaxNormalizer(), mechanism.bias)
         labels = mechanism.labels(q, k, plan)
         tiled = lsh_tiles.mix_tiles(call, labels, 4, chunk)
         same(tiled, mechanism(q, k, v, plan._replace(own=False)).values, inputs)
@@ -153,7 +154,7 @@ def test_there_are_never_more_tiles_than_room_was_made_for(slots: AnySlots, chun
     q = -k.repeat(1, 2, 1, 1)
     q[:, :, ::chunk] *= -1
     plan = mechanism.plan(Causal(), slots, like=q)
-    work = lsh_tiles.LSHRounds(Call(q, k, k, plan, Dot()), mechanism.labels(q, k, plan), 2, chunk)
+    work = lsh_tiles.LSHRounds(Call(q, k, k, plan, Dot(), SoftmaxNormalizer()), mechanism.labels(q, k, plan), 2, chunk)
     assert work.sort(0).key.shape[1] <= work.most(120, 60)
 
 
@@ -217,7 +218,7 @@ def test_large_chunks_lose_nothing() -> None:
     q, k, v = qkv(0, 1, (2, 2), 80)
     exact, chunked = made("exact", 8, 2, 1, 0), made("sorted", 8, 2, 40, 0)
     plan = exact.plan(Causal(), Range(80), like=q)
-    call = Call(q, k, v, plan, Dot())
+    call = Call(q, k, v, plan, Dot(), SoftmaxNormalizer())
     labels = chunked.labels(q, k, plan)  # no bucket has more than two chunks
     same(lsh_tiles.mix_tiles(call, labels, 8, 40), exact(q, k, v, plan).values, [q, k, v])
 

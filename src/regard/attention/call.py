@@ -13,7 +13,7 @@ from torch import Tensor
 
 from regard.attention.bias import Bias
 from regard.attention.masks.mask import Mask
-from regard.attention.normalizer import SOFTMAX, Normalizer, SoftmaxNormalizer
+from regard.attention.normalizer import Normalizer, SoftmaxNormalizer
 from regard.attention.score import Score
 from regard.attention.slots import AnySlots, Pairs, make_pairs, valid
 
@@ -45,9 +45,9 @@ class Call(NamedTuple):
     v: Tensor  # [B, G, K, E]
     plan: Plan
     score: Score
+    normalizer: Normalizer  # no default: under a compiler a default may not be one of our own objects
     bias: Bias | None = None
     scale: float | None = None  # None: 1/√D for dot scores, 1 for others
-    normalizer: Normalizer = SOFTMAX
     dropout: float = 0.0
     weights: bool = False  # return the weights too
 

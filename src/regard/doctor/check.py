@@ -10,7 +10,7 @@ defined. A check overrides the hooks that it needs:
             if history.losses and history.losses[-1] < 0.01:
                 yield self.finding("", f"the loss is {history.losses[-1]:.3g}", "label leakage", "check the targets")
 
-Each threshold stands in the file of its check, with the reason for its value. A healthy run must stay clear of it.
+Each threshold is defined in the file of its check, with the reason for its value. A healthy run stays clear of it.
 """
 
 from __future__ import annotations

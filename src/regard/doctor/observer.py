@@ -12,7 +12,6 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any, TextIO
 
@@ -186,10 +185,7 @@ class Doctor(Observer):
         mixed = start.dtype != torch.float32
 
         def terms(model: Model, batch: Any) -> dict[str, Term]:
-            autocast: AbstractContextManager[Any] = (
-                torch.autocast(start.device.type, start.dtype) if mixed else nullcontext()
-            )
-            with autocast:
+            with torch.autocast(start.device.type, start.dtype if mixed else torch.bfloat16, enabled=mixed):
                 return task.terms(model, batch)
 
         return terms

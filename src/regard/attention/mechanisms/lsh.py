@@ -30,6 +30,7 @@ from regard.attention.call import Call, Out, Plan, allowed, dense_pairs
 from regard.attention.masks.mask import Mask
 from regard.attention.mechanism import Mechanism
 from regard.attention.mechanisms.lsh_tiles import Labels, match, mix_tiles, tileable
+from regard.attention.normalizer import SOFTMAX
 from regard.attention.score import Dot
 from regard.attention.slots import EMPTY, AnySlots, Pairs, Slots, TokenPosition, position_at
 from regard.attention.tiling.tile import Tile
@@ -80,7 +81,7 @@ class LSH(Mechanism):
     def forward(self, q: Tensor, k: Tensor, v: Tensor, plan: Plan) -> Out:
         labels = self.labels(q, k, plan)
         dropout = self.dropout if self.training else 0.0
-        call = Call(q, k, v, plan, self.score, self.bias, dropout=dropout)
+        call = Call(q, k, v, plan, self.score, SOFTMAX, self.bias, dropout=dropout)
         if self.form == "sorted" and tileable(plan, 4 * self.rounds * self.chunk):  # for fewer, all pairs are faster
             return Out(mix_tiles(call, labels, math.prod(self.hashes), self.chunk), None)
 
@@ -92,7 +93,7 @@ class LSH(Mechanism):
     def weights(self, q: Tensor, k: Tensor, plan: Plan) -> Tensor:
         pairs = dense_pairs(plan, q)
         visible = self._visible(plan, pairs, self.labels(q, k, plan))
-        return weigh(Call(q, k, k, plan, self.score, self.bias), pairs, visible)
+        return weigh(Call(q, k, k, plan, self.score, SOFTMAX, self.bias), pairs, visible)
 
     def _visible(self, plan: Plan, pairs: Pairs, labels: Labels) -> Tensor:
         """Allowed pairs that share a bucket in some round, and the query's own position."""

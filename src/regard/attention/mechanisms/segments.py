@@ -26,6 +26,7 @@ from regard.attention.masks.mask import And, Mask
 from regard.attention.masks.patterns import Causal
 from regard.attention.masks.summary import Reach
 from regard.attention.mechanism import Mechanism
+from regard.attention.normalizer import SOFTMAX
 from regard.attention.score import Dot
 from regard.attention.slots import EMPTY, AnySlots, Padded, Pairs, Range, Slots, make_pairs, position_at, valid
 from regard.attention.weigh import mix, weigh
@@ -101,7 +102,7 @@ class Segmented(Mechanism):
         return "Segmented with summaries weighs sums of several keys, not each key" if self.summaries else None
 
     def weights(self, q: Tensor, k: Tensor, plan: Plan) -> Tensor | None:
-        return None if self.summaries else weigh(Call(q, k, k, plan, self.score), dense_pairs(plan, q))
+        return None if self.summaries else weigh(Call(q, k, k, plan, self.score, SOFTMAX), dense_pairs(plan, q))
 
     # Full forward pass ----------------------------------------------------------------------------------------------
 
@@ -181,7 +182,7 @@ class Segmented(Mechanism):
             visible = torch.cat((visible, valid(ending) & whole & self._summarized(ending)), dim=-1)
             k, v = (torch.cat(both, dim=2) for both in zip((k, v), sums, strict=True))
         dropout = self.dropout if self.training else 0.0
-        return mix(Call(q, k, v, plan, self.score, dropout=dropout), pairs, visible).values
+        return mix(Call(q, k, v, plan, self.score, SOFTMAX, dropout=dropout), pairs, visible).values
 
     def _summarized(self, pairs: Pairs) -> Tensor:
         """Whether the query sees the summary of the group that ends at the key."""

@@ -11,10 +11,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from regard.doctor.check import Check
+from regard.doctor import Check, Finding, SidePass
 from regard.doctor.context import Batch
-from regard.doctor.finding import Finding
-from regard.doctor.side_pass import MOVED, SHORTEST, SidePass
+from regard.doctor.side_pass import MOVED, SHORTEST
 from regard.prove.dependency import relative_difference, reverse_context
 
 DISTANCES = (1, 8, 16)  # between the two tokens that are swapped

@@ -10,9 +10,8 @@ from torch import Tensor
 
 from regard.attention import BACKENDS, Packed, Padded, Softmax
 from regard.attention.backends.choose import BackendRefused
+from regard.prove import ClaimResult, ModelUnderTest, claim, fails, holds, not_applicable
 from regard.prove.comparison import LargestGap
-from regard.prove.model_under_test import ModelUnderTest
-from regard.prove.registry import ClaimResult, claim, fails, holds, not_applicable
 
 GRADIENTS = 1e-3  # of the largest: a gradient is a sum over every token
 BUILT = "as built"

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from regard.attention import Softmax
 from regard.attention.backends.choose import BackendRefused, run
+from regard.prove import ClaimResult, ModelUnderTest, claim, fails, holds, not_applicable
 from regard.prove.comparison import EXACT, LargestGap, gap
 from regard.prove.dependency import first_difference, record_outputs
-from regard.prove.model_under_test import SEED, SOURCES, Forward, ModelUnderTest, training_mode
-from regard.prove.registry import ClaimResult, claim, fails, holds, not_applicable
+from regard.prove.model_under_test import SEED, SOURCES, Forward, training_mode
 
 MODES = (("in evaluation", False), ("in training", True), ("in evaluation again, after training", False))
 
