@@ -115,6 +115,16 @@ class KVCache(NamedTuple):
         shape = (batch, heads, size, width)
         return cls(like.new_zeros(shape), like.new_zeros(shape))
 
+    def grown(self, size: int) -> KVCache:
+        """A cache for ``size`` tokens with the same content; the places beyond it are uninitialized."""
+
+        def larger(x: Tensor) -> Tensor:
+            buffer = x.new_empty(*x.shape[:2], size, x.shape[3])
+            buffer[:, :, : x.shape[2]] = x
+            return buffer
+
+        return KVCache(larger(self.k), larger(self.v))
+
     def store(self, write: CacheWrite, k: Tensor, v: Tensor, used: int) -> tuple[Tensor, Tensor]:
         """Store new keys and values; return those to attend to: in the first step the new ones, later all."""
         write.write(self.k, k)

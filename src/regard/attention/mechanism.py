@@ -41,6 +41,9 @@ class Mechanism(nn.Module, ModuleProperties):
         """q [B, H, Q, D], k [B, G, K, D], v [B, G, K, E] to [B, H, Q, E]."""
         raise NotImplementedError
 
+    def reset(self) -> None:
+        """Initialize the mechanism's own parameters. Default: they keep their values."""
+
     def weights(self, q: Tensor, k: Tensor, plan: Plan) -> Tensor | None:
         """The weight of every key for every query, [B, H, Q, K], without dropout; None: see ``unobservable``.
 
@@ -56,6 +59,11 @@ class Mechanism(nn.Module, ModuleProperties):
 
     def advance(self, step: int) -> None:
         """Called before training step number ``step`` (from 0), for mechanisms that redraw random features."""
+
+    @property
+    def grows(self) -> bool:
+        """Whether the decoding state is the plain KV cache, which may be enlarged between steps."""
+        return type(self).start is Mechanism.start and type(self).step is Mechanism.step
 
     def start(self, batch: int, heads: int, size: int, width: int, like: Tensor) -> Any:
         """The empty cache of one layer: a named tuple of tensors with the batch first, updated in place.

@@ -69,8 +69,8 @@ def unmasked_layer(block: int) -> Sabotage:
 def unturned(engine: Engine) -> None:
     """Rotary positions whose angles are all zero: nothing turns."""
     position: Any = engine.model.get_submodule("position")
-    plain = position.turn
-    position.turn = lambda phase: plain(phase * 0)
+    plain = position.rotation
+    position.rotation = lambda phase: plain(phase * 0)
 
 
 def order_is_lost(seen: Seen) -> bool:
