@@ -66,7 +66,7 @@ from regard.attention import WindowConfig
 from regard.data import Characters, TextData
 from regard.models import GPT, ConvolutionConfig, GPTConfig, RecurrentConfig
 from regard.models.base import Model
-from regard.nn import LearnedConfig, NoPositionConfig, PostNormConfig, SinusoidalConfig
+from regard.nn import LearnedPositionConfig, NoPositionConfig, PostNormConfig, SinusoidalConfig
 from regard.prove import ModelUnderTest
 from regard.tasks import Language
 
@@ -126,7 +126,7 @@ FAULTS: list[Fault] = [
     Fault(
         "off-by-one mask",
         "future",
-        "The causal mask begins one diagonal too high, so each token sees the one it shall foretell.",
+        "The causal mask begins one diagonal too high, so each token sees the one it has to predict.",
         lambda: bare(OneTooFar()),
     ),
     Fault(
@@ -168,13 +168,13 @@ FAULTS: list[Fault] = [
     Fault(
         "packed documents see each other",
         "packing",
-        "Positions begin anew with each document of a packed row, but the mask knows no boundaries.",
+        "Positions restart with each document of a packed row, but the mask knows no boundaries.",
         lambda: given(Merged(small())),
     ),
     Fault(
         "cache off by one",
         "step",
-        "After the first call of step the position counter stands one too far.",
+        "After the first call of step the position counter is one too far.",
         lambda: given(OneAhead(small())),
     ),
     Fault(
@@ -302,14 +302,14 @@ FAULTS: list[Fault] = [
     Fault(
         "shifted twice",
         "loss",
-        "The data shift the targets and the task does it again: the model learns to foretell the token after the next.",
+        "The data shift the targets and the task does it again: the model learns to predict the token after the next.",
         lambda: given(small().build(), task=ShiftedTwice(), data=text_data(TextData, LENGTH)),
         listed=False,
     ),
     Fault(
         "second round over all rows",
         "overlap",
-        "Having gone through its own rows once, training goes on into those held out.",
+        "After one epoch over its own rows, training continues with the held-out ones.",
         lambda: given(small().build(), task=Language(), data=RunningOn(LENGTH)),
         listed=False,
     ),
@@ -327,7 +327,7 @@ HEALTHY: list[Healthy] = [
     Healthy("a GPT with its alphabet", lambda: given(small().build(), tokenizer=Characters(ALPHABET))),
     Healthy(
         "a GPT with learned positions, shared heads, a cap and dropout, in training mode",
-        lambda: given(GPT(small(position=LearnedConfig(), kv_heads=2, cap=2.0, dropout=0.1))),
+        lambda: given(GPT(small(position=LearnedPositionConfig(), kv_heads=2, cap=2.0, dropout=0.1))),
     ),
     Healthy("a GPT with a window", lambda: given(small(attention=WINDOW, context=LONG).build(), LONG)),
     Healthy(

@@ -11,14 +11,14 @@ class Turned(Layer):
     """A layer with rotary positions (Su et al. 2021, eq. 34). From ``trained`` tokens on the base grows with the text.
 
     That is dynamic scaling (huggingface/transformers#24653): the token that makes a text longer than the model was
-    trained for turns all tokens before it anew.
+    trained for changes the rotation of all tokens before it.
     """
 
     base, factor, trained = 100.0, 4.0, 16
 
     def forward(self, x: Tensor, seen: Tensor) -> Tensor:
         q, k, v = self.qkv(self.norm(x)).unflatten(-1, (3, HEADS, -1)).permute(2, 0, 3, 1, 4)  # each [B, H, N, D]
-        q, k = self.turn(q), self.turn(k)
+        q, k = self.rotation(q), self.rotation(k)
         scores = (q @ k.transpose(-1, -2)) / q.shape[-1] ** 0.5
         weights = scores.masked_fill(~seen, self.nothing).softmax(-1)
         x = x + self.out((weights @ v).transpose(1, 2).flatten(2))
@@ -89,7 +89,7 @@ class MixedUpMasks(Plain):
 
 
 class RowsForTime(nn.Module):
-    """PyTorch's own encoder, which takes [N, B, C] unless told otherwise, is given [B, N, C].
+    """PyTorch's own encoder, which takes [N, B, C] by default, is given [B, N, C].
 
     Every token attends to those at the same place of the other rows. Any shape fits, so nothing complains.
     """

@@ -3,14 +3,14 @@
 The files in ``checks/`` are imported on first use; a class in a file outside of the package is registered when it is
 defined. A check overrides the hooks that it needs:
 
-    class LossTooGood(Check):
-        kind, description = "loss_too_good", "the loss is suspiciously low"
+    class LossTooLow(Check):
+        kind, description = "loss_too_low", "the loss is suspiciously low"
 
         def on_history(self, history: History) -> Iterator[Finding]:
             if history.losses and history.losses[-1] < 0.01:
-                yield self.finding("", f"the loss is {history.losses[-1]:.3g}", "label leakage", "check the data")
+                yield self.finding("", f"the loss is {history.losses[-1]:.3g}", "label leakage", "check the targets")
 
-Each threshold stands in the file of its check, with the reason for its value. A healthy run must stay clear of it.
+Each threshold is defined in the file of its check, with the reason for its value. A healthy run stays clear of it.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any, ClassVar
 
+from regard.config.parts import catalog
 from regard.doctor.context import RecentBatches, Resources, TrainingRun
 from regard.doctor.finding import Finding
 from regard.doctor.gradients import Gradients
@@ -106,3 +107,6 @@ def all_checks() -> dict[str, type[Check]]:
     for module in iter_modules(package.__path__):
         import_module(f"{package.__name__}.{module.name}")
     return Check.registry
+
+
+catalog("check", all_checks)

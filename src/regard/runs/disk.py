@@ -12,6 +12,8 @@ from typing import Any
 
 from regard.errors import UserError
 
+JsonObject = dict[str, Any]
+
 #: Everything not yet finished carries this prefix, so that what a killed process left can be told.
 UNFINISHED = ".tmp-"
 
@@ -102,7 +104,7 @@ def plain(value: Any, nonfinite: Callable[[float], Any], at: str = "record") -> 
     raise TypeError(f"{at} is a {type(value).__name__}, which JSON cannot hold; give numbers, text, lists or dicts")
 
 
-def parse_object(text: bytes) -> dict[str, Any]:
+def parse_object(text: bytes) -> JsonObject:
     """A JSON object, strictly: UTF-8, no NaN, no key twice. Anything else is a `ValueError`."""
     try:
         value = json.loads(text.decode("utf-8"), parse_constant=_refuse_constant, object_pairs_hook=_once)

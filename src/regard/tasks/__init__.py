@@ -2,6 +2,17 @@
 
 from regard.tasks.base import Task, TaskConfig, Term
 from regard.tasks.language import Language, LanguageConfig
+from regard.tasks.masked import Masked, MaskedConfig
 from regard.tasks.translation import Translation, TranslationConfig
 
-__all__ = ["Language", "LanguageConfig", "Task", "TaskConfig", "Term", "Translation", "TranslationConfig"]
+__all__ = [
+    "Language",
+    "LanguageConfig",
+    "Masked",
+    "MaskedConfig",
+    "Task",
+    "TaskConfig",
+    "Term",
+    "Translation",
+    "TranslationConfig",
+]

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from regard.attention import Explanation, Mask, Plan, Range, Softmax, Tile, explain
+from regard.attention import BlockBounds, Explanation, Mask, Plan, Range, Softmax, explain
 from regard.attention.slots import make_pairs
 from regard.errors import UserError
 
@@ -79,7 +79,7 @@ def layout(mask: Mask, length: int, block: int) -> Tensor:
     high = (low + block).clamp(max=length) - 1
     rows, columns = (low[:, None], high[:, None]), (low[None, :], high[None, :])
     verdict = mask.verdict(
-        Tile(*rows, *columns, q_phases=rows, k_phases=columns)
+        BlockBounds(*rows, *columns, q_phases=rows, k_phases=columns)
     )  # in plain text, a token's phase is its order
     shape = (low.shape[0], low.shape[0])
     return (verdict.may.expand(shape).int() + (verdict.may & verdict.must).expand(shape).int()).cpu()

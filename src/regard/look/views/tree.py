@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from torch import Tensor
 
@@ -14,6 +13,7 @@ from regard.generate.constraints import OutputConstraints
 from regard.generate.decoder import CachedModel, Decoder, DecodingStep
 from regard.generate.sampling import NEVER
 from regard.look.capture.trace import evaluation_mode
+from regard.look.views.reading import JsonObject
 from regard.models.base import LanguageModel, Seq2SeqModel
 
 Spell = Callable[[int], str]
@@ -26,7 +26,7 @@ class BeamTree:
 
     def __init__(self, searcher: BeamSearcher, spell: Spell):
         self.searcher, self.spell = searcher, spell
-        self.nodes: list[dict[str, Any]] = []
+        self.nodes: list[JsonObject] = []
         self._beams: dict[int, int | None] = {}  # the node of each beam
 
     def __call__(self, step: DecodingStep) -> None:
