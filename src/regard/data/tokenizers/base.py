@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
@@ -63,6 +63,11 @@ class Tokenizer:
     def save(self, path: Path | str) -> None:
         """Write `tokenizer.json`."""
         raise NotImplementedError
+
+    @classmethod
+    def read(cls, content: Any) -> Self | None:
+        """The tokenizer of a parsed `tokenizer.json`; None if another class wrote it."""
+        return None
 
     def _checked(self, ids: ArrayLike) -> NDArray[np.int64]:
         """The numbers in order; `UserError` if one of them is no token."""
