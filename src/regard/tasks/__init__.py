@@ -1,7 +1,7 @@
-"""Tasks: what a batch is worth. A task turns a batch into named sums and counts, never into means."""
+"""Tasks: the loss of a batch, as named sums and counts."""
 
 from regard.tasks.base import Task, TaskConfig, Term
-from regard.tasks.language import Language, LanguageConfig
-from regard.tasks.translation import Translation, TranslationConfig
+from regard.tasks.language import LanguageConfig, LanguageTask
+from regard.tasks.translation import TranslationConfig, TranslationTask
 
-__all__ = ["Language", "LanguageConfig", "Task", "TaskConfig", "Term", "Translation", "TranslationConfig"]
+__all__ = ["LanguageConfig", "LanguageTask", "Task", "TaskConfig", "Term", "TranslationConfig", "TranslationTask"]
