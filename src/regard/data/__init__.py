@@ -1,11 +1,11 @@
-"""Data: sources, tokenizers and batches. Importing it needs neither torch nor a network."""
+"""Data: sources, tokenizers and batches. Importing it imports no torch."""
 
 from regard.data.base import Data, DataConfig
 from regard.data.batch import PairBatch, Specials, TextBatch
 from regard.data.origins.cache import cache_folder
 from regard.data.origins.source import Source
 from regard.data.sources import SOURCES, find_source
-from regard.data.texts.text import TextConfig, TextData, prepare
+from regard.data.texts.text import TextConfig, TextData
 from regard.data.texts.tokens import Counts, Tokens
 from regard.data.tokenizers import (
     BpeConfig,
@@ -50,5 +50,4 @@ __all__ = [
     "cache_folder",
     "find_source",
     "load_tokenizer",
-    "prepare",
 ]

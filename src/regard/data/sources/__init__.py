@@ -1,4 +1,4 @@
-"""The texts that can be asked for by name: every file in this folder declares one, as `SOURCE`."""
+"""The built-in sources: every file in this folder declares one, as `SOURCE`."""
 
 import difflib
 import importlib
@@ -18,7 +18,7 @@ SOURCES: dict[str, Source] = _discovered()
 
 
 def find_source(name: str) -> Source:
-    """The source of that name; a wrong name gets the nearest right one.
+    """The source of that name; an error suggests the nearest one.
 
     >>> find_source("plays").title
     "Shakespeare's plays"
