@@ -1,7 +1,7 @@
-"""What the doctor costs, and whether it is right: python -m bench.doctor [cost] [faults] [healthy]
+"""The doctor's cost and accuracy: python -m bench.doctor [cost] [faults [NAME ...]] [healthy]
 
 `cost` trains the same recipe in turns with and without a doctor, and compares times of the same turn. `faults` and
-`healthy` train the committed lists of tests/doctor: every fault must be named, no healthy run may alarm.
+`healthy` train the tables of tests/doctor: every fault must be named, no healthy run may raise an alarm.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from regard.doctor import Doctor
 from regard.runs import Run
 from regard.train import Experiment, train
 
-LISTS = Path(__file__).parent.parent / "tests" / "doctor"
+TABLES = Path(__file__).parent.parent / "tests" / "doctor"
 ROUNDS = 6
 RECIPES = ("shakespeare-small --train.steps 600", "shakespeare --train.steps 300 --data.limit 400000")
 
@@ -54,22 +54,25 @@ def cost(folder: Path, rounds: int = ROUNDS) -> None:
 
 
 def faults(folder: Path) -> None:
-    """Each of the listed faults, with all that was found."""
+    """Each fault of the table, with all findings; arguments after `faults` select faults by a part of their name."""
     from run_faults import FAULTS
-    from run_kit import trained
+    from run_faults.kit import trained
 
-    named = 0
+    wanted = [word for word in sys.argv[1:] if word not in PARTS]
+    named: dict[bool, list[bool]] = {True: [], False: []}
     for fault in FAULTS:
+        if wanted and not any(word in fault.name for word in wanted):
+            continue
         case = fault.make(folder)
         doctor = Doctor(case.limit, io.StringIO())
         trained(case, folder, [doctor])
         found = list(doctor.findings.values())
         hit = any(one.kind == fault.kind and re.search(fault.where, one.where) for one in found)
-        named += hit
-        print(
-            f"{'named ' if hit else 'MISSED'} {fault.name}: {', '.join(f'{one.kind} in {one.where}' for one in found)}"
-        )
-    print(f"{named} of {len(FAULTS)} faults named")
+        named[fault.listed].append(hit)
+        findings = ", ".join(f"{one.kind} in {one.where}" for one in found)
+        print(f"{'named ' if hit else 'MISSED'} {fault.name}: {findings}", flush=True)
+    for listed, when in ((True, "listed before any check was written"), (False, "written later")):
+        print(f"{sum(named[listed])} of {len(named[listed])} faults {when} are named")
 
 
 def healthy(folder: Path) -> None:
@@ -87,9 +90,11 @@ def healthy(folder: Path) -> None:
     print(f"{alarms} of {len(HEALTHY)} healthy runs alarmed")
 
 
+PARTS = {"cost": cost, "faults": faults, "healthy": healthy}
+
 if __name__ == "__main__":
-    sys.path.insert(0, str(LISTS))
+    sys.path.insert(0, str(TABLES))
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as scratch:
-        for part in sys.argv[1:] or ("cost", "faults", "healthy"):
-            {"cost": cost, "faults": faults, "healthy": healthy}[part](Path(scratch))
+        for part in [word for word in sys.argv[1:] if word in PARTS] or PARTS:
+            PARTS[part](Path(scratch))

@@ -98,7 +98,7 @@ class OurLightning(nn.Module):
 
     def __init__(self, layer: Any):
         super().__init__()
-        self.layer, self.mechanism = layer, LinearAttention("identity", normalise=False)
+        self.layer, self.mechanism = layer, LinearAttention("identity", normalize=False)
 
     def forward(self, x: Tensor, *_: Any) -> tuple[Tensor]:
         layer = self.layer

@@ -30,7 +30,7 @@ def baseline() -> Any:
     """nanoGPT's CPU setting; its schedule ends where the time does."""
     from regard.data import TextConfig
     from regard.models import GPTConfig
-    from regard.nn import GELUConfig, LayerNormConfig, LearnedConfig
+    from regard.nn import GELUConfig, LayerNormConfig, LearnedPositionConfig
     from regard.train import AdamWConfig, CosineScheduleConfig, Experiment, TrainConfig
 
     return Experiment(
@@ -41,7 +41,7 @@ def baseline() -> Any:
             width=128,
             qk_norm=False,
             zero_init=False,
-            position=LearnedConfig(),
+            position=LearnedPositionConfig(),
             norm=LayerNormConfig(bias=False),
             feedforward=GELUConfig(),
         ),

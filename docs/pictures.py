@@ -1,8 +1,8 @@
-"""Draws the pictures of the README: masks as the algebra gives them, the losses of a run, and its report.
+"""Draw the pictures of the README: masks, the losses of a run, and screenshots of its report.
 
 python docs/pictures.py [RUN]
 
-The report is photographed by Chromium, where that is installed.
+The screenshots need Chromium.
 """
 
 import json
@@ -37,7 +37,7 @@ GALLERY = [
 
 
 def masks() -> None:
-    """Eight masks, each a value: dark means that the row's query sees the column's key."""
+    """Eight masks; dark cells are allowed pairs."""
     figure, axes = plt.subplots(2, 4, figsize=(12, 6.4), layout="constrained")
     for axis, (title, mask, slots) in zip(axes.flat, GALLERY, strict=True):
         seen = allowed(mask, make_pairs(slots, slots, heads=1, device=torch.device("cpu"), batch=1))[0, 0]
@@ -68,12 +68,12 @@ def losses(run: Path) -> None:
 
 
 def report(run: Path) -> None:
-    """The upper part of a run's report.html, in the light and in the dark."""
+    """The upper part of a run's report.html in the light and the dark theme."""
     from PIL import Image
 
     browser = shutil.which("chromium") or shutil.which("google-chrome")
     if browser is None:
-        print("no Chromium: the report is not photographed")
+        print("Chromium is not installed; no screenshots of the report")
         return
     page = (run / "report.html").resolve().as_uri()
     for name, scheme in (("light", 1), ("dark", 0)):

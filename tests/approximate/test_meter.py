@@ -18,7 +18,7 @@ from regard.approximate.gather import Given, gather
 from regard.approximate.replacement import exact, fit, make_replacement
 from regard.approximate.swap import swapped
 from regard.approximate.words import numbers, rows, sentences
-from regard.attention import BACKENDS, AttentionConfig, Full, Sizes, SoftmaxConfig, WindowConfig
+from regard.attention import BACKENDS, AttentionConfig, Full, LayerSpec, SoftmaxConfig, WindowConfig
 from regard.attention.mechanisms.linformer import LinformerConfig
 from regard.attention.mechanisms.topk import TopKConfig
 from regard.errors import UserError
@@ -106,8 +106,8 @@ def test_a_swapped_model_is_the_one_built_that_way_and_is_put_back(repeat: int) 
     assert torch.equal(mine(tokens()), before)
 
 
-def sizes() -> Sizes:
-    return Sizes(CONFIG.heads, 2, CONFIG.width // CONFIG.heads, CONFIG.context)
+def sizes() -> LayerSpec:
+    return LayerSpec(CONFIG.heads, 2, CONFIG.width // CONFIG.heads, CONFIG.context)
 
 
 def test_one_block_alone_is_swapped() -> None:
@@ -202,7 +202,7 @@ WRONG = {
     "softmax": ((["softmax"], []), "reference for the others"),
     "form": ((["window"], ["window"]), "KIND=8,16,32"),
     "knob": ((["window"], ["window.width=3"]), "window.size"),
-    "other": ((["window"], ["topk=3"]), "add it to --with"),
+    "other": ((["window"], ["topk=3"]), "add it to --kinds"),
     "value": ((["window"], ["window=wide"]), "size"),
     "zero": ((["window"], ["window=0"]), "at least 1"),
 }

@@ -26,7 +26,7 @@ from regard.attention import (
     attend,
 )
 from regard.attention.backends.flex import Flex
-from regard.attention.bias import Buckets, GridRelative, alibi_slopes, t5_bucket
+from regard.attention.bias import GridRelative, RelativeBuckets, alibi_slopes, t5_bucket
 from regard.attention.slots import make_pairs
 
 CPU = torch.device("cpu")
@@ -62,7 +62,7 @@ def kinds(draw: st.DrawFn) -> tuple[Bias, int]:
     some = [
         Alibi(heads),
         Relative(heads, near, draw(st.sampled_from([1.0, 0.25]))),
-        Buckets(heads, 2 * draw(st.integers(2, 8)), 17 + near, causal=draw(st.booleans())),
+        RelativeBuckets(heads, 2 * draw(st.integers(2, 8)), 17 + near, causal=draw(st.booleans())),
     ]
     return filled(draw(st.sampled_from(some)), seed), heads
 
@@ -132,7 +132,7 @@ def test_buckets_are_the_same_by_bands_and_by_the_reference(seed: int, how: str,
         "packed": Packed.of([[some, length - some], [some]], length),
     }
     queries["unknown"] = queries["packed"]._replace(documents=None)  # pyright: ignore
-    bias: Any = filled(Buckets(4, 8, 20, causal=isinstance(mask, Causal)), seed)
+    bias: Any = filled(RelativeBuckets(4, 8, 20, causal=isinstance(mask, Causal)), seed)
     q = torch.randn(2, 4, length, 8, generator=g, dtype=torch.float64).requires_grad_()
     k, v = (torch.randn(2, 2, length, 8, generator=g, dtype=torch.float64).requires_grad_() for _ in range(2))
     found = {}
@@ -163,7 +163,7 @@ def test_the_t5_bias_is_that_of_transformers(causal: bool) -> None:
     config = T5Config(d_model=12, d_kv=4, num_heads=3, is_decoder=causal, relative_attention_max_distance=40)
     theirs = T5Attention(config, has_relative_attention_bias=True, layer_idx=0)
     torch.nn.init.normal_(theirs.relative_attention_bias.weight)
-    ours = Buckets(3, 32, 40, causal=causal)
+    ours = RelativeBuckets(3, 32, 40, causal=causal)
     ours.table.data = theirs.relative_attention_bias.weight.data.T.clone()
     got = added(ours, Range(9, start=61), Range(70), 3)
     torch.testing.assert_close(got.float(), theirs.compute_bias(9, 70, past_seen_tokens=61))
@@ -209,7 +209,7 @@ def test_the_bias_of_a_grid_sees_rows_and_columns_apart(
             assert torch.equal(here[0, :, i, j], bias.table[:, y - v + rows - 1, x - u + columns - 1])
 
 
-@pytest.mark.parametrize("bias", [Alibi(2), Relative(2, 3), Buckets(2, 4, 9), GridRelative(2, 2, 3)], ids=str)
+@pytest.mark.parametrize("bias", [Alibi(2), Relative(2, 3), RelativeBuckets(2, 4, 9), GridRelative(2, 2, 3)], ids=str)
 def test_a_kernel_reads_the_same_bias(bias: Bias) -> None:
     """FlexAttention, interpreted: each pair by itself, its fields scalars."""
     bias = filled(bias, 3).float()

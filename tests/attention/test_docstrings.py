@@ -15,8 +15,8 @@ def modules() -> list[str]:
     found = []
     for name in PACKAGES:
         package = importlib.import_module(name)
-        found += [name, *(f"{name}.{inner.name}" for inner in pkgutil.iter_modules(package.__path__))]
-    return [name for name in found if not name.endswith("_kernel")]  # those need triton
+        found += [name, *(inner.name for inner in pkgutil.walk_packages(package.__path__, f"{name}."))]
+    return [name for name in found if not name.endswith("_kernel")]  # they need triton
 
 
 @pytest.mark.parametrize("name", modules())
@@ -33,9 +33,6 @@ def test_there_are_examples() -> None:
 @pytest.mark.parametrize("name", PACKAGES)
 def test_every_public_name_is_described(name: str) -> None:
     package = importlib.import_module(name)
-    bare = [
-        public
-        for public in package.__all__
-        if callable(getattr(package, public)) and not getattr(package, public).__doc__
-    ]
-    assert bare == []
+    public = {key: value for key, value in vars(package).items() if not key.startswith("_") and callable(value)}
+    assert len(public) > 5
+    assert [key for key, value in public.items() if not value.__doc__] == []

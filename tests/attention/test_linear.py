@@ -19,11 +19,11 @@ from regard.attention import (
     Causal,
     DecodeInput,
     Full,
+    LayerSpec,
     Mask,
     Packed,
     Padded,
     Range,
-    Sizes,
     Slots,
     Window,
 )
@@ -76,7 +76,7 @@ def mechanisms(draw: st.DrawFn, width: int) -> LinearAttention:
     features: FeatureName = draw(st.sampled_from(list(FEATURES)))
     if draw(st.integers(0, 3)) == 0:
         return Performer(width, draw(st.integers(1, 9))).double()
-    return LinearAttention(features, normalise=features != "identity" and draw(st.sampled_from([True, True, False])))
+    return LinearAttention(features, normalize=features != "identity" and draw(st.sampled_from([True, True, False])))
 
 
 def tensors(seed: int, batch: int, groups: int, shared: int, length: int, width: int) -> list[Tensor]:
@@ -104,7 +104,7 @@ def double_loop(mechanism: LinearAttention, q: Tensor, k: Tensor, v: Tensor, mas
                         continue
                     alike = (fq[b, h, i] * fk[b, h // shared, j]).sum()
                     top, bottom = top + alike * v[b, h // shared, j], bottom + alike
-                rows.append(top / bottom if mechanism.normalise and bottom > 0 else top)
+                rows.append(top / bottom if mechanism.normalize and bottom > 0 else top)
     return torch.stack(rows).view(*q.shape[:3], v.shape[3])
 
 
@@ -170,7 +170,7 @@ def test_every_form_equals_the_definition(
     if isinstance(mask, Causal) and not isinstance(slots, Slots):
         documents = Documents.of(slots.segment, causal=True) if isinstance(slots, Packed) else None
         sums = at_once(mechanism.of_queries(q), mechanism.of_keys(k), F.pad(v, (0, 1), value=1.0), documents)
-        values = sums[..., :-1] / sums[..., -1:].clamp(min=1e-200) if mechanism.normalise else sums[..., :-1]
+        values = sums[..., :-1] / sums[..., -1:].clamp(min=1e-200) if mechanism.normalize else sums[..., :-1]
         if isinstance(slots, Padded):
             values = values * slots.filled()[:, None, :, None]
         assert_same(with_gradients(values, inputs), want, "all chunks at once")
@@ -183,7 +183,7 @@ def test_steps_equal_the_full_pass(data: st.DataObject, seed: int, shared: int, 
     rows, arrival = 2, DecodeInput(None, 0)
     q, k, v = (x.detach()[..., :3] for x in tensors(seed, rows, 2, shared, sum(cut), 3))
     memory = mechanism.start(rows, 2, 10**9, 3, q)
-    place, numbers = memory.held.data_ptr(), memory.held.numel()
+    place, numbers = memory.sums.data_ptr(), memory.sums.numel()
     real: list[list[int]] = [[] for _ in range(rows)]
     got: list[list[Tensor]] = [[] for _ in range(rows)]
     for i, count in enumerate(cut):
@@ -200,7 +200,7 @@ def test_steps_equal_the_full_pass(data: st.DataObject, seed: int, shared: int, 
             real[b] += range(first, first + n)
             got[b].append(out[b, :, :n])
             assert not out[b, :, n:].any()
-    assert (memory.held.data_ptr(), memory.held.numel()) == (place, numbers)
+    assert (memory.sums.data_ptr(), memory.sums.numel()) == (place, numbers)
     for b in range(rows):
         alone = [x[b : b + 1, :, real[b]] for x in (q, k, v)]
         want = mechanism(*alone, mechanism.plan(Causal(), Range(len(real[b])), like=q)).values[0]
@@ -249,11 +249,11 @@ def test_the_future_changes_nothing_to_the_bit(kind: str) -> None:
 def test_half_precision_sums_are_wide() -> None:
     """4,000 equal tokens: in bfloat16 a running sum would stand still at 256."""
     q, k, v = (torch.full((1, 1, 4000, 2), x, dtype=torch.bfloat16) for x in (1.0, 1.0, 3.0))
-    mechanism = LinearAttention("relu", normalise=False)
+    mechanism = LinearAttention("relu", normalize=False)
     values = mechanism(q, k, v, mechanism.plan(Causal(), Range(4000), like=q)).values
     assert values.dtype == torch.bfloat16
     assert values[0, 0, -1, 0] == torch.tensor(24_000.0).bfloat16()
-    assert mechanism.start(1, 1, 8, 2, q).held.dtype == torch.float32
+    assert mechanism.start(1, 1, 8, 2, q).sums.dtype == torch.float32
     with torch.autocast("cpu", torch.bfloat16):
         under = mechanism(q.float(), k.float(), v, mechanism.plan(Causal(), Range(4000), like=q)).values
     assert torch.equal(under, values)
@@ -261,13 +261,13 @@ def test_half_precision_sums_are_wide() -> None:
 
 def test_what_it_cannot_do_it_refuses_with_the_reason() -> None:
     q = torch.randn(1, 1, 5, 2)
-    with pytest.raises(UserError, match="one sum over all that came before and cannot leave parts of it out"):
+    with pytest.raises(UserError, match="one sum over all earlier tokens and cannot exclude some of them"):
         LinearAttention().plan(Causal() & Window(3), Range(5), like=q)
     with pytest.raises(UserError, match="no scores that Alibi positions could change"):
-        LinearConfig().mechanism(Sizes(2, 2, 4, 8, bias=Alibi(2)))
+        LinearConfig().mechanism(LayerSpec(2, 2, 4, 8, bias=Alibi(2)))
     with pytest.raises(UserError, match=r"no weights to drop: set --model\.attention_dropout 0"):
-        LinearConfig().mechanism(Sizes(2, 2, 4, 8, dropout=0.1))
-    with pytest.raises(ValueError, match="set normalise = false"):
+        LinearConfig().mechanism(LayerSpec(2, 2, 4, 8, dropout=0.1))
+    with pytest.raises(ValueError, match="set normalize = false"):
         LinearConfig("identity").check()
 
 

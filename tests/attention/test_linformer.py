@@ -14,7 +14,7 @@ from dense_kit import drawn, qkv, same, seeds
 from hypothesis import given
 from torch import Tensor
 
-from regard.attention import Alibi, Causal, Full, Packed, Padded, Range, Sizes, Slots, Softmax, Window
+from regard.attention import Alibi, Causal, Full, LayerSpec, Packed, Padded, Range, Slots, Softmax, Window
 from regard.attention.mechanisms.linformer import Linformer, LinformerConfig
 from regard.errors import UserError
 
@@ -125,10 +125,10 @@ def test_what_it_cannot_do_it_says(mask, slots, said: str) -> None:
 
 def test_a_bias_is_refused_and_settings_are_checked() -> None:
     with pytest.raises(UserError, match="a summary has no position"):
-        LinformerConfig().mechanism(Sizes(2, 2, 8, 16, Alibi(2)))
+        LinformerConfig().mechanism(LayerSpec(2, 2, 8, 16, Alibi(2)))
     with pytest.raises(ValueError, match="k must be at least 1, not 0"):
         LinformerConfig(k=0).check()
-    made = LinformerConfig(k=64, share="nothing").mechanism(Sizes(4, 2, 8, 16))
+    made = LinformerConfig(k=64, share="nothing").mechanism(LayerSpec(4, 2, 8, 16))
     assert [tuple(p.shape) for p in made.parameters()] == [(2, 2, 16, 16)], "no more summaries than tokens"
 
 

@@ -24,7 +24,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from regard.attention import Alibi, AnySlots, Causal, Mask, Packed, Padded, Range, Sizes, Slots, SoftCap, Softmax
+from regard.attention import (
+    Alibi,
+    AnySlots,
+    Call,
+    Causal,
+    Dot,
+    LayerSpec,
+    Mask,
+    Packed,
+    Padded,
+    Range,
+    Slots,
+    SoftCap,
+    Softmax,
+    SoftmaxNormalizer,
+)
 from regard.attention.backends import blocked
 from regard.attention.mechanisms import lsh_tiles
 from regard.attention.mechanisms.lsh import LSH, LSHConfig, factors
@@ -124,9 +139,9 @@ def test_tiles_equal_all_pairs_with_biases_too(held, mask, heads, rounds: int, c
         plan = mechanism.plan(mask, slots, like=q)
         if not tileable(plan, 0):
             return
-        way = lsh_tiles.Way(4, chunk, mechanism.bias, 0.0)
+        call = Call(q, k, v, plan, Dot(), SoftmaxNormalizer(), mechanism.bias)
         labels = mechanism.labels(q, k, plan)
-        tiled = lsh_tiles.tiles(q, k, v, plan, labels, way)
+        tiled = lsh_tiles.mix_tiles(call, labels, 4, chunk)
         same(tiled, mechanism(q, k, v, plan._replace(own=False)).values, inputs)
 
 
@@ -139,7 +154,7 @@ def test_there_are_never_more_tiles_than_room_was_made_for(slots: AnySlots, chun
     q = -k.repeat(1, 2, 1, 1)
     q[:, :, ::chunk] *= -1
     plan = mechanism.plan(Causal(), slots, like=q)
-    work = lsh_tiles.Tiles(plan, lsh_tiles.Way(2, chunk, None, 0.0), mechanism.labels(q, k, plan))
+    work = lsh_tiles.LSHRounds(Call(q, k, k, plan, Dot(), SoftmaxNormalizer()), mechanism.labels(q, k, plan), 2, chunk)
     assert work.sort(0).key.shape[1] <= work.most(120, 60)
 
 
@@ -151,7 +166,7 @@ def test_keys_may_be_others(form, held, others, mask, heads, seed: int) -> None:
     mechanism = made(form, 4, 2, 2, seed)
     q, (_, k, v) = qkv(seed, batch, heads, slots.length)[0], qkv(seed + 1, batch, heads, keys.length)
     if form == "sorted" and isinstance(keys, Slots) and mask.reach().back is not None:
-        with pytest.raises(UserError, match="has forgotten them; set form = exact"):
+        with pytest.raises(UserError, match="overwritten them; set form = exact"):
             mechanism.plan(mask, slots, keys, like=q)
         return
     got = mechanism(q, k, v, mechanism.plan(mask, slots, keys, like=q)).values
@@ -203,8 +218,9 @@ def test_large_chunks_lose_nothing() -> None:
     q, k, v = qkv(0, 1, (2, 2), 80)
     exact, chunked = made("exact", 8, 2, 1, 0), made("sorted", 8, 2, 40, 0)
     plan = exact.plan(Causal(), Range(80), like=q)
-    way = lsh_tiles.Way(8, 40, None, 0.0)  # no bucket has more than two chunks
-    same(lsh_tiles.tiles(q, k, v, plan, chunked.labels(q, k, plan), way), exact(q, k, v, plan).values, [q, k, v])
+    call = Call(q, k, v, plan, Dot(), SoftmaxNormalizer())
+    labels = chunked.labels(q, k, plan)  # no bucket has more than two chunks
+    same(lsh_tiles.mix_tiles(call, labels, 8, 40), exact(q, k, v, plan).values, [q, k, v])
 
 
 def test_more_rounds_err_less() -> None:
@@ -230,7 +246,7 @@ def test_a_model_decodes_as_it_reads_and_learns(form, monkeypatch: pytest.Monkey
 
 
 def test_rotations_come_from_the_seed_and_travel_with_no_file() -> None:
-    config, sizes = LSHConfig(seed=3), Sizes(2, 2, 8, 256)
+    config, sizes = LSHConfig(seed=3), LayerSpec(2, 2, 8, 256)
     one, two, other = config.mechanism(sizes), config.mechanism(sizes), LSHConfig(seed=4).mechanism(sizes)
     assert torch.equal(one.rotation_0, two.rotation_0)  # pyright: ignore[reportArgumentType]
     assert not torch.equal(one.rotation_0, other.rotation_0)  # pyright: ignore[reportArgumentType]
@@ -274,4 +290,4 @@ def test_settings_are_checked() -> None:
         with pytest.raises(ValueError, match=said):
             wrong.check()
     with pytest.raises(UserError, match="cannot run on the backend 'sdpa'; set backend = auto"):
-        LSHConfig().mechanism(Sizes(2, 2, 8, 16, backend="sdpa"))
+        LSHConfig().mechanism(LayerSpec(2, 2, 8, 16, backend="sdpa"))

@@ -55,8 +55,8 @@ def test_axes_must_match() -> None:
     ("q", "k", "v", "problem"),
     [
         ((2, 3, 5, 4), (2, 2, 5, 4), (2, 2, 5, 4), "3 query heads cannot share 2 key/value heads evenly"),
-        ((2, 2, 5, 4), (1, 2, 5, 4), (1, 2, 5, 4), r"q \(2, 2, 5, 4\), k \(1, 2, 5, 4\).* do not belong together"),
-        ((2, 2, 5, 4), (2, 2, 5, 4), (2, 2, 6, 4), "do not belong together"),
+        ((2, 2, 5, 4), (1, 2, 5, 4), (1, 2, 5, 4), r"q \(2, 2, 5, 4\), k \(1, 2, 5, 4\).* do not match"),
+        ((2, 2, 5, 4), (2, 2, 5, 4), (2, 2, 6, 4), "do not match"),
     ],
 )
 def test_shapes_that_do_not_fit(q, k, v, problem: str) -> None:
@@ -203,8 +203,8 @@ def test_a_memory_rolls_and_reports_what_it_holds() -> None:
     assert CacheIndex.start(1, 10, Causal() & Window(3), torch.device("cpu")).size == 10
     assert CacheIndex.start(1, 100, Causal(), torch.device("cpu")).size == 100
     assert not (memory.slots(18).segment >= 0).any()
-    memory.land(torch.tensor([0]), 20, torch.tensor([20]), first=True)
+    memory.allocate(torch.tensor([0]), 20, torch.tensor([20]), first=True)
     assert sorted(memory.order[0].tolist()) == list(range(2, 20))
-    memory.land(torch.tensor([20]), 3, torch.tensor([2]), first=False)
+    memory.allocate(torch.tensor([20]), 3, torch.tensor([2]), first=False)
     assert sorted(memory.order[0].tolist()) == list(range(4, 22))
     assert (memory.order[0] % 18 == torch.arange(18)).all()

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from regard.attention import Alibi, Causal, Full, Padded, Range, Sizes, Softmax
+from regard.attention import Alibi, Causal, Full, LayerSpec, Padded, Range, Softmax
 from regard.attention.mechanisms.performer import Performer, PerformerConfig, draw_directions, positive
 from regard.errors import UserError
 
@@ -161,7 +161,7 @@ def test_it_can_be_built_from_shapes_alone() -> None:
 
 
 def test_the_config_says_what_is_impossible() -> None:
-    sizes = Sizes(2, 2, 4, 8)
+    sizes = LayerSpec(2, 2, 4, 8)
     built = PerformerConfig().mechanism(sizes)
     assert isinstance(built, Performer)
     assert built.directions.shape == (16, 4)

@@ -10,6 +10,7 @@ from regard.attention import (
     Additive,
     Alibi,
     AnySlots,
+    BackendRefused,
     Bias,
     Causal,
     Explanation,
@@ -18,7 +19,6 @@ from regard.attention import (
     Packed,
     Padded,
     Range,
-    Refused,
     Score,
     Sigmoid,
     Slots,
@@ -32,7 +32,7 @@ from regard.attention import (
     run,
 )
 from regard.attention.backends.flex import Flex
-from regard.attention.backends.sdpa import Telling, even_widths
+from regard.attention.backends.sdpa import KernelMask, even_widths
 
 
 def call(
@@ -90,7 +90,9 @@ ON_DEVICE = PACKED._replace(documents=None)
 def test_each_reason_is_given(backend: str, reason: str, asked: dict) -> None:
     this = call(**asked)
     assert any(reason in given for given in BACKENDS[backend].refuses(this))
-    with pytest.raises(Refused, match=f"backend '{backend}' cannot do this call: .*Use backend='auto'") as refusal:
+    with pytest.raises(
+        BackendRefused, match=f"backend '{backend}' cannot do this call: .*Use backend='auto'"
+    ) as refusal:
         run(this, backend)
     assert reason in str(refusal.value)
     assert explain(this).chosen != backend
@@ -98,14 +100,14 @@ def test_each_reason_is_given(backend: str, reason: str, asked: dict) -> None:
 
 
 def test_a_refused_backend_is_refused_at_planning_too() -> None:
-    with pytest.raises(Refused, match="top-k"):
+    with pytest.raises(BackendRefused, match="top-k"):
         call(normalizer=TopKSoftmax(1), backend="sdpa")
-    with pytest.raises(Refused, match="outside CUDA"):
+    with pytest.raises(BackendRefused, match="outside CUDA"):
         call(backend="flex")
 
 
 def test_several_reasons_are_all_given() -> None:
-    with pytest.raises(Refused, match=r"Alibi; top-k .*; the weights"):
+    with pytest.raises(BackendRefused, match=r"Alibi; top-k .*; the weights"):
         run(call(bias=Alibi(2), normalizer=TopKSoftmax(1), weights=True), "sdpa")
 
 
@@ -116,7 +118,8 @@ def test_interpreted_flex_refuses_gradients_on_the_cpu() -> None:
 
 def test_an_unknown_backend() -> None:
     with pytest.raises(
-        Refused, match="no backend 'fast'; choose from auto, single, short, sdpa, flex, banded, blocked, reference"
+        BackendRefused,
+        match="no backend 'fast'; choose from auto, single, short, sdpa, flex, banded, blocked, reference",
     ):
         run(call(), "fast")
 
@@ -133,7 +136,7 @@ def test_explain_prints_the_choice_and_every_refusal() -> None:
         "banded: chosen",
         "single: it is for GPUs",
         "flex: FlexAttention has no backward pass outside CUDA",
-        "short: it is for up to 128 tokens; it knows causal and full masks over plain or right-padded tokens",
+        "short: it is for up to 128 tokens; it supports causal and full masks over plain or right-padded tokens",
         "sdpa: able, but not the first choice here",
         "blocked: able, but not the first choice here",
         "reference: able, but not the first choice here",
@@ -167,8 +170,8 @@ def test_the_choice_on_a_cpu(mask: Mask, slots: AnySlots, chosen: str) -> None:
 @pytest.mark.parametrize("mask", [Full(), Causal()])
 def test_padded_and_packed_tokens_need_no_dense_mask(mask: Mask, slots: AnySlots) -> None:
     told = call(mask, slots, backend="sdpa").plan.prepared
-    assert isinstance(told, Telling)
-    assert told.seen is None or told.seen.shape[1:3] == (1, 1)
+    assert isinstance(told, KernelMask)
+    assert told.visible is None or told.visible.shape[1:3] == (1, 1)
     assert told.blank is None or told.blank.shape[-1] == 1
 
 

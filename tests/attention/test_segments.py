@@ -118,7 +118,7 @@ def test_ragged_prompts_and_packed_documents(shape, seed: int, lengths: tuple[in
 
 
 def test_what_it_refuses() -> None:
-    with pytest.raises(UserError, match="left to right"):
+    with pytest.raises(UserError, match="need a causal model"):
         make((4, 4, 0, 1), True, 0).plan(Segment(4, 4), Range(8), like=torch.zeros(1))
     with pytest.raises(ValueError, match="rate must be at least 1"):
         SegmentsConfig(rate=0).check()

@@ -15,7 +15,7 @@ from regard.attention.backends.flex import BLOCK, Flex
 from regard.attention.call import allowed
 from regard.attention.masks.patterns import Chunks, Columns, Scattered, Sinks
 from regard.attention.slots import make_pairs
-from regard.attention.tiling.bands import make_tiles, told
+from regard.attention.tiling.bands import by_verdict, make_tiles
 from regard.attention.tiling.block_bounds import bounds, layout
 from regard.attention.tiling.disjoint import parts
 
@@ -93,7 +93,7 @@ def test_other_summaries_are_never_wrong(mask: a.Mask, count: int) -> None:
     real = seen(mask, a.Range(count), a.Range(count))[0]
     order = torch.arange(count)
     apart, key = (order[:, None] - order)[real], order.expand(count, count)[real]
-    (back, ahead), (first, kept), (step, teeth) = mask.reach(), mask.keeps(), mask.comb()
+    (back, ahead), (first, kept), (step, teeth) = mask.reach(), mask.retention(), mask.stride_pattern()
     assert back is None or (apart <= back).all()
     assert ahead is None or (-apart <= ahead).all()
     assert kept is None or ((key < first) | (apart <= kept)).all()
@@ -114,7 +114,7 @@ def test_bands_hold_every_allowed_pair_once(mask: a.Mask, one: str, two: str) ->
     queries, keys = slots_of(one, 160), slots_of(two, 140)
     plan = a.Plan(mask, queries, keys, False, "", None)
     apart = parts(mask, 140, packed=isinstance(keys, a.Packed))
-    unread = [told(part, plan, torch.device("cuda")) for part in apart]  # where slots may not be looked at
+    unread = [by_verdict(part, plan, torch.device("cuda")) for part in apart]  # where slots may not be looked at
     for bands in (make_tiles(plan, CPU), unread):
         found = torch.zeros(2, 160, 140, dtype=torch.int)
         for band in chain.from_iterable(bands):

@@ -22,7 +22,7 @@ from regard.attention import (
     WindowConfig,
 )
 from regard.attention.masks.patterns import Sinks
-from regard.attention.mechanisms.sparse import (
+from regard.attention.mechanisms.masked import (
     BigBirdConfig,
     DilatedConfig,
     LongformerConfig,
@@ -110,10 +110,10 @@ def test_a_memory_holds_what_is_still_seen(
     position = torch.zeros(2, dtype=torch.long)
     for i, count in enumerate([first, *later]):
         lengths = torch.tensor(data.draw(st.lists(st.integers(0, count), min_size=2, max_size=2)))
-        landing = memory.land(position, count, lengths, first=i == 0)
+        landing = memory.allocate(position, count, lengths, first=i == 0)
         assert landing.index.shape == (2, memory.size if i == 0 else count)
         position += lengths
-    back = mask.keeps().back
+    back = mask.retention().back
     assert back is not None
     slots = memory.slots(memory.size)
     assert isinstance(slots, Slots)
@@ -121,5 +121,5 @@ def test_a_memory_holds_what_is_still_seen(
         held = slots.order[b][slots.segment[b] >= 0].tolist()
         assert len(set(held)) == len(held)
         end = int(position[b])
-        kept = {p for p in range(end) if p < mask.keeps().first or end - p <= back}
+        kept = {p for p in range(end) if p < mask.retention().first or end - p <= back}
         assert kept <= set(held) <= set(range(end))

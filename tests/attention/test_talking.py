@@ -22,7 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from regard.attention import Alibi, Causal, Range, Relative, Sizes, SoftCap, Softmax
+from regard.attention import Alibi, Causal, LayerSpec, Range, Relative, SoftCap, Softmax
 from regard.attention.backends import blocked
 from regard.attention.mechanisms.talking import HeadExchange, Talking, TalkingConfig
 from regard.errors import UserError
@@ -121,4 +121,4 @@ def test_a_compiler_can_trace_it() -> None:
 
 def test_a_backend_that_cannot_hear_other_heads_is_refused() -> None:
     with pytest.raises(UserError, match="cannot run on the backend 'sdpa'; set backend = auto"):
-        TalkingConfig().mechanism(Sizes(2, 2, 8, 16, backend="sdpa"))
+        TalkingConfig().mechanism(LayerSpec(2, 2, 8, 16, backend="sdpa"))

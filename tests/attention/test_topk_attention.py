@@ -24,12 +24,12 @@ from torch import Tensor
 from regard.attention import (
     Additive,
     Alibi,
+    BackendRefused,
     Causal,
     Chain,
     HardLookup,
+    LayerSpec,
     Range,
-    Refused,
-    Sizes,
     SoftCap,
     Softmax,
     SoftmaxNormalizer,
@@ -54,7 +54,7 @@ pytestmark = pytest.mark.usefixtures("several_blocks")
 @given(rows(), masks, heads, st.integers(1, 6), seeds)
 def test_the_hard_cut_is_the_softmax_over_the_best_keys(held, mask, heads, best: int, seed: int) -> None:
     slots, batch = held
-    mechanism = TopKConfig(best).mechanism(Sizes(heads[0], heads[1], 4, 24))
+    mechanism = TopKConfig(best).mechanism(LayerSpec(heads[0], heads[1], 4, 24))
     q, k, v = inputs = qkv(seed, batch, heads, slots.length)
     scores, seen = raw_scores(q, k), dense(mask, slots, slots, batch)[:, None]
     # a key stays if fewer than `best` of those seen beat it
@@ -103,7 +103,7 @@ def test_long_rows_hold_no_square(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocked, "MOST", 64)
     n, kept = 1024, {}
     q, k, v = (torch.randn(1, 1, n, 4, requires_grad=True) for _ in range(3))
-    mechanism = TopKConfig().mechanism(Sizes(1, 1, 4, n))
+    mechanism = TopKConfig().mechanism(LayerSpec(1, 1, 4, n))
 
     def keep(x: Tensor) -> Tensor:
         kept[x.untyped_storage().data_ptr()] = x.untyped_storage().nbytes() // x.element_size()
@@ -121,12 +121,12 @@ def test_a_model_decodes_as_it_reads_and_learns(softness: float) -> None:
 
 
 def test_weights_are_asked_of_the_reference() -> None:
-    mechanism = TopKConfig(2).mechanism(Sizes(1, 1, 4, 8))
+    mechanism = TopKConfig(2).mechanism(LayerSpec(1, 1, 4, 8))
     assert isinstance(mechanism, Softmax)
     q, k, v = qkv(0, 1, (1, 1), 8)
     call = mechanism.call(q, k, v, mechanism.plan(Causal(), Range(8), like=q), weights=True)
     assert call.plan.backend == "blocked"
-    with pytest.raises(Refused, match="it stores no weights"):
+    with pytest.raises(BackendRefused, match="it stores no weights"):
         run(call, "blocked")
     weights = run(call, mechanism.backend).weights
     assert weights is not None

@@ -64,7 +64,7 @@ def test_words_in_company_are_said_as_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"fc_w": None}, "has not what g2p_en's checkpoint20.npz has: .*fc_w"),
+        ({"fc_w": None}, "is no checkpoint20.npz of g2p_en: .*fc_w"),
         ({"fc_b": np.zeros(3, np.float32)}, r"fc_b has the shape \(3,\), but must have \(74,\); take checkpoint20.npz"),
         ({"dec_emb": np.zeros((74, 5), np.float32)}, r"dec_emb has the shape \(74, 5\), but must have \(74, 4\)"),
         ({"enc_emb": np.zeros(3, np.float32)}, "enc_emb must be a matrix, but has 1 axes"),

@@ -11,12 +11,9 @@ from typing import Any
 
 import pytest
 import torch
-from fourth_runs import FOURTH
-from fresh_runs import FRESH
-from run_faults import FAULTS, HEALTHY, MIXTURE, Fault, gpt, training
-from run_kit import Case, Ended, trained
-from third_runs import THIRD
-from unseen_runs import UNSEEN
+from healthy_runs import HEALTHY
+from run_faults import FAULTS
+from run_faults.kit import MIXTURE, Case, Ended, Fault, gpt, trained, training
 
 from regard.commands.common import RunOptions
 from regard.commands.doctor import doctor as command
@@ -29,18 +26,6 @@ from regard.report.page import finding_card
 from regard.runs import Run
 from regard.runs.findings import cut, note, noted
 from regard.train import train
-
-#: Those whose trainings are over in a second or two.
-QUICK = {
-    "saturated cells",
-    "detached in the middle",
-    "activation overflows",
-    "embedding of a rare token broken",
-    "positions without effect",
-    "loader goes round in a circle",
-    "token beyond the vocabulary",
-    "poisoned batch",
-}
 
 
 @pytest.fixture(autouse=True)
@@ -61,10 +46,6 @@ def names(found: Any, fault: Fault) -> bool:
     return any(one.kind == fault.kind and re.search(fault.where, one.where) for one in found)
 
 
-def listed(quick: bool) -> list[Fault]:
-    return [fault for fault in FAULTS if (fault.name in QUICK) == quick]
-
-
 def check(fault: Fault, folder: Path) -> None:
     doctor, ended = watched(fault.make(folder), folder)
     found = doctor.findings.values()
@@ -75,20 +56,14 @@ def check(fault: Fault, folder: Path) -> None:
     assert names(examine(Run.open(ended.run.path))[0], fault)
 
 
-@pytest.mark.parametrize("fault", listed(quick=True), ids=lambda fault: fault.name)
+@pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault.quick], ids=lambda fault: fault.name)
 def test_it_names_a_fault_and_its_place(fault: Fault, tmp_path: Path) -> None:
     check(fault, tmp_path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", listed(quick=False), ids=lambda fault: fault.name)
+@pytest.mark.parametrize("fault", [fault for fault in FAULTS if not fault.quick], ids=lambda fault: fault.name)
 def test_it_names_the_other_faults_too(fault: Fault, tmp_path: Path) -> None:
-    check(fault, tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("fault", [*UNSEEN, *FRESH, *THIRD, *FOURTH], ids=lambda fault: fault.name)
-def test_it_names_those_that_came_later(fault: Fault, tmp_path: Path) -> None:
     check(fault, tmp_path)
 
 

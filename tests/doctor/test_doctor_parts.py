@@ -36,7 +36,7 @@ from regard.train import ConstantScheduleConfig, Experiment, TrainConfig
 
 
 def a_run(vocabulary: int = 20, epoch: float = math.inf, **train: Any) -> TrainingRun:
-    data = type("Endless", (), {"epoch": lambda self, size: epoch})()
+    data: Any = type("Epochs", (), {"epoch": lambda self, size: epoch})()
     return TrainingRun(Experiment(GPTConfig(vocabulary=vocabulary), train=TrainConfig(**train)), data=data)
 
 

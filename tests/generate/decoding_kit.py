@@ -9,7 +9,7 @@ import torch
 from regard.attention import SoftmaxConfig, WindowConfig
 from regard.generate import Sampling
 from regard.models import GPT, GPTConfig
-from regard.nn import LearnedConfig, NoPositionConfig, RotaryConfig, SinusoidalConfig
+from regard.nn import LearnedPositionConfig, NoPositionConfig, RotaryConfig, SinusoidalConfig
 
 VOCABULARY = 11
 
@@ -32,7 +32,9 @@ def models(draw: st.DrawFn) -> GPT:
         attention=draw(st.builds(WindowConfig, size=st.integers(1, 6)) | st.just(SoftmaxConfig())),
         global_every=draw(st.integers(0, 2)),
         zero_init=False,
-        position=draw(st.sampled_from([RotaryConfig(), LearnedConfig(), SinusoidalConfig(), NoPositionConfig()])),
+        position=draw(
+            st.sampled_from([RotaryConfig(), LearnedPositionConfig(), SinusoidalConfig(), NoPositionConfig()])
+        ),
     )
     return wild(config, draw(seeds))
 

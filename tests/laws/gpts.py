@@ -30,7 +30,7 @@ from regard.nn import (
     GELUConfig,
     LatentConfig,
     LayerNormConfig,
-    LearnedConfig,
+    LearnedPositionConfig,
     LinearScalingConfig,
     Llama3ScalingConfig,
     MoEConfig,
@@ -60,7 +60,7 @@ CONTEXT = 96
 scalings = st.sampled_from([LinearScalingConfig(4.0), YarnScalingConfig(4.0, fast=2.0), Llama3ScalingConfig(4.0)])
 absolute = st.one_of(
     st.just(NoPositionConfig()),
-    st.just(LearnedConfig()),
+    st.just(LearnedPositionConfig()),
     st.builds(RotaryConfig, base=st.sampled_from([10_000.0, 50.0])),
     st.builds(RotaryConfig, scaling=scalings),
     st.builds(SinusoidalConfig, base=st.sampled_from([10_000.0, 50.0])),
@@ -87,7 +87,7 @@ exact = st.one_of(
     st.builds(LSHConfig, buckets=st.sampled_from([2, 4]), rounds=st.integers(1, 2)),
 )
 unbiased = st.one_of(  # those without scores that a bias could be added to
-    st.builds(LinearConfig, features=st.sampled_from(["elu", "relu", "relu2", "softmax"]), normalise=st.booleans()),
+    st.builds(LinearConfig, features=st.sampled_from(["elu", "relu", "relu2", "softmax"]), normalize=st.booleans()),
     st.builds(PerformerConfig, features=st.sampled_from([None, 5]), orthogonal=st.booleans()),
     st.builds(
         SegmentsConfig,

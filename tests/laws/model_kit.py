@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from regard.attention import (
     LinearConfig,
+    LinformerConfig,
     LSHConfig,
     PerformerConfig,
     SegmentsConfig,
@@ -23,6 +24,7 @@ from regard.models import (
     BahdanauConfig,
     ConvolutionConfig,
     Encoder,
+    EncoderConfig,
     FixedConfig,
     GPTConfig,
     LanguageModel,
@@ -34,7 +36,7 @@ from regard.models import (
     Seq2SeqModel,
     TransformerConfig,
 )
-from regard.nn import MoEConfig, ReversibleConfig
+from regard.nn import MoEConfig, ReversibleConfig, RotaryConfig
 from regard.nn.attention import SharedConfig
 from regard.nn.latent import LatentConfig
 
@@ -58,6 +60,14 @@ MODELS: dict[str, ModelConfig] = {
     "gru": RecurrentConfig(**SIZES, cell="gru"),
     "convolution": ConvolutionConfig(**SIZES),
     "transformer": TransformerConfig(**SIZES, heads=4, dropout=0.0),
+    "transformer parts": TransformerConfig(
+        **SIZES, heads=4, kv_heads=2, dropout=0.0, attention=WindowConfig(size=4), position=RotaryConfig()
+    ),
+    "transformer linear": TransformerConfig(**SIZES, heads=4, dropout=0.0, attention=LinearConfig()),
+    "transformer latent": TransformerConfig(**SIZES, heads=4, dropout=0.0, projection=LatentConfig()),
+    "encoder": EncoderConfig(**SIZES, heads=4, kv_heads=2, zero_init=False),
+    "encoder linformer": EncoderConfig(**SIZES, heads=4, zero_init=False, attention=LinformerConfig(k=8)),
+    "encoder reversible": EncoderConfig(**SIZES, heads=4, zero_init=False, block=ReversibleConfig()),
     "seq2seq fixed": Seq2SeqConfig(**SIZES, dropout=0.0, attention=FixedConfig()),
     "seq2seq bahdanau": Seq2SeqConfig(**SIZES, dropout=0.0, attention=BahdanauConfig()),
     "seq2seq luong": Seq2SeqConfig(**SIZES, dropout=0.0, attention=LuongConfig(), cell="lstm"),

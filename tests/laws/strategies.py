@@ -18,6 +18,7 @@ from hypothesis import settings
 from torch import Tensor
 
 from regard import attention as a
+from regard.attention.backends.sdpa import Structure
 
 seeds = st.integers(0, 2**32 - 1)
 few = st.integers(1, 12)
@@ -285,16 +286,17 @@ def cases(
 
 
 @st.composite
-def told_to_sdpa(draw: st.DrawFn, how: str) -> Case:
-    """Cases of one of the structures that the sdpa backend can tell its kernel without a dense mask."""
+def structured_cases(draw: st.DrawFn, how: Structure) -> Case:
+    """Cases of one of the structures that the sdpa backend passes to its kernel without a dense mask."""
     case = draw(cases(usual=True))
     batch, count = case.batch, case.queries.length
     rows = draw(st.sampled_from([batch, 1]))
     plain = st.builds(a.Range, st.just(count), st.integers(0, 6))
     uneven = padded(rows, count)
     known = st.lists(documents(count), min_size=rows, max_size=rows).map(lambda held: a.Packed.of(held, count))
-    masks = {"open": a.Full(), "padded": a.Full(), "documents": draw(st.sampled_from([a.Full(), a.Causal()]))}
-    queries = {"open": plain, "causal": plain, "causal padded": uneven, "padded": uneven, "documents": known}
-    keys = {"open": st.none() | plain, "padded": st.none() | plain | uneven}
-    mine, others = draw(queries[how]), draw(keys.get(how, st.none()))
-    return replace(case, mask=masks.get(how, a.Causal()), queries=mine, keys=others)
+    full, either = st.just(a.Full()), st.sampled_from([a.Full(), a.Causal()])
+    masks = {Structure.FULL: full, Structure.PADDED: full, Structure.DOCUMENTS: either}
+    queries = {Structure.FULL: plain, Structure.CAUSAL: plain, Structure.DOCUMENTS: known}
+    keys = {Structure.FULL: st.none() | plain, Structure.PADDED: st.none() | plain | uneven}
+    mask, own, others = masks.get(how, st.just(a.Causal())), queries.get(how, uneven), keys.get(how, st.none())
+    return replace(case, mask=draw(mask), queries=draw(own), keys=draw(others))

@@ -10,13 +10,14 @@ import pytest
 import torch
 import torch.nn.attention.flex_attention as flex_attention
 from hypothesis import event, given
-from strategies import Case, agree, cases, examples, few, generator, in_fair_shares, told_to_sdpa
+from strategies import Case, agree, cases, examples, few, generator, in_fair_shares, structured_cases
 from torch import Tensor
 
 from regard.attention import (
     BACKENDS,
     AnySlots,
     Backend,
+    BackendRefused,
     Causal,
     Edges,
     Full,
@@ -25,7 +26,6 @@ from regard.attention import (
     Padded,
     Plan,
     Range,
-    Refused,
     Same,
     Softmax,
     Strided,
@@ -33,7 +33,7 @@ from regard.attention import (
     explain,
 )
 from regard.attention.backends.flex import Flex
-from regard.attention.backends.sdpa import structure
+from regard.attention.backends.sdpa import Structure, structure
 
 RAN: Counter[str] = Counter()
 
@@ -86,7 +86,7 @@ def check(case: Case) -> None:
         event(f"{name} {'refuses' if reasons else 'runs'}")
         if reasons:
             RAN["refused"] += 1
-            with pytest.raises(Refused) as refusal:
+            with pytest.raises(BackendRefused) as refusal:
                 outcome(case, name)
             assert all(reason in str(refusal.value) for reason in [name, *reasons])
         elif name != "reference":
@@ -108,11 +108,11 @@ def test_every_backend_equals_the_reference_in_usual_cases(case: Case) -> None:
     check(case)
 
 
-@pytest.mark.parametrize("how", ["open", "causal", "causal padded", "padded", "documents"])
+@pytest.mark.parametrize("how", [case for case in Structure if case is not Structure.OTHER], ids=lambda s: s.name)
 @given(data=st.data())
-def test_what_a_kernel_is_told_without_a_dense_mask_is_true(how: str, data: st.DataObject) -> None:
-    case = data.draw(told_to_sdpa(how))
-    assert structure(Plan(case.mask, case.queries, case.key_slots, case.keys is None, "", None)) == how
+def test_structures_without_a_dense_mask_equal_the_reference(how: Structure, data: st.DataObject) -> None:
+    case = data.draw(structured_cases(how))
+    assert structure(Plan(case.mask, case.queries, case.key_slots, case.keys is None, "", None)) is how
     want = outcome(case, "reference")
     same(outcome(case, "sdpa"), want, f"sdpa, {how}")
     if not reasons_against(case, BACKENDS["short"], case.mechanism("auto")):
@@ -137,7 +137,7 @@ def test_auto_never_raises_and_equals_the_reference(case: Case) -> None:
 def test_flex_equals_the_reference(case: Case) -> None:
     """Forward only: FlexAttention has no backward pass on the CPU, and the backend says so."""
     flex, want = Flex(interpreted=True), outcome(case, "reference")["values"]
-    with pytest.raises(Refused, match="no backward pass on the CPU"):
+    with pytest.raises(BackendRefused, match="no backward pass on the CPU"):
         outcome(case, flex)
     mechanism = case.mechanism(flex)
     q, k, v = (x.detach() for x in case.tensors())

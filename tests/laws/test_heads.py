@@ -12,7 +12,19 @@ from gpts import configs, tokens, wild
 from hypothesis import given
 from strategies import Case, agree, cases, examples, few, generator, seeds
 
-from regard.attention import Call, Causal, Dot, Full, Plan, Range, Softmax, SoftmaxConfig, TopKSoftmax, attend
+from regard.attention import (
+    Call,
+    Causal,
+    Dot,
+    Full,
+    Plan,
+    Range,
+    Softmax,
+    SoftmaxConfig,
+    SoftmaxNormalizer,
+    TopKSoftmax,
+    attend,
+)
 from regard.models import GPTConfig
 from regard.nn import NoPositionConfig
 
@@ -65,7 +77,7 @@ def test_scaled_scores_have_variance_one(seed: int, width: int) -> None:
     """q and k standard normal: q·k/√D has variance 1 whatever D, where q·k alone has variance D."""
     q, k = torch.randn(2, 1, 1, 512, width, generator=generator(seed), dtype=torch.float64)
     plan = Plan(Full(), Range(512), Range(512), False, "", None)
-    call = Call(q, k, k, plan, Dot())
+    call = Call(q, k, k, plan, Dot(), SoftmaxNormalizer())
     scores = call.score(q, k)
     assert abs((scores * call.factor).var().item() - 1) < 0.3
     assert abs(scores.var().item() / width - 1) < 0.3

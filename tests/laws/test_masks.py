@@ -14,6 +14,7 @@ from torch import Tensor
 from regard.attention import (
     And,
     AnySlots,
+    BlockBounds,
     Causal,
     Full,
     Mask,
@@ -24,7 +25,6 @@ from regard.attention import (
     Prefix,
     Range,
     Slots,
-    Tile,
     TokenPosition,
     Window,
 )
@@ -129,7 +129,7 @@ def exact(mask: Mask) -> bool:
 
 
 @st.composite
-def tiles(draw: st.DrawFn) -> tuple[Mask, int, Tensor, Tensor, Tile]:
+def tiles(draw: st.DrawFn) -> tuple[Mask, int, Tensor, Tensor, BlockBounds]:
     """A mask, and the orders of a block of queries and of a block of keys, of which a tile tells the extremes only."""
     orders, batch = draw(st.integers(1, 40)), draw(st.integers(1, 2))
     some = st.lists(st.integers(0, orders - 1), min_size=1, max_size=8, unique=True).map(torch.tensor)
@@ -138,12 +138,12 @@ def tiles(draw: st.DrawFn) -> tuple[Mask, int, Tensor, Tensor, Tile]:
     )
     queries, keys = draw(some | near), draw(some | near)
     low, high, first, last = (x.reshape(1, 1, 1) for side in (queries, keys) for x in (side.min(), side.max()))
-    return draw(usual_masks() | masks(batch, orders)), batch, queries, keys, Tile(low, high, first, last)
+    return draw(usual_masks() | masks(batch, orders)), batch, queries, keys, BlockBounds(low, high, first, last)
 
 
 @examples(8)
 @given(tiles())
-def test_a_verdict_is_never_wrong(drawn: tuple[Mask, int, Tensor, Tensor, Tile]) -> None:
+def test_a_verdict_is_never_wrong(drawn: tuple[Mask, int, Tensor, Tensor, BlockBounds]) -> None:
     mask, batch, queries, keys, tile = drawn
     real = mask.allows(box(batch, queries, keys))
     may, must = (word.item() for word in mask.verdict(tile))
@@ -200,8 +200,7 @@ def listed(counts: Tensor, indices: Tensor) -> Tensor:
 @given(layouts())
 def test_the_block_layout_covers_what_it_must(drawn: tuple[Mask, AnySlots, AnySlots, int]) -> None:
     mask, queries, keys, batch = drawn
-    (sheet,) = Flex().prepare(Plan(mask, queries, keys, False, "", None), CPU)
-    found = sheet.blocks
+    ((_, found),) = Flex().prepare(Plan(mask, queries, keys, False, "", None), CPU)
     partial = listed(found.kv_num_blocks, found.kv_indices)
     assert found.full_kv_num_blocks is not None
     assert found.full_kv_indices is not None

@@ -76,7 +76,7 @@ def test_checkpointing_stores_less_and_changes_no_gradient(name: str) -> None:
     assert found.keys() == want.keys()
     for key in want:
         torch.testing.assert_close(found[key], want[key], rtol=1e-9, atol=1e-9, msg=key)
-    if name != "gpt reversible":  # which stores nothing inside its blocks in any case
+    if "reversible" not in name:  # which stores nothing inside its blocks in any case
         assert saved_bytes(again) < saved_bytes(plain)
 
 
@@ -109,7 +109,7 @@ def test_two_ranks_give_the_gradients_of_one_process_or_refuse(name: str, two_ra
         pytest.fail(error.read_text())
     if (refusal := two_ranks / f"{name}.refusal").exists():
         assert len(refusal.read_text()) > 20
-        assert name in ("gpt reversible",)
+        assert name in ("gpt reversible", "encoder reversible")
         return
     model = build(name)
     want, found = gradients(model, inputs(model)), load_file(two_ranks / f"{name}.safetensors")

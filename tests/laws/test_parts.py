@@ -57,12 +57,12 @@ def test_rotary_scores_depend_on_relative_phase_only(seed: int, width: int, base
     rotary = Rotary(width, base=base)
     q, k = random(seed, 2, 1, 2, 6, width)
     phase = torch.randint(0, 50, (1, 6), generator=generator(seed))
-    here, there = rotary.turn(phase), rotary.turn(phase + shift)
+    here, there = rotary.rotation(phase), rotary.rotation(phase + shift)
     scores = turned(here, q) @ turned(here, k).transpose(2, 3)
     agree(turned(there, q) @ turned(there, k).transpose(2, 3), scores, "both sides moved")
     relative = phase[0, :, None] - phase[0]
     for i, j in [(0, 1), (2, 5), (3, 3)]:
-        apart = rotary.turn(relative[i, j].abs().reshape(1, 1))
+        apart = rotary.rotation(relative[i, j].abs().reshape(1, 1))
         forward, still = (q, k) if relative[i, j] >= 0 else (k, q)
         f, s = (i, j) if relative[i, j] >= 0 else (j, i)
         want = (turned(apart, forward[:, :, f : f + 1]) * still[:, :, s : s + 1]).sum(-1)
@@ -73,7 +73,7 @@ def test_rotary_scores_depend_on_relative_phase_only(seed: int, width: int, base
 def test_rotary_is_multiplication_by_a_complex_phase(seed: int, width: int, base: float, phase: int) -> None:
     """Su et al. 2021, eq. 34: the pair (x_i, x_{i+D/2}) as x_i + i·x_{i+D/2}, times e^(i·phase·base^(-2i/D))."""
     x = random(seed, 1, 1, 1, width)
-    got = Rotary(width, base=base).turn(torch.tensor([[phase]])).apply(x)[0, 0, 0]
+    got = Rotary(width, base=base).rotation(torch.tensor([[phase]])).apply(x)[0, 0, 0]
     half = width // 2
     for i in range(half):
         angle = phase * base ** (-2 * i / width)
@@ -96,7 +96,7 @@ def test_sinusoids_are_the_papers(width: int, base: float, phases: list[int]) ->
 def test_the_default_base_is_the_papers() -> None:
     assert math.isclose(sinusoids(torch.tensor([100]), 4)[0, 2].item(), math.sin(100 / 10_000 ** (2 / 4)))
     angle = 100 / 10_000 ** (2 / 4)
-    turned = Rotary(4).turn(torch.tensor([[100]])).apply(torch.tensor([[[[0.0, 1.0, 0.0, 0.0]]]]).double())
+    turned = Rotary(4).rotation(torch.tensor([[100]])).apply(torch.tensor([[[[0.0, 1.0, 0.0, 0.0]]]]).double())
     assert math.isclose(turned[0, 0, 0, 1].item(), math.cos(angle))
 
 
@@ -175,7 +175,7 @@ def test_rms_norm_is_its_formula(seed: int, shape: tuple[int, ...], width: int, 
 
 @given(seeds, evens)
 def test_the_gradient_of_a_rotation_turns_back(seed: int, width: int) -> None:
-    turn = Rotary(width, base=30.0).turn(torch.arange(5)[None])
+    turn = Rotary(width, base=30.0).rotation(torch.arange(5)[None])
     x, upstream = random(seed, 1, 5, 2, width).requires_grad_(), random(seed + 1, 1, 5, 2, width)
     (gradient,) = torch.autograd.grad(turn.apply(x), x, upstream)
     agree(turn.apply(gradient), upstream, "turned back and forth")

@@ -14,7 +14,7 @@ from torch import Tensor
 from regard.generate.rows import select_rows
 from regard.look import attentions, rows
 from regard.models import BahdanauConfig, BridgeConfig, FixedConfig, LuongConfig, Seq2Seq, Seq2SeqConfig
-from regard.nn.recurrent import Hidden, Kind, Recurrent
+from regard.nn.recurrent import Kind, Recurrent, RecurrentState
 from regard.nn.unrolled import Unrolled
 
 TARGET, SOURCE = 7, 9
@@ -70,7 +70,7 @@ def test_unrolled_is_the_recurrent_layer(
         parameter.data = torch.randn(parameter.shape, generator=g, dtype=torch.float64)
     x = torch.randn(batch, count, known + late, generator=g, dtype=torch.float64, requires_grad=True)
     h, c, up = (torch.randn(batch, n, 4, generator=g, dtype=torch.float64) for n in (layers, layers, count))
-    state = Hidden(h, c if kind == "lstm" else None)
+    state = RecurrentState(h, c if kind == "lstm" else None)
     loop = Unrolled(layer, x[..., :known], state)
     got = torch.stack([loop.step(x[:, t, known:]) for t in range(count)], dim=1)
     want, last = layer(x, state=state, fused=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from regard.attention import Refused, Softmax, attend
+from regard.attention import BackendRefused, Softmax, attend
 
 QUERY = torch.tensor([[0.9, 0.1, 0.2, 0.3]])  # an animal, please; hardly an action, a bit of an object, definite
 KEYS = torch.tensor(
@@ -52,5 +52,5 @@ def test_every_backend_gives_the_same_output(backend: str) -> None:
 def test_the_cat_is_what_hard_lookup_finds() -> None:
     found = attend(QUERY, KEYS, VALUES, mechanism=Softmax(temperature=0.0))
     assert rounded(found.values) == [0.9, 0.0, 0.1, 0.7]
-    with pytest.raises(Refused, match="hard lookup is no softmax"):
+    with pytest.raises(BackendRefused, match="hard lookup is no softmax"):
         attend(QUERY, KEYS, VALUES, mechanism=Softmax(temperature=0.0, backend="sdpa"))

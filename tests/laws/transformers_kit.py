@@ -11,7 +11,7 @@ from strategies import generator
 from torch import Tensor
 
 from regard.models import Transformer, TransformerConfig
-from regard.nn import PostNormConfig, PreNormConfig, SinusoidalConfig
+from regard.nn import PostNormConfig, PreNormConfig, SeparateConfig, SharedConfig, SinusoidalConfig
 
 CacheIndex = Literal["last", "same"]
 VOCABULARY = 7
@@ -39,7 +39,7 @@ def transformers(draw: st.DrawFn) -> TransformerConfig:
         head_bias=draw(st.booleans()),
         qk_norm=draw(st.booleans()),
         memory=memory,
-        projection=draw(st.sampled_from(["separate", "shared"])),
+        projection=draw(st.sampled_from([SeparateConfig(), SharedConfig()])),
         norm=draw(norms),
         position=position,
         feedforward=draw(feedforwards),

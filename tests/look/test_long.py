@@ -36,8 +36,8 @@ def test_a_shelf_leaves_nothing_behind(tmp_path, monkeypatch):
     shelf = TensorSpill()
     place = shelf.put(torch.ones(4))
     assert not list(tmp_path.iterdir())
-    number = shelf._file
-    assert number is not None
+    assert shelf._file is not None
+    number = shelf._file.fileno()
     del shelf
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(number)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from regard.attention import Causal, Packed, Padded, Range, Softmax, Window, WindowConfig, attend
 from regard.look import Attention, Head, attentions, describe, evaluation_mode, heads, rows
 from regard.models import GPTConfig
-from regard.nn import LearnedConfig
+from regard.nn import LearnedPositionConfig
 
 TINY = {"vocabulary": 11, "context": 32, "layers": 2, "heads": 4, "width": 16, "zero_init": False}
 
@@ -48,7 +48,8 @@ def test_weights_are_the_operators_in_blocks_of_any_size(length, block, window, 
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"attention": WindowConfig(4), "global_every": 2}, {"kv_heads": 2}, {"position": LearnedConfig()}]
+    "changes",
+    [{}, {"attention": WindowConfig(4), "global_every": 2}, {"kv_heads": 2}, {"position": LearnedPositionConfig()}],
 )
 def test_every_attention_of_a_model_is_found_and_nothing_changes(changes):
     model = gpt(dropout=0.3, **changes)

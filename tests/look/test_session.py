@@ -30,7 +30,7 @@ from regard.look.capture.trace import Attention
 from regard.look.views.session import Session, Trace
 from regard.models import GPTConfig, RecurrentConfig, Seq2SeqConfig, TransformerConfig
 from regard.models.bridges import BahdanauConfig, LuongConfig
-from regard.nn import LearnedConfig
+from regard.nn import LearnedPositionConfig
 from regard.nn.blocks.reversible import ReversibleConfig
 from regard.nn.positions.relative import AlibiConfig
 
@@ -70,7 +70,7 @@ LANGUAGE = {
     "topk": {"attention": TopKConfig(3)},
     "repeated": {"repeat": 2},
     "reversible": {"block": ReversibleConfig()},
-    "learned": {"position": LearnedConfig(), "qk_norm": False},
+    "learned": {"position": LearnedPositionConfig(), "qk_norm": False},
 }
 PAIRS = ["transformer", "bahdanau", "luong"]
 

@@ -27,9 +27,9 @@ def tokens(rows: int = 2, length: int = 6, seed: int = 0) -> torch.Tensor:
         ({"kernel": 0}, "kernel must be at least 1, not 0"),
         ({"cycle": 0}, "cycle must be at least 1, not 0"),
         ({"unit": "relu"}, "there is no unit 'relu'; choose from gated, relu2"),
-        ({"ratio": 0.01}, "ratio 0.01 leaves no unit of a width of 8"),
+        ({"ratio": 0.01}, "ratio 0.01 of a width of 8 is no hidden unit"),
         ({"dropout": 1.0}, "dropout must be at least 0 and below 1, not 1.0"),
-        ({"layers": 40, "cycle": 40}, "reach further than any text"),
+        ({"layers": 40, "cycle": 40}, "exceed any text"),
     ],
 )
 def test_impossible_configs(change: dict[str, Any], problem: str) -> None:

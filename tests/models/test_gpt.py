@@ -11,7 +11,7 @@ from regard.attention import Causal, Padded, Window, WindowConfig
 from regard.config import load
 from regard.errors import UserError
 from regard.models import GPT, GPTConfig, ModelConfig
-from regard.nn import LearnedConfig, NoNormConfig, PostNormConfig, SinusoidalConfig
+from regard.nn import LearnedPositionConfig, NoNormConfig, PostNormConfig, SinusoidalConfig
 
 SMALL = GPTConfig(vocabulary=11, context=16, layers=2, heads=2, width=8)
 
@@ -140,7 +140,7 @@ def test_repeated_layers_are_one_block() -> None:
     assert sum(p.numel() for p in model.parameters()) == sum(p.numel() for p in half.parameters())
     assert model.mask_of_layer == [0] * 4
     assert len(model.start(2, 8).layers) == 4
-    one, two, three, four = model._layers()
+    one, two, three, four = model.blocks.layers
     assert one is two
     assert three is four
     assert one is not three
@@ -223,9 +223,9 @@ def test_a_full_state_says_so() -> None:
 
 
 def test_learned_positions_end_at_the_context() -> None:
-    model = replace(SMALL, position=LearnedConfig()).build()
+    model = replace(SMALL, position=LearnedPositionConfig()).build()
     assert model(tokens(length=16)).shape == (2, 16, 11)
-    with pytest.raises(UserError, match="17 tokens were given, but the learned positions end at 16"):
+    with pytest.raises(UserError, match="the input has 17 tokens, but the learned positions end at 16"):
         model(tokens(length=17))
     with pytest.raises(UserError, match="the learned positions end at 16"):
         model.start(2, 17)
@@ -251,4 +251,5 @@ def test_padded_rows_take_the_fast_path() -> None:
     model = SMALL.build()
     plan = model._mechanism(0).plan(model.masks[0], Padded(torch.tensor([6, 2]), 6), like=model.embed(tokens()))
     assert plan.backend == "short"
-    assert plan.prepared.offset.shape == (6, 6)  # one square for the batch, not one for every row
+    offset, _ = plan.prepared
+    assert offset.shape == (6, 6)  # one square for the batch, not one for every row

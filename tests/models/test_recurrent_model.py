@@ -109,7 +109,7 @@ def test_gradients_stop_at_the_border() -> None:
     """The second window's gradient is what it would be, were its first state just some numbers."""
     model, first, second = carrying(), *tokens(3, 12).split(6, dim=1)
     model(first, Range(6))
-    state = model.carried.before(3, begins=False)
+    state = model.carried.initial(3, starts=False)
     assert not any(part.requires_grad for layer in state for part in layer)
     caught: list[torch.Tensor] = []
     model.embed.register_forward_hook(lambda _, __, out: caught.append(out) or out)
@@ -255,5 +255,5 @@ def test_the_recipes_train_write_and_report(
     )
     assert main(["generate", "runs/r", "--prompt", "the cat", "a", "--tokens", "40"]) == 0
     page = (tmp_path / "runs" / "r" / "report.html").read_text(encoding="utf-8")
-    assert "no layer of this model has attention weights" in page
+    assert "no layer of this model has observable attention weights" in page
     assert "the cat" in capsys.readouterr().out

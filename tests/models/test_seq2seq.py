@@ -239,7 +239,7 @@ def test_a_full_state_says_so() -> None:
     _, state = model.step(INPUTS, state)
     with pytest.raises(UserError, match="the state holds 5 tokens, 4 are there and 4 more were given"):
         model.step(INPUTS, state)
-    with pytest.raises(UserError, match="a state for 3 sentences was asked for, and 2 were given"):
+    with pytest.raises(UserError, match="2 sources were given for a batch of 3"):
         model.start(3, 5, source=SOURCE, source_lengths=LENGTHS)
 
 

@@ -12,7 +12,15 @@ from torch import Tensor
 from regard.config import load
 from regard.errors import UserError
 from regard.models import PRESETS, ModelConfig, Transformer, TransformerConfig, describe
-from regard.nn import LearnedConfig, PostNormConfig, PreNormConfig, RotaryConfig, SinusoidalConfig
+from regard.nn import (
+    LearnedPositionConfig,
+    PostNormConfig,
+    PreNormConfig,
+    RotaryConfig,
+    SeparateConfig,
+    SharedConfig,
+    SinusoidalConfig,
+)
 
 SMALL = TransformerConfig(vocabulary=11, context=16, layers=2, heads=2, width=8, dropout=0.0)
 
@@ -121,7 +129,7 @@ def test_with_memory_same_layer_i_reads_layer_i(block: Any) -> None:
 
 
 def test_every_weight_gets_a_gradient() -> None:
-    for change in ({}, {"memory": "same"}, {"decoder_layers": 1}, {"projection": "shared"}, {"bias": True}):
+    for change in ({}, {"memory": "same"}, {"decoder_layers": 1}, {"projection": SharedConfig()}, {"bias": True}):
         model = replace(SMALL, block=PostNormConfig(), qk_norm=True, **change).build()
         model(*sentences()).square().sum().backward()
         for name, parameter in model.named_parameters():
@@ -129,9 +137,9 @@ def test_every_weight_gets_a_gradient() -> None:
 
 
 def test_one_projection_for_all() -> None:
-    inside = [count(replace(SMALL, projection=kind), ".qkv.weight") for kind in ("separate", "shared")]
+    inside = [count(replace(SMALL, projection=kind), ".qkv.weight") for kind in (SeparateConfig(), SharedConfig())]
     assert inside == [4 * 3 * 64, 4 * 64 + 2 * 64]  # the shared kind of cross-attention has one matrix there too
-    both = [count(replace(SMALL, projection=kind), ".cross.") for kind in ("separate", "shared")]
+    both = [count(replace(SMALL, projection=kind), ".cross.") for kind in (SeparateConfig(), SharedConfig())]
     assert both == [2 * 4 * 64, 2 * 2 * 64]
 
 
@@ -204,13 +212,13 @@ def test_a_full_state_says_so() -> None:
 
 
 def test_learned_positions_end_at_the_context() -> None:
-    model, (inputs, source, lengths) = replace(SMALL, position=LearnedConfig()).build(), sentences(length=17)
+    model, (inputs, source, lengths) = replace(SMALL, position=LearnedPositionConfig()).build(), sentences(length=17)
     assert model(inputs[:, :16], source, lengths).shape == (2, 16, 11)
-    with pytest.raises(UserError, match="a translation of 17 tokens was given, but the learned positions end at 16"):
+    with pytest.raises(UserError, match="a translation has 17 tokens, but the learned positions end at 16"):
         model(inputs, source, lengths)
-    with pytest.raises(UserError, match="a source of 17 tokens was given"):
+    with pytest.raises(UserError, match="a source has 17 tokens"):
         model(inputs[:, :1], inputs, lengths)
-    with pytest.raises(UserError, match="a translation of 17 tokens"):
+    with pytest.raises(UserError, match="a translation has 17 tokens"):
         model.start(2, 17, source=source, source_lengths=lengths)
 
 
@@ -238,7 +246,7 @@ def test_beams_share_what_was_made_of_the_source() -> None:
 
 
 def test_the_fast_path_of_training_does_not_forget_while_decoding() -> None:
-    """Parts and sizes that training takes in one autograd step (nn/fused/branches.py), which keeps no keys."""
+    """Parts and sizes that training takes in one autograd step and whose decoder grows its KV cache."""
     model = TransformerConfig(vocabulary=11, width=64, layers=2, dropout=0.0).build()
     inputs, source, lengths = sentences(rows=30)
     state, got = model.start(30, 6, source=source, source_lengths=lengths), []

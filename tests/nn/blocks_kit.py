@@ -12,7 +12,7 @@ from regard.models import GPT, GPTConfig
 from regard.nn import (
     GELUConfig,
     LayerNormConfig,
-    LearnedConfig,
+    LearnedPositionConfig,
     NoNormConfig,
     NoPositionConfig,
     PostNormConfig,
@@ -62,7 +62,7 @@ def configs(
         attention=draw(st.sampled_from([SoftmaxConfig(), SoftmaxConfig(cap=2.0), WindowConfig(5)])),
         zero_init=False,
         norm=draw(st.sampled_from([LayerNormConfig(), RMSNormConfig(), NoNormConfig()])),
-        position=draw(st.sampled_from([RotaryConfig(), NoPositionConfig(), LearnedConfig()])),
+        position=draw(st.sampled_from([RotaryConfig(), NoPositionConfig(), LearnedPositionConfig()])),
         feedforward=draw(st.sampled_from([GELUConfig(2.0), ReLUSquaredConfig(1.0)])),
         block=draw(block),
     )

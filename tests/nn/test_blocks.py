@@ -31,7 +31,7 @@ def parts(cross: bool) -> tuple[list[Any], dict[str, Any]]:
     attention = SelfAttention(WIDTH, 2, 2, Softmax())
     network = FeedForward(WIDTH, 16, torch.nn.functional.gelu)
     norms = [RMSNorm(WIDTH) for _ in range(3)]
-    other = {"cross": CrossAttention(WIDTH, 2, Softmax()), "norm_cross": norms[2]} if cross else {}
+    other = {"cross": CrossAttention(WIDTH, 2, 2, Softmax()), "norm_cross": norms[2]} if cross else {}
     return [attention, network, *norms[:2]], other
 
 
@@ -138,5 +138,5 @@ def test_one_projection_for_all() -> None:
     model = replace(SMALL, projection=SharedConfig()).build()
     assert isinstance(model.get_submodule("blocks.0.attention"), SharedSelfAttention)
     assert model.get_parameter("blocks.0.attention.qkv.weight").shape == (16, 16)
-    with pytest.raises(Exception, match="one projection for all makes 2 heads of keys too; set kv_heads = 2"):
+    with pytest.raises(Exception, match="a shared projection has as many key heads as query heads; set kv_heads = 2"):
         replace(SMALL, projection=SharedConfig(), kv_heads=1).build()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -10,16 +11,19 @@ from torch import Tensor, nn
 
 from regard.attention import Causal, Full, Padded, Plan, Range, Softmax
 from regard.nn import AttentionContext, Rotary
-from regard.nn.attention import SELF_ATTENTION, SharedSelfAttention
-from regard.nn.cross_attention import CROSS_ATTENTION, CrossAttention, CrossAttentionContext, SharedCrossAttention
+from regard.nn.attention import SelfAttention, SeparateConfig, SharedConfig, SharedSelfAttention
+from regard.nn.cross_attention import CrossAttention, CrossAttentionContext, SharedCrossAttention
 from regard.nn.positions.position import NoRotation
 
 WIDTH, HEADS = 16, 2
+PROJECTIONS = {"separate": SeparateConfig(), "shared": SharedConfig()}
 
 
 def layer(kind: str = "separate", **options: bool) -> CrossAttention:
     torch.manual_seed(0)
-    built = CROSS_ATTENTION[kind](WIDTH, HEADS, Softmax(), **options).double()  # pyright: ignore[reportArgumentType]
+    built = (
+        PROJECTIONS[kind].cross(WIDTH, HEADS, HEADS, Softmax(), **{"bias": False, "qk_norm": False, **options}).double()
+    )
     for parameter in built.parameters():
         nn.init.normal_(parameter, std=0.5)
     return built
@@ -98,22 +102,22 @@ def test_without_anything_to_look_at_it_says_so() -> None:
 
 @pytest.mark.parametrize("bias", [False, True])
 def test_one_projection_has_a_third_of_the_parameters(bias: bool) -> None:
-    def count(kind: str, attentions: dict, *heads: int) -> int:
-        built = attentions[kind](WIDTH, *heads, Softmax(), bias=bias)
+    def count(build: Callable[..., nn.Module]) -> int:
+        built = build(WIDTH, HEADS, HEADS, Softmax(), bias=bias, qk_norm=False)
         return sum(p.numel() for name, p in built.named_parameters() if not name.startswith("out"))
 
-    for attentions, heads in ((SELF_ATTENTION, (HEADS, HEADS)), (CROSS_ATTENTION, (HEADS,))):
-        assert 3 * count("shared", attentions, *heads) == count("separate", attentions, *heads)
+    assert 3 * count(SharedConfig().build) == count(SeparateConfig().build)
+    assert 3 * count(SharedConfig().cross) == count(SeparateConfig().cross)
 
 
 def test_one_matrix_is_three_equal_ones() -> None:
     """Shared self-attention is the separate kind with its matrix thrice, gradients added up; turned ones too."""
     shared = SharedSelfAttention(WIDTH, HEADS, HEADS, Softmax(), bias=True, qk_norm=True).double()
-    separate = SELF_ATTENTION["separate"](WIDTH, HEADS, HEADS, Softmax(), bias=True, qk_norm=True).double()
+    separate = SelfAttention(WIDTH, HEADS, HEADS, Softmax(), bias=True, qk_norm=True).double()
     weights = shared.state_dict()
     separate.load_state_dict(weights | {f"qkv.{w}": torch.cat([weights[f"qkv.{w}"]] * 3) for w in ("weight", "bias")})
     x = random(2, 5, WIDTH)
-    for turn in (NoRotation(), Rotary(WIDTH // HEADS).turn(torch.arange(5)[None])):
+    for turn in (NoRotation(), Rotary(WIDTH // HEADS).rotation(torch.arange(5)[None])):
         context = AttentionContext(Softmax().plan(Causal(), Range(5), like=x), turn)
         one, three = shared(x, context), separate(x, context)
         torch.testing.assert_close(one, three)
@@ -123,5 +127,5 @@ def test_one_matrix_is_three_equal_ones() -> None:
 
 
 def test_one_projection_needs_as_many_key_heads_as_query_heads() -> None:
-    with pytest.raises(ValueError, match="makes 2 heads of keys too, not 1"):
+    with pytest.raises(ValueError, match="as many key heads as query heads: 2, not 1"):
         SharedSelfAttention(WIDTH, 2, 1, Softmax())

@@ -72,7 +72,7 @@ def test_it_is_the_attention_of_deepseek(query_rank: int | None) -> None:
 
     x = torch.randn(2, length, width, dtype=torch.float64, requires_grad=True)
     phase = torch.arange(length)[None]
-    turn = RotaryConfig().build(width=width, head_width=turned, context=length).turn(phase)
+    turn = RotaryConfig().build(width=width, head_width=turned, context=length).rotation(phase)
     cos, sin = (part.expand(2, -1, -1, -1)[:, :, 0].repeat(1, 1, 2) for part in cast(Any, turn))
     want = theirs(x, (cos, sin), None)[0]
     got = ours(x, AttentionContext(ours.mechanism.plan(Causal(), Range(length), like=x), turn))
@@ -112,8 +112,8 @@ def test_only_latents_and_turned_keys_are_remembered() -> None:
     state = model.start(3, 10)
     assert [[tuple(x.shape) for x in layer] for layer in state.layers] == [[(3, 1, 10, 8), (3, 1, 10, 4)]] * 2
     kept = sum(x.numel() for x in state.layers[0]) // 30
-    assert kept == LatentConfig().remembered(16, 2, 2) == 12
-    assert kept < replace(SMALL, projection=GPTConfig().projection).projection.remembered(16, 2, 2) == 32
+    assert kept == LatentConfig().cache_width(16, 2, 2) == 12
+    assert kept < replace(SMALL, projection=GPTConfig().projection).projection.cache_width(16, 2, 2) == 32
 
 
 class Sum(Mechanism):
@@ -175,7 +175,7 @@ def test_widths() -> None:
         (LatentConfig(rank=0), "rank must be at least 1, not 0"),
         (LatentConfig(query_rank=0), "query_rank must be at least 1, not 0"),
         (LatentConfig(turned=3), "turned must be an even number from 2 on, not 3"),
-        (LatentConfig(turned=8), "heads of width 8 have no room beside 8 turned; set content = 4"),
+        (LatentConfig(turned=8), "heads of width 8 have no room beside 8 rotated ones; set content = 4"),
     ],
 )
 def test_impossible_widths(projection: LatentConfig, problem: str) -> None:

@@ -12,7 +12,7 @@ from regard.nn import (
     AttentionContext,
     FeedForward,
     GatedFeedForward,
-    LearnedConfig,
+    LearnedPositionConfig,
     NGrams,
     NoNormConfig,
     NoPositionConfig,
@@ -34,7 +34,7 @@ from regard.nn import (
 
 def context(length: int, like: Tensor) -> AttentionContext:
     return AttentionContext(
-        Softmax().plan(Causal(), Range(length), like=like), Position().turn(torch.arange(length)[None])
+        Softmax().plan(Causal(), Range(length), like=like), Position().rotation(torch.arange(length)[None])
     )
 
 
@@ -78,7 +78,7 @@ def test_a_concatenated_sinusoid_takes_a_quarter_by_default() -> None:
 
 
 def test_learned_positions_end_somewhere() -> None:
-    learned = LearnedConfig().build(width=4, head_width=2, context=8)
+    learned = LearnedPositionConfig().build(width=4, head_width=2, context=8)
     assert learned.limit == 8
     assert NoPositionConfig().build(width=4, head_width=2, context=8).limit is None
     x = torch.zeros(1, 3, 4)
@@ -89,14 +89,14 @@ def test_learned_positions_end_somewhere() -> None:
 def test_no_positions_change_nothing() -> None:
     none = NoPositionConfig().build(width=4, head_width=2, context=8)
     x = torch.randn(1, 2, 3, 4)
-    assert none.turn(torch.arange(3)[None]).apply(x) is x
+    assert none.rotation(torch.arange(3)[None]).apply(x) is x
     assert torch.equal(none.embed(x[0], torch.arange(3)[None]), x[0])
 
 
 def test_rotary_keeps_lengths_and_leaves_phase_zero_alone() -> None:
     rotary = RotaryConfig().build(width=8, head_width=8, context=8)
     x = torch.randn(1, 5, 2, 8)  # [B, N, H, D]
-    turned = rotary.turn(torch.tensor([[0, 1, 7, 300, 100_000]])).apply(x)
+    turned = rotary.rotation(torch.tensor([[0, 1, 7, 300, 100_000]])).apply(x)
     assert torch.equal(turned[:, 0], x[:, 0])
     torch.testing.assert_close(turned.norm(dim=-1), x.norm(dim=-1))
     assert turned.dtype == x.dtype
@@ -107,8 +107,8 @@ def test_rotary_is_exact_at_large_phases() -> None:
     rotary = RotaryConfig().build(width=64, head_width=64, context=8)
     x = torch.randn(1, 1, 1, 64, generator=torch.Generator().manual_seed(0))
     phase = torch.tensor([[1_000_003]])
-    exact = rotary.turn(phase).apply(x.double())
-    assert (rotary.turn(phase).apply(x) - exact).abs().max() < 1e-5
+    exact = rotary.rotation(phase).apply(x.double())
+    assert (rotary.rotation(phase).apply(x) - exact).abs().max() < 1e-5
 
 
 # Norms and feed-forward networks

@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from torch import Tensor
 
 from regard.attention import Causal, Full, Packed, Padded, Range, Slots, Softmax
-from regard.attention.bias import Buckets
+from regard.attention.bias import RelativeBuckets
 from regard.config import load, override, to_toml
 from regard.errors import UserError
 from regard.models import GPT, GPTConfig
 from regard.nn import (
     AttentionContext,
-    LearnedConfig,
+    LearnedPositionConfig,
     NoPositionConfig,
     PositionConfig,
     Rotary,
@@ -60,7 +60,7 @@ RELATIVE: dict[str, PositionConfig] = {
 POSITIONS: dict[str, PositionConfig] = {
     "none": NoPositionConfig(),
     "sinusoidal": SinusoidalConfig(),
-    "learned": LearnedConfig(),
+    "learned": LearnedPositionConfig(),
     **RELATIVE,
 }
 seeds = st.integers(0, 2**32 - 1)
@@ -167,19 +167,19 @@ def test_scaled_rotations_see_relative_phase_only(seed: int, name: str, shift: i
     def scores(turn: Any) -> Tensor:
         return turn.apply(q)[0, :, 0] @ turn.apply(k)[0, :, 0].T
 
-    torch.testing.assert_close(scores(rotary.turn(phase + shift)), scores(rotary.turn(phase)))
-    longer = rotary.turn(phase).apply(q).norm(dim=-1) / q.norm(dim=-1)
+    torch.testing.assert_close(scores(rotary.rotation(phase + shift)), scores(rotary.rotation(phase)))
+    longer = rotary.rotation(phase).apply(q).norm(dim=-1) / q.norm(dim=-1)
     torch.testing.assert_close(longer, torch.full_like(longer, SCALINGS[name].strength()))
 
 
 def test_interpolated_phases_are_fractions_of_the_old_ones() -> None:
     x, phase = torch.randn(1, 9, 2, 8, dtype=torch.float64), torch.arange(9)[None]
     plain, slowed = Rotary(8), Rotary(8, scaling=LinearScalingConfig(4.0))
-    torch.testing.assert_close(slowed.turn(4 * phase).apply(x), plain.turn(phase).apply(x))
+    torch.testing.assert_close(slowed.rotation(4 * phase).apply(x), plain.rotation(phase).apply(x))
 
 
 def test_a_rotation_with_strength_has_the_right_gradient() -> None:
-    turn: Any = Rotary(4, scaling=SCALINGS["yarn"], context=CONTEXT).turn(torch.arange(3)[None])
+    turn: Any = Rotary(4, scaling=SCALINGS["yarn"], context=CONTEXT).rotation(torch.arange(3)[None])
     x = torch.randn(1, 3, 2, 4, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(turn.apply, (x,))
 
@@ -228,7 +228,7 @@ def test_without_positions_attention_is_equivariant(seed: int, length: int) -> N
     context = AttentionContext(layer.mechanism.plan(Full(), Range(length), like=x), NoRotation())
     torch.testing.assert_close(layer(x[:, order], context), layer(x, context)[:, order], atol=1e-5, rtol=1e-4)
     if not torch.equal(order, torch.arange(length)):
-        turned = context._replace(turn=Rotary(8).turn(torch.arange(length)[None]))
+        turned = context._replace(rotation=Rotary(8).rotation(torch.arange(length)[None]))
         assert not torch.allclose(layer(x[:, order], turned), layer(x, turned)[:, order], atol=1e-7, rtol=1e-6)
 
 
@@ -278,8 +278,8 @@ def test_t5_has_one_table_and_relative_one_per_layer() -> None:
 def test_an_encoder_has_buckets_for_what_comes_after() -> None:
     sizes = {"width": 8, "head_width": 4, "context": 16}
     one, both = (T5Config().build(**sizes, causal=causal).bias() for causal in (True, False))
-    assert isinstance(one, Buckets)
-    assert isinstance(both, Buckets)
+    assert isinstance(one, RelativeBuckets)
+    assert isinstance(both, RelativeBuckets)
     assert one.bucket.unique().numel() == 32
     assert both.bucket.unique().numel() == 31  # nothing is both after and at distance 0
     assert (one.bucket[:128] == 0).all()

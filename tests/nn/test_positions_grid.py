@@ -87,7 +87,7 @@ def test_rotations_see_relative_rows_and_columns_only(
     phase = torch.randint(0, 9, (1, 6, 2), generator=g)
 
     def scores(moved: Tensor) -> Tensor:
-        turn = rotary.turn(moved)
+        turn = rotary.rotation(moved)
         return turn.apply(q)[0, :, 0] @ turn.apply(k)[0, :, 0].T
 
     here = scores(phase)
@@ -98,7 +98,7 @@ def test_rotations_see_relative_rows_and_columns_only(
 def test_half_of_the_pairs_turn_by_each_axis() -> None:
     """As complex numbers: the pairs (x_i, x_{i+D/2}), the first half by the row, the others by the column."""
     x = torch.randn(1, 1, 1, 8, dtype=torch.float64)
-    got = GridRotary(8, base=100.0).turn(torch.tensor([[[3, 5]]])).apply(x).flatten()
+    got = GridRotary(8, base=100.0).rotation(torch.tensor([[[3, 5]]])).apply(x).flatten()
     pairs = torch.complex(x.flatten()[:4], x.flatten()[4:])
     angles = torch.tensor([3.0, 3.0 * 100 ** (-1 / 2), 5.0, 5.0 * 100 ** (-1 / 2)], dtype=torch.float64)
     torch.testing.assert_close(torch.complex(got[:4], got[4:]), pairs * torch.exp(1j * angles))
@@ -131,7 +131,7 @@ def test_pictures_of_any_size_go_through_attention(config: GridPositionConfig) -
     def run(x: Tensor, of: tuple[int, int], rows: int, columns: int) -> Tensor:
         slots = patches(rows, columns, of=of)
         plan = layer.mechanism.plan(Full(), slots, like=x)
-        return layer(position.embed(x, slots.phase), AttentionContext(plan, position.turn(slots.phase)))
+        return layer(position.embed(x, slots.phase), AttentionContext(plan, position.rotation(slots.phase)))
 
     x, order = torch.randn(2, 12, 16), torch.randperm(12)
     out = run(x, (3, 4), 3, 4)
@@ -155,5 +155,5 @@ def test_what_cannot_be_is_refused() -> None:
     slots = patches(2, 3, of=(4, 6))
     layer = Softmax(bias=GridRelativeConfig().build(width=8, head_width=4, grid=(4, 6)).bias())
     x = torch.randn(1, 2, 6, 4)
-    with pytest.raises(UserError, match="whole patches"):
+    with pytest.raises(UserError, match="needs integer distances"):
         layer(x, x, x, layer.plan(Full(), slots, like=x))

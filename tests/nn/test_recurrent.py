@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from torch import Tensor, nn
 
-from regard.nn import Hidden, Recurrent
+from regard.nn import Recurrent, RecurrentState
 from regard.nn.recurrent import CELLS, Kind, Weights
 
 KINDS: tuple[Kind, ...] = ("rnn", "lstm", "gru")
@@ -31,7 +31,7 @@ def layers(draw: st.DrawFn, dtype: torch.dtype) -> Recurrent:
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> tuple[Recurrent, Tensor, Tensor | None, Hidden | None]:
+def cases(draw: st.DrawFn) -> tuple[Recurrent, Tensor, Tensor | None, RecurrentState | None]:
     """A layer and what it is given; rows end anywhere, at once too."""
     dtype = draw(st.sampled_from(list(TOLERANCE)))
     layer = draw(layers(dtype))
@@ -42,13 +42,13 @@ def cases(draw: st.DrawFn) -> tuple[Recurrent, Tensor, Tensor | None, Hidden | N
     return layer, x, None if held is None else torch.tensor(held), state
 
 
-def wild(layer: Recurrent, rows: int) -> Hidden:
+def wild(layer: Recurrent, rows: int) -> RecurrentState:
     hidden, cell = layer.start(rows)
     cell = None if cell is None else torch.randn_like(cell).requires_grad_()
-    return Hidden(torch.randn_like(hidden).requires_grad_(), cell)
+    return RecurrentState(torch.randn_like(hidden).requires_grad_(), cell)
 
 
-def results(layer: Recurrent, x: Tensor, state: Hidden | None, run: Any) -> dict[str, Tensor]:
+def results(layer: Recurrent, x: Tensor, state: RecurrentState | None, run: Any) -> dict[str, Tensor]:
     """Outputs, states, and the gradient of all of them, unevenly weighed, with respect to all that went in."""
     out, last = run()
     found = {"outputs": out, "hidden": last.hidden} | ({} if last.cell is None else {"cell": last.cell})
@@ -72,7 +72,7 @@ def agree(got: dict[str, Tensor], want: dict[str, Tensor]) -> None:
 
 
 @given(cases())
-def test_the_kernels_are_the_equations(case: tuple[Recurrent, Tensor, Tensor | None, Hidden | None]) -> None:
+def test_the_kernels_are_the_equations(case: tuple[Recurrent, Tensor, Tensor | None, RecurrentState | None]) -> None:
     layer, x, lengths, state = case
     want = results(layer, x, state, lambda: layer(x, lengths, state, fused=False))
     agree(results(layer, x, state, lambda: layer(x, lengths, state)), want)
@@ -82,7 +82,9 @@ def test_the_kernels_are_the_equations(case: tuple[Recurrent, Tensor, Tensor | N
 
 
 @given(cases(), st.integers(0, 4))
-def test_a_row_is_what_it_is_alone(case: tuple[Recurrent, Tensor, Tensor | None, Hidden | None], more: int) -> None:
+def test_a_row_is_what_it_is_alone(
+    case: tuple[Recurrent, Tensor, Tensor | None, RecurrentState | None], more: int
+) -> None:
     """Neither its neighbours nor what stands after its end matter; beyond its end there is nothing."""
     layer, x, lengths, state = case
     state = layer.start(len(x)) if state is None else state
@@ -91,7 +93,7 @@ def test_a_row_is_what_it_is_alone(case: tuple[Recurrent, Tensor, Tensor | None,
     out, last = layer(longer, held, state)
     for b, n in enumerate(held.tolist()):
         assert not out[b, n:].any()
-        mine = Hidden(*(None if part is None else part[b : b + 1] for part in state))  # type: ignore[arg-type]
+        mine = RecurrentState(*(None if part is None else part[b : b + 1] for part in state))  # type: ignore[arg-type]
         if n:
             alone, mine = layer(x[b : b + 1, :n], None, mine)
             torch.testing.assert_close(out[b, :n], alone[0], atol=TOLERANCE[x.dtype], rtol=0)

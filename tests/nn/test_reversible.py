@@ -153,7 +153,7 @@ def test_memory_is_flat_in_depth(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_it_says_what_it_cannot_do() -> None:
     assert not GPTConfig(block=ReversibleConfig()).build().compilable
     assert GPTConfig().build().compilable
-    with pytest.raises(UserError, match="reversible blocks have no place for cross-attention"):
+    with pytest.raises(UserError, match="reversible blocks have no cross-attention"):
         TransformerConfig(block=ReversibleConfig()).build()
 
 
@@ -161,12 +161,12 @@ def test_a_block_undoes_itself() -> None:
     model = wild(GPTConfig(vocabulary=7, width=16, heads=2, layers=1, block=ReversibleConfig()), 0)
     block, caught = model.blocks[0], []
     assert isinstance(block, Reversible)
-    block.attend = lambda x, context, memory=None: (
-        caught.append(context) or Reversible.attend(block, x, context, memory)
+    block.attention_branch = lambda x, context, cache=None: (
+        caught.append(context) or Reversible.attention_branch(block, x, context, cache)
     )
     with torch.no_grad():
         model(tokens(1, 6, 0))
         one, two = torch.randn(2, 1, 6, 16, dtype=torch.float64)
         first, second = block(one, two, caught[0])
-        agree(second - block.think(first), two, "second stream")
-        agree(first - block.attend(two, caught[0]), one, "first stream")
+        agree(second - block.feedforward_branch(first), two, "second stream")
+        agree(first - block.attention_branch(two, caught[0]), one, "first stream")

@@ -66,7 +66,7 @@ from regard.attention import WindowConfig
 from regard.data import Characters, TextData
 from regard.models import GPT, ConvolutionConfig, GPTConfig, RecurrentConfig
 from regard.models.base import Model
-from regard.nn import LearnedConfig, NoPositionConfig, PostNormConfig, SinusoidalConfig
+from regard.nn import LearnedPositionConfig, NoPositionConfig, PostNormConfig, SinusoidalConfig
 from regard.prove import ModelUnderTest
 from regard.tasks import LanguageTask
 
@@ -327,7 +327,7 @@ HEALTHY: list[Healthy] = [
     Healthy("a GPT with its alphabet", lambda: given(small().build(), tokenizer=Characters(ALPHABET))),
     Healthy(
         "a GPT with learned positions, shared heads, a cap and dropout, in training mode",
-        lambda: given(GPT(small(position=LearnedConfig(), kv_heads=2, cap=2.0, dropout=0.1))),
+        lambda: given(GPT(small(position=LearnedPositionConfig(), kv_heads=2, cap=2.0, dropout=0.1))),
     ),
     Healthy("a GPT with a window", lambda: given(small(attention=WINDOW, context=LONG).build(), LONG)),
     Healthy(

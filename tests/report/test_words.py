@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.cli import split_overrides
 from regard.config import dump, override
+from regard.config.command_line import parse
 from regard.look import Head
 from regard.recipes import get
 from regard.report.config_diff import AUTOMATIC, differences
@@ -82,9 +82,8 @@ def test_what_to_try_is_a_command_that_works_and_changes_something(story):
     step = next_step(RUNS[story])
     line = shlex.split(step.command)
     assert line[:3] == ["regard", "train", "shakespeare"]
-    plain, options = split_overrides(line[3:])
-    assert plain == []
-    assert override(get("shakespeare"), options) != get("shakespeare")
+    assert parse(line[3:]).positional == []
+    assert override(get("shakespeare"), line[3:]) != get("shakespeare")
 
 
 def test_advice_follows_the_story():

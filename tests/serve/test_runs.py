@@ -13,7 +13,7 @@ from serve_kit import RunningServer, run_server
 
 from regard.runs import Run
 from regard.serve.is_training import is_training
-from regard.serve.jsonl_tail import JsonlTail, read_last
+from regard.serve.jsonl_tail import JsonlTail
 from regard.serve.run_library import NotFoundError, RunLibrary
 from regard.serve.tables import latest_findings, metrics_table, subsample
 
@@ -139,10 +139,10 @@ def test_tail_reads_new_records_and_detects_truncation(tmp_path: Path) -> None:
     assert [record["step"] for record in tail.read().records] == [3]
     run.rewind(1)
     assert tail.read() == ([{"step": 1, "loss": 1.0}], True)
-    assert [record["step"] for record in read_last(run.file("metrics.jsonl"), 10**6)] == [1]
+    assert [record["step"] for record in JsonlTail(run.file("metrics.jsonl"), 10**6).read().records] == [1]
     for step in range(2, 40):
         run.log({"step": step, "loss": 1.0})
-    assert [record["step"] for record in read_last(run.file("metrics.jsonl"), 60)] == [38, 39]
+    assert [record["step"] for record in JsonlTail(run.file("metrics.jsonl"), 60).read().records] == [38, 39]
 
 
 def test_long_tables_are_subsampled_with_ends_and_validation_losses() -> None:

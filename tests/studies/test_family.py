@@ -42,3 +42,25 @@ def test_every_member_is_a_config_that_can_be_built_or_says_why() -> None:
                 experiment.model.build()
             except UserError as problem:
                 assert name == "linformer", problem  # noqa: PT017
+
+
+def test_every_component_and_option_is_on_its_page() -> None:
+    import importlib.util
+    from dataclasses import fields
+    from pathlib import Path
+
+    from regard.config.choice import kinds
+
+    folder = Path(__file__).parents[2] / "docs"
+    spec = importlib.util.spec_from_file_location("family_page", folder / "family.py")
+    assert spec is not None
+    assert spec.loader is not None
+    generator = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(generator)
+    text = (folder / "family.md").read_text(encoding="utf-8")
+    for option, base in generator.SECTIONS.values():
+        section = text.split(f"`--model.{option}`")[1].split("\n## ")[0]
+        for kind, config in kinds(base).items():
+            line = next((line for line in section.splitlines() if line.startswith(f"| `{kind}` |")), None)
+            assert line, f"{kind} is not in docs/family.md; run python docs/family.py"
+            assert all(f"`{field.name}`" in line for field in fields(config)), f"run python docs/family.py: {line}"

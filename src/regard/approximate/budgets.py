@@ -72,10 +72,10 @@ def doubling(most: int) -> list[int]:
     >>> doubling(64), doubling(3)
     ([4, 8, 16, 32, 64], [1, 3])
     """
-    found = [max(1, most)]
-    while len(found) < STEPS and found[0] > 1:
-        found.insert(0, found[0] // 2)
-    return found
+    sizes = [max(1, most)]
+    while len(sizes) < STEPS and sizes[0] > 1:
+        sizes.insert(0, sizes[0] // 2)
+    return sizes
 
 
 def trials(wanted: Iterable[str] | None, budgets: Iterable[str], context: int, head_width: int) -> list[Trial]:
@@ -91,20 +91,20 @@ def trials(wanted: Iterable[str] | None, budgets: Iterable[str], context: int, h
     given = _given(budgets, known)
     for kind in given:
         if kind not in chosen:
-            raise UserError(f"--budgets names {kind}, which is not tried; add it to --with")
-    found = []
+            raise UserError(f"--budgets names {kind}, which is not tried; add it to --kinds")
+    result = []
     for kind in chosen:
         varied: Mapping[str, Sequence[Any]] = given.get(kind, {})
         if not varied and kind in USUAL and (wanted is not None or kind in FIRST):
             name, values = USUAL[kind]
             varied = {name: values(context, head_width)}
-        found += _of_kind(kind, varied)
-    return found
+        result += _of_kind(kind, varied)
+    return result
 
 
 def _of_kind(kind: str, varied: Mapping[str, Sequence[Any]]) -> list[Trial]:
     """Every combination of the values of the varied options."""
-    found = []
+    trials = []
     for values in product(*varied.values()):
         plain = {name: _plain(value) for name, value in zip(varied, values, strict=True)}
         config: AttentionConfig = load(AttentionConfig, {"kind": kind, **plain}, source=f"--budgets {kind}")  # type: ignore
@@ -112,12 +112,12 @@ def _of_kind(kind: str, varied: Mapping[str, Sequence[Any]]) -> list[Trial]:
             config.check()
         except ValueError as error:
             raise UserError(f"--budgets {kind}: {error}") from error
-        found.append(Trial(kind, tuple(plain.items()), config))
-    return found
+        trials.append(Trial(kind, tuple(plain.items()), config))
+    return trials
 
 
 def _given(budgets: Iterable[str], known: dict[str, type[AttentionConfig]]) -> dict[str, dict[str, list[str]]]:
-    found: dict[str, dict[str, list[str]]] = {}
+    options: dict[str, dict[str, list[str]]] = {}
     for text in budgets:
         name, equals, values = text.partition("=")
         if not equals or not name or not all(values.split(",")):
@@ -129,8 +129,8 @@ def _given(budgets: Iterable[str], known: dict[str, type[AttentionConfig]]) -> d
         if option not in names:
             have = ", ".join(f"{kind}.{one}" for one in names) or "none"
             raise UserError(f"--budgets {text}: the options of {kind} are {have}")
-        found.setdefault(kind, {})[option] = values.split(",")
-    return found
+        options.setdefault(kind, {})[option] = values.split(",")
+    return options
 
 
 def _plain(value: Any) -> Any:
@@ -147,7 +147,7 @@ def _plain(value: Any) -> Any:
 
 def _check_kind(kind: str, known: dict[str, type[AttentionConfig]]) -> None:
     if kind == SoftmaxConfig.kind:
-        raise UserError("softmax is the reference for the others; leave it out of --with")
+        raise UserError("softmax is the reference for the others; leave it out of --kinds")
     if kind not in known:
         near = nearest(kind, known)
         hint = f"did you mean {near}?" if near else f"choose from {', '.join(known)}"

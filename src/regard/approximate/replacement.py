@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from regard.approximate.gather import Given
-from regard.attention import AttentionConfig, Full, Mask, Mechanism, Out, Plan, Sizes
+from regard.attention import AttentionConfig, Full, LayerSpec, Mask, Mechanism, Out, Plan
 from regard.attention.mechanisms.linformer import Linformer
 from regard.attention.weigh import repeat_kv
 from regard.errors import UserError
@@ -39,8 +39,8 @@ class Replacement(NamedTuple):
 def make_replacement(config: AttentionConfig, given: Given, context: int) -> Replacement:
     """The mechanism of ``config`` for this layer; a UserError says why there is nreplacement."""
     bias = given.mechanism.bias
-    sizes = Sizes(given.q.shape[1], given.k.shape[1], given.q.shape[3], context, bias)
-    mechanism = config.mechanism(sizes).to(given.q).eval()
+    spec = LayerSpec(given.q.shape[1], given.k.shape[1], given.q.shape[3], context, bias)
+    mechanism = config.mechanism(spec).to(given.q).eval()
     if isinstance(mechanism, Linformer):
         init_segment_means(mechanism, given.k.shape[2])
     own, plain = given.plan.mask, Full()

@@ -1,4 +1,4 @@
-"""Biases: what a pair's positions do to its score, after scaling and before the mask."""
+"""Biases: functions of a score and the positions of its pair, applied after scaling and before the mask."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from regard.errors import UserError
 class Bias(nn.Module):
     """Base: ``adjust(score, pairs) -> score``, elementwise, so that dense code and kernels share it.
 
-    ``additive`` says that ``adjust(s, p) = s + f(p)``: such a bias can travel as a float mask.
+    ``additive``: ``adjust(s, p) = s + f(p)``, so that the bias can be passed as a float mask.
     """
 
     additive = True
@@ -37,7 +37,7 @@ class Alibi(Bias):
 
 
 def alibi_slopes(heads: int) -> list[float]:
-    """The paper's geometric series; for head counts that are no power of two, its interleaved extension."""
+    """The paper's geometric series; for head counts that are not a power of two, its interleaved extension."""
     power = 2 ** math.floor(math.log2(heads))
     slopes = [2 ** (-8 * (i + 1) / power) for i in range(power)]
     return slopes + [2 ** (-4 * (2 * i + 1) / power) for i in range(heads - power)]
@@ -60,14 +60,14 @@ class Relative(Bias):
         return score + self.table[pairs.head, apart] * self.scale
 
 
-class Buckets(Bias):
-    """A learned number per head and bucket of distances, the further the wider (T5: Raffel et al. 2020, sec. 2.1).
+class RelativeBuckets(Bias):
+    """A learned number per head and bucket of distances, wider with distance (T5: Raffel et al. 2020, sec. 2.1).
 
-    Which distance falls into which bucket is looked up: a logarithm per pair would be dear, and rounds differently
-    from device to device.
+    The bucket of a distance comes from a table: a logarithm per pair would be expensive, and rounds differently on
+    different devices.
     """
 
-    bucket: Tensor  # [2 furthest + 1], by distance from -furthest on
+    bucket: Tensor  # [2 furthest + 1], for distances from -furthest to furthest
 
     def __init__(self, heads: int, buckets: int = 32, furthest: int = 128, *, causal: bool = True):
         super().__init__()
@@ -84,9 +84,9 @@ class Buckets(Bias):
 def t5_bucket(apart: Tensor, buckets: int, furthest: int, *, causal: bool) -> Tensor:
     """The bucket of a key that lies ``apart`` before its query (below zero: after it).
 
-    The near half of the buckets hold one distance each, the others grow to ``furthest`` like its logarithm. Causal:
-    whatever comes after shares the bucket of distance 0. Otherwise half of the buckets are for what comes after.
-    float32, as in the released models: a boundary that falls on a whole number must fall on the same side.
+    The near half of the buckets hold one distance each, the others grow logarithmically up to ``furthest``. Causal:
+    later keys share the bucket of distance 0. Otherwise half of the buckets are for later keys. float32, as in the
+    released models: a boundary at an integer must round to the same side.
 
     >>> t5_bucket(torch.tensor([0, 3, 7, 8, 20, 500, -5]), 16, 64, causal=True).tolist()
     [0, 3, 7, 8, 11, 15, 0]
@@ -101,27 +101,27 @@ def t5_bucket(apart: Tensor, buckets: int, furthest: int, *, causal: bool) -> Te
 
 
 class GridRelative(Bias):
-    """A learned number per head and (rows, columns) apart, for phases of two axes (Liu et al. 2021, eq. 4).
+    """A learned number per head and (row, column) distance, for phases of two axes (Liu et al. 2021, eq. 4).
 
-    Distances of more than the table holds are clipped, so larger pictures are possible.
+    Distances beyond the table are clipped, so that larger images are possible.
     """
 
     def __init__(self, heads: int, rows: int, columns: int, scale: float = 1.0):
         super().__init__()
-        self.rows, self.columns, self.scale = rows - 1, columns - 1, scale  # the furthest apart two patches can be
+        self.rows, self.columns, self.scale = rows - 1, columns - 1, scale  # the greatest distances
         self.table = nn.Parameter(torch.zeros(heads, 2 * rows - 1, 2 * columns - 1))
 
     def adjust(self, score: Tensor, pairs: Pairs) -> Tensor:
         apart = pairs.q.phase - pairs.k.phase  # [..., 2]
         if apart.is_floating_point():
-            raise UserError("a learned bias per patches apart knows whole patches only; give phases as whole numbers")
+            raise UserError("a learned bias per patch distance needs integer distances; give the phases as integers")
         down = apart[..., 0].clamp(-self.rows, self.rows) + self.rows
         across = apart[..., 1].clamp(-self.columns, self.columns) + self.columns
         return score + self.table[pairs.head, down, across] * self.scale
 
 
 class SoftCap(Bias):
-    """cap·tanh(score / cap): no score leaves (-cap, cap). Not additive: it bends the score itself."""
+    """cap·tanh(score / cap), within (-cap, cap). Not additive: it is a function of the score itself."""
 
     additive = False
 

@@ -1,9 +1,8 @@
-"""Memory: the slots of a key/value cache, and how new tokens land in it.
+"""The KV cache: its buffers, the slots of its keys, and where the tokens of a step are written.
 
-A cache is more keys with their own slots. Buffers are preallocated and written in place at fixed addresses, with
-positions on the device, so that one decoding step can become a CUDA graph. When a mask lets later tokens see only the
-first ones and the latest (``Mask.keeps``), the first stay where they are and the rest of the buffer rolls: a place is
-overwritten when nothing can see what it holds any more.
+Buffers are preallocated and written in place at fixed addresses, with positions on the device, so that one decoding
+step can become a CUDA graph. If a mask lets later tokens see only the first ones and the latest (``Mask.retention``),
+the first are pinned and the rest is a ring buffer: an entry is overwritten when no query can see it any more.
 """
 
 from __future__ import annotations
@@ -16,18 +15,18 @@ from torch import Tensor
 from regard.attention.masks.mask import Mask
 from regard.attention.slots import EMPTY, Slots
 
-SLACK = 16  # how many tokens one later step may bring to a rolling buffer without overwriting what it still sees
+SLACK = 16  # tokens that one step may write to a ring buffer without overwriting keys that it still sees
 
 
 class CacheWrite(NamedTuple):
-    """Where the tokens of one step go. First step: per slot the token it takes. Later: per token the slot it takes."""
+    """Where the tokens of one step are written. First step: the token of each entry. Later: the entry of each token."""
 
     first: bool
-    index: Tensor  # first: [B, S] token per slot; later: [B, T] slot per token
-    keep: Tensor | None  # first: [B, S] slots that take one; later: [B, T] tokens that are real, None: all of them
+    index: Tensor  # first: [B, S] token per entry; later: [B, T] entry per token
+    keep: Tensor | None  # first: [B, S] entries to write; later: [B, T] tokens that are real, None: all of them
 
     def write(self, buffer: Tensor, new: Tensor) -> None:
-        """``buffer`` [B, G, S, D] takes ``new`` [B, G, T, D], in place."""
+        """Write ``new`` [B, G, T, D] to ``buffer`` [B, G, S, D], in place."""
         new = new.to(buffer.dtype)  # under autocast the two differ
         keep = None if self.keep is None else self.keep[:, None, :, None]
         if self.first:
@@ -43,57 +42,70 @@ class CacheWrite(NamedTuple):
 
 
 class CacheIndex(NamedTuple):
-    """The slots of one cache: which order and segment each buffer place holds. Shared by layers with the same mask."""
+    """The order and segment of the token in each cache entry. Shared by layers with the same mask."""
 
     order: Tensor  # [B, S]
     segment: Tensor  # [B, S]
-    pinned: int = 0  # so many first tokens stay where they are
+    pinned: int = 0  # the first tokens, which are never overwritten
+    tokens: Tensor | None = None  # [B, capacity + 1], all tokens by order, for masks that follow from them
 
     @classmethod
     def start(cls, batch: int, capacity: int, mask: Mask, device: torch.device) -> CacheIndex:
-        """Room for ``capacity`` tokens, or for those that ``mask`` may still ask for if they are fewer."""
-        first, back = mask.keeps()
+        """Room for ``capacity`` tokens, or for those that later queries may see under ``mask`` if they are fewer."""
+        first, back = mask.retention()
         size = capacity if back is None else min(capacity, first + back + SLACK)
         order = torch.zeros(batch, size, dtype=torch.long, device=device)
-        return cls(order, torch.full_like(order, EMPTY), min(first, size - 1))
+        tokens = order.new_zeros(batch, capacity + 1) if mask.needs_tokens else None
+        return cls(order, torch.full_like(order, EMPTY), min(first, size - 1), tokens)
 
     @property
     def size(self) -> int:
         return self.order.shape[1]
 
-    def land(self, position: Tensor, tokens: int, lengths: Tensor | None, first: bool) -> CacheWrite:
-        """Take in ``lengths[b]`` of ``tokens`` new tokens (None: all of them) from order ``position[b]`` on.
+    def allocate(self, position: Tensor, tokens: int, lengths: Tensor | None, first: bool) -> CacheWrite:
+        """Entries for ``lengths[b]`` of ``tokens`` new tokens (None: all of them) from order ``position[b]`` on.
 
-        Writes the slots, in place.
+        Updates the index in place.
         """
         ahead = torch.arange(tokens, device=position.device)
         order = position[:, None] + ahead  # [B, T]
         if first:
             slot = torch.arange(self.size, device=position.device)
             last = (torch.full_like(position, tokens) if lengths is None else lengths)[:, None] - 1
-            newest = last - (last - slot) % (self.size - self.pinned)  # the newest token that falls into each slot
+            newest = last - (last - slot) % (self.size - self.pinned)  # the newest token of each entry
             there = torch.where(slot < self.pinned, slot <= last, newest >= self.pinned)
             token = torch.where(slot < self.pinned, torch.minimum(slot, last), newest)
-            landing = CacheWrite(True, token.clamp(min=0), there)
+            write = CacheWrite(True, token.clamp(min=0), there)
         else:
-            landing = CacheWrite(False, self._slot(order), None if lengths is None else ahead < lengths[:, None])
-        landing.write(self.order[:, None, :, None], order[:, None, :, None])
-        landing.write(self.segment[:, None, :, None], torch.zeros_like(order)[:, None, :, None])
-        return landing
+            write = CacheWrite(False, self._slot(order), None if lengths is None else ahead < lengths[:, None])
+        write.write(self.order[:, None, :, None], order[:, None, :, None])
+        write.write(self.segment[:, None, :, None], torch.zeros_like(order)[:, None, :, None])
+        return write
+
+    def bind(self, mask: Mask, tokens: Tensor, position: Tensor, lengths: Tensor | None) -> Mask:
+        """``mask`` for all tokens so far, the ``tokens`` [B, T] of this step from order ``position[b]`` on included."""
+        if self.tokens is None:
+            return mask
+        ahead = torch.arange(tokens.shape[1], device=tokens.device)
+        order = position[:, None] + ahead
+        if lengths is not None:  # padding goes to the last column, which no order reaches
+            order = torch.where(ahead < lengths[:, None], order, self.tokens.shape[1] - 1)
+        self.tokens.scatter_(1, order, tokens)
+        return mask.bind(self.tokens)
 
     def _slot(self, order: Tensor) -> Tensor:
-        """The place of the token at ``order``."""
+        """The entry of the token at ``order``."""
         rolled = self.pinned + (order - self.pinned) % (self.size - self.pinned)
         return torch.where(order < self.pinned, order, rolled) if self.pinned else rolled
 
     def slots(self, used: int) -> Slots:
-        """The first ``used`` places, as key slots."""
+        """The first ``used`` entries, as key slots."""
         order = self.order[:, :used]
         return Slots(order, self.segment[:, :used], order)
 
 
 class KVCache(NamedTuple):
-    """What one layer remembers: its keys and values."""
+    """The cached keys and values of one layer."""
 
     k: Tensor  # [B, G, S, D]
     v: Tensor  # [B, G, S, E]
@@ -103,23 +115,33 @@ class KVCache(NamedTuple):
         shape = (batch, heads, size, width)
         return cls(like.new_zeros(shape), like.new_zeros(shape))
 
-    def take(self, landing: CacheWrite, k: Tensor, v: Tensor, used: int) -> tuple[Tensor, Tensor]:
-        """Store new keys and values; give back those to attend to: at first the new ones, later all stored."""
-        landing.write(self.k, k)
-        landing.write(self.v, v)
-        return (k, v) if landing.first else (self.k[:, :, :used], self.v[:, :, :used])
+    def grown(self, size: int) -> KVCache:
+        """A cache for ``size`` tokens with the same content; the places beyond it are uninitialized."""
+
+        def larger(x: Tensor) -> Tensor:
+            buffer = x.new_empty(*x.shape[:2], size, x.shape[3])
+            buffer[:, :, : x.shape[2]] = x
+            return buffer
+
+        return KVCache(larger(self.k), larger(self.v))
+
+    def store(self, write: CacheWrite, k: Tensor, v: Tensor, used: int) -> tuple[Tensor, Tensor]:
+        """Store new keys and values; return those to attend to: in the first step the new ones, later all."""
+        write.write(self.k, k)
+        write.write(self.v, v)
+        return (k, v) if write.first else (self.k[:, :, :used], self.v[:, :, :used])
 
 
 class DecodeInput(NamedTuple):
-    """The tokens of one decoding step on their way into what a layer remembers."""
+    """Where one decoding step stores its keys and values."""
 
-    landing: CacheWrite | None  # where keys and values go; none: behind the others', in every row alike
-    used: int  # how many places of the memory hold something, these tokens included
+    write: CacheWrite | None  # None: after those of the earlier steps, at the same index in every row
+    used: int  # number of filled entries, those of this step included
 
-    def remember(self, memory: KVCache, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Store new keys and values [B, G, T, D]; give back those to attend to."""
-        if self.landing is not None:
-            return memory.take(self.landing, k, v, self.used)
-        place = slice(self.used - k.shape[2], self.used)  # every row holds equally many: a copy will do, not a scatter
-        memory.k[:, :, place], memory.v[:, :, place] = k, v
-        return memory.k[:, :, : self.used], memory.v[:, :, : self.used]
+    def store(self, cache: KVCache, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Store new keys and values [B, G, T, D]; return those to attend to."""
+        if self.write is not None:
+            return cache.store(self.write, k, v, self.used)
+        new = slice(self.used - k.shape[2], self.used)  # all rows are equally long: a copy instead of a scatter
+        cache.k[:, :, new], cache.v[:, :, new] = k, v
+        return cache.k[:, :, : self.used], cache.v[:, :, : self.used]

@@ -1,4 +1,4 @@
-"""What passes between a mechanism and a backend: the call, its plan, and the outcome.
+"""The interface between mechanisms and backends: the call, its plan, and the result.
 
 ``Call`` is a NamedTuple because those trace under ``torch.compile(fullgraph=True)`` (docs/design.md, "measured").
 """
@@ -13,15 +13,15 @@ from torch import Tensor
 
 from regard.attention.bias import Bias
 from regard.attention.masks.mask import Mask
-from regard.attention.normalizer import SOFTMAX, Normalizer, SoftmaxNormalizer
+from regard.attention.normalizer import Normalizer, SoftmaxNormalizer
 from regard.attention.score import Score
 from regard.attention.slots import AnySlots, Pairs, make_pairs, valid
 
 
 class Plan(NamedTuple):
-    """What a backend prepared for one (mask, query slots, key slots): built once per forward pass, used by every layer.
+    """The preparation of a backend for one mask and its slots: made once per forward pass, used by every layer.
 
-    ``own`` says that queries and keys are the same tokens, which structure-aware paths need to know and cannot see.
+    ``own``: queries and keys are the same tokens, which fast paths need to know and cannot see from the tensors.
     """
 
     mask: Mask
@@ -33,21 +33,21 @@ class Plan(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """How many batch rows it tells apart; a batch of any size may share one row."""
+        """The number of batch rows that it distinguishes; 1: all rows of a batch share it."""
         return max(self.mask.rows, self.queries.rows, self.keys.rows)
 
 
 class Call(NamedTuple):
-    """One use of the operator. G divides H: fewer key/value heads than query heads is all that GQA is."""
+    """One use of the operator. G divides H; with G < H it is grouped-query attention."""
 
     q: Tensor  # [B, H, Q, D]
     k: Tensor  # [B, G, K, D]
     v: Tensor  # [B, G, K, E]
     plan: Plan
     score: Score
+    normalizer: Normalizer  # no default: under a compiler a default may not be one of our own objects
     bias: Bias | None = None
     scale: float | None = None  # None: 1/√D for dot scores, 1 for others
-    normalizer: Normalizer = SOFTMAX
     dropout: float = 0.0
     weights: bool = False  # return the weights too
 
@@ -66,14 +66,14 @@ class Call(NamedTuple):
 
 
 class Out(NamedTuple):
-    """The mixed values, and the weights [B, H, Q, K] if the call asked for them."""
+    """The mixed values, and the weights [B, H, Q, K] if the call requested them."""
 
     values: Tensor  # [B, H, Q, E]
     weights: Tensor | None
 
 
 class Backend(Protocol):
-    """A way to carry out a call. ``refuses`` lists every reason why it cannot; an empty list is a yes."""
+    """An implementation of the operator. ``refuses`` lists every reason why it cannot run a call; empty: it can."""
 
     name: str
 
@@ -94,17 +94,17 @@ def allowed(mask: Mask, pairs: Pairs) -> Tensor:
     return mask.allows(pairs) & valid(pairs)
 
 
-def misshapen(call: Call) -> list[str]:
-    """What is wrong with the call's shapes whatever the backend: each a sentence."""
+def shape_errors(call: Call) -> list[str]:
+    """Inconsistent shapes of the call, whatever the backend, each as a sentence."""
     q, k, v, plan = call.q, call.k, call.v, call.plan
-    wrong = []
+    errors = []
     if q.shape[0] != k.shape[0] or k.shape[:3] != v.shape[:3]:
-        wrong.append(f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)} do not belong together")
+        errors.append(f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)} do not match")
     if q.shape[1] % k.shape[1]:
-        wrong.append(f"{q.shape[1]} query heads cannot share {k.shape[1]} key/value heads evenly")
+        errors.append(f"{q.shape[1]} query heads cannot share {k.shape[1]} key/value heads evenly")
     if q.shape[2] != plan.queries.length or k.shape[2] != plan.keys.length:
-        wrong.append(
+        errors.append(
             f"the plan is for {plan.queries.length} queries and {plan.keys.length} keys; "
             f"the tensors hold {q.shape[2]} and {k.shape[2]}"
         )
-    return wrong
+    return errors

@@ -33,11 +33,16 @@ class Mechanism(nn.Module, ModuleProperties):
 
     def plan(self, mask: Mask, queries: AnySlots, keys: AnySlots | None = None, *, like: Tensor) -> Plan:
         """Prepare for calls between these slots, on ``like``'s device. Default ``keys``: the queries' own tokens."""
-        return Plan(mask, queries, queries if keys is None else keys, keys is None, "", None)
+        device = like.device
+        queries, own = queries.to(device), keys is None
+        return Plan(mask.to(device), queries, queries if keys is None else keys.to(device), own, "", None)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, plan: Plan) -> Out:
         """q [B, H, Q, D], k [B, G, K, D], v [B, G, K, E] to [B, H, Q, E]."""
         raise NotImplementedError
+
+    def reset(self) -> None:
+        """Initialize the mechanism's own parameters. Default: they keep their values."""
 
     def weights(self, q: Tensor, k: Tensor, plan: Plan) -> Tensor | None:
         """The weight of every key for every query, [B, H, Q, K], without dropout; None: see ``unobservable``.
@@ -55,6 +60,11 @@ class Mechanism(nn.Module, ModuleProperties):
     def advance(self, step: int) -> None:
         """Called before training step number ``step`` (from 0), for mechanisms that redraw random features."""
 
+    @property
+    def grows(self) -> bool:
+        """Whether the decoding state is the plain KV cache, which may be enlarged between steps."""
+        return type(self).start is Mechanism.start and type(self).step is Mechanism.step
+
     def start(self, batch: int, heads: int, size: int, width: int, like: Tensor) -> Any:
         """The empty cache of one layer: a named tuple of tensors with the batch first, updated in place.
 
@@ -62,9 +72,9 @@ class Mechanism(nn.Module, ModuleProperties):
         """
         return KVCache.start(batch, heads, size, width, like)
 
-    def step(self, q: Tensor, k: Tensor, v: Tensor, plan: Plan, memory: Any, arrival: DecodeInput) -> Out:
+    def step(self, q: Tensor, k: Tensor, v: Tensor, plan: Plan, cache: Any, decode: DecodeInput) -> Out:
         """Add the tokens of a decoding step to the cache and attend from them. Empty slots change nothing."""
-        k, v = arrival.remember(memory, k, v)
+        k, v = decode.store(cache, k, v)
         return self(q, k, v, plan)
 
 
@@ -110,7 +120,7 @@ class Softmax(Mechanism):
     def call(self, q: Tensor, k: Tensor, v: Tensor, plan: Plan, weights: bool = False) -> Call:
         """The call that ``forward`` makes; ``explain`` takes it too."""
         dropout = self.dropout if self.training else 0.0
-        return Call(q, k, v, plan, self.score, self.bias, self.scale, self.normalizer, dropout, weights)
+        return Call(q, k, v, plan, self.score, self.normalizer, self.bias, self.scale, dropout, weights)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, plan: Plan) -> Out:
         return run(self.call(q, k, v, plan), self.backend)
@@ -132,8 +142,8 @@ def attend(
 ) -> Out:
     """The operator in one call: q [..., Q, D], k and v [..., K, D], with up to two leading axes (batch, heads).
 
-    Without ``queries`` and ``keys`` both sides are counted from 0, as tokens of the same text if Q = K; ``queries``
-    alone tell of the tokens on both sides.
+    Without ``queries`` and ``keys`` both sides count from 0, as tokens of the same text if Q = K; ``queries`` alone
+    describes both sides if Q = K.
 
     >>> import torch
     >>> from regard.attention import Causal, attend
@@ -150,6 +160,6 @@ def attend(
     queries = Range(q.shape[2]) if queries is None else queries
     others = None if same else (Range(k.shape[2]) if keys is None else keys)
     plan = mechanism.plan(Full() if mask is None else mask, queries, others, like=q)
-    values, shares = run(mechanism.call(q, k, v, plan, weights), mechanism.backend)
+    values, weighed = run(mechanism.call(q, k, v, plan, weights), mechanism.backend)
     lead = (0,) * missing
-    return Out(values[lead], None if shares is None else shares[lead])
+    return Out(values[lead], None if weighed is None else weighed[lead])

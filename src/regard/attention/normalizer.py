@@ -41,9 +41,7 @@ class SoftmaxNormalizer(Normalizer):
             raise ValueError(f"a softmax has a temperature above zero, not {self.temperature}; use HardLookup for zero")
 
     def normalize(self, scores: Tensor, visible: Tensor) -> Tensor:
-        scores = scores if self.temperature == 1 else scores / self.temperature
-        low = torch.finfo(scores.dtype).min
-        return scores.masked_fill(~visible, low).softmax(-1).masked_fill(~visible, 0)
+        return _softmax(scores if self.temperature == 1 else scores / self.temperature, visible)
 
 
 SOFTMAX = SoftmaxNormalizer()
@@ -90,12 +88,12 @@ class TopKSoftmax(Normalizer):
     def normalize(self, scores: Tensor, visible: Tensor) -> Tensor:
         if self.softness == 0:
             visible = visible & _best(scores.masked_fill(~visible, torch.finfo(scores.dtype).min), self.k)
-            return SoftmaxNormalizer(self.temperature).normalize(scores, visible)
+            return _softmax(scores / self.temperature, visible)
         dtype, scores = scores.dtype, _wide(scores) / self.temperature
         scores = scores.masked_fill(~visible, torch.finfo(scores.dtype).min)
         few = visible.sum(-1, keepdim=True) <= self.k  # nothing to cut
         gates = F.logsigmoid(self.gate(scores, visible)).masked_fill(few, 0)
-        return SOFTMAX.normalize(scores + gates, visible).to(dtype)
+        return _softmax(scores + gates, visible).to(dtype)
 
     def gate(self, scores: Tensor, visible: Tensor) -> Tensor:
         """(s - t)/softness with the threshold t at which the gates σ(.) of the visible keys sum to k."""
@@ -139,6 +137,11 @@ class Entmax(Normalizer):
             torch.ones_like(bounds[0]),
         )
         return ((scores - t).masked_fill(~visible, 0).clamp(min=0) ** power).to(dtype)
+
+
+def _softmax(scores: Tensor, visible: Tensor) -> Tensor:
+    low = torch.finfo(scores.dtype).min
+    return scores.masked_fill(~visible, low).softmax(-1).masked_fill(~visible, 0)
 
 
 def _wide(scores: Tensor) -> Tensor:

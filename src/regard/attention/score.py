@@ -1,4 +1,4 @@
-"""Scores: how well a query matches a key, before scaling, bias and mask."""
+"""Scores of queries and keys, before scale, bias and mask."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Score(nn.Module):
 
 
 class Dot(Score):
-    """q·k, scaled by 1/√D so that its variance does not grow with the width (Vaswani et al. 2017, eq. 1)."""
+    """q·k, scaled by 1/√D so that the variance does not grow with the width (Vaswani et al. 2017, eq. 1)."""
 
     width_scaled = True
 
@@ -39,7 +39,7 @@ class General(Score):
 class Additive(Score):
     """vᵀ tanh(W q + U k) (Bahdanau et al. 2015, appendix A.1.2).
 
-    ``key_width`` None: keys come as U k already. Who asks the same keys step by step multiplies them once.
+    ``key_width`` None: the keys given are U k already, for decoders that multiply them once for all steps.
     """
 
     def __init__(self, query_width: int, key_width: int | None, hidden: int):

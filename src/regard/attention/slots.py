@@ -1,14 +1,14 @@
-"""Slots: who sits where, for queries and for keys.
+"""Slots: the positions of the queries and keys of a call.
 
-Three different things are never mixed:
+Three different things are kept apart:
 
 * ``order``    a unique index that masks compare (causal, window, strided ...)
 * ``segment``  which document a slot belongs to; -1 is an empty slot (padding, unused cache)
-* ``phase``    what rotary and biases see; it restarts per document and may have several axes
+* ``phase``    the position that rotary embeddings and biases use; it restarts per document, may have several axes
 
-Every kind answers one question, ``at(row, index)``, with arithmetic or a lookup. The same method therefore serves a
-dense mask (broadcast indices), a tile of one (a range of indices) and a FlexAttention kernel (scalar indices).
-``Range``, ``Padded`` and ``Packed`` keep structure visible: fast paths look at the kind, never at the data.
+Every kind has one method, ``at(row, index)``, by arithmetic or lookup. It serves a dense mask (broadcast indices), a
+tile of one (a range of indices) and a FlexAttention kernel (scalar indices). ``Range``, ``Padded`` and ``Packed`` keep
+structure visible: fast paths decide by the kind, never by the data.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-EMPTY = -1  # the segment of a slot that holds nothing
+EMPTY = -1  # the segment of an empty slot
 
 
 class TokenPosition(NamedTuple):
@@ -31,7 +31,7 @@ class TokenPosition(NamedTuple):
 
 
 class Range(NamedTuple):
-    """``length`` slots of one document in a row, beginning at ``start``: the plain case.
+    """``length`` consecutive slots of one document from order ``start`` on: the plain case.
 
     >>> Range(3, start=5).at(torch.tensor(0), torch.arange(3)).order.tolist()
     [5, 6, 7]
@@ -51,6 +51,9 @@ class Range(NamedTuple):
     def phases(self, device: torch.device) -> Tensor:  # [1, N]
         return torch.arange(self.start, self.start + self.length, device=device)[None]
 
+    def to(self, device: torch.device) -> Range:
+        return self
+
 
 class Padded(NamedTuple):
     """Row ``b`` holds ``lengths[b]`` tokens, then padding up to ``length``."""
@@ -69,15 +72,18 @@ class Padded(NamedTuple):
     def phases(self, device: torch.device) -> Tensor:  # [1, N]
         return torch.arange(self.length, device=device)[None]
 
-    def filled(self) -> Tensor:  # [B, N], True where a token sits
+    def to(self, device: torch.device) -> Padded:
+        return self if self.lengths.device == device else self._replace(lengths=self.lengths.to(device))
+
+    def filled(self) -> Tensor:  # [B, N], True where there is a token
         return torch.arange(self.length, device=self.lengths.device) < self.lengths[:, None]
 
 
 class Packed(NamedTuple):
     """Each row holds several documents one after the other; none sees another, and phases restart with each.
 
-    ``documents`` are their lengths per row where the host knows them (``Packed.of`` does), or ``None``: some fast
-    paths cut the row at the boundaries and need them as numbers.
+    ``documents`` are their lengths per row if the host knows them (``Packed.of`` does), else ``None``: some fast paths
+    cut the row at the boundaries and need them as numbers.
     """
 
     segment: Tensor  # [B, N], -1 after the last document
@@ -88,7 +94,7 @@ class Packed(NamedTuple):
     def of(
         cls, documents: Sequence[Sequence[int]], length: int | None = None, device: torch.device | str = "cpu"
     ) -> Packed:
-        """From the documents' lengths, row by row; ``length`` is the row's (the fullest row's by default).
+        """From the documents' lengths, row by row; ``length`` is the row length (default: of the fullest row).
 
         >>> Packed.of([[2, 1], [1]]).segment.tolist()
         [[0, 0, 1], [0, -1, -1]]
@@ -121,11 +127,16 @@ class Packed(NamedTuple):
         return TokenPosition(index, self.segment[row, index], self.phase[row, index])
 
     def phases(self, device: torch.device) -> Tensor:  # [B, N]
-        return self.phase
+        return self.phase.to(device)
+
+    def to(self, device: torch.device) -> Packed:
+        if self.segment.device == self.phase.device == device:
+            return self
+        return self._replace(segment=self.segment.to(device), phase=self.phase.to(device))
 
 
 class Slots(NamedTuple):
-    """The general kind: three tensors that say everything. Caches, graphs and images use it."""
+    """The general kind: order, segment and phase as tensors. Caches, graphs and images use it."""
 
     order: Tensor  # [B or 1, N]
     segment: Tensor  # [B or 1, N]
@@ -143,16 +154,19 @@ class Slots(NamedTuple):
         return TokenPosition(self.order[row, index], self.segment[row, index], self.phase[row, index])
 
     def phases(self, device: torch.device) -> Tensor:
-        return self.phase
+        return self.phase.to(device)
+
+    def to(self, device: torch.device) -> Slots:
+        return self if all(x.device == device for x in self) else Slots(*(x.to(device) for x in self))
 
 
 AnySlots = Range | Padded | Packed | Slots
 
 
 class Pairs(NamedTuple):
-    """Every (query, key) under consideration: masks and biases are functions of this and nothing else.
+    """The (query, key) pairs under consideration: masks and biases are functions of this and nothing else.
 
-    Dense: ``batch`` [B,1,1,1], ``head`` [1,H,1,1], the seats of ``q`` [B|1,1,Q,1] and of ``k`` [B|1,1,1,K].
+    Dense: ``batch`` [B,1,1,1], ``head`` [1,H,1,1], the positions of ``q`` [B|1,1,Q,1] and of ``k`` [B|1,1,1,K].
     Inside a FlexAttention kernel the same fields are scalars.
     """
 
@@ -162,8 +176,8 @@ class Pairs(NamedTuple):
     k: TokenPosition
 
 
-def seat(slots: AnySlots, batch: Tensor, index: Tensor) -> TokenPosition:
-    """The seat of ``index`` in the row that ``batch`` uses (slots shared by all rows have just one)."""
+def position_at(slots: AnySlots, batch: Tensor, index: Tensor) -> TokenPosition:
+    """The positions at ``index`` of the rows ``batch`` (slots shared by all rows have one row)."""
     return slots.at(batch if slots.rows > 1 else torch.zeros_like(batch), index)
 
 
@@ -180,18 +194,18 @@ def make_pairs(
     """Dense pairs, or the tile of them at query indices ``rows`` and key indices ``columns`` (several: joined)."""
     b = torch.arange(batch, device=device)[:, None, None, None]
     h = torch.arange(heads, device=device)[None, :, None, None]
-    q = _picked(queries.length, rows, device)[None, None, :, None]
-    picked = [_picked(keys.length, one, device) for one in (columns if isinstance(columns, tuple) else (columns,))]
-    k = (torch.cat(picked) if len(picked) > 1 else picked[0])[None, None, None, :]
-    return Pairs(b, h, seat(queries, b, q), seat(keys, b, k))
+    q = _indices(queries.length, rows, device)[None, None, :, None]
+    pieces = [_indices(keys.length, one, device) for one in (columns if isinstance(columns, tuple) else (columns,))]
+    k = (torch.cat(pieces) if len(pieces) > 1 else pieces[0])[None, None, None, :]
+    return Pairs(b, h, position_at(queries, b, q), position_at(keys, b, k))
 
 
-def _picked(length: int, piece: slice, device: torch.device) -> Tensor:
+def _indices(length: int, piece: slice, device: torch.device) -> Tensor:
     if piece.start is None or piece.stop is None:
         return torch.arange(length, device=device)[piece]
     return torch.arange(piece.start, min(piece.stop, length), piece.step or 1, device=device)
 
 
 def valid(pairs: Pairs) -> Tensor:
-    """Both slots hold something, of one document. ANDed after the mask, so that ``~`` cannot revive an empty slot."""
+    """Both slots hold a token of the same document. ANDed after the mask, so that ``~`` cannot show an empty slot."""
     return (pairs.q.segment == pairs.k.segment) & (pairs.q.segment > EMPTY)

@@ -79,7 +79,8 @@ def generate(options: GenerateOptions) -> int:
     device = find_device(options.device)
     texts = [] if options.interactive else gathered(options.prompt, options.prompts)
     model, tokenizer, step, _ = load_model(run, device, options.step)
-    assert isinstance(model, LanguageModel)
+    if not isinstance(model, LanguageModel):
+        raise UserError(f"{run.path} is a {type(model).__name__}, which does not write text; give a language model")
     if not named:
         print(f"written by {run.path}, step {step:,}", file=sys.stderr, flush=True)
     generator = TextGenerator(

@@ -1,7 +1,7 @@
-"""Spelling to sound: the pretrained GRU encoder-decoder of the Python package `g2p_en`, as one of our models.
+"""Grapheme to phoneme: the pretrained GRU encoder-decoder of the Python package `g2p_en`, as a ``Seq2Seq``.
 
-Its `checkpoint20.npz` holds bare arrays in PyTorch's layout (gates in the order r, z, n; the reset gate multiplies the
-product with the state). The encoder's last state initialises the decoder and is all it learns of the word.
+Its `checkpoint20.npz` has arrays in PyTorch's layout (gates in the order r, z, n; the reset gate multiplies the product
+with the state). The encoder's last state initializes the decoder, and there is no attention.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CONSONANTS = (*"BDFGKLMNPRSTVWYZ", "CH", "DH", "HH", "JH", "NG", "SH", "TH", "ZH
 SOUNDS = sorted([*CONSONANTS, "UW", *(vowel + stress for vowel in VOWELS for stress in "012")])
 PHONEMES = ("<pad>", "<unk>", "<s>", "</s>", *SOUNDS)
 
-#: Where each array of the file belongs.
+#: The parameter of each array in the file.
 NAMES = {
     "enc_emb": "source_embed.weight",
     "enc_w_ih": "encoder.cells.weight_ih_l0",
@@ -43,14 +43,14 @@ NAMES = {
 
 
 class Pronouncer(NamedTuple):
-    """A model that reads words letter by letter and says them phoneme by phoneme."""
+    """A model from the letters of words to phonemes."""
 
     model: Seq2Seq
     graphemes: tuple[str, ...]
     phonemes: tuple[str, ...]
 
     def encode(self, words: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """Letters [B, S], each word closed by its end mark, and how many there are in each row."""
+        """Letters [B, S], each word followed by the end token, and their number in each row."""
         number = {letter: i for i, letter in enumerate(self.graphemes)}
         rows = [[number.get(letter, number["<unk>"]) for letter in [*word, "</s>"]] for word in words]
         longest = max(map(len, rows))
@@ -58,24 +58,24 @@ class Pronouncer(NamedTuple):
         return torch.tensor(padded), torch.tensor([len(row) for row in rows])
 
     def pronounce(self, words: Sequence[str], longest: int = 20) -> list[list[str]]:
-        """The likeliest phoneme at every step, for all words at once."""
+        """The most likely phoneme at every step (greedy decoding)."""
         if not words:
             return []
         source, lengths = self.encode(words)
         begin, end = self.phonemes.index("<s>"), self.phonemes.index("</s>")
         state = self.model.start(len(words), longest, source=source, source_lengths=lengths)
-        said = torch.full((len(words), 1), begin)
+        tokens = torch.full((len(words), 1), begin)
         steps = []
         for _ in range(longest):
-            logits, state = self.model.step(said, state)
-            said = logits.argmax(-1)
-            steps.append(said)
+            logits, state = self.model.step(tokens, state)
+            tokens = logits.argmax(-1)
+            steps.append(tokens)
         rows = torch.cat(steps, dim=1).tolist()
         return [[self.phonemes[i] for i in (row[: row.index(end)] if end in row else row)] for row in rows]
 
 
 def read_g2p(path: Path | str) -> Pronouncer:
-    """The model of a `checkpoint20.npz`. Arrays only: a pickle in the file is refused, not run."""
+    """Load a `checkpoint20.npz`. Pickled objects in the file are refused."""
     arrays = _arrays(Path(path))
     width, embedding = arrays["enc_w_hh"].shape[-1], arrays["enc_emb"].shape[-1]
     config = Seq2SeqConfig(
@@ -109,7 +109,7 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
     except KeyError as error:
-        raise UserError(f"{path} has not what g2p_en's checkpoint20.npz has: {error.args[0]}") from error
+        raise UserError(f"{path} is no checkpoint20.npz of g2p_en: {error.args[0]}") from error
     except (ValueError, TypeError, BadZipFile, EOFError) as error:
         raise UserError(f"{path} is no archive of plain number arrays: {error}") from error
     flat = [name for name in ("enc_w_hh", "enc_emb") if arrays[name].ndim != 2]

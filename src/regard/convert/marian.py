@@ -1,7 +1,7 @@
-"""Marian's translation models (as the `transformers` library holds them) as our Transformer, weight for weight.
+"""Marian's translation models (`MarianMTModel` of `transformers`) as a ``Transformer`` with the same weights.
 
-Nothing of that library is imported: a config and a state dict say everything. Marian is the paper's model with other
-activations and its waves in halves (all sines, then all cosines), so its positions come as tables.
+The library is not imported: a config and a state dict suffice. Marian is the paper's model with another activation and
+with sinusoids in halves (all sines, then all cosines), so its positions are loaded as tables.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from torch import Tensor
 
 from regard.errors import UserError
 from regard.models.transformer import Transformer, TransformerConfig
-from regard.nn import FeedForwardConfig, GELUConfig, LayerNormConfig, LearnedConfig, PostNormConfig, ReLUConfig
-from regard.nn.silu import SiLUConfig
+from regard.nn import FeedForwardConfig, GELUConfig, LayerNormConfig, LearnedPositionConfig, PostNormConfig, ReLUConfig
+from regard.nn.feedforward import SiLUConfig
 
 ACTIVATIONS: dict[str, type[FeedForwardConfig]] = {
     "swish": SiLUConfig,
@@ -70,7 +70,7 @@ def marian_config(config: Any) -> TransformerConfig:
         bias=True,
         head_bias=True,
         norm=LayerNormConfig(),
-        position=LearnedConfig(),
+        position=LearnedPositionConfig(),
         feedforward=feedforward,
         block=PostNormConfig(),
     )

@@ -1,8 +1,24 @@
 """The doctor: faults of a training run, with place, evidence, cause and fix, during training and afterwards."""
 
 from regard.doctor.check import Check, all_checks
+from regard.doctor.context import RecentBatches, Resources, TrainingRun
 from regard.doctor.finding import Finding
 from regard.doctor.finished import examine
+from regard.doctor.gradients import Gradients
+from regard.doctor.history import History
 from regard.doctor.observer import Doctor
+from regard.doctor.side_pass import SidePass
 
-__all__ = ["Check", "Doctor", "Finding", "all_checks", "examine"]
+__all__ = [
+    "Check",
+    "Doctor",
+    "Finding",
+    "Gradients",
+    "History",
+    "RecentBatches",
+    "Resources",
+    "SidePass",
+    "TrainingRun",
+    "all_checks",
+    "examine",
+]

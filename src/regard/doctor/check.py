@@ -3,14 +3,14 @@
 The files in ``checks/`` are imported on first use; a class in a file outside of the package is registered when it is
 defined. A check overrides the hooks that it needs:
 
-    class LossTooGood(Check):
-        kind, description = "loss_too_good", "the loss is suspiciously low"
+    class LossTooLow(Check):
+        kind, description = "loss_too_low", "the loss is suspiciously low"
 
         def on_history(self, history: History) -> Iterator[Finding]:
             if history.losses and history.losses[-1] < 0.01:
-                yield self.finding("", f"the loss is {history.losses[-1]:.3g}", "label leakage", "check the data")
+                yield self.finding("", f"the loss is {history.losses[-1]:.3g}", "label leakage", "check the targets")
 
-Each threshold stands in the file of its check, with the reason for its value. A healthy run must stay clear of it.
+Each threshold is defined in the file of its check, with the reason for its value. A healthy run stays clear of it.
 """
 
 from __future__ import annotations

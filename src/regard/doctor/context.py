@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from regard.data import Data, PairBatch, TextBatch
 from regard.doctor.history import History
+from regard.models.base import Model
 from regard.tasks import Term
 from regard.train import Experiment
 
@@ -27,11 +28,11 @@ class TrainingRun:
 
     experiment: Experiment
     history: History = field(default_factory=History)
-    model: nn.Module | None = None
+    model: Model | None = None  # None: not loaded, or sharded
     data: Data | None = None
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     get_batch: Callable[[int], Batch] | None = None  # a training batch by its number
-    terms: Callable[[nn.Module, Batch], dict[str, Term]] | None = None  # the task's, in the run's number format
+    terms: Callable[[Model, Batch], dict[str, Term]] | None = None  # the task's, in the run's number format
     position: int = 0  # micro-batches consumed
 
     def batch(self, number: int) -> Batch:

@@ -12,19 +12,18 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any, TextIO
 
 import torch
-from torch import nn
 
-from regard.attention import Refused
+from regard.attention import BackendRefused
 from regard.doctor.check import Check, all_checks
 from regard.doctor.context import Batch, Resources, TrainingRun
 from regard.doctor.finding import Finding
 from regard.doctor.gradients import Gradients, UpdateMeter, layer_parts
 from regard.doctor.side_pass import SidePass
+from regard.models.base import Model
 from regard.runs.findings import cut, note, noted
 from regard.tasks import Term
 from regard.train import Observer, TrainingResult, TrainingStart, TrainingStep
@@ -89,7 +88,7 @@ class Doctor(Observer):
         if self.active:
             try:
                 self._check(step)
-            except Refused:  # training raises it too
+            except BackendRefused:  # training raises it too
                 self.active = False
             except Exception as problem:  # a model that cannot be examined can still be trained
                 self.active = False
@@ -180,16 +179,13 @@ class Doctor(Observer):
     def _print(self, line: str) -> None:
         print(line, file=self._out or sys.stderr, flush=True)
 
-    def _terms(self) -> Callable[[nn.Module, Batch], dict[str, Term]]:
+    def _terms(self) -> Callable[[Model, Batch], dict[str, Term]]:
         """The task's loss terms, in the run's number format."""
         start, task = self._start, self._start.experiment.task.build()
         mixed = start.dtype != torch.float32
 
-        def terms(model: nn.Module, batch: Any) -> dict[str, Term]:
-            autocast: AbstractContextManager[Any] = (
-                torch.autocast(start.device.type, start.dtype) if mixed else nullcontext()
-            )
-            with autocast:
+        def terms(model: Model, batch: Any) -> dict[str, Term]:
+            with torch.autocast(start.device.type, start.dtype if mixed else torch.bfloat16, enabled=mixed):
                 return task.terms(model, batch)
 
         return terms

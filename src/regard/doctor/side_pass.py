@@ -9,11 +9,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from regard.attention import Mechanism
 from regard.data import PairBatch, TextBatch
 from regard.doctor.context import Batch, TrainingRun
 from regard.look import Head, attentions, evaluation_mode, heads
-from regard.models.base import Model
 from regard.prove.dependency import Outputs, record_outputs
 from regard.train.device import move
 
@@ -85,11 +83,6 @@ class SidePass:
         other[:, position] = (other[:, position] + 1) % self.run.vocabulary
         return self.outputs(self.few._replace(inputs=other), tuple(self.tokens.shape))
 
-    @property
-    def positional(self) -> bool:
-        """The model declares that the order of tokens matters."""
-        return isinstance(self.model, Model) and self.model.positional
-
     @cached_property
     def source_pair(self) -> PairBatch | None:
         """The batch, if it has a source in which something can be changed."""
@@ -97,7 +90,7 @@ class SidePass:
 
     def first_attention(self, plain: Outputs, changed: Outputs) -> str:
         """The first attention whose output differs between two passes; "" if none does."""
-        names = {name for name, module in self.model.named_modules() if isinstance(module, Mechanism)}
+        names = {name for name, _ in self.model.mechanisms()}
         pairs = zip(plain, changed, strict=False)
         return next((name for (name, one), (_, other) in pairs if name in names and not one.equal(other)), "")
 

@@ -1,8 +1,9 @@
-"""Models: assemblies only. A model file reads like the paper's figure."""
+"""Models: each file assembles parts of ``regard.nn`` as the figure of the paper does."""
 
 from regard.models.base import Encoder, LanguageModel, Model, ModelConfig, Seq2SeqModel, Seq2SeqState, State
 from regard.models.bridges import BahdanauConfig, BridgeConfig, FixedConfig, LuongConfig
 from regard.models.convolution import Convolution, ConvolutionConfig
+from regard.models.encoder import EncoderConfig, TransformerEncoder
 from regard.models.gpt import GPT, GPTConfig
 from regard.models.presets import PRESETS, describe
 from regard.models.recurrent import RecurrentConfig, RecurrentModel
@@ -17,6 +18,7 @@ __all__ = [
     "Convolution",
     "ConvolutionConfig",
     "Encoder",
+    "EncoderConfig",
     "FixedConfig",
     "GPTConfig",
     "LanguageModel",
@@ -32,5 +34,6 @@ __all__ = [
     "State",
     "Transformer",
     "TransformerConfig",
+    "TransformerEncoder",
     "describe",
 ]

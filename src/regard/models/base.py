@@ -25,6 +25,7 @@ from regard.attention import AnySlots, Bias, CacheIndex, Mask, Mechanism
 from regard.config import Choice
 from regard.errors import UserError
 from regard.nn.feedforward import FeedForwardLayer
+from regard.nn.fused import install
 
 
 class State(NamedTuple):
@@ -150,6 +151,11 @@ class LanguageModel(Model):
 class Encoder(Model):
     """Tokens [B, N] to features [B, N, C], each from all tokens of its row."""
 
+    @property
+    @abstractmethod
+    def mask_token(self) -> int:
+        """The id of the token that replaces masked ones."""
+
     @abstractmethod
     def features(self, tokens: Tensor, slots: AnySlots | None = None) -> Tensor:
         """Features [B, N, C] of every token. ``slots`` describes padding or packing. Default: one unpadded row."""
@@ -251,6 +257,7 @@ class ModelConfig(Choice):
                 f"{type(self).__name__}.make returned a {type(model).__name__}; return a LanguageModel, an Encoder or "
                 "a Seq2SeqModel (regard.models.base)"
             )
+        install(model)
         return model
 
 

@@ -2,7 +2,7 @@
 
 A bridge is the decoder with its memory of the source. It is asked three things: what to ``remember`` of the encoder's
 work, how to ``begin``, and then to go on over any number of tokens, which serves training and decoding alike.
-Sizes: R rows are decoded from B sentences, beam j of sentence b in row b·beams + j; S source and T target tokens.
+BridgeSpec: R rows are decoded from B sentences, beam j of sentence b in row b·beams + j; S source and T target tokens.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from regard.attention import Additive, Dot, Full, General, Padded, Plan, Range, Softmax
 from regard.config import Choice, option
 from regard.nn.linear import Linear
-from regard.nn.recurrent import Hidden, Kind, Recurrent
+from regard.nn.recurrent import Kind, Recurrent, RecurrentState
 from regard.nn.unrolled import Unrolled
 
 
-class Sizes(NamedTuple):
-    """What every bridge is built from; the encoder's annotations are as wide as the decoder's state."""
+class BridgeSpec(NamedTuple):
+    """The sizes of a bridge; the encoder's annotations are as wide as the decoder's state."""
 
     cell: Kind
     embedding: int
@@ -31,47 +31,50 @@ class Sizes(NamedTuple):
 
 
 class Annotated(NamedTuple):
-    """A source as attention sees it."""
+    """An encoded source, for attention."""
 
     keys: Tensor  # [B, S, A]
     values: Tensor  # [B, S, W], the annotations
     lengths: Tensor  # [B]
 
 
-class Own(NamedTuple):
-    """What a row being decoded has of its own."""
+class DecoderState(NamedTuple):
+    """The state of each decoded row."""
 
-    hidden: Hidden  # [R, L, W]
-    fed: Tensor | None = None  # [R, C], the latest outcome, where the next step's input takes it
+    hidden: RecurrentState  # [R, L, W]
+    fed: Tensor | None = None  # [R, C], the latest attentional vector, for input feeding
 
 
 class Bridge(nn.Module):
-    """Base. ``out`` is the width of the features that the output layer takes."""
+    """Base class. ``out`` is the width of the features for the output layer."""
 
     out: int
 
-    def remember(self, annotations: Tensor, lengths: Tensor, last: Hidden) -> Any:
-        """What all rows of a sentence share, from annotations [B, S, W] and the encoder's last states [B, L, W]."""
+    def reset(self) -> None:
+        """Initialize parameters that are not in linear or recurrent layers. Default: there are none."""
+
+    def remember(self, annotations: Tensor, lengths: Tensor, last: RecurrentState) -> Any:
+        """What all rows of a source share, from annotations [B, S, W] and the encoder's last states [B, L, W]."""
         raise NotImplementedError
 
-    def begin(self, last: Hidden) -> Own:
-        """Each decoder layer begins where the encoder's layer ended (Sutskever et al. 2014, sec. 2)."""
-        return Own(last)
+    def begin(self, last: RecurrentState) -> DecoderState:
+        """The first state: each layer starts with the encoder layer's last state (Sutskever et al. 2014, sec. 2)."""
+        return DecoderState(last)
 
-    def forward(self, x: Tensor, shared: Any, own: Own) -> tuple[Tensor, Own]:
-        """Embedded tokens [R, T, E] to features [R, T, C], and what the rows remember after them."""
+    def forward(self, x: Tensor, shared: Any, own: DecoderState) -> tuple[Tensor, DecoderState]:
+        """Embedded tokens [R, T, E] to features [R, T, C], and the state after them."""
         raise NotImplementedError
 
 
 class BridgeConfig(Choice):
-    """How the decoder learns of the source."""
+    """How the decoder reads the source."""
 
-    def build(self, sizes: Sizes) -> Bridge:
+    def build(self, sizes: BridgeSpec) -> Bridge:
         raise NotImplementedError
 
 
 class Maxout(nn.Module):
-    """The greater of two linear maps of everything at hand, unit by unit (Bahdanau et al. 2015, appendix A.2.2)."""
+    """The maximum of two linear maps of all inputs, unit by unit (Bahdanau et al. 2015, appendix A.2.2)."""
 
     def __init__(self, inputs: int, out: int):
         super().__init__()
@@ -82,41 +85,41 @@ class Maxout(nn.Module):
 
 
 class Fixed(Bridge):
-    """The encoder's last state is all there is: the context vector c.
+    """The encoder's last state is the context vector c.
 
-    It initialises the decoder; ``every_step`` it also enters the input, h_t = f(h_{t-1}, y_{t-1}, c), and the output
-    layer, g(h_t, y_{t-1}, c) (Cho et al. 2014, sec. 2.2). Otherwise nothing is between h_t and the output layer
+    It initializes the decoder; ``every_step`` it also enters the input, h_t = f(h_{t-1}, y_{t-1}, c), and the output
+    layer, g(h_t, y_{t-1}, c) (Cho et al. 2014, sec. 2.2). Otherwise the output layer takes h_t alone
     (Sutskever et al. 2014).
     """
 
-    def __init__(self, sizes: Sizes, every_step: bool):
+    def __init__(self, sizes: BridgeSpec, every_step: bool):
         super().__init__()
         context = sizes.width if every_step else 0
         self.cells = Recurrent(sizes.cell, sizes.embedding + context, sizes.width, sizes.layers, dropout=sizes.dropout)
         self.out = sizes.embedding if every_step else sizes.width
         self.readout = Maxout(sizes.width + sizes.embedding + context, self.out) if every_step else None
 
-    def remember(self, annotations: Tensor, lengths: Tensor, last: Hidden) -> Tensor:
+    def remember(self, annotations: Tensor, lengths: Tensor, last: RecurrentState) -> Tensor:
         return last.hidden[:, -1]  # [B, W]
 
-    def forward(self, x: Tensor, shared: Tensor, own: Own) -> tuple[Tensor, Own]:
+    def forward(self, x: Tensor, shared: Tensor, own: DecoderState) -> tuple[Tensor, DecoderState]:
         if self.readout is None:
             out, hidden = self.cells(x, state=own.hidden)
-            return out, Own(hidden)
+            return out, DecoderState(hidden)
         rows, count = x.shape[:2]
         context = shared.repeat_interleave(rows // shared.shape[0], dim=0)[:, None].expand(-1, count, -1)
         out, hidden = self.cells(torch.cat((x, context), dim=-1), state=own.hidden)
-        return self.readout(out, x, context), Own(hidden)
+        return self.readout(out, x, context), DecoderState(hidden)
 
 
 class Bahdanau(Bridge):
     """Additive attention by the PREVIOUS state, then the step: h_t = f(h_{t-1}, y_{t-1}, c_t), with c_t = Σ_j α_tj a_j.
 
     The output layer is given g(h_t, y_{t-1}, c_t) (Bahdanau et al. 2015, sec. 3.1 and appendix A). With several layers
-    the last one asks.
+    the last one is the query.
     """
 
-    def __init__(self, sizes: Sizes, hidden: int):
+    def __init__(self, sizes: BridgeSpec, hidden: int):
         super().__init__()
         width = sizes.width
         self.first = Linear(width, width)  # h_0 = tanh(W a + b)
@@ -126,30 +129,34 @@ class Bahdanau(Bridge):
         self.out = sizes.embedding
         self.readout = Maxout(width + sizes.embedding + width, self.out)
 
-    def remember(self, annotations: Tensor, lengths: Tensor, last: Hidden) -> Annotated:
+    def reset(self) -> None:
+        for parameter in self.mechanism.parameters():
+            nn.init.xavier_uniform_(parameter)
+
+    def remember(self, annotations: Tensor, lengths: Tensor, last: RecurrentState) -> Annotated:
         return Annotated(self.project(annotations), annotations, lengths)
 
-    def begin(self, last: Hidden) -> Own:
-        return Own(last._replace(hidden=self.first(last.hidden).tanh()))
+    def begin(self, last: RecurrentState) -> DecoderState:
+        return DecoderState(last._replace(hidden=self.first(last.hidden).tanh()))
 
-    def forward(self, x: Tensor, shared: Annotated, own: Own) -> tuple[Tensor, Own]:
-        look = Look(self.mechanism, shared, rows=x.shape[0])
+    def forward(self, x: Tensor, shared: Annotated, own: DecoderState) -> tuple[Tensor, DecoderState]:
+        attend = SourceAttention(self.mechanism, shared, rows=x.shape[0])
         loop = Unrolled(self.cells, x, own.hidden)
         states, contexts = [], []
         for _ in range(x.shape[1]):
-            contexts.append(look(loop.top))
+            contexts.append(attend(loop.top))
             states.append(loop.step(contexts[-1]))
-        return self.readout(torch.stack(states, 1), x, torch.stack(contexts, 1)), Own(loop.state())
+        return self.readout(torch.stack(states, 1), x, torch.stack(contexts, 1)), DecoderState(loop.state())
 
 
 class Luong(Bridge):
     """Attention by the CURRENT state, and the attentional vector h̃_t = tanh(W [c_t; h_t]) (Luong et al. 2015, eq. 5).
 
-    ``feeding``: h̃_t is part of the next step's input (sec. 3.3), so that it knows where attention has been. Without
-    it no step waits for another one's attention, and all are computed at once.
+    ``feeding``: h̃_t is part of the next step's input (sec. 3.3), which informs it of past alignments. Without it
+    the attention of all steps is computed at once.
     """
 
-    def __init__(self, sizes: Sizes, score: Literal["dot", "general"], feeding: bool):
+    def __init__(self, sizes: BridgeSpec, score: Literal["dot", "general"], feeding: bool):
         super().__init__()
         width, self.out = sizes.width, sizes.embedding
         self.feeding = feeding
@@ -158,44 +165,50 @@ class Luong(Bridge):
         self.cells = Recurrent(sizes.cell, sizes.embedding + fed, width, sizes.layers, dropout=sizes.dropout)
         self.attentional = Linear(2 * width, self.out, bias=False)
 
-    def remember(self, annotations: Tensor, lengths: Tensor, last: Hidden) -> Annotated:
+    def reset(self) -> None:
+        for parameter in self.mechanism.parameters():
+            nn.init.xavier_uniform_(parameter)
+
+    def remember(self, annotations: Tensor, lengths: Tensor, last: RecurrentState) -> Annotated:
         return Annotated(annotations, annotations, lengths)
 
-    def begin(self, last: Hidden) -> Own:
-        return Own(last, last.hidden.new_zeros(last.hidden.shape[0], self.out) if self.feeding else None)
+    def begin(self, last: RecurrentState) -> DecoderState:
+        return DecoderState(last, last.hidden.new_zeros(last.hidden.shape[0], self.out) if self.feeding else None)
 
-    def forward(self, x: Tensor, shared: Annotated, own: Own) -> tuple[Tensor, Own]:
+    def forward(self, x: Tensor, shared: Annotated, own: DecoderState) -> tuple[Tensor, DecoderState]:
         rows, count = x.shape[:2]
         if own.fed is None:
             out, hidden = self.cells(x, state=own.hidden)
-            return self._outcome(Look(self.mechanism, shared, rows, count)(out), out), Own(hidden)
-        look = Look(self.mechanism, shared, rows)
+            return self._attentional(SourceAttention(self.mechanism, shared, rows, count)(out), out), DecoderState(
+                hidden
+            )
+        attend = SourceAttention(self.mechanism, shared, rows)
         loop = Unrolled(self.cells, x, own.hidden)
-        outcomes, fed = [], own.fed
+        outputs, fed = [], own.fed
         for _ in range(count):
             state = loop.step(fed)
-            fed = self._outcome(look(state), state)
-            outcomes.append(fed)
-        return torch.stack(outcomes, dim=1), Own(loop.state(), fed)
+            fed = self._attentional(attend(state), state)
+            outputs.append(fed)
+        return torch.stack(outputs, dim=1), DecoderState(loop.state(), fed)
 
-    def _outcome(self, context: Tensor, state: Tensor) -> Tensor:
+    def _attentional(self, context: Tensor, state: Tensor) -> Tensor:
         return self.attentional(torch.cat((context, state), dim=-1)).tanh()
 
 
-class Look:
-    """One mechanism over one source: a plan and views made once, then asked as often as there are steps."""
+class SourceAttention:
+    """One mechanism over one source: its plan and views are made once for all steps."""
 
     def __init__(self, mechanism: Softmax, source: Annotated, rows: int, count: int = 1):
-        self.mechanism, self.sentences = mechanism, source.values.shape[0]
+        self.mechanism, self.sources = mechanism, source.values.shape[0]
         self.keys, self.values = source.keys[:, None], source.values[:, None]  # [B, 1, S, .]
-        queries = Range(rows // self.sentences * count)  # the beams of a sentence ask the same memory
+        queries = Range(rows // self.sources * count)  # the beams of a source share its keys
         self.plan: Plan = mechanism.plan(
             Full(), queries, Padded(source.lengths, source.values.shape[1]), like=source.values
         )
 
     def __call__(self, states: Tensor) -> Tensor:
         """States [R, W] or [R, T, W] to contexts of the same shape."""
-        q = states.reshape(self.sentences, 1, -1, states.shape[-1])
+        q = states.reshape(self.sources, 1, -1, states.shape[-1])
         return self.mechanism(q, self.keys, self.values, self.plan).values.reshape(states.shape)
 
 
@@ -205,7 +218,7 @@ class FixedConfig(BridgeConfig, kind="fixed"):
 
     every_step: bool = option(True, "the context vector enters every step, not just the first state")
 
-    def build(self, sizes: Sizes) -> Bridge:
+    def build(self, sizes: BridgeSpec) -> Bridge:
         return Fixed(sizes, self.every_step)
 
 
@@ -219,7 +232,7 @@ class BahdanauConfig(BridgeConfig, kind="bahdanau"):
         if self.hidden is not None and self.hidden < 1:
             raise ValueError(f"hidden must be at least 1, not {self.hidden}")
 
-    def build(self, sizes: Sizes) -> Bridge:
+    def build(self, sizes: BridgeSpec) -> Bridge:
         return Bahdanau(sizes, sizes.width if self.hidden is None else self.hidden)
 
 
@@ -227,8 +240,8 @@ class BahdanauConfig(BridgeConfig, kind="bahdanau"):
 class LuongConfig(BridgeConfig, kind="luong"):
     """Multiplicative attention by the current state."""
 
-    score: Literal["dot", "general"] = option("general", "how a state and an annotation are compared")
-    feeding: bool = option(True, "the outcome of a step is part of the next one's input")
+    score: Literal["dot", "general"] = option("general", "the score of a state and an annotation")
+    feeding: bool = option(True, "the attentional vector of a step is part of the next step's input")
 
-    def build(self, sizes: Sizes) -> Bridge:
+    def build(self, sizes: BridgeSpec) -> Bridge:
         return Luong(sizes, self.score, self.feeding)

@@ -1,7 +1,7 @@
 """A convolutional language model with dilations, as WaveNet (van den Oord et al. 2016) and TCN (Bai et al. 2018).
 
-Layer i looks (kernel - 1) · 2^(i mod cycle) places back, so ``layers`` of them see a window that grows exponentially
-within a cycle: ``receptive_field`` says how long it is. What lies before it has no influence whatever.
+Layer i reaches (kernel - 1) · 2^(i mod cycle) tokens back, so the receptive field grows exponentially within a cycle;
+``receptive_field`` is its length.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from regard.attention import AnySlots, Packed, Slots
 from regard.config import option
 from regard.errors import UserError
 from regard.models.base import LanguageModel, ModelConfig, State, check_dropouts, check_sizes
-from regard.nn import CausalConvolution, Linear, NormConfig, RMSNormConfig
-from regard.nn.fused.ops import relu_squared
+from regard.nn import CausalConvolution, Linear, NormConfig, ReLUSquared, RMSNormConfig
+from regard.nn.dropout import dropout
+from regard.nn.init import initialize, normal
 from regard.nn.packing import latest
 
 
@@ -26,18 +27,18 @@ from regard.nn.packing import latest
 class ConvolutionConfig(ModelConfig, kind="convolution"):
     """Sizes and parts of a convolutional language model."""
 
-    vocabulary: int = option(65, "how many tokens there are")
-    context: int = option(256, "the longest text seen in training")
-    layers: int = option(8, "how many blocks")
+    vocabulary: int = option(65, "size of the vocabulary")
+    context: int = option(256, "longest sequence in training, in tokens")
+    layers: int = option(8, "number of blocks")
     width: int = option(128, "model width")
     kernel: int = option(2, "taps of each convolution")
-    cycle: int = option(8, "dilations double over so many layers (1, 2, 4 ...), then begin again at 1")
+    cycle: int = option(8, "dilations double over so many layers (1, 2, 4 ...), then restart at 1")
     unit: Literal["gated", "relu2"] = option("gated", "after the convolution: tanh(a) sigmoid(b), or max(a, 0)²")
-    ratio: float = option(2.0, "units of a block over the model's width")
+    ratio: float = option(2.0, "hidden width of a block over the model's width")
     dropout: float = option(0.0, "dropout on embeddings and residual branches")
     tied: bool = option(True, "share the embedding with the output head")
     bias: bool = option(False, "biases in convolutions and linear layers")
-    zero_init: bool = option(True, "start residual branches at zero rather than small")
+    zero_init: bool = option(True, "initialize residual branches with zero rather than small weights")
     norm: NormConfig = field(default_factory=RMSNormConfig)
 
     def check(self) -> None:
@@ -45,21 +46,21 @@ class ConvolutionConfig(ModelConfig, kind="convolution"):
         if self.unit not in ("gated", "relu2"):
             raise ValueError(f"there is no unit {self.unit!r}; choose from gated, relu2")
         if not 1 <= self.ratio * self.width < float("inf"):
-            raise ValueError(f"ratio {self.ratio} leaves no unit of a width of {self.width}; 2 would do")
+            raise ValueError(f"ratio {self.ratio} of a width of {self.width} is no hidden unit; ratio = 2 would do")
         check_dropouts(self, "dropout")
         if (most := min(self.cycle, self.layers)) > 31:
-            raise ValueError(f"{most} layers of doubling dilation reach further than any text; cycle = 16 would do")
+            raise ValueError(f"{most} layers of doubling dilation exceed any text; cycle = 16 would do")
 
     def make(self) -> Convolution:
         return Convolution(self)
 
     def dilations(self) -> list[int]:
-        """Of each layer."""
+        """The dilation of each layer."""
         return [2 ** (i % self.cycle) for i in range(self.layers)]
 
     @property
     def receptive_field(self) -> int:
-        """How many tokens a prediction depends on, the newest included.
+        """The number of tokens that a prediction depends on, the newest included.
 
         >>> ConvolutionConfig(layers=8, kernel=2, cycle=8).receptive_field
         256
@@ -77,22 +78,28 @@ class ConvolutionBlock(nn.Module):
         self.convolution = CausalConvolution(
             config.width, units * (1 + self.gated), kernel=config.kernel, dilation=dilation, bias=config.bias
         )
+        self.activation = ReLUSquared()
         self.down = Linear(units, config.width, bias=config.bias)
-        self.drop = nn.Dropout(config.dropout) if config.dropout else nn.Identity()
+        self.drop = dropout(config.dropout)
 
     def forward(self, x: Tensor, phase: Tensor | None = None) -> Tensor:
         return x + self._unit(self.convolution(self.norm(x), phase))
 
     def step(self, x: Tensor, past: Tensor, position: Tensor, lengths: Tensor | None) -> Tensor:
-        """The same for tokens that follow those in ``past``."""
+        """The outputs for tokens that follow those in ``past``."""
         return x + self._unit(self.convolution.step(self.norm(x), past, position, lengths))
+
+    @torch.no_grad()
+    def scale_residual(self, scale: float) -> None:
+        """Scale the weights that end the residual branch, at initialization."""
+        self.down.weight.mul_(scale)
 
     def _unit(self, x: Tensor) -> Tensor:
         if self.gated:  # van den Oord et al. 2016, eq. 2
             a, b = x.chunk(2, dim=-1)
             x = torch.tanh(a) * torch.sigmoid(b)
         else:
-            x = relu_squared(x)
+            x = self.activation(x)
         return self.drop(self.down(x))
 
 
@@ -104,7 +111,7 @@ class Convolution(LanguageModel):
     def __init__(self, config: ConvolutionConfig):
         super().__init__(config)
         self.embed = nn.Embedding(config.vocabulary, config.width)
-        self.drop = nn.Dropout(config.dropout) if config.dropout else nn.Identity()
+        self.drop = dropout(config.dropout)
         self.blocks = nn.ModuleList(ConvolutionBlock(config, dilation) for dilation in config.dilations())
         self.norm = config.norm.build(config.width)
         self.unembed = Linear(config.width, config.vocabulary, bias=False)
@@ -113,19 +120,15 @@ class Convolution(LanguageModel):
         self.reset()
 
     def reset(self) -> None:
-        """As GPT-2: normal with deviation 0.02, residual outputs shrunk with depth or zero."""
-        for name, parameter in self.named_parameters():
-            if name.endswith("down.weight"):
-                nn.init.normal_(parameter, std=0.0 if self.config.zero_init else 0.02 / self.config.layers**0.5)
-            elif parameter.ndim >= 2:
-                nn.init.normal_(parameter, std=0.02)
-            elif name.endswith("bias"):
-                nn.init.zeros_(parameter)
+        """As GPT-2: normal with deviation 0.02, residual branches scaled down with depth, or zero."""
+        initialize(self, normal(0.02), normal(0.02))
+        for block in self._blocks():
+            block.scale_residual(0.0 if self.config.zero_init else self.config.layers**-0.5)
 
     def features(self, tokens: Tensor, slots: AnySlots | None = None) -> Tensor:
-        """Everything but the head: [B, N, C]. ``slots`` tell padding or packing; none means plain rows.
+        """Everything but the head: [B, N, C]. ``slots`` describes padding or packing. Default: one unpadded row.
 
-        A document of a packed row sees nothing of the others. Padding comes last, so nothing real depends on it.
+        The documents of a packed row are independent. Padding comes last, where no real token depends on it.
         """
         if isinstance(slots, Slots):
             raise UserError("a convolution reads rows from left to right; give Range, Padded or Packed slots")
@@ -146,7 +149,7 @@ class Convolution(LanguageModel):
         return list(self.blocks)
 
     def start(self, batch: int, capacity: int, *, fixed: bool = False) -> State:
-        """An empty memory for ``batch`` rows. It holds texts of any length in the same space, ``capacity`` or not."""
+        """An empty state for ``batch`` rows. Its size does not depend on the length, so ``capacity`` has no effect."""
         position = torch.zeros(batch, dtype=torch.long, device=self.embed.weight.device)
         return State(position, tuple(block.convolution.start(batch) for block in self._blocks()), fixed=fixed)
 
@@ -154,10 +157,10 @@ class Convolution(LanguageModel):
     def step(
         self, tokens: Tensor, state: State, lengths: Tensor | None = None, *, last: bool = False
     ) -> tuple[Tensor, State]:
-        """Take in tokens [B, T] after what ``state`` holds: logits [B, T, V] and the state, updated in place.
+        """Consume tokens [B, T] after those in ``state``; return logits [B, T, V] and the state, updated in place.
 
-        ``lengths`` [B] says how many of the T are real in each row; the others are ignored and leave no trace.
-        ``last``: only the logits after each row's last real token, [B, 1, V].
+        ``lengths`` [B] is the number of real tokens per row; the others are ignored. ``last``: only the logits after
+        each row's last real token, [B, 1, V].
         """
         x = self.drop(self.embed(tokens))
         for block, past in zip(self._blocks(), state.layers, strict=True):

@@ -1,17 +1,16 @@
-"""GPT: a decoder-only Transformer (Radford et al. 2019), assembled from parts that can each be exchanged."""
+"""GPT: a decoder-only Transformer (Radford et al. 2019), assembled from exchangeable parts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.attention import (
-    BACKENDS,
     AnySlots,
     AttentionConfig,
     CacheIndex,
@@ -20,52 +19,44 @@ from regard.attention import (
     Mask,
     Mechanism,
     Padded,
+    Plan,
     Range,
-    Sizes,
     Slots,
     SoftmaxConfig,
 )
 from regard.attention.cache import SLACK
 from regard.config import option
-from regard.errors import UserError
-from regard.models.base import (
-    REDUCED,
-    LanguageModel,
-    ModelConfig,
-    State,
-    check_capacity,
-    check_dropouts,
-    check_heads,
-    check_sizes,
-)
+from regard.models.base import REDUCED, LanguageModel, State, check_capacity, check_sizes
+from regard.models.parts import AttentionModelConfig, check_length
 from regard.nn import (
     AttentionContext,
-    Block,
     BlockConfig,
     FeedForwardConfig,
     Linear,
     NGrams,
     NoPositionConfig,
     NormConfig,
-    Position,
     PositionConfig,
     PreNormConfig,
+    ProjectionConfig,
     ReLUSquaredConfig,
     RMSNormConfig,
     RotaryConfig,
+    SeparateConfig,
+    Stack,
 )
-from regard.nn.attention import ProjectionConfig, SeparateConfig
-from regard.nn.dropout import Dropout
+from regard.nn.dropout import dropout
+from regard.nn.init import initialize, normal
 from regard.nn.packing import latest
 
 
 @dataclass(frozen=True)
-class GPTConfig(ModelConfig, kind="gpt"):
+class GPTConfig(AttentionModelConfig, kind="gpt"):
     """Sizes and parts of a GPT. The defaults are the 4-layer character model of the lab."""
 
-    vocabulary: int = option(65, "how many tokens there are")
-    context: int = option(256, "the longest text seen in training")
-    layers: int = option(4, "how many blocks")
+    vocabulary: int = option(65, "size of the vocabulary")
+    context: int = option(256, "longest sequence in training, in tokens")
+    layers: int = option(4, "number of blocks")
     heads: int = option(4, "query heads per layer")
     kv_heads: int | None = option(None, "key/value heads per layer (default: as many as query heads)")
     width: int = option(128, "model width")
@@ -73,14 +64,14 @@ class GPTConfig(ModelConfig, kind="gpt"):
     attention_dropout: float | None = option(None, "dropout on attention weights, if it differs from the rest")
     tied: bool = option(True, "share the embedding with the output head")
     bias: bool = option(False, "biases in linear layers")
-    qk_norm: bool = option(True, "normalise queries and keys per head")
+    qk_norm: bool = option(True, "normalize queries and keys per head")
     cap: float | None = option(None, "soft cap on the logits: cap * tanh(logit / cap)")
     ngrams: int = option(1, "embed the last n tokens together (1: only the token itself)")
     buckets: int = option(2**15, "rows of each n-gram table")
-    global_every: int = option(0, "every so many layers have plain attention over everything (0: none has)")
-    repeat: int = option(1, "so many layers in a row are the same block, weights and all")
+    global_every: int = option(0, "every n-th layer has plain attention over everything (0: none)")
+    repeat: int = option(1, "run each block n times in a row, with the same weights")
     backend: str = option("auto", "attention backend: auto, sdpa, banded, flex, reference")
-    zero_init: bool = option(True, "start residual branches at zero rather than small")
+    zero_init: bool = option(True, "initialize residual branches with zero rather than small weights")
     projection: ProjectionConfig = field(default_factory=SeparateConfig)
     attention: AttentionConfig = field(default_factory=SoftmaxConfig)
     norm: NormConfig = field(default_factory=RMSNormConfig)
@@ -89,15 +80,8 @@ class GPTConfig(ModelConfig, kind="gpt"):
     block: BlockConfig = field(default_factory=PreNormConfig)
 
     def check(self) -> None:
-        check_sizes(self, "vocabulary", "context", "layers", "heads", "width", "ngrams", "buckets", "repeat")
-        check_heads(self.width, self.heads)
-        if self.kv_heads is not None and (self.kv_heads < 1 or self.heads % self.kv_heads):
-            raise ValueError(
-                f"{self.heads} heads cannot share {self.kv_heads} key/value heads evenly; kv_heads = 1 would do"
-            )
-        check_dropouts(self, "dropout", "attention_dropout")
-        self.attention.check()
-        self.projection.fits(self.width, self.heads, self.kv_heads or self.heads)
+        super().check()
+        check_sizes(self, "ngrams", "buckets", "repeat")
         if self.global_every < 0:
             raise ValueError(f"global_every must be zero or more, not {self.global_every}")
         if self.layers % self.repeat:
@@ -106,20 +90,16 @@ class GPTConfig(ModelConfig, kind="gpt"):
             raise ValueError("a block that is repeated has one attention; set global_every = 0 or repeat = 1")
         if self.cap is not None and not 0 < self.cap < float("inf"):
             raise ValueError(f"cap must be a finite number above zero, not {self.cap}; none leaves the logits alone")
-        if self.backend not in ("auto", *BACKENDS):
-            raise ValueError(f"there is no backend {self.backend!r}; choose from auto, {', '.join(BACKENDS)}")
 
     def make(self) -> GPT:
         return GPT(self)
 
     def reduced(self) -> Self:
         period = max(self.repeat, self.global_every, 1)  # two periods have a layer of each kind
-        heads = min(self.heads, REDUCED.heads)
         return self.resized(
             layers=min(self.layers, max(REDUCED.layers, 2 * period if period > 1 else 0)),
-            heads=heads,
-            kv_heads=self.kv_heads and max(1, heads * self.kv_heads // self.heads),
             buckets=min(self.buckets, REDUCED.buckets),
+            **self.reduced_heads(),
         )
 
     def without_positions(self) -> GPTConfig:
@@ -139,30 +119,34 @@ class GPT(LanguageModel):
     """Tokens [B, N] to logits [B, N, V]."""
 
     config: GPTConfig
+    blocks: Stack
 
     def __init__(self, config: GPTConfig):
         super().__init__(config)
-        self.compilable = config.block.compilable
-        width = config.width
-        self.position = self._position()
-        self.limit = self.position.limit
-        self.positional = not isinstance(config.position, NoPositionConfig)
-        token_width = self.position.token_width(width)
-        if config.tied and token_width != width:
-            raise UserError("concatenated positions leave the embedding narrower than the head; set tied = false")
-        self.embed = nn.Embedding(config.vocabulary, token_width)
-        self.ngrams = NGrams(config.vocabulary, config.ngrams, config.buckets, token_width)
-        self.drop = Dropout(config.dropout) if config.dropout else nn.Identity()
-        attentions = config.attentions()
-        self.blocks = nn.ModuleList(self._block(attentions[i]) for i in range(0, config.layers, config.repeat))
-        self.norm = config.norm.build(width) if config.block.final_norm else nn.Identity()
-        self.unembed = Linear(width, config.vocabulary, bias=False)
-        if config.tied:
+        c, attentions = config, config.attentions()
+        self.position = c.build_position()
+        self.limit, self.positional = self.position.limit, c.positional
+        token_width = self.position.token_width(c.width)
+        self.embed = nn.Embedding(c.vocabulary, token_width)
+        self.ngrams = NGrams(c.vocabulary, c.ngrams, c.buckets, token_width)
+        self.drop = dropout(c.dropout)
+        self.blocks = c.block.stack(
+            (c.build_block(attentions[i], self.position) for i in range(0, c.layers, c.repeat)), c.repeat
+        )
+        self.compilable = self.blocks.compilable
+        self.norm = c.norm.build(c.width) if c.block.final_norm else nn.Identity()
+        self.unembed = Linear(c.width, c.vocabulary, bias=False)
+        if c.tied:
             self.unembed.weight = self.embed.weight
         distinct = list(dict.fromkeys(attentions))  # each gets one plan per forward pass
         self.masks: list[Mask] = [Causal() & attention.pattern() for attention in distinct]
         self.mask_of_layer = [distinct.index(attention) for attention in attentions]
         self.reset()
+
+    def reset(self) -> None:
+        """GPT-2's initial weights: normal with deviation 0.02, residual branches scaled down with depth, or zero."""
+        initialize(self, normal(0.02), normal(0.02))
+        self.blocks.scale_residual(0.0 if self.config.zero_init else (2 * self.config.layers) ** -0.5)
 
     @property
     def attention_calls(self) -> int:
@@ -171,67 +155,19 @@ class GPT(LanguageModel):
     @property
     def cache_per_token(self) -> int:
         c = self.config
-        return c.layers * c.projection.remembered(c.width, c.heads, c.kv_heads or c.heads)
-
-    def _position(self) -> Position:
-        """Positions that turn queries and keys turn as much of them as the projection leaves to them."""
-        c, head_width = self.config, self.config.width // self.config.heads
-        turned = c.projection.turned_width(c.width, c.heads)
-        made = c.position.build(width=c.width, head_width=turned, context=c.context)
-        if turned == head_width or type(made).turn is not Position.turn:
-            return made
-        return c.position.build(width=c.width, head_width=head_width, context=c.context)
-
-    def _block(self, chosen: AttentionConfig) -> nn.Module:
-        c, kv_heads = self.config, self.config.kv_heads or self.config.heads
-        dropout = c.dropout if c.attention_dropout is None else c.attention_dropout
-        bias, head_width = self.position.bias(), c.projection.head_width(c.width, c.heads)
-        mechanism = chosen.mechanism(Sizes(c.heads, kv_heads, head_width, c.context, bias, dropout, c.backend))
-        attention = c.projection.build(c.width, c.heads, kv_heads, mechanism, bias=c.bias, qk_norm=c.qk_norm)
-        feedforward = c.feedforward.build(c.width, bias=c.bias)
-        return c.block.build(attention, feedforward, c.norm.build(c.width), c.norm.build(c.width), dropout=c.dropout)
-
-    def reset(self) -> None:
-        """GPT-2's initial weights: normal with deviation 0.02, residual outputs shrunk with depth or zero."""
-        shrink = 0.0 if self.config.zero_init else (2 * self.config.layers) ** -0.5
-        ends = self.config.block.ends
-        if not any(name.endswith(ends) for name, _ in self.named_parameters()):
-            ends = BlockConfig.ends  # a branch that should end in a norm, in a model without norms
-        for name, parameter in self.named_parameters():
-            end = name.endswith(ends)
-            if name.startswith("ngrams."):
-                nn.init.zeros_(parameter)  # start as the plain model
-            elif end and parameter.ndim == 1:
-                nn.init.constant_(parameter, shrink)
-            elif end:
-                nn.init.normal_(parameter, std=0.02 * shrink)
-            elif parameter.ndim >= 2:
-                nn.init.normal_(parameter, std=0.02)
-            elif name.endswith("bias"):
-                nn.init.zeros_(parameter)
-            else:
-                nn.init.ones_(parameter)  # the gains of norms
-        for module in self.modules():
-            if module is not self and isinstance(reset := getattr(module, "reset", None), Callable):
-                reset()  # parts that know better
+        return c.layers * c.projection.cache_width(c.width, c.heads, c.key_heads)
 
     def features(self, tokens: Tensor, slots: AnySlots | None = None) -> Tensor:
-        """Everything but the head: [B, N, C]. ``slots`` tell padding or packing; none means plain rows."""
+        """Everything but the head: [B, N, C]. ``slots`` describes padding or packing. Default: one unpadded row."""
         slots = Range(tokens.shape[1]) if slots is None else slots
-        self._check_length(slots.length)
+        check_length(self.position, slots.length)
         phase = slots.phases(tokens.device)
         before = self.ngrams.longest - 1
         x = self._embed(tokens, F.pad(tokens, (before, 0)) if before else tokens, phase)
-        plans = [self._mechanism(i).plan(mask, slots, like=x) for i, mask in enumerate(self.masks)]
-        turn = self.position.turn(phase)
-        contexts = [AttentionContext(plan, turn) for plan in plans]
-        return self.norm(self._through(x, contexts, [None] * self.config.layers, self.checkpointing and self.training))
-
-    def _through(
-        self, x: Tensor, contexts: list[AttentionContext], memories: Sequence[Any], recompute: bool = False
-    ) -> Tensor:
-        of_layers = [contexts[i] for i in self.mask_of_layer]
-        return self.config.block.run(self._layers(), x, of_layers, memories, recompute)
+        rotation = self.position.rotation(phase)
+        plans = [self._mechanism(i).plan(mask.bind(tokens, phase), slots, like=x) for i, mask in enumerate(self.masks)]
+        contexts = self._of_layers([AttentionContext(plan, rotation) for plan in plans])
+        return self.norm(self.blocks(x, contexts, recompute=self.checkpointing and self.training))
 
     def head(self, x: Tensor) -> Tensor:
         """Features to logits."""
@@ -240,12 +176,14 @@ class GPT(LanguageModel):
         return logits if cap is None else cap * torch.tanh(logits / cap)
 
     def start(self, batch: int, capacity: int, *, fixed: bool = False) -> State:
-        """An empty memory for ``batch`` rows of up to ``capacity`` tokens."""
-        self._check_length(capacity)
+        """An empty KV cache for ``batch`` rows of up to ``capacity`` tokens."""
+        check_length(self.position, capacity)
         device = self.embed.weight.device
         caches = tuple(CacheIndex.start(batch, capacity, mask, device) for mask in self.masks)
-        sizes = [caches[i].size for i in self.mask_of_layer]
-        layers = tuple(block.attention.start(batch, size) for block, size in zip(self._layers(), sizes, strict=True))
+        sizes = self._of_layers([cache.size for cache in caches])
+        layers = tuple(
+            block.attention.start(batch, size) for block, size in zip(self.blocks.layers, sizes, strict=True)
+        )
         position = torch.zeros(batch, dtype=torch.long, device=device)
         recent = position.new_zeros(batch, self.ngrams.longest - 1)
         return State(position, layers, caches, recent, capacity, 0, fixed)
@@ -254,10 +192,10 @@ class GPT(LanguageModel):
     def step(
         self, tokens: Tensor, state: State, lengths: Tensor | None = None, *, last: bool = False
     ) -> tuple[Tensor, State]:
-        """Take in tokens [B, T] after what ``state`` holds: logits [B, T, V] and the state, updated in place.
+        """Consume tokens [B, T] after those in ``state``; return logits [B, T, V] and the state, updated in place.
 
-        ``lengths`` [B] says how many of the T are real in each row; the others are ignored and leave no trace.
-        ``last``: only the logits after each row's last real token, [B, 1, V].
+        ``lengths`` [B] is the number of real tokens per row; the others are ignored. ``last``: only the logits after
+        each row's last real token, [B, 1, V].
         """
         count = tokens.shape[1]
         check_capacity(state, count)
@@ -276,9 +214,10 @@ class GPT(LanguageModel):
         phase = queries.phases(tokens.device)
         earlier = torch.cat((state.recent, tokens), dim=1)
         x = self._embed(tokens, earlier, phase)
-        turn = self.position.turn(phase)
-        contexts = [self._scene(i, x, queries, turn, state, lengths) for i in range(len(self.masks))]
-        x = self._through(x, contexts, state.layers)
+        rotation = self.position.rotation(phase)
+        plans = [self._plan(i, tokens, queries, state, lengths, like=x) for i in range(len(self.masks))]
+        contexts = [AttentionContext(plan, rotation, decode) for plan, decode in plans]
+        x = self.blocks(x, self._of_layers(contexts), state.layers)
         newest = real[:, None] + torch.arange(state.recent.shape[1], device=tokens.device)
         state.recent.copy_(earlier.gather(1, newest))
         state.position.add_(real)
@@ -286,17 +225,19 @@ class GPT(LanguageModel):
             x = latest(x, lengths)
         return self.head(self.norm(x)), state._replace(used=state.used + count)
 
-    def _scene(
-        self, i: int, x: Tensor, queries: AnySlots, turn, state: State, lengths: Tensor | None
-    ) -> AttentionContext:
-        memory, first = state.caches[i], state.used == 0
-        landing = memory.land(state.position, x.shape[1], lengths, first)
-        used = memory.size if state.fixed else min(memory.size, state.used + x.shape[1])
-        plan = self._mechanism(i).plan(self.masks[i], queries, None if first else memory.slots(used), like=x)
-        return AttentionContext(plan, turn, DecodeInput(landing, used))
+    def _plan(
+        self, i: int, tokens: Tensor, queries: AnySlots, state: State, lengths: Tensor | None, *, like: Tensor
+    ) -> tuple[Plan, DecodeInput]:
+        """For the layers with mask ``i`` in one decoding step: the plan, and where keys and values are cached."""
+        cache, first, count = state.caches[i], state.used == 0, tokens.shape[1]
+        write = cache.allocate(state.position, count, lengths, first)
+        used = cache.size if state.fixed else min(cache.size, state.used + count)
+        mask = cache.bind(self.masks[i], tokens, state.position, lengths)
+        plan = self._mechanism(i).plan(mask, queries, None if first else cache.slots(used), like=like)
+        return plan, DecodeInput(write, used)
 
     def _in_pieces(self, tokens: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
-        """Many tokens into a rolling buffer: at most as many at once as overwrite nothing still seen."""
+        """Many tokens into a rolling cache, in pieces small enough to overwrite only keys that no query sees."""
         logits = []
         for start, piece in zip(range(0, tokens.shape[1], SLACK), tokens.split(SLACK, dim=1), strict=True):
             real = None if lengths is None else (lengths - start).clamp(0, piece.shape[1])
@@ -311,17 +252,12 @@ class GPT(LanguageModel):
         return self.drop(self.position.embed(x, phase))
 
     def residual_blocks(self) -> list[nn.Module]:
-        return list(self._layers())
+        return list(self.blocks.layers)
 
-    def _layers(self) -> list[Block]:
-        """The block of each layer."""
-        return [cast(Block, block) for block in self.blocks for _ in range(self.config.repeat)]
+    def _of_layers(self, of_masks: Sequence[Any]) -> list[Any]:
+        """From one value per mask to one per layer."""
+        return [of_masks[i] for i in self.mask_of_layer]
 
     def _mechanism(self, mask: int) -> Mechanism:
-        """The mechanism of the first layer that has this mask and attention: its kind of work decides the plan."""
-        return self._layers()[self.mask_of_layer.index(mask)].attention.mechanism
-
-    def _check_length(self, length: int) -> None:
-        limit = self.position.limit
-        if limit is not None and length > limit:
-            raise UserError(f"{length} tokens were given, but the learned positions end at {limit}; use fewer tokens")
+        """The mechanism of the first layer with this mask; it plans for all of them."""
+        return self.blocks.layers[self.mask_of_layer.index(mask)].attention.mechanism

@@ -1,4 +1,4 @@
-"""Published sizes, as configs. ``describe`` counts any of them without allocating a weight."""
+"""Configs of published models, and ``describe``, which counts a model without allocating its weights."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from regard.models.transformer import TransformerConfig
 from regard.nn import (
     GELUConfig,
     LayerNormConfig,
-    LearnedConfig,
+    LearnedPositionConfig,
     PostNormConfig,
     PreNormConfig,
     ReLUConfig,
@@ -31,7 +31,7 @@ GPT2 = GPTConfig(
     qk_norm=False,
     zero_init=False,
     norm=LayerNormConfig(),
-    position=LearnedConfig(),
+    position=LearnedPositionConfig(),
     feedforward=GELUConfig(),
     block=PreNormConfig(),
 )  # Radford et al. 2019, table 2
@@ -42,8 +42,8 @@ def _gpt3(layers: int, width: int, heads: int) -> GPTConfig:
 
 
 BASE = TransformerConfig(
-    vocabulary=37_000,  # both languages' pieces together
-    context=512,  # sinusoids have no end; no sentence of WMT 2014 is longer
+    vocabulary=37_000,  # a joint vocabulary
+    context=512,  # longer than any sentence of WMT 2014
     layers=6,
     heads=8,
     width=512,

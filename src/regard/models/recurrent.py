@@ -1,4 +1,4 @@
-"""A recurrent language model (Mikolov et al. 2010): the past is a state of fixed size, changed by each token."""
+"""A recurrent language model (Mikolov et al. 2010): each token updates a state of fixed size."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from regard.config import option
 from regard.errors import UserError
 from regard.models.base import LanguageModel, ModelConfig, State, check_dropouts, check_sizes
 from regard.models.carry import Carried
-from regard.nn import Hidden, Linear, NormConfig, Recurrent, RMSNormConfig
+from regard.nn import Linear, NormConfig, Recurrent, RecurrentState, RMSNormConfig
+from regard.nn.dropout import dropout
 from regard.nn.packing import documents, latest
 from regard.nn.recurrent import MODULES
 
@@ -24,17 +25,17 @@ from regard.nn.recurrent import MODULES
 class RecurrentConfig(ModelConfig, kind="recurrent"):
     """Sizes and parts of a recurrent language model."""
 
-    cell: Literal["rnn", "lstm", "gru"] = option("lstm", "how a token changes the state: rnn (tanh), lstm or gru")
-    vocabulary: int = option(65, "how many tokens there are")
-    context: int = option(256, "the length of text through which gradients flow in training")
-    layers: int = option(2, "how many recurrent layers")
-    width: int = option(256, "model width, and that of each layer's state")
+    cell: Literal["rnn", "lstm", "gru"] = option("lstm", "recurrent cell: rnn (tanh), lstm or gru")
+    vocabulary: int = option(65, "size of the vocabulary")
+    context: int = option(256, "length of truncated back-propagation through time, in tokens")
+    layers: int = option(2, "number of recurrent layers")
+    width: int = option(256, "width of the model and of each layer's state")
     dropout: float = option(0.0, "dropout on embeddings and on the output of each layer")
     tied: bool = option(True, "share the embedding with the output head")
     bias: bool = option(True, "biases in the cells")
     residual: bool = option(True, "add each layer's output to its input")
     carry: bool = option(
-        False, "in training, go on from the state in which the batch before ended; needs data.order = consecutive"
+        False, "in training, start from the last state of the previous batch; needs data.order = consecutive"
     )
     norm: NormConfig = field(default_factory=RMSNormConfig)
 
@@ -49,16 +50,18 @@ class RecurrentConfig(ModelConfig, kind="recurrent"):
 
 
 class RecurrentBlock(nn.Module):
-    """x + recurrent(norm(x)), the sum being optional."""
+    """x + recurrent(norm(x)); the residual sum is optional."""
 
     def __init__(self, config: RecurrentConfig):
         super().__init__()
         self.norm = config.norm.build(config.width)
         self.recurrent = Recurrent(config.cell, config.width, config.width, bias=config.bias)
-        self.drop = nn.Dropout(config.dropout) if config.dropout else nn.Identity()
+        self.drop = dropout(config.dropout)
         self.residual = config.residual
 
-    def forward(self, x: Tensor, state: Hidden | None, lengths: Tensor | None = None) -> tuple[Tensor, Hidden]:
+    def forward(
+        self, x: Tensor, state: RecurrentState | None, lengths: Tensor | None = None
+    ) -> tuple[Tensor, RecurrentState]:
         out, after = self.recurrent(self.norm(x), lengths, state)
         return (x + self.drop(out) if self.residual else self.drop(out)), after
 
@@ -66,7 +69,7 @@ class RecurrentBlock(nn.Module):
 class RecurrentModel(LanguageModel):
     """Tokens [B, N] to logits [B, N, V]."""
 
-    graphable = False  # the kernels of whole layers allocate their results
+    graphable = False  # the kernels of whole layers allocate their outputs
     compilable = False  # the kernels of whole recurrent layers are opaque to a compiler
 
     config: RecurrentConfig
@@ -75,7 +78,7 @@ class RecurrentModel(LanguageModel):
         super().__init__(config)
         self.carries_state = config.carry
         self.embed = nn.Embedding(config.vocabulary, config.width)
-        self.drop = nn.Dropout(config.dropout) if config.dropout else nn.Identity()
+        self.drop = dropout(config.dropout)
         self.blocks = nn.ModuleList(RecurrentBlock(config) for _ in range(config.layers))
         self.norm = config.norm.build(config.width)
         self.unembed = Linear(config.width, config.vocabulary, bias=False)
@@ -85,42 +88,42 @@ class RecurrentModel(LanguageModel):
         self.reset()
 
     def reset(self) -> None:
-        """Embeddings as GPT-2's; cells as PyTorch's, but LSTM's forget gates begin open (Jozefowicz et al. 2015)."""
-        for name, parameter in self.named_parameters():
-            if name.startswith(("embed.", "unembed.")):
-                nn.init.normal_(parameter, std=0.02)
-            elif self.config.cell == "lstm" and ".bias_" in name:
-                nn.init.zeros_(parameter)
-                if ".bias_ih" in name:
-                    nn.init.ones_(parameter[self.config.width : 2 * self.config.width])
+        """Embeddings as GPT-2's; cells as PyTorch's, but the forget gates of an LSTM start open."""
+        nn.init.normal_(self.embed.weight, std=0.02)
+        nn.init.normal_(self.unembed.weight, std=0.02)
+        for block in self.blocks:
+            if self.config.cell == "lstm":
+                cast(RecurrentBlock, block).recurrent.reset_biases()
 
     def features(self, tokens: Tensor, slots: AnySlots | None = None) -> Tensor:
-        """Everything but the head: [B, N, C]. ``slots`` tell padding or packing; none means plain rows.
+        """Everything but the head: [B, N, C]. ``slots`` describes padding or packing. Default: one unpadded row.
 
-        Each document of a packed row begins with an empty state. Padding comes last, so nothing real depends on it.
+        Each document of a packed row starts with an empty state. Padding comes last, where no real token depends on it.
         """
         if isinstance(slots, Slots):
             raise UserError("a recurrent model reads rows from left to right; give Range, Padded or Packed slots")
         if isinstance(slots, Packed):
             document, place = documents(slots)
-            apart = tokens.new_zeros(int(document.max()) + 1, int(place.max()) + 1)
-            apart[document, place] = tokens
-            return self._through(apart)[0][document, place]
+            rows = tokens.new_zeros(int(document.max()) + 1, int(place.max()) + 1)
+            rows[document, place] = tokens
+            return self._run(rows)[0][document, place]
         if self.carried is None or not self.training:
-            return self._through(tokens)[0]
-        x, states = self._through(tokens, self.carried.before(tokens.shape[0], begins=slots is not None))
-        self.carried.keep(states)
+            return self._run(tokens)[0]
+        x, states = self._run(tokens, self.carried.initial(tokens.shape[0], starts=slots is not None))
+        self.carried.store(states)
         return x
 
-    def _through(
-        self, tokens: Tensor, states: Sequence[Hidden] | None = None, lengths: Tensor | None = None
-    ) -> tuple[Tensor, list[Hidden]]:
+    def _run(
+        self, tokens: Tensor, states: Sequence[RecurrentState] | None = None, lengths: Tensor | None = None
+    ) -> tuple[Tensor, list[RecurrentState]]:
         x = self.drop(self.embed(tokens))
-        after: list[Hidden] = []
+        after: list[RecurrentState] = []
         for i, block in enumerate(self.blocks):
             before = None if states is None else states[i]
             if self.checkpointing and self.training:
-                x, state = cast(tuple[Tensor, Hidden], checkpoint(block, x, before, lengths, use_reentrant=False))
+                x, state = cast(
+                    tuple[Tensor, RecurrentState], checkpoint(block, x, before, lengths, use_reentrant=False)
+                )
             else:
                 x, state = block(x, before, lengths)
             after.append(state)
@@ -134,7 +137,7 @@ class RecurrentModel(LanguageModel):
         return list(self.blocks)
 
     def start(self, batch: int, capacity: int, *, fixed: bool = False) -> State:
-        """An empty memory for ``batch`` rows. It holds texts of any length in the same space, ``capacity`` or not."""
+        """An empty state for ``batch`` rows. Its size does not depend on the length, so ``capacity`` has no effect."""
         position = torch.zeros(batch, dtype=torch.long, device=self.embed.weight.device)
         return State(
             position, tuple(cast(RecurrentBlock, block).recurrent.start(batch) for block in self.blocks), fixed=fixed
@@ -144,12 +147,12 @@ class RecurrentModel(LanguageModel):
     def step(
         self, tokens: Tensor, state: State, lengths: Tensor | None = None, *, last: bool = False
     ) -> tuple[Tensor, State]:
-        """Take in tokens [B, T] after what ``state`` holds: logits [B, T, V] and the state, updated in place.
+        """Consume tokens [B, T] after those in ``state``; return logits [B, T, V] and the state, updated in place.
 
-        ``lengths`` [B] says how many of the T are real in each row; the others are ignored and leave no trace.
-        ``last``: only the logits after each row's last real token, [B, 1, V].
+        ``lengths`` [B] is the number of real tokens per row; the others are ignored. ``last``: only the logits after
+        each row's last real token, [B, 1, V].
         """
-        x, after = self._through(tokens, state.layers, lengths)
+        x, after = self._run(tokens, state.layers, lengths)
         state.position.add_(tokens.shape[1] if lengths is None else lengths)
         for kept, new in zip(state.layers, after, strict=True):
             kept.hidden.copy_(new.hidden)
@@ -160,9 +163,9 @@ class RecurrentModel(LanguageModel):
         return self.head(x), state._replace(used=state.used + tokens.shape[1])
 
     def prepare_load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Make room for as many carried states as the checkpoint holds."""
+        """Resize the carried states to those of the checkpoint."""
         if self.carried is not None and (saved := tensors.get("carried.hidden")) is not None:
-            self.carried.make_room(len(saved))
+            self.carried.resize(len(saved))
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **settings: Any) -> Any:
         self.prepare_load(state_dict)

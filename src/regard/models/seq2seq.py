@@ -1,6 +1,6 @@
 """Recurrent sequence-to-sequence models: an encoder, a bridge, a decoder (Cho et al. 2014; Sutskever et al. 2014).
 
-The bridge says how the decoder learns of the source: one vector, or attention (models/bridges.py).
+The bridge is how the decoder reads the source: one vector, or attention (models/bridges.py).
 """
 
 from __future__ import annotations
@@ -23,25 +23,27 @@ from regard.models.base import (
     check_dropouts,
     check_sizes,
 )
-from regard.models.bridges import BahdanauConfig, BridgeConfig, FixedConfig, Own, Sizes
+from regard.models.bridges import BahdanauConfig, BridgeConfig, BridgeSpec, DecoderState, FixedConfig
+from regard.nn.dropout import dropout
+from regard.nn.init import initialize
 from regard.nn.linear import Linear
-from regard.nn.recurrent import Hidden, Recurrent
+from regard.nn.recurrent import Recurrent, RecurrentState
 
 
 @dataclass(frozen=True)
 class Seq2SeqConfig(ModelConfig, kind="seq2seq"):
     """Sizes and parts of a recurrent encoder-decoder. The defaults are Bahdanau's model, small."""
 
-    vocabulary: int = option(65, "how many tokens the target has")
-    source_vocabulary: int | None = option(None, "how many tokens the source has (default: one vocabulary for both)")
-    context: int = option(64, "the longest sentence in tokens")
+    vocabulary: int = option(65, "size of the target vocabulary")
+    source_vocabulary: int | None = option(None, "size of the source vocabulary (default: one vocabulary for both)")
+    context: int = option(64, "longest sentence, in tokens")
     cell: Literal["rnn", "lstm", "gru"] = option("gru", "the recurrent cell")
     width: int = option(256, "width of the states; a bidirectional encoder has half of it in each direction")
     embedding: int | None = option(None, "width of an embedded token (default: the width)")
     layers: int = option(1, "recurrent layers of the encoder, and of the decoder")
     dropout: float = option(0.1, "dropout on embeddings, between layers and before the output layer")
-    tied: bool = option(True, "one table for the embeddings and the output layer")
-    bidirectional: bool = option(True, "read the source in both directions")
+    tied: bool = option(True, "share the embedding with the output layer")
+    bidirectional: bool = option(True, "run the encoder in both directions")
     attention: BridgeConfig = field(default_factory=BahdanauConfig)
 
     def check(self) -> None:
@@ -54,8 +56,8 @@ class Seq2SeqConfig(ModelConfig, kind="seq2seq"):
         plain = isinstance(self.attention, FixedConfig) and not self.attention.every_step
         if self.tied and plain and self.embedding not in (None, self.width):
             raise ValueError(
-                f"the output layer takes states of width {self.width}, the embedding is {self.embedding} wide and "
-                "cannot serve as both; set tied = false"
+                f"the output layer has states of width {self.width} as inputs, so an embedding of width "
+                f"{self.embedding} cannot serve as both; set tied = false"
             )
 
     def reduced(self) -> Self:
@@ -68,7 +70,7 @@ class Seq2SeqConfig(ModelConfig, kind="seq2seq"):
 
 
 class Seq2Seq(Seq2SeqModel):
-    """Target tokens [B, T] and source tokens [B, S] to logits [B, T, V]."""
+    """Source [B, S] and target inputs [B, T] to logits [B, T, V]."""
 
     compilable = False  # the decoder's steps are a Python loop
     graphable = False  # the kernels of whole recurrent layers allocate their results
@@ -81,7 +83,7 @@ class Seq2Seq(Seq2SeqModel):
         self.source_vocabulary = config.source_vocabulary or config.vocabulary
         self.source_embed = nn.Embedding(self.source_vocabulary, embedding)
         self.embed = nn.Embedding(config.vocabulary, embedding)
-        self.drop = nn.Dropout(config.dropout) if config.dropout else nn.Identity()
+        self.drop = dropout(config.dropout)
         self.encoder = Recurrent(
             config.cell,
             embedding,
@@ -90,7 +92,7 @@ class Seq2Seq(Seq2SeqModel):
             bidirectional=config.bidirectional,
             dropout=config.dropout,
         )
-        self.decoder = config.attention.build(Sizes(config.cell, embedding, width, config.layers, config.dropout))
+        self.decoder = config.attention.build(BridgeSpec(config.cell, embedding, width, config.layers, config.dropout))
         self.unembed = Linear(self.decoder.out, config.vocabulary)
         if config.tied:
             self.unembed.weight = self.embed.weight
@@ -99,30 +101,16 @@ class Seq2Seq(Seq2SeqModel):
         self.reset()
 
     def reset(self) -> None:
-        """Orthogonal recurrent matrices, gate by gate: a state neither fades nor explodes at first (Saxe et al. 2014).
-
-        Other matrices keep the variance of what goes through them (Glorot & Bengio 2010); an LSTM begins by
-        remembering (Jozefowicz et al. 2015).
-        """
-        for name, parameter in self.named_parameters():
-            if parameter.ndim < 2:
-                nn.init.zeros_(parameter)
-                if self.config.cell == "lstm" and ".bias_ih" in name:
-                    nn.init.ones_(parameter.data.chunk(4)[1])  # the forget gate
-            elif name in ("source_embed.weight", "embed.weight"):
-                nn.init.normal_(parameter, std=0.1)
-            elif ".weight_hh" in name:
-                for gate in parameter.data.split(parameter.shape[1]):
-                    nn.init.orthogonal_(gate)
-            elif ".weight_ih" in name:
-                gates = {"rnn": 1, "gru": 3, "lstm": 4}[self.config.cell]
-                for gate in parameter.data.chunk(gates):
-                    nn.init.xavier_uniform_(gate)
-            else:
-                nn.init.xavier_uniform_(parameter)
+        """Matrices that keep the variance of their inputs (Glorot & Bengio 2010), cells as ``Recurrent`` has them."""
+        initialize(self, nn.init.xavier_uniform_, lambda table: nn.init.normal_(table, std=0.1))
+        self.decoder.reset()
+        for module in self.modules():
+            if isinstance(module, Recurrent):
+                module.reset_biases()
+                module.reset_matrices()
 
     def features(self, inputs: Tensor, source: Tensor, source_lengths: Tensor) -> Tensor:
-        """Everything but the output layer: [B, T, C]. Each step is given the true token before (teacher forcing)."""
+        """Everything but the head: [B, T, C]. Each step takes the true previous token (teacher forcing)."""
         shared, own = self._encode(source, source_lengths)
         return self._decode(inputs, shared, own)[0]
 
@@ -142,29 +130,29 @@ class Seq2Seq(Seq2SeqModel):
     def start(
         self, batch: int, capacity: int, *, source: Tensor, source_lengths: Tensor, beams: int = 1
     ) -> Seq2SeqState:
-        """The source [B, S], read once; each of its sentences will be decoded in ``beams`` rows."""
+        """Encode ``batch`` sources once; return an empty state for ``beams`` rows each."""
         if source.shape[0] != batch:
-            raise UserError(f"a state for {batch} sentences was asked for, and {source.shape[0]} were given")
+            raise UserError(f"{source.shape[0]} sources were given for a batch of {batch}")
         shared, own = self._encode(source, source_lengths)
         rows = torch.arange(batch, device=source.device).repeat_interleave(beams)
         hidden, cell = own.hidden
-        more = Hidden(hidden[rows], None if cell is None else cell[rows])
-        return Seq2SeqState(shared, Own(more, None if own.fed is None else own.fed[rows]), capacity)
+        repeated = RecurrentState(hidden[rows], None if cell is None else cell[rows])
+        return Seq2SeqState(shared, DecoderState(repeated, None if own.fed is None else own.fed[rows]), capacity)
 
     @torch.no_grad()
     def step(self, tokens: Tensor, state: Seq2SeqState) -> tuple[Tensor, Seq2SeqState]:
-        """Take in tokens [B*beams, T] after what ``state`` holds: logits [B*beams, T, V] and the new state."""
+        """Consume tokens [B*beams, T] after those in ``state``; return logits [B*beams, T, V] and the new state."""
         check_capacity(state, tokens.shape[1])
         features, own = self._decode(tokens, state.shared, state.own)
         return self.head(features), state._replace(own=own, used=state.used + tokens.shape[1])
 
-    def _encode(self, source: Tensor, lengths: Tensor) -> tuple[Any, Own]:
+    def _encode(self, source: Tensor, lengths: Tensor) -> tuple[Any, DecoderState]:
         annotations, (hidden, cell) = self._run(self.encoder, self.drop(self.source_embed(source)), lengths)
         shape = (source.shape[0], self.config.layers, self.config.width)  # directions side by side
-        last = Hidden(hidden.reshape(shape), None if cell is None else cell.reshape(shape))
+        last = RecurrentState(hidden.reshape(shape), None if cell is None else cell.reshape(shape))
         return self.decoder.remember(annotations, lengths, last), self.decoder.begin(last)
 
-    def _decode(self, tokens: Tensor, shared: Any, own: Own) -> tuple[Tensor, Own]:
+    def _decode(self, tokens: Tensor, shared: Any, own: DecoderState) -> tuple[Tensor, DecoderState]:
         features, own = self._run(self.decoder, self.drop(self.embed(tokens)), shared, own)
         return self.drop(features), own
 

@@ -1,4 +1,4 @@
-"""Layers: one idea a file. A config that names a kind is a frozen dataclass beside the class it builds."""
+"""Layers. A config that selects a kind of layer is a frozen dataclass next to the class it builds."""
 
 from regard.nn.attention import (
     AttentionContext,
@@ -12,8 +12,9 @@ from regard.nn.auxiliary_loss import AuxiliaryLoss, AuxiliaryLossLayer
 from regard.nn.blocks.block import Block, BlockConfig, PostNorm, PostNormConfig, PreNorm, PreNormConfig
 from regard.nn.blocks.no_residual import NoResidual, NoResidualConfig
 from regard.nn.blocks.parallel import Parallel, ParallelConfig
-from regard.nn.blocks.reversible import Reversible, ReversibleConfig
+from regard.nn.blocks.reversible import Reversible, ReversibleConfig, ReversibleStack
 from regard.nn.blocks.sandwich import Sandwich, SandwichConfig
+from regard.nn.blocks.stack import Stack
 from regard.nn.convolution import CausalConvolution
 from regard.nn.embedding import NGrams
 from regard.nn.experts.moe import CapacityExperts, MixtureOfExperts, MoEConfig
@@ -21,18 +22,22 @@ from regard.nn.feedforward import (
     BilinearConfig,
     FeedForward,
     FeedForwardConfig,
+    FeedForwardLayer,
     GatedFeedForward,
     GEGLUConfig,
     GELUConfig,
     GLUConfig,
     ReGLUConfig,
     ReLUConfig,
+    ReLUSquared,
     ReLUSquaredConfig,
+    SiLUConfig,
     SwiGLUConfig,
 )
 from regard.nn.latent import LatentAttention, LatentConfig
 from regard.nn.linear import Linear
 from regard.nn.norm import LayerNorm, LayerNormConfig, NoNormConfig, NormConfig, RMSNorm, RMSNormConfig
+from regard.nn.plain import DecoderLayer, EncoderLayer, MultiHeadAttention
 from regard.nn.positions.grid import (
     GridLearnedConfig,
     GridPositionConfig,
@@ -44,7 +49,7 @@ from regard.nn.positions.grid import (
 )
 from regard.nn.positions.position import (
     Learned,
-    LearnedConfig,
+    LearnedPositionConfig,
     NoPositionConfig,
     Position,
     PositionConfig,
@@ -64,8 +69,7 @@ from regard.nn.positions.scaling import (
     ScalingConfig,
     YarnScalingConfig,
 )
-from regard.nn.recurrent import Hidden, Recurrent
-from regard.nn.silu import SiLUConfig
+from regard.nn.recurrent import Recurrent, RecurrentState
 
 __all__ = [
     "AlibiConfig",
@@ -77,9 +81,12 @@ __all__ = [
     "BlockConfig",
     "CapacityExperts",
     "CausalConvolution",
+    "DecoderLayer",
     "DynamicScalingConfig",
+    "EncoderLayer",
     "FeedForward",
     "FeedForwardConfig",
+    "FeedForwardLayer",
     "GEGLUConfig",
     "GELUConfig",
     "GLUConfig",
@@ -89,18 +96,18 @@ __all__ = [
     "GridRelativeConfig",
     "GridRotaryConfig",
     "GridSinusoidalConfig",
-    "Hidden",
     "LatentAttention",
     "LatentConfig",
     "LayerNorm",
     "LayerNormConfig",
     "Learned",
-    "LearnedConfig",
+    "LearnedPositionConfig",
     "Linear",
     "LinearScalingConfig",
     "Llama3ScalingConfig",
     "MixtureOfExperts",
     "MoEConfig",
+    "MultiHeadAttention",
     "NGrams",
     "NTKScalingConfig",
     "NoGridConfig",
@@ -123,11 +130,14 @@ __all__ = [
     "RMSNormConfig",
     "ReGLUConfig",
     "ReLUConfig",
+    "ReLUSquared",
     "ReLUSquaredConfig",
     "Recurrent",
+    "RecurrentState",
     "RelativeConfig",
     "Reversible",
     "ReversibleConfig",
+    "ReversibleStack",
     "Rotary",
     "RotaryConfig",
     "Sandwich",
@@ -140,6 +150,7 @@ __all__ = [
     "SiLUConfig",
     "Sinusoidal",
     "SinusoidalConfig",
+    "Stack",
     "SwiGLUConfig",
     "T5Config",
     "YarnScalingConfig",

@@ -22,7 +22,7 @@ class AuxiliaryLoss(NamedTuple):
     """The auxiliary losses of one forward pass through one layer."""
 
     losses: dict[str, tuple[float, Tensor]]  # name: (factor in the loss, 0-d value that gradients flow through)
-    details: dict[str, Tensor]  # numbers for a person, without gradients: means over the tokens of the pass
+    details: dict[str, Tensor]  # metrics without gradients: means over the tokens of the pass
 
 
 class AuxiliaryLossLayer(nn.Module):

@@ -1,4 +1,4 @@
-"""Causal convolution: each place sees itself and a few earlier ones, a dilation apart (van den Oord et al. 2016)."""
+"""Causal dilated convolution (van den Oord et al. 2016)."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from regard.nn.linear import Linear
 
 
 class CausalConvolution(nn.Module):
-    """y_t = Σ_j W_j x_{t - j·dilation} + b, j = 0 .. kernel - 1; what lies before the text is zero.
+    """y_t = Σ_j W_j x_{t - j·dilation} + b, j = 0 .. kernel - 1; inputs before the sequence are zero.
 
-    The taps are laid side by side and multiplied at once, the oldest first: one matrix product per layer, and the same
-    one whether a whole text comes in or one token. `F.conv1d` gives the same (tests/nn/test_convolution.py).
+    The taps are concatenated, the oldest first, and multiplied by one matrix, for whole sequences and single tokens
+    alike. `F.conv1d` gives the same outputs (tests/nn/test_convolution.py).
     """
 
     def __init__(self, inputs: int, outputs: int, *, kernel: int = 2, dilation: int = 1, bias: bool = False):
@@ -23,16 +23,16 @@ class CausalConvolution(nn.Module):
 
     @property
     def reach(self) -> int:
-        """How many places back the oldest tap is."""
+        """The distance of the oldest tap, in tokens."""
         return (self.kernel - 1) * self.dilation
 
     @property
     def distances(self) -> list[int]:
-        """How many places back each tap is, the oldest first."""
+        """The distance of each tap, the oldest first."""
         return [j * self.dilation for j in reversed(range(self.kernel))]
 
     def forward(self, x: Tensor, phase: Tensor | None = None) -> Tensor:
-        """x [B, N, I] -> [B, N, O]. ``phase`` [B, N]: of packed documents, how far each place is into its own."""
+        """x [B, N, I] to [B, N, O]. ``phase`` [B, N]: in packed rows, the position of each token in its document."""
         padded, count = F.pad(x, (0, 0, self.reach, 0)), x.shape[1]
         taps = [padded[:, self.reach - far : self.reach - far + count] for far in self.distances]
         if phase is not None:
@@ -40,18 +40,18 @@ class CausalConvolution(nn.Module):
         return self.mix(torch.cat(taps, dim=-1))
 
     def start(self, batch: int) -> Tensor:
-        """The latest inputs, none yet: [B, reach, I]. The input at position p lies at p modulo reach: a ring."""
+        """An empty ring buffer of the latest inputs, [B, reach, I]: position p is stored at p modulo reach."""
         return self.mix.weight.new_zeros(batch, self.reach, self.inputs)
 
     def step(self, x: Tensor, past: Tensor, position: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """The outputs for x [B, T, I] after ``position`` [B] tokens, whose latest are in ``past``; x goes there too.
+        """The outputs for x [B, T, I] after ``position`` [B] tokens, the latest of which are in ``past``; x is added.
 
-        ``lengths`` [B] says how many of the T are real in each row; the others leave no trace.
+        ``lengths`` [B] is the number of real tokens per row; the others are ignored.
         """
         if not self.reach:
             return self(x)
         count, reach = x.shape[1], self.reach
-        if count == 1 and lengths is None:  # read the taps and write one place: nothing is moved
+        if count == 1 and lengths is None:  # read the taps and write one input: nothing is moved
             far = torch.arange(reach, 0, -self.dilation, device=x.device)
             taps = past.gather(1, self._places(position[:, None] - far))
             past.scatter_(1, self._places(position[:, None]), x.to(past.dtype))
@@ -65,5 +65,5 @@ class CausalConvolution(nn.Module):
         return self.mix(torch.cat(taps, dim=-1))
 
     def _places(self, positions: Tensor) -> Tensor:
-        """Where in the ring these positions [B, P] lie, for all inputs: [B, P, I]."""
+        """The indices of these positions [B, P] in the ring buffer, for all inputs: [B, P, I]."""
         return (positions % self.reach)[:, :, None].expand(-1, -1, self.inputs)

@@ -1,68 +1,76 @@
-"""Cross-attention: queries from one sequence, keys and values from another's memory (Vaswani et al. 2017, sec. 3.2.3).
+"""Cross-attention: queries from one sequence, keys and values from another (Vaswani et al. 2017, sec. 3.2.3).
 
-While decoding, the memory is projected once, and several rows of queries (the beams of a sentence) may read one row of
-it: they are laid end to end as more queries, and nothing of the memory is copied.
+While decoding, the other sequence is projected once, and several rows of queries (the beams of a source) attend to one
+row of keys: the rows are concatenated into one longer row of queries, and no key is copied.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
 
-from regard.attention import KVCache, Plan, Softmax
-from regard.nn.attention import Projection
+from regard.attention import KVCache, Mechanism, Plan
 from regard.nn.linear import Linear
 from regard.nn.norm import RMSNorm
 
 
 class CrossAttentionContext(NamedTuple):
-    """What a decoder layer sees of the other sequence: its memory, or what the layer made of that before."""
+    """The other sequence as a decoder layer sees it: the encoder's output, or its keys and values, projected before."""
 
     plan: Plan  # beams*T queries over S keys; the same for all layers
     memory: Tensor | None = None  # [B, S, C]
-    projected: KVCache | None = None  # [B, H, S, D] each
+    projected: KVCache | None = None  # [B, G, S, D] each
 
 
 class CrossAttention(nn.Module):
-    """Queries from x, keys and values from a memory. Positions do not turn here: the two sequences count apart."""
+    """Queries from x, keys and values from a memory. No rotation: the two sequences have separate positions."""
 
-    def __init__(self, width: int, heads: int, mechanism: Softmax, *, bias: bool = False, qk_norm: bool = False):
+    def __init__(
+        self, width: int, heads: int, kv_heads: int, mechanism: Mechanism, *, bias: bool = False, qk_norm: bool = False
+    ):
         super().__init__()
-        self.heads, self.head_width = heads, width // heads
+        self.heads, self.kv_heads, self.head_width = heads, kv_heads, width // heads
         self.norm_qk = RMSNorm(self.head_width) if qk_norm else nn.Identity()
         self.mechanism = mechanism
         self._project(width, bias)
         self.out = Linear(width, width, bias=bias)
 
     def forward(self, x: Tensor, cross_context: CrossAttentionContext) -> Tensor:
-        """x [B*beams, T, C], with the beams of a row of the memory side by side."""
+        """x [B*beams, T, C], with the beams of each row of the memory adjacent."""
         k, v = self.project(cross_context.memory) if cross_context.projected is None else cross_context.projected
         q = self.norm_qk(self._queries(x).view(k.shape[0], -1, self.heads, self.head_width))  # [B, beams*T, H, D]
         mixed = self.mechanism(q.transpose(1, 2), k, v, cross_context.plan).values  # [B, H, beams*T, D]
         return self.out(mixed.transpose(1, 2).reshape(x.shape))
 
     def project(self, memory: Tensor | None) -> KVCache:
-        """Keys and values [B, H, S, D] of a memory [B, S, C]."""
+        """Keys and values [B, G, S, D] of a memory [B, S, C]."""
         if memory is None:
-            raise ValueError("cross-attention needs a memory to look at, or its projection")
+            raise ValueError("cross-attention needs a memory, or its projected keys and values")
         k, v = self._keys_values(memory)
         return KVCache(self.norm_qk(k).transpose(1, 2), v.transpose(1, 2))
 
+    @torch.no_grad()
+    def scale_residual(self, scale: float) -> None:
+        """Scale the weights that end the residual branch, at initialization."""
+        self.out.weight.mul_(scale)
+
     def _project(self, width: int, bias: bool) -> None:
         self.q = Linear(width, width, bias=bias)
-        self.kv = Linear(width, 2 * width, bias=bias)
-        self.kv.parts = (width, width)  # Muon treats them apart
+        part = self.kv_heads * self.head_width
+        self.kv = Linear(width, 2 * part, bias=bias)
+        self.kv.parts = (part, part)
 
     def _queries(self, x: Tensor) -> Tensor:
         return self.q(x)
 
-    def _keys_values(self, memory: Tensor) -> tuple[Tensor, ...]:  # [B, S, H, D] each
-        return self.kv(memory).view(*memory.shape[:2], 2 * self.heads, self.head_width).split(self.heads, dim=2)
+    def _keys_values(self, memory: Tensor) -> tuple[Tensor, ...]:  # [B, S, G, D] each
+        return self.kv(memory).unflatten(-1, (2 * self.kv_heads, self.head_width)).split(self.kv_heads, dim=2)
 
 
 class SharedCrossAttention(CrossAttention):
-    """Q = K = V: one matrix projects queries and memory alike."""
+    """Q = K = V: one matrix projects both sequences."""
 
     def _project(self, width: int, bias: bool) -> None:
         self.qkv = Linear(width, width, bias=bias)
@@ -71,8 +79,5 @@ class SharedCrossAttention(CrossAttention):
         return self.qkv(x)
 
     def _keys_values(self, memory: Tensor) -> tuple[Tensor, ...]:
-        both = self.qkv(memory).view(*memory.shape[:2], self.heads, self.head_width)
+        both = self.qkv(memory).unflatten(-1, (self.heads, self.head_width))
         return both, both
-
-
-CROSS_ATTENTION: dict[Projection, type[CrossAttention]] = {"separate": CrossAttention, "shared": SharedCrossAttention}

@@ -1,6 +1,6 @@
-"""N-gram embeddings: a vector for the last n tokens together, added to the token's own.
+"""N-gram embeddings: a vector for the last n tokens together, added to the embedding of the token.
 
-They give the first layer what attention would otherwise spend a layer on: which pair or triple of characters this is.
+They give the first layer what attention would otherwise need a layer for: the current pair or triple of characters.
 """
 
 from __future__ import annotations
@@ -18,11 +18,16 @@ class NGrams(nn.Module):
         sizes = [min((vocabulary + 1) ** n, buckets) for n in range(2, longest + 1)]
         self.tables = nn.ModuleList(nn.Embedding(size, width) for size in sizes)
 
+    def reset(self) -> None:
+        """Zeros: the model starts as one without n-grams."""
+        for table in self.tables:
+            nn.init.zeros_(table.get_parameter("weight"))
+
     def forward(self, tokens: Tensor, phase: Tensor) -> Tensor:
         """``tokens`` [B, longest-1 + N], the N to embed after their predecessors; ``phase`` [B|1, N] of those N.
 
-        A predecessor that would lie before the document's first token counts as the extra token V, so that nothing
-        of a packed neighbour or of an earlier state shows through.
+        Predecessors before the first token of a document count as the extra token V, so that neither another packed
+        document nor an earlier state has an influence.
         """
         before = self.longest - 1
         count = phase.shape[1]
@@ -39,4 +44,4 @@ class NGrams(nn.Module):
     def _bucket(self, index: Tensor, n: int, size: int) -> Tensor:
         if (self.vocabulary + 1) ** n <= size:
             return index
-        return (index * 0x9E3779B1 % 0x7FFFFFFF) % size  # Fibonacci hashing: spreads neighbours
+        return (index * 0x9E3779B1 % 0x7FFFFFFF) % size  # Fibonacci hashing: spreads similar indices

@@ -1,4 +1,4 @@
-"""Feed-forward networks: what each token thinks by itself. The same as two 1x1 convolutions (tests/laws)."""
+"""Feed-forward networks, applied to each token by itself."""
 
 from __future__ import annotations
 
@@ -10,76 +10,86 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.config import Choice, option
-from regard.nn.fused.ops import relu_squared, squared_network
-from regard.nn.linear import Linear, suits, untouched
+from regard.nn.dropout import dropout as dropout_layer
+from regard.nn.linear import Linear
+
+Activation = Callable[[Tensor], Tensor]
 
 
 class FeedForwardLayer(nn.Module):
-    """Base class of feed-forward networks."""
+    """Base class of feed-forward networks, [..., C] to [..., C]."""
 
     inactive_parameters: int = 0  # weights that one token does not use
+    down: Linear  # the last matrix of the residual branch
+
+    @torch.no_grad()
+    def scale_residual(self, scale: float) -> None:
+        """Scale the weights that end the residual branch, at initialization."""
+        self.down.weight.mul_(scale)
 
 
 class FeedForward(FeedForwardLayer):
-    """down(activation(up(x))) (Vaswani et al. 2017, eq. 2)."""
+    """down(activation(up(x))) (Vaswani et al. 2017, eq. 2), with dropout on the hidden layer."""
 
-    def __init__(self, width: int, hidden: int, activation: Callable[[Tensor], Tensor], *, bias: bool = False):
+    def __init__(self, width: int, hidden: int, activation: Activation, *, bias: bool = False, dropout: float = 0.0):
         super().__init__()
         self.up = Linear(width, hidden, bias=bias)
         self.down = Linear(hidden, width, bias=bias)
         self.activation = activation
+        self.drop = dropout_layer(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down(self.activation(self.up(x)))
-
-
-class SquaredFeedForward(FeedForward):
-    """With the squared ReLU; without biases, in eager mode on a CPU, as one step with its own backward pass."""
-
-    def __init__(self, width: int, hidden: int, *, bias: bool = False):
-        super().__init__(width, hidden, relu_squared, bias=bias)
-
-    def forward(self, x: Tensor) -> Tensor:
-        plain = self.activation is relu_squared and untouched(self.up, Linear) and untouched(self.down, Linear)
-        if plain and self.up.bias is None and suits(x, self.up.weight):
-            return squared_network(x, self.up.weight, self.down.weight)
-        return super().forward(x)
+        return self.down(self.drop(self.activation(self.up(x))))
 
 
 class GatedFeedForward(FeedForwardLayer):
     """down(activation(gate(x)) ⊙ up(x)), gate and up as one product (Shazeer 2020, eq. 6)."""
 
-    def __init__(self, width: int, hidden: int, activation: Callable[[Tensor], Tensor], *, bias: bool = False):
+    def __init__(self, width: int, hidden: int, activation: Activation, *, bias: bool = False, dropout: float = 0.0):
         super().__init__()
         self.gate_up = Linear(width, 2 * hidden, bias=bias)
         self.down = Linear(hidden, width, bias=bias)
         self.activation = activation
+        self.drop = dropout_layer(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         gate, up = self.gate_up(x).chunk(2, dim=-1)
-        return self.down(self.activation(gate) * up)
+        return self.down(self.drop(self.activation(gate) * up))
 
 
-def itself(x: Tensor) -> Tensor:
-    """The activation that is none."""
+class ReLUSquared(nn.Module):
+    """max(x, 0)² (So et al. 2021)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return relu_squared(x)
+
+
+def relu_squared(x: Tensor) -> Tensor:
+    """max(x, 0)² (So et al. 2021)."""
+    return F.relu(x).square()
+
+
+def identity(x: Tensor) -> Tensor:
+    """The activation of bilinear networks."""
     return x
 
 
-#: Of each kind of network, its activation, and whether that gates a second product.
-ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], bool]] = {
+#: The activation of each kind of network, and whether it gates a second product.
+ACTIVATIONS: dict[str, tuple[Activation, bool]] = {
     "relu": (F.relu, False),
     "gelu": (F.gelu, False),
+    "silu": (F.silu, False),
     "relu2": (relu_squared, False),
     "swiglu": (F.silu, True),
     "geglu": (F.gelu, True),
     "reglu": (F.relu, True),
     "glu": (torch.sigmoid, True),
-    "bilinear": (itself, True),
+    "bilinear": (identity, True),
 }
 
 
 def hidden_width(ratio: float, width: int, gated: bool) -> int:
-    """The ratio, rounded; that of gated networks is a broken number, and rounded up to a multiple of 8."""
+    """``ratio`` times ``width``, rounded; for gated networks rounded up to a multiple of 8."""
     return -(-round(ratio * width) // 8) * 8 if gated else round(ratio * width)
 
 
@@ -88,44 +98,45 @@ class FeedForwardConfig(Choice):
     """Which feed-forward network a block has."""
 
     ratio: float = option(4.0, "hidden width over the model's width")
+    dropout: float = option(0.0, "dropout on the hidden layer")
 
-    def build(self, width: int, *, bias: bool) -> nn.Module:
-        raise NotImplementedError
+    def check(self) -> None:
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout must be at least 0 and below 1, not {self.dropout}")
+
+    def build(self, width: int, *, bias: bool) -> FeedForwardLayer:
+        """The network with the activation of this kind."""
+        activation, gated = ACTIVATIONS[self.kind]
+        activation = ReLUSquared() if activation is relu_squared else activation
+        network = GatedFeedForward if gated else FeedForward
+        return network(width, hidden_width(self.ratio, width, gated), activation, bias=bias, dropout=self.dropout)
 
 
 @dataclass(frozen=True)
 class ReLUConfig(FeedForwardConfig, kind="relu"):
     """max(x, 0), as in the original Transformer."""
 
-    def build(self, width: int, *, bias: bool) -> nn.Module:
-        return FeedForward(width, round(self.ratio * width), F.relu, bias=bias)
-
 
 @dataclass(frozen=True)
 class GELUConfig(FeedForwardConfig, kind="gelu"):
     """x Φ(x), as in GPT-2 and BERT."""
 
-    def build(self, width: int, *, bias: bool) -> nn.Module:
-        return FeedForward(width, round(self.ratio * width), F.gelu, bias=bias)
+
+@dataclass(frozen=True)
+class SiLUConfig(FeedForwardConfig, kind="silu"):
+    """x σ(x) without a gate, also called swish, as in Marian's translation models."""
 
 
 @dataclass(frozen=True)
 class ReLUSquaredConfig(FeedForwardConfig, kind="relu2"):
-    """max(x, 0)²: cheap and good."""
-
-    def build(self, width: int, *, bias: bool) -> nn.Module:
-        return SquaredFeedForward(width, round(self.ratio * width), bias=bias)
+    """max(x, 0)² (So et al. 2021)."""
 
 
 @dataclass(frozen=True)
 class GatedConfig(FeedForwardConfig):
-    """Base of the gated kinds, one activation each."""
+    """Base class of the gated networks."""
 
     ratio: float = option(8 / 3, "hidden width over the model's width, rounded up to a multiple of 8")
-
-    def build(self, width: int, *, bias: bool) -> nn.Module:
-        activation, _ = ACTIVATIONS[self.kind]
-        return GatedFeedForward(width, hidden_width(self.ratio, width, gated=True), activation, bias=bias)
 
 
 @dataclass(frozen=True)

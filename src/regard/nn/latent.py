@@ -1,13 +1,13 @@
-"""Multi-head latent attention: keys and values unfold from a small vector per token (DeepSeek-V2 2024, sec. 2.1).
+"""Multi-head latent attention: keys and values are projected from a latent per token (DeepSeek-V2 2024, sec. 2.1).
 
-    c = norm(W_d x)            the latent: all that is remembered of a token (eq. 9), but for
-    r = turn(W_r x)            a key that carries the position, one for all heads (eq. 15)
+    c = norm(W_d x)            the latent, which is cached (eq. 9), together with
+    r = rotate(W_r x)          a rotated key, one for all heads (eq. 15)
     k = [W_k c, r], v = W_v c  per head (eq. 10, 11, 17)
-    q = [W_q x, turn(W_p x)]   per head, perhaps through a latent of its own (eq. 12-14, 16)
+    q = [W_q x, rotate(W_p x)]   per head, optionally through a query latent (eq. 12-14, 16)
 
-A turned key could not unfold from the latent by a constant matrix, hence the key apart ("decoupled", sec. 2.1.3). While
-decoding, W_k can be moved to the query's side and W_v behind the attention: q·(W_k c) = (W_kᵀ q)·c. Then all heads
-look at the latents themselves, as if these were one key/value head, and nothing is unfolded.
+A rotated key is no constant projection of the latent, hence the separate key ("decoupled", sec. 2.1.3). While decoding,
+W_k is applied to the query instead and W_v after the attention: q·(W_k c) = (W_kᵀ q)·c. Then all heads attend to the
+latents as one key/value head, and no keys and values are computed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from regard.nn.positions.position import Rotation
 
 
 class Widths(NamedTuple):
-    """Of a head's query and key, the part compared by content and the part that positions turn; and of the latents."""
+    """Widths of a head's query and key, by content and rotated, and of the latents."""
 
     content: int
     turned: int
@@ -37,10 +37,10 @@ class Widths(NamedTuple):
 
 
 class LatentAttention(SelfAttention):
-    """Self-attention that remembers latents.
+    """Self-attention that caches latents.
 
-    ``qk_norm`` normalises what is a head's own, its queries, and the turned key; keys by content are linear in the
-    latent, which is always normalised, and must stay so for W_k to change sides.
+    ``qk_norm`` normalizes queries and the rotated key; keys by content must be linear in the latent, which is always
+    normalized, so that W_k can be applied to the query.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class LatentAttention(SelfAttention):
         self.widths = w = widths
         queries = (heads * w.content, heads * w.turned)
         self.firsts = (sum(queries) if w.query_rank is None else w.query_rank, w.rank, w.turned)
-        self.qkv = Linear(width, sum(self.firsts), bias=bias)  # all that is made of x itself
+        self.qkv = Linear(width, sum(self.firsts), bias=bias)  # all projections of x
         self.qkv.parts = (*(queries if w.query_rank is None else self.firsts[:1]), *self.firsts[1:])
         self.norm_query = nn.Identity() if w.query_rank is None else RMSNorm(w.query_rank)
         self.query_up = nn.Identity() if w.query_rank is None else Linear(w.query_rank, sum(queries), bias=False)
@@ -73,43 +73,43 @@ class LatentAttention(SelfAttention):
         self.mechanism = mechanism
         self.out = Linear(width, width, bias=bias)
 
-    def mix(self, qkv: Tensor, context: AttentionContext, memory: Any) -> Tensor:
-        """What is between the first products and the last: [B, N, ...] to [B, N, H E]."""
+    def mix(self, qkv: Tensor, context: AttentionContext, cache: Any) -> Tensor:
+        """Attention between the projections: [B, N, ...] to [B, N, H E]."""
         queries, latent, key = qkv.split(self.firsts, dim=-1)
-        q = self._queries(self.query_up(self.norm_query(queries)), context.turn)  # [B, H, N, D]
+        q = self._queries(self.query_up(self.norm_query(queries)), context.rotation)  # [B, H, N, D]
         latent = self.norm_latent(latent)[:, None]  # [B, 1, N, R]
-        key = context.turn.apply(self.norm_turned(key)[:, :, None]).transpose(1, 2)  # [B, 1, N, turned]
-        return self._mixed(q, latent, key, context, memory).transpose(1, 2).flatten(2)
+        key = context.rotation.apply(self.norm_turned(key)[:, :, None]).transpose(1, 2)  # [B, 1, N, turned]
+        return self._mixed(q, latent, key, context, cache).transpose(1, 2).flatten(2)
 
-    def _mixed(self, q: Tensor, latent: Tensor, key: Tensor, context: AttentionContext, memory: Any) -> Tensor:
-        mechanism, plan, arrival = self.mechanism, context.plan, context.arrival
-        if memory is None:
+    def _mixed(self, q: Tensor, latent: Tensor, key: Tensor, context: AttentionContext, cache: Any) -> Tensor:
+        mechanism, plan, decode = self.mechanism, context.plan, context.decode
+        if cache is None:
             return mechanism(q, *self._unfold(latent, key), plan).values
-        assert arrival is not None  # whoever brings a memory decodes
-        if not self._remembers_latents():
-            return mechanism.step(q, *self._unfold(latent, key), plan, memory, arrival).values
-        latents, keys = arrival.remember(memory, latent, key)
-        few = q.shape[2] < self.head_width  # with more queries than that, unfolding every key costs less
+        assert decode is not None  # a cache is given only while decoding
+        if not self.mechanism.grows:
+            return mechanism.step(q, *self._unfold(latent, key), plan, cache, decode).values
+        latents, keys = decode.store(cache, latent, key)
+        few = q.shape[2] < self.head_width  # with more queries, projecting every key costs less
         if latents is latent or not few or not self._absorbs():
             return mechanism(q, *self._unfold(latents, keys), plan).values
         return self._absorbed(q, latents, keys, context)
 
-    def _queries(self, both: Tensor, turn: Rotation) -> Tensor:
+    def _queries(self, both: Tensor, rotation: Rotation) -> Tensor:
         w = self.widths
         content, turned = both.split([self.heads * w.content, self.heads * w.turned], dim=-1)
         content = self.norm_content(content.unflatten(-1, (self.heads, w.content)))
-        turned = turn.apply(self.norm_turned(turned.unflatten(-1, (self.heads, w.turned))))
+        turned = rotation.apply(self.norm_turned(turned.unflatten(-1, (self.heads, w.turned))))
         return torch.cat((content, turned), dim=-1).transpose(1, 2)
 
     def _unfold(self, latent: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys [B, G, K, D] and values [B, G, K, E] from latents [B, 1, K, R] and turned keys [B, 1, K, turned]."""
+        """Keys [B, G, K, D] and values [B, G, K, E] of latents [B, 1, K, R] and rotated keys [B, 1, K, turned]."""
         content, values = self.up(latent[:, 0]).split(self.up.parts, dim=-1)
         content = content.unflatten(-1, (self.kv_heads, -1)).transpose(1, 2)
         k = torch.cat((content, key.expand(-1, self.kv_heads, -1, -1)), dim=-1)
         return k, values.unflatten(-1, (self.kv_heads, -1)).transpose(1, 2)
 
     def _absorbed(self, q: Tensor, latent: Tensor, key: Tensor, context: AttentionContext) -> Tensor:
-        """The same with the latents as keys and values of one head that all queries share (sec. 2.1.2)."""
+        """Attention with the latents as keys and values of one head that all queries share (sec. 2.1.2)."""
         w, shared = self.widths, self.heads // self.kv_heads
         for_keys, for_values = self.up.weight.to(q.dtype).split(self.up.parts)
         for_keys = for_keys.view(self.kv_heads, w.content, w.rank)
@@ -119,25 +119,20 @@ class LatentAttention(SelfAttention):
         over = torch.einsum("bgstd,gdr->bgstr", grouped, for_keys).flatten(1, 2)
         scale = (
             (w.rank + w.turned) / (w.content + w.turned)
-        ) ** 0.5  # scores are scaled by the width they seem to have
+        ) ** 0.5  # the mechanism scales by the width of these queries
         q, k = torch.cat((over, turned), dim=-1) * scale, torch.cat((latent, key), dim=-1)
         mixed = self.mechanism(q, k.to(q.dtype), latent.to(q.dtype), context.plan).values  # [B, H, T, R]
         mixed = mixed.unflatten(1, (self.kv_heads, shared))
         return torch.einsum("bgstr,ger->bgste", mixed, for_values).flatten(1, 2)
 
     def _absorbs(self) -> bool:
-        """Whether queries and keys may change sides: scores must be their products and nothing else."""
+        """Whether W_k can be applied to the query: scores must be plain dot products."""
         m = self.mechanism
         return type(m) is Softmax and type(m.score) is Dot and m.scale is None
 
-    def _remembers_latents(self) -> bool:
-        """Not where the mechanism has a state of its own, say a sum of constant size."""
-        kind = type(self.mechanism)
-        return kind.step is Mechanism.step and kind.start is Mechanism.start
-
     def start(self, batch: int, size: int) -> Any:
-        """An empty memory, for ``size`` tokens that may be seen at once: latents for keys, turned keys for values."""
-        if not self._remembers_latents():
+        """An empty cache for ``size`` tokens per row: latents as keys, rotated keys as values."""
+        if not self.mechanism.grows:
             return super().start(batch, size)
         like = self.out.weight
         widths = (self.widths.rank, self.widths.turned)
@@ -146,15 +141,15 @@ class LatentAttention(SelfAttention):
 
 @dataclass(frozen=True)
 class LatentConfig(ProjectionConfig, kind="latent"):
-    """Keys and values that unfold from a latent vector: a small memory."""
+    """Keys and values projected from a latent vector: a small KV cache."""
 
-    rank: int | None = option(None, "width of the latent (default: 4 heads', at most half the model's)")
-    query_rank: int | None = option(None, "width of a latent for queries (default: they have none)")
-    turned: int | None = option(None, "width of what positions turn of a query and a key (default: half a head's)")
-    content: int | None = option(None, "width of the rest of a query and a key (default: what is left of a head's)")
+    rank: int | None = option(None, "width of the latent (default: 4 heads, at most half the model)")
+    query_rank: int | None = option(None, "width of a latent for queries (default: none)")
+    turned: int | None = option(None, "width of the rotated part of a query and a key (default: half a head)")
+    content: int | None = option(None, "width of the rest of a query and a key (default: the rest of a head)")
 
     def widths(self, width: int, heads: int) -> Widths:
-        """All of them, the defaults filled in."""
+        """All widths, with defaults."""
         head = width // heads
         rank = max(1, min(4 * head, width // 2)) if self.rank is None else self.rank
         turned = max(2, head // 4 * 2) if self.turned is None else self.turned
@@ -166,18 +161,20 @@ class LatentConfig(ProjectionConfig, kind="latent"):
             if size is not None and size < 1:
                 raise ValueError(f"{name} must be at least 1, not {size}")
         if w.turned < 2 or w.turned % 2:
-            raise ValueError(f"turned must be an even number from 2 on, not {w.turned}; positions turn pairs")
+            raise ValueError(f"turned must be an even number from 2 on, not {w.turned}; positions rotate pairs")
         if w.content < 1:
-            raise ValueError(f"heads of width {width // heads} have no room beside {w.turned} turned; set content = 4")
+            raise ValueError(
+                f"heads of width {width // heads} have no room beside {w.turned} rotated ones; set content = 4"
+            )
 
     def head_width(self, width: int, heads: int) -> int:
         w = self.widths(width, heads)
         return w.content + w.turned
 
-    def turned_width(self, width: int, heads: int) -> int:
+    def rotary_width(self, width: int, heads: int) -> int:
         return self.widths(width, heads).turned
 
-    def remembered(self, width: int, heads: int, kv_heads: int) -> int:
+    def cache_width(self, width: int, heads: int, kv_heads: int) -> int:
         w = self.widths(width, heads)
         return w.rank + w.turned
 
@@ -186,7 +183,7 @@ class LatentConfig(ProjectionConfig, kind="latent"):
     ) -> SelfAttention:
         widths = self.widths(width, heads)
         made = LatentAttention(width, heads, kv_heads, mechanism, widths, bias=bias, qk_norm=qk_norm)
-        if widths.content + widths.turned != made.head_width and not made._remembers_latents():
+        if widths.content + widths.turned != made.head_width and not mechanism.grows:
             raise UserError(
                 "this attention keeps a state for keys as wide as values; leave --model.projection.content and "
                 "--model.projection.turned unset, or use --model.attention softmax"

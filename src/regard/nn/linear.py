@@ -1,89 +1,22 @@
-"""Linear layers. On a CPU in eager float32 they go through oneDNN, which is faster there than MKL.
-
-(Measured on two AVX-512 cores of an AMD EPYC: 768 x 128 x 512 takes 450 µs against 505; one row through 768 x 2304, as
-in decoding, 263 against 508, since only oneDNN shares it between the cores. PyTorch itself takes oneDNN for 16-bit
-numbers only.) Same weights and names as ``nn.Linear``; tests/nn/test_byhand.py compares the two.
-"""
+"""Linear layers that may hold several stacked matrices."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
-from torch.autograd import Function
-from torch.autograd.function import once_differentiable
-from torch.nn import functional as F
-from torch.nn.modules import module as global_hooks
-
-FEW_ROWS, SMALL = 64, 2**17  # fewer rows through a smaller matrix take tens of microseconds: the overhead counts
-AVAILABLE = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
 class Linear(nn.Linear):
-    """x Wᵀ + b. ``parts``: the rows of matrices that were put side by side, for an optimizer to tell them apart."""
+    """x Wᵀ + b. ``parts``: the row counts of the matrices stacked in ``weight``; Muon and ``init`` treat each alone."""
 
     parts: tuple[int, ...] = ()
 
-    def forward(self, input: Tensor) -> Tensor:
-        if suits(input, self.weight):
-            if not torch.is_grad_enabled():
-                return product(input, self.weight, self.bias)
-            return _Product.apply(input, self.weight, self.bias)
-        return F.linear(input, self.weight, self.bias)
-
-
-def suits(x: Tensor, weight: Tensor) -> bool:
-    """Whether oneDNN's product is there and the better one for x Wᵀ."""
-    return (
-        AVAILABLE
-        and type(x) is Tensor
-        and type(weight) in (Tensor, nn.Parameter)  # kinds of their own, quantised or shared out, know F.linear only
-        and x.dtype == weight.dtype == torch.float32
-        and x.device.type == "cpu"
-        and (x.numel() >= FEW_ROWS * x.shape[-1] or weight.numel() >= SMALL)
-        and not torch.compiler.is_compiling()
-        and not torch.is_autocast_enabled("cpu")
-    )
-
-
-def untouched(module: nn.Module, kind: type) -> bool:
-    """Whether a module is exactly of its kind, and nobody watches it."""
-    return type(module) is kind and not (
-        "forward" in module.__dict__  # exchanged on this one module
-        or module._forward_hooks
-        or module._forward_pre_hooks
-        or module._backward_hooks
-        or module._backward_pre_hooks
-        or global_hooks._global_forward_hooks
-        or global_hooks._global_forward_pre_hooks
-        or global_hooks._global_backward_hooks
-        or global_hooks._global_backward_pre_hooks
-    )
-
-
-def product(x: Tensor, weight: Tensor, bias: Tensor | None = None, after: str = "none") -> Tensor:
-    """x Wᵀ + b by oneDNN, outside autograd; ``after`` may be "relu"."""
-    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, after, [], "").detach()  # else it counts as a view
-
-
-def product_with(other: Tensor, how: str, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x Wᵀ + b joined with ``other`` ("add" or "mul") while the product is still at hand."""
-    return torch.ops.mkldnn._linear_pointwise.binary(x, other, weight, bias, how).detach()
-
-
-class _Product(Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        ctx.biased = bias is not None
-        return product(x, weight, bias)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        x, weight = ctx.saved_tensors
-        flat = grad.flatten(0, -2)
-        for_x = product(flat, weight.t()).view(x.shape) if ctx.needs_input_grad[0] else None
-        for_weight = flat.t() @ x.flatten(0, -2) if ctx.needs_input_grad[1] else None
-        return for_x, for_weight, flat.sum(0) if ctx.biased else None
+    @torch.no_grad()
+    def init(self, matrix: Callable[[Tensor], object]) -> None:
+        """Initialize each stacked matrix in place with ``matrix``, and the bias with 0."""
+        for part in self.weight.split(list(self.parts) or len(self.weight)):
+            matrix(part)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)

@@ -1,4 +1,4 @@
-"""Norms: keep activations at a fixed scale, whatever depth they come from."""
+"""Normalization layers: they keep activations at a fixed scale."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.config import Choice, option
-from regard.nn.fused.ops import rms_norm
 
 
 class NormConfig(Choice):
@@ -28,6 +27,12 @@ class LayerNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(width)) if bias else None
         self.eps = eps
 
+    def reset(self) -> None:
+        """Gain 1 and bias 0."""
+        nn.init.ones_(self.gain)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
     def forward(self, x: Tensor) -> Tensor:
         return F.layer_norm(x, self.gain.shape, self.gain, self.bias, self.eps)
 
@@ -40,8 +45,12 @@ class RMSNorm(nn.Module):
         self.gain = nn.Parameter(torch.ones(width))
         self.eps = eps
 
+    def reset(self) -> None:
+        """Gain 1."""
+        nn.init.ones_(self.gain)
+
     def forward(self, x: Tensor) -> Tensor:
-        return rms_norm(x, self.gain, self.eps)
+        return F.rms_norm(x, self.gain.shape, self.gain.to(x.dtype), self.eps)  # the kernel takes one type only
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Rows of tokens for models that read from left to right."""
+"""Packed rows and last tokens, for models without attention."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from regard.attention import Packed
 
 
 def documents(slots: Packed) -> tuple[Tensor, Tensor]:
-    """For every place of packed rows [B, N]: the number of its document, counted over all rows, and its place therein.
+    """For every token of packed rows [B, N]: the index of its document, over all rows, and its position in it.
 
-    So ``apart[document, place] = packed`` gives each document a row of its own, and ``apart[document, place]`` is the
-    way back. What is empty counts as one more document.
+    ``rows[document, place] = packed`` gives each document a row, and ``rows[document, place]`` packs them again. The
+    padding of a row counts as one more document.
 
     >>> documents(Packed.of([[2, 1], [3]]))
     (tensor([[0, 0, 1],
@@ -28,7 +28,7 @@ def documents(slots: Packed) -> tuple[Tensor, Tensor]:
 
 
 def latest(x: Tensor, lengths: Tensor | None) -> Tensor:
-    """x [B, T, .] -> [B, 1, .]: what stands at each row's last real token."""
+    """x [B, T, .] to [B, 1, .]: the values at each row's last real token."""
     if lengths is None:
         return x[:, -1:]
     return x[torch.arange(x.shape[0], device=x.device), (lengths - 1).clamp(min=0)][:, None]

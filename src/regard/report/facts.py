@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -13,6 +13,7 @@ from regard.config import dump
 from regard.errors import UserError
 from regard.report.config_diff import AUTOMATIC, Difference, complete, differences, unusual_settings
 from regard.report.inspection import Inspection, ModelSize
+from regard.report.probes import Record
 from regard.runs import Run
 from regard.runs.findings import noted
 from regard.train import Experiment
@@ -26,8 +27,8 @@ class Facts:
 
     name: str
     path: str
-    config: dict[str, Any]
-    environment: dict[str, Any] = field(default_factory=dict)
+    config: Record
+    environment: Record = field(default_factory=dict)
     date: str = ""  # of the last record
     recipe: str = "shakespeare"  # the nearest one
     changes: list[Difference] = field(default_factory=list)  # from that recipe
@@ -39,7 +40,7 @@ class Facts:
     speed: Curve = field(default_factory=list)  # tokens per second
     gradients: dict[str, Curve] = field(default_factory=dict)  # norm, by layer
     spread: dict[tuple[str, int], Curve] = field(default_factory=dict)  # relative entropy, by mechanism and head
-    samples: list[dict[str, Any]] = field(default_factory=list)
+    samples: list[Record] = field(default_factory=list)
     seconds: float = 0.0
     tokens: int = 0
     memory: int = 0
@@ -48,7 +49,7 @@ class Facts:
     size: ModelSize | None = None
     inspection: Inspection | None = None
     notes: list[str] = field(default_factory=list)  # what is left out, and why
-    findings: list[dict[str, Any]] = field(default_factory=list)  # the doctor's
+    findings: list[Record] = field(default_factory=list)  # the doctor's
 
     @property
     def steps(self) -> int:
@@ -114,7 +115,7 @@ def gather(
     )
 
 
-def records(run: Run) -> list[dict[str, Any]]:
+def records(run: Run) -> list[Record]:
     """The metrics, and the step of the last checkpoint if it is later than the last record."""
     metrics = run.metrics()
     logged = max((m["step"] for m in metrics), default=0)
@@ -124,36 +125,41 @@ def records(run: Run) -> list[dict[str, Any]]:
     return [*metrics, {"step": last.step, **{name: last.state.get(name) for name in ("tokens", "seconds")}}]
 
 
-def curves(metrics: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+def curves(metrics: Sequence[Record]) -> Record:
     """The fields of `Facts` that come from metrics.jsonl."""
-    fields: dict[str, Any] = {name: [] for name in ("loss", "validation", "rate", "speed")}
     gradients: dict[str, Curve] = {}
     spread: dict[tuple[str, int], Curve] = {}
-    names = {"loss": "loss", "validation": "validation_loss", "rate": "lr", "speed": "tokens_per_second"}
-    broken = diverged = None
-    seconds, tokens, memory = 0.0, 0, 0
     for record in metrics:
-        step = record["step"]
-        for name, key in names.items():
-            if key in record:
-                value = number(record[key])
-                if value is not None:
-                    fields[name].append((step, value))
-                elif name == "loss" and broken is None:
-                    broken = step
         for layer, norm in record.get("gradients", {}).items():
-            if (value := number(norm)) is not None:
-                gradients.setdefault(layer, []).append((step, value))
+            gradients.setdefault(layer, []).append((record["step"], norm))
         for mechanism, values in record.get("spread", {}).items():
             for head, share in enumerate(values, start=1):
-                if (value := number(share)) is not None:
-                    spread.setdefault((mechanism, head), []).append((step, value))
-        diverged = record.get("diverged", diverged)
-        seconds = max(seconds, number(record.get("seconds")) or 0.0)
-        tokens = max(tokens, int(number(record.get("tokens")) or 0))
-        memory = max(memory, int(number(record.get("memory")) or 0))
-    fields |= {"gradients": gradients, "spread": spread, "broken": broken, "diverged": diverged}
-    return fields | {"seconds": seconds, "tokens": tokens, "memory": memory}
+                spread.setdefault((mechanism, head), []).append((record["step"], share))
+
+    def recorded(key: str) -> Curve:
+        return [(record["step"], record[key]) for record in metrics if key in record]
+
+    def most(key: str) -> float:
+        return max((value for _, value in finite(recorded(key))), default=0)
+
+    return {
+        "loss": finite(recorded("loss")),
+        "validation": finite(recorded("validation_loss")),
+        "rate": finite(recorded("lr")),
+        "speed": finite(recorded("tokens_per_second")),
+        "gradients": {layer: finite(curve) for layer, curve in gradients.items()},
+        "spread": {head: finite(curve) for head, curve in spread.items()},
+        "broken": next((step for step, loss in recorded("loss") if number(loss) is None), None),
+        "diverged": next((record["diverged"] for record in reversed(metrics) if "diverged" in record), None),
+        "seconds": most("seconds"),
+        "tokens": int(most("tokens")),
+        "memory": int(most("memory")),
+    }
+
+
+def finite(curve: Curve) -> Curve:
+    """The points with finite values."""
+    return [(step, value) for step, raw in curve if (value := number(raw)) is not None]
 
 
 def number(value: Any) -> float | None:

@@ -111,7 +111,7 @@ def map_figures(inspection: Inspection) -> str:
     )
     across = next((n for n in (8, 7, 6, 5, 4, 3, 2) if max(map(len, layers.values())) % n == 0), 4)
     letters = [visible(token) for token in inspection.passage]
-    large = "".join(_large(layer, found, letters) for layer, found in layers.items())
+    large = "".join(_large(layer, drawn, letters) for layer, drawn in layers.items())
     names = ("head", "kind", "entropy", "on the previous token", "on itself", "on the first token", "maximum weight")
     rows = [
         (f"{h.layer}.{h.head}", describe(h), *(f"{v:.0%}" for v in (h.spread, h.previous, h.own, h.first, h.peak)))

@@ -13,6 +13,8 @@ from torch.nn import functional
 
 from regard.config import load
 from regard.data import DataConfig
+from regard.data.base import Data
+from regard.data.translation.pairs import PairData
 from regard.errors import UserError
 from regard.generate.load import LoadedModel, load_model
 from regard.look import Attention, Head, attentions, heads, passage, rows
@@ -82,13 +84,15 @@ def inspect(run: Run, notes: list[str]) -> Inspection | None:
     """Inspect the newest checkpoint; notes say what is left out."""
     what = "Attention maps and loss by position are left out"
     loaded = attempt(notes, what, lambda: load_model(run))
-    data: Any = None if loaded is None else attempt(notes, what, lambda: _data(run, loaded))
+    data = None if loaded is None else attempt(notes, what, lambda: _data(run, loaded))
     if loaded is None or data is None:
         return None
-    return (inspect_text if data.specials is None else inspect_translation)(loaded, data, notes)
+    if isinstance(data, PairData):
+        return inspect_translation(loaded, data, notes)
+    return inspect_text(loaded, data, notes)
 
 
-def inspect_translation(loaded: LoadedModel, data: Any, notes: list[str]) -> Inspection:
+def inspect_translation(loaded: LoadedModel, data: PairData, notes: list[str]) -> Inspection:
     """Heads and alignments on held-out sentences."""
     model = loaded.model
     assert isinstance(model, Seq2SeqModel)
@@ -103,7 +107,7 @@ def inspect_translation(loaded: LoadedModel, data: Any, notes: list[str]) -> Ins
     return Inspection(loaded.step, heads(seen), {}, [], probe.held_out, None, alignments or [])
 
 
-def inspect_text(loaded: LoadedModel, data: Any, notes: list[str]) -> Inspection:
+def inspect_text(loaded: LoadedModel, data: Data, notes: list[str]) -> Inspection:
     """Heads on a passage of text, and the loss by position."""
     model = loaded.model
     shown = passage(data, PASSAGE)
@@ -127,15 +131,15 @@ def inspect_text(loaded: LoadedModel, data: Any, notes: list[str]) -> Inspection
 
 
 @torch.no_grad()
-def position_losses(model: Model, data: Any, most: int = TOKENS) -> PositionLosses | None:
+def position_losses(model: Model, data: Data, most: int = TOKENS) -> PositionLosses | None:
     """The mean loss at every position of evenly spaced whole validation windows; None if there are too few."""
-    length = data.context
-    whole = data.validation_count // length
+    length = model.config.context
+    whole = (data.validation_count or 0) // length
     if whole < 2:
         return None
     stride = max(1, math.ceil(whole * length / most))
     parts: list[Tensor] = []
-    size = max(1, min(BATCH, LOGITS // (length * data.vocabulary)))
+    size = max(1, min(BATCH, LOGITS // (length * model.config.vocabulary)))
     for batch in islice(data.validation_batches(size), 0, None, stride):
         logits = model(batch.inputs) if batch.slots is None else model(batch.inputs, batch.slots)
         flat = logits.flatten(0, 1).float(), batch.targets.flatten()
@@ -146,7 +150,7 @@ def position_losses(model: Model, data: Any, most: int = TOKENS) -> PositionLoss
     return PositionLosses(losses.mean(0).tolist(), margin.tolist(), len(losses), whole)
 
 
-def _data(run: Run, loaded: LoadedModel) -> Any:
+def _data(run: Run, loaded: LoadedModel) -> Data:
     config = run.load(DataConfig, "data")
     data = config.build(loaded.model.config.context)
     loaded.check_data(data)

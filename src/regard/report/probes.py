@@ -8,6 +8,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from regard.data.base import Data
+from regard.data.tokenizers import Tokenizer
+from regard.data.translation.pairs import PairData
 from regard.errors import UserError
 from regard.generate import OutputConstraints, Sampling, sample_seq2seq, sampling_decoder
 from regard.look import evaluation_mode, passage
@@ -15,6 +18,7 @@ from regard.models.base import LanguageModel, Model, ModelConfig, Seq2SeqModel
 
 #: Tokens of a sample, tokens of the passage that heads are measured on, sentences that are translated.
 SAMPLE, PASSAGE, SENTENCES = 200, 128, 4
+Record = dict[str, Any]  # of samples.jsonl or metrics.jsonl
 ROOM = 8  # tokens that a translation may have beyond twice its source's
 
 
@@ -26,25 +30,25 @@ class Probe(ABC):
         """The forward pass whose attention is measured."""
 
     @abstractmethod
-    def sample(self, model: Model) -> dict[str, Any]:
+    def sample(self, model: Model) -> Record:
         """Text that the model generates, always with the same random numbers: a record of samples.jsonl."""
 
 
-def find_probe(data: Any, config: ModelConfig, device: torch.device, seed: int) -> Probe | None:
+def find_probe(data: Data, config: ModelConfig, device: torch.device, seed: int) -> Probe | None:
     """The probe for this data; None if it is neither text nor sentence pairs."""
-    if data.tokenizer is None:
-        return None
-    return (TextProbe if data.specials is None else TranslationProbe)(data, config, device, seed)
+    if isinstance(data, PairData):
+        return TranslationProbe(data, config, device)
+    return None if data.tokenizer is None else TextProbe(data, data.tokenizer, device, seed)
 
 
 class TextProbe(Probe):
     """A held-out passage, and a text generated from a newline."""
 
-    def __init__(self, data: Any, config: ModelConfig, device: torch.device, seed: int):
+    def __init__(self, data: Data, tokenizer: Tokenizer, device: torch.device, seed: int):
         self._passage = passage(data, PASSAGE, seed).tokens.to(device)
-        self._tokenizer = data.tokenizer
+        self._tokenizer = tokenizer
         try:
-            self._prompt = data.tokenizer.encode("\n").tolist()
+            self._prompt = tokenizer.encode("\n").tolist()
         except UserError:  # the vocabulary has no newline
             self._prompt = [int(self._passage[0])]
 
@@ -52,7 +56,7 @@ class TextProbe(Probe):
         """The model on the passage."""
         return model(self._passage[None])
 
-    def sample(self, model: Model) -> dict[str, Any]:
+    def sample(self, model: Model) -> Record:
         """A continuation of a newline."""
         assert isinstance(model, LanguageModel)
         sampling = Sampling()
@@ -76,7 +80,7 @@ class ProbeTranslation(NamedTuple):
 class TranslationProbe(Probe):
     """A few held-out pairs, from short to long."""
 
-    def __init__(self, data: Any, config: ModelConfig, device: torch.device, seed: int = 0):
+    def __init__(self, data: PairData, config: ModelConfig, device: torch.device):
         self.held_out = bool(data.validation.sources)
         pairs = data.validation if self.held_out else data.train
         order = sorted(range(len(pairs.sources)), key=lambda i: (len(pairs.sources[i]), i))
@@ -91,7 +95,7 @@ class TranslationProbe(Probe):
         inputs = torch.tensor([[self._data.specials.begin, *target]], device=self._device)
         return model(inputs, *self._rows(self._encode(text)))
 
-    def sample(self, model: Model) -> dict[str, Any]:
+    def sample(self, model: Model) -> Record:
         """The translations beside the references."""
         decode = self._data.tokenizer.decode
         lines = [f"{t.text}\n→ {decode(t.tokens)}\n= {t.reference}\n" for t in self.translations(model)]

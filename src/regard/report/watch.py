@@ -9,15 +9,15 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import nn
 
-from regard.attention import Refused
+from regard.attention import BackendRefused
 from regard.look import attentions, heads
 from regard.models.base import LanguageModel, Model, Seq2SeqModel
-from regard.report.probes import Probe, find_probe
+from regard.report.probes import Probe, Record, find_probe
 from regard.train import Diverged, Observer, TrainingStart, TrainingStep
 from regard.train.shard import is_sharded
 
@@ -25,8 +25,8 @@ from regard.train.shard import is_sharded
 class Measurements(NamedTuple):
     """Records for samples.jsonl and metrics.jsonl."""
 
-    samples: Sequence[dict[str, Any]] = ()
-    metrics: Sequence[dict[str, Any]] = ()
+    samples: Sequence[Record] = ()
+    metrics: Sequence[Record] = ()
 
 
 class Watch(Observer):
@@ -41,8 +41,7 @@ class Watch(Observer):
         self._layers = {} if sharded else layers(start.model)
         self._probe: Probe | None = None
         if not sharded:
-            experiment: Any = start.experiment
-            self._probe = find_probe(start.data, experiment.model, start.device, experiment.seed)
+            self._probe = find_probe(start.data, start.model.config, start.device, start.experiment.seed)
         measured = start.step > 0 or any(record["step"] == 0 for record in start.run.samples())
         # Written with the first step, so that a run that fails before it stays empty and is not kept.
         self._first = Measurements() if measured else self._measure(0)
@@ -73,7 +72,7 @@ class Watch(Observer):
             return Measurements()
         try:
             return measure(self._model, self._probe, step)
-        except Refused:  # training raises it too
+        except BackendRefused:  # training raises it too
             self._probe = None
         except Exception as problem:  # a model that cannot be measured can still be trained
             self._probe = None

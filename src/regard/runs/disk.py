@@ -12,6 +12,8 @@ from typing import Any
 
 from regard.errors import UserError
 
+JsonObject = dict[str, Any]
+
 #: Prefix of temporary files, by which the leftovers of a killed process are recognized.
 UNFINISHED = ".tmp-"
 
@@ -102,7 +104,7 @@ def plain(value: Any, nonfinite: Callable[[float], Any], at: str = "record") -> 
     raise TypeError(f"{at} is a {type(value).__name__}, which JSON cannot hold; give numbers, text, lists or dicts")
 
 
-def parse_object(text: bytes) -> dict[str, Any]:
+def parse_object(text: bytes) -> JsonObject:
     """Parse a JSON object strictly: UTF-8, no NaN, no duplicate keys; else ``ValueError``."""
     try:
         value = json.loads(text.decode("utf-8"), parse_constant=_refuse_constant, object_pairs_hook=_once)

@@ -6,14 +6,13 @@ threads or in the file thread (see `app.py`).
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from regard import __version__
 from regard.errors import UserError
 from regard.generate import Sampling
 from regard.look.views.session import Session
+from regard.runs.disk import JsonObject
 from regard.serve.limits import OVERVIEW
 from regard.serve.masks import describe_mask
 from regard.serve.request_params import LARGEST_SEED, RequestParams
@@ -29,27 +28,27 @@ class Api:
         self.cache, self.library = cache, cache.library
 
     # Runs
-    def about(self, params: RequestParams) -> dict[str, Any]:
+    def about(self, params: RequestParams) -> JsonObject:
         return {"version": __version__, "views": VIEWS, "device": str(self.cache.device)}
 
-    def runs(self, params: RequestParams) -> dict[str, Any]:
+    def runs(self, params: RequestParams) -> JsonObject:
         return {"runs": self.library.runs()}
 
-    def run(self, params: RequestParams) -> dict[str, Any]:
+    def run(self, params: RequestParams) -> JsonObject:
         run = params.text("run")
         return self.library.detail(run) | {"capabilities": self.cache.capabilities(run)}
 
-    def metrics(self, params: RequestParams) -> dict[str, Any]:
+    def metrics(self, params: RequestParams) -> JsonObject:
         return self.library.metrics(params.text("run"), params.integer("after", -1, default=-1))
 
-    def difference(self, params: RequestParams) -> dict[str, Any]:
+    def difference(self, params: RequestParams) -> JsonObject:
         runs = params.text("runs", 1000).split(",")
         if not 2 <= len(runs) <= 16:
             raise UserError("'runs' must be 2 to 16 run ids, separated by commas")
         return self.library.difference(runs)
 
     # Traces
-    def traces(self, params: RequestParams) -> dict[str, Any]:
+    def traces(self, params: RequestParams) -> JsonObject:
         session = self._session(params, params.optional_integer("checkpoint", 0))
         trace = session.trace(params.text("text"), self._target(params))
         return {"id": self.cache.add_trace(trace, session), **trace.about()}
@@ -67,15 +66,15 @@ class Api:
         indices = [params.integer(name, 0) for name in ("attention", "head", "level", "row", "column")]
         return self._trace(params).trace.tile(*indices)
 
-    def row(self, params: RequestParams) -> dict[str, Any]:
+    def row(self, params: RequestParams) -> JsonObject:
         indices = [params.integer(name, 0) for name in ("attention", "head", "query")]
         return self._trace(params).trace.row(*indices)
 
-    def cell(self, params: RequestParams) -> dict[str, Any]:
+    def cell(self, params: RequestParams) -> JsonObject:
         indices = [params.integer(name, 0) for name in ("attention", "head", "query", "key")]
         return self._trace(params).trace.cell(*indices)
 
-    def measures(self, params: RequestParams) -> dict[str, Any]:
+    def measures(self, params: RequestParams) -> JsonObject:
         cached = self._trace(params)
         with cached.lock:
             return cached.trace.measures()
@@ -84,7 +83,7 @@ class Api:
         return self._trace(params).trace.rollout(256)
 
     # Models
-    def step(self, params: RequestParams) -> dict[str, Any]:
+    def step(self, params: RequestParams) -> JsonObject:
         try:
             sampling = Sampling(
                 params.number("temperature", 0.0, 100.0, 1.0),
@@ -102,14 +101,14 @@ class Api:
             target=self._target(params),
         )
 
-    def beam(self, params: RequestParams) -> dict[str, Any]:
+    def beam(self, params: RequestParams) -> JsonObject:
         beams, length = params.integer("beams", 1, 16, 3), params.integer("length", 1, 64, 12)
         return self._session(params).beam(params.text("text"), beams, length)
 
-    def lens(self, params: RequestParams) -> dict[str, Any]:
+    def lens(self, params: RequestParams) -> JsonObject:
         return self._session(params).lens(params.text("text"), self._target(params))
 
-    def ablate(self, params: RequestParams) -> dict[str, Any]:
+    def ablate(self, params: RequestParams) -> JsonObject:
         return self._session(params).ablate(
             params.text("text"),
             params.heads("heads"),
@@ -118,12 +117,12 @@ class Api:
             target=self._target(params),
         )
 
-    def patch(self, params: RequestParams) -> dict[str, Any]:
+    def patch(self, params: RequestParams) -> JsonObject:
         layer, positions = params.integer("layer", 0, 10_000), params.optional_integers("positions", 8192)
         return self._session(params).patch(params.text("text"), params.text("source_text"), layer, positions)
 
     # Masks
-    def masks(self, params: RequestParams) -> dict[str, Any]:
+    def masks(self, params: RequestParams) -> JsonObject:
         length, block = params.integer("length", 1, 512, 64), params.integer("block", 1, 512, 8)
         return describe_mask(params.text("expression", 500), length, block)
 

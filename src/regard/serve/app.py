@@ -7,7 +7,6 @@ import queue
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any
 
 import numpy as np
 from starlette.applications import Starlette
@@ -17,7 +16,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from regard.errors import UserError
-from regard.runs.disk import plain
+from regard.runs.disk import JsonObject, plain
 from regard.serve.api import Api
 from regard.serve.assets import MEDIA_TYPES
 from regard.serve.events import RunEvents, stream_events
@@ -29,7 +28,7 @@ from regard.serve.session_cache import SessionCache
 from regard.serve.workers import Worker
 
 Handler = Callable[[Request], Awaitable[Response]]
-Endpoint = Callable[[RequestParams], "dict[str, Any] | np.ndarray | tuple[np.ndarray, int]"]
+Endpoint = Callable[[RequestParams], "JsonObject | np.ndarray | tuple[np.ndarray, int]"]
 
 
 class PageServer:
@@ -79,7 +78,7 @@ class PageServer:
     @asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
         self._on_start()
-        # The first listing of the runs is the slowest: start it before the page asks for it. Errors are reported then.
+        # The first listing of the runs is the slowest: start it early. Errors are reported on request.
         listing = asyncio.create_task(self._files.run(lambda: self._api.library.runs()))
         listing.add_done_callback(lambda task: task.cancelled() or task.exception())
         yield

@@ -11,9 +11,8 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Callable
-from typing import Any
 
-from regard.runs.disk import plain
+from regard.runs.disk import JsonObject, plain
 from regard.serve.jsonl_tail import JsonlTail
 from regard.serve.limits import SAMPLES
 from regard.serve.run_library import RunLibrary
@@ -33,8 +32,8 @@ class RunEvents:
         self._after = -1 if after is None else after
         self._metrics = JsonlTail(path / "metrics.jsonl")
         self._samples, self._findings = JsonlTail(path / "samples.jsonl"), JsonlTail(path / "findings.jsonl")
-        self._last: list[dict[str, Any]] = []  # the records of the newest step
-        self._summary: dict[str, Any] = {}
+        self._last: list[JsonObject] = []  # the records of the newest step
+        self._summary: JsonObject = {}
         self.training = False
 
     def poll(self) -> list[str]:
@@ -78,7 +77,7 @@ async def stream_events(events: RunEvents, worker: Worker, stopping: Callable[[]
         await asyncio.sleep(SHUTDOWN_INTERVAL)
 
 
-def format_event(kind: str, data: dict[str, Any], number: int | None = None) -> str:
+def format_event(kind: str, data: JsonObject, number: int | None = None) -> str:
     """Return one event in the wire format."""
     payload = json.dumps(plain(data, lambda _: None), allow_nan=False)
     event_id = "" if number is None else f"id: {number}\n"

@@ -18,14 +18,14 @@ import numpy as np
 
 from regard.errors import UserError
 from regard.look.views.session import Trace
-from regard.runs.disk import plain
+from regard.runs.disk import JsonObject, plain
 from regard.serve.assets import load_assets
 from regard.serve.limits import FILE
 
 SIDE = 256  # cells per tile side
 DIGITS = 5  # significant digits of embedded numbers
 
-Attention = dict[str, Any]  # an entry of Trace.about()["attentions"]
+Attention = JsonObject  # an entry of Trace.about()["attentions"]
 Entries = Iterator[tuple[str, Any]]
 
 
@@ -52,7 +52,7 @@ def html_document(trace: Trace, title: str, text: str, limit: int = FILE) -> str
     )
 
 
-def embedded_data(trace: Trace, title: str, text: str, limit: int = FILE) -> dict[str, Any]:
+def embedded_data(trace: Trace, title: str, text: str, limit: int = FILE) -> JsonObject:
     """Return the data that the page reads instead of sending requests."""
     about = trace.about()
     attentions = about["attentions"]
@@ -151,12 +151,12 @@ def _heads(maps: list[Attention]) -> Iterator[tuple[Attention, int, int]]:
     return ((attention, attention["index"], head) for attention in maps for head in range(attention["heads"]))
 
 
-def _encode(array: np.ndarray) -> dict[str, Any]:
+def _encode(array: np.ndarray) -> JsonObject:
     """Return the bytes of an array in base64 with its shape."""
     return {"shape": list(array.shape), "data": base64.b64encode(array.tobytes()).decode()}
 
 
-def _to_json(value: dict[str, Any]) -> str:
+def _to_json(value: JsonObject) -> str:
     return json.dumps(plain(value, lambda _: None), allow_nan=False, separators=(",", ":"))
 
 

@@ -5,12 +5,11 @@ Incomplete and invalid lines are skipped: the page must show a run even if one o
 
 from __future__ import annotations
 
-import os
 import stat
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from regard.runs.disk import parse_object
+from regard.runs.disk import JsonObject, parse_object
 
 CHUNK = 4 * 2**20  # bytes per read
 
@@ -18,62 +17,43 @@ CHUNK = 4 * 2**20  # bytes per read
 class NewRecords(NamedTuple):
     """Records appended since the previous read."""
 
-    records: list[dict[str, Any]]
+    records: list[JsonObject]
     restarted: bool  # the file was truncated or replaced, so earlier records are no longer valid
 
 
 class JsonlTail:
     """An incremental reader: each `read` continues where the previous one ended."""
 
-    def __init__(self, path: Path):
-        self.path = path
+    def __init__(self, path: Path, last: int | None = None):
+        """Start at the beginning of the file, or ``last`` bytes before its end."""
+        self.path, self._last = path, last
         self._inode, self._offset = -1, 0
 
     def read(self) -> NewRecords:
-        """Return the records of all complete lines that are new; the first call returns the whole file."""
-        status = _stat(self.path)
-        if status is None:
-            return NewRecords([], False)
-        restarted = self._inode not in (-1, status.st_ino) or status.st_size < self._offset
-        if restarted:
-            self._offset = 0
-        self._inode = status.st_ino
-        records: list[dict[str, Any]] = []
-        if status.st_size > self._offset:
+        """Return the records of all complete lines since the previous call."""
+        records: list[JsonObject] = []
+        try:
+            status = self.path.stat()
+            if not stat.S_ISREG(status.st_mode):
+                return NewRecords(records, False)
+            restarted = self._inode not in (-1, status.st_ino) or status.st_size < self._offset
+            if restarted:
+                self._offset = 0
+            elif self._inode == -1 and self._last is not None:  # an incomplete first line is not valid JSON
+                self._offset = max(0, status.st_size - self._last)
+            self._inode = status.st_ino
             with open(self.path, "rb") as file:
                 file.seek(self._offset)
                 while (data := file.read(CHUNK)) and (end := data.rfind(b"\n") + 1):
                     records += _parse(data[:end])
                     self._offset += end
                     file.seek(self._offset)
+        except OSError:
+            return NewRecords(records, False)
         return NewRecords(records, restarted)
 
 
-def read_last(path: Path, size: int) -> list[dict[str, Any]]:
-    """Return the complete records within the last ``size`` bytes of a file."""
-    status = _stat(path)
-    if status is None:
-        return []
-    start = max(0, status.st_size - size)
-    try:
-        with open(path, "rb") as file:
-            file.seek(start)
-            data = file.read(size)
-    except OSError:
-        return []
-    return _parse(data[data.find(b"\n") + 1 :] if start else data)
-
-
-def _stat(path: Path) -> os.stat_result | None:
-    """Return the status of a regular file, or None."""
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status if stat.S_ISREG(status.st_mode) else None
-
-
-def _parse(data: bytes) -> list[dict[str, Any]]:
+def _parse(data: bytes) -> list[JsonObject]:
     """Return the valid records: JSON objects with a step."""
     records = []
     for line in data.split(b"\n"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-from typing import Any
 
 import numpy as np
 import torch
@@ -13,9 +12,10 @@ from regard.attention.masks.expression import MaskExpressionError, parse, write
 from regard.attention.slots import make_pairs
 from regard.errors import UserError
 from regard.look.pictures.mask_view import view
+from regard.runs.disk import JsonObject
 
 
-def describe_mask(expression: str, length: int, block: int) -> dict[str, Any]:
+def describe_mask(expression: str, length: int, block: int) -> JsonObject:
     """Evaluate a mask expression for ``length`` tokens; an invalid expression gives its error and position."""
     try:
         mask = parse(expression)

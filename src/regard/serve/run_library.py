@@ -18,8 +18,9 @@ from regard.errors import UserError
 from regard.report.config_diff import flatten
 from regard.report.inspection import model_size
 from regard.runs import Run
+from regard.runs.disk import JsonObject
 from regard.serve.is_training import is_training
-from regard.serve.jsonl_tail import JsonlTail, read_last
+from regard.serve.jsonl_tail import JsonlTail
 from regard.serve.limits import METRICS_TAIL, SAMPLES
 from regard.serve.tables import latest_findings, latest_value, metrics_table, sample_entry
 
@@ -52,12 +53,12 @@ class RunLibrary:
         """Open a run by id."""
         return Run.open(self.path(run))
 
-    def runs(self) -> list[dict[str, Any]]:
+    def runs(self) -> list[JsonObject]:
         """Return the summaries of all runs, newest first."""
         summaries = [self._summary(run, path) for run, path in self.paths().items()]
         return sorted(summaries, key=lambda summary: (summary["started"] or "", summary["name"]), reverse=True)
 
-    def detail(self, run: str) -> dict[str, Any]:
+    def detail(self, run: str) -> JsonObject:
         """Return the config, environment, checkpoints, samples and findings of a run."""
         opened = self.open(run)
         try:
@@ -73,19 +74,19 @@ class RunLibrary:
             "findings": latest_findings(JsonlTail(opened.file("findings.jsonl")).read().records),
         }
 
-    def metrics(self, run: str, after: int = -1) -> dict[str, Any]:
+    def metrics(self, run: str, after: int = -1) -> JsonObject:
         """Return the metrics table of the steps after ``after``."""
         records = JsonlTail(self.path(run) / "metrics.jsonl").read().records
         return metrics_table([record for record in records if record["step"] > after])
 
-    def difference(self, runs: Sequence[str]) -> dict[str, Any]:
+    def difference(self, runs: Sequence[str]) -> JsonObject:
         """Return the config keys whose values differ between the runs."""
         configs = [flatten(self.open(run).config) for run in runs]
         keys = dict.fromkeys(key for config in configs for key in config)
         rows = [(key, [config.get(key) for config in configs]) for key in keys]
         return {"keys": [{"key": key, "values": values} for key, values in rows if _differ(values)]}
 
-    def summary(self, run: str) -> dict[str, Any]:
+    def summary(self, run: str) -> JsonObject:
         """Return the entry of a run in the list of runs."""
         return self._summary(run, self.path(run))
 
@@ -98,8 +99,8 @@ class RunLibrary:
     def _make_id(self, name: str) -> str:
         return hmac.new(self._key, name.encode("utf-8", "surrogateescape"), hashlib.sha256).hexdigest()[:24]
 
-    def _summary(self, run: str, path: Path) -> dict[str, Any]:
-        summary: dict[str, Any] = {"id": run, "name": path.resolve().name, "model": None, "state": "damaged"}
+    def _summary(self, run: str, path: Path) -> JsonObject:
+        summary: JsonObject = {"id": run, "name": path.resolve().name, "model": None, "state": "damaged"}
         empty = ("step", "total_steps", "loss", "validation_loss", "started", "parameters", "error")
         summary |= dict.fromkeys(empty)
         try:
@@ -134,9 +135,9 @@ def file_version(path: Path) -> tuple[int, ...]:
 
 
 @lru_cache(4096)
-def _progress(path: Path, version: tuple[int, ...]) -> dict[str, Any]:
+def _progress(path: Path, version: tuple[int, ...]) -> JsonObject:
     """Return the last step and losses of metrics.jsonl."""
-    records = read_last(path, METRICS_TAIL)
+    records = JsonlTail(path, METRICS_TAIL).read().records
     step = max((record["step"] for record in records if "diverged" not in record), default=0)
     return {"step": step} | {name: latest_value(records, name) for name in ("loss", "validation_loss")}
 

@@ -15,6 +15,7 @@ from regard.errors import UserError
 from regard.look.views.session import Session, Trace
 from regard.models import ModelConfig
 from regard.runs import Run
+from regard.runs.disk import JsonObject
 from regard.serve.limits import MODELS, TRACE_BYTES, TRACES
 from regard.serve.run_library import NotFoundError, RunLibrary, file_version
 
@@ -49,7 +50,7 @@ class SessionCache:
         self._sessions.move_to_end(key)
         return self._sessions[key]
 
-    def capabilities(self, run: str) -> dict[str, Any]:
+    def capabilities(self, run: str) -> JsonObject:
         """Return which views support a run; this reads the config, not the weights."""
         opened = self.library.open(run)
         if not opened.steps():
@@ -82,7 +83,7 @@ class SessionCache:
 
 
 @lru_cache(4096)
-def _capabilities(path: Path, version: tuple[int, ...]) -> dict[str, Any]:
+def _capabilities(path: Path, version: tuple[int, ...]) -> JsonObject:
     from regard.data.translation.pairs import Specials
 
     try:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from regard.runs.disk import JsonObject
 from regard.serve.limits import FINDINGS, ROWS, SAMPLE
 
 #: These columns come first, in this order.
@@ -16,9 +17,9 @@ NONFINITE = ("NaN", "Infinity", "-Infinity")  # as a run folder stores them
 Record = Mapping[str, Any]
 
 
-def metrics_table(records: Sequence[Record]) -> dict[str, Any]:
+def metrics_table(records: Sequence[Record]) -> JsonObject:
     """Return the numeric values as columns and rows, one row per step, at most `ROWS` rows."""
-    merged: dict[int, dict[str, Any]] = {}
+    merged: dict[int, JsonObject] = {}
     for record in records:
         numbers = {key: value for key, value in record.items() if _is_numeric(value)}
         if len(numbers) > 1:  # more than the step
@@ -39,15 +40,15 @@ def subsample(records: Sequence[Record], limit: int = ROWS) -> list[Record]:
     return [records[i] for i in sorted([*validated, *_evenly_spaced(others, limit - len(validated))])]
 
 
-def sample_entry(record: Record) -> dict[str, Any]:
+def sample_entry(record: Record) -> JsonObject:
     """Return one text sample."""
     text = f"{record.get('prompt') or ''}{record.get('text') or ''}"
     return {"step": record["step"], "text": text[:SAMPLE]}
 
 
-def latest_findings(records: Sequence[Record]) -> list[dict[str, Any]]:
+def latest_findings(records: Sequence[Record]) -> list[JsonObject]:
     """Return the newest version of each finding, at most `FINDINGS`, ordered by update."""
-    findings: dict[str, dict[str, Any]] = {}
+    findings: dict[str, JsonObject] = {}
     for record in records:
         key = str(record.get("id") or f"{record.get('kind')}:{record.get('where')}")
         findings.pop(key, None)

@@ -50,7 +50,7 @@ def study(scale: float, seed: int, say: Callable[[str], None]) -> Study:
     sources, references = data.test.sources, data.test.targets
     nearest = Nearest(data.train.sources, data.train.targets)
     translations["nearest neighbor"] = [nearest.translate(source) for source in sources]
-    buckets = {name: bleu_by_length(sources, found, references, EDGES) for name, found in translations.items()}
+    buckets = {name: bleu_by_length(sources, texts, references, EDGES) for name, texts in translations.items()}
     long = [i for i, source in enumerate(sources) if len(source.split()) > LONG]
     fixed, attended = translations["one vector"], translations["attention"]
     overall = compare(fixed, attended, references, seed=seed)
@@ -61,10 +61,10 @@ def study(scale: float, seed: int, say: Callable[[str], None]) -> Study:
         words(overall, on_long, len(sources), len(long), buckets),
         [_chart(buckets)],
         {
-            "scores": {name: [str(one) for one in score(found, references)] for name, found in translations.items()},
+            "scores": {name: [str(one) for one in score(texts, references)] for name, texts in translations.items()},
             "overall": overall._asdict(),
             "long": {"words above": LONG, "sentences": len(long), **on_long._asdict()},
-            "by length": {name: [bucket._asdict() for bucket in found] for name, found in buckets.items()},
+            "by length": {name: [bucket._asdict() for bucket in part] for name, part in buckets.items()},
         },
         f"{seconds:g} s of training each, beam 5, {len(sources)} sentences, seed {seed}, {machine(CPU)}",
     )
@@ -75,16 +75,16 @@ def words(
 ) -> list[str]:
     """The comparison in sentences."""
     said = []
-    for found, where in (
+    for comparison, where in (
         (overall, f"On all {sentences:,} sentences"),
         (on_long, f"On the {long:,} of more than {LONG} words"),
     ):
-        better = "attention is better" if found.difference > 0 else "one vector is better"
-        sure = "" if found.p < 0.05 else "; the difference is not significant"
+        better = "attention is better" if comparison.difference > 0 else "one vector is better"
+        sure = "" if comparison.p < 0.05 else "; the difference is not significant"
         said.append(
-            f"{where} {better}: BLEU {found.second:.1f} with attention, {found.first:.1f} with one vector, a "
-            f"difference of {found.difference:.1f} (95 % interval {found.low:.1f} to {found.high:.1f}, "
-            f"p = {found.p:.3f}, paired bootstrap){sure}."
+            f"{where} {better}: BLEU {comparison.second:.1f} with attention, {comparison.first:.1f} with one vector, a "
+            f"difference of {comparison.difference:.1f} (95 % interval {comparison.low:.1f} to {comparison.high:.1f}, "
+            f"p = {comparison.p:.3f}, paired bootstrap){sure}."
         )
     gaps = [
         (few.words, many.bleu - few.bleu) for few, many in zip(buckets["one vector"], buckets["attention"], strict=True)

@@ -16,7 +16,7 @@ from regard.data import TextConfig
 from regard.models import GPTConfig
 from regard.models.base import LanguageModel
 from regard.models.gpt import GPT
-from regard.nn import LearnedConfig, NoPositionConfig, PositionConfig, RotaryConfig, SinusoidalConfig
+from regard.nn import LearnedPositionConfig, NoPositionConfig, PositionConfig, RotaryConfig, SinusoidalConfig
 from regard.nn.positions.relative import AlibiConfig, RelativeConfig, T5Config
 from regard.nn.positions.scaling import (
     DynamicScalingConfig,
@@ -37,7 +37,7 @@ END = TRAINED // 2  # positions at the end of a text that are compared
 POSITIONS: dict[str, PositionConfig] = {
     "none": NoPositionConfig(),
     "sinusoidal": SinusoidalConfig(),
-    "learned": LearnedConfig(),
+    "learned": LearnedPositionConfig(),
     "rotary": RotaryConfig(),
     "alibi": AlibiConfig(),
     "relative": RelativeConfig(),

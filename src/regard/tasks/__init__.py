@@ -2,6 +2,17 @@
 
 from regard.tasks.base import Task, TaskConfig, Term
 from regard.tasks.language import LanguageConfig, LanguageTask
+from regard.tasks.masked import MaskedConfig, MaskedTask
 from regard.tasks.translation import TranslationConfig, TranslationTask
 
-__all__ = ["LanguageConfig", "LanguageTask", "Task", "TaskConfig", "Term", "TranslationConfig", "TranslationTask"]
+__all__ = [
+    "LanguageConfig",
+    "LanguageTask",
+    "MaskedConfig",
+    "MaskedTask",
+    "Task",
+    "TaskConfig",
+    "Term",
+    "TranslationConfig",
+    "TranslationTask",
+]

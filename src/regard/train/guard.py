@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from regard.attention import Refused
+from regard.attention import BackendRefused
 from regard.data import Data
 from regard.errors import UserError
 from regard.train.device import pick_device
@@ -40,7 +40,7 @@ def guarded(engine: Engine, work: Callable[[], T]) -> T:
     """``work()``; out of memory and a backend that refuses become a UserError that names the setting to change."""
     try:
         return work()
-    except Refused as refusal:
+    except BackendRefused as refusal:
         raise UserError(f"{refusal.problem}; use --model.backend auto") from refusal
     except (RuntimeError, MemoryError, OSError) as error:
         if not exhausted(error):

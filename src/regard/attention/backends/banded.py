@@ -1,8 +1,8 @@
 """The banded backend: exact attention in blocks of queries, each with only the keys its mask can reach.
 
 Cost and memory are O(N·w) for a mask that lets a query see w keys, in both directions of the computation, on any
-device, wherever those keys are: a window, sinks, global tokens, blocks, documents, or every so many-th key, for which
-tokens are regrouped (parts.py). Masks without such structure still work and still never build N×N.
+device, wherever those keys are: a window, sinks, global tokens, blocks, documents, or every n-th key, for which
+tokens are regrouped (tiling/disjoint.py). Masks without such structure work too, without an N×N tensor.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Banded:
 
 
 def in_one_type(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Under autocast, what it would make of them: the kernels here are called past it."""
+    """Under autocast, the dtype that it would choose: the kernels here are called without it."""
     device = tensors[0].device.type
     if not torch.is_autocast_enabled(device):
         return tensors
@@ -62,15 +62,15 @@ def in_one_type(*tensors: Tensor) -> tuple[Tensor, ...]:
 
 
 def without_tensors(call: Call, width: int) -> Call:
-    """What a kernel has to know of a call: autograd keeps the tensors, and the scale is that of the real width."""
+    """The call without its tensors, which autograd keeps, and with the scale of the unpadded width."""
     none = call.q.new_empty(0)
     return call._replace(q=none, k=none, v=none, scale=call.factor)
 
 
 def traced(call: Call, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """The same for a compiler, which makes its own backward pass.
+    """The same for a compiler, which derives the backward pass itself.
 
-    Keys are gathered once for all blocks: the backward of a slice per block would touch all of k for every block.
+    Keys are gathered once for all tiles: the backward of one slice per tile would read all of k for every tile.
     """
     parts: tuple[tuple[Tile, ...], ...] = call.plan.prepared
     alone = len(parts) == 1 and (call.bias is None or call.bias.additive)

@@ -1,4 +1,4 @@
-"""Which backend carries out a call, and why the others do not."""
+"""The choice of a backend for a call, with the reasons against the others."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from regard.attention.backends.flex import Flex
 from regard.attention.backends.reference import Reference
 from regard.attention.backends.sdpa import Sdpa
 from regard.attention.backends.small_cpu import SmallCPU
-from regard.attention.call import Backend, Call, Out, Plan, misshapen
+from regard.attention.call import Backend, Call, Out, Plan, shape_errors
 from regard.attention.masks.mask import Mask
 from regard.attention.tiling.disjoint import alternatives, share
 
@@ -21,10 +21,10 @@ _ALL = (DecodeGPU(), SmallCPU(), Sdpa(), Flex(), Banded(), Blocked(), Reference(
 BACKENDS: dict[str, Backend] = {backend.name: backend for backend in _ALL}
 LOCAL_FIRST = ("single", "flex", "banded", "short", "sdpa", "blocked", "reference")  # a mask that reaches few keys
 DENSE_FIRST = ("single", "short", "sdpa", "flex", "banded", "blocked", "reference")
-COMBED = 1024  # keys from which regrouping pays
+STRIDED_KEYS = 1024  # keys from which regrouping is worth its cost
 
 
-class Refused(ValueError):
+class BackendRefused(ValueError):
     """A backend chosen by name cannot do the call. ``problem`` lists its reasons, without the fix."""
 
     def __init__(self, problem: str, fix: str = ". Use backend='auto'."):
@@ -33,7 +33,7 @@ class Refused(ValueError):
 
 
 class Explanation(NamedTuple):
-    """The backend chosen, and each other's reasons against (an empty list: able, but slower here)."""
+    """The chosen backend, and the reasons against each of the others (an empty list: able, but slower here)."""
 
     chosen: str
     refusals: dict[str, list[str]]
@@ -47,20 +47,20 @@ class Explanation(NamedTuple):
 
 
 def preference(plan: Plan) -> tuple[str, ...]:
-    """Fastest first, from structure alone."""
+    """Backends in order of speed, from the structure of the plan alone."""
     return LOCAL_FIRST if sparse(plan.mask, plan.keys.length) else DENSE_FIRST
 
 
 def sparse(mask: Mask, keys: int) -> bool:
-    """Whether a query sees few of the keys: near ones, the first ones, or every so many-th of a long text.
+    """Whether a query sees few of the keys: near ones, the first ones, or every n-th of a long text.
 
-    A mask without such bounds is told before ``keys`` is looked at, which would become a guard in an exported graph.
+    A mask without such bounds is recognized before ``keys`` is read, which would become a guard in an exported graph.
     """
-    (first, back), ahead = mask.keeps(), mask.reach().ahead
+    (first, back), ahead = mask.retention(), mask.reach().ahead
     if back is not None and ahead is not None and 4 * (first + back + ahead + 1) <= keys:
         return True
-    combed = any(one.comb().step > 1 for one in alternatives(mask))
-    return combed and keys >= COMBED and 8 * share(mask, keys) <= 1
+    strided = any(one.stride_pattern().step > 1 for one in alternatives(mask))
+    return strided and keys >= STRIDED_KEYS and 8 * share(mask, keys) <= 1
 
 
 def make_plan(probe: Call, backend: str | Backend) -> Plan:
@@ -74,7 +74,7 @@ def with_backend(plan: Plan, backend: Backend, device: torch.device) -> Plan:
 
 
 def find(call: Call, backend: str | Backend = "auto") -> Backend:
-    """The backend for this call. One asked for by name never falls back silently."""
+    """The backend for this call. One chosen by name never falls back silently."""
     if backend == "auto":
         for name in preference(call.plan):
             if not BACKENDS[name].refuses(call):
@@ -82,19 +82,19 @@ def find(call: Call, backend: str | Backend = "auto") -> Backend:
         return BACKENDS["reference"]
     if isinstance(backend, str):
         if backend not in BACKENDS:
-            raise Refused(f"there is no backend {backend!r}", f"; choose from auto, {', '.join(BACKENDS)}")
+            raise BackendRefused(f"there is no backend {backend!r}", f"; choose from auto, {', '.join(BACKENDS)}")
         backend = BACKENDS[backend]
     reasons = backend.refuses(call)
     if reasons:
-        raise Refused(f"backend {backend.name!r} cannot do this call: {'; '.join(reasons)}")
+        raise BackendRefused(f"backend {backend.name!r} cannot do this call: {'; '.join(reasons)}")
     return backend
 
 
 def run(call: Call, backend: str | Backend = "auto") -> Out:
-    """Carry out a call on the backend its plan was made for, or on another one if this call needs it."""
-    wrong = misshapen(call)
-    if wrong:
-        raise ValueError("; ".join(wrong))
+    """Run a call on the backend of its plan, or on another one if that one refuses it."""
+    errors = shape_errors(call)
+    if errors:
+        raise ValueError("; ".join(errors))
     planned = BACKENDS.get(call.plan.backend)
     if backend == "auto" and planned is not None and not planned.refuses(call):
         return planned.run(call)

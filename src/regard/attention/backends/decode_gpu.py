@@ -1,6 +1,6 @@
-"""The single backend: one query per row on a GPU, the heart of decoding.
+"""The single backend: one query per row on a GPU, as in decoding.
 
-PyTorch's fused kernels are made for many queries; for one they mostly wait.
+PyTorch's fused kernels are made for many queries; with one they leave most of a GPU idle.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from regard.attention.backends.sdpa import not_plain_softmax, structure
+from regard.attention.backends.sdpa import Structure, not_plain_softmax, structure
 from regard.attention.call import Call, Out, Plan, allowed
 from regard.attention.slots import make_pairs
 
@@ -27,7 +27,7 @@ class DecodeGPU:
     name = "single"
 
     def refuses(self, call: Call) -> list[str]:
-        if call.q.device.type != "cuda":  # before any length is looked at: that would become a guard in a graph
+        if call.q.device.type != "cuda":  # before any length is read, which would become a guard in a graph
             return ["it is for GPUs"]
         if mix_one is None:
             return ["it needs triton"]
@@ -35,7 +35,7 @@ class DecodeGPU:
         plan = call.plan
         if plan.queries.length != 1:
             reasons.append("it is for one query per row")
-        if call.q.ndim == 4 and max(call.q.shape[-1], call.v.shape[-1]) > WIDEST:  # a plan's probe has no heads yet
+        if call.q.ndim == 4 and max(call.q.shape[-1], call.v.shape[-1]) > WIDEST:  # the call of a plan has no heads yet
             reasons.append(f"it is for heads up to {WIDEST} wide")
         if plan.keys.length > LONGEST:
             reasons.append(f"it is for up to {LONGEST} keys")
@@ -48,8 +48,8 @@ class DecodeGPU:
         return reasons
 
     def prepare(self, plan: Plan, device: torch.device) -> Tensor | None:
-        """Who is seen, [B|1, K]; None: everybody."""
-        if structure(plan) == "open":
+        """The visible keys, [B|1, K]; None: all."""
+        if structure(plan) is Structure.FULL:
             return None
         pairs = make_pairs(plan.queries, plan.keys, heads=1, device=device, batch=plan.rows)
         return allowed(plan.mask, pairs)[:, 0, 0].contiguous()

@@ -1,9 +1,9 @@
-"""The kernels of the single backend: stretches of keys side by side, then one softmax over what they found.
+"""The kernels of the single backend: chunks of keys in parallel, then one softmax over their results.
 
-(Dao et al. 2023, "Flash-Decoding".) One query per head gives a GPU too little to do, so the keys are cut into stretches
-with a program each; a stretch of which nothing is seen is not read. The second kernel weighs the stretches by their
-greatest score and their sum (Milakov and Gimelshein 2018). A row that sees nothing is zero. `mix_one` is an operator of
-its own, so that a compiled step can contain it.
+(Dao et al. 2023, "Flash-Decoding".) One query per head leaves a GPU idle, so the keys are divided into chunks with a
+program each; a chunk without visible keys is not read. The second kernel weighs the chunks by their greatest score and
+their sum (Milakov and Gimelshein 2018). A row that sees nothing is zero. `mix_one` is a custom operator, so that a
+compiled step can contain it.
 """
 
 import torch
@@ -11,22 +11,25 @@ import triton
 from torch import Tensor
 from triton import language as tl
 
-TILE = 64  # keys of a stretch
+TILE = 64  # keys of a chunk
 
 
 @triton.jit
-def _stretch(
-    q, k, v, seen, tops, totals, parts, keys, heads, shared, stretches,
+def _chunk(
+    q, k, v, seen, tops, totals, parts, keys, heads, shared, chunks,
     q_row, q_head, k_row, k_head, k_key, v_row, v_head, v_key, seen_row,
     SCALE: tl.constexpr, MASKED: tl.constexpr, D: tl.constexpr, E: tl.constexpr, WIDE: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    row, head = (tl.program_id(0) // heads).to(tl.int64), tl.program_id(0) % heads  # a memory may pass 2^31 numbers
+    row, head = (
+        (tl.program_id(0) // heads).to(tl.int64),
+        tl.program_id(0) % heads,
+    )  # a cache may have more than 2^31 elements
     lane = tl.arange(0, WIDE)
     key = tl.program_id(1) * TILE + tl.arange(0, TILE)
     there = key < keys
     if MASKED:
         there &= tl.load(seen + row * seen_row + key, mask=there, other=0) != 0
-    place = tl.program_id(0) * stretches + tl.program_id(1)
+    place = tl.program_id(0) * chunks + tl.program_id(1)
     if tl.max(there.to(tl.int32), 0) > 0:
         query = tl.load(q + row * q_row + head * q_head + lane, mask=lane < D, other=0.0).to(tl.float32) * SCALE
         k += row * k_row + head // shared * k_head
@@ -45,11 +48,11 @@ def _stretch(
 
 
 @triton.jit
-def _join(tops, totals, parts, out, stretches, E: tl.constexpr, WIDE: tl.constexpr, ALL: tl.constexpr):
+def _join(tops, totals, parts, out, chunks, E: tl.constexpr, WIDE: tl.constexpr, ALL: tl.constexpr):
     number = tl.arange(0, ALL)
     lane = tl.arange(0, WIDE)
-    place = tl.program_id(0) * stretches + number
-    top = tl.load(tops + place, mask=number < stretches, other=float("-inf"))
+    place = tl.program_id(0) * chunks + number
+    top = tl.load(tops + place, mask=number < chunks, other=float("-inf"))
     seen = top > float("-inf")
     share = tl.where(seen, tl.exp(top - tl.max(tl.where(seen, top, float("-inf")), 0)), 0.0)
     total = tl.sum(share * tl.load(totals + place, mask=seen, other=0.0), 0)
@@ -58,31 +61,31 @@ def _join(tops, totals, parts, out, stretches, E: tl.constexpr, WIDE: tl.constex
     tl.store(out + tl.program_id(0) * E + lane, mixed.to(out.dtype.element_ty), mask=lane < E)
 
 
-def launch(q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, scale: float, stretch, join) -> Tensor:
+def launch(q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, scale: float, chunk, join) -> Tensor:
     """q [B, H, 1, D], k [B, G, K, D], v [B, G, K, E], seen [B|1, K] -> [B, H, 1, E]."""
     batch, heads, _, width = q.shape
     groups, keys, width_v = k.shape[1], k.shape[2], v.shape[3]
     k, v = (x if x.stride(3) == 1 else x.contiguous() for x in (k, v))
     q = q if q.stride(3) == 1 else q.contiguous()
     wide = triton.next_power_of_2(max(width, width_v))
-    stretches = triton.cdiv(keys, TILE)
-    # A buffer each: of one that two views share, a compiler would make copies.
-    tops, totals, parts = (q.new_empty(batch * heads, stretches, n, dtype=torch.float32) for n in (1, 1, wide))
+    chunks = triton.cdiv(keys, TILE)
+    # Separate buffers: of one buffer with several views a compiler would make copies.
+    tops, totals, parts = (q.new_empty(batch * heads, chunks, n, dtype=torch.float32) for n in (1, 1, wide))
     out = torch.empty(batch, heads, 1, width_v, dtype=v.dtype, device=q.device)
     rows = 0 if seen is None or seen.shape[0] == 1 else seen.stride(0)
     strides = (q.stride(0), q.stride(1), *k.stride()[:3], *v.stride()[:3], rows)
-    stretch[(batch * heads, stretches)](
-        q, k, v, q if seen is None else seen, tops, totals, parts, keys, heads, heads // groups, stretches, *strides,
+    chunk[(batch * heads, chunks)](
+        q, k, v, q if seen is None else seen, tops, totals, parts, keys, heads, heads // groups, chunks, *strides,
         SCALE=scale, MASKED=seen is not None, D=width, E=width_v,  # SCALE: as an argument a compiler makes it float64
         WIDE=wide, TILE=TILE, num_warps=4,
     )  # fmt: skip
-    everything = triton.next_power_of_2(stretches)
-    join[(batch * heads,)](tops, totals, parts, out, stretches, E=width_v, WIDE=wide, ALL=everything, num_warps=2)
+    everything = triton.next_power_of_2(chunks)
+    join[(batch * heads,)](tops, totals, parts, out, chunks, E=width_v, WIDE=wide, ALL=everything, num_warps=2)
     return out
 
 
 @torch.library.triton_op("regard::mix_one", mutates_args={})
 def mix_one(q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, scale: float) -> Tensor:
-    """One query per head over all keys it sees."""
+    """One query per head over all keys that it sees."""
     wrap = torch.library.wrap_triton
-    return launch(q, k, v, seen, scale, wrap(_stretch), wrap(_join))
+    return launch(q, k, v, seen, scale, wrap(_chunk), wrap(_join))

@@ -1,7 +1,7 @@
 """The flex backend: one FlexAttention kernel for every mask and bias, with a block layout from structure.
 
-``create_block_mask`` looks at every pair. Our masks know their structure, so the layout comes from the least and
-greatest order of each block through ``Mask.verdict``: O(blocks), no N×N anywhere.
+``create_block_mask`` evaluates every pair. Here the layout follows from the least and greatest order of each block
+through ``Mask.verdict``: O(blocks), no N×N tensor.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from contextlib import nullcontext
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,13 +17,13 @@ from torch.nn.attention.flex_attention import AuxRequest, BlockMask, flex_attent
 
 from regard.attention.backends.sdpa import not_plain_softmax
 from regard.attention.call import Call, Out, Plan, allowed
-from regard.attention.masks.summary import Comb
+from regard.attention.masks.summary import StridePattern
 from regard.attention.slots import Packed, Padded, Range
 from regard.attention.tiling.bands import first_order
 from regard.attention.tiling.block_bounds import bounds, layout
-from regard.attention.tiling.disjoint import Part, parts
+from regard.attention.tiling.disjoint import MaskPart, parts
 from regard.attention.tiling.merge import merged
-from regard.attention.tiling.regroup import Group
+from regard.attention.tiling.regroup import Regrouping
 
 BLOCK = 128
 WIDE = 1024  # a mask that spans no more keys than this is not worth a regrouping
@@ -33,7 +33,7 @@ SMALL_TILES = {"fwd_BLOCK_M": 64, "fwd_BLOCK_N": 32, "fwd_num_stages": 2}
 
 
 class Flex:
-    """``flex_attention``, compiled. ``interpreted`` runs it without a compiler, on any device: slow, for tests."""
+    """``flex_attention``, compiled. ``interpreted`` runs it without a compiler on any device: slow, for tests."""
 
     name = "flex"
 
@@ -50,19 +50,19 @@ class Flex:
             reasons.append("FlexAttention has no dropout")
         return reasons
 
-    def prepare(self, plan: Plan, device: torch.device) -> tuple[Sheet, ...]:
-        return tuple(_sheet(plan, part, device) for part in _parts(plan))
+    def prepare(self, plan: Plan, device: torch.device) -> tuple[tuple[Regrouping, BlockMask], ...]:
+        """For each disjoint part of the mask the regrouping of its tokens and the blocks to read."""
+        return tuple(_layout(plan, part, device) for part in _parts(plan))
 
     def run(self, call: Call) -> Out:
-        sheets: tuple[Sheet, ...] = call.plan.prepared
-        if len(sheets) == 1:
-            return Out(self._one(call, sheets[0])[0], None)
-        found = [self._one(call, sheet) for sheet in sheets]
-        return Out(merged([values for values, _ in found], torch.stack([lse for _, lse in found])), None)
+        results = [self._part(call, group, blocks) for group, blocks in call.plan.prepared]
+        if len(results) == 1:
+            return Out(results[0][0], None)
+        return Out(merged([values for values, _ in results], torch.stack([lse for _, lse in results])), None)
 
-    def _one(self, call: Call, sheet: Sheet) -> tuple[Tensor, Tensor]:
+    def _part(self, call: Call, group: Regrouping, blocks: BlockMask) -> tuple[Tensor, Tensor]:
         """The values and log-sum-exp of one part of the mask."""
-        plan, bias, temperature, group = call.plan, call.bias, call.temperature, sheet.group
+        plan, bias, temperature = call.plan, call.bias, call.temperature
 
         def score_mod(score: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
             pairs = group.pairs(plan, b, h, q, k)
@@ -70,7 +70,7 @@ class Flex:
 
         options: dict[str, Any] = {
             "score_mod": None if bias is None else score_mod,
-            "block_mask": sheet.blocks,
+            "block_mask": blocks,
             "scale": call.factor / (temperature if bias is None else 1),
             "enable_gqa": call.q.shape[1] != call.k.shape[1],
             "kernel_options": SMALL_TILES if bias is not None or call.q.dtype == torch.float32 else None,
@@ -82,19 +82,12 @@ class Flex:
         with warnings.catch_warnings() if self.interpreted else nullcontext():
             if self.interpreted:
                 warnings.simplefilter("ignore")  # "called without torch.compile": that is the point here
-            found = kernel(group.queries(call.q), group.keys(call.k), group.keys(call.v), **options)
+            result = kernel(group.queries(call.q), group.keys(call.k), group.keys(call.v), **options)
         if not several:
-            return group.back(found, call.q.shape[2]), found
-        values, aux = found
+            return group.back(result, call.q.shape[2]), result
+        values, aux = result
         lse = group.back(aux.lse[..., None], call.q.shape[2])[..., 0]
         return group.back(values, call.q.shape[2]), lse
-
-
-class Sheet(NamedTuple):
-    """One part of a mask: how its tokens are grouped, and the blocks to read."""
-
-    group: Group
-    blocks: BlockMask
 
 
 @cache
@@ -102,18 +95,18 @@ def _compiled():
     return torch.compile(flex_attention)
 
 
-def _parts(plan: Plan) -> tuple[Part, ...]:
-    """The parts of the mask; one alone where the order is known to the device only or the two sides are out of step."""
-    whole = (Part(plan.mask, Comb(1)),)
+def _parts(plan: Plan) -> tuple[MaskPart, ...]:
+    """The parts of the mask; one alone if only the device knows the order or the two sides are not aligned."""
+    whole = (MaskPart(plan.mask, StridePattern(1)),)
     if not all(isinstance(s, Range | Padded | Packed) for s in (plan.queries, plan.keys)):
         return whole
-    found = parts(plan.mask, plan.keys.length, WIDE, isinstance(plan.keys, Packed))
+    divided = parts(plan.mask, plan.keys.length, WIDE, isinstance(plan.keys, Packed))
     apart = first_order(plan.queries) - first_order(plan.keys)
-    return whole if any(part.comb.teeth is None and apart % part.comb.step for part in found) else found
+    return whole if any(part.pattern.residues is None and apart % part.pattern.step for part in divided) else divided
 
 
-def _sheet(plan: Plan, part: Part, device: torch.device) -> Sheet:
-    group = Group.of(part.comb, plan, BLOCK, device)
+def _layout(plan: Plan, part: MaskPart, device: torch.device) -> tuple[Regrouping, BlockMask]:
+    group = Regrouping.of(part.pattern, plan, BLOCK, device)
     queries = bounds(plan.queries, device, BLOCK, group.rows, group.across)
     keys = bounds(plan.keys, device, BLOCK, group.columns, group.step)
     may, must = layout(part.mask, queries, keys)
@@ -131,11 +124,11 @@ def _sheet(plan: Plan, part: Part, device: torch.device) -> Sheet:
         mask_mod=mask_mod,
         seq_lengths=(group.count(plan.queries.length, across=True), group.count(plan.keys.length)),
     )
-    return Sheet(group, blocks)
+    return group, blocks
 
 
 def _listed(layout: Tensor) -> tuple[Tensor, Tensor]:
-    """[B, Q, K] booleans to (how many [B,1,Q], which [B,1,Q,K]) as FlexAttention wants them."""
+    """[B, Q, K] booleans as FlexAttention's block lists: counts [B,1,Q] and indices [B,1,Q,K]."""
     counts = layout.sum(-1, dtype=torch.int32)
     indices = layout.int().argsort(dim=-1, descending=True, stable=True).int()
     return counts[:, None].contiguous(), indices[:, None].contiguous()

@@ -1,18 +1,19 @@
-"""The sdpa backend: PyTorch's fused kernels, for every case whose structure they can be told without an N×N mask.
+"""The sdpa backend: PyTorch's fused kernels, for every case whose structure needs no N×N mask.
 
-How a plan is told to the kernel:
+How each structure of a plan is passed to the kernel:
 
-* nothing to hide                          no mask
-* causal over the same tokens              ``is_causal`` (aligned to the upper left: right only for own keys)
-* causal, padded on the right              ``is_causal``: padding comes after every real token; its own rows are zeroed
-* everybody, keys padded                   a key mask [B,1,1,K]
-* packed documents, lengths on the host    one call per document
-* anything else                            a dense mask, only while it is small (``DENSE_LIMIT``) or the queries are few
+* ``FULL``            no mask
+* ``CAUSAL``          ``is_causal`` (aligned to the upper left: correct only if queries and keys are the same tokens)
+* ``CAUSAL_PADDED``   ``is_causal``: padding comes after every real token; its own rows are set to zero
+* ``PADDED``          a key mask [B,1,1,K]
+* ``DOCUMENTS``       packed documents with lengths known to the host: one call per document
+* ``OTHER``           a dense mask, only while it is small (``DENSE_LIMIT``) or there are few queries
 """
 
 from __future__ import annotations
 
 from contextlib import nullcontext
+from enum import Enum, auto
 from typing import NamedTuple
 
 import torch
@@ -21,7 +22,8 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from regard.attention.call import Call, Out, Plan, allowed
-from regard.attention.masks.mask import Causal, Full
+from regard.attention.masks.mask import Full
+from regard.attention.masks.patterns import Causal
 from regard.attention.normalizer import SoftmaxNormalizer
 from regard.attention.score import Dot
 from regard.attention.slots import Packed, Padded, Range, make_pairs
@@ -39,28 +41,39 @@ CUDA_ORDER = [
 ]
 
 
-class Telling(NamedTuple):
-    """How the plan is told to the kernel. ``seen`` is a boolean mask, ``blank`` the query rows that see nothing."""
+class Structure(Enum):
+    """The structures of a plan that fused kernels distinguish."""
+
+    FULL = auto()
+    CAUSAL = auto()
+    CAUSAL_PADDED = auto()
+    PADDED = auto()
+    DOCUMENTS = auto()
+    OTHER = auto()
+
+
+class KernelMask(NamedTuple):
+    """The mask arguments of the kernel."""
 
     causal: bool = False
     documents: tuple[tuple[int, ...], ...] | None = None
-    seen: Tensor | None = None  # [B|1, 1|H, Q|1, K]
-    blank: Tensor | None = None  # [B|1, 1|H, Q, 1]
+    visible: Tensor | None = None  # [B|1, 1|H, Q|1, K]
+    blank: Tensor | None = None  # [B|1, 1|H, Q, 1], queries that see nothing: their outputs are set to zero
 
 
 class Sdpa:
-    """``torch.nn.functional.scaled_dot_product_attention``, told only what is true."""
+    """``torch.nn.functional.scaled_dot_product_attention``."""
 
     name = "sdpa"
 
     def refuses(self, call: Call) -> list[str]:
-        return [*not_plain_softmax(call), *self._untellable(call.plan, call.q.device)]
+        return [*not_plain_softmax(call), *self._too_dense(call.plan, call.q.device)]
 
-    def _untellable(self, plan: Plan, device: torch.device) -> list[str]:
+    def _too_dense(self, plan: Plan, device: torch.device) -> list[str]:
         case = structure(plan)
-        if case == "documents" and device.type == "cuda":
+        if case is Structure.DOCUMENTS and device.type == "cuda":
             return ["on a GPU one call per document is slow"]
-        if case != "other":
+        if case is not Structure.OTHER:
             return []
         if isinstance(plan.queries, Padded | Packed) or isinstance(plan.keys, Padded | Packed):
             return ["this mask over padded or packed tokens would need a dense mask for every row"]
@@ -69,31 +82,31 @@ class Sdpa:
             return [f"this mask would need {elements / 2**20:.0f} MiB of dense mask"]
         return []
 
-    def prepare(self, plan: Plan, device: torch.device) -> Telling:
+    def prepare(self, plan: Plan, device: torch.device) -> KernelMask:
         case, queries, keys = structure(plan), plan.queries, plan.keys
-        if case == "open":
-            return Telling()
-        if case == "causal":
-            return Telling(causal=True)
-        if case == "causal padded" and isinstance(queries, Padded):
-            return Telling(causal=True, blank=~queries.filled()[:, None, :, None])
-        if case == "padded":
+        if case is Structure.FULL:
+            return KernelMask()
+        if case is Structure.CAUSAL:
+            return KernelMask(causal=True)
+        if case is Structure.CAUSAL_PADDED and isinstance(queries, Padded):
+            return KernelMask(causal=True, blank=~queries.filled()[:, None, :, None])
+        if case is Structure.PADDED:
             return _key_padding(plan)
-        if case == "documents" and isinstance(queries, Packed):
-            return Telling(causal=isinstance(plan.mask, Causal), documents=queries.documents)
-        seen = allowed(plan.mask, make_pairs(queries, keys, heads=1, device=device, batch=plan.rows))
-        blank = ~seen.any(-1, keepdim=True)
-        return Telling(seen=seen | blank, blank=blank)
+        if case is Structure.DOCUMENTS and isinstance(queries, Packed):
+            return KernelMask(causal=isinstance(plan.mask, Causal), documents=queries.documents)
+        visible = allowed(plan.mask, make_pairs(queries, keys, heads=1, device=device, batch=plan.rows))
+        blank = ~visible.any(-1, keepdim=True)
+        return KernelMask(visible=visible | blank, blank=blank)
 
     def run(self, call: Call) -> Out:
-        telling: Telling = call.plan.prepared
+        mask: KernelMask = call.plan.prepared
         q, k, v, width = even_widths(call.q, call.k, call.v)
-        if telling.documents is not None:
-            values = self._by_document(call, q, k, v, telling.documents, telling.causal)
+        if mask.documents is not None:
+            values = self._by_document(call, q, k, v, mask.documents, mask.causal)
         else:
-            values = fused(call, q, k, v, telling.seen, telling.causal)
-        if telling.blank is not None:
-            values = values.masked_fill(telling.blank, 0)
+            values = fused(call, q, k, v, mask.visible, mask.causal)
+        if mask.blank is not None:
+            values = values.masked_fill(mask.blank, 0)
         return Out(values[..., :width] if width != values.shape[-1] else values, None)
 
     def _by_document(
@@ -109,45 +122,44 @@ class Sdpa:
         rows = []
         for b, lengths in enumerate(documents):
             rest = q.shape[2] - sum(lengths)
-            mine = slice(b, b + 1) if len(documents) > 1 else slice(None)  # one row may serve the whole batch
-            cuts = [x[mine].split([*lengths, rest], dim=2) for x in (q, k, v)]
-            pieces = zip(*cuts, strict=True)
-            parts = [fused(call, one, two, three, None, causal) for one, two, three in pieces if one.shape[2]]
+            row = slice(b, b + 1) if len(documents) > 1 else slice(None)  # one row may serve the whole batch
+            pieces = zip(*(x[row].split([*lengths, rest], dim=2) for x in (q, k, v)), strict=True)
+            parts = [fused(call, *qkv, visible=None, causal=causal) for qkv in pieces if qkv[0].shape[2]]
             if rest:  # empty slots see nothing
                 parts[-1] = parts[-1].masked_fill(torch.ones((), dtype=torch.bool, device=q.device), 0)
             rows.append(torch.cat(parts, dim=2))
         return torch.cat(rows)
 
 
-def structure(plan: Plan) -> str:
-    """Which of the cases at the top of this file a plan is, by the kinds of its mask and slots."""
+def structure(plan: Plan) -> Structure:
+    """The structure of a plan, by the kinds of its mask and slots."""
     mask, queries, keys = plan.mask, plan.queries, plan.keys
     full, causal = isinstance(mask, Full), isinstance(mask, Causal) and plan.own
     if isinstance(queries, Range) and isinstance(keys, Range):
-        return "open" if full else "causal" if causal else "other"
+        return Structure.FULL if full else Structure.CAUSAL if causal else Structure.OTHER
     if full and isinstance(queries, Range | Padded) and isinstance(keys, Range | Padded):
-        return "padded"
+        return Structure.PADDED
     if causal and isinstance(queries, Padded):
-        return "causal padded"
+        return Structure.CAUSAL_PADDED
     if (full or causal) and plan.own and isinstance(queries, Packed) and queries.documents is not None:
-        return "documents"
-    return "other"
+        return Structure.DOCUMENTS
+    return Structure.OTHER
 
 
-def _key_padding(plan: Plan) -> Telling:
-    seen = blank = None
+def _key_padding(plan: Plan) -> KernelMask:
+    visible = blank = None
     if isinstance(plan.keys, Padded):
-        seen = plan.keys.filled()[:, None, None, :]  # [B,1,1,K]
-        nothing = ~seen.any(-1, keepdim=True)
-        seen, blank = seen | nothing, nothing
+        visible = plan.keys.filled()[:, None, None, :]  # [B,1,1,K]
+        blank = ~visible.any(-1, keepdim=True)
+        visible = visible | blank
     if isinstance(plan.queries, Padded):
         empty = ~plan.queries.filled()[:, None, :, None]
         blank = empty if blank is None else blank | empty
-    return Telling(seen=seen, blank=blank)
+    return KernelMask(visible=visible, blank=blank)
 
 
 def not_plain_softmax(call: Call, takes_bias: bool = False) -> list[str]:
-    """Why PyTorch's fused kernels cannot do this call, whatever its mask; ``takes_bias``: its bias is no reason."""
+    """Why PyTorch's fused kernels cannot compute this call, apart from its mask; ``takes_bias``: any bias is fine."""
     reasons = []
     if type(call.score) is not Dot:
         reasons.append(f"scores are {type(call.score).__name__}, not dot products")
@@ -156,12 +168,12 @@ def not_plain_softmax(call: Call, takes_bias: bool = False) -> list[str]:
     if not isinstance(call.normalizer, SoftmaxNormalizer):
         reasons.append(call.normalizer.not_fused)
     if call.weights:
-        reasons.append("the weights were asked for, and a fused kernel never holds them")
+        reasons.append("the weights were asked for, and a fused kernel never stores them")
     return reasons
 
 
 def even_widths(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor, int]:
-    """Fused CPU kernels want one head width: zeros added to the narrower side change no score and no real value."""
+    """Fused CPU kernels need one head width: zeros added to the narrower side change no score and no value."""
     d, e = q.shape[-1], v.shape[-1]
     if d < e:
         q, k = F.pad(q, (0, e - d)), F.pad(k, (0, e - d))
@@ -170,8 +182,8 @@ def even_widths(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor
     return q, k, v, e
 
 
-def fused(call: Call, q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, causal: bool) -> Tensor:
-    """The kernel, with the call's own scale (padding the width must not change it)."""
+def fused(call: Call, q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, causal: bool) -> Tensor:
+    """The kernel, with the scale of the call, which padding the width does not change."""
     grouped = q.shape[1] != k.shape[1]
     if grouped and not q.is_cuda:  # CPU kernels take no grouped heads
         k, v = repeat_kv(k, q.shape[1]), repeat_kv(v, q.shape[1])
@@ -184,7 +196,7 @@ def fused(call: Call, q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, caus
             q,
             k,
             v,
-            attn_mask=seen,
+            attn_mask=visible,
             dropout_p=call.dropout,
             is_causal=causal,
             scale=scale,

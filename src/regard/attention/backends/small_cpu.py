@@ -1,32 +1,26 @@
-"""The short backend: plain batched products for a few tokens on a CPU.
+"""The short backend: plain batched products for few tokens on a CPU.
 
-Up to about a hundred tokens, the fused CPU kernel spends more on its blocks than on the numbers. Here every score is
-held (they are fewer than the queries' own numbers), and the backward pass is written out.
+Up to about a hundred tokens, the fused CPU kernel spends more time on its blocks than on arithmetic. Here every score
+is stored, and the backward pass is written out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from regard.attention.backends.sdpa import not_plain_softmax, structure
+from regard.attention.backends.sdpa import Structure, not_plain_softmax, structure
 from regard.attention.call import Call, Out, Plan
 from regard.attention.slots import Padded
 from regard.attention.weigh import repeat_kv
 
+SUPPORTED = (Structure.FULL, Structure.CAUSAL, Structure.CAUSAL_PADDED)
 LONGEST = 128  # tokens; measured on two AVX-512 cores: 1.4x the fused kernel at 64, even at about 256
-
-
-class Hidden(NamedTuple):
-    """What is added to the scores [N, N], and the rows that see nothing."""
-
-    offset: Tensor | None
-    blank: Tensor | None
 
 
 class SmallCPU:
@@ -35,27 +29,28 @@ class SmallCPU:
     name = "short"
 
     def refuses(self, call: Call) -> list[str]:
-        if torch.compiler.is_compiling():  # before any length is looked at: that would become a guard in the graph
-            return ["a compiler does better with the fused kernel"]
+        if torch.compiler.is_compiling():  # before any length is read, which would become a guard in the graph
+            return ["under a compiler the fused kernel is faster"]
         reasons = not_plain_softmax(call)
         plan = call.plan
         if call.q.device.type != "cpu":
             reasons.append("it is for CPUs")
         if plan.queries.length > LONGEST or plan.keys.length > LONGEST:
             reasons.append(f"it is for up to {LONGEST} tokens")
-        if structure(plan) not in ("open", "causal", "causal padded"):
-            reasons.append("it knows causal and full masks over plain or right-padded tokens")
+        if structure(plan) not in SUPPORTED:
+            reasons.append("it supports causal and full masks over plain or right-padded tokens")
         if call.dropout:
             reasons.append("it has no dropout")
         return reasons
 
-    def prepare(self, plan: Plan, device: torch.device) -> Hidden:
-        if structure(plan) == "open":
-            return Hidden(None, None)
+    def prepare(self, plan: Plan, device: torch.device) -> tuple[Tensor | None, Tensor | None]:
+        """The float mask [N, N] that is added to the scores, and the queries that see nothing [B, 1, N, 1]."""
+        if structure(plan) is Structure.FULL:
+            return None, None
         length = plan.queries.length
         offset = torch.full((length, length), float("-inf"), device=device).triu(1)
         blank = ~plan.queries.filled()[:, None, :, None] if isinstance(plan.queries, Padded) else None
-        return Hidden(offset, blank)
+        return offset, blank
 
     def run(self, call: Call) -> Out:
         offset, blank = call.plan.prepared

@@ -1,9 +1,8 @@
-"""Mask expressions as text: ``causal & window(8) | sinks(2)``, read without evaluating anything and written back.
+"""Mask expressions as text: ``causal & window(8) | sinks(2)``, parsed without evaluating code, and written back.
 
-Names are those of the mask classes in small letters, found by being there: a new mask needs no line here. Python's own
-grammar is parsed (``ast``), so ``&``, ``|``, ``~`` and brackets bind as they do in code; of the tree only names, calls,
-those three operators, whole numbers, truth values and lists of them are taken, and everything else is refused by its
-position. Law: ``parse(write(mask))`` is the mask again.
+Names are those of all mask classes in lower case; a new mask needs no entry here. Python's ``ast`` parses the text, so
+``&``, ``|``, ``~`` and parentheses bind as in code. Only names, calls, these operators, integers, booleans and lists of
+them are accepted; errors name the position. Law: ``parse(write(mask))`` equals the mask.
 """
 
 from __future__ import annotations
@@ -24,30 +23,30 @@ from regard.attention.masks.mask import And, Mask, Not, Or
 from regard.config import nearest
 from regard.errors import UserError
 
-MOST = 2**62  # a number beyond this fits no tensor
+MOST = 2**62  # greater integers do not fit a tensor
 LONGEST = 10_000  # characters; Python's parser is recursive
-SHOWN = 16  # elements of a tensor that a brief text spells out
+SHOWN = 16  # a brief text writes out tensors of up to this many elements
 
 
 def names() -> dict[str, type[Mask]]:
-    """Every mask that is not made of others by an operator, by its class's name in small letters."""
-    return {cls.__name__.lower(): cls for cls in _below(Mask) if is_dataclass(cls) and cls not in (And, Or, Not)}
+    """Every mask class except the operators, by its name in lower case."""
+    return {cls.__name__.lower(): cls for cls in _subclasses(Mask) if is_dataclass(cls) and cls not in (And, Or, Not)}
 
 
-def _below(cls: type[Mask]) -> Iterator[type[Mask]]:
-    for one in cls.__subclasses__():
-        if not one.__name__.startswith("_"):
-            yield one
-            yield from _below(one)
+def _subclasses(cls: type[Mask]) -> Iterator[type[Mask]]:
+    for subclass in cls.__subclasses__():
+        if not subclass.__name__.startswith("_"):
+            yield subclass
+            yield from _subclasses(subclass)
 
 
 def parse(text: str) -> Mask:
-    """The mask that an expression describes; a UserError names the position of what is wrong with it.
+    """The mask of an expression; a MaskExpressionError names the position of an error.
 
     >>> parse("causal & window(8, ahead=2) | global(0)")
     Or(left=And(left=Causal(), right=Window(size=8, ahead=2)), right=Global(orders=(0,)))
     """
-    return _Reader(text).mask()
+    return _Parser(text).mask()
 
 
 class MaskExpressionError(UserError):
@@ -58,8 +57,8 @@ class MaskExpressionError(UserError):
         self.position = position
 
 
-class _Reader:
-    """One expression on its way to a mask."""
+class _Parser:
+    """The parser of one expression."""
 
     def __init__(self, text: str):
         self.text = text
@@ -72,12 +71,12 @@ class _Reader:
         if len(self.text) > LONGEST:
             length = f"{len(self.text):,} characters; at most {LONGEST:,} are read"
             raise MaskExpressionError(f"the mask expression has {length}")
-        # `global` is a word of Python's own: with a capital letter it is a name, and no position moves.
+        # `global` is a keyword of Python: capitalized it is a name of the same length.
         reserved = "|".join(name for name in self.known if keyword.iskeyword(name))
         code = re.sub(rf"\b({reserved})\b", lambda m: m[0].capitalize(), self.text) if reserved else self.text
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # "8and": what cannot be read is refused, what can is meant
+                warnings.simplefilter("ignore")  # Python warns about "8and"
                 tree = ast.parse(code.replace("\n", " ").strip(), mode="eval")
             return self._mask(tree.body)
         except SyntaxError as error:
@@ -95,46 +94,46 @@ class _Reader:
             case ast.UnaryOp(ast.Invert(), inner):
                 return ~self._mask(inner)
             case ast.Name():
-                return self._made(node, [], {})
+                return self._build(node, [], {})
             case ast.Call(ast.Name() as name, given, named):
                 if len({word.arg for word in named} - {None}) < len(named):
                     self._refuse("each argument is named once", node)
                 values = [self._value(one) for one in given]
-                return self._made(name, values, {str(word.arg): self._value(word.value) for word in named})
+                return self._build(name, values, {str(word.arg): self._value(word.value) for word in named})
             case ast.BoolOp() | ast.UnaryOp(ast.Not()):
                 self._refuse("masks are combined with &, | and ~, not with words", node)
             case _:
-                self._refuse("here a mask is wanted: a name, perhaps with numbers in brackets", node)
+                self._refuse("expected a mask: a name, with arguments in parentheses if it has any", node)
 
     def _value(self, node: ast.expr) -> Any:
-        """An argument: a whole number, a truth value, a list of arguments, or a mask."""
+        """An argument: an integer, a boolean, a list of arguments, or a mask."""
         match node:
             case ast.Constant(bool() as value):
                 return value
             case ast.Constant(int() as value):
-                return self._fitting(value, node)
+                return self._in_range(value, node)
             case ast.UnaryOp(ast.USub(), ast.Constant(int() as value)) if not isinstance(value, bool):
-                return -self._fitting(value, node)
+                return -self._in_range(value, node)
             case ast.Tuple(items) | ast.List(items):
                 return [self._value(one) for one in items]
             case ast.Name() | ast.Call() | ast.BinOp() | ast.UnaryOp(ast.Invert()):
                 return self._mask(node)
             case _:
-                self._refuse("an argument is a whole number or a list of them", node)
+                self._refuse("an argument is an integer or a list of integers", node)
 
-    def _fitting(self, value: int, node: ast.expr) -> int:
+    def _in_range(self, value: int, node: ast.expr) -> int:
         if value >= MOST:
             self._refuse("this number is too large", node)
         return value
 
-    def _made(self, node: ast.Name, given: list[Any], named: dict[str, Any]) -> Mask:
+    def _build(self, node: ast.Name, given: list[Any], named: dict[str, Any]) -> Mask:
         cls = self.known.get(node.id.lower())
         if cls is None:
             near = nearest(node.id.lower(), self.known)
             hint = f"did you mean {near}?" if near else f"there are: {', '.join(self.known)}"
             self._refuse(f"there is no mask {node.id!r}; {hint}", node)
-        wanted = _arguments(cls)
-        if len(wanted) == 1 and _is_tuple(wanted[0], cls) and (len(given) != 1 or not isinstance(given[0], list)):
+        arguments = _arguments(cls)
+        if len(arguments) == 1 and _is_tuple(arguments[0], cls) and (len(given) != 1 or not isinstance(given[0], list)):
             given = [given] if given or not named else given  # global(0, 5) is global([0, 5])
         try:
             bound = inspect.signature(cls).bind(*given, **named).arguments
@@ -156,20 +155,20 @@ class _Reader:
 
 
 def usage(cls: type[Mask]) -> str:
-    """How a mask is written.
+    """The syntax of a mask.
 
-    >>> from regard.attention.masks.mask import Causal, Window
+    >>> from regard.attention import Causal, Window
     >>> usage(Window), usage(Causal)
     ('window(size, ahead=0)', 'causal')
     """
-    told = [f.name if f.default is MISSING else f"{f.name}={f.default}" for f in _arguments(cls)]
-    return cls.__name__.lower() + (f"({', '.join(told)})" if told else "")
+    arguments = [f.name if f.default is MISSING else f"{f.name}={f.default}" for f in _arguments(cls)]
+    return cls.__name__.lower() + (f"({', '.join(arguments)})" if arguments else "")
 
 
 def write(mask: Mask, *, brief: bool = False) -> str:
-    """A mask as an expression that ``parse`` reads back; ``brief`` tells of large tensors by their shape only.
+    """A mask as an expression that ``parse`` reads back; ``brief`` writes large tensors as their shape.
 
-    >>> from regard.attention.masks.mask import Causal, Global, Window
+    >>> from regard.attention import Causal, Global, Window
     >>> write(Causal() & (Window(8) | ~Global((0, 5))))
     'causal & (window(8) | ~global(0, 5))'
     """
@@ -177,7 +176,7 @@ def write(mask: Mask, *, brief: bool = False) -> str:
 
 
 def _written(mask: Mask, strength: int, brief: bool) -> str:
-    """``strength``: how tightly what stands around binds: 0 nothing, 1 right of |, 2 left of &, 3 right of it, 4 ~."""
+    """``strength``: the precedence of the context: 0 none, 1 right of |, 2 left of &, 3 right of &, 4 after ~."""
     match mask:
         case Or(left, right):
             text, own = f"{_written(left, 0, brief)} | {_written(right, 1, brief)}", 0
@@ -191,17 +190,17 @@ def _written(mask: Mask, strength: int, brief: bool) -> str:
 
 
 def _leaf(mask: Mask, brief: bool) -> str:
-    name, told = type(mask).__name__.lower(), []
+    name, arguments = type(mask).__name__.lower(), list[str]()
     for field in _arguments(type(mask)):
         value = getattr(mask, field.name)
         if not isinstance(value, Tensor | Mask) and field.default is not MISSING and value == field.default:
             continue
         plain = _spelled(value, brief)
-        skipped = len(told) < _arguments(type(mask)).index(field)  # what stood before had its default
-        told.append(f"{field.name}={plain}" if skipped else plain)
-    if len(_arguments(type(mask))) == 1 and told and told[0].startswith("(") and told[0] != "()":
-        told = [told[0][1:-1].removesuffix(",")]  # global(0, 5)
-    return name + (f"({', '.join(told)})" if told else "")
+        skipped = len(arguments) < _arguments(type(mask)).index(field)  # an argument before it has its default
+        arguments.append(f"{field.name}={plain}" if skipped else plain)
+    if len(_arguments(type(mask))) == 1 and arguments and arguments[0].startswith("(") and arguments[0] != "()":
+        arguments = [arguments[0][1:-1].removesuffix(",")]  # global(0, 5)
+    return name + (f"({', '.join(arguments)})" if arguments else "")
 
 
 def _spelled(value: Any, brief: bool) -> str:
@@ -221,16 +220,16 @@ def _is_tuple(field: Field[Any], cls: type[Mask]) -> bool:
 
 
 def _typed(value: Any, hint: Any) -> Any:
-    """A value as the class wants it: numbers as they are, lists as tuples or tensors."""
+    """A value of the type of its field: numbers unchanged, lists as tuples or tensors."""
     if "Tensor" in str(hint):
         if not isinstance(value, list) or not value:
-            raise ValueError("a list of numbers is wanted")
-        found = torch.tensor(value)
-        # Tables of zeros and ones are those of graphs and layouts; labels may be truth values just as well.
-        return found.bool() if found.ndim > 1 and bool(((found == 0) | (found == 1)).all()) else found
+            raise ValueError("expected a list of numbers")
+        table = torch.tensor(value)
+        # Tables of zeros and ones are graphs and layouts; labels may be booleans as well.
+        return table.bool() if table.ndim > 1 and bool(((table == 0) | (table == 1)).all()) else table
     wants_list = str(hint).startswith("tuple")
     if isinstance(value, list) != wants_list:
-        raise ValueError("a list of numbers is wanted" if wants_list else f"a single number is wanted, not {value}")
+        raise ValueError("expected a list of numbers" if wants_list else f"expected a single number, not {value}")
     return _frozen(value) if wants_list else value
 
 

@@ -1,16 +1,17 @@
-"""Masks: an algebra of who may see whom.
+"""Masks: an algebra of which query may see which key.
 
-A mask is a value. ``allows(pairs)`` is its meaning; ``&``, ``|`` and ``~`` build an expression tree. Summaries let a
-fast path skip work without looking at any pair:
+A mask is a value. ``allows(pairs)`` is its meaning; ``&``, ``|`` and ``~`` build an expression tree. Bounds let a fast
+path skip work without evaluating any pair:
 
-* ``reach()``         how far back and ahead an allowed key can be, in order; ``None`` where there is no bound
-* ``verdict(tile)``   for a tile of pairs known only by the least and greatest order on each side: may any pair be
-                      allowed, must all be? Three-valued logic makes this exact enough for every expression in O(tiles).
-* ``keeps()``         which keys a text that grows may still ask for: what a cache has to hold
-* ``comb()``          whether only every so many-th key is seen, which a fast path finds side by side after regrouping
-* ``relative``        whether the distance alone decides, so that all tiles along a diagonal are the same
+* ``reach()``           the farthest allowed key before and after a query, in order; ``None`` where there is no bound
+* ``verdict(bounds)``   for a block of pairs known only by the least and greatest order on each side: may any pair be
+                        allowed, must all be? Three-valued logic gives this for every expression in O(blocks).
+* ``retention()``       the keys that later queries of a growing text may still see: what a KV cache must hold
+* ``stride_pattern()``  whether only every n-th key is visible; regrouped by residue, those keys are adjacent
+* ``relative``          whether the distance alone decides, so that all blocks along a diagonal are equal
 
-They may be loose, never wrong: tests/laws/test_masks.py holds them to ``allows``. More masks: patterns.py, tables.py.
+Bounds may be loose, never wrong: tests/laws/test_masks.py compares them with ``allows``. The masks themselves are in
+patterns.py (formulas), tables.py (tensors) and token_masks.py (labels computed from the tokens).
 """
 
 from __future__ import annotations
@@ -20,36 +21,57 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from regard.attention.masks.summary import Comb, Keeps, Reach, Tile, Verdict, farther, fewer, nearer
+from regard.attention.masks.summary import (
+    BlockBounds,
+    BlockVerdict,
+    KeyRetention,
+    Reach,
+    StridePattern,
+    fewer,
+    looser,
+    tighter,
+)
 from regard.attention.slots import Pairs
 
 
 class Mask:
-    """Base of all masks. A new one is a frozen dataclass with ``allows``; the summaries default to "anything"."""
+    """Base of all masks. A new one is a frozen dataclass with ``allows``; the bounds default to "anything"."""
 
     relative = False
+    needs_tokens = False  # follows from the tokens: a model must ``bind`` it in every forward pass
 
     def allows(self, pairs: Pairs) -> Tensor:
         raise NotImplementedError
 
     @property
     def rows(self) -> int:
-        """How many batch rows it tells apart: 1 unless it holds tensors that differ by row."""
+        """The number of batch rows that it distinguishes: 1 unless it holds tensors that differ by row."""
         return 1
 
     def reach(self) -> Reach:
         return Reach(None, None)
 
-    def verdict(self, tile: Tile) -> Verdict:
-        shape = torch.broadcast_shapes(tile.q_low.shape, tile.k_low.shape)
-        no = torch.zeros(shape, dtype=torch.bool, device=tile.q_low.device)
-        return Verdict(~no, no)
+    def verdict(self, bounds: BlockBounds) -> BlockVerdict:
+        shape = torch.broadcast_shapes(bounds.q_low.shape, bounds.k_low.shape)
+        no = torch.zeros(shape, dtype=torch.bool, device=bounds.q_low.device)
+        return BlockVerdict(~no, no)
 
-    def keeps(self) -> Keeps:
-        return Keeps(0, self.reach().back)
+    def retention(self) -> KeyRetention:
+        return KeyRetention(0, self.reach().back)
 
-    def comb(self) -> Comb:
-        return Comb(1)
+    def stride_pattern(self) -> StridePattern:
+        return StridePattern(1)
+
+    def to(self, device: torch.device) -> Mask:
+        """The mask with its tensors on ``device``."""
+        return self
+
+    def bind(self, tokens: Tensor, phases: Tensor | None = None) -> Mask:
+        """The mask for these tokens [B, N], where the token of order i is at index i.
+
+        ``phases`` [B|1, N] count from the beginning of each packed document. Default: one document per row.
+        """
+        return self
 
     def __and__(self, other: Mask) -> Mask:
         if isinstance(other, Full):
@@ -63,160 +85,28 @@ class Mask:
         return Not(self)
 
     def __str__(self) -> str:
-        from regard.attention.masks.expression import write  # which reads this file
+        from regard.attention.masks.expression import write  # which imports this file
 
         return write(self, brief=True)
 
 
 @dataclass(frozen=True)
 class Full(Mask):
-    """Everybody sees everybody."""
+    """Every query sees every key."""
 
     relative = True
 
     def allows(self, pairs: Pairs) -> Tensor:
         return pairs.q.order == pairs.q.order
 
-    def verdict(self, tile: Tile) -> Verdict:
-        yes = (tile.q_low <= tile.q_high) & (tile.k_low <= tile.k_high)
-        return Verdict(yes, yes)
+    def verdict(self, bounds: BlockBounds) -> BlockVerdict:
+        yes = (bounds.q_low <= bounds.q_high) & (bounds.k_low <= bounds.k_high)
+        return BlockVerdict(yes, yes)
 
 
 @dataclass(frozen=True)
-class Causal(Mask):
-    """Nothing sees what comes after it."""
-
-    relative = True
-
-    def allows(self, pairs: Pairs) -> Tensor:
-        return pairs.k.order <= pairs.q.order
-
-    def reach(self) -> Reach:
-        return Reach(None, 0)
-
-    def verdict(self, tile: Tile) -> Verdict:
-        return Verdict(tile.k_low <= tile.q_high, tile.k_high <= tile.q_low)
-
-
-@dataclass(frozen=True)
-class Window(Mask):
-    """The ``size`` nearest keys up to and including the query's own, and ``ahead`` after it."""
-
-    relative = True
-
-    size: int
-    ahead: int = 0
-
-    def __post_init__(self) -> None:
-        if self.size < 1 or self.ahead < 0:
-            raise ValueError(f"a window holds at least its own token: size >= 1 and ahead >= 0, not {self}")
-
-    def allows(self, pairs: Pairs) -> Tensor:
-        distance = pairs.q.order - pairs.k.order
-        return (distance < self.size) & (distance >= -self.ahead)
-
-    def reach(self) -> Reach:
-        return Reach(self.size - 1, self.ahead)
-
-    def verdict(self, tile: Tile) -> Verdict:
-        least, greatest = tile.q_low - tile.k_high, tile.q_high - tile.k_low
-        return Verdict((least < self.size) & (greatest >= -self.ahead), (greatest < self.size) & (least >= -self.ahead))
-
-
-@dataclass(frozen=True)
-class Dilated(Mask):
-    """Every ``step``-th key: ``size`` of them up to the query's own, ``ahead`` after it."""
-
-    relative = True
-
-    size: int
-    step: int
-    ahead: int = 0
-
-    def __post_init__(self) -> None:
-        if self.size < 1 or self.step < 1 or self.ahead < 0:
-            raise ValueError(f"a dilated window needs size >= 1, step >= 1 and ahead >= 0, not {self}")
-
-    def allows(self, pairs: Pairs) -> Tensor:
-        distance = pairs.q.order - pairs.k.order
-        near = (distance < self.size * self.step) & (distance >= -self.ahead * self.step)
-        return near & (distance % self.step == 0)
-
-    def reach(self) -> Reach:
-        return Reach((self.size - 1) * self.step, self.ahead * self.step)
-
-    def comb(self) -> Comb:
-        return Comb(self.step)
-
-    def verdict(self, tile: Tile) -> Verdict:
-        verdict = Window(self.size * self.step, self.ahead * self.step).verdict(tile)
-        return verdict if self.step == 1 else Verdict(verdict.may, torch.zeros_like(verdict.must))
-
-
-@dataclass(frozen=True)
-class Strided(Mask):
-    """Keys a whole number of strides away, in either direction (Child et al. 2019, the second head of fig. 3)."""
-
-    relative = True
-
-    stride: int
-
-    def __post_init__(self) -> None:
-        if self.stride < 1:
-            raise ValueError(f"a stride is at least 1, not {self.stride}")
-
-    def allows(self, pairs: Pairs) -> Tensor:
-        return (pairs.q.order - pairs.k.order) % self.stride == 0
-
-    def comb(self) -> Comb:
-        return Comb(self.stride)
-
-
-@dataclass(frozen=True)
-class Prefix(Mask):
-    """Keys among the first ``length``: ``Causal() | Prefix(n)`` is the prefix language model."""
-
-    length: int
-
-    def allows(self, pairs: Pairs) -> Tensor:
-        return (pairs.k.order < self.length) & (pairs.q.order == pairs.q.order)
-
-    def keeps(self) -> Keeps:
-        return Keeps(self.length, 0)
-
-    def verdict(self, tile: Tile) -> Verdict:
-        any_query = tile.q_low == tile.q_low
-        return Verdict((tile.k_low < self.length) & any_query, (tile.k_high < self.length) & any_query)
-
-
-@dataclass(frozen=True)
-class Global(Mask):
-    """Tokens at these orders see everybody and are seen by everybody (Beltagy et al. 2020)."""
-
-    orders: tuple[int, ...]
-
-    def allows(self, pairs: Pairs) -> Tensor:
-        return self._among(pairs.q.order) | self._among(pairs.k.order)
-
-    def _among(self, order: Tensor) -> Tensor:
-        found = order != order
-        for one in self.orders:
-            found = found | (order == one)
-        return found
-
-    def verdict(self, tile: Tile) -> Verdict:
-        may = (tile.q_low != tile.q_low) | (tile.k_low != tile.k_low)
-        for one in self.orders:
-            may = may | ((tile.q_low <= one) & (one <= tile.q_high)) | ((tile.k_low <= one) & (one <= tile.k_high))
-        return Verdict(may, torch.zeros_like(may))
-
-    def keeps(self) -> Keeps:
-        return Keeps(max(self.orders, default=-1) + 1, 0)
-
-
-@dataclass(frozen=True)
-class And(Mask):
-    """Both."""
+class _Pair(Mask):
+    """Two masks, combined."""
 
     left: Mask
     right: Mask
@@ -228,59 +118,66 @@ class And(Mask):
     @property
     def relative(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.left.relative and self.right.relative
+
+    @property
+    def needs_tokens(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.left.needs_tokens or self.right.needs_tokens
+
+    def to(self, device: torch.device) -> Mask:
+        return self._with(self.left.to(device), self.right.to(device))
+
+    def bind(self, tokens: Tensor, phases: Tensor | None = None) -> Mask:
+        return self._with(self.left.bind(tokens, phases), self.right.bind(tokens, phases))
+
+    def _with(self, left: Mask, right: Mask) -> Mask:
+        return self if left is self.left and right is self.right else type(self)(left, right)
+
+
+@dataclass(frozen=True)
+class And(_Pair):
+    """Both allow the pair."""
 
     def allows(self, pairs: Pairs) -> Tensor:
         return self.left.allows(pairs) & self.right.allows(pairs)
 
     def reach(self) -> Reach:
         (a, b), (c, d) = self.left.reach(), self.right.reach()
-        return Reach(nearer(a, c), nearer(b, d))
+        return Reach(tighter(a, c), tighter(b, d))
 
-    def keeps(self) -> Keeps:
-        return fewer(self.left.keeps(), self.right.keeps())
+    def retention(self) -> KeyRetention:
+        return fewer(self.left.retention(), self.right.retention())
 
-    def comb(self) -> Comb:
-        return min(self.left.comb(), self.right.comb(), key=lambda comb: comb.share)
+    def stride_pattern(self) -> StridePattern:
+        return min(self.left.stride_pattern(), self.right.stride_pattern(), key=lambda pattern: pattern.share)
 
-    def verdict(self, tile: Tile) -> Verdict:
-        one, two = self.left.verdict(tile), self.right.verdict(tile)
-        return Verdict(one.may & two.may, one.must & two.must)
+    def verdict(self, bounds: BlockBounds) -> BlockVerdict:
+        one, two = self.left.verdict(bounds), self.right.verdict(bounds)
+        return BlockVerdict(one.may & two.may, one.must & two.must)
 
 
 @dataclass(frozen=True)
-class Or(Mask):
-    """Either."""
-
-    left: Mask
-    right: Mask
-
-    @property
-    def rows(self) -> int:
-        return max(self.left.rows, self.right.rows)
-
-    @property
-    def relative(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.left.relative and self.right.relative
+class Or(_Pair):
+    """Either allows the pair."""
 
     def allows(self, pairs: Pairs) -> Tensor:
         return self.left.allows(pairs) | self.right.allows(pairs)
 
     def reach(self) -> Reach:
         (a, b), (c, d) = self.left.reach(), self.right.reach()
-        return Reach(farther(a, c), farther(b, d))
+        return Reach(looser(a, c), looser(b, d))
 
-    def keeps(self) -> Keeps:
-        (a, b), (c, d) = self.left.keeps(), self.right.keeps()
-        return Keeps(max(a, c), farther(b, d))
+    def retention(self) -> KeyRetention:
+        (a, b), (c, d) = self.left.retention(), self.right.retention()
+        return KeyRetention(max(a, c), looser(b, d))
 
-    def verdict(self, tile: Tile) -> Verdict:
-        one, two = self.left.verdict(tile), self.right.verdict(tile)
-        return Verdict(one.may | two.may, one.must | two.must)
+    def verdict(self, bounds: BlockBounds) -> BlockVerdict:
+        one, two = self.left.verdict(bounds), self.right.verdict(bounds)
+        return BlockVerdict(one.may | two.may, one.must | two.must)
 
 
 @dataclass(frozen=True)
 class Not(Mask):
-    """All the others. Empty slots stay empty: validity is not part of the tree."""
+    """The pairs that ``inner`` does not allow. Empty slots stay invisible: validity is not part of the tree."""
 
     inner: Mask
 
@@ -292,9 +189,21 @@ class Not(Mask):
     def relative(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.inner.relative
 
+    @property
+    def needs_tokens(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.inner.needs_tokens
+
+    def to(self, device: torch.device) -> Mask:
+        inner = self.inner.to(device)
+        return self if inner is self.inner else Not(inner)
+
+    def bind(self, tokens: Tensor, phases: Tensor | None = None) -> Mask:
+        inner = self.inner.bind(tokens, phases)
+        return self if inner is self.inner else Not(inner)
+
     def allows(self, pairs: Pairs) -> Tensor:
         return ~self.inner.allows(pairs)
 
-    def verdict(self, tile: Tile) -> Verdict:
-        inner = self.inner.verdict(tile)
-        return Verdict(~inner.must, ~inner.may)
+    def verdict(self, bounds: BlockBounds) -> BlockVerdict:
+        inner = self.inner.verdict(bounds)
+        return BlockVerdict(~inner.must, ~inner.may)

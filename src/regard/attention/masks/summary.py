@@ -1,4 +1,4 @@
-"""What a mask says of itself, so that a fast path can skip work without looking at any pair."""
+"""Bounds on a mask, from which a fast path knows what to skip without evaluating any pair."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ class Reach(NamedTuple):
     ahead: int | None
 
 
-class Tile(NamedTuple):
-    """A block of queries and a block of keys by the least and greatest order (tensors that broadcast).
+class BlockBounds(NamedTuple):
+    """A block of queries and a block of keys by their least and greatest order (tensors that broadcast).
 
-    The same for the phases of each side, where they are numbers and known.
+    ``q_phases`` and ``k_phases`` are the same for phases, where these have one axis and are known.
     """
 
     q_low: Tensor
@@ -28,15 +28,15 @@ class Tile(NamedTuple):
     k_phases: tuple[Tensor, Tensor] | None = None
 
 
-class Verdict(NamedTuple):
-    """``may``: some pair of the tile could be allowed. ``must``: every pair surely is."""
+class BlockVerdict(NamedTuple):
+    """``may``: some pair of the block could be allowed. ``must``: every pair is allowed."""
 
     may: Tensor
     must: Tensor
 
 
-class Keeps(NamedTuple):
-    """Which keys a text that grows may still ask for: its ``first`` ones and those up to ``back`` before a query.
+class KeyRetention(NamedTuple):
+    """The keys that later queries of a growing text may still see: the ``first`` ones and those up to ``back`` before.
 
     Allowed implies k.order < first or q.order - k.order <= back, for texts whose phase is their order. ``None``: all.
     """
@@ -45,34 +45,35 @@ class Keeps(NamedTuple):
     back: int | None
 
 
-class Comb(NamedTuple):
-    """Which keys are left when tokens are regrouped by their order modulo ``step`` (1: all of them).
+class StridePattern(NamedTuple):
+    """The keys that remain when tokens are regrouped by their order modulo ``step`` (1: all of them).
 
-    ``teeth`` None: allowed pairs are a multiple of ``step`` apart, so that each residue is a text of its own. Else only
-    keys whose phase leaves one of these residues are ever seen, which tells their place unless texts are packed.
+    ``residues`` None: allowed pairs are a multiple of ``step`` apart, so that each residue is a sequence by itself.
+    Otherwise only keys whose phase has one of these residues are ever visible; unless sequences are packed, that gives
+    their indices.
     """
 
     step: int
-    teeth: tuple[int, ...] | None = None
+    residues: tuple[int, ...] | None = None
 
     @property
     def share(self) -> float:
-        """Of all keys, how many a query has left."""
-        return (1 if self.teeth is None else len(self.teeth)) / self.step
+        """The fraction of all keys that remain for a query."""
+        return (1 if self.residues is None else len(self.residues)) / self.step
 
 
-def farther(a: int | None, b: int | None) -> int | None:
+def looser(a: int | None, b: int | None) -> int | None:
     """The looser of two bounds."""
     return None if a is None or b is None else max(a, b)
 
 
-def nearer(a: int | None, b: int | None) -> int | None:
+def tighter(a: int | None, b: int | None) -> int | None:
     """The tighter of two bounds."""
     return b if a is None else a if b is None else min(a, b)
 
 
-def fewer(one: Keeps, two: Keeps) -> Keeps:
-    """Either holds: the one that keeps fewer keys."""
+def fewer(one: KeyRetention, two: KeyRetention) -> KeyRetention:
+    """Where both hold, the one that retains fewer keys."""
     if one.back is None or two.back is None:
         return two if one.back is None else one
     return one if one.first + one.back <= two.first + two.back else two

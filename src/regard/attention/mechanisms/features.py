@@ -1,6 +1,6 @@
-"""Feature maps φ of linear attention: a query and a key are alike by φ(q)·φ(k) instead of exp(q·k).
+"""Feature maps φ of linear attention: the similarity of a query and a key is φ(q)·φ(k) instead of exp(q·k).
 
-All but ``identity`` are nowhere negative, so that these likenesses can be shares of a whole.
+All but ``identity`` are nonnegative, so that the similarities can be normalized to weights.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FeatureName = Literal["elu", "relu", "relu2", "softmax", "identity"]
 def elu_plus_one(x: Tensor) -> Tensor:
     """elu(x) + 1 (Katharopoulos et al. 2020, eq. 7), as exp(min(x, 0)) + max(x, 0).
 
-    Said that way a small likeness keeps its digits: elu(-20) + 1 is zero in float32, exp(-20) is not.
+    This form keeps the digits of small values: elu(-20) + 1 is zero in float32, exp(-20) is not.
     """
     return _formula(x) if torch.compiler.is_compiling() else _EluPlusOne.apply(x)
 
@@ -30,7 +30,7 @@ def _formula(x: Tensor) -> Tensor:
 
 
 class _EluPlusOne(Function):
-    """Its slope is min(φ, 1): what it gave is all that the backward pass needs."""
+    """The derivative is min(φ, 1): the backward pass needs the output only."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -51,12 +51,12 @@ def relu_squared(x: Tensor) -> Tensor:
 
 
 def softmax(x: Tensor) -> Tensor:
-    """Shares of the features (Shen et al. 2021, sec. 3.2): never overflows, never all zero."""
+    """Softmax over the features (Shen et al. 2021, sec. 3.2): never overflows, never all zero."""
     return x.softmax(-1)
 
 
 def identity(x: Tensor) -> Tensor:
-    """Nothing: q·k itself, which may be negative and therefore is no share of anything."""
+    """q·k itself, which may be negative and therefore cannot be normalized."""
     return x
 
 

@@ -1,10 +1,10 @@
 """Linformer: keys and values are projected along the sequence to a few summaries (Wang et al. 2020, eq. 7).
 
 softmax(q (E k)ᵀ·scale) (F v) with E and F of k rows and as many columns as the longest text: linear in its length. A
-column belongs to a position, so that a shorter text uses the first columns; and since n tokens have no more than n
-independent summaries, it also uses the first n rows only. With E = F = 1 that is exact attention, at every length.
+column belongs to a position, so that a shorter text uses the first columns; and since n tokens have at most n
+independent summaries, it uses the first n rows only. With E = F = 1 that is exact attention, at every length.
 
-Not for causal models: each summary is a sum over all positions, and whoever reads it has read the future.
+Not for causal models: each summary is a sum over all positions, the future included.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from regard.attention.attention_config import AttentionConfig, Sizes
+from regard.attention.attention_config import AttentionConfig, LayerSpec
 from regard.attention.call import Out, Plan
 from regard.attention.masks.mask import Full, Mask
 from regard.attention.mechanism import Mechanism, Softmax
@@ -29,7 +29,7 @@ Share = Literal["nothing", "heads", "all"]
 class Linformer(Mechanism):
     """Exact attention over ``summaries`` learned sums of the keys and of the values.
 
-    ``share``: "nothing" gives each key/value head projections of its own, "heads" one for the keys and one for the
+    ``share``: "nothing" gives each key/value head its own projections, "heads" one for the keys and one for the
     values of all heads, "all" one for everything (the paper's headwise and key-value sharing, sec. 4).
     """
 
@@ -55,11 +55,12 @@ class Linformer(Mechanism):
         self.reset()
 
     def reset(self) -> None:
-        """A summary of a full text then varies as much as one key does, and so do the scores."""
+        """The variance of a summary of a full text is that of one key, and so is that of the scores."""
         nn.init.normal_(self.projections, std=self.context**-0.5)
 
     def plan(self, mask: Mask, queries: AnySlots, keys: AnySlots | None = None, *, like: Tensor) -> Plan:
-        own, keys = keys is None, queries if keys is None else keys
+        plan = super().plan(mask, queries, keys, like=like)
+        queries, keys = plan.queries, plan.keys
         if mask.reach().ahead == 0:
             raise UserError(
                 "linformer cannot be causal, because its projection over positions mixes the future into every "
@@ -67,7 +68,7 @@ class Linformer(Mechanism):
             )
         if not isinstance(mask, Full):
             raise UserError(
-                f"linformer cannot hide single tokens as {mask} does, because every summary holds all of them; "
+                f"linformer cannot hide single tokens as {mask} does, because every summary contains all of them; "
                 "choose another attention"
             )
         if not isinstance(queries, Range | Padded) or not isinstance(keys, Range | Padded):
@@ -80,7 +81,7 @@ class Linformer(Mechanism):
             )
         few = min(self.summaries, keys.length)
         slots = Range(few) if isinstance(keys, Range) else Padded(keys.lengths.clamp(max=few), few)
-        return Plan(mask, queries, keys, own, "linformer", self.softmax.plan(mask, queries, slots, like=like))
+        return plan._replace(backend="linformer", prepared=self.softmax.plan(mask, queries, slots, like=like))
 
     @property
     def unobservable(self) -> str:
@@ -98,7 +99,7 @@ class Linformer(Mechanism):
 
 
 def last(slots: AnySlots) -> int:
-    """One past the last position."""
+    """The end of the positions (exclusive)."""
     return slots.length + (slots.start if isinstance(slots, Range) else 0)
 
 
@@ -106,20 +107,20 @@ def last(slots: AnySlots) -> int:
 class LinformerConfig(AttentionConfig, kind="linformer"):
     """Attention over learned summaries of the whole text; not for causal models."""
 
-    k: int = option(64, "how many summaries a text has")
+    k: int = option(64, "number of summaries of a text")
     share: Literal["nothing", "heads", "all"] = option(
-        "heads", "which projections are one and the same: nothing, heads (keys and values differ), all"
+        "heads", "shared projections: nothing, heads (keys and values differ), all"
     )
 
     def check(self) -> None:
         if self.k < 1:
             raise ValueError(f"k must be at least 1, not {self.k}")
 
-    def mechanism(self, sizes: Sizes) -> Mechanism:
-        if sizes.bias is not None:
+    def mechanism(self, spec: LayerSpec) -> Mechanism:
+        if spec.bias is not None:
             raise UserError(
                 "linformer cannot take a bias of positions, because a summary has no position; "
                 "choose another position (rotary, learned, sinusoidal)"
             )
-        made = (sizes.kv_heads, sizes.context, self.k, self.share)
-        return Linformer(*made, dropout=sizes.dropout, backend=sizes.backend)
+        made = (spec.kv_heads, spec.context, self.k, self.share)
+        return Linformer(*made, dropout=spec.dropout, backend=spec.backend)

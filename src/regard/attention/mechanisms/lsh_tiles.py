@@ -1,16 +1,15 @@
 """The sorted form of hashed attention, in tiles: linear in the length, forward and backward.
 
-Round by round, keys are sorted by label (see ``lsh.py``), queries too. Queries of one label look at the same two chunks
-of keys, which stand side by side: they fill tiles of a fixed size, each against one stretch of sorted keys. A tile
-gives its queries' mix and the logarithm of what they summed; the softmax over all rounds weighs the mixes by those
-sums. A pair is counted in the first round in which it meets, so that the union comes out exactly.
+In each round, keys and queries are sorted by label (see ``lsh.py``). Queries of one label see the same two chunks of
+keys, which are adjacent: they fill tiles of a fixed size, each with one range of sorted keys. A tile returns the mixed
+values of its queries and their log-sum-exp, by which the rounds are merged. A pair is counted in the first round in
+which its labels match, so that the result is the softmax over the union.
 
-Tiles are worked off a piece at a time and computed again in the backward pass: memory does not grow with rounds.
+Tiles are computed in batches and recomputed in the backward pass: memory does not grow with the number of rounds.
 """
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 import torch
@@ -20,57 +19,49 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from regard.attention.bias import Bias
-from regard.attention.call import Plan, allowed
-from regard.attention.slots import Packed, Padded, Pairs, Range, seat
+from regard.attention.call import Call, Plan, allowed
+from regard.attention.slots import Packed, Padded, Pairs, Range, position_at
+from regard.attention.weigh import score
 
-SCORES = 2**21  # of one piece
+SCORES = 2**21  # scores computed at a time
 
 
 class Labels(NamedTuple):
-    """Per round and token: whom it may meet."""
+    """A label per round and token; a query may see a key whose label is equal or one less."""
 
     q: Tensor  # [B, H, R, Q]
     k: Tensor  # [B, G, R, K]
 
 
-class Way(NamedTuple):
-    """How tiles are worked off."""
-
-    groups: int  # how many buckets there are
-    chunk: int
-    bias: Bias | None
-    dropout: float
-
-
 class Sorted(NamedTuple):
     """One round. Z rows of batch and key/value head, M queries each, T tiles of t queries, W keys to a tile."""
 
-    query: Tensor  # [Z, T·t] the query of each place, -1: none
-    place: Tensor  # [Z, M] the place of each query
+    query: Tensor  # [Z, T·t] the query at each index of the tiles, -1: none
+    place: Tensor  # [Z, M] the index of each query in the tiles
     key: Tensor  # [Z, T, W] the keys of each tile
     inside: Tensor  # [Z, T, W] False past the last key
 
 
-def meet(asking: Tensor, asked: Tensor) -> Tensor:
+def match(q: Tensor, k: Tensor) -> Tensor:
     """Whether labels let a query see a key."""
-    apart = asking - asked
-    return (apart == 0) | (apart == 1)
+    difference = q - k
+    return (difference == 0) | (difference == 1)
 
 
 def tileable(plan: Plan, least: int) -> bool:
-    """Whether tokens look at their own row, in order, and it is longer than ``least``."""
+    """Whether queries and keys are the same tokens, in order, and more than ``least``."""
     slots = plan.queries
     counted = isinstance(slots, Range | Padded) or (isinstance(slots, Packed) and slots.documents is not None)
     return plan.own and counted and slots.length > least
 
 
-def tiles(q: Tensor, k: Tensor, v: Tensor, plan: Plan, labels: Labels, way: Way) -> Tensor:
-    """q [B, H, N, D], k [B, G, N, D], v [B, G, N, E] to [B, H, N, E], by labels of the sorted form."""
+def mix_tiles(call: Call, labels: Labels, buckets: int, chunk: int) -> Tensor:
+    """The mixed values [B, H, N, E] of a call, by labels of the sorted form with chunks of ``chunk`` keys."""
+    q, k, v = call.q, call.k, call.v
     batch, heads, length, _ = q.shape
     shared = heads // k.shape[1]
     q, k, v = q.reshape(-1, shared * length, q.shape[3]), k.flatten(0, 1), v.flatten(0, 1)  # [Z, M or N, D]
-    work = Tiles(plan, way, labels)
+    work = LSHRounds(call, labels, buckets, chunk)
     parts = [work.own(q, k, v), *(work.round(r, q, k, v) for r in range(labels.k.shape[2]))]
     mixes, sums = torch.stack([part[..., :-1] for part in parts]), torch.stack([part[..., -1] for part in parts])
     nothing = (sums <= lowest(sums) / 2).all(0)[..., None]
@@ -78,37 +69,39 @@ def tiles(q: Tensor, k: Tensor, v: Tensor, plan: Plan, labels: Labels, way: Way)
     return mixed.view(batch, heads, length, -1)
 
 
-class Tiles:
+class LSHRounds:
     """The rounds of one call."""
 
-    def __init__(self, plan: Plan, way: Way, labels: Labels):
-        self.plan, self.way, self.kv_heads = plan, way, labels.k.shape[1]
+    def __init__(self, call: Call, labels: Labels, buckets: int, chunk: int):
+        self.call, self.plan, self.kv_heads = call, call.plan, labels.k.shape[1]
+        self.buckets, self.chunk = buckets, chunk
         self.shared = labels.q.shape[1] // self.kv_heads
-        self.asking = labels.q.unflatten(1, (-1, self.shared)).transpose(2, 3).flatten(0, 1).flatten(2)  # [Z, R, M]
-        self.asked = labels.k.flatten(0, 1)  # [Z, R, N]
-        self.size = max(1, way.chunk // 2)  # queries of a tile: small ones leave fewer places empty
+        self.q_labels = labels.q.unflatten(1, (-1, self.shared)).transpose(2, 3).flatten(0, 1).flatten(2)  # [Z, R, M]
+        self.k_labels = labels.k.flatten(0, 1)  # [Z, R, N]
+        self.size = max(1, chunk // 2)  # queries of a tile: small tiles have less padding
 
     def own(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Each query with the key of its own place: [Z, M, E + 1]."""
+        """Each query with the key at its own position: [Z, M, E + 1]."""
         k, v = k.repeat(1, self.shared, 1), v.repeat(1, self.shared, 1)
         index = torch.arange(q.shape[1], device=q.device)[None]
         pairs = self._pairs(torch.arange(q.shape[0], device=q.device)[:, None], index, index % self._length)
-        score = self._biased((q * k).sum(-1) / math.sqrt(q.shape[-1]), pairs)
-        score = score.masked_fill(~allowed(self.plan.mask, pairs), lowest(score))
-        if self.way.dropout:
-            v = v * F.dropout(torch.ones_like(score), self.way.dropout)[..., None]
-        return torch.cat((v, score[..., None]), dim=-1)
+        scores = (q * k).sum(-1) * self.call.factor
+        scores = scores if self.call.bias is None else self.call.bias.adjust(scores, pairs)
+        scores = scores.masked_fill(~allowed(self.plan.mask, pairs), lowest(scores))
+        if self.call.dropout:
+            v = v * F.dropout(torch.ones_like(scores), self.call.dropout)[..., None]
+        return torch.cat((v, scores[..., None]), dim=-1)
 
     def round(self, r: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """What queries find in round ``r`` and in none before: their mix, and log Σ exp(score), [Z, M, E + 1]."""
+        """The mixed values over the keys of round ``r`` and of none before, and log Σ exp(score), [Z, M, E + 1]."""
         how = self.sort(r)
         rows, (count, keys) = how.key.shape[0], how.key.shape[1:]
         placed = moved(q, how.query, how.place).unflatten(1, (count, self.size))  # [Z, T, t, D]
-        at_once = max(1, SCORES // (count * self.size * keys))  # rows of a piece, or else tiles of one
+        at_once = max(1, SCORES // (count * self.size * keys))  # rows at a time, or else tiles of one
         few = count if at_once > 1 else max(1, SCORES // (self.size * keys))
         again = torch.is_grad_enabled()
         done = []
-        # Cut once with `split`: the backward of a slice per piece would touch everything for every piece.
+        # Cut once with `split`: the backward of one slice per piece would read everything for every piece.
         pieces = zip(placed.split(at_once), k.split(at_once), v.split(at_once), strict=True)
         for low, (some_q, some_k, some_v) in zip(range(0, rows, at_once), pieces, strict=True):
             row = slice(low, low + at_once)
@@ -127,41 +120,43 @@ class Tiles:
         place = key + z * self._length
         near_k, near_v = F.embedding(place, k.flatten(0, 1)), F.embedding(place, v.flatten(0, 1))  # [z, T, W, D]
         pairs = self._pairs((z + row.start)[..., None], query[..., None], key[..., None, :])
-        scores = self._biased(q @ near_k.transpose(-2, -1) / math.sqrt(q.shape[-1]), pairs)
+        scores = score(self.call, q, near_k, pairs)
         seen = self.plan.mask.allows(pairs) & (pairs.q.order != pairs.k.order) & inside[..., None, :]
         for other in range(r + 1):
-            one = self.asking[row, other].gather(1, query.flatten(1)).view(query.shape)
-            two = self.asked[row, other].gather(1, key.flatten(1)).view(key.shape)
-            met = meet(one[..., None], two[..., None, :])
+            one = self.q_labels[row, other].gather(1, query.flatten(1)).view(query.shape)
+            two = self.k_labels[row, other].gather(1, key.flatten(1)).view(key.shape)
+            met = match(one[..., None], two[..., None, :])
             seen = seen & (met if other == r else ~met)
         weights, total = summed(scores.masked_fill(~seen, lowest(scores)))
-        weights = F.dropout(weights, self.way.dropout) if self.way.dropout else weights
+        weights = F.dropout(weights, self.call.dropout) if self.call.dropout else weights
         return torch.cat((weights @ near_v, total), dim=-1)
 
     def sort(self, r: int) -> Sorted:
-        """Places of queries in tiles, and the keys of each."""
-        asked, key = self.asked[:, r].sort(stable=True)  # [Z, N]
-        asking, query = self.asking[:, r].sort(stable=True)  # [Z, M]
-        (rows, many), length, size = asking.shape, asked.shape[1], self.size
-        among = torch.arange(many, device=asking.device) - torch.searchsorted(asking, asking)  # its equals
+        """The indices of queries in tiles, and the keys of each tile."""
+        k_label, key = self.k_labels[:, r].sort(stable=True)  # [Z, N]
+        q_label, query = self.q_labels[:, r].sort(stable=True)  # [Z, M]
+        (rows, many), length, size = q_label.shape, k_label.shape[1], self.size
+        among = torch.arange(many, device=q_label.device) - torch.searchsorted(
+            q_label, q_label
+        )  # among queries of the same label
         tile = (among % size == 0).cumsum(1) - 1
         count = self.most(many, length)
-        if asking.device.type == "cpu" and not torch.compiler.is_compiling():
-            count = int(tile.amax()) + 1  # on other devices that would be waiting, and for a compiler a shape unknown
+        if q_label.device.type == "cpu" and not torch.compiler.is_compiling():
+            count = int(tile.amax()) + 1  # elsewhere this would synchronize, or be an unknown shape
         place = tile * size + among % size
         of_place = place.new_full((rows, count * size), -1).scatter(1, place, query)
         of_query = torch.empty_like(place).scatter(1, query, place)
-        label = asking.new_zeros(rows, count).scatter(1, tile, asking)
-        ahead = torch.arange(2 * self.way.chunk, device=asking.device)
-        stretch = torch.searchsorted(asked, label - 1)[..., None] + ahead  # [Z, T, W]
-        held = key.gather(1, stretch.clamp(max=length - 1).flatten(1)).view(stretch.shape)
-        return Sorted(of_place, of_query, held, stretch < length)
+        label = q_label.new_zeros(rows, count).scatter(1, tile, q_label)
+        ahead = torch.arange(2 * self.chunk, device=q_label.device)
+        window = torch.searchsorted(k_label, label - 1)[..., None] + ahead  # [Z, T, W]
+        held = key.gather(1, window.clamp(max=length - 1).flatten(1)).view(window.shape)
+        return Sorted(of_place, of_query, held, window < length)
 
     def most(self, many: int, length: int) -> int:
-        """How many tiles there can be: full ones, and one that is not for each label."""
+        """The greatest number of tiles: full ones, and one that is not full for each label."""
         slots = self.plan.queries
         documents = max(map(len, slots.documents)) if isinstance(slots, Packed) and slots.documents else 1
-        labels = documents * self.way.groups + length // self.way.chunk + 1
+        labels = documents * self.buckets + length // self.chunk + 1
         return min(many, many // self.size + labels)
 
     @property
@@ -169,28 +164,25 @@ class Tiles:
         return self.plan.keys.length
 
     def _pairs(self, row: Tensor, query: Tensor, key: Tensor) -> Pairs:
-        """From rows of batch and key/value head, queries (of several heads in one row) and keys, all by number."""
+        """The pairs of rows (batch and key/value head), queries (of several heads in one row) and keys, by index."""
         batch = row // self.kv_heads
         head = row % self.kv_heads * self.shared + query // self._length
-        queries = seat(self.plan.queries, batch, query % self._length)
-        return Pairs(batch, head, queries, seat(self.plan.keys, batch, key))
-
-    def _biased(self, scores: Tensor, pairs: Pairs) -> Tensor:
-        return scores if self.way.bias is None else self.way.bias.adjust(scores, pairs)
+        queries = position_at(self.plan.queries, batch, query % self._length)
+        return Pairs(batch, head, queries, position_at(self.plan.keys, batch, key))
 
 
 def moved(x: Tensor, there: Tensor, back: Tensor) -> Tensor:
-    """x [Z, M, D] to places [Z, L, D]: ``there`` says what comes to each (-1: nothing), ``back`` where each goes."""
-    return taken(x, there) if torch.compiler.is_compiling() else Moved.apply(x, there, back)
+    """x [Z, M, D] permuted to [Z, L, D]: ``there`` [Z, L] is the source of each (-1: zero), ``back`` the inverse."""
+    return taken(x, there) if torch.compiler.is_compiling() else Permutation.apply(x, there, back)
 
 
 def summed(x: Tensor) -> tuple[Tensor, Tensor]:
     """softmax(x) and log Σ exp(x) over the last axis [..., 1]."""
-    return (x.softmax(-1), x.logsumexp(-1, keepdim=True)) if torch.compiler.is_compiling() else Summed.apply(x)
+    return (x.softmax(-1), x.logsumexp(-1, keepdim=True)) if torch.compiler.is_compiling() else SoftmaxAndLse.apply(x)
 
 
-class Moved(Function):
-    """A one-to-one move: the way back is a gather too, where a scatter is slow. A compiler gets the plain formula."""
+class Permutation(Function):
+    """A permutation whose backward pass is a gather too, since a scatter is slow. A compiler gets the plain formula."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, there: Tensor, back: Tensor) -> Tensor:
@@ -204,7 +196,7 @@ class Moved(Function):
         return taken(grad, back), None, None
 
 
-class Summed(Function):
+class SoftmaxAndLse(Function):
     """By one exponential, softmax's own: ``torch.exp`` is slow where nearly everything is hidden."""
 
     @staticmethod
@@ -228,5 +220,5 @@ def taken(x: Tensor, index: Tensor) -> Tensor:
 
 
 def lowest(x: Tensor) -> float:
-    """Far below every score, and so that sums of it stay finite."""
+    """Far below every score; sums of it stay finite."""
     return torch.finfo(x.dtype).min / 4

@@ -1,9 +1,9 @@
-"""Performer: the softmax's own likeness, estimated by random features (Choromanski et al. 2021, FAVOR+).
+"""Performer: exp(q·k), the kernel of the softmax, estimated by random features (Choromanski et al. 2021, FAVOR+).
 
     exp(q·k/√D) = E[φ(q)·φ(k)],   φ(x) = exp(ω·x' - |x'|²/2) / √m,   x' = x D^(-1/4),   ω ~ N(0, I)    (lemma 1)
 
-Features are positive, so no share is ever negative, and the m directions ω are orthogonal in blocks of D, which makes
-the estimate less variable and leaves it unbiased (sec. 2.4). The mean they weigh has an error of order 1/√m.
+Features are positive, so no weight is negative, and the m directions ω are orthogonal in blocks of D, which lowers the
+variance of the estimate and leaves it unbiased (sec. 2.4). The error of the output is of order 1/√m.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from regard.attention.attention_config import AttentionConfig, Sizes
+from regard.attention.attention_config import AttentionConfig, LayerSpec
 from regard.attention.mechanism import Mechanism
 from regard.attention.mechanisms.linear import LinearAttention, refuse
 from regard.config import option
@@ -24,11 +24,11 @@ from regard.config import option
 class Performer(LinearAttention):
     """Linear attention whose features estimate the softmax.
 
-    The exponent of a key is at most |ω|²/2, about D/2: it needs no shift, and any shift would have to be one number for
-    all keys, which would tell early queries of later keys. A query's shift cancels in the mean, so each has its own.
+    The exponent of a key is at most |ω|²/2, about D/2: it needs no shift, and a shift would have to be one number for
+    all keys, which would leak later keys to earlier queries. The shift of a query cancels in the mean.
 
-    New directions are drawn every ``redraw`` training steps (0: never). They are a function of the layer's own ``seed``
-    and the step, both part of the state dict or the run: a resumed run draws the same.
+    New directions are drawn every ``redraw`` training steps (0: never). They are a function of the layer's ``seed`` (in
+    the state dict) and the step, so that a resumed run draws the same.
     """
 
     directions: Tensor
@@ -42,19 +42,19 @@ class Performer(LinearAttention):
         self.reset()
 
     def reset(self) -> None:
-        """A new seed from torch's generator, so that every layer has its own, and the directions it gives."""
+        """Draw a new seed from torch's generator, and the directions."""
         self.seed.fill_(torch.randint(2**62, (), device="cpu").item())
         if not self.seed.is_meta:
             self.draw(0)
 
     def advance(self, step: int) -> None:
-        """Told before training step number ``step`` (from 0)."""
+        """Redraw the directions if training step number ``step`` (from 0) is due."""
         if self.redraw and step and step % self.redraw == 0:
             self.draw(step // self.redraw)
 
     @torch.no_grad()
     def draw(self, number: int) -> None:
-        """The ``number``-th directions of this seed, in place."""
+        """Draw the ``number``-th directions of this seed, in place."""
         spread = hashlib.blake2b(f"{self.seed.item()} {number}".encode(), digest_size=4).digest()
         generator = torch.Generator().manual_seed(int.from_bytes(spread, "little"))
         count, width = self.directions.shape
@@ -71,8 +71,8 @@ class Performer(LinearAttention):
 
 
 def positive(x: Tensor, directions: Tensor, *, shifted: bool = False) -> Tensor:
-    """φ(x): [..., D] to [..., m]. ``shifted``: times a number of the row's own, by which its greatest feature is 1."""
-    with torch.autocast(x.device.type, enabled=False):  # an exponent must not lose digits
+    """φ(x): [..., D] to [..., m]. ``shifted``: each row scaled so that its greatest feature is 1."""
+    with torch.autocast(x.device.type, enabled=False):  # exponents need full precision
         x = x.to(torch.promote_types(x.dtype, torch.float32))
         x = x * x.shape[-1] ** -0.25
         along = x @ directions.to(x.dtype).mT
@@ -83,15 +83,15 @@ def positive(x: Tensor, directions: Tensor, *, shifted: bool = False) -> Tensor:
 
 
 def draw_directions(count: int, width: int, generator: torch.Generator, *, orthogonal: bool = True) -> Tensor:
-    """``count`` draws of N(0, I) [count, width]; orthogonal to one another in blocks of ``width``, if asked."""
+    """``count`` draws of N(0, I) [count, width]; ``orthogonal``: within blocks of ``width``."""
     normal = torch.randn(count, width, generator=generator, dtype=torch.float64, device="cpu")
     if not orthogonal:
         return normal
     blocks = -(-count // width)
     square = torch.randn(blocks, width, width, generator=generator, dtype=torch.float64, device="cpu")
     basis, triangle = torch.linalg.qr(square)
-    basis = basis * triangle.diagonal(dim1=-2, dim2=-1).sign()[:, None]  # uniform over all rotations (Mezzadri 2007)
-    return basis.mT.flatten(0, 1)[:count] * normal.norm(dim=1, keepdim=True)  # lengths as independent draws have them
+    basis = basis * triangle.diagonal(dim1=-2, dim2=-1).sign()[:, None]  # uniform over rotations (Mezzadri 2007)
+    return basis.mT.flatten(0, 1)[:count] * normal.norm(dim=1, keepdim=True)  # norms of independent draws
 
 
 @dataclass(frozen=True)
@@ -99,8 +99,8 @@ class PerformerConfig(AttentionConfig, kind="performer"):
     """The softmax estimated by random features, in linear time."""
 
     features: int | None = option(None, "random features per head (default: four times the head's width)")
-    redraw: int = option(1000, "new features every so many training steps (0: never)")
-    orthogonal: bool = option(True, "features orthogonal in blocks: a less variable estimate")
+    redraw: int = option(1000, "training steps between redraws of the features (0: never)")
+    orthogonal: bool = option(True, "features orthogonal in blocks: lower variance")
 
     def check(self) -> None:
         if self.features is not None and self.features < 1:
@@ -108,7 +108,7 @@ class PerformerConfig(AttentionConfig, kind="performer"):
         if self.redraw < 0:
             raise ValueError(f"redraw must be zero or more steps, not {self.redraw}")
 
-    def mechanism(self, sizes: Sizes) -> Mechanism:
-        refuse(sizes, "performer")
-        features = 4 * sizes.head_width if self.features is None else self.features
-        return Performer(sizes.head_width, features, redraw=self.redraw, orthogonal=self.orthogonal)
+    def mechanism(self, spec: LayerSpec) -> Mechanism:
+        refuse(spec, "performer")
+        features = 4 * spec.head_width if self.features is None else self.features
+        return Performer(spec.head_width, features, redraw=self.redraw, orthogonal=self.orthogonal)

@@ -1,12 +1,12 @@
 """Attention by segments, with a memory of earlier ones (Dai et al. 2019, Transformer-XL, sec. 3.2) and summaries of
 those before (Rae et al. 2020, Compressive Transformer, sec. 3).
 
-A text is cut into segments of L tokens. A token sees its own segment up to itself, the M tokens before the segment, and
-one key in place of every c tokens further back, up to R such summaries. Information passes from segment to segment
+A text is divided into segments of L tokens. A token sees its own segment up to itself, the M tokens before the segment,
+and one key in place of every c tokens further back, up to R such summaries. Information passes from segment to segment
 through the layers, so n layers look back over n (M + c R) tokens at a cost linear in the text.
 
-Seen this way the recurrence is a mask plus a place where gradients stop (``detached``): what is remembered is a
-constant, as if it had been computed before. Borders are counted in phases, so that each packed document has its own.
+The recurrence is thus a mask plus a stop-gradient (``detached``): the memory is a constant, as if computed before.
+Segments are counted in phases, so that each packed document has its own.
 """
 
 from __future__ import annotations
@@ -18,14 +18,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard.attention.attention_config import AttentionConfig, Sizes
+from regard.attention.attention_config import AttentionConfig, LayerSpec, at_least
 from regard.attention.backends.sdpa import even_widths
 from regard.attention.cache import SLACK, DecodeInput, KVCache
 from regard.attention.call import Call, Out, Plan, allowed, dense_pairs
-from regard.attention.masks.mask import And, Causal, Mask, Reach
+from regard.attention.masks.mask import And, Mask
+from regard.attention.masks.patterns import Causal
+from regard.attention.masks.summary import Reach
 from regard.attention.mechanism import Mechanism
+from regard.attention.normalizer import SOFTMAX
 from regard.attention.score import Dot
-from regard.attention.slots import EMPTY, AnySlots, Padded, Pairs, Range, Slots, make_pairs, valid
+from regard.attention.slots import EMPTY, AnySlots, Padded, Pairs, Range, Slots, make_pairs, position_at, valid
 from regard.attention.weigh import mix, weigh
 from regard.config import option
 from regard.errors import UserError
@@ -46,21 +49,21 @@ class Segment(Mask):
         return Reach(self.size - 1 + self.memory, self.size - 1)
 
 
-class Remembered(NamedTuple):
-    """What a layer remembers: the latest keys and values, and sums over every ``rate`` of them."""
+class SegmentCache(NamedTuple):
+    """The latest keys and values, and sums over every ``rate`` of them."""
 
     recent: KVCache  # [B, G, S, D]
-    sums: KVCache  # [B, G, R', D]; group g of a row lies at g mod R'
+    sums: KVCache  # [B, G, R', D]; group g of a row is at index g mod R'
 
 
 class Segmented(Mechanism):
-    """Softmax over the own segment, a memory and summaries of what lies before that."""
+    """Softmax over the own segment, a memory, and summaries of earlier tokens."""
 
     def __init__(self, heads: int, size: int, memory: int, summaries: int, rate: int, detached: bool, dropout: float):
         super().__init__()
         self.size, self.memory, self.summaries, self.rate = size, memory, summaries, rate
         self.detached, self.dropout, self.score = detached, dropout, Dot()
-        # How much each of the tokens of a summary counts, for keys and for values: a convolution per head.
+        # The weights of the tokens of a summary, for keys and for values: a convolution per head.
         self.shares = nn.Parameter(torch.empty(2, heads, rate)) if summaries else None
         self.reset()
 
@@ -69,13 +72,13 @@ class Segmented(Mechanism):
         return not self.summaries
 
     def reset(self) -> None:
-        """Summaries begin as means."""
+        """Summaries start as means."""
         if self.shares is not None:
             nn.init.constant_(self.shares, 1 / self.rate)
 
     def plan(self, mask: Mask, queries: AnySlots, keys: AnySlots | None = None, *, like: Tensor) -> Plan:
         if not (isinstance(mask, And) and isinstance(mask.left, Causal) and isinstance(mask.right, Segment)):
-            raise UserError("segments with a memory are read from left to right; use --model.attention softmax here")
+            raise UserError("segments with a memory need a causal model; use --model.attention softmax here")
         plan = super().plan(mask, queries, keys, like=like)
         if (
             keys is None
@@ -99,12 +102,12 @@ class Segmented(Mechanism):
         return "Segmented with summaries weighs sums of several keys, not each key" if self.summaries else None
 
     def weights(self, q: Tensor, k: Tensor, plan: Plan) -> Tensor | None:
-        return None if self.summaries else weigh(Call(q, k, k, plan, self.score), dense_pairs(plan, q))
+        return None if self.summaries else weigh(Call(q, k, k, plan, self.score, SOFTMAX), dense_pairs(plan, q))
 
-    # Whole texts ----------------------------------------------------------------------------------------------------
+    # Full forward pass ----------------------------------------------------------------------------------------------
 
     def _borders(self, length: int, device: torch.device) -> Tensor:
-        """Who sees whom, [S, 1, L, R + M + L]: each segment with its summaries, its memory and its own tokens."""
+        """The visible keys of each segment, [S, 1, L, R + M + L]: its summaries, its memory and its own tokens."""
         size, memory = self.size, self.memory
         start = torch.arange(0, length, size, device=device)[:, None]  # [S, 1]
         own = torch.arange(size, device=device)
@@ -116,11 +119,11 @@ class Segmented(Mechanism):
         return torch.cat(parts, dim=-1)[:, None]
 
     def _groups(self, start: Tensor) -> Tensor:
-        """The first of the ``summaries`` groups that lie wholly before the memory of the segment at ``start``."""
+        """The first of the ``summaries`` groups that end before the memory of the segment at ``start``."""
         return (start - self.memory).div(self.rate, rounding_mode="floor") - self.summaries
 
     def _by_segment(self, q: Tensor, k: Tensor, v: Tensor, sums: tuple[Tensor, Tensor] | None, seen: Tensor) -> Tensor:
-        """Every segment a row of its own, so that one fused call does all of them."""
+        """Every segment as a batch row, so that one fused call computes all of them."""
         (batch, heads, length, _), segments = q.shape, seen.shape[0]
         short = segments * self.size - length
         shared = heads // k.shape[1]
@@ -142,7 +145,7 @@ class Segmented(Mechanism):
         return mixed[:, :, :length]
 
     def _near(self, x: Tensor, short: int, segments: int) -> Tensor:
-        """[B, G, N, D] to [B, S, G, M + L, D]: each segment with the tokens before it, those as constants."""
+        """[B, G, N, D] to [B, S, G, M + L, D]: each segment with its memory, detached from the graph."""
         own = F.pad(x, (0, 0, 0, short)).unflatten(2, (segments, self.size)).transpose(1, 2)
         if not self.memory:
             return own
@@ -158,7 +161,7 @@ class Segmented(Mechanism):
             v.detach() if self.detached else v, shares[1]
         )
 
-    # The definition, for any slots ----------------------------------------------------------------------------------
+    # Any slots ------------------------------------------------------------------------------------------------------
 
     def _dense(
         self, q: Tensor, k: Tensor, v: Tensor, sums: tuple[Tensor, Tensor] | None, plan: Plan, ends: AnySlots
@@ -176,13 +179,13 @@ class Segmented(Mechanism):
         if sums is not None:
             ending = make_pairs(plan.queries, ends, heads=1, device=q.device, batch=q.shape[0])
             whole = ending.k.phase % self.rate == self.rate - 1
-            visible = torch.cat((visible, valid(ending) & whole & self._summarised(ending)), dim=-1)
+            visible = torch.cat((visible, valid(ending) & whole & self._summarized(ending)), dim=-1)
             k, v = (torch.cat(both, dim=2) for both in zip((k, v), sums, strict=True))
         dropout = self.dropout if self.training else 0.0
-        return mix(Call(q, k, v, plan, self.score, dropout=dropout), pairs, visible).values
+        return mix(Call(q, k, v, plan, self.score, SOFTMAX, dropout=dropout), pairs, visible).values
 
-    def _summarised(self, pairs: Pairs) -> Tensor:
-        """Whether the query sees, in place of it, the summary of the group that ends at the key."""
+    def _summarized(self, pairs: Pairs) -> Tensor:
+        """Whether the query sees the summary of the group that ends at the key."""
         first = self._groups(pairs.q.phase // self.size * self.size)
         group = pairs.k.phase // self.rate
         return (group >= first) & (group < first + self.summaries)
@@ -191,46 +194,44 @@ class Segmented(Mechanism):
 
     def start(self, batch: int, heads: int, size: int, width: int, like: Tensor) -> Any:
         recent = KVCache.start(batch, heads, size, width, like)
-        # A step brings up to SLACK tokens, and the newest groups lie in the memory and the segment.
+        # A step adds up to SLACK tokens, and the newest groups are still in the memory and the segment.
         room = self.summaries + (self.size + self.memory + SLACK) // self.rate + 2 if self.summaries else 0
-        return Remembered(recent, KVCache.start(batch, heads, room, width, like))
+        return SegmentCache(recent, KVCache.start(batch, heads, room, width, like))
 
-    def step(self, q: Tensor, k: Tensor, v: Tensor, plan: Plan, memory: Remembered, arrival: DecodeInput) -> Out:
-        near_k, near_v = arrival.remember(memory.recent, k, v)
+    def step(self, q: Tensor, k: Tensor, v: Tensor, plan: Plan, cache: SegmentCache, decode: DecodeInput) -> Out:
+        near_k, near_v = decode.store(cache.recent, k, v)
         if self.shares is None:
             return self(q, near_k, near_v, plan)
-        ends = self._take(memory.sums, k, v, plan.queries)
-        if plan.prepared is not None:  # the first step answers from its own tokens
+        ends = self._add(cache.sums, k, v, plan.queries)
+        if plan.prepared is not None:  # the first step sees its own tokens only
             return self(q, k, v, plan)
-        sums = (memory.sums.k, memory.sums.v)
+        sums = (cache.sums.k, cache.sums.v)
         return Out(self._dense(q, near_k, near_v, sums, plan, ends), None)
 
-    def _take(self, sums: KVCache, k: Tensor, v: Tensor, queries: AnySlots) -> Slots:
-        """Add new tokens to the sums of their groups, in place; where the groups that lie there end."""
+    def _add(self, sums: KVCache, k: Tensor, v: Tensor, queries: AnySlots) -> Slots:
+        """Add new tokens to the sums of their groups, in place; return the last token of each stored group."""
         assert self.shares is not None
         batch, room = k.shape[0], sums.k.shape[2]
         rows = torch.arange(batch, device=k.device)[:, None]
-        seats = queries.at(
-            rows if queries.rows > 1 else torch.zeros_like(rows), torch.arange(k.shape[2], device=k.device)
-        )
-        phase, real = seats.phase.expand(batch, -1), (seats.segment >= 0).expand(batch, -1)  # [B, T]
+        at = position_at(queries, rows, torch.arange(k.shape[2], device=k.device))
+        phase, real = at.phase.expand(batch, -1), (at.segment > EMPTY).expand(batch, -1)  # [B, T]
         newest = (phase * real).amax(1, keepdim=True) // self.rate
         group, offset = phase // self.rate, phase % self.rate
         counts = real & (group > newest - room)
         slot = group % room
-        begins = torch.where(counts & (offset == 0), slot, room)  # the last place is for those that begin nothing
+        begins = torch.where(counts & (offset == 0), slot, room)  # the last index is for tokens that begin no group
         begun = torch.zeros(batch, room + 1, dtype=torch.bool, device=k.device).scatter(1, begins, True)[:, :room]
         for buffer, new, shares in zip(sums, (k, v), self.shares.to(k.dtype), strict=True):
             buffer.masked_fill_(begun[:, None, :, None], 0)
             weighted = new * (shares[:, offset].transpose(0, 1) * counts[:, None])[..., None]  # [B, G, T, D]
             buffer.scatter_add_(2, slot[:, None, :, None].expand_as(new), weighted.to(buffer.dtype))
-        there = newest - (newest - torch.arange(room, device=k.device)) % room  # the group in each place
+        there = newest - (newest - torch.arange(room, device=k.device)) % room  # the group at each index
         end = there * self.rate + self.rate - 1
         return Slots(end, torch.where(there >= 0, 0, EMPTY), end)
 
 
 def _slid(x: Tensor, shares: Tensor) -> Tensor:
-    """x [B, G, N, D], shares [G, c] to the sums over c tokens that end at each."""
+    """x [B, G, N, D], shares [G, c] to the weighted sums over the c tokens up to each."""
     padded = F.pad(x, (0, 0, shares.shape[1] - 1, 0))
     windows = padded.unfold(2, shares.shape[1], 1)  # [B, G, N, D, c]
     return torch.einsum("bgndc,gc->bgnd", windows, shares)
@@ -238,24 +239,23 @@ def _slid(x: Tensor, shares: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class SegmentsConfig(AttentionConfig, kind="segments"):
-    """Segments that remember those before them (Transformer-XL), and summaries further back (compressive memory)."""
+    """Segments with a memory of earlier ones (Transformer-XL), and summaries further back (compressive memory)."""
 
     size: int = option(64, "tokens of a segment")
-    memory: int = option(64, "so many tokens before the segment are seen too")
-    summaries: int = option(0, "so many summaries of what lies before the memory are seen too")
-    rate: int = option(4, "how many tokens one summary stands for")
-    detached: bool = option(True, "what is remembered is a constant: gradients stop at the border of a segment")
+    memory: int = option(64, "visible tokens before the segment")
+    summaries: int = option(0, "visible summaries of tokens before the memory")
+    rate: int = option(4, "tokens per summary")
+    detached: bool = option(True, "no gradient flows through the memory into earlier segments")
 
     def check(self) -> None:
-        for name, least in (("size", 1), ("memory", 0), ("summaries", 0), ("rate", 1)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} must be at least {least}, not {getattr(self, name)}")
+        at_least(1, size=self.size, rate=self.rate)
+        at_least(0, memory=self.memory, summaries=self.summaries)
 
     def pattern(self) -> Mask:
         return Segment(self.size, self.memory)
 
-    def mechanism(self, sizes: Sizes) -> Mechanism:
-        if sizes.bias is not None:
+    def mechanism(self, spec: LayerSpec) -> Mechanism:
+        if spec.bias is not None:
             raise UserError("segments take no bias from positions; set --model.position rotary")
         s = self
-        return Segmented(sizes.kv_heads, s.size, s.memory, s.summaries, s.rate, s.detached, sizes.dropout)
+        return Segmented(spec.kv_heads, s.size, s.memory, s.summaries, s.rate, s.detached, spec.dropout)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from regard.attention.attention_config import AttentionConfig, Sizes
+from regard.attention.attention_config import AttentionConfig, LayerSpec
 from regard.attention.bias import Bias
 from regard.attention.mechanism import Mechanism, Softmax
 from regard.attention.normalizer import SOFTMAX, Normalizer
@@ -79,7 +79,7 @@ class TalkingConfig(AttentionConfig, kind="talking"):
     before: bool = option(True, "heads exchange scores before the softmax")
     after: bool = option(True, "heads exchange weights after the softmax")
 
-    def mechanism(self, sizes: Sizes) -> Mechanism:
-        if sizes.backend not in ("auto", "reference", "blocked"):
-            raise UserError(f"talking heads cannot run on the backend {sizes.backend!r}; set backend = auto")
-        return Talking(sizes.heads, sizes.bias, before=self.before, after=self.after, dropout=sizes.dropout)
+    def mechanism(self, spec: LayerSpec) -> Mechanism:
+        if spec.backend not in ("auto", "reference", "blocked"):
+            raise UserError(f"talking heads cannot run on the backend {spec.backend!r}; set backend = auto")
+        return Talking(spec.heads, spec.bias, before=self.before, after=self.after, dropout=spec.dropout)

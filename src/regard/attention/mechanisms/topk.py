@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from regard.attention.attention_config import AttentionConfig, Sizes, exact
+from regard.attention.attention_config import AttentionConfig, LayerSpec, exact
 from regard.attention.mechanism import Mechanism
 from regard.attention.normalizer import TopKNormalizerConfig
 from regard.config import option
@@ -24,8 +24,8 @@ class TopKConfig(AttentionConfig, kind="topk"):
     def check(self) -> None:
         self._normalizer.check()
 
-    def mechanism(self, sizes: Sizes) -> Mechanism:
-        return exact(sizes, normalizer=self._normalizer.build(sizes.context))
+    def mechanism(self, spec: LayerSpec) -> Mechanism:
+        return exact(spec, normalizer=self._normalizer.build(spec.context))
 
     @property
     def _normalizer(self) -> TopKNormalizerConfig:

@@ -1,4 +1,4 @@
-"""Softmaxes over disjoint sets of keys, made one (Milakov and Gimelshein 2018, sec. 3.1)."""
+"""Softmaxes over disjoint sets of keys, merged into one (Milakov and Gimelshein 2018, sec. 3.1)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def merged(values: list[Tensor], lse: Tensor) -> Tensor:
-    """Softmaxes over disjoint keys as one: each weighs as its log-sum-exp [parts, B, H, Q] says; -inf saw nothing."""
+    """The values of the joint softmax, from the parts and their log-sum-exp [parts, B, H, Q]; -inf: no visible key."""
     share = (lse - lse.detach().amax(0).clamp(min=torch.finfo(lse.dtype).min)).exp()
     total = share.sum(0)
     share = share / total.masked_fill(total == 0, 1)

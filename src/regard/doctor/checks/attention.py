@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from regard.doctor.check import Check
-from regard.doctor.finding import Finding
-from regard.doctor.side_pass import SidePass
+from regard.doctor import Check, Finding, SidePass
 
 #: The entropy of a head relative to the largest possible one. Training becomes unstable as that of all heads of a layer
 #: goes to zero (Zhai et al. 2023, fig. 1); single sharp heads (previous token, induction) are desirable.

@@ -7,9 +7,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from regard.doctor.check import Check
-from regard.doctor.finding import Finding
-from regard.doctor.side_pass import Hook, SidePass
+from regard.doctor import Check, Finding, SidePass
+from regard.doctor.side_pass import Hook
 
 #: The share of a layer's units that are constant over thousands of tokens. Trained ReLU networks do well with half of
 #: them, in early layers even 70 % (Voita et al. 2023, sec. 3), not with more.

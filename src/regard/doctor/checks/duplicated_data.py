@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 
 import numpy as np
@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 
 from regard.data import PairBatch, PairData, SentencePairs, TextBatch, TextData
 from regard.data.texts.rolling_hash import hashes_of
-from regard.doctor.check import Check
-from regard.doctor.context import Batch, RecentBatches, TrainingRun
-from regard.doctor.finding import Finding
+from regard.doctor import Check, Finding, RecentBatches, TrainingRun
+from regard.doctor.context import Batch
 
 #: The share of a batch's rows that came before in the same half of an epoch.
 REPEATED = 0.3
@@ -27,6 +26,7 @@ REPEATED = 0.3
 RUN, KNOWN, TWICE = 50, 0.1, 0.3
 #: Tokens of the training text that are read at a time and in all, and runs that are searched for.
 CHUNK, MOST, SEARCHED = 2**16, 2**22, 400
+HELD_OUT = 64  # batches of the validation text
 FEWEST = 8  # runs or pairs that must have been searched for
 
 
@@ -104,8 +104,9 @@ class TextReader:
 
     def __init__(self, data: TextData, run: int):
         self.run = run
-        self._chunks = _chunks(data, run)
-        self._held_out = _sample(_tokens(data.validation_batches(64)), run)
+        self._chunks = _chunks(data)
+        held_out = map(_tokens, islice(data.validation_batches(64), HELD_OUT))
+        self._held_out = _sample(np.concatenate([np.zeros(0, np.int64), *held_out]), run)
         self._own = np.zeros(0, np.uint64)
         self._known, self._repeated = np.zeros(len(self._held_out), np.int64), np.zeros(0, np.int64)
 
@@ -113,6 +114,8 @@ class TextReader:
         """Read on for so many seconds, at least one chunk."""
         end = time.perf_counter() + seconds
         for chunk in self._chunks:
+            if len(chunk) < self.run:
+                continue
             hashes = hashes_of(chunk, self.run)
             if not len(self._own):
                 self._own = _sample(chunk, self.run)
@@ -131,29 +134,14 @@ class TextReader:
         return float((self._repeated > 1).mean()) if len(self._repeated) >= FEWEST else 0.0
 
 
-def _chunks(data: TextData, run: int) -> Iterator[NDArray[np.int64]]:
-    """The training text from its beginning, in chunks that overlap by a run."""
-    kept, total = np.zeros(0, np.int64), 0
-    for batch in data.sliding_batches("train", max(1, CHUNK // data.context), data.context):
-        new = batch.inputs[batch.targets >= 0].numpy()
-        total += len(new)
-        kept = np.concatenate((kept, new))
-        if len(kept) >= run:
-            yield kept
-            kept = kept[-run + 1 :]
-        if total >= MOST:
-            return
+def _chunks(data: TextData) -> Iterator[NDArray[np.int64]]:
+    """The training text from its beginning, in chunks."""
+    batches = data.sliding_batches("train", max(1, CHUNK // data.context), data.context)
+    return map(_tokens, islice(batches, MOST // CHUNK))
 
 
-def _tokens(batches: Iterable[TextBatch]) -> NDArray[np.int64]:
-    """The tokens of the first batches, about a chunk."""
-    parts, total = [np.zeros(0, np.int64)], 0
-    for batch in islice(batches, 64):
-        parts.append(batch.inputs[batch.targets >= 0].numpy())
-        total += len(parts[-1])
-        if total > CHUNK:
-            break
-    return np.concatenate(parts)
+def _tokens(batch: TextBatch) -> NDArray[np.int64]:
+    return batch.inputs[batch.targets >= 0].numpy()
 
 
 def _sample(tokens: NDArray[np.int64], run: int) -> NDArray[np.uint64]:
@@ -165,8 +153,6 @@ def _sample(tokens: NDArray[np.int64], run: int) -> NDArray[np.uint64]:
 
 
 def occurrences(searched: NDArray[np.uint64], hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """How often each of the sorted ``searched`` is among the hashes."""
-    if not len(searched):
-        return np.zeros(0, np.int64)
-    place = np.searchsorted(searched, hashes).clip(max=len(searched) - 1)
-    return np.bincount(place[searched[place] == hashes], minlength=len(searched))
+    """How often each of ``searched`` is among the hashes."""
+    hashes = np.sort(hashes)
+    return np.searchsorted(hashes, searched, "right") - np.searchsorted(hashes, searched, "left")

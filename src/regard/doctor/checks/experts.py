@@ -8,10 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from regard.doctor.check import Check
-from regard.doctor.context import TrainingRun
-from regard.doctor.finding import Finding
-from regard.doctor.side_pass import SidePass
+from regard.doctor import Check, Finding, SidePass, TrainingRun
 from regard.nn.experts.moe import MixtureOfExperts, MoEConfig
 from regard.nn.experts.routing import route, share
 

@@ -8,10 +8,9 @@ from collections.abc import Iterator
 
 import torch
 
-from regard.doctor.check import Check
-from regard.doctor.finding import Finding
-from regard.doctor.gradients import Gradients, LayerPart
-from regard.doctor.history import RECENT, History
+from regard.doctor import Check, Finding, Gradients, History
+from regard.doctor.gradients import LayerPart
+from regard.doctor.history import RECENT
 
 #: The norm of the whole gradient, before clipping. A loss that is a mean over tokens has gradients of at most √2 at the
 #: logits of each token (softmax minus one-hot), and layers with a gain near 1 (Glorot and Bengio 2010) keep that norm:
@@ -24,7 +23,7 @@ GROWTH, GROWN = 4.0, 10.0
 RATIO = 50.0
 #: The same in the other direction: a layer with a fiftieth of the others' gradient learns little.
 SMALL = 0.02
-#: A matrix's gradient per element, relative to others of its own part: they share inputs or feed each other.
+#: A matrix's gradient per element, relative to others of the same part: they share inputs or feed each other.
 SILENT = 1e-4
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from regard.data import PairBatch
-from regard.doctor.check import Check
-from regard.doctor.context import Batch, RecentBatches
-from regard.doctor.finding import Finding
+from regard.doctor import Check, Finding, RecentBatches
+from regard.doctor.context import Batch
 
 #: The share of targets that equal the input at the same distance before them: text repeats a letter in ten at most.
 LEAKED = 0.6

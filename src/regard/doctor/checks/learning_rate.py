@@ -6,9 +6,8 @@ import math
 import statistics
 from collections.abc import Iterator
 
-from regard.doctor.check import Check
-from regard.doctor.finding import Finding
-from regard.doctor.history import RECENT, History
+from regard.doctor import Check, Finding, History
+from regard.doctor.history import RECENT
 
 #: An update relative to the weights. About 1e-3 is good; with 0.05, twenty updates replace a weight. Both count only
 #: beside a loss that does badly: matrices that begin small have large updates in a healthy run.

@@ -6,8 +6,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from regard.doctor.check import Check
-from regard.doctor.finding import Finding
+from regard.doctor import Check, Finding
 from regard.look import evaluation_mode
 from regard.train import TrainingStep
 from regard.train.device import move

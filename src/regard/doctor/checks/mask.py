@@ -6,9 +6,8 @@ from collections.abc import Iterator
 
 import torch
 
-from regard.doctor.check import Check
-from regard.doctor.finding import Finding
-from regard.doctor.side_pass import MOVED, SidePass
+from regard.doctor import Check, Finding, SidePass
+from regard.doctor.side_pass import MOVED
 from regard.models.base import Encoder
 from regard.prove.dependency import first_difference, relative_difference
 

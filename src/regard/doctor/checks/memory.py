@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from regard.doctor.check import Check
-from regard.doctor.context import Resources
-from regard.doctor.finding import Finding
+from regard.doctor import Check, Finding, Resources
 from regard.train.memory import OutOfMemory
 
 #: The share of the available memory in use: allocators need a few percent of slack for blocks of unequal size. And the

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.doctor.check import Check
-from regard.doctor.finding import Finding
+from regard.doctor import Check, Finding
 from regard.train import Diverged
 
 OVERFLOW = "its result is beyond the number format: weights or inputs too large for what it computes"

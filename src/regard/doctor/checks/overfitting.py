@@ -5,9 +5,8 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator
 
-from regard.doctor.check import Check
-from regard.doctor.finding import Finding
-from regard.doctor.history import RECENT, History
+from regard.doctor import Check, Finding, History
+from regard.doctor.history import RECENT
 
 #: Nats of the validation loss above its lowest value while the training loss kept falling, and between the two losses.
 RISEN, GAP = 0.1, 0.3

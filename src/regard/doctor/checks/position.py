@@ -11,10 +11,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from regard.doctor.check import Check
+from regard.doctor import Check, Finding, SidePass
 from regard.doctor.context import Batch
-from regard.doctor.finding import Finding
-from regard.doctor.side_pass import MOVED, SHORTEST, SidePass
+from regard.doctor.side_pass import MOVED, SHORTEST
 from regard.prove.dependency import relative_difference, reverse_context
 
 DISTANCES = (1, 8, 16)  # between the two tokens that are swapped
@@ -25,7 +24,7 @@ class PositionFault(Check):
     needs_confirmation = True
 
     def on_model(self, side_pass: SidePass) -> Iterator[Finding]:
-        if not side_pass.positional:
+        if not side_pass.model.positional:
             return
         changed = (side_pass.with_token_changed(position) for position in side_pass.positions)
         names = (side_pass.first_attention(side_pass.plain, outputs) for outputs in changed)

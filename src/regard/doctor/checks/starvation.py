@@ -6,9 +6,7 @@ import statistics
 import time
 from collections.abc import Iterator
 
-from regard.doctor.check import Check
-from regard.doctor.context import Resources
-from regard.doctor.finding import Finding
+from regard.doctor import Check, Finding, Resources
 
 #: The share of a step's time spent on making its batches: with half of it the device is idle half of the time.
 STARVED = 0.4

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
-from regard.doctor.check import Check
-from regard.doctor.context import Batch, RecentBatches
-from regard.doctor.finding import Finding
+from regard.doctor import Check, Finding, RecentBatches
+from regard.doctor.context import Batch
 
 SIDES = {"inputs": 0, "source": 0, "targets": -1}  # with the lowest valid token
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from typing import Any, NamedTuple
+from typing import IO, NamedTuple
 from weakref import finalize
 
 import torch
@@ -31,41 +31,28 @@ class TensorSpill:
     """CPU tensors, written once and read any number of times, also from several threads at once."""
 
     def __init__(self) -> None:
-        self._file: int | None = None  # the descriptor
-        self._end = 0
+        self._file: IO[bytes] | None = None
 
     def put(self, x: Tensor) -> SpilledTensor:
-        """Write a copy."""
-        file = self._open()
-        place, done = SpilledTensor(self._end, x.shape, x.dtype), 0
+        """Write a copy. The file is created on first use; it has no name and disappears with this object."""
+        if self._file is None:
+            self._file = tempfile.TemporaryFile(buffering=0, prefix="regard-")  # noqa: SIM115
+            finalize(self, self._file.close)
+        place = SpilledTensor(self._file.seek(0, os.SEEK_END), x.shape, x.dtype)
         data = _bytes(x.detach().contiguous())
-        while done < place.nbytes:
-            done += os.pwrite(file, data[done:], place.start + done)
-        self._end += place.nbytes
+        while data:
+            data = data[self._file.write(data) :]
         return place
 
     def get(self, place: SpilledTensor) -> Tensor:
         """Read a copy."""
-        file = self._open()
+        assert self._file is not None  # `put` created it
         x = torch.empty(place.shape, dtype=place.dtype)
-        data, done = _bytes(x), 0
-        while done < place.nbytes:
-            count = os.preadv(file, [data[done:]], place.start + done)
-            if not count:
-                raise OSError("a temporary file of this process is truncated")
-            done += count
+        if x.numel() and os.preadv(self._file.fileno(), [_bytes(x)], place.start) != place.nbytes:
+            raise OSError("a temporary file of this process is truncated")
         return x
-
-    def _open(self) -> int:
-        """The file, created on first use; it has no name and is closed with this object."""
-        if self._file is None:
-            self._file, name = tempfile.mkstemp(prefix="regard-")
-            os.unlink(name)
-            finalize(self, os.close, self._file)
-        return self._file
 
 
 def _bytes(x: Tensor) -> memoryview:
     """The memory of a contiguous tensor of any type."""
-    array: Any = x.view(-1).view(torch.uint8).numpy()
-    return memoryview(array)
+    return memoryview(x.view(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]

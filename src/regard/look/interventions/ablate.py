@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from regard.attention import Out
 from regard.errors import UserError
 from regard.look.capture.trace import Observation, evaluation_mode, observe
-from regard.look.views.reading import Reading, mean
+from regard.look.views.reading import JsonObject, Reading, mean
 from regard.models.base import Model
 from regard.nn import SelfAttention
 from regard.nn.cross_attention import CrossAttention
@@ -83,7 +83,7 @@ def _zero_outputs(heads: list[int]) -> Callable[..., Any]:
 
 def ablate(
     model: Model, reading: Reading, heads: Sequence[tuple[int, int]], generate: Callable[[], str | None]
-) -> dict[str, Any]:
+) -> JsonObject:
     """The loss of each token and the generated text, before and after."""
     features: list[Tensor] = []
     sites = attention_sites(observe(model, lambda: features.append(reading.features(model))))
@@ -94,7 +94,7 @@ def ablate(
     return {**compare_losses(before, after), "text": {"before": text, "after": other}}
 
 
-def compare_losses(before: list[float | None], after: list[float | None]) -> dict[str, Any]:
+def compare_losses(before: list[float | None], after: list[float | None]) -> JsonObject:
     """The losses of one text in two passes, in nats: as means, and token by token."""
     pairs = [list(pair) for pair in zip(before, after, strict=True)]
     return {"loss": {"before": mean(before), "after": mean(after)}, "per_token": pairs}

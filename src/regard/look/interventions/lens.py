@@ -5,14 +5,14 @@ The residual stream after each block passes through the model's own last norm an
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from regard.errors import UserError
 from regard.look.capture.residual import along, merged
 from regard.look.capture.trace import evaluation_mode
-from regard.look.views.reading import NO_TARGET, Reading, token_texts
+from regard.look.views.reading import NO_TARGET, JsonObject, Reading, token_texts
 from regard.models.base import Model
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 LONGEST = 1024  # tokens; each passes through the head once per layer
 
 
-def lens(model: Model, tokenizer: Tokenizer, specials: Specials | None, reading: Reading) -> dict[str, Any]:
+def lens(model: Model, tokenizer: Tokenizer, specials: Specials | None, reading: Reading) -> JsonObject:
     """For each layer and token the most probable next token, and the rank of the actual one."""
     count = reading.inputs.shape[1]
     if count > LONGEST:
@@ -38,7 +38,7 @@ def lens(model: Model, tokenizer: Tokenizer, specials: Specials | None, reading:
         with along(model, record):
             reading.features(model)
         for x in streams:
-            predictions: list[dict[str, Any]] = []
+            predictions: list[JsonObject] = []
             layer_ranks: list[int | None] = []
             for logits, targets in reading.logits(model, model.norm(x)):
                 best = logits.softmax(-1).max(-1)
@@ -56,7 +56,7 @@ def lens(model: Model, tokenizer: Tokenizer, specials: Specials | None, reading:
     }
 
 
-def probabilities(tokenizer: Tokenizer, specials: Specials | None, tokens: Tensor, values: Tensor) -> list[dict]:
+def probabilities(tokenizer: Tokenizer, specials: Specials | None, tokens: Tensor, values: Tensor) -> list[JsonObject]:
     """Tokens [n] as text with their probabilities [n]."""
     texts = token_texts(tokenizer, specials, tokens.tolist())
     return [{"text": text, "probability": p} for text, p in zip(texts, values.tolist(), strict=True)]

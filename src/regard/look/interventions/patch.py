@@ -7,7 +7,7 @@ Where the prediction changes to that of the other text, the deciding information
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -16,7 +16,7 @@ from regard.look.capture.residual import along
 from regard.look.capture.trace import evaluation_mode
 from regard.look.interventions.ablate import compare_losses
 from regard.look.interventions.lens import probabilities
-from regard.look.views.reading import Reading
+from regard.look.views.reading import JsonObject, Reading
 from regard.models.base import Model
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ TOP = 5  # next tokens that are listed
 
 def patch(
     model: Model, tokenizer: Tokenizer, reading: Reading, other: Reading, layer: int, positions: Sequence[int] | None
-) -> dict[str, Any]:
+) -> JsonObject:
     """Loss of each token and most probable next tokens, before and after patching ``layer`` from ``other``.
 
     Layer 0 is the input of the first block, layer i the output of the i-th. Default ``positions``: all that both texts
@@ -70,6 +70,6 @@ def _checked(positions: Sequence[int] | None, count: int) -> list[int]:
     return chosen
 
 
-def _next(model: Model, tokenizer: Tokenizer, features: Tensor) -> list[dict[str, Any]]:
+def _next(model: Model, tokenizer: Tokenizer, features: Tensor) -> list[JsonObject]:
     best = model.head(features[0, -1]).float().softmax(-1).topk(min(TOP, model.config.vocabulary))
     return probabilities(tokenizer, None, best.indices, best.values)

@@ -107,8 +107,8 @@ def pooled(tiles: Tensor, most: int) -> Tensor:
         return tiles.clone()
     short = -tiles.shape[0] % group
     squares = F.pad(tiles.float()[None, None], (0, short, 0, short), mode="replicate")
-    greatest, least = F.max_pool2d(squares, group), -F.max_pool2d(-squares, group)
-    return torch.where(least == greatest, least, PARTIAL)[0, 0].to(tiles.dtype)
+    highest, lowest = F.max_pool2d(squares, group), -F.max_pool2d(-squares, group)
+    return torch.where(lowest == highest, lowest, PARTIAL)[0, 0].to(tiles.dtype)
 
 
 def _tile_size(shown: MaskView, tiles: Tensor) -> int:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from regard.attention import Explanation, Mask, Plan, Range, Softmax, Tile, explain
+from regard.attention import BlockBounds, Explanation, Mask, Plan, Range, Softmax, explain
 from regard.attention.slots import make_pairs
 from regard.errors import UserError
 
@@ -79,7 +79,7 @@ def layout(mask: Mask, length: int, block: int) -> Tensor:
     high = (low + block).clamp(max=length) - 1
     rows, columns = (low[:, None], high[:, None]), (low[None, :], high[None, :])
     verdict = mask.verdict(
-        Tile(*rows, *columns, q_phases=rows, k_phases=columns)
+        BlockBounds(*rows, *columns, q_phases=rows, k_phases=columns)
     )  # in plain text, a token's phase is its order
     shape = (low.shape[0], low.shape[0])
     return (verdict.may.expand(shape).int() + (verdict.may & verdict.must).expand(shape).int()).cpu()
@@ -88,7 +88,7 @@ def layout(mask: Mask, length: int, block: int) -> Tensor:
 def _counts(mask: Mask, length: int, size: int) -> Tensor:
     """How many pairs of each square of ``size`` tokens are allowed: [squares, squares]."""
     squares = -(-length // size)
-    found = torch.zeros(squares, squares, dtype=torch.long)
+    counts = torch.zeros(squares, squares, dtype=torch.long)
     column = torch.arange(length) // size
     step = max(1, PAIRS // length // size) * size  # whole squares at a time
     for low in range(0, length, step):
@@ -96,8 +96,8 @@ def _counts(mask: Mask, length: int, size: int) -> Tensor:
         pairs = make_pairs(Range(length), Range(length), heads=1, device=torch.device("cpu"), batch=1, rows=rows)
         seen = mask.allows(pairs).expand(1, 1, rows.stop - low, length)[0, 0].long()
         narrow = seen.new_zeros(seen.shape[0], squares).index_add_(1, column, seen)
-        found.index_add_(0, torch.arange(low, rows.stop) // size, narrow)
-    return found
+        counts.index_add_(0, torch.arange(low, rows.stop) // size, narrow)
+    return counts
 
 
 def _sizes(length: int, size: int) -> Tensor:

@@ -41,6 +41,6 @@ def _means(length: int, each: int) -> Tensor:
     """The matrix [groups, length] that averages ``each`` neighbors."""
     place = torch.arange(length)
     group = place // each
-    found = torch.zeros(int(group[-1]) + 1, length)
-    found[group, place] = 1 / group.bincount()[group].float()
-    return found
+    matrix = torch.zeros(int(group[-1]) + 1, length)
+    matrix[group, place] = 1 / group.bincount()[group].float()
+    return matrix

@@ -6,7 +6,6 @@ Also one row of weights. Both compute one row only.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,27 +14,28 @@ from regard.attention import Additive, General, HardLookup, Softmax, SoftmaxNorm
 from regard.errors import UserError
 from regard.look.capture.strips import Strip, StripRange, biased_scores, head_inputs, strip
 from regard.look.capture.trace import Attention
+from regard.look.views.reading import JsonObject
 
 TOP = 64  # keys of a row that are listed
 HIDDEN = "the mask hides it"
 
 
-def row(attention: Attention, head: int, query: int) -> dict[str, Any]:
+def row(attention: Attention, head: int, query: int) -> JsonObject:
     """The largest weights of one query, its entropy in nats, and the number of keys it sees."""
-    found = _row(attention, head, query)
-    weights = found.weights[0, 0]
+    query_strip = _row(attention, head, query)
+    weights = query_strip.weights[0, 0]
     best = weights.topk(min(TOP, len(weights)))
     listed = [[key, w] for key, w in zip(best.indices.tolist(), best.values.tolist(), strict=True) if w > 0]
     entropy = float(torch.special.entr(weights).sum())
-    return {"query": query, "weights": listed, "entropy": entropy, "visible_keys": int(found.count())}
+    return {"query": query, "weights": listed, "entropy": entropy, "visible_keys": int(query_strip.count())}
 
 
 @torch.no_grad()
-def cell(attention: Attention, head: int, query: int, key: int) -> dict[str, Any]:
+def cell(attention: Attention, head: int, query: int, key: int) -> JsonObject:
     """Every number between a query and a key and the contribution of the key's value to the output."""
     mechanism, here = _softmax_mechanism(attention), slice(query, query + 1)
-    found = _row(attention, head, query)
-    weights, seen = found.weights[0, 0], found.seen[0, 0]  # [K]
+    query_strip = _row(attention, head, query)
+    weights, seen = query_strip.weights[0, 0], query_strip.seen[0, 0]  # [K]
     pair = head_inputs(attention, head, here, slice(key, key + 1))
     q, k, terms, kind = _terms(mechanism, *(x[0, 0, 0] for x in pair))
     scale = mechanism.call(attention.q, attention.k, attention.k, attention.plan).factor

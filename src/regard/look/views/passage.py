@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from regard.data.base import Data
 
 
 class Passage(NamedTuple):
@@ -14,7 +17,7 @@ class Passage(NamedTuple):
     held_out: bool  # False: there is no validation part, and the model was trained on these
 
 
-def passage(data: Any, length: int, seed: int = 0) -> Passage:
+def passage(data: Data, length: int, seed: int = 0) -> Passage:
     """The first ``length`` tokens of the validation part, or of a training window if there is none."""
     batch = next(iter(data.validation_batches(1)), None)
     if batch is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,6 +15,8 @@ from regard.models.base import Encoder, LanguageModel, Model, Seq2SeqModel
 if TYPE_CHECKING:
     from regard.data.batch import Specials
     from regard.data.tokenizers import Tokenizer
+
+JsonObject = dict[str, Any]
 
 LONGEST = 8192  # tokens of a text
 LOGITS = 2**23  # computed at a time

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ from regard.look.interventions.ablate import ablate
 from regard.look.interventions.lens import lens
 from regard.look.interventions.patch import patch
 from regard.look.statistics.roles import on_random_text, random_text
-from regard.look.views.reading import Reading, mean, read, token_texts
+from regard.look.views.reading import JsonObject, Reading, mean, read, token_texts
 from regard.look.views.stepping import MAX_TOKENS, Draw, continue_text, continue_translation
 from regard.look.views.trace_view import Trace
 from regard.look.views.tree import continuation_tree, translation_tree
@@ -77,7 +77,7 @@ class Session:
         """Whether the model can generate text."""
         return isinstance(self.model, LanguageModel | Seq2SeqModel) and self.model.decodable
 
-    def capabilities(self) -> dict[str, Any]:
+    def capabilities(self) -> JsonObject:
         """Which views this model has, and why it lacks the others."""
         attend, probe, steps = bool(self.model.mechanisms()), bool(self.model.residual_blocks()), self.decodable
         missing = [] if attend else ["this model has no attention"]
@@ -124,7 +124,7 @@ class Session:
         seed: int = 1,
         position: int = 0,
         target: str | None = None,
-    ) -> dict[str, Any]:
+    ) -> JsonObject:
         """The next-token distribution, and ``count`` sampled tokens after ``position`` earlier ones of this seed.
 
         A translation continues ``target``, which may be empty.
@@ -137,7 +137,7 @@ class Session:
         source = _source(reading)
         return continue_translation(self._seq2seq, source, begun, draw, self.tokenizer, self.specials)
 
-    def beam(self, text: str, beams: int = 3, length: int = 12) -> dict[str, Any]:
+    def beam(self, text: str, beams: int = 3, length: int = 12) -> JsonObject:
         """Beam search as a tree: of continuations, or of translations as in `regard translate`."""
         if self.specials is None:
             tokens = self.read(text).inputs[0].tolist()
@@ -147,18 +147,18 @@ class Session:
             tree = translation_tree(self._seq2seq, source, constraints, beams, self._text)
         return {"nodes": tree.nodes}
 
-    def lens(self, text: str, target: str | None = None) -> dict[str, Any]:
+    def lens(self, text: str, target: str | None = None) -> JsonObject:
         """The logit lens: the prediction of each layer if it were the last."""
         return lens(self.model, self.tokenizer, self.specials, self.read(text, target))
 
     def ablate(
         self, text: str, heads: Sequence[tuple[int, int]], *, count: int = 40, seed: int = 1, target: str | None = None
-    ) -> dict[str, Any]:
+    ) -> JsonObject:
         """Loss and generated text without these (attention, head)."""
         reading = self.read(text, target)
         return ablate(self.model, reading, heads, lambda: self._generate(reading, count, seed))
 
-    def patch(self, text: str, source: str, layer: int, positions: Sequence[int] | None = None) -> dict[str, Any]:
+    def patch(self, text: str, source: str, layer: int, positions: Sequence[int] | None = None) -> JsonObject:
         """Loss and next token with the residual stream of ``source`` inserted at a layer."""
         if self.pair:
             raise UserError("patching needs a language model, and this model translates")

@@ -24,7 +24,7 @@ from regard.generate import (
 )
 from regard.generate.sampler import source_streams
 from regard.look.capture.trace import evaluation_mode
-from regard.look.views.reading import token_texts
+from regard.look.views.reading import JsonObject, token_texts
 from regard.models.base import LanguageModel, Seq2SeqModel
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Draw(NamedTuple):
             raise UserError(f"the position in a seed's draws is 0 to {MAX_POSITION - 1}, not {self.position}")
 
 
-def continue_text(model: LanguageModel, tokens: list[int], draw: Draw, tokenizer: Tokenizer) -> dict[str, Any]:
+def continue_text(model: LanguageModel, tokens: list[int], draw: Draw, tokenizer: Tokenizer) -> JsonObject:
     """The next-token distribution after a text, the size of its KV cache, and the sampled tokens."""
     draw.check()
     context = model.config.context
@@ -68,7 +68,7 @@ def continue_text(model: LanguageModel, tokens: list[int], draw: Draw, tokenizer
 
 def continue_translation(
     model: Seq2SeqModel, source: Tensor, tokens: list[int], draw: Draw, tokenizer: Tokenizer, specials: Specials
-) -> dict[str, Any]:
+) -> JsonObject:
     """The same for a translation of a source [1, S], of which ``tokens`` are given."""
     draw.check()
     context = model.config.context
@@ -102,7 +102,7 @@ def _described(
     sampling: Sampling,
     sampled: list[int],
     state: dict[str, int],
-) -> dict[str, Any]:
+) -> JsonObject:
     texts = token_texts(tokenizer, specials, sampled)
     written = [{"token": token, "text": text} for token, text in zip(sampled, texts, strict=True)]
     return {
@@ -116,7 +116,7 @@ def _described(
 
 def distribution(
     logits: Tensor, sampling: Sampling, tokenizer: Tokenizer, specials: Specials | None, tokens: list[int]
-) -> dict[str, Any]:
+) -> JsonObject:
     """The likeliest next tokens: their probabilities before and after the logits processors. Logits [1, V]."""
     logits = logits if logits.dtype == torch.float64 else logits.float()
     seen = torch.zeros_like(logits, dtype=torch.bool)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from regard.look.statistics.measures import Head, heads
 from regard.look.statistics.roles import role, scored
 from regard.look.statistics.rollout import rollout
 from regard.look.views import cell as cells
+from regard.look.views.reading import JsonObject
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -45,7 +46,7 @@ class Trace:
         self._random_scores = random_scores
         self._layers = _layers([one.name for one in attentions])
         self._overviews: dict[tuple[int, int], NDArray[np.uint8]] = {}  # by (size, attention)
-        self._measures: dict[str, Any] | None = None
+        self._measures: JsonObject | None = None
         self._loaded: tuple[int, Attention] | None = None  # the last spilled one that was read
 
     @property
@@ -53,7 +54,7 @@ class Trace:
         """Memory and disk space held by this trace, in bytes; used by the session cache's limit."""
         return sum(x.nbytes for x in [*self.attentions, *self._overviews.values()])
 
-    def about(self) -> dict[str, Any]:
+    def about(self) -> JsonObject:
         """The tokens on both axes and the attentions.
 
         An attention's ``query_tokens`` and ``key_tokens`` name the tokens of its axes; ``reason`` says why it has no
@@ -63,7 +64,7 @@ class Trace:
         sides = {"tokens": self.tokens, "target_tokens": self.target_tokens, "predicted_tokens": self.predicted_tokens}
         return {**sides, "attentions": described, "loss": self.loss}
 
-    def _about(self, number: int, one: Observation) -> dict[str, Any]:
+    def _about(self, number: int, one: Observation) -> JsonObject:
         plan = one.plan
         queries, keys = self._sides(one)
         return {
@@ -125,18 +126,18 @@ class Trace:
         """A square of one map, up to 256 cells per side of 2^level × 2^level pairs."""
         return tiles.tile(self._at(attention, head), head, level, row, column)
 
-    def row(self, attention: int, head: int, query: int) -> dict[str, Any]:
+    def row(self, attention: int, head: int, query: int) -> JsonObject:
         """The weights of one query."""
         one = self._at(attention, head)
         return cells.row(one, head, _within("query", query, one.q.shape[2]))
 
-    def cell(self, attention: int, head: int, query: int, key: int) -> dict[str, Any]:
+    def cell(self, attention: int, head: int, query: int, key: int) -> JsonObject:
         """One weight, computed step by step."""
         one = self._at(attention, head)
         _within("query", query, one.q.shape[2])
         return cells.cell(one, head, query, _within("key", key, one.k.shape[2]))
 
-    def measures(self) -> dict[str, Any]:
+    def measures(self) -> JsonObject:
         """Entropy, uniformity and roles of every head with a map."""
         if self._measures is None:
             random = self._random_scores()
@@ -173,7 +174,7 @@ class Trace:
         return self._loaded[1]
 
 
-def _measured(number: int, head: Head, random: list[dict[str, list[float]]]) -> dict[str, Any]:
+def _measured(number: int, head: Head, random: list[dict[str, list[float]]]) -> JsonObject:
     scores = scored(head, random[number] if number < len(random) else {})
     place = {"attention": number, "head": head.head - 1}
     return {**place, "entropy": head.entropy, "uniformity": head.spread, "roles": scores, "role": role(scores)}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from torch import Tensor
 
@@ -21,6 +20,7 @@ from regard.generate.beam import BeamStep
 from regard.generate.decoder import CachedModel
 from regard.generate.sampling import NEVER
 from regard.look.capture.trace import evaluation_mode
+from regard.look.views.reading import JsonObject
 from regard.models.base import LanguageModel, Seq2SeqModel
 
 Spell = Callable[[int], str]
@@ -33,7 +33,7 @@ class BeamTree:
 
     def __init__(self, spell: Spell):
         self.spell = spell
-        self.nodes: list[dict[str, Any]] = []
+        self.nodes: list[JsonObject] = []
         self._beams: dict[int, int | None] = {}  # the node of each beam
 
     def __call__(self, step: DecodingStep) -> None:

@@ -5,28 +5,27 @@ A block of a decoder that reads another sequence has cross-attention between the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from regard.config import Choice
 from regard.nn.attention import AttentionContext, SelfAttention
+from regard.nn.blocks.stack import Stack
 from regard.nn.cross_attention import CrossAttention, CrossAttentionContext
-from regard.nn.dropout import Dropout
-from regard.nn.fused.branches import attention_branch, feedforward_branch
-from regard.nn.fused.decode_gemv import attention_row, feedforward_row
+from regard.nn.dropout import dropout as dropout_layer
+from regard.nn.feedforward import FeedForwardLayer
 
 
 class Block(nn.Module):
-    """Base: the parts. Where the norms stand is the subclass's only difference."""
+    """Base class: holds the parts. Subclasses differ in where the norms are."""
 
     def __init__(
         self,
         attention: SelfAttention,
-        feedforward: nn.Module,
+        feedforward: FeedForwardLayer,
         norm_attention: nn.Module,
         norm_feedforward: nn.Module,
         dropout: float = 0.0,
@@ -41,77 +40,48 @@ class Block(nn.Module):
         self.cross = cross
         self.norm_feedforward = norm_feedforward
         self.feedforward = feedforward
-        self.drop = Dropout(dropout) if dropout else nn.Identity()
+        self.drop = dropout_layer(dropout)
+
+    def scale_residual(self, scale: float) -> None:
+        """Scale the weights that end each residual branch, at initialization."""
+        for part in (self.attention, self.cross, self.feedforward):
+            if part is not None:
+                part.scale_residual(scale)
 
 
 class PreNorm(Block):
-    """x + f(norm(x)): the residual path is never normalised, so gradients reach every layer (Xiong et al. 2020)."""
+    """x + f(norm(x)): the residual path is never normalized, so gradients reach every layer (Xiong et al. 2020)."""
 
     def forward(
-        self,
-        x: Tensor,
-        context: AttentionContext,
-        memory: Any = None,
-        cross_context: CrossAttentionContext | None = None,
+        self, x: Tensor, context: AttentionContext, cache: Any = None, cross: CrossAttentionContext | None = None
     ) -> Tensor:
-        plain = isinstance(self.drop, nn.Identity)
-        whole = plain and memory is None
-        attended = attention_branch(x, self.norm_attention, self.attention, context) if whole else None
-        attended = (
-            attention_row(x, self.norm_attention, self.attention, context, memory) if attended is None else attended
-        )
-        x = x + self.drop(self.attention(self.norm_attention(x), context, memory)) if attended is None else attended
-        if self.cross is not None and self.norm_cross is not None and cross_context is not None:
-            x = x + self.drop(self.cross(self.norm_cross(x), cross_context))
-        thought = feedforward_branch(x, self.norm_feedforward, self.feedforward) if plain else None
-        thought = feedforward_row(x, self.norm_feedforward, self.feedforward) if thought is None else thought
-        return x + self.drop(self.feedforward(self.norm_feedforward(x))) if thought is None else thought
+        x = x + self.drop(self.attention(self.norm_attention(x), context, cache))
+        if self.cross is not None and self.norm_cross is not None and cross is not None:
+            x = x + self.drop(self.cross(self.norm_cross(x), cross))
+        return x + self.drop(self.feedforward(self.norm_feedforward(x)))
 
 
 class PostNorm(Block):
     """norm(x + f(x)): as in the original Transformer (Vaswani et al. 2017, sec. 3.1)."""
 
     def forward(
-        self,
-        x: Tensor,
-        context: AttentionContext,
-        memory: Any = None,
-        cross_context: CrossAttentionContext | None = None,
+        self, x: Tensor, context: AttentionContext, cache: Any = None, cross: CrossAttentionContext | None = None
     ) -> Tensor:
-        x = self.norm_attention(x + self.drop(self.attention(x, context, memory)))
-        if self.cross is not None and self.norm_cross is not None and cross_context is not None:
-            x = self.norm_cross(x + self.drop(self.cross(x, cross_context)))
+        x = self.norm_attention(x + self.drop(self.attention(x, context, cache)))
+        if self.cross is not None and self.norm_cross is not None and cross is not None:
+            x = self.norm_cross(x + self.drop(self.cross(x, cross)))
         return self.norm_feedforward(x + self.drop(self.feedforward(x)))
 
 
 class BlockConfig(Choice):
-    """How the parts of a block are put together."""
+    """How the parts of a block are connected."""
 
-    final_norm = True  # whether the stack needs one more norm at its end
-    compilable = True  # whether a compiler may trace the stack while it trains
-    ends = ("attention.out.weight", "feedforward.down.weight")  # of residual branches: they start at zero or small
-
-    def run(
-        self,
-        blocks: Sequence[nn.Module],
-        x: Tensor,
-        contexts: Sequence[AttentionContext],
-        memories: Sequence[Any],
-        recompute: bool,
-    ) -> Tensor:
-        """Through all blocks, each with its scene and, while decoding, its memory (else None).
-
-        ``recompute``: nothing inside a block is kept for the backward pass.
-        """
-        for block, context, memory in zip(blocks, contexts, memories, strict=True):
-            again = recompute and memory is None
-            x = checkpoint(block, x, context, use_reentrant=False) if again else block(x, context, memory)  # type: ignore
-        return x
+    final_norm = True  # whether the stack ends with one more norm
 
     def build(
         self,
         attention: SelfAttention,
-        feedforward: nn.Module,
+        feedforward: FeedForwardLayer,
         norm_attention: nn.Module,
         norm_feedforward: nn.Module,
         dropout: float,
@@ -120,6 +90,10 @@ class BlockConfig(Choice):
         norm_cross: nn.Module | None = None,
     ) -> Block:
         raise NotImplementedError
+
+    def stack(self, blocks: Iterable[nn.Module], repeat: int = 1) -> Stack:
+        """The blocks as one module; each runs ``repeat`` times in a row."""
+        return Stack(blocks, repeat)
 
 
 @dataclass(frozen=True)

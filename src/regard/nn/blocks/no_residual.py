@@ -1,30 +1,26 @@
-"""A block without residual paths: what deep networks were before them, kept for comparison."""
+"""A block without residual paths, for comparison."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
-from regard.attention import KVCache
 from regard.nn.attention import AttentionContext
 from regard.nn.blocks.block import Block, BlockConfig
 from regard.nn.cross_attention import CrossAttentionContext
 
 
 class NoResidual(Block):
-    """f(norm(x)), nothing added: a gradient has to pass through every layer (He et al. 2016 show what that costs)."""
+    """f(norm(x)): a gradient passes through every layer (He et al. 2016 show what that costs)."""
 
     def forward(
-        self,
-        x: Tensor,
-        context: AttentionContext,
-        memory: KVCache | None = None,
-        cross_context: CrossAttentionContext | None = None,
+        self, x: Tensor, context: AttentionContext, cache: Any = None, cross: CrossAttentionContext | None = None
     ) -> Tensor:
-        x = self.drop(self.attention(self.norm_attention(x), context, memory))
-        if self.cross is not None and self.norm_cross is not None and cross_context is not None:
-            x = self.drop(self.cross(self.norm_cross(x), cross_context))
+        x = self.drop(self.attention(self.norm_attention(x), context, cache))
+        if self.cross is not None and self.norm_cross is not None and cross is not None:
+            x = self.drop(self.cross(self.norm_cross(x), cross))
         return self.drop(self.feedforward(self.norm_feedforward(x)))
 
 

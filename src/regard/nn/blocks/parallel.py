@@ -10,36 +10,22 @@ from torch import Tensor, nn
 from regard.nn.attention import AttentionContext, SelfAttention
 from regard.nn.blocks.block import Block, BlockConfig
 from regard.nn.cross_attention import CrossAttention, CrossAttentionContext
+from regard.nn.feedforward import FeedForwardLayer
 
 
 class Parallel(Block):
     """x + attention(norm(x)) + feedforward(norm(x)) (Chowdhery et al. 2022, PaLM, sec. 2).
 
-    No branch waits for another, and half of the norms are saved. Cross-attention, where there is any, is a third.
+    The branches are independent and share one norm. Cross-attention, if there is any, is a third branch.
     """
 
-    def __init__(
-        self,
-        attention: SelfAttention,
-        feedforward: nn.Module,
-        norm: nn.Module,
-        dropout: float = 0.0,
-        *,
-        cross: CrossAttention | None = None,
-    ):
-        super().__init__(attention, feedforward, norm, nn.Identity(), dropout, cross=cross)
-
     def forward(
-        self,
-        x: Tensor,
-        context: AttentionContext,
-        memory: Any = None,
-        cross_context: CrossAttentionContext | None = None,
+        self, x: Tensor, context: AttentionContext, cache: Any = None, cross: CrossAttentionContext | None = None
     ) -> Tensor:
         normed = self.norm_attention(x)
-        branches = self.drop(self.attention(normed, context, memory)) + self.drop(self.feedforward(normed))
-        if self.cross is not None and cross_context is not None:
-            branches = branches + self.drop(self.cross(normed, cross_context))
+        branches = self.drop(self.attention(normed, context, cache)) + self.drop(self.feedforward(normed))
+        if self.cross is not None and cross is not None:
+            branches = branches + self.drop(self.cross(normed, cross))
         return x + branches
 
 
@@ -50,7 +36,7 @@ class ParallelConfig(BlockConfig, kind="parallel"):
     def build(
         self,
         attention: SelfAttention,
-        feedforward: nn.Module,
+        feedforward: FeedForwardLayer,
         norm_attention: nn.Module,
         norm_feedforward: nn.Module,
         dropout: float,
@@ -58,4 +44,4 @@ class ParallelConfig(BlockConfig, kind="parallel"):
         cross: CrossAttention | None = None,
         norm_cross: nn.Module | None = None,
     ) -> Block:
-        return Parallel(attention, feedforward, norm_attention, dropout, cross=cross)
+        return Parallel(attention, feedforward, norm_attention, nn.Identity(), dropout, cross=cross)

@@ -1,19 +1,19 @@
-"""Reversible blocks: what went in follows from what came out, so nothing needs to be kept in between.
+"""Reversible blocks: their inputs are computed from their outputs, so no activation between blocks is stored.
 
 Two streams pass through a stack (Gomez et al. 2017, eq. 6-8; for Transformers Kitaev et al. 2020, sec. 3):
 
     y1 = x1 + F(x2)      F: norm, attention, dropout        x2 = y2 - G(y1)
     y2 = x2 + G(y1)      G: norm, feed-forward, dropout     x1 = y1 - F(x2)
 
-The backward pass goes down the stack with the two streams, each branch computed once more for its gradient: memory does
-not grow with depth, for the price of a second forward pass. Both streams start as the embedding, and the stack gives
-their mean (Kitaev et al. join them side by side, for which every head would have to be twice as wide). What a layer
-tells beside its output (a mixture of experts its losses) passes through the same steps.
+The backward pass recovers both streams block by block and recomputes each branch for its gradient: memory does not grow
+with depth, at the cost of a second forward pass. Both streams start as the embedding, and the output is their mean
+(Kitaev et al. concatenate them, which needs a head of twice the width). Auxiliary losses of a block (those of a mixture
+of experts) are outputs of the same autograd step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -28,6 +28,8 @@ from regard.errors import UserError
 from regard.nn.attention import AttentionContext
 from regard.nn.auxiliary_loss import AuxiliaryLossLayer, auxiliary_layers
 from regard.nn.blocks.block import Block, BlockConfig
+from regard.nn.blocks.stack import Stack
+from regard.nn.cross_attention import CrossAttentionContext
 
 Branch = Callable[[Tensor], Tensor]
 
@@ -36,59 +38,61 @@ class Reversible(Block):
     """Two streams in, two streams out."""
 
     def forward(
-        self, first: Tensor, second: Tensor, context: AttentionContext, memory: Any = None
+        self, first: Tensor, second: Tensor, context: AttentionContext, cache: Any = None
     ) -> tuple[Tensor, Tensor]:
-        first = first + self.attend(second, context, memory)
-        return first, second + self.think(first)
+        first = first + self.attention_branch(second, context, cache)
+        return first, second + self.feedforward_branch(first)
 
-    def attend(self, x: Tensor, context: AttentionContext, memory: Any = None) -> Tensor:
+    def attention_branch(self, x: Tensor, context: AttentionContext, cache: Any = None) -> Tensor:
         """F."""
-        return self.drop(self.attention(self.norm_attention(x), context, memory))
+        return self.drop(self.attention(self.norm_attention(x), context, cache))
 
-    def think(self, x: Tensor) -> Tensor:
+    def feedforward_branch(self, x: Tensor) -> Tensor:
         """G."""
         return self.drop(self.feedforward(self.norm_feedforward(x)))
 
 
-class Noise(NamedTuple):
-    """Where the random generators stand: the CPU's, and that of the device if it is another."""
+class RandomState(NamedTuple):
+    """The state of the random generators: the CPU's, and that of the device if it is another."""
 
     cpu: Tensor
-    other: Tensor | None
+    device: Tensor | None
 
     @classmethod
-    def now(cls, device: torch.device) -> Noise:
-        other = None if device.type == "cpu" else torch.get_device_module(device).get_rng_state(*_named(device))
+    def current(cls, device: torch.device) -> RandomState:
+        """The states of the generators now."""
+        other = None if device.type == "cpu" else torch.get_device_module(device).get_rng_state(*_index(device))
         return cls(torch.get_rng_state(), other)
 
     def restore(self, device: torch.device) -> None:
+        """Set the generators to this state."""
         torch.set_rng_state(self.cpu)
-        if self.other is not None:
-            torch.get_device_module(device).set_rng_state(self.other, *_named(device))
+        if self.device is not None:
+            torch.get_device_module(device).set_rng_state(self.device, *_index(device))
 
-    def again(self, branch: Branch, x: Tensor) -> Tensor:
-        """``branch(x)`` with dropout falling as it did from here; the generators themselves stay where they are."""
-        today = Noise.now(x.device)
+    def replay(self, branch: Branch, x: Tensor) -> Tensor:
+        """``branch(x)`` with the dropout of this state; the generators are left as they were."""
+        before = RandomState.current(x.device)
         self.restore(x.device)
         try:
             return branch(x)
         finally:
-            today.restore(x.device)
+            before.restore(x.device)
 
 
-def _named(device: torch.device) -> tuple[torch.device, ...]:
-    return (device,) if device.type == "cuda" else ()  # there is one of the others only
+def _index(device: torch.device) -> tuple[torch.device, ...]:
+    return (device,) if device.type == "cuda" else ()  # other backends have one device
 
 
 class Streams:
-    """Where the backward pass has come to on its way down: both streams after the block that is next."""
+    """Both streams at the output of the block whose backward pass comes next."""
 
     first: Tensor
     second: Tensor
 
 
 class _Through(Function):
-    """One block as one step of autograd, that keeps nothing. Parameters are inputs, to have their gradients from it."""
+    """One block as one autograd step that stores no activations. Parameters are inputs, so that they get gradients."""
 
     @staticmethod
     def forward(
@@ -101,30 +105,34 @@ class _Through(Function):
         *parameters: nn.Parameter,
     ) -> tuple[Tensor, ...]:
         ctx.block, ctx.context, ctx.streams, ctx.parameters = block, context, streams, parameters
-        ctx.precision, ctx.attended = _precision(first.device.type), Noise.now(first.device)
+        ctx.precision, before_attention = _precision(first.device.type), RandomState.current(first.device)
         with ctx.precision():
-            first = first + block.attend(second, context)
-            ctx.thought = Noise.now(first.device)
-            second = second + block.think(first)
-        ctx.layers = _speakers(block)
+            first = first + block.attention_branch(second, context)
+            ctx.random = before_attention, RandomState.current(first.device)
+            second = second + block.feedforward_branch(first)
+        ctx.layers = _recording_layers(block)
         return first, second, *_losses(ctx.layers)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, for_first: Tensor, for_second: Tensor, *for_losses: Tensor) -> tuple[Any, ...]:
         """Gomez et al. 2017, algorithm 1."""
-        streams, attend = ctx.streams, partial(ctx.block.attend, context=ctx.context)
-        with ctx.precision(), _heard(ctx.layers):
-            grads = (for_second, *for_losses)
-            came, grad, ones = _undo(ctx.block.think, ctx.thought, streams.first, grads, ctx.parameters, ctx.layers)
-            streams.second, for_first = streams.second - came, for_first + grad
-            came, grad, others = _undo(attend, ctx.attended, streams.second, (for_first,), ctx.parameters)
-            streams.first, for_second = streams.first - came, for_second + grad
-        return for_first, for_second, None, None, None, *map(_sum, ones, others)
+        block, streams, parameters = ctx.block, ctx.streams, ctx.parameters
+        attention_random, feedforward_random = ctx.random
+        with ctx.precision(), _recording(ctx.layers):
+            grads, branch = (for_second, *for_losses), block.feedforward_branch
+            added, grad, from_feedforward = _undo(
+                branch, feedforward_random, streams.first, grads, parameters, ctx.layers
+            )
+            streams.second, for_first = streams.second - added, for_first + grad
+            branch = partial(block.attention_branch, context=ctx.context)
+            added, grad, from_attention = _undo(branch, attention_random, streams.second, (for_first,), parameters)
+            streams.first, for_second = streams.first - added, for_second + grad
+        return for_first, for_second, None, None, None, *map(_sum, from_feedforward, from_attention)
 
 
 class _End(Function):
-    """The mean of the streams, which are kept here and nowhere else: the backward pass sets out from them."""
+    """The mean of the streams, which are stored here only: the backward pass starts from them."""
 
     @staticmethod
     def forward(ctx: Any, first: Tensor, second: Tensor, streams: Streams) -> Tensor:
@@ -141,7 +149,7 @@ class _End(Function):
 
 def _undo(
     branch: Branch,
-    noise: Noise,
+    random: RandomState,
     x: Tensor,
     grads: tuple[Tensor, ...],
     parameters: tuple[nn.Parameter, ...],
@@ -149,28 +157,28 @@ def _undo(
 ) -> tuple[Tensor, Tensor, Sequence[Tensor | None]]:
     """What ``branch`` had added to the other stream, and the gradients of x and of the parameters through it.
 
-    ``grads`` are those of what it added, and of the losses that the ``layers`` in it told.
+    ``grads`` are the gradients of what it added, and of the auxiliary losses of its ``layers``.
     """
     x = x.detach().requires_grad_()
     with torch.enable_grad():
-        outs = (noise.again(branch, x), *_losses(layers))
+        outs = (random.replay(branch, x), *_losses(layers))
     upstream = [grad.to(out.dtype) for grad, out in zip(grads, outs, strict=True)]
     for_x, *others = torch.autograd.grad(outs, (x, *parameters), upstream, allow_unused=True)
     return outs[0].detach(), torch.zeros_like(x) if for_x is None else for_x, others
 
 
-def _speakers(block: Reversible) -> list[AuxiliaryLossLayer]:
-    """The layers of the feed-forward network that are auxiliary in this pass, for their say in the loss."""
+def _recording_layers(block: Reversible) -> list[AuxiliaryLossLayer]:
+    """The layers of the feed-forward network that recorded an auxiliary loss in this pass."""
     return [layer for layer in auxiliary_layers(block.feedforward) if layer.collecting and layer.recorded]
 
 
 def _losses(layers: Sequence[AuxiliaryLossLayer]) -> list[Tensor]:
-    """What each of them told last."""
+    """The auxiliary losses that each layer recorded last."""
     return [value for layer in layers for _, value in layer.recorded[-1].losses.values()]
 
 
-def _put(layers: Sequence[AuxiliaryLossLayer], losses: Sequence[Tensor]) -> None:
-    """The same losses, as they came out of autograd's step, in the place of those from inside of it."""
+def _replace_losses(layers: Sequence[AuxiliaryLossLayer], losses: Sequence[Tensor]) -> None:
+    """Replace the recorded losses by the outputs of the autograd step, which have its gradient."""
     left = iter(losses)
     for layer in layers:
         *earlier, last = layer.recorded
@@ -179,8 +187,8 @@ def _put(layers: Sequence[AuxiliaryLossLayer], losses: Sequence[Tensor]) -> None
 
 
 @contextmanager
-def _heard(layers: Sequence[AuxiliaryLossLayer]) -> Iterator[None]:
-    """They tell once more, to us alone."""
+def _recording(layers: Sequence[AuxiliaryLossLayer]) -> Iterator[None]:
+    """Let the layers record their losses during the recomputation, and clear them afterwards."""
     for layer in layers:
         layer.collecting = True
     try:
@@ -195,51 +203,59 @@ def _sum(one: Tensor | None, two: Tensor | None) -> Tensor | None:
 
 
 def _trained(block: nn.Module) -> list[nn.Parameter]:
-    found = [parameter for parameter in block.parameters() if parameter.requires_grad]
-    if any(hasattr(parameter, "full_tensor") for parameter in found):
+    from torch.distributed.tensor import DTensor  # a slow import
+
+    trained = [parameter for parameter in block.parameters() if parameter.requires_grad]
+    if any(isinstance(parameter, DTensor) for parameter in trained):
         raise UserError(
-            "reversible blocks are trained by one process, since shards come and go with the layers' first pass; "
-            "use --model.block pre-norm --train.checkpointing true for several"
+            "reversible blocks cannot be sharded: FSDP frees a block's weights after its first forward pass; "
+            "use --model.block pre-norm --train.checkpointing true for several processes"
         )
-    return found
+    return trained
 
 
 def _precision(device: str) -> Callable[[], AbstractContextManager]:
-    """Today's automatic precision, for later; no casts are cached: a weight's first one has no graph to the weight."""
+    """The current autocast settings for later, without the cache of casts: a cached cast has no graph to its weight."""
     enabled = torch.is_autocast_enabled(device)
     dtype = torch.get_autocast_dtype(device)
     return lambda: torch.autocast(device, dtype, enabled, cache_enabled=False)
 
 
-@dataclass(frozen=True)
-class ReversibleConfig(BlockConfig, kind="reversible"):
-    """Two streams whose past follows from their present: memory does not grow with depth."""
+class ReversibleStack(Stack):
+    """Runs reversible blocks. Activations are always recomputed, so ``recompute`` changes nothing."""
 
-    compilable = False  # a compiler would keep the inside of every layer for its backward pass
+    compilable = False  # a compiler would store the activations of every block
 
-    def run(
+    def forward(
         self,
-        blocks: Sequence[nn.Module],
         x: Tensor,
         contexts: Sequence[AttentionContext],
-        memories: Sequence[Any],
-        recompute: bool,
+        caches: Sequence[Any] | None = None,
+        cross: Sequence[CrossAttentionContext] | None = None,
+        *,
+        recompute: bool = False,
     ) -> Tensor:
-        """Through all blocks. Everything is recomputed as it is, so ``recompute`` says nothing new."""
-        stack = [cast(Reversible, block) for block in blocks]
-        keep = not torch.is_grad_enabled() or torch.compiler.is_compiling()
-        if keep or any(memory is not None for memory in memories):
+        layers = cast(list[Reversible], self.layers)
+        if caches is not None or not torch.is_grad_enabled() or torch.compiler.is_compiling():
             first = second = x
-            for block, context, memory in zip(stack, contexts, memories, strict=True):
-                first, second = block(first, second, context, memory)
+            for block, context, cache in zip(layers, contexts, caches or [None] * len(layers), strict=True):
+                first, second = block(first, second, context, cache)
             return (first + second) / 2
         first, second, streams = x, x, Streams()
-        for block, context in zip(stack, contexts, strict=True):
+        for block, context in zip(layers, contexts, strict=True):
             first, second, *losses = _Through.apply(first, second, block, context, streams, *_trained(block))
-            _put(_speakers(block), losses)
+            _replace_losses(_recording_layers(block), losses)
         return _End.apply(first, second, streams)
+
+
+@dataclass(frozen=True)
+class ReversibleConfig(BlockConfig, kind="reversible"):
+    """Two streams whose inputs are recomputed from their outputs: memory does not grow with depth."""
 
     def build(self, *parts, **named) -> Block:
         if named.get("cross") is not None:
-            raise UserError("reversible blocks have no place for cross-attention; use --model.block pre-norm")
+            raise UserError("reversible blocks have no cross-attention; use --model.block pre-norm")
         return Reversible(*parts, **named)
+
+    def stack(self, blocks: Iterable[nn.Module], repeat: int = 1) -> Stack:
+        return ReversibleStack(blocks, repeat)

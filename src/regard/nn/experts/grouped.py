@@ -1,7 +1,7 @@
-"""Products in groups: rows that are sorted by expert, each group through a matrix of its own.
+"""Grouped matrix products: rows sorted by expert, each group times its expert's matrix.
 
-Rows are brought there and back by gathers in both directions, forward and backward, since every pair of a token and an
-expert has one place: nothing is added up in an order that depends on timing, on a GPU either.
+Rows are moved by gathers only, forward and backward, because every pair of a token and an expert has one index: no sum
+depends on the order of execution, on a GPU either.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def dispatch(x: Tensor, order: Order) -> Tensor:
 
 
 def collect(pairs: Tensor, gates: Tensor, order: Order) -> Tensor:
-    """Sorted pairs [R, C] back to rows [T, C], each the sum of its answers times gates [T, A]."""
+    """Sorted pairs [R, C] back to rows [T, C], each the sum of its experts' outputs times gates [T, A]."""
     return _Collect.apply(pairs, gates, *order[:3])
 
 
@@ -63,7 +63,7 @@ class _Collect(Function):
 def grouped(x: Tensor, weight: Tensor, bias: Tensor | None, ends: Tensor) -> Tensor:
     """Rows x [R, C], of which group e ends at ends[e], each times its group's matrix of weight [E, O, C]: [R, O].
 
-    One step of a compiled graph: where PyTorch has no kernel for it, a loop that a compiler does not look into.
+    Where PyTorch has no kernel for it, a loop over the groups, as a custom operator that a compiler does not trace.
     """
     native = has_kernel(x, weight)
     out = torch._grouped_mm(x, weight.mT, offs=ends.int()) if native else torch.ops.regard.grouped(x, weight, ends)
@@ -71,18 +71,18 @@ def grouped(x: Tensor, weight: Tensor, bias: Tensor | None, ends: Tensor) -> Ten
 
 
 def has_kernel(x: Tensor, weight: Tensor) -> bool:
-    """Whether PyTorch's grouped kernel does it, without waiting to learn the sizes: bfloat16 on a newer GPU."""
+    """Whether PyTorch's grouped kernel supports it, without host synchronization: bfloat16 on a newer GPU."""
     return (
         hasattr(torch, "_grouped_mm")
         and x.is_cuda
         and x.dtype == weight.dtype == torch.bfloat16
-        and x.shape[-1] % 8 == weight.shape[-2] % 8 == 0  # rows begin at multiples of 16 bytes
+        and x.shape[-1] % 8 == weight.shape[-2] % 8 == 0  # rows are aligned to 16 bytes
         and torch.cuda.get_device_capability(x.device) >= (8, 0)
     )
 
 
 def _memberships(ends: Tensor, rows: int) -> Tensor:
-    """[R, E]: whether a row is of that group. A product with it adds in a fixed order; a lookup's backward may not."""
+    """[R, E]: whether a row is in that group. A product sums in a fixed order, unlike the backward of a lookup."""
     begins = F.pad(ends[:-1], (1, 0))
     numbers = torch.arange(rows, device=ends.device)[:, None]
     return (numbers >= begins) & (numbers < ends)
@@ -120,7 +120,7 @@ def _(grad: Tensor, x: Tensor, weight: Tensor, ends: Tensor) -> tuple[Tensor, Te
     return torch.empty_like(x), torch.empty_like(weight)
 
 
-def _remember(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+def _save(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
     ctx.save_for_backward(*inputs)
 
 
@@ -128,4 +128,4 @@ def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     return *torch.ops.regard.grouped_backward(grad.contiguous(), *ctx.saved_tensors), None
 
 
-_op.register_autograd(_gradients, setup_context=_remember)
+_op.register_autograd(_gradients, setup_context=_save)

@@ -1,7 +1,7 @@
 """A mixture of experts: many feed-forward networks, of which each token goes through a few (Shazeer et al. 2017).
 
-The same kind of matrix of all experts is one weight, expert below expert, so that an optimizer, a checkpoint or a
-sharded run sees a few large matrices; ``parts`` tells where each one ends.
+The matrices of all experts are stacked in one weight, so that an optimizer, a checkpoint or FSDP handles a few large
+matrices; ``parts`` gives the rows of each.
 """
 
 from __future__ import annotations
@@ -11,58 +11,63 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from regard.attention import ModuleProperties
 from regard.config import option
 from regard.nn.auxiliary_loss import AuxiliaryLoss, AuxiliaryLossLayer
-from regard.nn.experts.grouped import collect, dispatch, grouped, has_kernel
-from regard.nn.experts.networks import networks
+from regard.nn.dropout import dropout
+from regard.nn.experts.grouped import collect, dispatch, grouped
 from regard.nn.experts.routing import Route, balance_loss, order, route, share, z_loss
 from regard.nn.feedforward import ACTIVATIONS, FeedForwardConfig, FeedForwardLayer, hidden_width
 from regard.nn.linear import Linear
 
-Weights = tuple[Tensor, Tensor, Tensor | None, Tensor | None]  # up [E, O, C], down [E, C, H], and their biases
+ExpertWeights = tuple[Tensor, Tensor, Tensor | None, Tensor | None]  # up [E, O, C], down [E, C, H], and their biases
 
 
 @dataclass(frozen=True)
 class MoEConfig(FeedForwardConfig, kind="moe"):
-    """A mixture of experts: each token goes through a few of many networks.
+    """A mixture of experts: each token is routed to a few of many networks.
 
     Mixtral (Jiang et al. 2024) is the default with ratio 3.5; the Switch Transformer (Fedus et al. 2022) has active 1,
     activation relu and a capacity of 1.25; DeepSeekMoE (Dai et al. 2024) has shared experts.
     """
 
     ratio: float = option(4 / 3, "hidden width of each expert over the model's width")
-    experts: int = option(8, "how many networks a token's router chooses from")
-    active: int = option(2, "how many of them each token goes through")
-    shared: int = option(0, "further experts that every token goes through")
+    experts: int = option(8, "number of networks that the router chooses from")
+    active: int = option(2, "experts per token")
+    shared: int = option(0, "additional experts that every token uses")
     activation: Literal["relu", "gelu", "relu2", "swiglu", "geglu", "reglu", "glu", "bilinear"] = option(
-        "swiglu", "what the experts are: a feed-forward network of this kind"
+        "swiglu", "kind of feed-forward network of the experts"
     )
-    normalise: bool | None = option(None, "make the gates of a token sum to 1 (none: where more than one is active)")
+    normalise: bool | None = option(
+        None, "normalize the gates of a token to sum 1 (none: if more than one expert is active)"
+    )
     capacity: float | None = option(
-        None, "in training an expert takes at most so many times its fair share, and drops the rest (none: all)"
+        None,
+        "in training an expert takes at most so many times its even share, and drops the rest (none: no limit)",
     )
     balance: float = option(0.01, "factor of the loss that spreads tokens over the experts (0: off)")
     z: float = option(0.001, "factor of the loss that keeps the router's logits small (0: off)")
 
     def check(self) -> None:
-        """Refuse what cannot be routed."""
+        super().check()
         if self.experts < 1 or self.shared < 0:
             raise ValueError(f"a mixture needs at least one expert, not {self.experts} and {self.shared} shared ones")
         if not 1 <= self.active <= self.experts:
             raise ValueError(f"active must be from 1 to the number of experts, {self.experts}, not {self.active}")
         if self.normalise and self.active == 1 < self.experts:
-            raise ValueError("one gate, normalised, is always 1 and teaches the router nothing; leave out normalise")
+            raise ValueError(
+                "a single normalized gate is always 1 and gives the router no gradient; leave out normalise"
+            )
         if self.capacity is not None and not 0 < self.capacity < float("inf"):
             raise ValueError(f"capacity must be a finite number above 0, not {self.capacity}; none drops no token")
         for name in ("balance", "z"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ValueError(f"{name} must be a finite number of at least 0, not {getattr(self, name)}")
 
-    def build(self, width: int, *, bias: bool) -> nn.Module:
+    def build(self, width: int, *, bias: bool) -> FeedForwardLayer:
         kind = MixtureOfExperts if self.capacity is None else CapacityExperts
         return kind(width, self, bias=bias)
 
@@ -70,8 +75,8 @@ class MoEConfig(FeedForwardConfig, kind="moe"):
 class MixtureOfExperts(AuxiliaryLossLayer, FeedForwardLayer, ModuleProperties):
     """Σ over the chosen experts of gate · expert(x), plus all shared experts of x. No token is dropped.
 
-    In training it tells its balance and z losses, and for each expert the share of tokens that it got and its mean
-    probability. A feed-forward network does not know which tokens are padding: they are routed and counted as others.
+    In training it records its balance and z losses, and for each expert its share of the tokens and its mean
+    probability. Padding tokens are routed and counted like others.
     """
 
     discontinuous = True  # rounding may route a token to another expert
@@ -82,13 +87,14 @@ class MixtureOfExperts(AuxiliaryLossLayer, FeedForwardLayer, ModuleProperties):
         self.config, self.width = config, width
         self.activation, self.gated = ACTIVATIONS[config.activation]
         self.hidden = hidden_width(config.ratio, width, self.gated)
+        self.drop = dropout(config.dropout)
         count, rows = config.experts + config.shared, self.hidden * (2 if self.gated else 1)
         self.normalise = config.active > 1 if config.normalise is None else config.normalise
         self.router = Linear(width, config.experts, bias=False)
         up = Linear(width, count * rows, bias=bias)
         up.parts = (rows,) * count
         self.add_module("gate_up" if self.gated else "up", up)  # the names of a dense network
-        self.down = Linear(self.hidden, count * width, bias=bias)  # it ends a residual branch, and is started as one
+        self.down = Linear(self.hidden, count * width, bias=bias)
         self.down.parts = (width,) * count
 
     @property
@@ -106,59 +112,56 @@ class MixtureOfExperts(AuxiliaryLossLayer, FeedForwardLayer, ModuleProperties):
         rows = x.flatten(0, -2)  # [T, C]
         logits = self._logits(rows)
         chosen = route(logits, self.config.active, self.normalise)
-        if torch.is_autocast_enabled(x.device.type):  # grouped products do not know of it
+        if torch.is_autocast_enabled(x.device.type):  # grouped products ignore autocast
             rows = rows.to(torch.get_autocast_dtype(x.device.type))
         routed, always = self._weights(rows.dtype)
         out, dropped = self._mix(rows, chosen, routed)
         for weights in always:
-            out = out + self._through(rows, weights)
+            out = out + self._networks(rows, weights)
         if self.training:
-            self._tell(logits, chosen, dropped)
+            self._record_losses(logits, chosen, dropped)
         return out.view(x.shape)
 
     def _logits(self, rows: Tensor) -> Tensor:
-        """The router's scores, never in 16 bits: a rounded score is another expert (Fedus et al. 2022, sec. 2.4)."""
+        """The router's logits, at least in float32: rounding may change the choice (Fedus et al. 2022, sec. 2.4)."""
         wide = torch.promote_types(self.router.weight.dtype, torch.float32)
         with torch.autocast(rows.device.type, enabled=False):
             return F.linear(rows.to(wide), self.router.weight.to(wide))
 
-    def _weights(self, dtype: torch.dtype) -> tuple[Weights, list[Weights]]:
-        """Up, down and their biases: of the routed experts, stacked; and of each shared one, a stack of one."""
+    def _weights(self, dtype: torch.dtype) -> tuple[ExpertWeights, list[ExpertWeights]]:
+        """Up, down and their biases: stacked for the routed experts, and for each shared expert as a stack of one."""
         config, stacks = self.config, []
         for tensor in (self._up.weight, self.down.weight, self._up.bias, self.down.bias):
             stack = None if tensor is None else tensor.to(dtype).unflatten(0, (config.experts + config.shared, -1))
             stacks.append(stack)
-        if not config.shared:  # a cut is a copy of all gradients
+        if not config.shared:  # a split copies all gradients
             return tuple(stacks), []
         sizes = [config.experts, *[1] * config.shared]
         cut = [[None] * len(sizes) if stack is None else stack.split(sizes) for stack in stacks]
         routed, *shared = zip(*cut, strict=True)
         return routed, shared
 
-    def _inside(self, hidden: Tensor) -> Tensor:
-        """What is between an expert's two products."""
+    def _activate(self, hidden: Tensor) -> Tensor:
+        """The activation between the two products of an expert, and dropout."""
         if not self.gated:
-            return self.activation(hidden)
+            return self.drop(self.activation(hidden))
         gate, up = hidden.chunk(2, dim=-1)
-        return self.activation(gate) * up
+        return self.drop(self.activation(gate) * up)
 
-    def _mix(self, rows: Tensor, chosen: Route, weights: Weights) -> tuple[Tensor, Tensor | None]:
-        """The routed experts' answers, summed, and the share of pairs that were dropped."""
+    def _mix(self, rows: Tensor, chosen: Route, weights: ExpertWeights) -> tuple[Tensor, Tensor | None]:
+        """The weighted sum of the routed experts' outputs, and the share of pairs that were dropped."""
         sorted_ = order(chosen.experts, self.config.experts)
-        answers = self._through(dispatch(rows, sorted_), weights, sorted_.ends)
-        return collect(answers, chosen.gates.to(answers.dtype), sorted_), None
+        outputs = self._networks(dispatch(rows, sorted_), weights, sorted_.ends)
+        return collect(outputs, chosen.gates.to(outputs.dtype), sorted_), None
 
-    def _through(self, rows: Tensor, weights: Weights, ends: Tensor | None = None) -> Tensor:
-        """Each row through its expert, of which the rows end at ``ends``; none: all through the only one."""
+    def _networks(self, rows: Tensor, weights: ExpertWeights, ends: Tensor | None = None) -> Tensor:
+        """Rows [R, C], sorted by expert, through their networks; those of expert e end at ends[e]. None: one expert."""
         up, down, up_bias, down_bias = weights
-        if not torch.compiler.is_compiling() and not (has_kernel(rows, up) and has_kernel(rows, down)):
-            lasts = [len(rows)] if ends is None else ends.tolist()
-            return networks(rows, weights, lasts, self.activation, self.gated)
         if ends is None:
-            return _batched(self._inside(_batched(rows[None], up, up_bias)), down, down_bias)[0]
-        return grouped(self._inside(grouped(rows, up, up_bias, ends)), down, down_bias, ends)
+            return _batched(self._activate(_batched(rows[None], up, up_bias)), down, down_bias)[0]
+        return grouped(self._activate(grouped(rows, up, up_bias, ends)), down, down_bias, ends)
 
-    def _tell(self, logits: Tensor, chosen: Route, dropped: Tensor | None) -> None:
+    def _record_losses(self, logits: Tensor, chosen: Route, dropped: Tensor | None) -> None:
         config, losses = self.config, {}
         of_each = share(chosen.experts, config.experts)
         if config.balance:
@@ -172,34 +175,36 @@ class MixtureOfExperts(AuxiliaryLossLayer, FeedForwardLayer, ModuleProperties):
 
 
 class CapacityExperts(MixtureOfExperts):
-    """In training each expert has a fixed number of places, given to tokens in their order; the others get nothing
-    from it, and go on by the residual path alone (Fedus et al. 2022, sec. 2.2). In evaluation nothing is dropped, so
-    that decoding equals the full pass.
+    """In training each expert takes a fixed number of tokens, in their order; it drops the others, which keep their
+    residual path (Fedus et al. 2022, sec. 2.2). In evaluation no token is dropped, so that decoding equals the full
+    forward pass.
     """
 
-    batch_invariant = False  # in training, tokens compete for places
+    batch_invariant = False  # in training, tokens compete for capacity
 
     def places(self, tokens: int) -> int:
-        """How many tokens an expert takes of so many (eq. 3)."""
+        """The capacity of each expert for this number of tokens (eq. 3)."""
         config = self.config
         assert config.capacity is not None
         return min(tokens, math.ceil(config.capacity * tokens * config.active / config.experts))
 
-    def _mix(self, rows: Tensor, chosen: Route, weights: Weights) -> tuple[Tensor, Tensor | None]:
+    def _mix(self, rows: Tensor, chosen: Route, weights: ExpertWeights) -> tuple[Tensor, Tensor | None]:
         if not self.training:
             return super()._mix(rows, chosen, weights)
         up, down, up_bias, down_bias = weights
         sorted_, size = order(chosen.experts, self.config.experts), self.places(rows.shape[0])
         begins = F.pad(sorted_.ends[:-1], (1, 0))
-        of_expert = begins[:, None] + torch.arange(size, device=rows.device)  # [E, places], among the sorted pairs
+        of_expert = begins[:, None] + torch.arange(size, device=rows.device)  # [E, places], indices of sorted pairs
         filled = of_expert < sorted_.ends[:, None]
         held = dispatch(rows, sorted_).index_select(0, of_expert.clamp(max=len(sorted_.pair) - 1).flatten())
         held = held.view(*filled.shape, -1).masked_fill(~filled[..., None], 0.0)
-        answers = _batched(self._inside(_batched(held, up, up_bias)), down, down_bias).flatten(0, 1)  # [E · places, C]
+        outputs = _batched(self._activate(_batched(held, up, up_bias)), down, down_bias).flatten(
+            0, 1
+        )  # [E · places, C]
         expert = chosen.experts.flatten().index_select(0, sorted_.pair)
         rank = torch.arange(len(expert), device=rows.device) - begins.index_select(0, expert)
         kept = rank < size
-        back = answers.index_select(0, expert * size + rank.clamp(max=size - 1)).masked_fill(~kept[:, None], 0.0)
+        back = outputs.index_select(0, expert * size + rank.clamp(max=size - 1)).masked_fill(~kept[:, None], 0.0)
         return collect(back, chosen.gates.to(back.dtype), sorted_), 1 - kept.float().mean()
 
 

@@ -1,9 +1,9 @@
-"""Routing: which experts a token goes to, with what weight, and how evenly that uses them.
+"""Routing: the experts of each token, their weights, and the losses that balance their use.
 
     T tokens   E experts   A active experts per token   R = T·A pairs of a token and an expert
 
-Everything here is a function of each token alone (but for the two losses, which are means over all tokens), and its
-order is fixed: equal probabilities go to the expert with the lower number, and pairs are sorted stably.
+Routing is a function of each token alone (the two losses are means over all tokens) and deterministic: of equal
+probabilities the expert of lower index wins, and pairs are sorted stably.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from torch import Tensor
 
 
 class Route(NamedTuple):
-    """Where tokens go."""
+    """The experts of each token."""
 
     experts: Tensor  # [T, A], the best first
-    gates: Tensor  # [T, A], what each one's answer is multiplied by
+    gates: Tensor  # [T, A], the weights of their outputs
     probabilities: Tensor  # [T, E]
 
 
@@ -26,9 +26,9 @@ class Order(NamedTuple):
     """The R pairs, sorted by expert and, within one, by token."""
 
     token: Tensor  # [R], the token of each sorted pair
-    pair: Tensor  # [R], its number (token · A + rank) before sorting
-    place: Tensor  # [R], where each pair went: the inverse of ``pair``
-    ends: Tensor  # [E], where each expert's pairs end
+    pair: Tensor  # [R], its index (token · A + rank) before sorting
+    place: Tensor  # [R], the sorted index of each pair: the inverse of ``pair``
+    ends: Tensor  # [E], the end of each expert's pairs
 
 
 def route(logits: Tensor, active: int, normalise: bool) -> Route:
@@ -38,7 +38,7 @@ def route(logits: Tensor, active: int, normalise: bool) -> Route:
     """
     probabilities = logits.softmax(-1)
     left, chosen = probabilities.detach(), []
-    for _ in range(active):  # argmax takes the first of equals, which topk does not promise
+    for _ in range(active):  # argmax returns the first of equals; topk does not guarantee it
         best = left.argmax(-1, keepdim=True)
         chosen.append(best)
         left = left.scatter(-1, best, -1.0)
@@ -48,7 +48,7 @@ def route(logits: Tensor, active: int, normalise: bool) -> Route:
 
 
 def order(experts: Tensor, count: int) -> Order:
-    """Sort the pairs of experts [T, A] by expert, of which there are ``count``."""
+    """Sort the pairs of experts [T, A] by expert; there are ``count`` experts."""
     sorted_, pair = experts.flatten().sort(stable=True)
     numbers = torch.arange(len(pair), device=pair.device)
     place = torch.empty_like(pair).scatter(0, pair, numbers)
@@ -57,13 +57,13 @@ def order(experts: Tensor, count: int) -> Order:
 
 
 def share(experts: Tensor, count: int) -> Tensor:
-    """Of all pairs, the share that goes to each expert: [E], in float32."""
+    """The share of all pairs that each expert gets: [E], in float32."""
     chosen = experts.flatten()[:, None] == _numbers(count, experts)
     return chosen.sum(0).float() / experts.numel()
 
 
 def balance_loss(share: Tensor, probabilities: Tensor) -> Tensor:
-    """E · Σᵢ fᵢ Pᵢ (Fedus et al. 2022, eq. 4-6): 1 when all experts are used alike, up to E when one takes all.
+    """E · Σᵢ fᵢ Pᵢ (Fedus et al. 2022, eq. 4-6): 1 when all experts are used equally, up to E when one gets all.
 
     f is the share of pairs (of tokens, where one expert is active), P the mean probability; only P has a gradient.
     """

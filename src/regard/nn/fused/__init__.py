@@ -1,1 +1,5 @@
-"""Fast paths for layers, installed from outside."""
+"""Fast paths for layers. ``install`` puts them into a model; the readable layers never import this package."""
+
+from regard.nn.fused.install import Replacement, install
+
+__all__ = ["Replacement", "install"]

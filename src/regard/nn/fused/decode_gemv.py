@@ -1,79 +1,88 @@
-"""The branches of a pre-norm block for one row on a GPU: four kernels and the attention, where layers take nine.
+"""A pre-norm block for one row on a GPU: four kernels and the attention, instead of nine kernels.
 
-At batch 1 a decoding step waits for kernels rather than for memory. The formulas are those of the layers
-(tests/nn/test_one_row.py compares); sums are kept in float32, where the layers round in between.
+At batch 1 a decoding step is bound by kernel launches, not by memory. Sums are accumulated in float32, where the layers
+round in between.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.nn.attention import AttentionContext, SelfAttention
-from regard.nn.feedforward import FeedForward, GatedFeedForward, SquaredFeedForward
-from regard.nn.fused.ops import relu_squared
-from regard.nn.linear import Linear, untouched
+from regard.nn.blocks.block import PreNorm
+from regard.nn.cross_attention import CrossAttentionContext
+from regard.nn.feedforward import FeedForward, GatedFeedForward, ReLUSquared
+from regard.nn.fused.onednn import OneDNNLinear, unmodified
+from regard.nn.fused.ops import FusedRMSNorm, FusedSquaredFeedForward
+from regard.nn.linear import Linear
 from regard.nn.norm import RMSNorm
 
 try:
-    from regard.nn.fused.decode_gemv_kernel import through as found
+    from regard.nn.fused.decode_gemv_kernel import through as _through
 except ImportError:  # CPU builds of PyTorch and macOS come without triton
-    found = None
+    _through = None
 
-through: Any = found
+through: Any = _through
+NORMS, LINEARS = (RMSNorm, FusedRMSNorm), (Linear, OneDNNLinear)
 
 
-def suits(x: Tensor, *layers: nn.Module) -> bool:
-    """Whether x is one row on a GPU, outside autograd, and each layer is exactly what it seems to be."""
-    return (
-        through is not None
-        and x.is_cuda
-        and x.numel() == x.shape[-1]
-        and not torch.is_grad_enabled()
-        and x.dtype != torch.float64
-        and all(_plain(layer, x) for layer in layers)
-    )
+class DecodePreNorm(PreNorm):
+    """``PreNorm`` with fused kernels for one row on a GPU, outside autograd."""
+
+    def forward(
+        self, x: Tensor, context: AttentionContext, cache: Any = None, cross: CrossAttentionContext | None = None
+    ) -> Tensor:
+        if through is None or not x.is_cuda or x.numel() != x.shape[-1] or torch.is_grad_enabled() or self.training:
+            return super().forward(x, context, cache, cross)
+        attended = attention_row(x, self.norm_attention, self.attention, context, cache)
+        x = x + self.attention(self.norm_attention(x), context, cache) if attended is None else attended
+        if self.cross is not None and self.norm_cross is not None and cross is not None:
+            x = x + self.cross(self.norm_cross(x), cross)
+        output = feedforward_row(x, self.norm_feedforward, self.feedforward)
+        return x + self.feedforward(self.norm_feedforward(x)) if output is None else output
 
 
 def attention_row(
-    x: Tensor, norm: nn.Module, attention: SelfAttention, context: AttentionContext, memory: Any
+    x: Tensor, norm: nn.Module, attention: SelfAttention, context: AttentionContext, cache: Any
 ) -> Tensor | None:
-    """x + attention(norm(x)), or None where the layers themselves must do it."""
+    """x + attention(norm(x)), or None where the kernels do not support these layers."""
     qkv, out = attention.qkv, attention.out
-    if type(norm) is not RMSNorm or type(attention) is not SelfAttention or not suits(x, norm, attention, qkv, out):
+    if type(norm) not in NORMS or type(attention) is not SelfAttention or not suits(x, norm, attention, qkv, out):
         return None
     heads = through(x, norm.gain, norm.eps, qkv.weight, qkv.bias, "", None)
-    mixed = attention.mix(heads, context, memory)
+    mixed = attention.mix(heads, context, cache)
     return through(mixed, None, 0.0, out.weight, out.bias, "", x)
 
 
 def feedforward_row(x: Tensor, norm: nn.Module, feedforward: nn.Module) -> Tensor | None:
-    """x + feedforward(norm(x)), or None where the layers themselves must do it."""
-    if type(norm) is not RMSNorm:
-        return None
-    kind = type(feedforward)
-    layers: Any = feedforward
+    """x + feedforward(norm(x)), or None where the kernels do not support these layers."""
+    kind, layers = type(feedforward), cast(Any, feedforward)
     if kind is GatedFeedForward and layers.activation is F.silu:
         first, after = layers.gate_up, "swiglu"
-    elif kind in (FeedForward, SquaredFeedForward) and layers.activation is relu_squared:
+    elif kind in (FeedForward, FusedSquaredFeedForward) and isinstance(layers.activation, ReLUSquared):
         first, after = layers.up, "relu2"
     else:
         return None
     down = layers.down
-    if not suits(x, norm, feedforward, first, down):
+    if type(norm) not in NORMS or not suits(x, norm, feedforward, first, down):
         return None
     hidden = through(x, norm.gain, norm.eps, first.weight, first.bias, after, None)
     return through(hidden, None, 0.0, down.weight, down.bias, "", x)
 
 
+def suits(x: Tensor, *layers: nn.Module) -> bool:
+    """Whether every layer is unmodified, with contiguous weights of x's type."""
+    return x.dtype != torch.float64 and all(_plain(layer, x) for layer in layers)
+
+
 def _plain(layer: nn.Module, x: Tensor) -> bool:
-    """Not exchanged, not watched (a compiler looks at neither), weights of x's kind and in order."""
-    if not torch.compiler.is_compiling() and not untouched(layer, type(layer)):
+    if not torch.compiler.is_compiling() and not unmodified(layer, type(layer)):  # a compiler ignores hooks
         return False
-    if type(layer) is not Linear:
+    if type(layer) not in LINEARS:
         return True
-    weight = layer.weight
+    weight: Any = layer.weight
     return type(weight) in (Tensor, nn.Parameter) and weight.dtype == x.dtype and weight.is_contiguous()

@@ -1,7 +1,7 @@
-"""The kernel behind `one_row`: one row of numbers through a matrix, with what stands before and after it.
+"""The kernel of `decode_gemv`: one row times a matrix, with the norm before and the activation and sum after it.
 
-A decoding step at batch 1 is a hundred such products, each a few microseconds of reading. Run one by one, a norm or a
-sum between them costs as much as a product; here it is part of one.
+A decoding step at batch 1 is a hundred such products, each a few microseconds of reading. As a separate kernel, a norm
+or a sum costs as much as a product.
 """
 
 import torch

@@ -1,8 +1,7 @@
-"""Backward passes written by hand, for eager mode.
+"""Formulas with handwritten backward passes, for eager mode.
 
-Autograd replays a formula operation by operation, and on a CPU each one is a pass over memory. These formulas are on
-every layer's path and have a shorter backward than autograd's. Under a compiler the plain formulas are used: it
-fuses them itself. tests/nn/test_byhand.py holds both to the same numbers.
+Autograd differentiates a formula operation by operation, and on a CPU each is a pass over memory. These formulas are in
+every layer and have a shorter backward pass than autograd's. A compiler gets the plain formulas and fuses them itself.
 """
 
 from __future__ import annotations
@@ -10,17 +9,35 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from regard.nn.linear import product, product_with
+from regard.nn.feedforward import FeedForward, ReLUSquared
+from regard.nn.fused.onednn import OneDNNLinear, product, product_with, suits, unmodified
+from regard.nn.linear import Linear
+from regard.nn.norm import RMSNorm
+from regard.nn.positions.grid import GridRotary
+from regard.nn.positions.position import Rotary, RotaryRotation
 
 
-def relu_squared(x: Tensor) -> Tensor:
+class FusedReLUSquared(ReLUSquared):
     """max(x, 0)² (So et al. 2021)."""
-    return F.relu(x).square() if torch.compiler.is_compiling() else _ReLUSquared.apply(x)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) if torch.compiler.is_compiling() else _ReLUSquared.apply(x)
+
+
+class FusedSquaredFeedForward(FeedForward):
+    """A network with the squared ReLU and no biases as one autograd step, where oneDNN suits its products."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        layers = unmodified(self.up, Linear, OneDNNLinear) and unmodified(self.down, Linear, OneDNNLinear)
+        plain = isinstance(self.activation, ReLUSquared) and isinstance(self.drop, nn.Identity)
+        if plain and layers and self.up.bias is None and suits(x, self.up.weight):
+            return _SquaredNetwork.apply(x, self.up.weight, self.down.weight)
+        return super().forward(x)
 
 
 class _ReLUSquared(Function):
@@ -37,12 +54,9 @@ class _ReLUSquared(Function):
         return (grad * positive).mul_(2)
 
 
-def squared_network(x: Tensor, up: Tensor, down: Tensor) -> Tensor:
-    """relu_squared(x Uᵀ) Dᵀ as one step: the hidden layer is overwritten in place instead of copied."""
-    return _SquaredNetwork.apply(x, up, down)
-
-
 class _SquaredNetwork(Function):
+    """relu_squared(x Uᵀ) Dᵀ."""
+
     @staticmethod
     def forward(ctx: Any, x: Tensor, up: Tensor, down: Tensor) -> Tensor:
         positive = product(x, up, after="relu")
@@ -60,11 +74,13 @@ class _SquaredNetwork(Function):
         return for_x, for_hidden.t() @ x.flatten(0, -2), flat.t() @ hidden.flatten(0, -2)
 
 
-def rms_norm(x: Tensor, gain: Tensor, eps: float) -> Tensor:
-    """x / √(mean x² + eps) · gain over the last axis; 16-bit inputs are left to PyTorch, which sums them in float32."""
-    if torch.compiler.is_compiling() or x.dtype not in (torch.float32, torch.float64) or x.is_cuda:
-        return F.rms_norm(x, gain.shape, gain.to(x.dtype), eps)  # one type: the fused kernel wants it
-    return _RMSNorm.apply(x, gain, eps)
+class FusedRMSNorm(RMSNorm):
+    """x / √(mean x² + eps) · gain on a CPU; PyTorch's kernel is used on a GPU and for 16-bit inputs."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if torch.compiler.is_compiling() or x.dtype not in (torch.float32, torch.float64) or x.is_cuda:
+            return super().forward(x)
+        return _RMSNorm.apply(x, self.gain, self.eps)
 
 
 class _RMSNorm(Function):
@@ -86,28 +102,45 @@ class _RMSNorm(Function):
         return (grad * gain).addcmul_(unit, mean, value=-1).mul_(shrink), for_gain, None
 
 
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn each pair (x_i, x_{i+D/2}) by its angle; cos and sin [..., D/2] broadcast with x [..., D]."""
-    if torch.compiler.is_compiling():
-        a, b = x.chunk(2, dim=-1)
-        return torch.cat((a * cos - b * sin, a * sin + b * cos), dim=-1)
-    return _Rotate.apply(x, cos, sin)
+class FusedRotation(RotaryRotation):
+    """Writes the rotated halves into one tensor."""
+
+    __slots__ = ()
+
+    def apply(self, x: Tensor) -> Tensor:
+        if torch.compiler.is_compiling():
+            return super().apply(x)
+        return _Rotate.apply(x, self.cos.to(x.dtype), self.sin.to(x.dtype))
+
+
+class FusedRotary(Rotary):
+    """``Rotary`` with ``FusedRotation``."""
+
+    def rotation(self, phase: Tensor) -> FusedRotation:
+        return FusedRotation(*super().rotation(phase))
+
+
+class FusedGridRotary(GridRotary):
+    """``GridRotary`` with ``FusedRotation``."""
+
+    def rotation(self, phase: Tensor) -> FusedRotation:
+        return FusedRotation(*super().rotation(phase))
 
 
 class _Rotate(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         ctx.save_for_backward(cos, sin)
-        return _turned(x, cos, sin)
+        return _rotated(x, cos, sin)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         cos, sin = ctx.saved_tensors
-        return _turned(grad, cos, -sin), None, None  # the transpose of a rotation turns back
+        return _rotated(grad, cos, -sin), None, None  # the transpose of a rotation is its inverse
 
 
-def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     out = torch.empty_like(x)
     (a, b), (c, d) = x.chunk(2, dim=-1), out.chunk(2, dim=-1)
     torch.mul(a, cos, out=c).addcmul_(b, sin, value=-1)

@@ -1,7 +1,7 @@
-"""Positions on a grid: phases of two axes, for the patches of a picture.
+"""Position encodings on a grid, for the patches of images: phases have two axes.
 
-A picture of another size than those of training is the same grid, sampled more finely or coarsely: its phases are
-fractions (``patches``). Learned vectors are then interpolated between, waves and rotations take fractions as they are.
+An image of another size than in training is the same grid at another resolution: its phases are fractions
+(``patches``). Learned vectors are interpolated; waves and rotations accept fractions.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from regard.attention import Slots
 from regard.attention.bias import GridRelative
 from regard.config import Choice, option
 from regard.errors import UserError
-from regard.nn.positions.position import Position, Rotation, rotation, sinusoids
+from regard.nn.positions.position import Position, RotaryRotation, rotary_rotation, sinusoids
 from regard.nn.positions.relative import Distances
 from regard.nn.positions.scaling import angle_dtype, frequencies
 
@@ -26,9 +26,9 @@ Interpolation = Literal["bicubic", "bilinear"]
 
 
 def patches(rows: int, columns: int, *, of: tuple[int, int] | None = None, device: torch.device | str = "cpu") -> Slots:
-    """The slots of a picture's patches, row by row. ``of``: the grid of training, if it was another.
+    """The slots of an image's patches, row by row. ``of``: the grid in training, if it was another.
 
-    Centres of patches lie alike in both pictures: patch i of n is at (i + ½)·m/n - ½ of m.
+    The centers of patches correspond: patch i of n is at (i + ½)·m/n - ½ of m.
 
     >>> patches(1, 4, of=(1, 2)).phase[0, :, 1].tolist()
     [-0.25, 0.25, 0.75, 1.25]
@@ -43,7 +43,7 @@ def patches(rows: int, columns: int, *, of: tuple[int, int] | None = None, devic
 
 
 class GridSinusoidal(Position):
-    """Waves of the row in one half of the width, of the column in the other, added."""
+    """Waves of the row in one half of the width and of the column in the other, added."""
 
     def __init__(self, width: int, *, base: float = 10_000.0):
         super().__init__()
@@ -57,27 +57,27 @@ class GridSinusoidal(Position):
 
 
 class GridRotary(Position):
-    """Half of a head's pairs turn by the row, half by the column: scores see relative rows and columns only."""
+    """Half of a head's pairs rotate by the row, half by the column: scores depend on relative rows and columns only."""
 
     def __init__(self, head_width: int, *, base: float = 100.0):
         super().__init__()
         if head_width % 4:
             raise UserError(
-                f"2-D rotary positions turn pairs for two axes: a head width of {head_width} is no multiple of 4; "
+                f"2-D rotary positions rotate pairs for two axes: a head width of {head_width} is no multiple of 4; "
                 "change width or heads"
             )
         self.head_width, self.base = head_width, base
 
-    def turn(self, phase: Tensor) -> Rotation:
+    def rotation(self, phase: Tensor) -> RotaryRotation:
         rates = frequencies(self.head_width // 2, self.base, phase.device)  # [D/4]
-        return rotation((phase[:, :, None, :, None] * rates).flatten(-2))
+        return rotary_rotation((phase[:, :, None, :, None] * rates).flatten(-2))
 
 
 class GridLearned(Position):
-    """A learned vector per patch of the trained grid; between its places they are interpolated.
+    """A learned vector per patch of the trained grid, interpolated at fractional phases.
 
-    At the places themselves they are exact. Elsewhere bicubic is what ViT's code does for other resolutions
-    (Dosovitskiy et al. 2021, sec. 3.2, say "2D interpolation").
+    Bicubic interpolation is what ViT's code does for other resolutions (Dosovitskiy et al. 2021, sec. 3.2, say "2D
+    interpolation").
     """
 
     def __init__(self, rows: int, columns: int, width: int, interpolation: Interpolation = "bicubic"):
@@ -103,9 +103,9 @@ class GridLearned(Position):
 
 
 def taps(place: Tensor, count: int, interpolation: Interpolation) -> tuple[Tensor, Tensor]:
-    """The places of a line of ``count`` that a point between them is made of, and their shares, [..., 4 or 2].
+    """The grid points on a line of ``count`` that interpolate ``place``, and their weights, [..., 4 or 2].
 
-    Bicubic: cubic convolution with a = -0.75 (Keys 1981, eq. 4), as PyTorch has it. Beyond the ends, the end.
+    Bicubic: cubic convolution with a = -0.75 (Keys 1981, eq. 4), as in PyTorch. Beyond the ends, the end points.
     """
     low = place.floor()
     t = place - low
@@ -114,10 +114,10 @@ def taps(place: Tensor, count: int, interpolation: Interpolation) -> tuple[Tenso
     else:
         a = -0.75
 
-        def near(x: Tensor) -> Tensor:  # up to one place away
+        def near(x: Tensor) -> Tensor:  # up to distance 1
             return ((a + 2) * x - (a + 3)) * x * x + 1
 
-        def far(x: Tensor) -> Tensor:  # one to two places away
+        def far(x: Tensor) -> Tensor:  # distance 1 to 2
             return ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
 
         shares, first = [far(t + 1), near(t), near(1 - t), far(2 - t)], -1
@@ -126,16 +126,16 @@ def taps(place: Tensor, count: int, interpolation: Interpolation) -> tuple[Tenso
 
 
 class GridPositionConfig(Choice):
-    """Which positions a model of pictures uses."""
+    """Which position encoding an image model uses."""
 
     def build(self, *, width: int, head_width: int, grid: tuple[int, int]) -> Position:
-        """``grid``: rows and columns of patches in training."""
+        """The encoding. ``grid``: rows and columns of patches in training."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class NoGridConfig(GridPositionConfig, kind="none"):
-    """No positions: a picture is a set of patches."""
+    """No positions: an image is a set of patches."""
 
     def build(self, *, width: int, head_width: int, grid: tuple[int, int]) -> Position:
         return Position()
@@ -155,7 +155,9 @@ class GridSinusoidalConfig(GridPositionConfig, kind="sinusoidal"):
 class GridLearnedConfig(GridPositionConfig, kind="learned"):
     """A learned vector per patch."""
 
-    interpolation: Literal["bicubic", "bilinear"] = option("bicubic", "how vectors for another resolution are made")
+    interpolation: Literal["bicubic", "bilinear"] = option(
+        "bicubic", "interpolation of the vectors for another resolution"
+    )
 
     def build(self, *, width: int, head_width: int, grid: tuple[int, int]) -> Position:
         return GridLearned(*grid, width, self.interpolation)
@@ -173,7 +175,7 @@ class GridRotaryConfig(GridPositionConfig, kind="rotary"):
 
 @dataclass(frozen=True)
 class GridRelativeConfig(GridPositionConfig, kind="relative"):
-    """A learned number per layer, head and (rows, columns) apart (Liu et al. 2021, eq. 4)."""
+    """A learned value per layer, head and difference of rows and columns (Liu et al. 2021, eq. 4)."""
 
     def build(self, *, width: int, head_width: int, grid: tuple[int, int]) -> Position:
         return Distances(partial(GridRelative, width // head_width, *grid))

@@ -1,7 +1,7 @@
-"""Positions: how order enters a model that would otherwise see a set.
+"""Position encodings.
 
-A position acts in up to three places: on embeddings (``embed``), on queries and keys (``turn``) and on scores
-(``bias``). It sees phases, which restart with each packed document, never the order that masks compare.
+A position encoding acts in up to three places: on embeddings (``embed``), on queries and keys (``rotation``) and on
+scores (``bias``). It takes phases, which restart at each packed document, not the order that masks compare.
 """
 
 from __future__ import annotations
@@ -15,51 +15,53 @@ from torch import Tensor, nn
 from regard.attention import Bias
 from regard.config import Choice, option
 from regard.errors import UserError
-from regard.nn.fused.ops import rotate
 from regard.nn.positions.scaling import NoScalingConfig, ScalingConfig, frequencies
 
 
 class Rotation(Protocol):
-    """What happens to queries and keys [B, N, H, D] before they are compared; made once per forward pass."""
+    """A map of queries and keys [B, N, H, D] before they are compared; made once per forward pass."""
 
     def apply(self, x: Tensor) -> Tensor: ...
 
 
 class NoRotation(NamedTuple):
-    """Nothing happens to queries and keys."""
+    """Leaves queries and keys as they are."""
 
     def apply(self, x: Tensor) -> Tensor:
         return x
 
 
 class RotaryRotation(NamedTuple):
-    """Each pair (x_i, x_{i+D/2}) turns by its own angle (Su et al. 2021, eq. 34; halves, not neighbours, paired)."""
+    """Rotates each pair (x_i, x_{i+D/2}) by its own angle (Su et al. 2021, eq. 34; halves, not neighbors, paired)."""
 
     cos: Tensor  # [B|1, N, 1, D/2]
     sin: Tensor
 
     def apply(self, x: Tensor) -> Tensor:
-        return rotate(x, self.cos.to(x.dtype), self.sin.to(x.dtype))
+        cos, sin = self.cos.to(x.dtype), self.sin.to(x.dtype)
+        a, b = x.chunk(2, dim=-1)
+        return torch.cat((a * cos - b * sin, a * sin + b * cos), dim=-1)
 
 
 class Position(nn.Module):
-    """Base: a position that does nothing, which is a choice too (``none``)."""
+    """Base class, and the encoding ``none``: it changes nothing."""
 
-    limit: int | None = None  # the greatest number of positions it knows
+    limit: int | None = None  # the longest input it supports; None: unlimited
 
     def token_width(self, width: int) -> int:
-        """How wide token embeddings are, so that the model is ``width`` wide after ``embed``."""
+        """The width of token embeddings that gives ``width`` after ``embed``."""
         return width
 
     def embed(self, x: Tensor, phase: Tensor) -> Tensor:
-        """x [B, N, C] with its positions, phase [B|1, N], mixed in."""
+        """x [B, N, C] combined with its positions, phase [B|1, N]."""
         return x
 
-    def turn(self, phase: Tensor) -> Rotation:
+    def rotation(self, phase: Tensor) -> Rotation:
+        """The rotation of queries and keys at ``phase`` [B|1, N]."""
         return NoRotation()
 
     def bias(self) -> Bias | None:
-        """What scores get from positions, for one more layer: a module of its own, or one that layers share."""
+        """The bias on the scores of one more layer: a new module, or one that all layers share."""
         return None
 
 
@@ -103,9 +105,9 @@ class Learned(Position):
 
 
 class Rotary(Position):
-    """Queries and keys turn by an angle proportional to their phase, so that scores see relative phase only.
+    """Queries and keys are rotated by an angle proportional to their phase: scores depend on relative phase only.
 
-    ``context`` is the longest text of training, which some scalings start from.
+    ``context`` is the longest sequence in training, which some scalings use.
     """
 
     def __init__(
@@ -113,18 +115,20 @@ class Rotary(Position):
     ):
         super().__init__()
         if head_width % 2:
-            raise UserError(f"rotary positions turn pairs: a head width of {head_width} is odd; change width or heads")
+            raise UserError(
+                f"rotary positions rotate pairs: a head width of {head_width} is odd; change width or heads"
+            )
         self.head_width, self.base, self.context = head_width, base, context
         self.scaling = NoScalingConfig() if scaling is None else scaling
-        self.scaling.frequencies(min(head_width, 64), base, context, torch.device("cpu"))  # refuses what is too narrow
+        self.scaling.frequencies(min(head_width, 64), base, context, torch.device("cpu"))  # refuses narrow heads
 
-    def turn(self, phase: Tensor) -> Rotation:
+    def rotation(self, phase: Tensor) -> RotaryRotation:
         rates = self.scaling.frequencies(self.head_width, self.base, self.context, phase.device)
-        return rotation(phase[:, :, None, None] * rates, self.scaling.strength())
+        return rotary_rotation(phase[:, :, None, None] * rates, self.scaling.strength())
 
 
-def rotation(angle: Tensor, strength: float = 1.0) -> RotaryRotation:
-    """By ``angle`` [B|1, N, 1, D/2], and longer by ``strength``."""
+def rotary_rotation(angle: Tensor, strength: float = 1.0) -> RotaryRotation:
+    """The rotation by ``angle`` [B|1, N, 1, D/2], scaled by ``strength``."""
     wide = angle.device.type == "cpu"  # float64 work stays exact; a GPU keeps float32 tables
     cos, sin = angle.cos(), angle.sin()
     if strength != 1:
@@ -133,9 +137,10 @@ def rotation(angle: Tensor, strength: float = 1.0) -> RotaryRotation:
 
 
 class PositionConfig(Choice):
-    """Which positions a model uses. ``causal``: no token looks ahead, so what is ahead needs no position."""
+    """Which position encoding a model uses."""
 
     def build(self, *, width: int, head_width: int, context: int, causal: bool = True) -> Position:
+        """The encoding. ``causal``: no query sees a later key, so later keys need no positions."""
         raise NotImplementedError
 
 
@@ -151,7 +156,7 @@ class NoPositionConfig(PositionConfig, kind="none"):
 class SinusoidalConfig(PositionConfig, kind="sinusoidal"):
     """Fixed waves."""
 
-    mode: Literal["add", "concatenate"] = option("add", "add to the embedding, or stand beside it")
+    mode: Literal["add", "concatenate"] = option("add", "add to the embedding, or concatenate with it")
     base: float = option(10_000.0, "the longest wavelength over 2 pi")
     width: int | None = option(None, "width of the waves when concatenated (default: a quarter of the model's)")
 
@@ -164,7 +169,7 @@ class SinusoidalConfig(PositionConfig, kind="sinusoidal"):
 
 
 @dataclass(frozen=True)
-class LearnedConfig(PositionConfig, kind="learned"):
+class LearnedPositionConfig(PositionConfig, kind="learned"):
     """A learned vector per position."""
 
     def build(self, *, width: int, head_width: int, context: int, causal: bool = True) -> Position:

@@ -1,6 +1,6 @@
-"""Positions that act on scores alone: what a pair of tokens gets for lying so far apart.
+"""Position encodings that add a bias to the scores, by the distance of query and key.
 
-None of them knows where a token stands, only how far from another: texts may be longer than those of training.
+They depend on distances only, so sequences may be longer than in training.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from functools import partial
 
 from regard.attention import Alibi, Bias, Relative
-from regard.attention.bias import Buckets
+from regard.attention.bias import RelativeBuckets
 from regard.config import option
 from regard.nn.positions.position import Position, PositionConfig
 
 
 class Distances(Position):
-    """Each layer has a bias of its own, made by ``make``."""
+    """A separate bias for each layer, made by ``make``."""
 
     def __init__(self, make: Callable[[], Bias]):
         super().__init__()
@@ -27,7 +27,7 @@ class Distances(Position):
 
 
 class SharedDistances(Position):
-    """All layers have one bias."""
+    """One bias for all layers."""
 
     def __init__(self, bias: Bias):
         super().__init__()
@@ -47,12 +47,12 @@ class AlibiConfig(PositionConfig, kind="alibi"):
 
 @dataclass(frozen=True)
 class RelativeConfig(PositionConfig, kind="relative"):
-    """A learned number r per layer, head and clipped distance, inside the scale: softmax((q·k + r_ij)/√d).
+    """A learned value r per layer, head and clipped distance, inside the scale: softmax((q·k + r_ij)/√d).
 
-    Kept is r/√d, which is of the size of a score and learns as fast: kept as r, it hardly left zero in 800 updates.
+    The parameter is r/√d, which has the scale of a score and learns as fast; r itself hardly changed in 800 updates.
     """
 
-    distance: int = option(64, "distances beyond this share a number")
+    distance: int = option(64, "distances beyond this share a value")
 
     def check(self) -> None:
         if self.distance < 1:
@@ -64,10 +64,10 @@ class RelativeConfig(PositionConfig, kind="relative"):
 
 @dataclass(frozen=True)
 class T5Config(PositionConfig, kind="t5"):
-    """A learned number per head and bucket of distances, the same in all layers (Raffel et al. 2020, sec. 2.1)."""
+    """A learned value per head and bucket of distances, shared by all layers (Raffel et al. 2020, sec. 2.1)."""
 
-    buckets: int = option(32, "how many numbers a head has")
-    furthest: int = option(128, "distances beyond this share a number")
+    buckets: int = option(32, "number of buckets per head")
+    furthest: int = option(128, "distances beyond this share a value")
 
     def check(self) -> None:
         if self.buckets < 4 or self.buckets % 2:
@@ -79,4 +79,4 @@ class T5Config(PositionConfig, kind="t5"):
             )
 
     def build(self, *, width: int, head_width: int, context: int, causal: bool = True) -> Position:
-        return SharedDistances(Buckets(width // head_width, self.buckets, self.furthest, causal=causal))
+        return SharedDistances(RelativeBuckets(width // head_width, self.buckets, self.furthest, causal=causal))

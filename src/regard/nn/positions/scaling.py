@@ -1,8 +1,8 @@
-"""The frequencies of rotary positions, and how they stretch to texts longer than those trained on.
+"""The frequencies of rotary positions, and scalings for sequences longer than in training.
 
-A pair of numbers that turns slowly has not gone round once within the texts of training: beyond their length it meets
-angles it never saw. Each scaling here slows the turning down, so that old angles reach further; they differ in which
-pairs they slow. All are pure formulas of a pair's number, so weights that are trained can be used with any of them.
+A pair of slow frequency does not complete a rotation within the trained length: beyond it there are angles that the
+model has never seen. Each scaling slows the rotation, so that the trained angles cover longer sequences; they differ in
+which pairs they slow. All are functions of the pair's index, so trained weights can be used with any of them.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ def frequencies(width: int, base: float, device: torch.device) -> Tensor:
 
 
 def angle_dtype(device: torch.device) -> torch.dtype:
-    """The widest type that the device has."""
+    """The most precise type of the device."""
     return torch.float32 if device.type == "mps" else torch.float64
 
 
 class ScalingConfig(Choice):
-    """How rotary positions stretch beyond the texts of training."""
+    """How rotary positions are scaled beyond the trained length."""
 
     def frequencies(self, width: int, base: float, context: int, device: torch.device) -> Tensor:
-        """How far each pair of a head turns per step, [width / 2]; ``context`` is the model's own."""
+        """The rotation of each pair of a head per position, [width / 2]; ``context`` is the model's context."""
         raise NotImplementedError
 
     def strength(self) -> float:
-        """What queries and keys are multiplied by on top: scores grow by its square."""
+        """A factor on queries and keys; scores grow by its square."""
         return 1.0
 
 
 @dataclass(frozen=True)
 class NoScalingConfig(ScalingConfig, kind="none"):
-    """As trained."""
+    """No scaling."""
 
     def frequencies(self, width: int, base: float, context: int, device: torch.device) -> Tensor:
         return frequencies(width, base, device)
@@ -49,9 +49,9 @@ class NoScalingConfig(ScalingConfig, kind="none"):
 
 @dataclass(frozen=True)
 class LinearScalingConfig(ScalingConfig, kind="linear"):
-    """Every pair is slowed alike: position interpolation (Chen et al. 2023, sec. 3.2)."""
+    """All pairs are slowed equally: position interpolation (Chen et al. 2023, sec. 3.2)."""
 
-    factor: float = option(2.0, "how many times as long texts may be")
+    factor: float = option(2.0, "how many times the trained length is supported")
 
     def check(self) -> None:
         _check(factor=self.factor)
@@ -64,7 +64,7 @@ class LinearScalingConfig(ScalingConfig, kind="linear"):
 class NTKScalingConfig(ScalingConfig, kind="ntk"):
     """A greater base: the slowest pair is slowed by the factor, the fastest not at all (Peng et al. 2023, sec. 3.1)."""
 
-    factor: float = option(2.0, "how many times as long texts may be")
+    factor: float = option(2.0, "how many times the trained length is supported")
 
     def check(self) -> None:
         _check(factor=self.factor)
@@ -75,15 +75,15 @@ class NTKScalingConfig(ScalingConfig, kind="ntk"):
 
 @dataclass(frozen=True)
 class DynamicScalingConfig(ScalingConfig, kind="dynamic"):
-    """NTK by the length at hand: nothing is slowed up to the trained length, then as much as ``length`` needs.
+    """NTK scaling by a given length: none up to the trained length, then as much as ``length`` needs.
 
-    The length is set, not watched. One that followed the text would turn the keys of a cache by angles that no later
-    query shares, and would make a row's answer depend on how far its neighbours are padded.
+    The length is an option, not that of the input: a length that followed the input would rotate cached keys by other
+    angles than later queries, and make a row's output depend on the padding of its batch.
     """
 
     factor: float = option(1.0, "how strongly the base grows with the length")
-    length: int | None = option(None, "the longest text to come (default: the trained length, where nothing is slowed)")
-    trained: int | None = option(None, "the longest text of training (default: the model's context)")
+    length: int | None = option(None, "longest sequence to support (default: the trained length, without scaling)")
+    trained: int | None = option(None, "longest sequence in training (default: the model's context)")
 
     def check(self) -> None:
         _check(factor=self.factor, length=self.length, trained=self.trained)
@@ -98,15 +98,15 @@ class DynamicScalingConfig(ScalingConfig, kind="dynamic"):
 class YarnScalingConfig(ScalingConfig, kind="yarn"):
     """Fast pairs stay, slow ones are interpolated, and scores are sharpened (Peng et al. 2023, sec. 3.2 and 3.4).
 
-    How often a pair goes round within the trained length decides; between ``fast`` and ``slow`` rounds the two are
-    mixed linearly by the pair's number. As in the authors' code, the ends of that ramp are whole pairs.
+    The number of rotations within the trained length decides; between ``fast`` and ``slow`` rotations the two are
+    mixed linearly by the pair's index. As in the authors' code, the ends of that ramp are whole pairs.
     """
 
-    factor: float = option(2.0, "how many times as long texts may be")
-    fast: float = option(32.0, "pairs with more rounds than this within the trained length are not slowed")
-    slow: float = option(1.0, "pairs with fewer rounds than this are slowed by the whole factor")
-    temperature: float | None = option(None, "what queries and keys are multiplied by (default: 0.1 ln factor + 1)")
-    trained: int | None = option(None, "the longest text of training (default: the model's context)")
+    factor: float = option(2.0, "how many times the trained length is supported")
+    fast: float = option(32.0, "pairs with more rotations than this within the trained length are not slowed")
+    slow: float = option(1.0, "pairs with fewer rotations than this are slowed by the whole factor")
+    temperature: float | None = option(None, "factor on queries and keys (default: 0.1 ln factor + 1)")
+    trained: int | None = option(None, "longest sequence in training (default: the model's context)")
 
     def check(self) -> None:
         _check(factor=self.factor, fast=self.fast, slow=self.slow, temperature=self.temperature, trained=self.trained)
@@ -114,7 +114,7 @@ class YarnScalingConfig(ScalingConfig, kind="yarn"):
             raise ValueError(f"fast = {self.fast:g} rounds must be more than slow = {self.slow:g}")
 
     def frequencies(self, width: int, base: float, context: int, device: torch.device) -> Tensor:
-        def pair(rounds: float) -> float:  # which goes round that often within the trained length
+        def pair(rounds: float) -> float:  # the pair with so many rotations within the trained length
             return width * math.log((self.trained or context) / (rounds * 2 * math.pi)) / (2 * math.log(base))
 
         low, high = max(math.floor(pair(self.fast)), 0), min(math.ceil(pair(self.slow)), width - 1)
@@ -124,7 +124,7 @@ class YarnScalingConfig(ScalingConfig, kind="yarn"):
         return plain / self.factor * slowed + plain * (1 - slowed)
 
     def strength(self) -> float:
-        """The paper's √(1/t), sec. 3.4: found by trying, for models of one family."""
+        """The paper's √(1/t), sec. 3.4, an empirical formula."""
         if self.temperature is not None:
             return self.temperature
         return 0.1 * math.log(self.factor) + 1 if self.factor > 1 else 1.0
@@ -132,12 +132,12 @@ class YarnScalingConfig(ScalingConfig, kind="yarn"):
 
 @dataclass(frozen=True)
 class Llama3ScalingConfig(ScalingConfig, kind="llama3"):
-    """As YaRN, with a ramp in rounds rather than in pairs and nothing on the scores (Grattafiori et al. 2024)."""
+    """As YaRN, with a ramp in rotations rather than in pairs and no factor on the scores (Grattafiori et al. 2024)."""
 
-    factor: float = option(8.0, "how many times as long texts may be")
-    fast: float = option(4.0, "pairs with more rounds than this within the trained length are not slowed")
-    slow: float = option(1.0, "pairs with fewer rounds than this are slowed by the whole factor")
-    trained: int | None = option(None, "the longest text of training (default: the model's context)")
+    factor: float = option(8.0, "how many times the trained length is supported")
+    fast: float = option(4.0, "pairs with more rotations than this within the trained length are not slowed")
+    slow: float = option(1.0, "pairs with fewer rotations than this are slowed by the whole factor")
+    trained: int | None = option(None, "longest sequence in training (default: the model's context)")
 
     def check(self) -> None:
         _check(factor=self.factor, fast=self.fast, slow=self.slow, trained=self.trained)
@@ -154,7 +154,9 @@ class Llama3ScalingConfig(ScalingConfig, kind="llama3"):
 def _greater(base: float, factor: float, width: int) -> float:
     """The base at which the slowest pair of a head is slowed by ``factor``."""
     if width < 4:
-        raise UserError(f"ntk scaling spreads over the pairs of a head; a head width of {width} has one: widen it")
+        raise UserError(
+            f"ntk scaling spreads over the pairs of a head; a head width of {width} has one: use wider heads"
+        )
     return base * factor ** (width / (width - 2))
 
 
@@ -165,4 +167,4 @@ def _check(**named: float | None) -> None:
         if not 0 < value < math.inf:
             raise ValueError(f"{name} must be a finite number above 0, not {value}")
         if name == "factor" and value < 1:
-            raise ValueError(f"factor must be at least 1, not {value}: a scaling makes room for longer texts")
+            raise ValueError(f"factor must be at least 1, not {value}: a scaling is for longer sequences")

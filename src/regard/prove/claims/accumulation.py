@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from regard.attention import Mechanism
 from regard.models.base import Model
 from regard.nn import Recurrent
+from regard.prove import ClaimResult, ModelUnderTest, claim, fails, holds, not_applicable
 from regard.prove.batches import Batch, batch_size, split_rows
-from regard.prove.model_under_test import ModelUnderTest, training_mode
-from regard.prove.registry import ClaimResult, claim, fails, holds, not_applicable
+from regard.prove.model_under_test import training_mode
 from regard.tasks import Task
 
 TOLERANCE = 1e-4

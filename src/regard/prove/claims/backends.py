@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 
 from regard.attention import BACKENDS, Packed, Padded, Softmax
-from regard.attention.backends.choose import Refused
+from regard.attention.backends.choose import BackendRefused
+from regard.prove import ClaimResult, ModelUnderTest, claim, fails, holds, not_applicable
 from regard.prove.comparison import LargestGap
-from regard.prove.model_under_test import ModelUnderTest
-from regard.prove.registry import ClaimResult, claim, fails, holds, not_applicable
 
 GRADIENTS = 1e-3  # of the largest: a gradient is a sum over every token
 BUILT = "as built"
@@ -36,7 +35,7 @@ def backends(subject: ModelUnderTest) -> ClaimResult:
             for case, run in _cases(subject):
                 try:
                     results = _results(subject, run)
-                except Refused:
+                except BackendRefused:
                     continue
                 served += 1
                 _compare(largest, f"{name}, {case}", results, reference[case])

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
+from regard.prove import ClaimResult, ModelUnderTest, claim, fails, holds, not_applicable
 from regard.prove.comparison import LargestGap
-from regard.prove.model_under_test import SEED, ModelUnderTest
-from regard.prove.registry import ClaimResult, claim, fails, holds, not_applicable
+from regard.prove.model_under_test import SEED
 
 
 @claim("batching", "a row's logits do not depend on the other rows of its batch", order=30, reorders_sums=True)

@@ -7,9 +7,8 @@ from tempfile import TemporaryDirectory
 
 import torch
 
+from regard.prove import ClaimResult, ModelUnderTest, claim, fails, holds, not_applicable
 from regard.prove.comparison import LargestGap
-from regard.prove.model_under_test import ModelUnderTest
-from regard.prove.registry import ClaimResult, claim, fails, holds, not_applicable
 from regard.runs.tensors import read_tensors, write_tensors
 
 

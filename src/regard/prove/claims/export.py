@@ -8,9 +8,9 @@ import warnings
 import torch
 from torch import nn
 
+from regard.prove import ClaimResult, ModelUnderTest, claim, fails, holds, not_applicable
 from regard.prove.comparison import LargestGap
-from regard.prove.model_under_test import SEED, ModelUnderTest
-from regard.prove.registry import ClaimResult, claim, fails, holds, not_applicable
+from regard.prove.model_under_test import SEED
 
 
 @claim("export", "torch.export keeps the logits", order=140)

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from regard.attention import Packed, Padded, Range
 from regard.attention.slots import AnySlots, make_pairs, valid
-from regard.prove.model_under_test import ModelUnderTest
-from regard.prove.registry import ClaimResult, claim, fails, holds
+from regard.prove import ClaimResult, ModelUnderTest, claim, fails, holds
 
 
 @claim("finite", "no logit of a real token is NaN or infinite", order=60)

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention import Softmax
-from regard.attention.backends.choose import Refused, run
+from regard.attention.backends.choose import BackendRefused, run
+from regard.prove import ClaimResult, ModelUnderTest, claim, fails, holds, not_applicable
 from regard.prove.comparison import EXACT, LargestGap, gap
 from regard.prove.dependency import first_difference, record_outputs
-from regard.prove.model_under_test import SEED, SOURCES, Forward, ModelUnderTest, training_mode
-from regard.prove.registry import ClaimResult, claim, fails, holds, not_applicable
+from regard.prove.model_under_test import SEED, SOURCES, Forward, training_mode
 
 MODES = (("in evaluation", False), ("in training", True), ("in evaluation again, after training", False))
 
@@ -210,7 +210,7 @@ def _weights_leak(subject: ModelUnderTest) -> str:
     for name, part, (q, k, v, plan), values in calls:
         try:
             out = run(part.call(q, k, v, plan, weights=True)._replace(dropout=0.0), part.backend)
-        except Refused:  # a backend that has no weights to return
+        except BackendRefused:  # a backend that has no weights to return
             continue
         if out.weights is None or out.weights.shape[-1] != out.weights.shape[-2]:
             continue

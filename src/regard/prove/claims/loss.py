@@ -11,9 +11,8 @@ from torch.nn import functional as F
 
 from regard.attention import Packed, Padded
 from regard.data import Data, TextBatch
+from regard.prove import ClaimResult, ModelUnderTest, claim, fails, holds, not_applicable
 from regard.prove.batches import Batch, batch_size, every_other_target, model_arguments
-from regard.prove.model_under_test import ModelUnderTest
-from regard.prove.registry import ClaimResult, claim, fails, holds, not_applicable
 
 TOLERANCE = 1e-4
 BATCHES = 40  # of the validation part that are tested

@@ -5,10 +5,9 @@ from __future__ import annotations
 import torch
 
 from regard.models.base import Model
+from regard.prove import ClaimResult, ModelUnderTest, claim, fails, holds, not_applicable
 from regard.prove.comparison import gap
 from regard.prove.dependency import reverse_context
-from regard.prove.model_under_test import ModelUnderTest
-from regard.prove.registry import ClaimResult, claim, fails, holds, not_applicable
 
 
 @claim("order", "the order of tokens matters if, and only if, the model has positions", order=70)

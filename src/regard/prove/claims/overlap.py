@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 
 from regard.data import PairBatch
 from regard.data.texts.rolling_hash import hashes_of
+from regard.prove import ClaimResult, ModelUnderTest, claim, fails, holds, not_applicable
 from regard.prove.batches import Batch, batch_size
-from regard.prove.model_under_test import ModelUnderTest
-from regard.prove.registry import ClaimResult, claim, fails, holds, not_applicable
 
 SHORTEST, LONGEST = 12, 64  # tokens of a run
 KNOWN = 0.02  # the largest share of known rows
@@ -42,7 +41,7 @@ def overlap(subject: ModelUnderTest) -> ClaimResult:
     evidence = []
     for part, held_out in (("validation", data.validation_batches), ("test", data.test_batches)):
         rows = _row_hashes(islice(held_out(size), -(-HELD_OUT // (size * width)) + 1), run)
-        known = [_any_of(hashes, trained) for hashes in rows]
+        known = [bool(np.isin(hashes, trained).any()) for hashes in rows]
         if sum(known) > max(KNOWN * len(known), 1):
             return fails(
                 f"{sum(known)} of {len(known)} {part} rows ({np.mean(known):.0%}; first row {known.index(True)}) have "
@@ -53,12 +52,6 @@ def overlap(subject: ModelUnderTest) -> ClaimResult:
     if not evidence:
         return not_applicable(f"no held-out row has {run} tokens that count")
     return holds(f"{' and '.join(evidence)} have {run} consecutive tokens of {count:,} training tokens")
-
-
-def _any_of(hashes: NDArray[np.uint64], known: NDArray[np.uint64]) -> bool:
-    """Whether one of the hashes is among the sorted ``known``."""
-    places = np.searchsorted(known, hashes).clip(max=len(known) - 1)
-    return bool(len(known)) and bool((known[places] == hashes).any())
 
 
 def _row_hashes(batches: Iterable[Batch], run: int) -> Iterator[NDArray[np.uint64]]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 
 from regard.attention import Packed
+from regard.prove import ClaimResult, ModelUnderTest, claim, fails, holds, not_applicable
 from regard.prove.comparison import LargestGap
-from regard.prove.model_under_test import ModelUnderTest
-from regard.prove.registry import ClaimResult, claim, fails, holds, not_applicable
 
 
 @claim("packing", "a document's logits are the same alone and in a packed row", order=40, reorders_sums=True)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from regard.prove import ClaimResult, ModelUnderTest, claim, fails, holds, not_applicable
 from regard.prove.comparison import LargestGap
-from regard.prove.model_under_test import ModelUnderTest
-from regard.prove.registry import ClaimResult, claim, fails, holds, not_applicable
 
 
 @claim("padding", "a row's logits do not depend on the padding behind it", order=20, reorders_sums=True)

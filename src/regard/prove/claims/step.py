@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 
 from regard.models.base import LanguageModel
+from regard.prove import ClaimResult, ModelUnderTest, claim, fails, holds, not_applicable
 from regard.prove.comparison import LargestGap
-from regard.prove.model_under_test import ModelUnderTest
-from regard.prove.registry import ClaimResult, claim, fails, holds, not_applicable
 
 ROLLING = 400  # tokens: a rolling cache that is overwritten later than this is not tested
 

@@ -8,8 +8,7 @@ import numpy as np
 
 from regard.data import Tokenizer
 from regard.errors import UserError
-from regard.prove.model_under_test import ModelUnderTest
-from regard.prove.registry import ClaimResult, claim, fails, holds, not_applicable
+from regard.prove import ClaimResult, ModelUnderTest, claim, fails, holds, not_applicable
 
 TEXTS = (
     *("", " ", "a", "  two  spaces ", "a\nb\r\nc\td\x00e", "Capitals AND small", "naïve café, e\u0301 and \u00e9"),

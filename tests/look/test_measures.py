@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from regard import attention as a
 from regard.attention.call import allowed, dense_pairs
 from regard.look.capture.trace import Attention
-from regard.look.statistics.reducers import Entropy, KeyWeights, TileMax, reduce
+from regard.look.statistics.measures import row_measures
+from regard.look.statistics.tiles import maxima
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "laws"))
 import strategies as s
@@ -50,21 +51,21 @@ def looked_at(case: s.Case, mechanism: a.Softmax) -> tuple[Attention, torch.Tens
 @given(st.data(), s.cases(), st.integers(1, 160), st.integers(1, 40), st.integers(1, 40))
 def test_measures_in_strips_are_those_of_the_dense_map(data, case, size, rows, columns):
     attention, weights, seen = looked_at(case, data.draw(mechanisms(case)))
-    measures = Entropy(), TileMax(rows, columns), KeyWeights()
-    reduce(attention, measures, size)
-    spread, tiles, places = measures
-    torch.testing.assert_close(spread.values, torch.special.entr(weights).sum(-1), **CLOSE)
-    assert torch.equal(spread.seen.long(), seen.sum(-1))
+    measures = row_measures(attention, size)
+    torch.testing.assert_close(measures.entropy, torch.special.entr(weights).sum(-1), **CLOSE)
+    assert torch.equal(measures.seen.long(), seen.sum(-1))
+    whole = slice(0, weights.shape[-2]), slice(0, weights.shape[-1])
+    tiles = torch.stack([maxima(attention, head, whole, (rows, columns)) for head in range(attention.heads)], 1)
     pieces = [[part.amax((-2, -1)) for part in row.split(columns, -1)] for row in weights.split(rows, -2)]
-    torch.testing.assert_close(tiles.values, torch.stack([torch.stack(row, -1) for row in pieces], -2), **CLOSE)
+    torch.testing.assert_close(tiles, torch.stack([torch.stack(row, -1) for row in pieces], -2), **CLOSE)
     pairs = dense_pairs(attention.plan, attention.q)
     same = (pairs.q.segment == pairs.k.segment) & (pairs.q.segment >= 0) & attention.plan.own
-    for found, back in ((places.values.previous, 1), (places.values.own, 0)):
+    for found, back in ((measures.previous, 1), (measures.own, 0)):
         wanted = (weights * (same & (pairs.k.order == pairs.q.order - back))).sum(-1)
         torch.testing.assert_close(found, wanted, **CLOSE)
     first = weights.gather(-1, seen.float().argmax(-1, keepdim=True))[..., 0] * seen.any(-1)
-    torch.testing.assert_close(places.values.first, first, **CLOSE)
-    torch.testing.assert_close(places.values.peak, weights.amax(-1), **CLOSE)
+    torch.testing.assert_close(measures.first, first, **CLOSE)
+    torch.testing.assert_close(measures.peak, weights.amax(-1), **CLOSE)
 
 
 @pytest.mark.parametrize("mask", [a.Causal(), a.Causal() & a.Window(300), a.Full()])

@@ -1,8 +1,7 @@
 """The networks of all experts as one autograd step, for eager mode.
 
-Each group of rows goes through both products and what is between them before the next one does, so that its hidden
-layer is still in the cache; autograd would keep a record of every step of every expert, and copy halves of gated hidden
-layers back and forth. tests/nn/test_moe.py compares with the formula, and one expert with a dense network.
+Each group of rows passes through its whole network before the next group, so that its hidden layer stays in the CPU's
+cache; autograd would store every step of every expert, and copy halves of gated hidden layers back and forth.
 """
 
 from __future__ import annotations
@@ -11,26 +10,26 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from regard.nn.experts.grouped import groups
-from regard.nn.feedforward import itself
-from regard.nn.fused.ops import relu_squared
-from regard.nn.linear import product, suits
+from regard.nn.experts.grouped import groups, has_kernel
+from regard.nn.experts.moe import CapacityExperts, ExpertWeights, MixtureOfExperts
+from regard.nn.feedforward import identity, relu_squared
+from regard.nn.fused.onednn import product, suits
 
 aten = torch.ops.aten
 Activation = Callable[[Tensor], Tensor]
-#: Of each activation, the gradient of its input x from that of its output.
+#: The gradient of each activation: from the gradient of its output and its input x.
 SLOPES: dict[Activation, Callable[[Tensor, Tensor], Tensor]] = {
     F.relu: lambda grad, x: aten.threshold_backward(grad, x, 0),
     F.gelu: aten.gelu_backward,
     F.silu: aten.silu_backward,
     torch.sigmoid: lambda grad, x: aten.sigmoid_backward(grad, x.sigmoid()),
     relu_squared: lambda grad, x: (grad * F.relu(x)).mul_(2),
-    itself: lambda grad, x: grad,
+    identity: lambda grad, x: grad,
 }
 
 
@@ -38,14 +37,14 @@ def networks(
     x: Tensor,
     weights: tuple[Tensor, Tensor, Tensor | None, Tensor | None],
     ends: list[int],
-    inside: Activation,
+    activation: Activation,
     gated: bool,
 ) -> Tensor:
-    """Rows x [R, C], of which group e ends at ends[e], each through its group's network: [R, C].
+    """Rows x [R, C], of which group e ends at ends[e], through the network of their group: [R, C].
 
     ``weights`` are up [E, O, C] and down [E, C, H] with biases [E, O] and [E, C] or None.
     """
-    return _Networks.apply(x, *weights, ends, inside, gated)
+    return _Networks.apply(x, *weights, ends, activation, gated)
 
 
 class _Networks(Function):
@@ -58,35 +57,35 @@ class _Networks(Function):
         up_bias: Tensor | None,
         down_bias: Tensor | None,
         ends: list[int],
-        inside: Activation,
+        activation: Activation,
         gated: bool,
     ) -> Tensor:
-        answers, kept = None if len(ends) == 1 else torch.empty_like(x), []
+        outputs, kept = None if len(ends) == 1 else torch.empty_like(x), []
         for number, begin, end in groups(ends):
             one_up, one_down = (None if bias is None else bias[number] for bias in (up_bias, down_bias))
             hidden = _times(x[begin:end], up[number], one_up, len(ends) == 1)
             if gated:
                 gate, value = hidden.chunk(2, dim=-1)
-                active = inside(gate).mul_(value) if inside is not itself else gate * value
+                active = activation(gate).mul_(value) if activation is not identity else gate * value
             else:
-                active = inside(hidden)
-            if answers is None:
-                answers = _times(active, down[number], one_down, True)
+                active = activation(hidden)
+            if outputs is None:
+                outputs = _times(active, down[number], one_down, True)
             else:
-                torch.mm(active, down[number].t(), out=answers[begin:end])
+                torch.mm(active, down[number].t(), out=outputs[begin:end])
                 if one_down is not None:
-                    answers[begin:end] += one_down
+                    outputs[begin:end] += one_down
             kept += [hidden, active]
         ctx.save_for_backward(x, up, down, *kept)
-        ctx.ends, ctx.inside, ctx.gated = ends, inside, gated
+        ctx.ends, ctx.activation, ctx.gated = ends, activation, gated
         ctx.biased = up_bias is not None
-        return torch.empty_like(x) if answers is None else answers  # no rows at all
+        return torch.empty_like(x) if outputs is None else outputs  # there are no rows
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, up, down, *kept = ctx.saved_tensors
-        slope, inside = SLOPES[ctx.inside], ctx.inside
+        slope, activation = SLOPES[ctx.activation], ctx.activation
         whole = len(kept) == 2 * len(ctx.ends)  # every expert has rows
         for_up, for_down = (torch.empty_like(w) if whole else torch.zeros_like(w) for w in (up, down))
         biases = [w.new_zeros(w.shape[:2]) if ctx.biased else None for w in (up, down)]
@@ -98,8 +97,8 @@ class _Networks(Function):
             if ctx.gated:
                 for_hidden = torch.empty_like(hidden)
                 (gate, value), (for_gate, for_value) = hidden.chunk(2, dim=-1), for_hidden.chunk(2, dim=-1)
-                torch.mul(for_active, inside(gate), out=for_value)
-                for_gate.copy_(slope(for_active.mul_(value), gate))  # a half of each row
+                torch.mul(for_active, activation(gate), out=for_value)
+                for_gate.copy_(slope(for_active.mul_(value), gate))  # half of each row
             else:
                 for_hidden = slope(for_active, hidden)
             torch.mm(for_hidden.t(), x[begin:end], out=for_up[number])
@@ -111,8 +110,23 @@ class _Networks(Function):
 
 
 def _times(x: Tensor, weight: Tensor, bias: Tensor | None, alone: bool) -> Tensor:
-    """x Wᵀ + b; ``alone``, for all rows, as a dense layer does it.
+    """x Wᵀ + b; ``alone``: for all rows, as a dense layer.
 
-    Groups have other sizes in every step, and oneDNN makes a new kernel for each: 1.4 ms where 0.6 are work.
+    Groups have other sizes in every step, and oneDNN compiles a kernel for each size: 1.4 ms, of which 0.6 are work.
     """
     return product(x, weight, bias) if alone and suits(x, weight) else F.linear(x, weight, bias)
+
+
+class FusedExperts(MixtureOfExperts):
+    """A mixture of experts whose networks are one autograd step in eager mode, where no grouped kernel exists."""
+
+    def _networks(self, rows: Tensor, weights: ExpertWeights, ends: Tensor | None = None) -> Tensor:
+        kernel = has_kernel(rows, weights[0]) and has_kernel(rows, weights[1])
+        if torch.compiler.is_compiling() or kernel or not isinstance(self.drop, nn.Identity):
+            return super()._networks(rows, weights, ends)
+        lasts = [len(rows)] if ends is None else ends.tolist()
+        return networks(rows, weights, lasts, self.activation, self.gated)
+
+
+class FusedCapacityExperts(FusedExperts, CapacityExperts):
+    """``CapacityExperts`` in evaluation, where no token is dropped."""

@@ -1,0 +1,140 @@
+"""Exact attention over a pattern of keys: softmax attention with a mask that hides most pairs.
+
+``masked`` takes any mask expression; the others are presets of it. A language model ANDs its causal mask to the
+pattern, so windows reach both ways here. All of them decode step by step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from regard.attention.attention_config import AttentionConfig, LayerSpec, SoftmaxConfig, at_least, exact
+from regard.attention.masks.expression import parse
+from regard.attention.masks.mask import Mask
+from regard.attention.masks.patterns import Chunks, Columns, Dilated, Scattered, Sinks, Strided, Window
+from regard.attention.mechanism import Mechanism
+from regard.config import option
+
+
+@dataclass(frozen=True)
+class MaskedConfig(SoftmaxConfig, kind="masked"):
+    """Exact attention over the keys that a mask expression allows; `regard mask` draws it."""
+
+    mask: str = option(
+        "window(64) | sinks(4)",
+        "mask expression, such as 'causal & (window(64) | sinks(4))' or 'spans(10)' by token ids",
+    )
+
+    def check(self) -> None:
+        super().check()
+        self.pattern()
+
+    def pattern(self) -> Mask:
+        return parse(self.mask)
+
+
+class PatternConfig(AttentionConfig):
+    """Base of the presets: softmax attention over ``pattern``."""
+
+    def mechanism(self, spec: LayerSpec) -> Mechanism:
+        return exact(spec)
+
+
+@dataclass(frozen=True)
+class WindowConfig(PatternConfig, kind="window"):
+    """The nearest tokens, and optionally the first ones of the text (attention sinks)."""
+
+    size: int = option(64, "number of visible tokens, the query's own included")
+    sinks: int = option(0, "number of tokens at the beginning of a text that every token sees")
+
+    def check(self) -> None:
+        at_least(1, size=self.size)
+        at_least(0, sinks=self.sinks)
+
+    def pattern(self) -> Mask:
+        return Window(self.size) | Sinks(self.sinks) if self.sinks else Window(self.size)
+
+
+@dataclass(frozen=True)
+class DilatedConfig(PatternConfig, kind="dilated"):
+    """Every n-th token (Beltagy et al. 2020, fig. 2c)."""
+
+    size: int = option(64, "number of visible tokens, the query's own included")
+    step: int = option(4, "distance between them")
+
+    def check(self) -> None:
+        at_least(1, size=self.size, step=self.step)
+
+    def pattern(self) -> Mask:
+        return Dilated(self.size, self.step, self.size - 1)
+
+
+@dataclass(frozen=True)
+class StridedConfig(PatternConfig, kind="strided"):
+    """The nearest tokens and every n-th of those before them: a fixed number of keys, so linear in the text."""
+
+    size: int = option(32, "number of nearest tokens, the query's own included")
+    stride: int = option(16, "distance between the others")
+    far: int = option(16, "number of the others")
+
+    def check(self) -> None:
+        at_least(1, size=self.size, stride=self.stride, far=self.far)
+
+    def pattern(self) -> Mask:
+        return Window(self.size, self.size - 1) | Dilated(self.far + 1, self.stride, self.far)
+
+
+@dataclass(frozen=True)
+class SparseConfig(PatternConfig, kind="sparse"):
+    """The Sparse Transformer's two patterns, both heads' keys in one (Child et al. 2019, sec. 4.2 and 4.3)."""
+
+    layout: Literal["strided", "fixed"] = option(
+        "strided", "strided: the last tokens and every n-th before; fixed: chunks, and the last tokens of each"
+    )
+    stride: int = option(16, "length of a chunk; about the square root of the context")
+    width: int = option(4, "fixed: number of tokens at the end of each chunk that every token sees")
+
+    def check(self) -> None:
+        at_least(1, stride=self.stride, width=self.width)
+        if self.layout == "fixed" and self.width > self.stride:
+            raise ValueError(f"width must be at most stride = {self.stride}, not {self.width}")
+
+    def pattern(self) -> Mask:
+        if self.layout == "fixed":
+            return Chunks(self.stride) | Columns(self.stride, self.width)
+        return Window(self.stride, self.stride - 1) | Strided(self.stride)
+
+
+@dataclass(frozen=True)
+class LongformerConfig(PatternConfig, kind="longformer"):
+    """The nearest tokens, and global ones at the beginning (Beltagy et al. 2020)."""
+
+    size: int = option(64, "number of visible tokens on each side, the query's own included")
+    tokens: int = option(4, "number of global tokens at the beginning of a text")
+
+    def check(self) -> None:
+        at_least(1, size=self.size)
+        at_least(0, tokens=self.tokens)
+
+    def pattern(self) -> Mask:
+        return Window(self.size, self.size - 1) | Sinks(self.tokens, mutual=True)
+
+
+@dataclass(frozen=True)
+class BigBirdConfig(PatternConfig, kind="bigbird"):
+    """The nearest tokens, global ones at the beginning, and random blocks of earlier ones (Zaheer et al. 2020)."""
+
+    size: int = option(48, "number of visible tokens on each side, the query's own included")
+    tokens: int = option(4, "number of global tokens at the beginning of a text")
+    block: int = option(16, "length of a random block")
+    random: int = option(2, "number of random blocks that each block sees")
+    seed: int = option(0, "seed of the random blocks")
+
+    def check(self) -> None:
+        at_least(1, size=self.size, block=self.block)
+        at_least(0, tokens=self.tokens, random=self.random)
+
+    def pattern(self) -> Mask:
+        near = Window(self.size, self.size - 1) | Sinks(self.tokens, mutual=True)
+        return near | Scattered.drawn(self.block, self.random, self.seed)

@@ -1,0 +1,98 @@
+"""Masked language modeling: predict tokens that were replaced in the input (Devlin et al. 2019, sec. 3.1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from regard.attention import AnySlots, Packed, Padded, Slots
+from regard.config import option
+from regard.data.batch import IGNORE_INDEX, TextBatch
+from regard.models import Encoder
+from regard.tasks.base import TaskConfig, Term, with_auxiliary_losses
+from regard.tasks.language import next_token_loss
+
+
+@dataclass(frozen=True)
+class MaskedConfig(TaskConfig, kind="masked"):
+    """Predict masked tokens from both sides."""
+
+    share: float = option(0.15, "share of each sequence's tokens to predict")
+    logits: int = option(2**27, "largest number of logits held at once; more are computed in chunks of rows")
+
+    def check(self) -> None:
+        if not 0 < self.share < 1:
+            raise ValueError(f"share must be above 0 and below 1, not {self.share}")
+        if self.logits < 1:
+            raise ValueError(f"logits must be at least 1, not {self.logits}")
+
+    def build(self) -> MaskedTask:
+        return MaskedTask(self)
+
+
+class MaskedTask:
+    """The cross-entropy of the chosen tokens in nats.
+
+    Of these, 80 % are replaced by the mask token, 10 % by a random token, and 10 % stay. A sequence of n tokens has
+    exactly max(1, round(share · n)) of them, so the batch alone gives the count. In training the choice comes from
+    PyTorch's random state, which the trainer seeds by the step; in evaluation it is a fixed function of the sequence.
+    """
+
+    def __init__(self, config: MaskedConfig | None = None):
+        self.config = config or MaskedConfig()
+
+    def terms(self, model: Encoder, batch: TextBatch) -> dict[str, Term]:
+        """The term `masked_token` and, in training, the model's auxiliary losses."""
+        tokens, vocabulary = batch.inputs, model.config.vocabulary
+        scores, kind, other = _draws(tokens, vocabulary, model.training)
+        scores = scores.masked_fill(~real_tokens(tokens, batch.slots), torch.inf)
+        most = max(1, round(self.config.share * tokens.shape[1]))
+        chosen = scores.argsort(dim=1, stable=True)[:, :most]  # [B, M]
+        used = torch.arange(chosen.shape[1], device=tokens.device) < self._numbers(batch)[:, None]
+        original, kind = tokens.gather(1, chosen), kind.gather(1, chosen)
+        replaced = torch.where(kind < 0.8, model.mask_token, torch.where(kind < 0.9, other.gather(1, chosen), original))
+        inputs = tokens.scatter(1, chosen, torch.where(used, replaced, original))
+        found, further, details = with_auxiliary_losses(model, lambda: model.features(inputs, batch.slots))
+        features = found.gather(1, chosen[:, :, None].expand(-1, -1, found.shape[2])).flatten(0, 1)
+        targets = original.masked_fill(~used, IGNORE_INDEX).flatten()
+        total = next_token_loss(model, features, targets, vocabulary, self.config.logits)
+        return {"masked_token": Term(total, used.sum(), details=details), **further}
+
+    def counts(self, batch: TextBatch) -> dict[str, Tensor]:
+        """How many tokens of the batch are predicted."""
+        return {"masked_token": self._numbers(batch).sum()}
+
+    def _numbers(self, batch: TextBatch) -> Tensor:
+        """How many tokens of each row are predicted, [B]."""
+        length = real_tokens(batch.inputs, batch.slots).sum(1)
+        return (length.double() * self.config.share).round().long().clamp(min=1).minimum(length)
+
+
+def real_tokens(tokens: Tensor, slots: AnySlots | None) -> Tensor:
+    """Where a row has a token rather than padding, [B, N]."""
+    if isinstance(slots, Padded):
+        return slots.filled()
+    if isinstance(slots, Packed | Slots):
+        return (slots.segment >= 0).expand_as(tokens)
+    return torch.ones_like(tokens, dtype=torch.bool)
+
+
+def _draws(tokens: Tensor, vocabulary: int, training: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """For each token [B, N]: a score to choose by, a number in [0, 1) for its replacement, and another token."""
+    if training:
+        scores, kind = torch.rand(2, *tokens.shape, device=tokens.device)
+        return scores, kind, torch.randint_like(tokens, vocabulary)
+    place = torch.arange(tokens.shape[1], device=tokens.device)
+    row = (tokens * (place * 7919 + 104729)).sum(1, keepdim=True)  # the sequence's hash: rows do not depend on others
+    first, second, third = (_hash(row + place * 31 + salt * 65537) for salt in (1, 2, 3))
+    return first / 2**31, second / 2**31, third % vocabulary
+
+
+def _hash(x: Tensor) -> Tensor:
+    """Integers spread over 0 ... 2³¹ - 1 (Knuth's multiplicative hash, twice)."""
+    for _ in range(2):
+        x = (x * 2654435761 + 40503) % 2**31
+        x = x ^ (x >> 15)
+    return x
