@@ -1,4 +1,4 @@
-"""Twelve models of `transformers`, judged as they come: which of them see the future?
+"""Twelve unmodified models of `transformers`, tested with `regard prove`: which of them see the future?
 
     python bench/foreign.py [--json]
 
@@ -36,7 +36,7 @@ MODELS: dict[str, dict[str, Any]] = {
 
 
 def table() -> dict[str, dict[str, Any]]:
-    """Of each model what was judged, and what was found."""
+    """The certificate of each model, as data."""
     from regard.prove.foreign import certify_folder
 
     found = {}
@@ -54,9 +54,9 @@ def main() -> None:
     if "--json" in sys.argv:
         print(json.dumps(found))
         return
-    for kind, told in found.items():
-        failed = [claim for claim in told["claims"] if claim["verdict"] == "fails"]
-        print(f"{kind:14} {'sound' if told['sound'] else 'FAILS'}  {told['about']}")
+    for kind, certificate in found.items():
+        failed = [claim for claim in certificate["claims"] if claim["verdict"] == "fails"]
+        print(f"{kind:14} {'sound' if certificate['sound'] else 'FAILS'}  {certificate['about']}")
         for claim in failed:
             print(f"{'':14} {claim['claim']}: {claim['evidence']}")
 

@@ -24,11 +24,14 @@ REGARD = [sys.executable, "-m", "regard"]
 LIMIT = 300_000  # bytes per image
 # A healthy run, one with a learning rate that is far too high, and a translation model.
 RECIPES = {
-    "shakespeare": ["shakespeare", "--train.seconds", "60"],
+    "shakespeare": ["shakespeare", "--train.steps", "200"],
     "shakespeare-hot": [
         *("shakespeare-small", "--train.optimizer", "adamw", "--train.optimizer.lr", "0.3", "--train.steps", "600"),
     ],
-    "translate": ["translate-transformer", "--train.seconds", "300"],
+    "translate": [
+        *("translate-transformer", "--model.layers", "2", "--model.width", "128", "--model.dropout", "0.0"),
+        *("--data.batch", "768", "--train.steps", "500"),
+    ],
 }
 TEXT = "ROMEO:\nWhat light is this? It is the light of day.\n\nJULIET:\nWhat light"
 SOURCE, TARGET = "The device is already configured", "L'appareil est déjà configuré"
@@ -101,8 +104,13 @@ def take_screenshots(page: Page, origin: str) -> None:
     page.get_by_role("region", name="Blocks").wait_for()
     save_screenshot(page, "masks")
 
-    open("attention", run="translate", text=SOURCE, target=TARGET, layer=4, head=0, query=2, key=1)
+    pair = {"run": "translate", "text": SOURCE, "target": TARGET}
+    open("attention", **pair)
+    page.get_by_role("button", name="decoder layer 2, cross, head 3").click()
+    layer = page.evaluate("new URLSearchParams(location.hash.split('?')[1]).get('layer')")
+    open("attention", **pair, layer=layer, head=2, query=2, key=1)
     page.get_by_label("Query weights").get_by_role("table").wait_for()
+    scroll(page, 0)
     save_screenshot(page, "translation")
 
 

@@ -1,14 +1,37 @@
-"""regard: sequence models on one attention operator."""
+"""regard: sequence models on one attention operator.
+
+The names in ``__all__`` are the public interface; docs/python.md shows how to use them. They are imported on first use,
+so that ``import regard`` does not import torch. Everything else may change.
+"""
 
 from typing import Any
 
 __version__ = "0.1.0"
 
+_MODULES = {
+    "attention": ("attend", "Causal", "Full", "Mask", "Packed", "Padded", "Softmax", "Window"),
+    "config": ("load_parts", "override"),
+    "errors": ("UserError",),
+    "generate": ("Prompt", "Sampling", "TextGenerator"),
+    "generate.load": ("load_run",),
+    "models": ("GPT", "GPTConfig", "LanguageModel"),
+    "nn": ("DecoderLayer", "EncoderLayer", "MultiHeadAttention"),
+    "prove": ("certify",),
+    "serve.show": ("show",),
+    "train": ("Experiment", "Observer", "fit"),
+}
+_PUBLIC = {name: module for module, names in _MODULES.items() for name in names}
+
+__all__ = [*_PUBLIC]  # pyright: ignore[reportUnsupportedDunderAll]
+
 
 def __getattr__(name: str) -> Any:
-    """``regard.show``, without importing torch before it is wanted."""
-    if name == "show":
-        from regard.serve.show import show
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'regard' has no attribute {name!r}")
+    import importlib
 
-        return show
-    raise AttributeError(f"module 'regard' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"regard.{_PUBLIC[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

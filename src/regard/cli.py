@@ -87,7 +87,7 @@ def dispatch(arguments: list[str]) -> int:
         print(_help(table, title, function))
         return 0
     flags = [f"--{flag_name(name)}" for name in table.fields]
-    found = parse(rest, table, lambda flag: UserError(_unknown(command, flag, flags, takes_keys)))
+    found = parse(rest, table, lambda flag: _unknown(command, flag, flags, takes_keys))
     if found.keys and not takes_keys:
         raise UserError(
             f"`{title}` takes no --{next(iter(found.keys))}; only `regard train` sets keys of an experiment"
@@ -97,18 +97,20 @@ def dispatch(arguments: list[str]) -> int:
     return function(options, found.keys) if takes_keys else function(options)
 
 
-def _unknown(command: str, written: str, flags: list[str], takes_keys: bool) -> str:
-    """The error for an option that a command does not have."""
+def _unknown(command: str, written: str, flags: list[str], takes_keys: bool) -> UserError | None:
+    """The error for an option that a command does not have; None for a table of the experiment: `--model gpt`."""
     from regard.config import nearest
 
     near = nearest(written, flags, cutoff=0.8)  # `--nam` is `--name`, but `--steps` is closer to `--train.steps`
     if near is None and takes_keys:
-        from regard.commands.train import key_like
+        from regard.commands.train import TABLES, key_like
 
+        if written[2:] in TABLES:
+            return None
         near = key_like(written[2:])
     if near := near or nearest(written, flags):
-        return f"`regard {command}` has no option {written}; did you mean {near}?"
-    return f"`regard {command}` has no option {written}; `regard {command} --help` lists them"
+        return UserError(f"`regard {command}` has no option {written}; did you mean {near}?")
+    return UserError(f"`regard {command}` has no option {written}; `regard {command} --help` lists them")
 
 
 def _unexpected(fault: Exception) -> tuple[str, int]:

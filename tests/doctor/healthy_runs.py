@@ -1,7 +1,7 @@
 """Runs in which nothing is wrong: every recipe with three seeds, made short enough for one CPU core.
 
 The list was fixed before anything that looks for faults was written: on none of these may it raise an alarm. Each line
-is what stands behind ``regard train``. Optimizer, rates, schedule, norms, positions, tokenizers and tasks are the
+is the arguments of ``regard train``. Optimizer, rates, schedule, norms, positions, tokenizers and tasks are the
 recipe's own; fewer steps, smaller batches and less text, and of the models for GPUs smaller sizes, make them short.
 """
 

@@ -30,12 +30,12 @@ from regard.train import train
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Texts are tokenised once for all tests of this file."""
+    """Texts are tokenized once for all tests of this file."""
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path_factory.getbasetemp() / "doctor-cache"))
 
 
 def watched(case: Case, folder: Path) -> tuple[Doctor, Ended]:
-    """A case trained with a doctor, who must not have given up."""
+    """A case trained with a doctor, which must not have given up."""
     doctor = Doctor(case.limit, io.StringIO())
     ended = trained(case, folder, [doctor])
     assert doctor.active, doctor._out.getvalue()  # type: ignore[union-attr]
@@ -51,7 +51,7 @@ def check(fault: Fault, folder: Path) -> None:
     found = doctor.findings.values()
     assert names(found, fault), [(one.kind, one.where) for one in found]
     assert all(one.evidence and one.cause and one.change and one.since <= one.step for one in found)
-    # The folder tells the same, one record for each place, and so does the doctor who comes afterwards.
+    # The folder has one record per finding, and examining it afterwards finds the same.
     assert {(record["kind"], record["where"]) for record in noted(ended.run)} == {one.key for one in found}
     assert names(examine(Run.open(ended.run.path))[0], fault)
 
@@ -126,8 +126,8 @@ def test_the_command_tells_what_is_in_the_folder(tmp_path: Path, capsys: pytest.
     finding = Finding("memory", "data.batch", "3.9 of 4 GiB", "it grows with it", "--data.batch 4", 12, 8)
     note(ended.run, finding.record())
     assert command(RunOptions(run=str(ended.run.path), json=True)) == 1
-    (told,) = json.loads(capsys.readouterr().out)["findings"]
-    assert Finding.read(told) == finding
+    (record,) = json.loads(capsys.readouterr().out)["findings"]
+    assert Finding.read(record) == finding
     assert command(RunOptions(run=str(ended.run.path))) == 1
     assert "--data.batch 4" in capsys.readouterr().out
 
@@ -185,6 +185,6 @@ def test_a_resumed_training_does_not_tell_again_what_is_known(tmp_path: Path) ->
     longer = replace(experiment, train=replace(experiment.train, steps=9))
     again = Doctor(limit=2**20, out=io.StringIO())
     train(longer, Run.open(run.path), [again], resume=True)
-    told = again._out.getvalue()  # type: ignore[union-attr]
-    assert re.fullmatch(r"doctor: 1 found, see regard doctor \S+ \(3 examinations, [\d.]+ s\)\n", told)
+    output = again._out.getvalue()  # type: ignore[union-attr]
+    assert re.fullmatch(r"doctor: 1 found, see regard doctor \S+ \(3 examinations, [\d.]+ s\)\n", output)
     assert len(noted(run)) == 1

@@ -97,7 +97,7 @@ def moved_by_order(forward: Forward) -> float:
 
 @torch.no_grad()
 def moved_by_length(forward: Forward, length: int) -> float:
-    """How far the logits of a text's beginning move when the text goes on to ``length`` tokens, at worst."""
+    """How far the logits of a text's beginning move when the text continues to ``length`` tokens, at worst."""
     text = tokens()[:, :length]
     return max(far(forward(text)[:, :n], forward(text[:, :n])) for n in range(1, length))
 

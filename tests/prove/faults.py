@@ -126,7 +126,7 @@ FAULTS: list[Fault] = [
     Fault(
         "off-by-one mask",
         "future",
-        "The causal mask begins one diagonal too high, so each token sees the one it shall foretell.",
+        "The causal mask begins one diagonal too high, so each token sees the one it has to predict.",
         lambda: bare(OneTooFar()),
     ),
     Fault(
@@ -168,13 +168,13 @@ FAULTS: list[Fault] = [
     Fault(
         "packed documents see each other",
         "packing",
-        "Positions begin anew with each document of a packed row, but the mask knows no boundaries.",
+        "Positions restart with each document of a packed row, but the mask knows no boundaries.",
         lambda: given(Merged(small())),
     ),
     Fault(
         "cache off by one",
         "step",
-        "After the first call of step the position counter stands one too far.",
+        "After the first call of step the position counter is one too far.",
         lambda: given(OneAhead(small())),
     ),
     Fault(
@@ -302,14 +302,14 @@ FAULTS: list[Fault] = [
     Fault(
         "shifted twice",
         "loss",
-        "The data shift the targets and the task does it again: the model learns to foretell the token after the next.",
+        "The data shift the targets and the task does it again: the model learns to predict the token after the next.",
         lambda: given(small().build(), task=ShiftedTwice(), data=text_data(TextData, LENGTH)),
         listed=False,
     ),
     Fault(
         "second round over all rows",
         "overlap",
-        "Having gone through its own rows once, training goes on into those held out.",
+        "After one epoch over its own rows, training continues with the held-out ones.",
         lambda: given(small().build(), task=LanguageTask(), data=RunningOn(LENGTH)),
         listed=False,
     ),

@@ -116,7 +116,7 @@ class Skipping(Characters):
 
 
 class CleanedUp(Bytes):
-    """Spaces before punctuation are taken for traces of the tokenizer and cleaned up, whoever wrote them."""
+    """Spaces before punctuation are taken for traces of the tokenizer and removed."""
 
     def decode(self, ids: ArrayLike) -> str:
         text = super().decode(ids)
@@ -126,7 +126,7 @@ class CleanedUp(Bytes):
 
 
 class ShiftedTwice(LanguageTask):
-    """The data shift the targets, and the task does so once more: a target is what follows after the next token."""
+    """The data shift the targets, and the task does so again: a target is what follows after the next token."""
 
     def terms(self, model: Any, batch: Any) -> dict[str, Term]:
         return super().terms(model, _later(batch))

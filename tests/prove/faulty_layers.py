@@ -11,7 +11,7 @@ class Turned(Layer):
     """A layer with rotary positions (Su et al. 2021, eq. 34). From ``trained`` tokens on the base grows with the text.
 
     That is dynamic scaling (huggingface/transformers#24653): the token that makes a text longer than the model was
-    trained for turns all tokens before it anew.
+    trained for changes the rotation of all tokens before it.
     """
 
     base, factor, trained = 100.0, 4.0, 16
@@ -89,7 +89,7 @@ class MixedUpMasks(Plain):
 
 
 class RowsForTime(nn.Module):
-    """PyTorch's own encoder, which takes [N, B, C] unless told otherwise, is given [B, N, C].
+    """PyTorch's own encoder, which takes [N, B, C] by default, is given [B, N, C].
 
     Every token attends to those at the same place of the other rows. Any shape fits, so nothing complains.
     """

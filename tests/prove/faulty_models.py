@@ -17,7 +17,7 @@ from regard.nn import AttentionContext, CausalConvolution
 
 
 class Merged(GPT):
-    """A packed row is taken for one document: positions begin anew, but the mask knows no boundaries."""
+    """A packed row is taken for one document: positions restart, but the mask knows no boundaries."""
 
     def features(self, tokens: Tensor, slots: AnySlots | None = None) -> Tensor:
         if isinstance(slots, Packed):
@@ -27,7 +27,7 @@ class Merged(GPT):
 
 
 class OneAhead(GPT):
-    """After the first call the counter stands one too far: the prompt's length, and one for the token it gave."""
+    """After the first call the counter is one too far: the prompt's length, and one for the token it gave."""
 
     @torch.no_grad()
     def step(
@@ -110,7 +110,7 @@ class ForgetfulConfig(GPTConfig, kind="test-forgetful"):
 
 
 class Forgetful(GPT):
-    """Unless it is kept, the statistic is a buffer that no checkpoint holds: after a reload it begins anew."""
+    """Unless it is kept, the statistic is a buffer that no checkpoint holds: after a reload it is zero."""
 
     correction: Tensor  # [V]
 

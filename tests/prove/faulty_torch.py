@@ -95,14 +95,14 @@ class Plain(nn.Module):
 
 
 class OneTooFar(Plain):
-    """The mask begins one diagonal too high: each token sees the one it shall foretell."""
+    """The mask begins one diagonal too high: each token sees the one it has to predict."""
 
     def seen(self, length: int) -> Tensor:
         return torch.ones(1, 1, length, length, dtype=torch.bool).tril(1)
 
 
 class UnmaskedForWeights(Plain):
-    """Whoever asks for the weights gets another path, written later, to which nobody gave the mask."""
+    """A request for the weights takes another path, written later, that lacks the mask."""
 
     def forward(self, tokens: Tensor, weights: bool = False) -> Tensor:
         self.causal = not weights
@@ -120,7 +120,7 @@ class MaskedInTraining(Plain):
 class SortedBuckets(Plain):
     """Tokens attend, causally, within their bucket; but buckets of equal size are cut from the order of *all* tokens.
 
-    A later token moves the borders, and the past with them: sorting has no gradient that would tell. Balanced clusters
+    A later token moves the borders, and the past with them: sorting has no gradient that would show it. Balanced clusters
     have this flaw (Roy et al. 2021, sec. 4.1).
     """
 
@@ -182,7 +182,7 @@ class Experts(Layer):
 
 
 class RoomyExperts(Experts):
-    """The sound twin: nobody comes too late."""
+    """The sound twin: no token is dropped."""
 
     seats = 10**9
 

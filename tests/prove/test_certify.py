@@ -68,7 +68,7 @@ def test_other_attentions_keep_their_claims(attention):
 
 
 class Counting(Plain):
-    """It counts its calls, and has a mode, a gradient and a buffer of its own."""
+    """It counts its calls in a buffer."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -66,7 +66,7 @@ def test_mask_lost_when_weights_are_asked_for():
 
 def test_mask_in_training_only():
     given_over: Any = BY_NAME["mask in training only"].make().forward
-    assert given_over.training  # whoever looks at it as it comes sees nothing
+    assert given_over.training  # in training mode there is no leak
     assert moved_by_the_future(given_over) < ROUNDING
     assert moved_by_the_future(given_over.eval()) > CLEAR
 
@@ -291,7 +291,7 @@ def test_shifted_twice():
 
 def test_second_round_over_all_rows():
     data = made("second round over all rows").data
-    assert trained_on(data, range(64)) == 0  # whoever looks at the beginning sees nothing
+    assert trained_on(data, range(64)) == 0  # the first epoch is sound
     assert trained_on(data, range(64, 96)) == 32
     assert trained_on(Sentences(LENGTH), range(200)) == 0
 

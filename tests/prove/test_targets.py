@@ -31,10 +31,10 @@ def test_every_recipe_is_sound(name):
 
 def test_a_recipe_as_json(capsys):
     assert prove(ProveOptions(target="shakespeare-small", claims="future,loss,overlap,tokenizer", json=True)) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["sound"] is True
-    assert [claim["verdict"] for claim in told["claims"]] == ["holds"] * 4
-    assert "reduced size" in told["about"]
+    output = json.loads(capsys.readouterr().out)
+    assert output["sound"] is True
+    assert [claim["verdict"] for claim in output["claims"]] == ["holds"] * 4
+    assert "reduced size" in output["about"]
 
 
 @pytest.mark.parametrize("causal", [True, False], ids=["decoder", "encoder"])
@@ -57,7 +57,7 @@ def test_twelve_models_of_transformers():
     finally:
         sys.path.pop(0)
     version = tuple(int(part) for part in transformers.__version__.split(".")[:2])
-    failed = {kind for kind, told in table().items() if not told["sound"]}
+    failed = {kind for kind, output in table().items() if not output["sound"]}
     assert failed == (FIXED if version == (5, 12) else set())
 
 
@@ -73,15 +73,15 @@ def test_a_run_whose_held_out_text_was_trained_on_ends_with_1(tmp_path: Path):
     text, runs = str(tmp_path / "twice.txt"), ("--runs", str(tmp_path))
     trained = regard("train", "shakespeare-small", "--data.path", text, "--name", "a", *runs, "--train.steps", "2")
     assert trained.returncode == 0, trained.stderr
-    told = regard("prove", "a", *runs)
-    assert told.returncode == 1, told.stdout + told.stderr
-    assert "overlap       fails" in told.stdout
+    output = regard("prove", "a", *runs)
+    assert output.returncode == 1, output.stdout + output.stderr
+    assert "overlap       fails" in output.stdout
     as_json = regard("prove", "a", *runs, "--claims", "overlap,future", "--json")
     assert as_json.returncode == 1
     assert [claim["verdict"] for claim in json.loads(as_json.stdout)["claims"]] == ["holds", "fails"]
 
 
-def test_mistakes_are_told_in_a_sentence(tmp_path: Path):
+def test_mistakes_are_output_in_a_sentence(tmp_path: Path):
     (tmp_path / "config.json").write_text("{")
     for target in ("hf:nowhere", f"hf:{tmp_path}", "shakespeer"):
         with pytest.raises(UserError):

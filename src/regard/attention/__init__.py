@@ -8,7 +8,7 @@ from regard.attention.backends.blocked import Blocked
 from regard.attention.backends.choose import BACKENDS, BackendRefused, Explanation, explain, run
 from regard.attention.bias import Alibi, Bias, Chain, GridRelative, Relative, RelativeBuckets, SoftCap
 from regard.attention.cache import CacheIndex, CacheWrite, DecodeInput, KVCache
-from regard.attention.call import Backend, Call, Out, Plan
+from regard.attention.call import Backend, Call, Out, Plan, allowed, dense_pairs
 from regard.attention.masks.mask import And, Full, Mask, Not, Or
 from regard.attention.masks.patterns import (
     Causal,
@@ -54,3 +54,4 @@ from regard.attention.normalizer import (
 from regard.attention.properties import ModuleProperties
 from regard.attention.score import Additive, Dot, General, Score
 from regard.attention.slots import AnySlots, Packed, Padded, Pairs, Range, Slots, TokenPosition
+from regard.attention.weigh import repeat_kv

@@ -32,7 +32,7 @@ def data(options: DataOptions) -> int:
 
     Texts are fetched once into the cache (the folder REGARD_CACHE, if that is set) and verified by SHA-256.
     """
-    from regard.data.sources import SOURCES, find_source
+    from regard.data.sources import all_sources, find_source
 
     action, as_json = options.action, options.json
     chosen = None if options.name is None else find_source(options.name)
@@ -40,7 +40,7 @@ def data(options: DataOptions) -> int:
         raise UserError(f"which text? name it: regard data {action} NAME; `regard data` lists them")
     if options.file is not None and action != "get":
         raise UserError(f"--file goes with `regard data get NAME`, not with `regard data {action}`")
-    sources = [chosen] if chosen else list(SOURCES.values())
+    sources = [chosen] if chosen else list(all_sources().values())
     if action == "list":
         return show(sources, as_json=as_json)
     if action == "verify":

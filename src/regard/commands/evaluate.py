@@ -14,7 +14,7 @@ from regard.config import option
 from regard.errors import UserError
 
 
-def told(batches: Iterable[Any], targets: int) -> Iterator[Any]:
+def with_progress(batches: Iterable[Any], targets: int) -> Iterator[Any]:
     """The batches, with a line on standard error every two seconds: how far it is."""
     done, due = 0, time.monotonic() + 2
     for batch in batches:
@@ -61,7 +61,9 @@ def evaluate(options: EvaluateOptions) -> int:
     loaded.check_data(data)
     batches = data.sliding_batches(part, batch, data.context if stride is None else stride)
     targets = getattr(data.parts, part).targets
-    result = score(loaded.model, experiment.task.build(), told(batches, targets), place, Precision("auto", place))
+    result = score(
+        loaded.model, experiment.task.build(), with_progress(batches, targets), place, Precision("auto", place)
+    )
     characters, size = data.amount(part)
     summary = {
         "run": str(found.path),

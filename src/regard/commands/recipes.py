@@ -48,13 +48,16 @@ def recipes(options: RecipesOptions) -> int:
 def listing(experiment: Experiment) -> list[tuple[str, str, str]]:
     """Every key that a user can set: the option, its value as the option takes it, and its help."""
     from regard.config import keys
+    from regard.config.parts import listing as parts_by_file
     from regard.report.config_diff import format_value
 
+    places = {part.rpartition(" ")[2]: file for file, parts in parts_by_file().items() for part in parts}
     rows = []
     for key in keys(experiment):
         if key.path == "train.budget":  # written by the run
             continue
         value = "by the data" if key.path == "model.vocabulary" else format_value(key.default)
-        choices = f"({', '.join(map(format_value, key.choices))})" if key.choices else ""
+        names = [format_value(name) + (f" ({places[name]})" if name in places else "") for name in key.choices]
+        choices = f"({', '.join(names)})" if names else ""
         rows.append((f"--{key.path}", value if value.isprintable() else repr(value), f"{key.help} {choices}".strip()))
     return rows

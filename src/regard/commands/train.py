@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from regard.runs import Run
     from regard.train import Experiment
 
+#: The tables of an experiment: `--model recurrent` chooses a kind, `--model.width` sets a key.
+TABLES = ("model", "data", "task", "train")
 #: The length of a training; one given on the command line replaces that of the recipe or file.
 BUDGETS = ("steps", "tokens", "seconds")
 

@@ -100,7 +100,7 @@ def translate(options: TranslateOptions) -> int:
     else:
         for one, right in zip(made, lines.references, strict=True) if lines.examples else ():
             print(f"source       {one.line.text}\nreference    {right}\ntranslation  {one.text}\n")
-        told(measured)
+        print_scores(measured)
     if options.show:
         draw(trained, made, picture, options.json)
     return 0
@@ -200,7 +200,7 @@ def measures(trained: TranslationModel, lines: Lines, made: Sequence[TranslatedL
     return result
 
 
-def told(measured: dict[str, Any]) -> None:
+def print_scores(measured: dict[str, Any]) -> None:
     """The figures for people."""
     for one in measured.get("scores", []):
         print(f"{one['name']:6}{one['value']:6.2f}   {one['signature']}")

@@ -28,7 +28,7 @@ class Arguments(NamedTuple):
 
 
 def parse(
-    argv: Sequence[str], command: Table | None = None, unknown: Callable[[str], UserError] | None = None
+    argv: Sequence[str], command: Table | None = None, unknown: Callable[[str], UserError | None] | None = None
 ) -> Arguments:
     """The arguments, in any order. `command` declares the command's own options.
 
@@ -39,7 +39,7 @@ def parse(
         --model.width 256              a key of a config always takes one value, except
         --no-train.compile             which means false
 
-    `unknown` makes the error for a name that is neither an option nor has a dot; without it, such names are keys.
+    `unknown` returns the error for a name that is neither an option nor has a dot, or None if it is a key too.
     """
     found = Arguments([], {}, {})
     left = list(argv)
@@ -52,8 +52,9 @@ def parse(
         negated = written.startswith("no-")
         name = written.removeprefix("no-")
         field, shape = _declared(command, name, negated)
-        if field is None and unknown is not None and "." not in name:
-            raise unknown(f"--{written}")
+        error = unknown(f"--{written}") if unknown and field is None and "." not in name else None
+        if error is not None:
+            raise error
         if negated or isinstance(shape, Boolean):
             if equals:
                 right = f"`--{written}`" if shape else f"`--{written}` or `--{name} {text or 'true'}`"
@@ -196,7 +197,7 @@ def _both(old: Any, new: Any) -> str:
 
 
 def _settled(tree: dict[str, Any]) -> dict[str, Any]:
-    """The tree with every key that has only a value of its own replaced by that value."""
+    """The tree with every branch that holds only a value replaced by that value."""
     return {
         name: branch if name == "" else branch[""] if set(branch) == {""} else _settled(branch)
         for name, branch in tree.items()

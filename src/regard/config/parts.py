@@ -31,7 +31,7 @@ class PartsFile(NamedTuple):
     module: ModuleType
 
 
-class NameTaken(TypeError):
+class NameTaken(UserError, TypeError):
     """Two parts of one kind have the same name."""
 
 
@@ -41,7 +41,10 @@ _warned: set[str] = set()
 
 
 def catalog(noun: str, parts: Callable[[], Mapping[str, object]]) -> None:
-    """Declare a kind of part, so that those from outside are listed and recorded. `Choice` does it for its unions."""
+    """Declare a kind of part, so that those from outside are listed and recorded; `Choice` declares its unions.
+
+    `parts` returns all parts of the kind by name: classes, functions or modules.
+    """
     _catalogs.append((noun, parts))
 
 
@@ -70,7 +73,7 @@ def load_parts(path: str | os.PathLike[str]) -> None:
         listing()  # some kinds refuse a name that is taken when they are listed
     except Exception as error:
         _loaded.pop(name, None)
-        reason = str(error) if isinstance(error, UserError | NameTaken) else f"{type(error).__name__}: {error}"
+        reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
         raise UserError(f"{path} cannot be loaded{_line(error, name)}: {reason}") from error
 
 
@@ -113,26 +116,27 @@ def _line(error: Exception, module: str) -> str:
     return "" if line is None else f" (line {line})"
 
 
-def place_of(part: Any) -> str:
+def place_of(part: type | Callable[..., Any] | ModuleType) -> str:
     """Where a part is defined, for errors: "my_parts.py" or "regard.attention.mechanism.SoftmaxConfig"."""
-    file = _loaded.get(getattr(part, "__module__", ""))
-    return file.name if file is not None else f"{part.__module__}.{part.__qualname__}"
+    file = _file_of(part)
+    name = part.__name__ if isinstance(part, ModuleType) else f"{part.__module__}.{part.__qualname__}"
+    return name if file is None else file.name
 
 
-def outside(part: Any) -> str:
-    """ " (my_parts.py)" for a part from outside the package, else nothing."""
-    file = _loaded.get(getattr(part, "__module__", ""))
+def outside(part: type | Callable[..., Any] | ModuleType) -> str:
+    """A note such as " (my_parts.py)" for a part from outside the package, else an empty text."""
+    file = _file_of(part)
     return "" if file is None else f" ({file.name})"
 
 
-def defined(attribute: str) -> dict[str, tuple[Any, str]]:
-    """What loaded files define under a name such as "recipe": by the file's name, the object and its place."""
-    found = {}
-    for file in _loaded.values():
-        if (value := vars(file.module).get(attribute)) is not None:
-            stem = Path(file.name).stem if file.name.endswith(".py") else file.name
-            found[stem] = (value, file.name)
-    return found
+def _file_of(part: object) -> PartsFile | None:
+    return _loaded.get(part.__name__ if isinstance(part, ModuleType) else part.__module__)
+
+
+def defining(attribute: str) -> dict[str, ModuleType]:
+    """The loaded modules that define a name such as "recipe", by the file's name without its ending."""
+    files = [file for file in _loaded.values() if attribute in vars(file.module)]
+    return {Path(file.name).stem if file.name.endswith(".py") else file.name: file.module for file in files}
 
 
 def listing() -> dict[str, list[str]]:
@@ -140,7 +144,7 @@ def listing() -> dict[str, list[str]]:
     found: dict[str, list[str]] = {file.name: [] for file in _loaded.values()}
     for noun, parts in _catalogs:
         for name, part in parts().items():
-            if (file := _loaded.get(getattr(part, "__module__", ""))) is not None:
+            if (file := _file_of(part)) is not None:
                 found[file.name].append(f"{noun} {name}")
     return found
 

@@ -214,7 +214,7 @@ def opened(given: Any, base: Any, place: KeyPath) -> tuple[Any, Any]:
     if not isinstance(text, FlagText) or not text.startswith("{"):
         return given, base
     if isinstance(given, Mapping) and (others := [name for name in given if name]):
-        raise place.error(f"{place} is given whole, so write `{others[0]}` inside it, not as a key of its own")
+        raise place.error(f"{place} is given whole, so write `{others[0]}` inside it, not as another key")
     try:
         return notation.parse(text), None
     except ValueError as error:

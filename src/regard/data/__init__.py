@@ -1,9 +1,10 @@
 """Data: sources, tokenizers and batches. Importing it imports no torch."""
 
 from regard.data.base import Data, DataConfig
-from regard.data.batch import PairBatch, Specials, TextBatch
+from regard.data.batch import IGNORE_INDEX, PairBatch, Specials, TextBatch
 from regard.data.origins.cache import cache_folder
-from regard.data.origins.source import Source
+from regard.data.origins.origin import Origin
+from regard.data.origins.source import Source, SourceFile
 from regard.data.sources import SOURCES, find_source
 from regard.data.texts.text import TextConfig, TextData
 from regard.data.texts.tokens import Counts, Tokens
@@ -23,6 +24,7 @@ from regard.data.tokenizers import (
 from regard.data.translation.pairs import PairData, PairsConfig, SentencePairs
 
 __all__ = [
+    "IGNORE_INDEX",
     "SOURCES",
     "BpeConfig",
     "Bytes",
@@ -32,12 +34,14 @@ __all__ = [
     "Counts",
     "Data",
     "DataConfig",
+    "Origin",
     "PairBatch",
     "PairData",
     "PairsConfig",
     "PythonConfig",
     "SentencePairs",
     "Source",
+    "SourceFile",
     "Specials",
     "Stream",
     "TextBatch",

@@ -20,6 +20,7 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any, ClassVar
 
+from regard.config.parts import catalog
 from regard.doctor.context import RecentBatches, Resources, TrainingRun
 from regard.doctor.finding import Finding
 from regard.doctor.gradients import Gradients
@@ -106,3 +107,6 @@ def all_checks() -> dict[str, type[Check]]:
     for module in iter_modules(package.__path__):
         import_module(f"{package.__name__}.{module.name}")
     return Check.registry
+
+
+catalog("check", all_checks)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -28,6 +29,11 @@ class LoadedModel(NamedTuple):
         """Refuse data that the model was not trained on: its token ids would mean something else."""
         if self.data_sha256 not in (None, data.sha256):
             raise UserError(f"{data.name} is not what this run was trained on; put the old files back")
+
+
+def load_run(folder: str | Path, device: torch.device | str = "cpu", step: int | None = None) -> LoadedModel:
+    """The trained model of a run folder and its tokenizer; see ``load_model``."""
+    return load_model(Run.open(Path(folder)), device, step)
 
 
 def load_model(run: Run, device: torch.device | str = "cpu", step: int | None = None) -> LoadedModel:

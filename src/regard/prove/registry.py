@@ -16,6 +16,7 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any, Literal, NamedTuple
 
+from regard.config.parts import catalog
 from regard.prove.model_under_test import ModelUnderTest
 
 HOLDS, FAILS, NOT_APPLICABLE = "holds", "fails", "not applicable"
@@ -78,6 +79,9 @@ def all_claims() -> dict[str, Claim]:
     for module in iter_modules(package.__path__):
         import_module(f"{package.__name__}.{module.name}")
     return {one.name: one for one in sorted(_registered.values(), key=lambda one: one.order)}
+
+
+catalog("claim", lambda: {name: claim.test for name, claim in all_claims().items()})
 
 
 class Certificate(NamedTuple):

@@ -7,10 +7,11 @@ import ast
 import inspect
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from regard.config import nearest
-from regard.config.parts import NameTaken, catalog, defined
+from regard.config.parts import NameTaken, catalog, defining, outside, place_of
 from regard.errors import UserError
 
 if TYPE_CHECKING:
@@ -27,13 +28,13 @@ def names() -> list[str]:
 def about(name: str) -> str:
     """A recipe's docstring."""
     if name in _outside():
-        return inspect.getdoc(_outside()[name][0]) or ""
+        return inspect.getdoc(_outside()[name].recipe) or ""
     return docstring(_file(name), "recipe") or ""
 
 
 def place(name: str) -> str:
-    """ " (my_recipe.py)" for a recipe from outside the package, else nothing."""
-    return f" ({_outside()[name][1]})" if name in _outside() else ""
+    """A note such as (my_recipe.py) for a recipe from outside the package, else an empty text."""
+    return outside(_outside()[name]) if name in _outside() else ""
 
 
 def docstring(path: Path, function: str) -> str | None:
@@ -49,7 +50,7 @@ def docstring(path: Path, function: str) -> str | None:
 def get(name: str) -> Experiment:
     """The experiment that a recipe describes."""
     if name in _outside():
-        return _outside()[name][0]()
+        return _outside()[name].recipe()
     return import_module(f"regard.recipes.{_file(name).stem}").recipe()
 
 
@@ -57,10 +58,10 @@ def _built_in() -> list[str]:
     return [path.stem.replace("_", "-") for path in FOLDER.glob("[!_]*.py")]
 
 
-def _outside() -> dict:
-    found = {stem.replace("_", "-"): recipe for stem, recipe in defined("recipe").items()}
+def _outside() -> dict[str, ModuleType]:
+    found = {stem.replace("_", "-"): module for stem, module in defining("recipe").items()}
     for name in set(found) & set(_built_in()):
-        raise NameTaken(f"there is a recipe {name!r} already ({FOLDER / name}.py); rename {found[name][1]}")
+        raise NameTaken(f"there is a recipe {name!r} already (regard.recipes); rename {place_of(found[name])}")
     return found
 
 
@@ -74,4 +75,4 @@ def _file(name: str) -> Path:
     return FOLDER / f"{name.replace('-', '_')}.py"
 
 
-catalog("recipe", lambda: {name: recipe for name, (recipe, _) in _outside().items()})
+catalog("recipe", _outside)

@@ -83,6 +83,7 @@ def _optional_parts(trace: Trace, maps: list[Attention], limit: int) -> Iterator
         size, levels = size + level_size, levels + 1
     yield "tiles", size, _tiles(trace, maps, levels)
     yield "rows", sum(a["heads"] * a["queries"] for a in maps) * (64 * 18 + 80), _rows(trace, maps)
+    maps = [a for a in maps if _has_cells(trace, a)]
     cells = sum(a["heads"] * sum(_visible_keys(a, query) for query in range(a["queries"])) for a in maps)
     if cells:
         width = len(json.dumps(_rounded(trace.cell(maps[0]["index"], 0, maps[0]["queries"] - 1, 0))))
@@ -138,6 +139,15 @@ def _rows(trace: Trace, maps: list[Attention]) -> Entries:
     for attention, index, head in _heads(maps):
         for query in range(attention["queries"]):
             yield f"{index}/{head}/{query}", _rounded(trace.row(index, head, query))
+
+
+def _has_cells(trace: Trace, attention: Attention) -> bool:
+    """Whether a weight of the mechanism can be explained step by step."""
+    try:
+        trace.cell(attention["index"], 0, attention["queries"] - 1, 0)
+    except UserError:
+        return False
+    return True
 
 
 def _cells(trace: Trace, maps: list[Attention]) -> Entries:

@@ -4,11 +4,12 @@ import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from regard.config import to_toml
 from regard.errors import UserError
-from regard.runs import Run
+from regard.runs import Run, environment
 from regard.train.allocator import keep_freed_memory
 from regard.train.budget import settle
 from regard.train.device import memory, pick_device
@@ -16,7 +17,7 @@ from regard.train.diagnose import diagnose
 from regard.train.engine import Engine, Update
 from regard.train.evaluate import evaluate
 from regard.train.experiment import Experiment
-from regard.train.guard import guarded, make_engine
+from regard.train.guard import check_start, guarded, make_engine
 from regard.train.interrupt import Interrupts
 from regard.train.observer import Observer, TrainingResult, TrainingStart, TrainingStep
 from regard.train.restore import restore, save
@@ -42,6 +43,14 @@ def train(experiment: Experiment, run: Run, observers: Sequence[Observer] = (), 
         )
     with joined(world, device) as world, run.lock() if world.rank == 0 else nullcontext():
         return TrainingSession(prepare(experiment, run, world, began, resume), run, observers).run()
+
+
+def fit(experiment: Experiment, folder: str | Path, observers: Sequence[Observer] = ()) -> TrainingResult:
+    """Train an experiment into a new run folder."""
+    check_start(experiment.checked())
+    folder = Path(folder)
+    run = Run.create(folder.parent, folder.name, to_toml(experiment), environment())
+    return train(experiment, run, observers)
 
 
 def prepare(experiment: Experiment, run: Run, world: World, began: float, resume: bool) -> Engine:

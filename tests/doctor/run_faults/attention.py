@@ -95,7 +95,7 @@ def crossing(seen: Seen) -> list[float]:
 
 
 def padding_seen(engine: Engine) -> None:
-    """The encoder is not told how long its sentences are, and looks at padding as at any other token."""
+    """The encoder does not get the lengths of its sentences, and attends to padding."""
     model: Any = engine.model
     plain = model._plan
 

@@ -57,7 +57,7 @@ def leaked_validation(folder: Path) -> Case:
 
 
 def validation_was_trained_on(seen: Seen) -> bool:
-    """Every whole held-out window stands in the part that is trained on."""
+    """Every whole validation window is in the training part."""
     data = seen.ended.engine.data
     tokens = [bytes(data._tokens.windows(np.array([part.start]), part.size)[0].tolist()) for part in data.parts[:2]]
     known, held = tokens
@@ -213,7 +213,7 @@ def mirrored_page(folder: Path) -> Case:
 
 
 def read_before(seen: Seen) -> bool:
-    """Most stretches of sixteen tokens stand in the text many times, and held-out text is known nearly by heart."""
+    """Most runs of sixteen tokens occur many times in the text, and the validation loss is close to zero."""
     data = seen.ended.engine.data
     text = bytes(data._tokens.windows(np.array([0]), data.train_count)[0].tolist())
     stretches = [text[begin : begin + 16] for begin in range(0, len(text) - 16, 97)]
@@ -311,7 +311,7 @@ FAULTS: list[Fault] = [
         listed=False,
     ),
     Fault(
-        "learned by heart",
+        "memorized text",
         "overfitting",
         "",
         "A short text without order, seen hundreds of times: the validation loss rises while the other falls.",

@@ -225,7 +225,7 @@ FAULTS: list[Fault] = [
         "deep with norms on the path",
         "vanishing_gradients",
         r"\b(?:encoder|decoder)\.[0-6]\b|\bembed",
-        "Eight layers on either side whose norms stand on the residual path: each makes the gradient shorter.",
+        "Eight layers on either side whose norms are on the residual path: each makes the gradient shorter.",
         deep_post_norm,
         shows=fading,
         listed=False,

@@ -234,7 +234,7 @@ def words(seed: int, length: int) -> str:
 
 
 def noise(seed: int, length: int) -> str:
-    """Letters without any order: all that can be learned of them is learned by heart."""
+    """Random letters: a model can only memorize them."""
     return "".join(random.Random(seed).choices("abcdefghijklmnop", k=length))
 
 

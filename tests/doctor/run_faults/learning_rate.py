@@ -14,13 +14,13 @@ from run_faults.sabotage import LSTM
 
 
 def overshooting(seen: Seen) -> bool:
-    """The loss is worse than that of weights nobody has trained, and a step replaces some of them altogether."""
+    """The loss is worse than that of untrained weights, and a step replaces some of them altogether."""
     record = seen.record
     return max(record.losses[5:]) > record.losses[0] and max(max(moves.values()) for moves in record.moves[:5]) > 1
 
 
 def endless_warmup(folder: Path) -> Case:
-    """The schedule of the Transformer's paper as it stands, warm-up and all, in a run of sixty steps."""
+    """The schedule of the Transformer's paper, with its warm-up of 4,000 steps, in a run of sixty steps."""
     paper = training(folder, train={"schedule": NoamScheduleConfig()}, tokenizer=TOKENS)
     return Case(paper, sound=training(folder, train={"schedule": ConstantScheduleConfig(warmup=5.0)}, tokenizer=TOKENS))
 
@@ -32,7 +32,7 @@ def never_warm(seen: Seen) -> bool:
 
 
 def upside_down(growth: float) -> Sabotage:
-    """A second schedule, which nobody logs, multiplies the rate after every update, and by more than one."""
+    """A second schedule, which is not logged, multiplies the rate after every update, and by more than one."""
 
     def sabotage(engine: Engine) -> None:
         plain = engine.optimizer.step
@@ -124,7 +124,7 @@ FAULTS: list[Fault] = [
         "schedule counts micro-batches",
         "rate_too_low",
         r"train\.(?:schedule|accumulate)",
-        "The schedule goes on with every micro-batch, four times an update: soon the rate is zero.",
+        "The schedule advances with every micro-batch, four times per update: soon the rate is zero.",
         early_end,
         shows=ended_early,
         listed=False,

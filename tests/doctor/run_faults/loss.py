@@ -80,7 +80,7 @@ def diverged(module: str, position: int) -> Callable[[Seen], bool]:
 
 
 def rare(engine: Engine) -> int:
-    """The number of the character that stands once in the text."""
+    """The token of the character that occurs once in the text."""
     return int(engine.data.tokenizer.encode(RARE)[0])
 
 

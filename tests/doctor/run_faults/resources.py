@@ -68,7 +68,7 @@ def waited_for_files(seen: Seen) -> bool:
 
 
 def hoarding(engine: Engine) -> None:
-    """Hooks that somebody looked for a fault with keep what every module gives, and nobody ever empties the list."""
+    """Hooks left over from debugging keep the output of every module in a list that is never emptied."""
     kept: list[Any] = []
     for module in engine.model.modules():
         module.register_forward_hook(lambda module, given, out: kept.append(out))

@@ -28,7 +28,7 @@ def dead_layer(folder: Path) -> Case:
 
 
 def biased_router(block: int, expert: int, amount: float) -> Sabotage:
-    """A bias that nobody learns in one layer's router."""
+    """A constant bias in one layer's router."""
 
     def sabotage(engine: Engine) -> None:
         layer = cast(MixtureOfExperts, engine.model.get_submodule(f"blocks.{block}.feedforward"))

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from regard.attention.masks.mask import And, Mask, Not, Or
 from regard.config import nearest
+from regard.config.parts import NameTaken, catalog, outside, place_of
 from regard.errors import UserError
 
 MOST = 2**62  # greater integers do not fit a tensor
@@ -30,7 +31,18 @@ SHOWN = 16  # a brief text writes out tensors of up to this many elements
 
 def names() -> dict[str, type[Mask]]:
     """Every mask class except the operators, by its name in lower case."""
-    return {cls.__name__.lower(): cls for cls in _subclasses(Mask) if is_dataclass(cls) and cls not in (And, Or, Not)}
+    found: dict[str, type[Mask]] = {}
+    for cls in _subclasses(Mask):
+        if is_dataclass(cls) and cls not in (And, Or, Not):
+            name = cls.__name__.lower()
+            other = found.get(name, cls)
+            if other.__module__ != cls.__module__ and (outside(cls) or outside(other)):
+                raise NameTaken(f"there is a mask {name!r} already ({place_of(other)}); rename that of {place_of(cls)}")
+            found[name] = cls
+    return found
+
+
+catalog("mask", names)
 
 
 def _subclasses(cls: type[Mask]) -> Iterator[type[Mask]]:
@@ -66,7 +78,7 @@ class _Parser:
 
     def mask(self) -> Mask:
         if not self.text.strip():
-            examples = f"write one such as 'causal & window(8)'{self._others()}"
+            examples = f"write one such as 'causal & window(8)'; the masks are: {self._names()}"
             raise MaskExpressionError(f"the mask expression is empty; {examples}")
         if len(self.text) > LONGEST:
             length = f"{len(self.text):,} characters; at most {LONGEST:,} are read"
@@ -130,7 +142,7 @@ class _Parser:
         cls = self.known.get(node.id.lower())
         if cls is None:
             near = nearest(node.id.lower(), self.known)
-            hint = f"did you mean {near}?" if near else f"there are: {', '.join(self.known)}"
+            hint = f"did you mean {near}?" if near else f"there are: {self._names()}"
             self._refuse(f"there is no mask {node.id!r}; {hint}", node)
         arguments = _arguments(cls)
         if len(arguments) == 1 and _is_tuple(arguments[0], cls) and (len(given) != 1 or not isinstance(given[0], list)):
@@ -150,8 +162,8 @@ class _Parser:
         place = "" if position is None else f" (position {position})"
         raise MaskExpressionError(f"mask {self.text.strip()!r}: {what}{place}", position)
 
-    def _others(self) -> str:
-        return f"; the masks are: {', '.join(self.known)}"
+    def _names(self) -> str:
+        return ", ".join(name + outside(cls) for name, cls in self.known.items())
 
 
 def usage(cls: type[Mask]) -> str:

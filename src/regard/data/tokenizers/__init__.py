@@ -1,6 +1,6 @@
 """Tokenizers: lossless conversion of text to token ids. One file per kind; see docs/tokenizers.md."""
 
-from regard.data.tokenizers.base import Tokenizer, TokenizerConfig
+from regard.data.tokenizers.base import Tokenizer, TokenizerConfig, write_json
 from regard.data.tokenizers.bpe import BpeConfig
 from regard.data.tokenizers.byte_level import ByteLevel
 from regard.data.tokenizers.bytes import Bytes, BytesConfig
@@ -26,4 +26,5 @@ __all__ = [
     "WordsConfig",
     "load_tokenizer",
     "regroup",
+    "write_json",
 ]

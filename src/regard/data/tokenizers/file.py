@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 from regard.data.tokenizers.base import Tokenizer
 from regard.data.tokenizers.byte_level import ByteLevel
-from regard.data.tokenizers.bytes import Bytes
-from regard.data.tokenizers.characters import Characters
-from regard.data.tokenizers.python import Python
 from regard.errors import UserError
 
 
@@ -22,7 +20,7 @@ def load_tokenizer(path: Path | str) -> Tokenizer:
         raise UserError(f"there is no tokenizer at {path}; check that the run folder is complete") from None
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"the tokenizer {path} cannot be read: {error}") from error
-    for kind in (Characters, Bytes, Python):
+    for kind in _classes(Tokenizer) if isinstance(content, dict) else ():
         if (tokenizer := kind.read(content)) is not None:
             return tokenizer
     try:
@@ -31,3 +29,10 @@ def load_tokenizer(path: Path | str) -> Tokenizer:
         raise UserError(
             f"the tokenizer {path} is not one of ours, nor a byte-level BPE with an exact round trip: {reason}"
         ) from None
+
+
+def _classes(base: type[Tokenizer]) -> Iterator[type[Tokenizer]]:
+    """Every kind of tokenizer, those from outside the package included."""
+    for cls in base.__subclasses__():
+        yield cls
+        yield from _classes(cls)

@@ -17,7 +17,7 @@ from regard.data.base import Data, DataConfig
 from regard.data.batch import PairBatch, Specials
 from regard.data.origins.cache import cache_folder
 from regard.data.origins.progress import say
-from regard.data.sources import SOURCES, find_source
+from regard.data.sources import all_sources, find_source
 from regard.data.texts.split import check_fractions
 from regard.data.tokenizers import BpeConfig, Tokenizer, TokenizerConfig
 from regard.data.translation.encoded_sentences import Encoded, encode
@@ -95,7 +95,7 @@ class PairsConfig(DataConfig, kind="pairs"):
         except UserError as error:
             raise ValueError(str(error)) from None
         if not known:
-            with_pairs = ", ".join(name for name, source in SOURCES.items() if source.languages)
+            with_pairs = ", ".join(name for name, source in all_sources().items() if source.languages)
             raise ValueError(
                 f"source '{self.source}' is a text and not pairs (--data text); with pairs are: {with_pairs}"
             )

@@ -1,0 +1,45 @@
+"""The public names resolve lazily, and every block of docs/python.md runs."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import regard
+
+PAGE = (Path(__file__).parents[1] / "docs" / "python.md").read_text()
+BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+
+
+def test_every_public_name_resolves() -> None:
+    for name in regard.__all__:
+        assert getattr(regard, name) is not None
+    assert set(regard.__all__) <= set(dir(regard))
+    with pytest.raises(AttributeError, match="no attribute 'attendd'"):
+        _ = regard.attendd  # type: ignore[attr-defined]
+
+
+def test_public_names_do_not_hide_packages() -> None:
+    """``regard.train`` is the package, whether it was imported before or not."""
+    source = Path(regard.__file__ or "").parent
+    assert not {path.stem for path in source.iterdir()} & set(regard.__all__)
+
+
+def test_the_blocks_are_short_and_use_every_kind_of_name() -> None:
+    assert len(BLOCKS) == 5
+    assert max(len([line for line in block.splitlines() if line.strip()]) for block in BLOCKS) <= 15
+
+
+def test_every_block_runs(tmp_path: Path) -> None:
+    """In order, in one process: a run that is loaded was trained by an earlier block."""
+    (tmp_path / "text.txt").write_text("to be or not to be, that is the question\n" * 60)
+    code = "\n".join(BLOCKS)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "REGARD_CACHE": str(tmp_path / "cache")}
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert (tmp_path / "look.html").exists()
