@@ -2,14 +2,14 @@
 
 from regard.tasks.base import Task, TaskConfig, Term
 from regard.tasks.language import LanguageConfig, LanguageTask
-from regard.tasks.masked import MaskedConfig, MaskedTask
+from regard.tasks.masked import MaskedTokens, MaskedTokensConfig
 from regard.tasks.translation import TranslationConfig, TranslationTask
 
 __all__ = [
     "LanguageConfig",
     "LanguageTask",
-    "MaskedConfig",
-    "MaskedTask",
+    "MaskedTokens",
+    "MaskedTokensConfig",
     "Task",
     "TaskConfig",
     "Term",
