@@ -2,14 +2,14 @@
 
 from regard.tasks.base import Task, TaskConfig, Term
 from regard.tasks.language import Language, LanguageConfig
-from regard.tasks.masked import Masked, MaskedConfig
+from regard.tasks.masked import MaskedTokens, MaskedTokensConfig
 from regard.tasks.translation import Translation, TranslationConfig
 
 __all__ = [
     "Language",
     "LanguageConfig",
-    "Masked",
-    "MaskedConfig",
+    "MaskedTokens",
+    "MaskedTokensConfig",
     "Task",
     "TaskConfig",
     "Term",
