@@ -24,7 +24,7 @@ from regard.attention.normalizer import SigmoidConfig
 from regard.data import BpeConfig, Bytes
 from regard.data.translation.pairs import Specials
 from regard.errors import UserError
-from regard.generate import BeamSearch, OutputConstraints, Sampling, beam_search, sample_seq2seq, sampling_decoder
+from regard.generate import BeamSearch, OutputConstraints, Sampling, decode_seq2seq, sampling_decoder
 from regard.look import rows
 from regard.look.capture.trace import Attention
 from regard.look.views.session import Session, Trace
@@ -325,10 +325,10 @@ def test_translations_step_and_branch_as_translate_finds_them(kind):
     model: Any = session.model.eval()
     constraints = OutputConstraints.of(MARKS, 0, 12)
     for sampling in (Sampling(temperature=0.0), Sampling(temperature=1.2)):
-        (wanted,) = sample_seq2seq(model, source, lengths, OutputConstraints.of(MARKS, 0, 32), sampling, seed=3)[0]
+        (wanted,) = decode_seq2seq(model, source, lengths, OutputConstraints.of(MARKS, 0, 32), sampling, seed=3)[0]
         told = session.next("the light is on", sampling, count=32, seed=3, target="")
         assert [one["token"] for one in told["continuation"] if one["token"] != MARKS.end] == wanted.tokens
-    found = beam_search(model, source, lengths, constraints, BeamSearch(beams=3), nbest=3)[0]
+    found = decode_seq2seq(model, source, lengths, constraints, BeamSearch(beams=3), count=3)[0]
     nodes = session.beam("the light is on", beams=3, length=12)["nodes"]
     ends = {tuple(_path(nodes, node)): node["score"] for node in nodes if node["finished"]}
     for one in found:
