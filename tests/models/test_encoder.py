@@ -11,7 +11,7 @@ from regard.attention import Packed, Padded
 from regard.data import TextBatch
 from regard.errors import UserError
 from regard.models import EncoderConfig
-from regard.tasks import Masked, MaskedConfig
+from regard.tasks import MaskedTokens, MaskedTokensConfig
 
 SMALL = EncoderConfig(vocabulary=29, context=64, layers=2, heads=2, width=16, zero_init=False)
 TOKENS = torch.randint(29, (3, 40), generator=torch.Generator().manual_seed(0))
@@ -40,7 +40,7 @@ def test_classes(pool) -> None:
         model(TOKENS[:1], Packed.of([[30, 10]]))
 
 
-def seen_by(model, task: Masked, batch: TextBatch):
+def seen_by(model, task: MaskedTokens, batch: TextBatch):
     """The inputs that the model gets, and the terms."""
     given = []
     handle = model.embed.register_forward_pre_hook(lambda _, args: given.append(args[0]))
@@ -53,7 +53,7 @@ def test_masking_is_the_papers() -> None:
     """15 % of the tokens; of these 80 % masked, 10 % random, 10 % unchanged (Devlin et al. 2019, sec. 3.1)."""
     model = EncoderConfig(vocabulary=1000, context=512, layers=1, heads=1, width=8).build()
     tokens = torch.randint(1000, (64, 512), generator=torch.Generator().manual_seed(1))
-    inputs, term = seen_by(model, Masked(), TextBatch(tokens, tokens))
+    inputs, term = seen_by(model, MaskedTokens(), TextBatch(tokens, tokens))
     assert float(term.count) == 64 * round(0.15 * 512)
     masked = (inputs == model.mask_token).float().mean().item()
     changed = ((inputs != tokens) & (inputs != model.mask_token)).float().mean().item()
@@ -62,7 +62,7 @@ def test_masking_is_the_papers() -> None:
 
 
 def test_the_choice_does_not_depend_on_the_batch_and_padding_is_never_chosen() -> None:
-    model, task, lengths = SMALL.build().eval(), Masked(MaskedConfig(share=0.3)), torch.tensor([40, 7, 1])
+    model, task, lengths = SMALL.build().eval(), MaskedTokens(MaskedTokensConfig(share=0.3)), torch.tensor([40, 7, 1])
     inputs, term = seen_by(model, task, TextBatch(TOKENS, TOKENS, Padded(lengths, 40)))
     assert float(term.count) == float(task.counts(TextBatch(TOKENS, TOKENS, Padded(lengths, 40)))["masked_token"])
     assert float(term.count) == 12 + 2 + 1
@@ -74,7 +74,7 @@ def test_the_choice_does_not_depend_on_the_batch_and_padding_is_never_chosen() -
 
 @torch.no_grad()
 def test_only_chosen_tokens_count() -> None:
-    model, task = SMALL.build().eval(), Masked()
+    model, task = SMALL.build().eval(), MaskedTokens()
     batch = TextBatch(TOKENS, TOKENS)
     inputs, term = seen_by(model, task, batch)
     logits = model(inputs).log_softmax(-1).gather(2, TOKENS[:, :, None])[:, :, 0]
@@ -85,4 +85,4 @@ def test_only_chosen_tokens_count() -> None:
 
 def test_impossible_shares() -> None:
     with pytest.raises(ValueError, match="share must be above 0 and below 1"):
-        MaskedConfig(share=1.0).check()
+        MaskedTokensConfig(share=1.0).check()

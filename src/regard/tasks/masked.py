@@ -16,7 +16,7 @@ from regard.tasks.language import next_token_loss
 
 
 @dataclass(frozen=True)
-class MaskedConfig(TaskConfig, kind="masked"):
+class MaskedTokensConfig(TaskConfig, kind="masked"):
     """Predict masked tokens from both sides."""
 
     share: float = option(0.15, "share of each sequence's tokens to predict")
@@ -28,11 +28,11 @@ class MaskedConfig(TaskConfig, kind="masked"):
         if self.logits < 1:
             raise ValueError(f"logits must be at least 1, not {self.logits}")
 
-    def build(self) -> Masked:
-        return Masked(self)
+    def build(self) -> MaskedTokens:
+        return MaskedTokens(self)
 
 
-class Masked:
+class MaskedTokens:
     """The cross-entropy of the chosen tokens in nats.
 
     Of these, 80 % are replaced by the mask token, 10 % by a random token, and 10 % stay. A sequence of n tokens has
@@ -40,8 +40,8 @@ class Masked:
     it does not depend on the other rows, on the number of processes or on where a run was resumed.
     """
 
-    def __init__(self, config: MaskedConfig | None = None):
-        self.config = config or MaskedConfig()
+    def __init__(self, config: MaskedTokensConfig | None = None):
+        self.config = config or MaskedTokensConfig()
 
     def terms(self, model: Encoder, batch: TextBatch) -> dict[str, Term]:
         """The term `masked_token` and, in training, the model's auxiliary losses."""
