@@ -25,7 +25,7 @@ class InteractiveSession:
     out: TextIO
     err: TextIO
     text: str = ""
-    turns: int = 0  # each turn has a random stream of its own
+    turns: int = 0  # the random stream of the next turn
 
     def run(self, read_line: Callable[[], str]) -> None:
         """Answer line after line, until ``read_line`` raises EOFError or returns /quit."""

@@ -17,7 +17,7 @@ from regard.models.base import LanguageModel
 
 
 class Sampler(Strategy):
-    """Samples the next token of each row from a random stream of its own.
+    """Samples the next token of each row with the random numbers of the stream of that row.
 
     With ``constraints`` the sequences may end, and ``hypotheses`` returns them with their log-probabilities. Each
     prompt has ``samples`` rows. ``offset`` numbers of each stream have been used before. ``seen`` are the tokens of

@@ -48,7 +48,7 @@ class StopStrings:
 
 
 class StopCondition:
-    """Whether the latest token of a sequence completes a stop string; ``window`` latest tokens suffice to tell.
+    """Whether the latest token of a sequence completes a stop string; it depends on the ``window`` latest.
 
     Every token stands for at least one byte, so a string of n bytes is within the latest n tokens.
     """
