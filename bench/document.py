@@ -16,7 +16,7 @@ import torch
 from regard.attention import Range, WindowConfig
 from regard.data import TextBatch
 from regard.models import GPTConfig
-from regard.tasks import Language
+from regard.tasks import LanguageTask
 
 LENGTH, PIECE = 131_072, 16
 
@@ -43,7 +43,7 @@ def train(model, tokens: torch.Tensor) -> None:
         torch.cuda.synchronize()
         began = time.perf_counter()
         with torch.autocast("cuda", torch.bfloat16):
-            term = Language().terms(model, TextBatch(tokens[:, :-1], tokens[:, 1:], Range(tokens.shape[1] - 1)))[
+            term = LanguageTask().terms(model, TextBatch(tokens[:, :-1], tokens[:, 1:], Range(tokens.shape[1] - 1)))[
                 "next_token"
             ]
         (term.total / term.count).backward()

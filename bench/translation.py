@@ -68,8 +68,7 @@ def ours(model: Any, source: torch.Tensor) -> Callable[[], list[list[int]]]:
     """Our beam search over the same weights."""
     from regard.convert.marian import from_marian
     from regard.data.translation.pairs import Specials
-    from regard.generate.beam import BeamSearch, beam_search
-    from regard.generate.constraints import OutputConstraints
+    from regard.generate import BeamSearch, OutputConstraints, decode_seq2seq
 
     converted: Any = from_marian(model).eval()
     pad, end = model.config.pad_token_id, model.config.eos_token_id
@@ -77,7 +76,7 @@ def ours(model: Any, source: torch.Tensor) -> Callable[[], list[list[int]]]:
     lengths = torch.full((len(source),), source.shape[1])
 
     def translate() -> list[list[int]]:
-        return [found[0].tokens for found in beam_search(converted, source, lengths, constraints, BeamSearch(BEAMS))]
+        return [found[0].tokens for found in decode_seq2seq(converted, source, lengths, constraints, BeamSearch(BEAMS))]
 
     return translate
 

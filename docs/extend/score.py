@@ -31,7 +31,7 @@ class Cosine(Score):
 
 
 @dataclass(frozen=True)
-class CosineConfig(AttentionConfig, kind="cosine"):
+class CosineScheduleConfig(AttentionConfig, kind="cosine"):
     """Softmax attention over cosines."""
 
     factor: float = option(10.0, "initial factor of the cosines")

@@ -15,6 +15,7 @@ _MODULES = {
     "generate": ("Prompt", "Sampling", "TextGenerator"),
     "generate.load": ("load_run",),
     "models": ("GPT", "GPTConfig", "LanguageModel"),
+    "nn": ("DecoderLayer", "EncoderLayer", "MultiHeadAttention"),
     "prove": ("certify",),
     "serve.show": ("show",),
     "train": ("Experiment", "Observer", "fit"),

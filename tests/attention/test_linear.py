@@ -265,7 +265,7 @@ def test_what_it_cannot_do_it_refuses_with_the_reason() -> None:
         LinearAttention().plan(Causal() & Window(3), Range(5), like=q)
     with pytest.raises(UserError, match="no scores that Alibi positions could change"):
         LinearConfig().mechanism(LayerSpec(2, 2, 4, 8, bias=Alibi(2)))
-    with pytest.raises(UserError, match=r"no weights to drop: set --model\.attention_dropout 0"):
+    with pytest.raises(UserError, match=r"no weights to drop; set --model\.attention_dropout 0"):
         LinearConfig().mechanism(LayerSpec(2, 2, 4, 8, dropout=0.1))
     with pytest.raises(ValueError, match="set normalize = false"):
         LinearConfig("identity").check()

@@ -19,7 +19,7 @@ from regard.attention import (
     Edges,
     LongformerConfig,
     Mask,
-    MaskedConfig,
+    MaskedAttentionConfig,
     Packed,
     Padded,
     Range,
@@ -54,7 +54,7 @@ META = torch.device("meta")
 
 def small(expression: str, **options) -> GPT:
     torch.manual_seed(1)
-    attention = MaskedConfig(mask=expression)
+    attention = MaskedAttentionConfig(mask=expression)
     config = GPTConfig(vocabulary=6, context=40, layers=2, heads=2, width=8, zero_init=False, attention=attention)
     return config.build().double().eval()
 
@@ -98,7 +98,7 @@ def test_an_unbound_token_mask_says_what_it_needs() -> None:
 
 @pytest.mark.parametrize("expression", EXPRESSIONS)
 def test_a_model_learns_and_decodes_with_any_expression(expression: str) -> None:
-    learns_and_decodes(MaskedConfig(mask=expression))
+    learns_and_decodes(MaskedAttentionConfig(mask=expression))
 
 
 @pytest.mark.parametrize("expression", EXPRESSIONS)
@@ -158,14 +158,14 @@ def test_a_training_step_compiles(expression: str) -> None:
     ],
 )
 def test_presets_are_expressions(preset: AttentionConfig, expression: str) -> None:
-    assert preset.pattern() == parse(expression) == MaskedConfig(mask=expression).pattern()
+    assert preset.pattern() == parse(expression) == MaskedAttentionConfig(mask=expression).pattern()
     assert parse(write(BigBirdConfig(4).pattern())) == BigBirdConfig(4).pattern()
 
 
 def test_the_command_line_takes_an_expression() -> None:
     expression = "causal & (window(64) | sinks(4))"
     config = override(GPTConfig(), ["--attention", "masked", "--attention.mask", expression])
-    assert config.attention == MaskedConfig(mask=expression)
+    assert config.attention == MaskedAttentionConfig(mask=expression)
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_the_command_line_takes_an_expression() -> None:
 )
 def test_a_wrong_expression_is_refused_when_the_model_is_built(wrong: str, words: str) -> None:
     with pytest.raises(UserError, match=words):
-        GPTConfig(attention=MaskedConfig(mask=wrong)).build()
+        GPTConfig(attention=MaskedAttentionConfig(mask=wrong)).build()
 
 
 def test_causal_is_aligned_to_the_upper_left_unless_queries_say_otherwise() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from regard.attention.attention_config import WindowConfig
+from regard.attention import WindowConfig
 from regard.data import BpeConfig, PairsConfig, TextConfig
 from regard.models import BahdanauConfig, GPTConfig, Seq2SeqConfig, TransformerConfig
 from regard.tasks import TranslationConfig

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from regard.data import TextConfig, prepare
+from regard.data import TextConfig
 from regard.data.origins import file_facts
 from regard.data.origins.file_facts import recall, stat_files
 from regard.data.origins.file_facts import remember as keep
@@ -119,8 +119,8 @@ def test_a_wrong_memory_is_forgotten(path, tmp_path):
     assert summary(path, tmp_path).sha256 == "0" * 64
     config = TextConfig(path=str(path), validation=0)
     with pytest.raises(UserError, match="changed while it was being read"):
-        prepare(config, 4, tmp_path / "cache")
-    assert prepare(config, 4, tmp_path / "cache").sha256 == TextFile(path).summary().sha256
+        config.build(4, tmp_path / "cache")
+    assert config.build(4, tmp_path / "cache").sha256 == TextFile(path).summary().sha256
 
 
 @pytest.mark.usefixtures("settled")

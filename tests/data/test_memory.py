@@ -12,7 +12,7 @@ import resource, sys
 from pathlib import Path
 import torch
 from regard.config import load
-from regard.data import TextConfig, TokenizerConfig, prepare
+from regard.data import TextConfig, TokenizerConfig
 
 def peak():
     used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -21,7 +21,7 @@ def peak():
 path, cache, kind = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
 tokenizer = load(TokenizerConfig, {"kind": kind})
 before = peak()
-data = prepare(TextConfig(path=path, tokenizer=tokenizer, test=0.001), 256, cache)
+data = TextConfig(path=path, tokenizer=tokenizer, test=0.001).build(256, cache)
 for position in range(100):
     data.batch(position, seed=1, size=12)
 for batch in data.test_batches(64):

@@ -198,7 +198,7 @@ def test_long_pairs_are_not_trained_on_and_that_is_said(config, folder, data, ca
     left = data.train.count - cut.train.count
     assert left > 20
     assert f"{left:,} of {data.train.count:,} pairs are longer than 8 tokens and not trained on" in said[0]
-    assert "held-out pairs are longer than 8 tokens and cut" in said[1]
+    assert "held-out pairs are longer than 8 tokens and truncated" in said[1]
     assert len(said) == 2
     assert cut.smallest_batch <= 8
     assert both(cut.validation) == both(data.validation)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from regard.data import SOURCES, TextConfig, prepare
+from regard.data import SOURCES, TextConfig
 from regard.data.origins.pypi import Sdist
 from regard.data.origins.source import sha256_of
 
@@ -31,7 +31,7 @@ def test_the_plays(tmp_path):
     assert "gutenberg" not in text.lower()
     assert "\r" not in text
 
-    data = prepare(TextConfig(), context=64, cache=tmp_path)
+    data = TextConfig().build(context=64, cache=tmp_path)
     assert (data.vocabulary, len(data), data.train_count) == (83, 4_850_416, 4_365_374)
     assert data.validation_count == 485_041
     assert data.tokenizer.decode(data.batch(0, seed=1, size=2).inputs[0]) in text

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from regard.config import load
-from regard.data import SOURCES, TextConfig, TokenizerConfig, prepare, sources
+from regard.data import SOURCES, TextConfig, TokenizerConfig, sources
 from regard.data.origins.origin import Archive
 
 
@@ -43,7 +43,7 @@ def test_enwik8(tmp_path):
     assert len(set(content)) == 205
     assert content.startswith(b"<mediawiki ")
     config = TextConfig(source="enwik8", validation=0.05, test=0.05, tokenizer=load(TokenizerConfig, {"kind": "bytes"}))
-    data = prepare(config, context=512, cache=tmp_path)
+    data = config.build(context=512, cache=tmp_path)
     assert [part.size for part in data.parts] == [90_000_000, 5_000_000, 5_000_000]
     assert data.test_count == 4_999_999
     assert data.vocabulary == 256

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data import TextConfig, prepare
+from regard.data import TextConfig
 from regard.data.base import Data
 from regard.data.texts.split import split
 from regard.errors import UserError
@@ -62,13 +62,13 @@ def test_no_token_is_a_target_of_two_parts(config, folder, validation, test, con
     too_small = (validation and not parts.validation.targets) or (test and not parts.test.targets)
     if validation + test >= 1 or parts.train.size <= context or too_small:
         with pytest.raises((UserError, ValueError)):
-            prepare(config, context, folder / "cache")
+            config.build(context, folder / "cache")
         return
-    data = prepare(config, context, folder / "cache")
+    data = config.build(context, folder / "cache")
     assert isinstance(data, Data)
 
     trained = [data.batch(position, seed=seed, rank=rank, world=world, size=size) for rank in range(world)]
-    again = prepare(config, context, folder / "cache")  # made anew, and asked in another order
+    again = config.build(context, folder / "cache")  # made anew, and asked in another order
     for rank in reversed(range(world)):
         again.batch(position + 1, seed=seed, rank=rank, world=world, size=size)
         same = again.batch(position, seed=seed, rank=rank, world=world, size=size)
@@ -94,11 +94,11 @@ def test_no_token_is_a_target_of_two_parts(config, folder, validation, test, con
 
 
 def test_by_default_there_is_no_test_part(config, folder):
-    data = prepare(config, 8, folder / "cache")
+    data = config.build(8, folder / "cache")
     assert list(data.test_batches(4)) == []
     assert data.test_count == 0
 
 
 def test_too_little_for_a_test(config, folder):
     with pytest.raises(UserError, match=r"the test part of .* has 1 tokens, too few .* --data\.test"):
-        prepare(dataclasses.replace(config, test=0.001), 8, folder / "cache")
+        dataclasses.replace(config, test=0.001).build(8, folder / "cache")

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.config import dump, load
-from regard.data import DataConfig, TextConfig, prepare
+from regard.data import DataConfig, TextConfig
 from regard.data.batch import IGNORE_INDEX
 from regard.data.texts import tokens as tokens_module
 from regard.data.texts.tokens import Tokens
@@ -39,7 +39,7 @@ def config(folder):
 
 @pytest.fixture(scope="module")
 def data(config, folder):
-    return prepare(config, context=16, cache=folder / "cache")
+    return config.build(context=16, cache=folder / "cache")
 
 
 def same(one, other):
@@ -57,7 +57,7 @@ positions, seeds = st.integers(0, 2**63), st.integers(-(2**40), 2**70)
     context=st.integers(1, 899),
 )
 def test_training_windows(config, folder, seed, position, world, size, context):
-    data = prepare(config, context, folder / "cache")
+    data = config.build(context, folder / "cache")
     ranks = [data.batch(position, seed=seed, rank=rank, world=world, size=size) for rank in range(world)]
     whole = data.batch(position, seed=seed, size=size * world)
     assert same(whole, data.batch(position, seed=seed, size=size * world))
@@ -101,9 +101,9 @@ def test_every_held_out_target_is_counted_once(folder, config, length, validatio
     train = int(length * (1 - Fraction(repr(validation))))
     if train <= context or (validation > 0 and length - train < 2):
         with pytest.raises(UserError):
-            prepare(config, context, folder / "cache")
+            config.build(context, folder / "cache")
         return
-    data = prepare(config, context, folder / "cache")
+    data = config.build(context, folder / "cache")
     batches = [list(data.validation_batches(size, rank=rank, world=world)) for rank in range(world)]
     assert len({len(of_rank) for of_rank in batches}) == 1
     counted = []
@@ -146,8 +146,8 @@ PINNED = [[202, 325, 757, 312], [525, 529, 521, 273]]
 
 def test_another_process_gives_the_same_batch(config, folder, data):
     program = (
-        "import sys; from regard.data import TextConfig, prepare; from pathlib import Path;"
-        "data = prepare(TextConfig(path=sys.argv[1]), 16, Path(sys.argv[2]));"
+        "import sys; from regard.data import TextConfig; from pathlib import Path;"
+        "data = TextConfig(path=sys.argv[1]).build(16, Path(sys.argv[2]));"
         "print(data.batch(41, seed=9, rank=1, world=2, size=3).inputs.tolist())"
     )
     for hash_seed in ("1", "2"):
@@ -164,17 +164,17 @@ def test_another_process_gives_the_same_batch(config, folder, data):
 def test_the_tokens_are_kept_small_and_used_again(tmp_path):
     path = tmp_path / "text.txt"
     path.write_text("to be or not to be\n" * 20)
-    data = prepare(TextConfig(path=str(path)), 8, tmp_path / "cache")
+    data = TextConfig(path=str(path)).build(8, tmp_path / "cache")
     (kept,) = (tmp_path / "cache" / "tokens").iterdir()
     assert np.load(kept / "tokens.npy").dtype == np.uint8
     assert data.tokenizer.decode(np.load(kept / "tokens.npy")) == path.read_text()
     before = (kept / "tokens.npy").stat()
-    prepare(TextConfig(path=str(path)), 16, tmp_path / "cache")
+    TextConfig(path=str(path)).build(16, tmp_path / "cache")
     assert (kept / "tokens.npy").stat() == before
     assert list((tmp_path / "cache" / "partial").iterdir()) == []
 
     path.write_text("to be or not to bE\n" * 20)  # another text, even as long as the first, is another entry
-    other = prepare(TextConfig(path=str(path)), 8, tmp_path / "cache")
+    other = TextConfig(path=str(path)).build(8, tmp_path / "cache")
     assert other.sha256 != data.sha256
     assert "E" in other.tokenizer.decode(range(other.vocabulary))
     assert len(list((tmp_path / "cache" / "tokens").iterdir())) == 2
@@ -187,11 +187,11 @@ def test_damaged_tokens_are_made_anew(tmp_path, name, damage):
     path = tmp_path / "text.txt"
     path.write_text("to be or not to be\n" * 20)
     config = TextConfig(path=str(path))
-    expected = prepare(config, 8, tmp_path / "cache").batch(0, seed=0, size=4)
+    expected = config.build(8, tmp_path / "cache").batch(0, seed=0, size=4)
     (kept,) = (tmp_path / "cache" / "tokens").iterdir()
     sound = {file.name: file.read_bytes() for file in kept.iterdir()}
     damage(kept / name)
-    assert same(prepare(config, 8, tmp_path / "cache").batch(0, seed=0, size=4), expected)
+    assert same(config.build(8, tmp_path / "cache").batch(0, seed=0, size=4), expected)
     assert {file.name: file.read_bytes() for file in kept.iterdir()} == sound
     assert list((tmp_path / "cache" / "partial").iterdir()) == []
 
@@ -201,11 +201,11 @@ def test_many_processes_at_once(tmp_path, damaged):
     path, cache = tmp_path / "text.txt", tmp_path / "cache"
     path.write_text("to be or not to be\n" * 20_000)
     if damaged:
-        prepare(TextConfig(path=str(path)), 8, cache)
+        TextConfig(path=str(path)).build(8, cache)
         os.truncate(next(cache.glob("tokens/*/tokens.npy")), 1000)
     program = (
-        "import sys; from regard.data import TextConfig, prepare; from pathlib import Path;"
-        "print(len(prepare(TextConfig(path=sys.argv[1]), 8, Path(sys.argv[2]))))"
+        "import sys; from regard.data import TextConfig; from pathlib import Path;"
+        "print(len(TextConfig(path=sys.argv[1]).build(8, Path(sys.argv[2]))))"
     )
     command = [sys.executable, "-c", program, path, cache]
     running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(4)]
@@ -217,7 +217,7 @@ def test_many_processes_at_once(tmp_path, damaged):
 def test_the_limit_is_as_if_the_file_ended_there(tmp_path):
     path = tmp_path / "text.txt"
     path.write_text("abab€cdcd", encoding="utf-8")
-    data = prepare(TextConfig(path=str(path), limit=5, validation=0), 2, tmp_path)
+    data = TextConfig(path=str(path), limit=5, validation=0).build(2, tmp_path)
     assert len(data) == 5
     assert data.tokenizer.decode(range(data.vocabulary)) == "ab€"
     assert list(data.validation_batches(3)) == []
@@ -225,8 +225,8 @@ def test_the_limit_is_as_if_the_file_ended_there(tmp_path):
 
 def test_a_context_longer_than_the_data_gets_the_largest_that_fits(config, folder):
     with pytest.raises(UserError, match=r"context of 900 is longer .* --model\.context 899"):
-        prepare(config, 900, folder / "cache")
-    assert prepare(config, 899, folder / "cache").batch(0, seed=0, size=1).inputs[0, 0] == 0
+        config.build(900, folder / "cache")
+    assert config.build(899, folder / "cache").batch(0, seed=0, size=1).inputs[0, 0] == 0
 
 
 @pytest.mark.parametrize("content", ["", "a", "ab", "abc"])
@@ -234,7 +234,7 @@ def test_a_text_too_short_for_anything(tmp_path, content):
     path = tmp_path / "text.txt"
     path.write_text(content)
     with pytest.raises(UserError, match=r"text\.txt"):
-        prepare(TextConfig(path=str(path)), 1, tmp_path)
+        TextConfig(path=str(path)).build(1, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -257,7 +257,7 @@ def test_impossible_settings(key, value):
 
 def test_impossible_settings_of_a_config_made_in_python(config, folder):
     with pytest.raises(ValueError, match="validation is 1"):
-        prepare(dataclasses.replace(config, validation=1.0), 8, folder / "cache")
+        dataclasses.replace(config, validation=1.0).build(8, folder / "cache")
 
 
 def test_the_config_is_a_choice(config):
@@ -272,7 +272,7 @@ def test_reading_a_config_needs_no_torch():
 
 
 def test_a_batch_is_quick(data, config, folder):
-    data = prepare(config, 64, folder / "cache")
+    data = config.build(64, folder / "cache")
 
     def seconds(position):
         begin = time.perf_counter()

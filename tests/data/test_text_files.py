@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data import TextConfig, prepare
+from regard.data import TextConfig
 from regard.data.texts import text_file
 from regard.data.texts.text_files import TextFiles, find_texts
 from regard.errors import UserError
@@ -50,11 +50,11 @@ def test_a_folder(books, tmp_path, capfd):
     found = find_texts(str(books))
     names = [file.relative_to(books).as_posix() for file in found.files]
     assert names == sorted(names) == ["a.txt", "a/z.txt", "b.txt", "deep/er/c.md", "empty.txt", "no-ending"]
-    assert found.skipped == {"binary": 1, "hidden": 2, "no regular files": 1, "not text by their ending": 2}
+    assert found.skipped == {"binary": 1, "hidden": 2, "no regular files": 1, "not text by their suffix": 2}
     text = "\n\n".join(["first\n", "below a\n", "second\n", "dritté\n", "last\n"])  # an empty file leaves no trace
     capfd.readouterr()
     assert text_of(books, tmp_path) == text
-    said = "books: 6 files (6 skipped: 1 binary, 2 hidden, 1 no regular files, 2 not text by their ending)"
+    said = "books: 6 files (6 skipped: 1 binary, 2 hidden, 1 no regular files, 2 not text by their suffix)"
     assert said in capfd.readouterr().err
 
 
@@ -73,7 +73,7 @@ def test_a_pattern(books, tmp_path):
         ("books/absent.txt", r"there is no file books/absent\.txt"),
         ("void", r"no text file below the folder void \(1 skipped: 1 hidden\)"),
         ("books/e*.txt", r"everything in books/e\*\.txt is empty"),
-        ("books/prog*", r"books/program is not text: a NUL byte stands at position 4 \(line 1\)"),
+        ("books/prog*", r"books/program is not text: a NUL byte is at position 4 \(line 1\)"),
         ("pipe", r"pipe can be read only once"),
     ],
 )
@@ -82,13 +82,13 @@ def test_what_cannot_be_read_is_named(books, tmp_path, path, message):
     (tmp_path / "void" / ".keep").touch()
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(UserError, match=message):
-        prepare(TextConfig(path=path), 1, tmp_path / "cache")
+        TextConfig(path=path).build(1, tmp_path / "cache")
 
 
 def test_the_file_that_is_not_text_is_named_with_its_own_position(books, tmp_path):
     (books / "latin.txt").write_bytes("zwei\nZeilen à\n".encode("latin-1"))
     with pytest.raises(UserError, match=r"books/latin\.txt is not text: the byte 0xE0, .* position 12 \(line 2\)"):
-        prepare(TextConfig(path="books"), 1, tmp_path / "cache")
+        TextConfig(path="books").build(1, tmp_path / "cache")
 
 
 def test_a_file_that_may_not_be_read_is_named(books, tmp_path):
@@ -96,7 +96,7 @@ def test_a_file_that_may_not_be_read_is_named(books, tmp_path):
         pytest.skip("root may read everything")
     (books / "b.txt").chmod(0)
     with pytest.raises(UserError, match=r"cannot read .*b\.txt"):
-        prepare(TextConfig(path="books"), 1, tmp_path / "cache")
+        TextConfig(path="books").build(1, tmp_path / "cache")
 
 
 @given(
@@ -163,7 +163,7 @@ def test_a_pattern_is_the_same_text_from_anywhere(books, tmp_path, monkeypatch):
 
 
 def test_training_on_a_folder(books, tmp_path):
-    data = prepare(TextConfig(path="books", validation=0), 4, tmp_path / "cache")
+    data = TextConfig(path="books", validation=0).build(4, tmp_path / "cache")
     (kept,) = (tmp_path / "cache" / "tokens").glob("*/tokens.npy")
     assert data.tokenizer.decode(np.load(kept)) == text_of("books", tmp_path)
     assert data.name == "books"

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,13 +23,14 @@ EVERY = [CharactersConfig(), *BYTE_BASED]
 every_kind = pytest.mark.parametrize("config", EVERY, ids=lambda config: config.kind)
 
 
-class Pieces:
+class Pieces(TextFile):
     """A text that comes in the pieces given: str, or bytes for one that need not be text."""
 
-    path = Path("pieces")
+    given: Any
 
     def __init__(self, pieces):
-        self.given = pieces
+        super().__init__(Path("pieces"))
+        object.__setattr__(self, "given", pieces)
 
     def pieces(self):
         assert all(isinstance(piece, str) for piece in self.given), "raw bytes were read as text"
@@ -184,6 +186,7 @@ def test_memory_does_not_grow_with_the_text(tmp_path, kind):
     program = """
 import sys
 from pathlib import Path
+from typing import Any
 from regard.config import load
 from regard.data.texts.text_file import TextFile
 from regard.data.tokenizers import TokenizerConfig

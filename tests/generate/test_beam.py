@@ -14,7 +14,7 @@ from torch import Tensor
 
 from regard.data.translation.pairs import Specials
 from regard.errors import UserError
-from regard.generate import BeamSearch, Hypothesis, OutputConstraints, Sampling, beam_search, sample_seq2seq
+from regard.generate import BeamSearch, Hypothesis, OutputConstraints, Sampling, decode_seq2seq
 from regard.generate.beam import assign_rows, top_candidates
 from regard.generate.constraints import logsumexp
 from regard.models import Seq2SeqConfig, TransformerConfig
@@ -41,7 +41,7 @@ def same(found: list[Hypothesis], wanted: list[Hypothesis]) -> None:
 @given(seeds, sentences, searches, lengths)
 def test_it_is_the_search_of_the_definition_for_every_sentence_of_a_batch(seed, sources, search, bounds):
     model, constraints = Small(seed), OutputConstraints.of(MARKS, *bounds)
-    found = beam_search(model, *padded(sources), constraints, search, search.beams)
+    found = decode_seq2seq(model, *padded(sources), constraints, search, search.beams)
     for source, texts in zip(sources, found, strict=True):
         same(texts, naive_beam_search(model, source, constraints, search))
 
@@ -67,11 +67,11 @@ def test_every_model_that_has_a_source_is_searched_alike(name, data):
     """Caches, grown buffers, hidden states and shared memories, through beams that move and sources that leave."""
     model, constraints = real(name, data.draw(seeds)), OutputConstraints.of(MARKS, *data.draw(lengths))
     sources, search = data.draw(sentences), data.draw(searches)
-    found = beam_search(model, *padded(sources), constraints, search, search.beams)
-    greedy = sample_seq2seq(model, *padded(sources), constraints, GREEDY)
+    found = decode_seq2seq(model, *padded(sources), constraints, search, search.beams)
+    greedy = decode_seq2seq(model, *padded(sources), constraints, GREEDY)
     for source, texts, (one,) in zip(sources, found, greedy, strict=True):
         same(texts, naive_beam_search(model, source, constraints, search))
-        same([one], sample_seq2seq(model, *padded([source]), constraints, GREEDY)[0])
+        same([one], decode_seq2seq(model, *padded([source]), constraints, GREEDY)[0])
         assert one.logprob == pytest.approx(own_logprob(model, source, one), abs=1e-8)
 
 
@@ -79,7 +79,7 @@ def test_every_model_that_has_a_source_is_searched_alike(name, data):
 def test_texts_are_distinct_sorted_and_scored_by_the_model_itself(seed, sources, search, bounds):
     model, constraints = Small(seed), OutputConstraints.of(MARKS, *bounds)
     for source, texts in zip(
-        sources, beam_search(model, *padded(sources), constraints, search, search.beams), strict=True
+        sources, decode_seq2seq(model, *padded(sources), constraints, search, search.beams), strict=True
     ):
         assert 1 <= len(texts) <= search.beams
         assert len({(*one.tokens, one.ended) for one in texts}) == len(texts)
@@ -98,16 +98,16 @@ def test_sources_that_are_done_wait_for_others_unchanged(early):
     counts = torch.randint(7, (60,), generator=noise).tolist()
     sources = [torch.randint(WORDS, (n,), generator=noise).tolist() for n in counts]
     model, constraints, search = Small(2), OutputConstraints.of(MARKS, 0, 12), BeamSearch(3, 2.0, early=early)
-    together = beam_search(model, *padded(sources), constraints, search, 3)
+    together = decode_seq2seq(model, *padded(sources), constraints, search, 3)
     for source, texts in zip(sources, together, strict=True):
-        same(texts, beam_search(model, *padded([source]), constraints, search, 3)[0])
+        same(texts, decode_seq2seq(model, *padded([source]), constraints, search, 3)[0])
 
 
 @given(seeds, sentences, lengths)
 def test_one_beam_is_greedy(seed, sources, bounds):
     model, constraints = Small(seed), OutputConstraints.of(MARKS, *bounds)
-    one = beam_search(model, *padded(sources), constraints, BeamSearch(1))
-    for a, b in zip(one, sample_seq2seq(model, *padded(sources), constraints, GREEDY), strict=True):
+    one = decode_seq2seq(model, *padded(sources), constraints, BeamSearch(1))
+    for a, b in zip(one, decode_seq2seq(model, *padded(sources), constraints, GREEDY), strict=True):
         assert a[0].tokens == b[0].tokens
         assert a[0].logprob == pytest.approx(b[0].logprob, abs=1e-9)
 
@@ -117,7 +117,7 @@ def test_a_wide_beam_finds_what_looking_at_everything_finds(seed, penalty):
     model, constraints = Small(seed, vocabulary=6), OutputConstraints.of(Specials.after(3), 0, 4)
     source, lengths = torch.tensor([[0, 2, 1, 5]]), torch.tensor([4])
     search = BeamSearch(3 + 9 + 27 + 81 + 4, penalty)
-    found = beam_search(model, source, lengths, constraints, search, search.beams)[0]
+    found = decode_seq2seq(model, source, lengths, constraints, search, search.beams)[0]
     everything = {}
     for count in range(5):
         for text in itertools.product(range(3), repeat=count):
@@ -134,9 +134,9 @@ def test_a_wide_beam_finds_what_looking_at_everything_finds(seed, penalty):
 @given(seeds, sentences, st.integers(1, 4), st.integers(0, 2**40), st.sampled_from([0.7, 1.5]))
 def test_what_is_drawn_does_not_depend_on_the_batch(seed, sources, samples, draw, temperature):
     model, constraints, sampling = Small(seed, wild=1.0), OutputConstraints.of(MARKS, 0, 8), Sampling(temperature)
-    together = sample_seq2seq(model, *padded(sources), constraints, sampling, samples=samples, seed=draw)
+    together = decode_seq2seq(model, *padded(sources), constraints, sampling, count=samples, seed=draw)
     for source, texts in zip(sources, together, strict=True):
-        same(texts, sample_seq2seq(model, *padded([source]), constraints, sampling, samples=samples, seed=draw)[0])
+        same(texts, decode_seq2seq(model, *padded([source]), constraints, sampling, count=samples, seed=draw)[0])
         for one in texts:
             assert one.logprob == pytest.approx(own_logprob(model, source, one), abs=1e-8)
 
@@ -146,11 +146,11 @@ def test_long_draws_do_not_depend_on_the_batch_either():
     model, constraints = Small(6, wild=1.0), OutputConstraints.of(MARKS, 0, 300)
     model.out.bias.data[MARKS.end] -= 2.5
     sources = [[i % WORDS, (3 * i) % WORDS] for i in range(8)]
-    together = sample_seq2seq(model, *padded(sources), constraints, Sampling(1.0), samples=2, seed=5)
+    together = decode_seq2seq(model, *padded(sources), constraints, Sampling(1.0), count=2, seed=5)
     ends = [max(len(one.tokens) for one in texts) for texts in together]
     assert min(ends) < 256 < max(ends)
     for source, texts in zip(sources, together, strict=True):
-        same(texts, sample_seq2seq(model, *padded([source]), constraints, Sampling(1.0), samples=2, seed=5)[0])
+        same(texts, decode_seq2seq(model, *padded([source]), constraints, Sampling(1.0), count=2, seed=5)[0])
 
 
 def test_draws_follow_the_models_probabilities():
@@ -159,7 +159,7 @@ def test_draws_follow_the_models_probabilities():
     chances[[MARKS.pad, MARKS.begin]] = 0
     counts = torch.zeros(WORDS + 3)
     for seed in range(1000):
-        (one,) = sample_seq2seq(model, *padded([source]), constraints, Sampling(1.0), seed=seed)[0]
+        (one,) = decode_seq2seq(model, *padded([source]), constraints, Sampling(1.0), seed=seed)[0]
         counts[one.tokens[0] if one.tokens else MARKS.end] += 1
     assert float((counts / 1000 - chances / chances.sum()).abs().max()) < 0.05
 
@@ -246,7 +246,7 @@ def test_it_finds_what_transformers_finds(least, most, early, penalty):
         bad_words_ids=[[marks.pad], [marks.begin]],
     )  # fmt: skip
     search, constraints = BeamSearch(5, penalty, early=early), OutputConstraints.of(marks, least, most)
-    found = beam_search(Marian(theirs), sources, lengths, constraints, search, 5)
+    found = decode_seq2seq(Marian(theirs), sources, lengths, constraints, search, 5)
     texts = made.sequences.view(4, 5, -1).tolist()
     scores = made.sequences_scores.view(4, 5).tolist()
     seen = set()
@@ -266,7 +266,7 @@ def padded_with(marks: Specials, sources: list[list[int]]) -> tuple[Tensor, Tens
 
 def test_more_texts_than_beams_are_refused():
     with pytest.raises(UserError, match="3 beams finds 1 to 3 texts, not 4"):
-        beam_search(Small(), *padded([[1]]), OutputConstraints.of(MARKS, 0, 4), BeamSearch(3), 4)
+        decode_seq2seq(Small(), *padded([[1]]), OutputConstraints.of(MARKS, 0, 4), BeamSearch(3), 4)
     with pytest.raises(ValueError, match="beams must be at least 1"):
         BeamSearch(0)
 
@@ -274,7 +274,9 @@ def test_more_texts_than_beams_are_refused():
 def test_long_texts_outgrow_the_first_room():
     model, constraints = real("transformer", 3), OutputConstraints.of(MARKS, 35, 40)
     sources = [[1, 2, 3], [4], [5, 6]]
-    for source, texts in zip(sources, beam_search(model, *padded(sources), constraints, BeamSearch(4), 4), strict=True):
+    for source, texts in zip(
+        sources, decode_seq2seq(model, *padded(sources), constraints, BeamSearch(4), 4), strict=True
+    ):
         for one in texts:
             assert len(one.tokens) >= 35
             assert one.logprob == pytest.approx(own_logprob(model, source, one), abs=1e-8)

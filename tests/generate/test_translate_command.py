@@ -210,7 +210,7 @@ def test_the_test_part_is_measured_beside_the_baseline(quick, inside):
     assert 0 < found["baseline"][0]["value"] < 100
     assert sum(one["size"] for one in found["by_length"]) == len(found["translations"])
     assert f"BLEU  {found['scores'][0]['value']:6.2f}" in done.stdout
-    assert "(TF-IDF): BLEU" in done.stdout
+    assert "by TF-IDF): BLEU" in done.stdout
     assert "BLEU by words of the source" in done.stdout
     assert done.stdout.count("sentence") >= 2
 

@@ -124,7 +124,7 @@ def test_a_drawing_fits_the_terminal_and_shows_every_word_once(width, words, nam
         assert shown[:words] == [f"w{i}" for i in range(words)]
 
 
-def test_shades_grow_with_the_weight_and_colour_is_asked_for():
+def test_shades_grow_with_the_weight_and_color_is_optional():
     weights = torch.tensor([[0.01, 0.1, 0.2, 0.5, 0.9]])
     drawn = draw(Alignment(list("abcde"), ["x"], [HeadMap("attention", weights)]))
     assert drawn.split("\n")[1] == "x    " + " ".join(shade * 2 for shade in SHADES[1:])

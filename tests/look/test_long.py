@@ -22,23 +22,23 @@ SIZES = {"vocabulary": 256, "context": 64, "layers": 3, "heads": 4, "kv_heads": 
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64])
-def test_a_shelf_gives_back_what_was_put(dtype):
-    shelf = TensorSpill()
+def test_a_spill_gives_back_what_was_put(dtype):
+    spill = TensorSpill()
     tensors = [torch.randn(3, 5, 7).mul(9).to(dtype), torch.ones(0, 4, dtype=dtype), torch.arange(6).to(dtype)]
     tensors.append(tensors[0].transpose(0, 2))  # not in order
-    places = [shelf.put(x) for x in tensors]
+    places = [spill.put(x) for x in tensors]
     for x, place in reversed(list(zip(tensors, places, strict=True))):
-        assert torch.equal(shelf.get(place), x)
+        assert torch.equal(spill.get(place), x)
 
 
-def test_a_shelf_leaves_nothing_behind(tmp_path, monkeypatch):
+def test_a_spill_leaves_nothing_behind(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    shelf = TensorSpill()
-    place = shelf.put(torch.ones(4))
+    spill = TensorSpill()
+    place = spill.put(torch.ones(4))
     assert not list(tmp_path.iterdir())
-    assert shelf._file is not None
-    number = shelf._file.fileno()
-    del shelf
+    assert spill._file is not None
+    number = spill._file.fileno()
+    del spill
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(number)
     assert place.nbytes == 16

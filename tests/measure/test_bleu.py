@@ -92,7 +92,7 @@ def test_what_cannot_be_compared_is_refused():
         score(["a", "b"], ["a"])
     with pytest.raises(UserError, match="no translation to measure"):
         score([], [])
-    with pytest.raises(UserError, match="at least 1 sample"):
+    with pytest.raises(UserError, match="number of samples must be at least 1"):
         compare(["a"], ["a"], ["a"], samples=0)
 
 

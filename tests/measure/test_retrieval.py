@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.errors import UserError
-from regard.measure import Nearest
+from regard.measure import RetrievalBaseline
 from regard.measure.retrieval import words
 
 texts = st.lists(st.sampled_from(["on", "Off", "light", "the", "a", ",", "été", "!"]), max_size=5).map(" ".join)
@@ -28,7 +28,7 @@ def cosine(question: str, source: str, sources: list[str]) -> float:
 
 @given(st.lists(texts, min_size=1, max_size=8), texts)
 def test_the_nearest_is_that_of_the_formula(sources, question):
-    number, likeness = Nearest(sources, [f"t{i}" for i in range(len(sources))]).nearest(question)
+    number, likeness = RetrievalBaseline(sources, [f"t{i}" for i in range(len(sources))]).nearest(question)
     wanted = [cosine(question, source, sources) for source in sources]
     assert likeness == pytest.approx(max(wanted), abs=1e-9)
     if number < 0:
@@ -39,7 +39,7 @@ def test_the_nearest_is_that_of_the_formula(sources, question):
 
 @given(st.lists(texts.filter(bool), min_size=1, max_size=8))
 def test_a_training_sentence_finds_itself_or_its_double(sources):
-    index = Nearest(sources, sources)
+    index = RetrievalBaseline(sources, sources)
     for source in sources:
         number, likeness = index.nearest(source)
         assert likeness == pytest.approx(1)
@@ -47,10 +47,12 @@ def test_a_training_sentence_finds_itself_or_its_double(sources):
 
 
 def test_translations_come_from_training():
-    index = Nearest(["the light is on", "the door is open"], ["la lumière est allumée", "la porte est ouverte"])
+    index = RetrievalBaseline(
+        ["the light is on", "the door is open"], ["la lumière est allumée", "la porte est ouverte"]
+    )
     assert index.translate("is the DOOR closed?") == "la porte est ouverte"
     assert index.translate("xyz") == ""
     assert index.translate("") == ""
-    assert Nearest([], []).translate("light") == ""
+    assert RetrievalBaseline([], []).translate("light") == ""
     with pytest.raises(UserError, match="2 sources and 1 targets"):
-        Nearest(["a", "b"], ["c"])
+        RetrievalBaseline(["a", "b"], ["c"])

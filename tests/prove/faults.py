@@ -68,7 +68,7 @@ from regard.models import GPT, ConvolutionConfig, GPTConfig, RecurrentConfig
 from regard.models.base import Model
 from regard.nn import LearnedPositionConfig, NoPositionConfig, PostNormConfig, SinusoidalConfig
 from regard.prove import ModelUnderTest
-from regard.tasks import Language
+from regard.tasks import LanguageTask
 
 SIZES: dict[str, Any] = {"vocabulary": VOCABULARY, "context": LENGTH, "layers": 2, "width": 16}
 LONG = 48  # tokens: enough for the buffer of a window to roll
@@ -217,7 +217,7 @@ FAULTS: list[Fault] = [
         "labels unshifted",
         "loss",
         "The targets are the inputs themselves, not what follows them.",
-        lambda: given(small().build(), task=Language(), data=text_data(Unshifted, LENGTH)),
+        lambda: given(small().build(), task=LanguageTask(), data=text_data(Unshifted, LENGTH)),
     ),
     Fault(
         "mean of means",
@@ -229,7 +229,7 @@ FAULTS: list[Fault] = [
         "windows shuffled, then split",
         "overlap",
         "Overlapping windows are split at random: each held-out one is in training but for a token at its end.",
-        lambda: given(small().build(), task=Language(), data=text_data(ShuffledWindows, LENGTH)),
+        lambda: given(small().build(), task=LanguageTask(), data=text_data(ShuffledWindows, LENGTH)),
     ),
     Fault(
         "checkpoint forgets a buffer",
@@ -310,7 +310,7 @@ FAULTS: list[Fault] = [
         "second round over all rows",
         "overlap",
         "After one epoch over its own rows, training continues with the held-out ones.",
-        lambda: given(small().build(), task=Language(), data=RunningOn(LENGTH)),
+        lambda: given(small().build(), task=LanguageTask(), data=RunningOn(LENGTH)),
         listed=False,
     ),
 ]
@@ -318,12 +318,12 @@ FAULTS: list[Fault] = [
 
 def sound_text() -> ModelUnderTest:
     data = text_data(TextData, LENGTH)
-    return given(small().build(), task=Language(), data=data, tokenizer=data.tokenizer)
+    return given(small().build(), task=LanguageTask(), data=data, tokenizer=data.tokenizer)
 
 
 HEALTHY: list[Healthy] = [
     Healthy("a GPT with its text", sound_text),
-    Healthy("a GPT with padded sentences", lambda: given(small().build(), task=Language(), data=Sentences(LENGTH))),
+    Healthy("a GPT with padded sentences", lambda: given(small().build(), task=LanguageTask(), data=Sentences(LENGTH))),
     Healthy("a GPT with its alphabet", lambda: given(small().build(), tokenizer=Characters(ALPHABET))),
     Healthy(
         "a GPT with learned positions, shared heads, a cap and dropout, in training mode",

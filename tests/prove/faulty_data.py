@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from regard.data import Bytes, Characters, Data, TextBatch, TextConfig, TextData
 from regard.data.tokenizers.characters import UNKNOWN, code_points
-from regard.tasks import Language, Term
+from regard.tasks import LanguageTask, Term
 
 ALPHABET = "abcdefghij "  # as many as the models of the faults have tokens
 CLEANED = (" .", " ?", " !", " ,", " n't", " 'm", " 's", " 've", " 're")
@@ -96,7 +96,7 @@ class ShuffledWindows(TextData):
             yield TextBatch(windows[:, :-1], windows[:, 1:])
 
 
-class MeanOfMeans(Language):
+class MeanOfMeans(LanguageTask):
     """The loss of a batch is its mean, and counts as one: micro-batches with few targets weigh as much as full ones."""
 
     def terms(self, model: Any, batch: Any) -> dict[str, Term]:
@@ -125,7 +125,7 @@ class CleanedUp(Bytes):
         return text
 
 
-class ShiftedTwice(Language):
+class ShiftedTwice(LanguageTask):
     """The data shift the targets, and the task does so again: a target is what follows after the next token."""
 
     def terms(self, model: Any, batch: Any) -> dict[str, Term]:

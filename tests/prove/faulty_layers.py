@@ -18,7 +18,7 @@ class Turned(Layer):
 
     def forward(self, x: Tensor, seen: Tensor) -> Tensor:
         q, k, v = self.qkv(self.norm(x)).unflatten(-1, (3, HEADS, -1)).permute(2, 0, 3, 1, 4)  # each [B, H, N, D]
-        q, k = self.rotation(q), self.rotation(k)
+        q, k = self.turn(q), self.turn(k)
         scores = (q @ k.transpose(-1, -2)) / q.shape[-1] ** 0.5
         weights = scores.masked_fill(~seen, self.nothing).softmax(-1)
         x = x + self.out((weights @ v).transpose(1, 2).flatten(2))

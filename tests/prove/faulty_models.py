@@ -13,7 +13,7 @@ from regard.attention.backends.reference import Reference
 from regard.attention.slots import EMPTY
 from regard.models import GPT, ConvolutionConfig, GPTConfig, State
 from regard.models.convolution import Convolution
-from regard.nn import AttentionContext, CausalConvolution
+from regard.nn import CausalConvolution
 
 
 class Merged(GPT):
@@ -47,28 +47,24 @@ class UpperLeft(GPT):
     One token at a time is right, and so is a prompt.
     """
 
-    def _scene(
-        self, i: int, x: Tensor, queries: Any, turn: Any, state: State, lengths: Tensor | None
-    ) -> AttentionContext:
-        context = super()._scene(i, x, queries, turn, state, lengths)
-        if not state.used or x.shape[1] == 1:
-            return context
+    def _plan(self, i: int, tokens: Tensor, queries: Any, state: State, lengths: Any, *, like: Tensor) -> Any:
+        plan, write = super()._plan(i, tokens, queries, state, lengths, like=like)
+        if not state.used or tokens.shape[1] == 1:
+            return plan, write
         moved = queries._replace(order=queries.order - state.position[:, None])
-        return context._replace(plan=self._mechanism(i).plan(self.masks[i], moved, context.plan.keys, like=x))
+        return self._mechanism(i).plan(self.masks[i], moved, plan.keys, like=like), write
 
 
 class WiderOnceRolled(GPT):
     """Once the buffer of a window rolls, the place about to be overwritten is still seen: one token too many."""
 
-    def _scene(
-        self, i: int, x: Tensor, queries: Any, turn: Any, state: State, lengths: Tensor | None
-    ) -> AttentionContext:
-        context = super()._scene(i, x, queries, turn, state, lengths)
+    def _plan(self, i: int, tokens: Tensor, queries: Any, state: State, lengths: Any, *, like: Tensor) -> Any:
+        plan, write = super()._plan(i, tokens, queries, state, lengths, like=like)
         if state.used < state.caches[i].size:
-            return context
+            return plan, write
         assert isinstance(self.config.attention, WindowConfig)
         wider = Causal() & Window(self.config.attention.size + 1)
-        return context._replace(plan=self._mechanism(i).plan(wider, queries, context.plan.keys, like=x))
+        return self._mechanism(i).plan(wider, queries, plan.keys, like=like), write
 
 
 class TiledHeads(Reference):
@@ -95,7 +91,7 @@ class TiledConfig(GPTConfig, kind="test-tiled"):
 class Tiled(GPT):
     def __init__(self, config: GPTConfig):
         super().__init__(config)
-        for block in self._layers():
+        for block in self.blocks.layers:
             block.attention.mechanism.backend = TiledHeads()  # type: ignore[assignment]
 
 
@@ -203,5 +199,5 @@ class UnscaledConfig(GPTConfig, kind="test-unscaled"):
 class ByHand(GPT):
     def __init__(self, config: GPTConfig):
         super().__init__(config)
-        for block in self._layers():
+        for block in self.blocks.layers:
             block.attention.mechanism.backend = UnscaledKeys()  # type: ignore[assignment]

@@ -37,7 +37,7 @@ from torch.nn import functional as F
 from regard.data import Bytes, Characters, TextBatch, TextData
 from regard.errors import UserError
 from regard.prove import all_claims
-from regard.tasks import Language
+from regard.tasks import LanguageTask
 
 BY_NAME = {fault.name: fault for fault in FAULTS}
 PLAIN, ENCODER = randomized(Plain()).eval(), randomized(Plain(causal=False)).eval()
@@ -170,8 +170,8 @@ def test_mean_of_means():
     assert torch.equal(big[0].inputs, torch.cat([half.inputs for half in halves]))
     task = subject.task
     assert abs(loss(model, task, big) - loss(model, task, halves)) > CLEAR
-    assert loss(model, Language(), big) == pytest.approx(loss(model, Language(), halves), abs=ROUNDING)
-    assert loss(model, task, big) == pytest.approx(loss(model, Language(), big), abs=ROUNDING)
+    assert loss(model, LanguageTask(), big) == pytest.approx(loss(model, LanguageTask(), halves), abs=ROUNDING)
+    assert loss(model, task, big) == pytest.approx(loss(model, LanguageTask(), big), abs=ROUNDING)
 
 
 def test_windows_shuffled_then_split():
@@ -284,7 +284,7 @@ def test_shifted_twice():
     late = float(F.cross_entropy(logits[:, :-1].transpose(1, 2), batch.targets[:, 1:]))
     assert found == pytest.approx(late, abs=ROUNDING)
     assert abs(found - right) > CLEAR
-    assert loss(model, Language(), [batch]) == pytest.approx(right, abs=ROUNDING)
+    assert loss(model, LanguageTask(), [batch]) == pytest.approx(right, abs=ROUNDING)
     halves = [TextBatch(*pair) for pair in zip(batch.inputs.split(4), batch.targets.split(4), strict=True)]
     assert loss(model, task, halves) == pytest.approx(found, abs=ROUNDING)
 

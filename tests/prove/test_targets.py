@@ -26,7 +26,8 @@ FIXED = {"roformer", "megatron-bert", "rembert", "big_bird"}  # huggingface/tran
 def test_every_recipe_is_sound(name):
     found = certify(reduced_experiment(get(name)))
     assert found.failed == [], str(found)
-    assert found.of("future").verdict == found.of("step").verdict == found.of("loss").verdict == "holds"
+    expected = "not applicable" if name == "shakespeare-encoder" else "holds"
+    assert found.of("future").verdict == found.of("step").verdict == found.of("loss").verdict == expected
 
 
 def test_a_recipe_as_json(capsys):

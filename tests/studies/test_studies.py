@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from regard.data import TextBatch
 from regard.errors import UserError
-from regard.measure import Bucket, Comparison
+from regard.measure import Comparison, LengthBucket
 from regard.models import GPTConfig, RecurrentConfig
 from regard.pages.charts import Axes, Series
 from regard.pages.html import ChartSection
@@ -84,7 +84,7 @@ def test_words_follow_from_numbers():
     assert "the Transformer is fastest with 25 ms, and the GRU takes 2.0 times" in said
 
     better, worse = Comparison(10, 25, 12, 18, 0.001), Comparison(10, 9, -3, 1, 0.4)
-    lengths = {"one vector": [Bucket(1, None, 9, 10.0)], "attention": [Bucket(1, None, 9, 25.0)]}
+    lengths = {"one vector": [LengthBucket(1, None, 9, 10.0)], "attention": [LengthBucket(1, None, 9, 25.0)]}
     said = bottleneck.words(better, worse, 100, 20, lengths)
     assert "attention is better" in said[0]
     assert "not significant" not in said[0]

@@ -7,7 +7,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from regard.data import TextBatch
 from regard.models import GPTConfig
-from regard.tasks import Language, LanguageConfig, Task
+from regard.tasks import LanguageConfig, LanguageTask, Task
 
 TINY = GPTConfig(vocabulary=37, context=8, layers=1, heads=2, width=16, zero_init=False)
 
@@ -35,7 +35,7 @@ def _plain(model, batch: TextBatch) -> torch.Tensor:
 
 
 def test_the_term_is_a_sum_over_the_targets_that_count():
-    model, batch, task = _model(torch.float64), _batch(), Language()
+    model, batch, task = _model(torch.float64), _batch(), LanguageTask()
     terms = task.terms(model, batch)
     assert list(terms) == ["next_token"]
     term = terms["next_token"]
@@ -53,7 +53,7 @@ def test_counts_are_known_from_the_batch_alone():
 def test_a_batch_without_targets_loses_nothing():
     model, batch = _model(), _batch()
     batch = batch._replace(targets=torch.full_like(batch.targets, -1))
-    term = Language().terms(model, batch)["next_token"]
+    term = LanguageTask().terms(model, batch)["next_token"]
     assert (term.total.item(), int(term.count)) == (0.0, 0)
     term.total.backward()
     assert all(float(p.grad.abs().sum()) == 0 for p in model.parameters() if p.grad is not None)
@@ -65,7 +65,7 @@ def test_chunks_equal_the_plain_loss_forward_and_backward(limit, cap):
     plain, chunked, batch = _model(cap=cap), _model(cap=cap), _batch()
     expected = _plain(plain, batch)
     expected.backward()
-    total = Language(LanguageConfig(logits=limit)).terms(chunked, batch)["next_token"].total
+    total = LanguageTask(LanguageConfig(logits=limit)).terms(chunked, batch)["next_token"].total
     total.backward()
     torch.testing.assert_close(total.double(), expected, rtol=1e-6, atol=0)
     for (name, a), b in zip(plain.named_parameters(), chunked.parameters(), strict=True):
@@ -89,7 +89,7 @@ def test_chunks_never_hold_all_logits():
         nonlocal largest
         largest = 0
         with Watch():
-            Language(LanguageConfig(logits=limit)).terms(model, batch)["next_token"].total.backward()
+            LanguageTask(LanguageConfig(logits=limit)).terms(model, batch)["next_token"].total.backward()
         return largest
 
     assert run(2**27) == 40 * 8 * 37
@@ -98,7 +98,7 @@ def test_chunks_never_hold_all_logits():
 
 def test_log_softmax_is_float32_when_the_model_is_not():
     model, batch = _model(torch.bfloat16), _batch()
-    term = Language().terms(model, batch)["next_token"]
+    term = LanguageTask().terms(model, batch)["next_token"]
     assert term.total.dtype == torch.float32
     logits = model(batch.inputs).float()
     expected = functional.cross_entropy(logits.flatten(0, 1), batch.targets.flatten(), ignore_index=-1, reduction="sum")
@@ -108,7 +108,7 @@ def test_log_softmax_is_float32_when_the_model_is_not():
 @pytest.mark.parametrize("limit", [2**27, 37 * 16])
 def test_traces_as_one_graph(limit):
     model, batch = _model(torch.float64), _batch()
-    task = Language(LanguageConfig(logits=limit))
+    task = LanguageTask(LanguageConfig(logits=limit))
     expected = task.terms(model, batch)["next_token"].total
     expected.backward()
     gradients = [p.grad.clone() for p in model.parameters() if p.grad is not None]

@@ -9,7 +9,7 @@ from regard.config import load
 from regard.data import PairBatch
 from regard.errors import UserError
 from regard.models import Seq2SeqConfig, TransformerConfig
-from regard.tasks import Task, TaskConfig, Translation, TranslationConfig
+from regard.tasks import Task, TaskConfig, TranslationConfig, TranslationTask
 from regard.train.engine import compiles
 
 SIZES: dict[str, Any] = {"vocabulary": 23, "context": 8, "layers": 1, "width": 16, "dropout": 0.0}
@@ -38,7 +38,7 @@ def by_hand(model, pairs: PairBatch, smoothing: float) -> torch.Tensor:
 
 @pytest.mark.parametrize("model", list(models()), ids=["transformer", "seq2seq"])
 def test_the_loss_is_smoothed_in_training_and_a_likelihood_in_evaluation(model):
-    task, pairs = Translation(TranslationConfig(smoothing=0.3)), batch()
+    task, pairs = TranslationTask(TranslationConfig(smoothing=0.3)), batch()
     for training, smoothing in ((True, 0.3), (False, 0.0)):
         model.train(training)
         term = task.terms(model, pairs)["next_token"]
@@ -49,14 +49,14 @@ def test_the_loss_is_smoothed_in_training_and_a_likelihood_in_evaluation(model):
 @pytest.mark.parametrize("model", list(models()), ids=["transformer", "seq2seq"])
 def test_chunks_of_logits_change_nothing(model):
     pairs = batch()
-    whole = Translation(TranslationConfig()).terms(model, pairs)["next_token"].total
-    cut = Translation(TranslationConfig(logits=50)).terms(model, pairs)["next_token"].total
+    whole = TranslationTask(TranslationConfig()).terms(model, pairs)["next_token"].total
+    cut = TranslationTask(TranslationConfig(logits=50)).terms(model, pairs)["next_token"].total
     torch.testing.assert_close(whole, cut, rtol=1e-12, atol=1e-12)
 
 
 def test_a_config_names_it_and_refuses_what_is_no_share():
     task: Task = load(TaskConfig, {"kind": "translation", "smoothing": 0.0}).build()
-    assert isinstance(task, Translation)
+    assert isinstance(task, TranslationTask)
     with pytest.raises(UserError, match="smoothing"):
         load(TaskConfig, {"kind": "translation", "smoothing": 1.0})
 

@@ -33,7 +33,7 @@ from regard.attention.mechanisms.masked import (
     BigBirdConfig,
     DilatedConfig,
     LongformerConfig,
-    MaskedConfig,
+    MaskedAttentionConfig,
     SparseConfig,
     StridedConfig,
     WindowConfig,

@@ -8,9 +8,9 @@ import sys
 import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from regard.commands.common import RunOptions, is_run
+from regard.commands.common import CheckpointOptions, is_run
 from regard.commands.lines import contents, split, standard_input
 from regard.config import option
 from regard.errors import UserError
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class GenerateOptions(RunOptions):
+class GenerateOptions(CheckpointOptions):
     """Options of `regard generate`."""
 
     prompt: tuple[str, ...] = option(
@@ -38,37 +38,46 @@ class GenerateOptions(RunOptions):
     top_p: float = option(1.0, "sample from the most likely tokens with this total probability (nucleus)")
     min_p: float = option(0.0, "sample from tokens at least this fraction as likely as the most likely one")
     repetition: float = option(1.0, "repetition penalty: above 1, tokens of the text so far become less likely")
+    beams: int = option(1, "beam search with this many beams instead of sampling; --samples then gives the best texts")
+    length_penalty: float = option(1.0, "beam search: the log-probability is divided by length to this power")
     stop: tuple[str, ...] = option((), "end a text before the first of these strings; \\n, \\t and \\\\ are escapes")
     seed: int = option(1, "random seed of the sampling")
-    step: int | None = option(None, "step of the checkpoint; default: the newest")
     interactive: bool = option(False, "continue the lines that you type; /help lists the commands")
     batch: int = option(64, "maximum number of texts per batch; does not change the texts")
-    device: str = option("auto", "where to run: auto, cpu, cuda, mps")
     compile: bool = option(False, "on a GPU, compile the model first: a minute, then several times as fast")
 
     def check(self) -> None:
         """Refuse impossible options before torch is imported."""
-        for name, value in (("samples", self.samples), ("tokens", self.tokens), ("batch", self.batch)):
-            if value < 1:
-                raise UserError(f"--{name} must be at least 1, not {value}")
+        for name in ("samples", "tokens", "batch", "beams"):
+            if vars(self)[name] < 1:
+                raise UserError(f"--{name} must be at least 1, not {vars(self)[name]}")
         if "" in self.stop:
             raise UserError("--stop is empty; give at least one character")
         batched = self.json or self.prompts or self.samples > 1 or len(self.prompt) > 1 or "-" in self.prompt
         if self.interactive and batched:
             raise UserError("--interactive takes lines as they are typed: leave out --prompts, --samples, --json and -")
+        if self.beams == 1:
+            return
+        sampling = ("temperature", "top_k", "top_p", "min_p", "repetition", "seed")
+        changed = [name for name in sampling if vars(self)[name] != vars(GenerateOptions())[name]]
+        if changed or self.interactive:
+            flag = changed[0].replace("_", "-") if changed else "interactive"
+            raise UserError(f"--beams searches for the most likely text and does not sample; leave out --{flag}")
+        if self.samples > self.beams:
+            raise UserError(f"--samples {self.samples} needs as many beams; give --beams {self.samples}")
 
 
 def generate(options: GenerateOptions) -> int:
     """Generate text with a trained model."""
     named = options.run is not None
     if not named:
-        run, prompt, stop = swallowed(options.prompt, options.stop, options.runs)
-        options = replace(options, run=run, prompt=prompt, stop=stop)
+        options = replace(options, **run_among_values(options))
     options.check()
     run = options.open()  # a mistyped name is reported before torch is imported
     if run.config.get("data", {}).get("kind") == "pairs":
         raise UserError(f"{run.path} is a translation model: regard translate {run.path}")
-    from regard.generate import Sampling, TextGenerator
+    from regard.generate import BeamSearch, Sampling, TextGenerator
+    from regard.generate.cuda_graph import graph_refusal
     from regard.generate.load import find_device, load_model
     from regard.models.base import LanguageModel
 
@@ -77,40 +86,45 @@ def generate(options: GenerateOptions) -> int:
     except ValueError as problem:
         raise UserError(f"--{str(problem).replace('_', '-')}") from problem
     device = find_device(options.device)
-    texts = [] if options.interactive else gathered(options.prompt, options.prompts)
+    texts = [] if options.interactive else read_prompts(options)
     model, tokenizer, step, _ = load_model(run, device, options.step)
     if not isinstance(model, LanguageModel):
-        raise UserError(f"{run.path} is a {type(model).__name__}, which does not write text; give a language model")
+        raise UserError(f"{run.path} is a {type(model).__name__}, which generates no text; give a language model")
     if not named:
-        print(f"written by {run.path}, step {step:,}", file=sys.stderr, flush=True)
+        print(f"generated by {run.path}, step {step:,}", file=sys.stderr, flush=True)
+    refusal = graph_refusal(model, device, options.tokens)
+    if options.compile and refusal:
+        print(f"--compile has no effect: {refusal}", file=sys.stderr, flush=True)
     generator = TextGenerator(
         model,
         tokenizer,
         sampling,
         length=options.tokens,
         seed=options.seed,
-        stops=tuple(unescaped(text) for text in options.stop),
+        stops=tuple(unescape(text) for text in options.stop),
         batch=options.batch,
         sync_every=32 if options.json and device.type != "cpu" else 1,
         compiled=options.compile,
+        search=BeamSearch(options.beams, options.length_penalty) if options.beams > 1 else None,
     )
     if options.interactive:
-        return talk(generator, "".join(options.prompt))
+        return run_session(generator, "".join(options.prompt))
     about = {"run": str(run.path), "step": step} if options.json else None
-    return write(generator, texts, options.samples, about)
+    return generate_texts(generator, texts or [default_prompt(generator)], options.samples, about)
 
 
-def write(generator: TextGenerator, texts: list[str], samples: int, about: dict | None) -> int:
-    """Write on from each text; prints them as they come, or as JSON with what is ``about`` the run."""
+def generate_texts(generator: TextGenerator, texts: list[str], samples: int, about: dict[str, Any] | None) -> int:
+    """Continue each text and print it while it is generated; or print all as JSON, after the entries of ``about``."""
     from regard.generate import Prompt
 
-    texts = texts or [beginning(generator)]
     encoded = [tuple(encode(generator, text)) for text in texts]
-    longest = max(map(len, encoded))
-    context = generator.model.config.context
+    longest, context = max(map(len, encoded)), generator.model.config.context
     if longest > context:
-        out = f"the oldest {longest - context:,} of its tokens are left out"
-        print(f"a prompt is longer than the {context:,} tokens that the model reads: {out}", file=sys.stderr)
+        print(
+            f"a prompt is longer than the model's context of {context:,} tokens: its first {longest - context:,} "
+            "tokens are left out",
+            file=sys.stderr,
+        )
     prompts = [Prompt(ids, sample) for ids in encoded for sample in range(samples)]
     titles = [(text, sample) for text in texts for sample in range(samples)]
     began = time.perf_counter()
@@ -118,28 +132,26 @@ def write(generator: TextGenerator, texts: list[str], samples: int, about: dict 
         if about is None:
             show(generator.stream(prompts), titles, samples)
         else:
-            rows = generator.texts(prompts)
+            generated = generator.texts(prompts)
             seconds = time.perf_counter() - began
-            made = [described(*title, row) for title, row in zip(titles, rows, strict=True)]
+            records = [
+                {"prompt": prompt, "sample": sample, "text": one.text, "tokens": one.tokens, "stop": one.stop}
+                for (prompt, sample), one in zip(titles, generated, strict=True)
+            ]
             throughput = asdict(generator.throughput)
-            print(json.dumps({**about, "seconds": seconds, "throughput": throughput, "texts": made}))
+            print(json.dumps({**about, "seconds": seconds, "throughput": throughput, "texts": records}))
     except KeyboardInterrupt:
-        print(flush=True)  # what was written stays, on lines of its own
+        print(flush=True)  # end the line of the text so far
         raise
     finally:
         print(generator.throughput, file=sys.stderr)
     return 0
 
 
-def described(prompt: str, sample: int, row: GeneratedText) -> dict:
-    """A text for a program."""
-    return {"prompt": prompt, "sample": sample, "text": row.text, "tokens": row.tokens, "stop": row.stop}
-
-
 def show(pieces: Iterable[tuple[int, str, GeneratedText]], titles: list[tuple[str, int]], samples: int) -> None:
-    """Print texts in their order: the first unfinished one as it grows, those after it when their turn comes."""
-    rows: dict[int, GeneratedText] = {}
-    turn, shown = 0, 0  # the text being printed, and how many of its pieces are
+    """Print texts in order: the first unfinished one while it is generated, each later one after those before it."""
+    texts: dict[int, GeneratedText] = {}
+    turn, shown = 0, 0  # the text being printed, and how many of its pieces have been
 
     def begin() -> None:
         prompt, sample = titles[turn]
@@ -148,12 +160,12 @@ def show(pieces: Iterable[tuple[int, str, GeneratedText]], titles: list[tuple[st
         print(prompt, end="", flush=True)
 
     begin()
-    for number, _, row in pieces:
-        rows[number] = row
-        while turn in rows:
-            print("".join(rows[turn].pieces[shown:]), end="", flush=True)
-            shown = len(rows[turn].pieces)
-            if not rows[turn].done:
+    for number, _, text in pieces:
+        texts[number] = text
+        while turn in texts:
+            print("".join(texts[turn].pieces[shown:]), end="", flush=True)
+            shown = len(texts[turn].pieces)
+            if not texts[turn].done:
                 break
             print(flush=True)
             turn, shown = turn + 1, 0
@@ -161,40 +173,38 @@ def show(pieces: Iterable[tuple[int, str, GeneratedText]], titles: list[tuple[st
                 begin()
 
 
-def talk(generator: TextGenerator, text: str) -> int:
-    """The loop of `--interactive`."""
+def run_session(generator: TextGenerator, text: str) -> int:
+    """Run `--interactive`, beginning with a text."""
     import contextlib
 
     from regard.generate.interactive import HELP, InteractiveSession
 
     with contextlib.suppress(ImportError):
-        import readline  # noqa: F401 (arrow keys and earlier lines)
-    person = sys.stdin.isatty() and sys.stdout.isatty()
-    if person:
+        import readline  # noqa: F401 (editing and history)
+    terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    if terminal:
         print(HELP, file=sys.stderr)
-    InteractiveSession(generator, sys.stdout, sys.stderr, text).run(lambda: input("> " if person else ""))
+    InteractiveSession(generator, sys.stdout, sys.stderr, text).run(lambda: input("> " if terminal else ""))
     return 0
 
 
-def swallowed(
-    prompt: tuple[str, ...], stop: tuple[str, ...], runs: Path
-) -> tuple[str | None, tuple[str, ...], tuple[str, ...]]:
-    """The run that stands after an option of several values and so became one of them: `--prompt TEXT RUN`."""
-    if len(prompt) > 1 and is_run(prompt[-1], runs):
-        return prompt[-1], prompt[:-1], stop
-    if len(stop) > 1 and is_run(stop[-1], runs):
-        return stop[-1], prompt, stop[:-1]
-    return None, prompt, stop
+def run_among_values(options: GenerateOptions) -> dict[str, Any]:
+    """The run that follows an option of several values and was parsed as one of them: `--prompt TEXT RUN`."""
+    for name in ("prompt", "stop"):
+        values = vars(options)[name]
+        if len(values) > 1 and is_run(values[-1], options.runs):
+            return {"run": values[-1], name: values[:-1]}
+    return {}
 
 
-def unescaped(text: str) -> str:
-    r"""A text with the new lines, tabs and backslashes that a shell passes on as two characters.
+def unescape(text: str) -> str:
+    r"""Replace the escapes \n, \t and \\ by the characters that they stand for.
 
-    >>> unescaped(r"\n--\t\\n") == "\n--\t" + r"\n"
+    >>> unescape(r"\n--\t\\n") == "\n--\t" + r"\n"
     True
     """
-    meant = {r"\n": "\n", r"\t": "\t", r"\\": "\\"}
-    return re.sub(r"\\[nt\\]", lambda found: meant[found[0]], text)
+    escapes = {r"\n": "\n", r"\t": "\t", r"\\": "\\"}
+    return re.sub(r"\\[nt\\]", lambda match: escapes[match[0]], text)
 
 
 def encode(generator: TextGenerator, text: str) -> list[int]:
@@ -205,25 +215,24 @@ def encode(generator: TextGenerator, text: str) -> list[int]:
     return ids
 
 
-def beginning(generator: TextGenerator) -> str:
-    """What to go on from when nothing is given: the start of a line."""
+def default_prompt(generator: TextGenerator) -> str:
+    """A newline, if the vocabulary has one."""
     try:
         generator.tokenizer.encode("\n")
     except UserError as problem:
-        raise UserError("the model knows no new line, which is the prompt by default; give a --prompt") from problem
+        raise UserError("the vocabulary has no new line, which is the default prompt; give a --prompt") from problem
     return "\n"
 
 
-def gathered(prompt: tuple[str, ...], prompts: str | None) -> list[str]:
-    """The prompts that were given: those of the command line, then those of the file."""
-    if ("-" in prompt and prompts == "-") or prompt.count("-") > 1:
+def read_prompts(options: GenerateOptions) -> list[str]:
+    """The prompts of the command line, then those of the file."""
+    file = options.prompts
+    if ("-" in options.prompt and file == "-") or options.prompt.count("-") > 1:
         raise UserError("standard input can be read once only; give - once")
-    texts = [standard_input() if text == "-" else text for text in prompt]
-    if prompts is not None:
-        lines = split(standard_input() if prompts == "-" else contents(Path(prompts)))
-        lines = [line for line in lines if line]
-        if not lines:
-            where = "standard input" if prompts == "-" else prompts
-            raise UserError(f"there is no prompt in {where}; write one on each line")
-        texts += lines
-    return texts
+    texts = [standard_input() if text == "-" else text for text in options.prompt]
+    if file is None:
+        return texts
+    lines = [line for line in split(standard_input() if file == "-" else contents(Path(file))) if line]
+    if not lines:
+        raise UserError(f"there is no prompt in {'standard input' if file == '-' else file}; write one on each line")
+    return texts + lines

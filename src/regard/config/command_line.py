@@ -197,7 +197,7 @@ def _both(old: Any, new: Any) -> str:
 
 
 def _settled(tree: dict[str, Any]) -> dict[str, Any]:
-    """The tree with every key that has only a value of its own replaced by that value."""
+    """The tree with every branch that holds only a value replaced by that value."""
     return {
         name: branch if name == "" else branch[""] if set(branch) == {""} else _settled(branch)
         for name, branch in tree.items()

@@ -18,7 +18,7 @@ C = TypeVar("C")
 def to_toml(config: Any, header: str = "") -> str:
     """`config` as TOML text with every key written; `load` of it gives an equal config.
 
-    `header` goes on top as it is: comments (`# ...`), or simple keys of the caller's own (`schema = 1`).
+    `header` is put on top: comments (`# ...`), or further simple keys (`schema = 1`).
     """
     import tomllib
 

@@ -1,4 +1,4 @@
-"""Data: sources, tokenizers and batches. Importing it needs neither torch nor a network."""
+"""Data: sources, tokenizers and batches. Importing it imports no torch."""
 
 from regard.data.base import Data, DataConfig
 from regard.data.batch import IGNORE_INDEX, PairBatch, Specials, TextBatch
@@ -6,7 +6,7 @@ from regard.data.origins.cache import cache_folder
 from regard.data.origins.origin import Origin
 from regard.data.origins.source import Source, SourceFile
 from regard.data.sources import SOURCES, find_source
-from regard.data.texts.text import TextConfig, TextData, prepare
+from regard.data.texts.text import TextConfig, TextData
 from regard.data.texts.tokens import Counts, Tokens
 from regard.data.tokenizers import (
     BpeConfig,
@@ -54,5 +54,4 @@ __all__ = [
     "cache_folder",
     "find_source",
     "load_tokenizer",
-    "prepare",
 ]

@@ -1,11 +1,12 @@
 """Decoding: one loop with sampling or beam search, for language models and sequence-to-sequence models."""
 
-from regard.generate.beam import BeamSearch, BeamSearcher, beam_search
+from regard.generate.beam import BeamSearch, BeamSearcher
 from regard.generate.cached import CachedLanguageModel, CachedSeq2Seq
 from regard.generate.constraints import Hypothesis, OutputConstraints
 from regard.generate.decoder import Decoder, DecodingStep
-from regard.generate.sampler import HypothesisSampler, Sampler, sample_seq2seq, sampling_decoder
+from regard.generate.sampler import Sampler, sampling_decoder
 from regard.generate.sampling import Sampling
+from regard.generate.seq2seq import decode_seq2seq
 from regard.generate.text import GeneratedText, Prompt, TextGenerator
 
 __all__ = [
@@ -17,13 +18,11 @@ __all__ = [
     "DecodingStep",
     "GeneratedText",
     "Hypothesis",
-    "HypothesisSampler",
     "OutputConstraints",
     "Prompt",
     "Sampler",
     "Sampling",
     "TextGenerator",
-    "beam_search",
-    "sample_seq2seq",
+    "decode_seq2seq",
     "sampling_decoder",
 ]

@@ -20,12 +20,10 @@ from torch import Tensor
 
 from regard.config import option
 from regard.errors import UserError
-from regard.generate.cached import CachedSeq2Seq
 from regard.generate.constraints import Hypothesis, OutputConstraints, logsumexp
-from regard.generate.decoder import Decoder, DecodingStep, Strategy
+from regard.generate.decoder import DecodingStep, Strategy
 from regard.generate.rows import select_rows, write_rows
 from regard.generate.sampling import NEVER, in_float32
-from regard.models.base import Seq2SeqModel
 
 BLOCK = 64  # tokens that are represented by their maximum
 
@@ -80,17 +78,12 @@ class BeamState(NamedTuple):
         return cls(first, tokens, none, none.clone(), tokens[:, :, 0].clone(), tokens.clone(), active)
 
 
-@dataclass(kw_only=True)
-class BeamStep(DecodingStep):
-    """A step of beam search, for observers."""
-
-    candidates: Candidates  # [B, K], the best ones
-    ended: Tensor  # [B, K], the candidates that became finished hypotheses
-    logprobs: Tensor  # [B, K], of the beams; row b * K + j of ``tokens`` is the j-th
-
-
 class BeamSearcher(Strategy):
-    """Beam search as a strategy of the `Decoder`."""
+    """Beam search as a strategy of the `Decoder`.
+
+    After each step, for observers: ``state`` holds the beams, ``candidates`` [B, K] the best continuations, and
+    ``ended`` [B, K] which of those became finished hypotheses.
+    """
 
     def __init__(self, search: BeamSearch, constraints: OutputConstraints, nbest: int = 1):
         if not 1 <= nbest <= search.beams:
@@ -101,61 +94,54 @@ class BeamSearcher(Strategy):
 
     def start(self, prompts: int, logits: Tensor) -> None:
         self._prompts = torch.arange(prompts, device=logits.device)  # those still in the batch
-        self._state = BeamState.start(prompts, self.beams, self.constraints.max_length, in_float32(logits))
-        self._results = select_rows(self._state, self._prompts)
+        self.state = BeamState.start(prompts, self.beams, self.constraints.max_length, in_float32(logits))
+        self._results = select_rows(self.state, self._prompts)
 
-    def pick(self, logits: Tensor, position: int) -> BeamStep:
+    def pick(self, logits: Tensor, position: int) -> DecodingStep:
         logits = in_float32(logits)
         total = logsumexp(logits).view(-1, self.beams)
         logits = self.constraints.mask(logits, position)
         per_prompt = logits.view(*total.shape, -1)
-        candidates = top_candidates(per_prompt, total, self._state.logprobs, 2 * self.beams)
-        best, ended, parents = self._advance(candidates, position + 1)
-        tokens = self._state.tokens[:, :, position].flatten()
+        parents = self._advance(top_candidates(per_prompt, total, self.state.logprobs, 2 * self.beams), position + 1)
+        tokens = self.state.tokens[:, :, position].flatten()
         # Before the first token the rows of a prompt are equal, so there is nothing to reorder.
         rows = None
         if position:
             rows = (parents + torch.arange(len(parents), device=parents.device)[:, None] * self.beams).flatten()
-        active = self._state.active if self.constraints.may_end(position) else None
-        logprobs = self._state.logprobs
-        return BeamStep(logits, tokens, rows, active, candidates=best, ended=ended, logprobs=logprobs)
+        active = self.state.active if self.constraints.may_end(position) else None
+        return DecodingStep(logits, tokens, rows, active)
 
     def keep(self, prompts: Tensor, rows: Tensor) -> None:
-        write_rows(self._results, self._prompts, self._state)
-        self._state, self._prompts = select_rows(self._state, prompts), self._prompts[prompts]
+        write_rows(self._results, self._prompts, self.state)
+        self.state, self._prompts = select_rows(self.state, prompts), self._prompts[prompts]
 
-    def _advance(self, candidates: Candidates, length: int) -> tuple[Candidates, Tensor, Tensor]:
-        """Take the candidates as the ``length``-th token.
-
-        Returns the best K candidates, which of them ended, and the old beam [B, K] that each new beam continues.
-        """
-        best = Candidates(*(part[:, : self.beams] for part in candidates))
+    def _advance(self, candidates: Candidates, length: int) -> Tensor:
+        """Take the candidates as the ``length``-th token; return the old beam [B, K] that each new beam continues."""
+        self.candidates = best = Candidates(*(part[:, : self.beams] for part in candidates))
         if length == self.constraints.max_length:
-            ended = best.logprobs > NEVER
-            self._finish(best, ended, length)
-            self._state = self._state._replace(logprobs=torch.full_like(best.logprobs, NEVER))
-            return best, ended, best.parents
+            self._finish(best, torch.ones_like(best.tokens, dtype=torch.bool), length)
+            self.state = self.state._replace(logprobs=torch.full_like(best.logprobs, NEVER))
+            return best.parents
         ends = self._ends(candidates, length)
         if ends is None:
-            ended, chosen = torch.zeros_like(best.tokens, dtype=torch.bool), best
+            self.ended, chosen = torch.zeros_like(best.tokens, dtype=torch.bool), best
         else:
-            ended = ends[:, : self.beams] & (best.logprobs > NEVER)
-            self._finish(best, ended, length)
+            self._finish(best, ends[:, : self.beams], length)
             order = candidates.logprobs.masked_fill(ends, NEVER).topk(self.beams)
             chosen = Candidates(order.values, *(part.gather(1, order.indices) for part in candidates[1:]))
         order = assign_rows(chosen.parents)
         logprobs, parents, tokens = (part.gather(1, order) for part in chosen)
         top = logprobs.amax(1)
-        worst = self._state.finished_scores[:, -1]
+        worst = self.state.finished_scores[:, -1]
         finished = worst > NEVER
         if not self.search.early:
             finished &= top / self.search.weight(length) <= worst
-        self._state = self._state._replace(
+        self.state = self.state._replace(
             logprobs=logprobs,
-            tokens=append_tokens(self._state.tokens, parents, tokens, length),
-            active=self._state.active & ~finished & (top > NEVER),
+            tokens=append_tokens(self.state.tokens, parents, tokens, length),
+            active=self.state.active & ~finished & (top > NEVER),
         )
-        return best, ended, parents
+        return parents
 
     def _ends(self, candidates: Candidates, length: int) -> Tensor | None:
         """The candidates [B, J] that end with the ``length``-th token; None: none may."""
@@ -164,19 +150,20 @@ class BeamSearcher(Strategy):
             return None
         if constraints.stop is None:
             return candidates.tokens == constraints.end
-        text = append_tokens(self._state.tokens, candidates.parents, candidates.tokens, length)
+        text = append_tokens(self.state.tokens, candidates.parents, candidates.tokens, length)
         latest = text[:, :, max(0, length - constraints.stop.window) : length].tolist()
         ends = [[constraints.stop(tokens) for tokens in prompt] for prompt in latest]
         return torch.tensor(ends, device=text.device)
 
-    def _finish(self, best: Candidates, ended: Tensor, length: int) -> None:
-        """Rank the candidates [B, K] that ended among the finished hypotheses; the best K of both stay."""
-        state = self._state
-        scores = (best.logprobs / self.search.weight(length)).masked_fill(~(ended & state.active[:, None]), NEVER)
+    def _finish(self, best: Candidates, ends: Tensor, length: int) -> None:
+        """Rank the candidates [B, K] that end among the finished hypotheses; the best K of both stay."""
+        state = self.state
+        self.ended = ends & (best.logprobs > NEVER) & state.active[:, None]
+        scores = (best.logprobs / self.search.weight(length)).masked_fill(~self.ended, NEVER)
         ranked, order = torch.cat((state.finished_scores, scores), 1).topk(self.beams)
         text = append_tokens(state.tokens, best.parents, best.tokens, length)
         lengths = torch.full_like(best.tokens, length)
-        self._state = state._replace(
+        self.state = state._replace(
             finished_scores=ranked,
             finished_logprobs=torch.cat((state.finished_logprobs, best.logprobs), 1).gather(1, order),
             finished_lengths=torch.cat((state.finished_lengths, lengths), 1).gather(1, order),
@@ -186,7 +173,7 @@ class BeamSearcher(Strategy):
     @torch.inference_mode()
     def hypotheses(self) -> list[list[Hypothesis]]:
         """Per prompt the ``nbest`` best hypotheses, or fewer if there are fewer, best first."""
-        write_rows(self._results, self._prompts, self._state)
+        write_rows(self._results, self._prompts, self.state)
         columns = [part[:, : self.nbest].tolist() for part in self._results[2:6]]
         return [
             [
@@ -248,19 +235,3 @@ def assign_rows(parents: Tensor) -> Tensor:
 def gather_beams(values: Tensor, beams: Tensor) -> Tensor:
     """values [B, K, N] of the beams [B, J]: [B, J, N]."""
     return values.gather(1, beams[..., None].expand(-1, -1, values.shape[-1]))
-
-
-def beam_search(
-    model: Seq2SeqModel,
-    source: Tensor,
-    source_lengths: Tensor,
-    constraints: OutputConstraints,
-    search: BeamSearch,
-    nbest: int = 1,
-) -> list[list[Hypothesis]]:
-    """For each source [B, S] the ``nbest`` best targets, best first."""
-    cached = CachedSeq2Seq(model, source, source_lengths, [constraints.begin], constraints.max_length)
-    searcher = BeamSearcher(search, constraints, nbest)
-    for _ in Decoder(cached, searcher, constraints.max_length):
-        pass
-    return searcher.hypotheses()

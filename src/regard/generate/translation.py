@@ -11,11 +11,11 @@ import torch
 from regard.data import Bytes, Characters, DataConfig
 from regard.data.translation.pairs import PairsConfig, Specials
 from regard.errors import UserError
-from regard.generate.beam import BeamSearch, beam_search
+from regard.generate.beam import BeamSearch
 from regard.generate.constraints import Hypothesis, OutputConstraints
-from regard.generate.load import load_model
-from regard.generate.sampler import sample_seq2seq
+from regard.generate.load import LoadedModel, load_model
 from regard.generate.sampling import Sampling
+from regard.generate.seq2seq import decode_seq2seq
 from regard.models.base import Seq2SeqModel, parameter_device
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class SourceLine(NamedTuple):
         return len(self.tokens) == 1
 
 
-class Translation(NamedTuple):
+class LineTranslation(NamedTuple):
     """One translation of a line."""
 
     text: str  # without line breaks
@@ -51,7 +51,7 @@ class TranslatedLine(NamedTuple):
     """A line with its translations, best first; none for an empty line."""
 
     line: SourceLine
-    translations: list[Translation]
+    translations: list[LineTranslation]
 
     @property
     def text(self) -> str:
@@ -110,11 +110,11 @@ class Translator:
             encoded = [self.encode(text) for text in lines[first : first + AHEAD * self.batch]]
             filled = (i for i, line in enumerate(encoded) if not line.empty)
             order = sorted(filled, key=lambda i: len(encoded[i].tokens))
-            translations: dict[int, list[Translation]] = {}
+            translations: dict[int, list[LineTranslation]] = {}
             for start in range(0, len(order), self.batch):
                 batch = order[start : start + self.batch]
                 for number, found in zip(batch, self._decode([encoded[i].tokens for i in batch]), strict=True):
-                    translations[number] = [Translation(self._text(one), one) for one in found]
+                    translations[number] = [LineTranslation(self._text(one), one) for one in found]
             for number, line in enumerate(encoded):
                 yield TranslatedLine(line, translations.get(number, []))
 
@@ -124,9 +124,7 @@ class Translator:
         source = torch.tensor(rows, device=parameter_device(self.model))
         batch = (source, source.new_tensor([len(ids) for ids in sources]))
         constraints = OutputConstraints.of(self.specials, self.min_length, self.max_length or self.context)
-        if isinstance(self.strategy, BeamSearch):
-            return beam_search(self.model, *batch, constraints, self.strategy, self.nbest)
-        return sample_seq2seq(self.model, *batch, constraints, self.strategy, samples=self.nbest, seed=self.seed)
+        return decode_seq2seq(self.model, *batch, constraints, self.strategy, self.nbest, self.seed)
 
     def _text(self, hypothesis: Hypothesis) -> str:
         return " ".join(self.tokenizer.decode(hypothesis.tokens).split())
@@ -172,8 +170,7 @@ class TranslationModel(NamedTuple):
     def data(self) -> PairData:
         """The pairs that the run was trained on; a UserError if the files have changed."""
         data = self.config.build(self.model.config.context)
-        if self.data_sha256 not in (None, data.sha256):
-            raise UserError(f"{data.name} is not what this run was trained on; put the old files back")
+        LoadedModel(self.model, self.tokenizer, self.step, self.data_sha256).check_data(data)
         return data
 
 

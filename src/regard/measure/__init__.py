@@ -1,7 +1,7 @@
-"""How good translations are: BLEU and chrF, whether a difference is chance, and a baseline that only looks up."""
+"""Translation quality: BLEU and chrF, paired bootstrap significance, and a retrieval baseline."""
 
-from regard.measure.bleu import Bucket, Score, bleu_by_length, score
+from regard.measure.bleu import CorpusScore, LengthBucket, bleu_by_length, score
 from regard.measure.bootstrap import Comparison, compare
-from regard.measure.retrieval import Nearest
+from regard.measure.retrieval import RetrievalBaseline
 
-__all__ = ["Bucket", "Comparison", "Nearest", "Score", "bleu_by_length", "compare", "score"]
+__all__ = ["Comparison", "CorpusScore", "LengthBucket", "RetrievalBaseline", "bleu_by_length", "compare", "score"]

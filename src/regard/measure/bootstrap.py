@@ -1,4 +1,4 @@
-"""Is one system better than another, or was it the luck of the test sentences? Paired bootstrap (Koehn 2004)."""
+"""Paired bootstrap (Koehn 2004): is the difference between two translation systems significant?"""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.errors import UserError
-from regard.measure.bleu import check, library
+from regard.measure.bleu import check_parallel, sacrebleu_metrics
 
-ORDERS = 4  # n-grams of BLEU
+ORDERS = 4  # BLEU uses n-grams of up to this length
 
 
 class Comparison(NamedTuple):
@@ -19,13 +19,13 @@ class Comparison(NamedTuple):
 
     first: float
     second: float
-    low: float  # 95 of 100 resampled differences (second - first) lie between these
+    low: float  # 95% confidence interval of the difference (second - first)
     high: float
-    p: float  # how often chance alone makes so great a difference
+    p: float  # p-value of the difference
 
     @property
     def difference(self) -> float:
-        """By how much the second is better."""
+        """BLEU of the second system minus that of the first."""
         return self.second - self.first
 
     def __str__(self) -> str:
@@ -35,20 +35,20 @@ class Comparison(NamedTuple):
 def compare(
     first: Sequence[str], second: Sequence[str], references: Sequence[str], *, samples: int = 1000, seed: int = 1
 ) -> Comparison:
-    """Draw as many sentences as there are, with replacement, again and again, the same ones for both systems.
+    """Compare BLEU on ``samples`` resamples of the sentences with replacement, the same ones for both systems.
 
-    The p-value is that of sacrebleu: the share of samples whose difference lies farther from the samples' mean than
-    the real difference lies from zero, with one added above and below.
+    The p-value is that of sacrebleu: the fraction of samples whose difference is farther from the samples' mean than
+    the real difference is from zero, with one added to numerator and denominator.
     """
-    check(first, references)
-    check(second, references)
+    check_parallel(first, references)
+    check_parallel(second, references)
     if samples < 1:
-        raise UserError(f"at least 1 sample must be drawn, not {samples}")
+        raise UserError(f"the number of samples must be at least 1, not {samples}")
     ours, theirs = statistics(first, references), statistics(second, references)
-    draw = np.random.Generator(np.random.Philox(seed))
+    random = np.random.Generator(np.random.Philox(seed))
     differences = np.empty(samples)
     for i in range(samples):
-        chosen = draw.integers(len(references), size=len(references))
+        chosen = random.integers(len(references), size=len(references))
         differences[i] = bleu(theirs[chosen].sum(0)) - bleu(ours[chosen].sum(0))
     scores = bleu(ours.sum(0)), bleu(theirs.sum(0))
     farther = np.abs(differences - differences.mean()) > abs(scores[1] - scores[0])
@@ -57,14 +57,14 @@ def compare(
 
 
 def statistics(outputs: Sequence[str], references: Sequence[str]) -> NDArray[np.int64]:
-    """What BLEU is made of, for each sentence: matches and n-grams of each order, both lengths; [N, 10]."""
-    metric = library().BLEU(effective_order=True)  # a matter of a sentence's own score, which nobody asks for
+    """The sufficient statistics of BLEU per sentence: matches and n-grams of each order, both lengths; [N, 10]."""
+    metric = sacrebleu_metrics().BLEU(effective_order=True)  # affects the score of a sentence only, which is unused
     rows = [metric.sentence_score(output, [reference]) for output, reference in zip(outputs, references, strict=True)]
     return np.array([[*row.counts, *row.totals, row.sys_len, row.ref_len] for row in rows], dtype=np.int64)
 
 
 def bleu(sums: NDArray[np.int64]) -> float:
-    """BLEU of a set of sentences from the sums of their statistics."""
+    """Corpus BLEU from the sums of the sentences' statistics."""
     counts, totals = sums[:ORDERS].tolist(), sums[ORDERS : 2 * ORDERS].tolist()
-    made = library().BLEU.compute_bleu(counts, totals, int(sums[-2]), int(sums[-1]), smooth_method="exp")
-    return made.score
+    lengths = int(sums[-2]), int(sums[-1])
+    return sacrebleu_metrics().BLEU.compute_bleu(counts, totals, *lengths, smooth_method="exp").score

@@ -33,7 +33,7 @@ def about(name: str) -> str:
 
 
 def place(name: str) -> str:
-    """ " (my_recipe.py)" for a recipe from outside the package, else nothing."""
+    """A note such as (my_recipe.py) for a recipe from outside the package, else an empty text."""
     return outside(_outside()[name]) if name in _outside() else ""
 
 

@@ -10,9 +10,9 @@ def recipe() -> Experiment:
 
     regard train enwik8
 
-    Eight minutes on an H200. Rotary positions, RMSNorm, normalised queries and keys, squared ReLU and embeddings of
-    byte pairs; Muon for the matrices, AdamW for the rest. 1.088 bits per byte on the test part, each byte foretold from
-    at least 896 others: regard evaluate --part test --stride 128
+    Eight minutes on an H200. Rotary positions, RMSNorm, normalized queries and keys, squared ReLU and embeddings of
+    byte pairs; Muon for the matrices, AdamW for the rest. 1.088 bits per byte on the test part, each byte predicted
+    from at least 896 others: regard evaluate --part test --stride 128
     """
     return Experiment(
         model=GPTConfig(

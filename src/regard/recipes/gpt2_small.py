@@ -1,4 +1,4 @@
-"""GPT-2 small on one's own text."""
+"""GPT-2 small on your own text."""
 
 from regard.data import BpeConfig, TextConfig
 from regard.models.presets import PRESETS
@@ -12,7 +12,7 @@ def recipe() -> Experiment:
 
     GPT-2's architecture and its vocabulary size, with a byte-level BPE learned from your text. A step takes half a
     million tokens in 16 parts; one H200 trains on about 500,000 tokens/s, so 2,000 steps (a billion tokens) take some
-    35 minutes. It wants a gigabyte of text or more: with less, take fewer --train.steps and a smaller
+    35 minutes. It needs a gigabyte of text or more: with less, use fewer --train.steps and a smaller
     --data.tokenizer.vocabulary.
     """
     return Experiment(

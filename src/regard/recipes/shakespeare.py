@@ -10,9 +10,9 @@ def recipe() -> Experiment:
 
     regard train shakespeare
 
-    Rotary positions, RMSNorm, normalised queries and keys, squared ReLU, embeddings of the last two and three
+    Rotary positions, RMSNorm, normalized queries and keys, squared ReLU, embeddings of the last two and three
     characters, and a soft cap on the logits; Muon for the matrices, AdamW for the rest. Three to four minutes on two
-    cores, to about 1.48 nats per character. Any text will do: --data.path FILE.
+    cores, to about 1.48 nats per character. It trains on any text: --data.path FILE.
     """
     return Experiment(
         model=GPTConfig(context=256, layers=4, heads=4, width=128, cap=15.0, ngrams=3, buckets=2**14),

@@ -5,7 +5,7 @@ from dataclasses import replace
 from regard.data import TextConfig
 from regard.models import EncoderConfig
 from regard.recipes import shakespeare
-from regard.tasks import MaskedConfig
+from regard.tasks import MaskedTokensConfig
 from regard.train import Experiment
 
 
@@ -21,6 +21,6 @@ def recipe() -> Experiment:
         lab,
         model=EncoderConfig(context=128, layers=3, heads=4, width=96),
         data=TextConfig(batch=32),
-        task=MaskedConfig(),
+        task=MaskedTokensConfig(),
         train=replace(lab.train, steps=600, evaluate_every=200, save_every=200),
     )

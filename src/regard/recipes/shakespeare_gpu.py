@@ -10,7 +10,7 @@ def recipe() -> Experiment:
 
     regard train shakespeare-gpu
 
-    The text is small for a GPU, and the model soon knows it by heart: hence dropout, and few steps.
+    The text is small for a GPU and the model soon memorizes it: hence dropout, and few steps.
     """
     return Experiment(
         model=GPTConfig(context=256, layers=6, heads=4, width=256, dropout=0.1, cap=15.0, ngrams=2),

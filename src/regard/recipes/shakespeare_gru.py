@@ -13,7 +13,7 @@ def recipe() -> Experiment:
     Two GRU layers, added to their inputs, with RMSNorm before each; AdamW. With only the first million
     characters and 100 steps (--data.limit 1000000 --train.steps 100), two minutes on one busy CPU core, it comes to
     1.96 nats per character.
-    With --model.carry true --data.order consecutive each batch goes on from the state in which the one before ended.
+    With --model.carry true --data.order consecutive each batch continues from the final state of the previous one.
     """
     return Experiment(
         model=RecurrentConfig(cell="gru", context=128, layers=2, width=256),

@@ -12,7 +12,7 @@ from regard.data.base import Data
 from regard.data.tokenizers import Tokenizer
 from regard.data.translation.pairs import PairData
 from regard.errors import UserError
-from regard.generate import OutputConstraints, Sampling, sample_seq2seq, sampling_decoder
+from regard.generate import OutputConstraints, Sampling, decode_seq2seq, sampling_decoder
 from regard.look import evaluation_mode, passage
 from regard.models.base import LanguageModel, Model, ModelConfig, Seq2SeqModel
 
@@ -110,7 +110,7 @@ class TranslationProbe(Probe):
             most = min(self._context, 2 * len(source) + ROOM)  # an untrained model never ends
             constraints = OutputConstraints.of(self._data.specials, 0, most)
             with evaluation_mode(model):
-                best = sample_seq2seq(model, *self._rows(source), constraints, Sampling(0.0))[0][0]
+                best = decode_seq2seq(model, *self._rows(source), constraints, Sampling(0.0))[0][0]
             results.append(ProbeTranslation(text, reference, source, best.tokens))
         return results
 

@@ -4,8 +4,8 @@
       config.toml  environment.json  metrics.jsonl  samples.jsonl
       checkpoints/step-000500/ model.safetensors optimizer.safetensors state.json MANIFEST.json
 
-A run folder is data, never code: TOML, JSON, JSON Lines and safetensors, strictly parsed. No pickle is ever
-read. Nothing here imports torch until tensors are saved or loaded.
+A run folder is data, never code: TOML, JSON, JSON Lines and safetensors, strictly parsed; no pickle. torch is imported
+only to save or load tensors.
 """
 
 from regard.runs.checkpoint import Checkpoint

@@ -1,8 +1,8 @@
-"""Checkpoints: written whole or not at all, and believed only when every byte is as it was written.
+"""Checkpoints: written atomically, and verified by SHA-256 when read.
 
-A checkpoint is a folder. It is filled under a temporary name, each file synced, then the manifest with sizes
-and SHA-256, then the folder is renamed and its parent synced. Whenever the process dies, there is the old
-state or the new.
+A checkpoint is a folder. Its files are written and synced under a temporary name, then the manifest with sizes and
+SHA-256, then the folder is renamed and its parent synced. Whenever the process is killed, either the old or the new
+state exists.
 """
 
 import hashlib
@@ -30,17 +30,17 @@ MODEL, OPTIMIZER, STATE, MANIFEST = (
 FILES = (MODEL, OPTIMIZER, STATE)
 SCHEMA = 1
 
-# A step saved twice gets ".1" for the moment in which both exist: there is never a time with neither.
+# A step that is saved again gets ".1" while both exist, so that one of them exists at any time.
 _NAME = re.compile(r"step-([0-9]{6,})(?:\.([0-9]+))?")
 
 
 class Damaged(Exception):
-    """A checkpoint that is not as it was written; the message says what is wrong."""
+    """A damaged checkpoint; the message names the damage."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint whose manifest was found to hold; tensors are read when asked for."""
+    """A verified checkpoint. Tensors are read on demand."""
 
     step: int
     path: Path
@@ -56,7 +56,7 @@ class Checkpoint:
 
 
 def folders(parent: Path) -> list[tuple[int, int, Path]]:
-    """(step, attempt, folder) of all checkpoints in `parent`, newest first, whole or not."""
+    """(step, attempt, folder) of all checkpoints in ``parent``, newest first, not verified."""
     found = []
     if parent.is_dir():
         for path in parent.iterdir():
@@ -66,7 +66,7 @@ def folders(parent: Path) -> list[tuple[int, int, Path]]:
 
 
 def verify(path: Path, step: int) -> Checkpoint:
-    """Read every byte of a checkpoint against its manifest; `Damaged` says what does not hold."""
+    """Compare a checkpoint with its manifest; raise ``Damaged`` if they differ."""
     contents = _check_sizes(path, step)
     for name, entry in contents.items():
         try:
@@ -89,7 +89,7 @@ def write(
     optimizer: Mapping[str, "Tensor"],
     state: Mapping[str, Any],
 ) -> Path:
-    """Add the checkpoint of `step` to `parent`, atomically; one of the same step is replaced."""
+    """Write the checkpoint of ``step`` into ``parent``, atomically; one of the same step is replaced."""
     if step < 0:
         raise ValueError(f"a checkpoint's step is >= 0, got {step}")
     text = json.dumps(plain(dict(state), _refuse_nonfinite, "state"), indent=1, allow_nan=False)
@@ -128,9 +128,9 @@ def write(
 
 
 def prune(parent: Path, step: int, keep: int, pinned: Collection[int]) -> None:
-    """Of the checkpoints up to `step`, leave the `keep` newest and the pinned ones.
+    """Of the checkpoints up to ``step``, keep the ``keep`` newest and the pinned ones.
 
-    One that is plainly damaged does not count among those kept. Those past `step` are not touched.
+    Checkpoints with missing or truncated files do not count. Those after ``step`` are kept.
     """
     if keep < 1:
         raise ValueError(f"at least one checkpoint must be kept, got keep={keep}")
@@ -141,24 +141,24 @@ def prune(parent: Path, step: int, keep: int, pinned: Collection[int]) -> None:
         try:
             _check_sizes(path, found)
         except Damaged:
-            whole = False
+            intact = False
         else:
-            whole = True
-        if whole and left < keep:
+            intact = True
+        if intact and left < keep:
             left += 1
         elif found not in pinned:
             remove(path)
 
 
 def remove(path: Path) -> None:
-    """Remove a checkpoint: first its name, so that a half removed one is never taken for a damaged one."""
+    """Remove a checkpoint: rename it first, so that a partly removed one is not mistaken for a damaged one."""
     doomed = path.with_name(unfinished(path.name))
     os.rename(path, doomed)
     shutil.rmtree(doomed, ignore_errors=True)
 
 
 def sweep(folder: Path) -> None:
-    """Remove what a killed process left unfinished in `folder`; only for whoever holds the run's lock."""
+    """Remove the temporary files of a killed process in ``folder``. The caller holds the run's lock."""
     if not folder.is_dir():
         return
     with writing(str(folder)):
@@ -171,7 +171,7 @@ def sweep(folder: Path) -> None:
 
 
 def _check_sizes(path: Path, step: int) -> dict[str, dict[str, Any]]:
-    """The manifest's entries for the three files, after all that can be checked without reading those."""
+    """The manifest's entries for the three files, after all checks that do not read them."""
     try:
         manifest = parse_object((path / MANIFEST).read_bytes())
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""A run's curves as lines of text, for a terminal."""
+"""Loss curves as text, for a terminal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 
 
 def curve(metrics: Sequence[dict[str, Any]]) -> str:
-    """One line per measure: its name, first value, shape and last value.
+    """One line per metric: name, first value, sparkline and last value.
 
     >>> print(curve([{"step": 1, "loss": 4.0}, {"step": 2, "loss": 2.0}]))
     loss            4.0000 █▁ 2.0000
@@ -29,7 +29,7 @@ def curve(metrics: Sequence[dict[str, Any]]) -> str:
 
 
 def sparkline(values: Sequence[float], width: int = WIDTH) -> str:
-    """Values as bars between their least and greatest, averaged into at most ``width`` of them."""
+    """Values as at most ``width`` bars, averaged, between their minimum and maximum."""
     count = min(width, len(values))
     edges = [i * len(values) // count for i in range(count + 1)]
     means = [sum(values[a:b]) / (b - a) for a, b in pairwise(edges)]
@@ -39,9 +39,9 @@ def sparkline(values: Sequence[float], width: int = WIDTH) -> str:
 
 
 def plot(curve: Points, marks: Points, width: int, height: int) -> list[str]:
-    """A curve of (x, y) in braille dots, and points with a mark of their own, over common axes: lines of text.
+    """A curve of (x, y) in braille dots, and marked points, on common axes: lines of text.
 
-    The curve is averaged within each column of dots, of which a character has two.
+    The curve is averaged in each column of dots; a character has two.
 
     >>> print("\\n".join(line.rstrip() for line in plot([(i, 8.0 - i) for i in range(9)], [(8, 1.0)], 14, 3)))
      8.00 ┤⠑⢄
@@ -77,7 +77,7 @@ def plot(curve: Points, marks: Points, width: int, height: int) -> list[str]:
 
 
 def _place(value: float, low: float, high: float, count: int) -> int:
-    """Which of `count` equal parts between low and high a value lies in."""
+    """The index of the bin of a value, of ``count`` equal bins between low and high."""
     return min(count - 1, int((value - low) / ((high - low) or 1.0) * count))
 
 

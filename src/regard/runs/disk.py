@@ -1,4 +1,4 @@
-"""Durable writes and strict JSON: what every file of a run folder stands on."""
+"""Durable writes and strict JSON."""
 
 import errno
 import json
@@ -14,7 +14,7 @@ from regard.errors import UserError
 
 JsonObject = dict[str, Any]
 
-#: Everything not yet finished carries this prefix, so that what a killed process left can be told.
+#: Prefix of temporary files, by which the leftovers of a killed process are recognized.
 UNFINISHED = ".tmp-"
 
 _REMEDIES = {
@@ -30,7 +30,7 @@ _REMEDIES = {
 
 @contextmanager
 def writing(what: str) -> Iterator[None]:
-    """Turn the disk's refusals that a person can mend into a `UserError` about `what`."""
+    """Convert an ``OSError`` that a user can fix into a ``UserError`` about ``what``."""
     try:
         yield
     except OSError as error:
@@ -41,12 +41,12 @@ def writing(what: str) -> Iterator[None]:
 
 
 def unfinished(name: str) -> str:
-    """A fresh name, in the same folder, for `name` while it is being written."""
+    """A temporary name for ``name`` while it is written, in the same folder."""
     return f"{UNFINISHED}{name}-{secrets.token_hex(4)}"
 
 
 def sync(path: Path) -> None:
-    """Wait until a file, or the list of names in a folder, is on the disk and not only in memory."""
+    """Flush a file, or the directory entry of a folder, to disk."""
     if path.is_dir() and os.name == "nt":
         return  # Windows cannot open a folder to sync it
     # Windows syncs only what is open for writing.
@@ -54,7 +54,7 @@ def sync(path: Path) -> None:
     try:
         os.fsync(descriptor)
     except OSError as error:
-        # Some network file systems know no sync of a folder; a file must be synced or we fail.
+        # Some network file systems cannot sync a folder; a file must be synced.
         if not (path.is_dir() and error.errno == errno.EINVAL):
             raise
     finally:
@@ -62,7 +62,7 @@ def sync(path: Path) -> None:
 
 
 def write_synced(path: Path, data: bytes) -> None:
-    """Write a new file and wait until it is on the disk."""
+    """Write a new file and flush it to disk."""
     with open(path, "wb") as file:
         file.write(data)
         file.flush()
@@ -70,7 +70,7 @@ def write_synced(path: Path, data: bytes) -> None:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Write a file so that, whenever the process dies, it holds the old bytes or the new ones."""
+    """Replace a file atomically."""
     temporary = path.with_name(unfinished(path.name))
     try:
         write_synced(temporary, data)
@@ -82,9 +82,9 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 def plain(value: Any, nonfinite: Callable[[float], Any], at: str = "record") -> Any:
-    """`value` as JSON can hold it, or a `TypeError` that names the key.
+    """``value`` as JSON types, or a ``TypeError`` that names the key.
 
-    Tuples become lists, 0-d arrays and tensors numbers; `nonfinite` says what becomes of NaN and infinity.
+    Tuples become lists, 0-d arrays and tensors numbers; ``nonfinite`` converts NaN and infinities.
     """
     if value is None or isinstance(value, (bool, str)):
         return value
@@ -105,7 +105,7 @@ def plain(value: Any, nonfinite: Callable[[float], Any], at: str = "record") -> 
 
 
 def parse_object(text: bytes) -> JsonObject:
-    """A JSON object, strictly: UTF-8, no NaN, no key twice. Anything else is a `ValueError`."""
+    """Parse a JSON object strictly: UTF-8, no NaN, no duplicate keys; else ``ValueError``."""
     try:
         value = json.loads(text.decode("utf-8"), parse_constant=_refuse_constant, object_pairs_hook=_once)
     except RecursionError:

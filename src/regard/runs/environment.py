@@ -1,4 +1,4 @@
-"""Where a run was made: enough to explain a difference between two of them later."""
+"""The environment of a run, to explain differences between runs."""
 
 import os
 import platform
@@ -9,7 +9,7 @@ from regard import __version__
 
 
 def environment() -> dict[str, Any]:
-    """Versions, machine, threads, device, and the git commit of the working folder if it has one."""
+    """Versions, machine, threads, device, and the git commit of the working folder, if any."""
     import torch
 
     return {
@@ -54,7 +54,7 @@ def _git_commit() -> str | None:
 
 
 def _git(*arguments: str) -> str | None:
-    # No optional locks, no file-system monitor: looking neither writes to the repository nor starts programs.
+    # No optional locks, no file-system monitor: git then neither writes to the repository nor starts programs.
     command = ["git", "--no-optional-locks", "-c", "core.fsmonitor=false", *arguments]
     try:
         done = subprocess.run(command, capture_output=True, timeout=5, stdin=subprocess.DEVNULL)

@@ -1,4 +1,4 @@
-"""findings.jsonl: what the doctor found in a run. One line is one thing that was noted; a later one replaces it."""
+"""findings.jsonl: the doctor's findings. A later record with the same kind and place replaces an earlier one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def note(run: Run, record: Mapping[str, Any]) -> None:
 
 
 def noted(run: Run) -> list[dict[str, Any]]:
-    """The newest record of every kind and place, in the order in which they were first noted."""
+    """The newest record of every kind and place, in the order of their first records."""
     found: dict[tuple[Any, Any], dict[str, Any]] = {}
     for record in _lines(run).read():
         found[record.get("kind"), record.get("where")] = record
@@ -25,7 +25,7 @@ def noted(run: Run) -> list[dict[str, Any]]:
 
 
 def cut(run: Run, step: int) -> None:
-    """Remove what was noted past `step`: a run that is taken up there has yet to see it."""
+    """Remove the records after ``step``, from which a run is resumed."""
     _lines(run).cut(step)
 
 

@@ -1,4 +1,4 @@
-"""`Run`: one folder on disk, from its creation to its last checkpoint."""
+"""``Run``: a run folder, from its creation to its last checkpoint."""
 
 import difflib
 import errno
@@ -37,7 +37,7 @@ _TAKEN = {
 
 
 class Run:
-    """A run folder. Make one with `Run.create` or `Run.open`; hold `lock()` while writing into it.
+    """A run folder. Use ``Run.create`` or ``Run.open``; hold ``lock()`` while writing.
 
     >>> run = Run.create(Path("runs"), None, "[train]\\nsteps = 10\\n", environment())   # doctest: +SKIP
     >>> with run.lock():                                                                 # doctest: +SKIP
@@ -49,7 +49,7 @@ class Run:
         self.path = path
         #: The resolved config as plain values, without the schema key; for `regard.config.load`.
         self.config = config
-        #: Why `latest()` passed over newer checkpoints, one sentence for each.
+        #: Why ``latest()`` skipped newer checkpoints, one message each.
         self.damaged: list[str] = []
         self._metrics = StepLines(path / "metrics.jsonl")
         self._samples = StepLines(path / "samples.jsonl")
@@ -58,10 +58,10 @@ class Run:
     def create(
         cls, root: Path, name: str | None, config: str, environment: Mapping[str, Any], prefix: str = "run"
     ) -> "Run":
-        """Make the folder `root/name` with its config (TOML text) and environment.
+        """Create the folder ``root/name`` with its config (TOML text) and environment.
 
-        Without a name it becomes `<prefix>-1`, `<prefix>-2`, ... The folder appears under its name whole and
-        at once, so a killed start leaves no half a run and two processes never get the same one.
+        The default name is ``<prefix>-1``, ``<prefix>-2``, ... The folder is created atomically, so a killed process
+        leaves no partial run, and two processes never get the same one.
         """
         root = Path(root)
         _check_name(prefix if name is None else name)
@@ -92,7 +92,7 @@ class Run:
 
     @staticmethod
     def check(root: Path, name: str | None) -> None:
-        """Refuse, before anything is done, a name or a folder of runs with which `create` could only fail."""
+        """Raise the error with which ``create`` would fail for this name and folder."""
         if root.exists() and not root.is_dir():
             raise UserError(f"{root} is a file, not a folder; choose another folder for runs with --runs FOLDER")
         if name is not None:
@@ -105,7 +105,7 @@ class Run:
 
     @classmethod
     def open(cls, path: Path) -> "Run":
-        """An existing run, for reading; writers then take its `lock()`."""
+        """Open an existing run for reading; writers also take its ``lock()``."""
         path = Path(path)
         if path.exists() and not path.is_dir():
             raise UserError(f"{path} is a file, not the folder of a run; give that folder, or the run's name")
@@ -114,7 +114,7 @@ class Run:
         try:
             written_by = parse_object((path / ENVIRONMENT).read_bytes()).get("regard")
         except (OSError, ValueError):
-            written_by = None  # only wanted for a better message
+            written_by = None  # only used in a message
         return cls(path, read_config(path / CONFIG, written_by if isinstance(written_by, str) else None))
 
     @property
@@ -124,7 +124,7 @@ class Run:
 
     @property
     def environment(self) -> dict[str, Any]:
-        """Where the run was made, as `environment()` described it."""
+        """The environment that the run was created in."""
         try:
             return parse_object((self.path / ENVIRONMENT).read_bytes())
         except (OSError, ValueError) as error:
@@ -139,24 +139,24 @@ class Run:
         return load(cls, self.config if section is None else self.config[section], self.path / CONFIG)
 
     def freeze(self, config: str) -> None:
-        """Replace the config atomically: for what only the start tells, such as steps from a time budget."""
+        """Replace the config atomically, for values that the start determines, such as steps from a time budget."""
         with writing(str(self.path / CONFIG)):
             replace_file(self.path / CONFIG, stamp(config))
         self.config = read_config(self.path / CONFIG, None)
 
     def discard(self) -> None:
-        """Remove a run that never began: one without a checkpoint or a logged step."""
+        """Remove a run without a checkpoint or a logged step."""
         if not self.steps() and not self.metrics():
             shutil.rmtree(self.path)
             with suppress(OSError):  # the folder of runs too, if it was made for this one
                 self.path.parent.rmdir()
 
     def file(self, name: str) -> Path:
-        """Where a part that belongs to the run lies, such as `tokenizer.json`."""
+        """The path of a file of the run, such as `tokenizer.json`."""
         return self.path / name
 
     def add(self, name: str, write: Callable[[Path], None]) -> None:
-        """Give the run a file: `write` fills a temporary one, which then takes its name at once."""
+        """Add a file atomically: ``write`` writes a temporary file, which is then renamed."""
         with writing(str(self.path / name)):
             temporary = self.path / unfinished(name)
             try:
@@ -170,7 +170,7 @@ class Run:
 
     @contextmanager
     def lock(self) -> Iterator["Run"]:
-        """Be the only writer of this run (a second gets a `UserError`), and remove what a killed one left."""
+        """Become the only writer of this run (a second gets a ``UserError``), and remove temporary files."""
         with exclusive(self.path / ".lock", f"run {self.name}"):
             checkpoint.sweep(self.path)
             checkpoint.sweep(self._checkpoints)
@@ -181,7 +181,7 @@ class Run:
         self._metrics.append(dict(record))
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The records logged so far; a last line torn by a killed writer is passed over."""
+        """The records logged so far; an incomplete last line is skipped."""
         return self._metrics.read()
 
     def sample(self, record: Mapping[str, Any]) -> None:
@@ -193,7 +193,7 @@ class Run:
         return self._samples.read()
 
     def rewind(self, step: int) -> None:
-        """Remove what was logged and sampled past `step`: each file at once, doing it twice does no harm."""
+        """Remove the metrics and samples after ``step``, each file atomically."""
         self._metrics.cut(step)
         self._samples.cut(step)
 
@@ -206,14 +206,14 @@ class Run:
         keep: int = 2,
         pinned: Collection[int] = (),
     ) -> Path:
-        """Write the checkpoint of `step` atomically, then prune: the `keep` newest and the `pinned` stay.
+        """Write the checkpoint of ``step`` atomically; then keep the ``keep`` newest and the ``pinned`` ones.
 
-        `state` is JSON: finite numbers, text, lists and dicts (tuples become lists). Tied tensors stay tied.
+        ``state`` is JSON: finite numbers, strings, lists and dicts (tuples become lists). Tied tensors stay tied.
         """
         if keep < 1:
             raise ValueError(f"at least one checkpoint must be kept, got keep={keep}")
         with writing(f"the checkpoint of step {step} in {self.path}"):
-            # What was logged up to here must not be lost when the checkpoint that follows it is not.
+            # The records up to here must be on disk before the checkpoint is.
             self._metrics.sync()
             self._samples.sync()
             saved = checkpoint.write(self._checkpoints, step, model, optimizer, state)
@@ -221,18 +221,18 @@ class Run:
         return saved
 
     def steps(self) -> list[int]:
-        """The steps that have a checkpoint, oldest first, without looking whether it is whole."""
+        """The steps that have a checkpoint, oldest first, not verified."""
         return sorted({step for step, _, _ in checkpoint.folders(self._checkpoints)})
 
     def latest(self) -> Checkpoint | None:
-        """The newest checkpoint that is whole, every byte checked; `damaged` tells of those passed over."""
+        """The newest undamaged checkpoint, verified; ``damaged`` lists the skipped ones."""
         self.damaged = []
-        return self._first_whole(checkpoint.folders(self._checkpoints))
+        return self._first_undamaged(checkpoint.folders(self._checkpoints))
 
     def checkpoint(self, step: int) -> Checkpoint:
-        """The checkpoint of one step, every byte checked; a `UserError` when it is missing or damaged."""
+        """The checkpoint of one step, verified; a ``UserError`` if it is missing or damaged."""
         self.damaged = []
-        found = self._first_whole([entry for entry in checkpoint.folders(self._checkpoints) if entry[0] == step])
+        found = self._first_undamaged([entry for entry in checkpoint.folders(self._checkpoints) if entry[0] == step])
         if found is None:
             why = self.damaged[0] if self.damaged else f"{self.path} has no checkpoint of step {step}"
             there = ", ".join(str(other) for other in self.steps()) or "none"
@@ -243,7 +243,7 @@ class Run:
     def _checkpoints(self) -> Path:
         return self.path / "checkpoints"
 
-    def _first_whole(self, entries: list[tuple[int, int, Path]]) -> Checkpoint | None:
+    def _first_undamaged(self, entries: list[tuple[int, int, Path]]) -> Checkpoint | None:
         for step, _, path in entries:
             try:
                 return checkpoint.verify(path, step)
@@ -261,7 +261,7 @@ def _check_name(name: str) -> None:
 
 
 def _claim(temporary: Path, root: Path, name: str | None, prefix: str) -> Path:
-    """Give the finished folder its name. A run is never empty, so a rename onto another one always fails."""
+    """Rename the finished folder. A run is never empty, so renaming onto another one fails."""
     number = 1 + max(_numbers(root, prefix), default=0)
     while True:
         path = root / (f"{prefix}-{number}" if name is None else name)
@@ -289,7 +289,7 @@ def _numbers(root: Path, prefix: str) -> Iterator[int]:
 
 
 def _others(path: Path) -> str:
-    """Which runs lie beside the one that was not found."""
+    """The runs in the same folder, for messages."""
     parent = path.parent
     names = sorted(other.parent.name for other in parent.glob(f"[!.]*/{CONFIG}")) if parent.is_dir() else []
     if not names:

@@ -1,4 +1,4 @@
-"""JSON Lines that survive a killed writer: metrics, samples, and whatever else a run notes per step."""
+"""JSON Lines with a step (metrics, samples, findings) that tolerate a killed writer."""
 
 import json
 import math
@@ -11,34 +11,34 @@ from regard.runs.disk import parse_object, plain, replace_file, sync, writing
 
 
 class StepLines:
-    """A file with one JSON object a line, each with an integer `step`.
+    """A file with one JSON object per line, each with an integer ``step``.
 
-    A process killed while it writes can leave a torn last line. It is not a record: readers skip it, and the
-    next writer removes it. A torn line anywhere else is damage, and is reported with its line number.
+    A process that is killed while writing can leave an incomplete last line: readers skip it, and the next writer
+    removes it. An incomplete line anywhere else is an error that names the line.
     """
 
     def __init__(self, path: Path):
         self.path = path
 
     def append(self, record: dict[str, Any]) -> None:
-        """Add one record and hand it to the operating system at once.
+        """Append one record, unbuffered.
 
-        NaN and the infinities become the strings "NaN", "Infinity" and "-Infinity", which Python's `float`
-        and JavaScript's `Number` read back: the file stays JSON, and the moment a loss broke is not lost.
+        NaN and the infinities become the strings "NaN", "Infinity" and "-Infinity", which Python's `float` and
+        JavaScript's `Number` parse, so that the file stays valid JSON.
         """
         step = record.get("step")
         if not _is_step(step):
             raise ValueError(f"a record of {self.path.name} needs an integer 'step' >= 0, got {step!r}")
         line = json.dumps(plain(record, _spell), allow_nan=False).encode() + b"\n"
-        # Opened anew for each record: nothing to close, and nothing stale after `cut` has replaced the file.
+        # Opened for each record: there is nothing to close, and ``cut`` may replace the file in between.
         with writing(str(self.path)), open(self.path, "a+b", buffering=0) as file:
-            _mend(file)
+            _repair_end(file)
             written = 0
             while written < len(line):
                 written += file.write(line[written:])
 
     def read(self) -> list[dict[str, Any]]:
-        """All whole records, oldest first; none when the file does not exist."""
+        """All complete records, oldest first; none if the file does not exist."""
         lines = self._lines()
         records = [_parse(line) for line in lines]
         if records and records[-1] is None and not lines[-1].endswith(b"\n"):
@@ -49,7 +49,7 @@ class StepLines:
         return [record for record in records if record is not None]
 
     def cut(self, step: int) -> None:
-        """Remove, in one atomic move, the records past `step`; the others keep their bytes."""
+        """Remove the records after ``step`` atomically; the others are unchanged."""
         lines = self._lines()
         kept: list[bytes] = []
         damage = None
@@ -58,7 +58,7 @@ class StepLines:
             if record is None:
                 damage = damage or number
             elif record["step"] <= step:
-                # A power failure leaves damage at the end: it is cut. Before a record we keep, it is a loss.
+                # A power failure leaves damage at the end, which is removed; before a record to keep, it is an error.
                 if damage is not None:
                     raise self._damage(damage)
                 kept.append(line if line.endswith(b"\n") else line + b"\n")
@@ -67,7 +67,7 @@ class StepLines:
                 replace_file(self.path, b"".join(kept))
 
     def sync(self) -> None:
-        """Wait until every record appended so far is on the disk."""
+        """Flush all records to disk."""
         if self.path.exists():
             sync(self.path)
 
@@ -89,7 +89,7 @@ class StepLines:
 
 
 def _parse(line: bytes) -> dict[str, Any] | None:
-    # A proper beginning of a JSON object is never itself one, so a torn line cannot pass for a record.
+    # A proper prefix of a JSON object is not a JSON object, so an incomplete line is never a record.
     try:
         record = parse_object(line)
     except ValueError:
@@ -107,8 +107,8 @@ def _spell(value: float) -> str:
     return "Infinity" if value > 0 else "-Infinity"
 
 
-def _mend(file: Any) -> None:
-    """End the last line if it is whole, remove it if it is torn, so that the next record starts a line."""
+def _repair_end(file: Any) -> None:
+    """Terminate the last line if it is complete, else remove it, so that the next record starts a line."""
     size = file.seek(0, os.SEEK_END)
     if size == 0:
         return

@@ -1,4 +1,4 @@
-"""One trainer per run: a lock that the operating system releases however the process ends."""
+"""One writer per run: a file lock, which the operating system releases when the process ends."""
 
 import errno
 import os
@@ -23,9 +23,9 @@ _open: set[int] = set()
 
 @contextmanager
 def exclusive(path: Path, what: str) -> Iterator[None]:
-    """Hold the lock file `path`, or say with a `UserError` who holds `what` already.
+    """Hold the lock file ``path``, or raise a ``UserError`` that names the holder of ``what``.
 
-    The file stays when the lock is released: removing it would let two processes hold two files of one name.
+    The file is not removed: otherwise two processes could lock two files of the same name.
     """
     with writing(str(path)):
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
@@ -47,7 +47,7 @@ def exclusive(path: Path, what: str) -> Iterator[None]:
             os.write(descriptor, f"process {os.getpid()} on {platform.node() or 'this machine'}".encode())
         yield
     finally:
-        if descriptor in _open:  # a forked child has closed its own already
+        if descriptor in _open:  # a forked child has already closed its own
             _open.discard(descriptor)
             os.close(descriptor)
 
@@ -58,7 +58,7 @@ def _take(descriptor: int) -> None:
     else:
         import msvcrt
 
-        # Far behind the text, since Windows keeps others from reading the bytes that are locked.
+        # Far behind the text, since Windows prevents others from reading the locked bytes.
         os.lseek(descriptor, 1 << 30, os.SEEK_SET)
         try:
             msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
@@ -66,11 +66,11 @@ def _take(descriptor: int) -> None:
             os.lseek(descriptor, 0, os.SEEK_SET)
 
 
-def _let_go_in_child() -> None:
-    # A forked worker shares the lock; were the trainer killed, an idle worker would keep the run locked.
+def _release_in_child() -> None:
+    # A forked worker shares the lock; if the trainer is killed, an idle worker would keep the run locked.
     while _open:
         os.close(_open.pop())
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_let_go_in_child)
+    os.register_at_fork(after_in_child=_release_in_child)

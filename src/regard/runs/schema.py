@@ -1,4 +1,4 @@
-"""The resolved config of a run, with the version of its layout: old ones are migrated, newer ones refused."""
+"""The config of a run with its schema version: older versions are migrated, newer ones refused."""
 
 import tomllib
 from collections.abc import Callable, Mapping
@@ -8,7 +8,7 @@ from typing import Any
 from regard import __version__
 from regard.errors import UserError
 
-#: The layout of config.toml that this version writes.
+#: The schema of config.toml that this version writes.
 SCHEMA = 2
 Migration = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -19,7 +19,7 @@ def _window_became_an_attention(document: dict[str, Any]) -> dict[str, Any]:
     if isinstance(model, dict) and (window := model.pop("window", None)) is not None:
         model["attention"] = {"kind": "window", "size": window}
     elif isinstance(model, dict):
-        model.pop("global_every", None)  # without a window it meant nothing
+        model.pop("global_every", None)  # without a window it had no effect
     return document
 
 
@@ -28,14 +28,14 @@ MIGRATIONS: dict[int, Migration] = {1: _window_became_an_attention}
 
 
 def stamp(config: str) -> bytes:
-    """`config`, a TOML document, with the schema as its first line."""
+    """``config``, a TOML document, with the schema as its first line."""
     stamped = f"schema = {SCHEMA}\n{config}"
-    tomllib.loads(stamped)  # a document that already has the key, or is not TOML, is the caller's mistake
+    tomllib.loads(stamped)  # raises for a document that is not TOML or already has the key
     return stamped.encode("utf-8")
 
 
 def read_config(path: Path, written_by: str | None) -> dict[str, Any]:
-    """The config of a run as this version would write it, without the schema key."""
+    """The config of a run in the current schema, without the schema key."""
     try:
         document = tomllib.loads(path.read_bytes().decode("utf-8"))
     except FileNotFoundError:
@@ -54,7 +54,7 @@ def migrate(
     migrations: Mapping[int, Migration],
     written_by: str | None = None,
 ) -> dict[str, Any]:
-    """`document` brought from its own schema to the `current` one; the schema key is taken out."""
+    """``document`` migrated to the ``current`` schema, without the schema key."""
     found = document.pop("schema", None)
     if not isinstance(found, int) or isinstance(found, bool) or found < 1:
         raise UserError(f"{source} is damaged (its 'schema' is {found!r}, not a number from 1); restore it from a copy")

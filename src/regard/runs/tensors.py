@@ -1,4 +1,4 @@
-"""Named tensors to and from one safetensors file: tied, strided and empty ones included."""
+"""Named tensors in a safetensors file, including tied, strided and empty ones."""
 
 import json
 import os
@@ -12,14 +12,14 @@ from regard.errors import UserError
 if TYPE_CHECKING:
     from torch import Tensor
 
-#: Key of the file's metadata: a JSON object from each left-out name to the name that holds the same memory.
+#: Key in the file's metadata: a JSON object from each omitted name to the name of the same tensor.
 SHARED = "shared"
 
 
 def write_tensors(path: Path, tensors: Mapping[str, "Tensor"]) -> None:
-    """Write `tensors`; those that are one and the same memory (a tied head) are written once.
+    """Write ``tensors``; those that share memory (a tied head) are written once.
 
-    Raises `OSError` when the disk refuses, as every other write does.
+    Raises ``OSError`` if the disk cannot be written, like every other write.
     """
     import torch
     from safetensors import SafetensorError
@@ -41,14 +41,14 @@ def write_tensors(path: Path, tensors: Mapping[str, "Tensor"]) -> None:
             shared[name] = first_with[view]
             continue
         first_with[view] = name
-        # The format holds whole, dense, separate tensors: one that overlaps another differently gets a copy.
+        # The format stores dense, separate tensors: one that overlaps another is copied.
         overlaps = memory in storages
         storages.add(memory)
         stored[name] = tensor.clone(memory_format=torch.contiguous_format) if overlaps else tensor.contiguous()
     try:
         save_file(stored, path, metadata={SHARED: json.dumps(shared, sort_keys=True)})
     except SafetensorError as error:
-        # The library tells the cause only in words: "... (os error 28)", formerly "Os { code: 28, ...".
+        # The library names the cause only in its message: "... (os error 28)", formerly "Os { code: 28, ...".
         code = re.search(r"os error (\d+)|\bcode: (\d+)", str(error))
         if code is None:
             raise
@@ -57,16 +57,16 @@ def write_tensors(path: Path, tensors: Mapping[str, "Tensor"]) -> None:
 
 
 def read_tensors(path: Path) -> dict[str, "Tensor"]:
-    """The tensors of `path` on the CPU, under every name they were given; tied ones are tied again."""
+    """The tensors of ``path`` on the CPU, under all their names; tied ones share memory again."""
     import torch
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
             shared = json.loads((file.metadata() or {}).get(SHARED, "{}"))
-            # Copies, because the file is mapped: torch aligns its own memory, and CPU kernels may round
-            # differently on another alignment, so that a resumed run would differ from an unbroken one.
-            # Nor do copies hold the disk space of a checkpoint that is pruned later.
+            # Copies, because the file is mapped: torch aligns its own memory, and CPU kernels may round differently
+            # with another alignment, so that a resumed run would differ from an uninterrupted one. A mapping would
+            # also keep the disk space of a checkpoint that is removed later.
             tensors = {name: torch.clone(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
         return tensors | {name: tensors[source] for name, source in shared.items()}
     except (SafetensorError, ValueError, KeyError, AttributeError, TypeError) as error:

@@ -12,9 +12,9 @@ import torch
 from regard.config import to_toml
 from regard.generate.translation import load_translation_model
 from regard.measure import bleu_by_length, compare, score
-from regard.measure.bleu import Bucket
+from regard.measure.bleu import LengthBucket
 from regard.measure.bootstrap import Comparison
-from regard.measure.retrieval import Nearest
+from regard.measure.retrieval import RetrievalBaseline
 from regard.pages.charts import Axes
 from regard.pages.html import ChartSection
 from regard.recipes import get
@@ -48,7 +48,7 @@ def study(scale: float, seed: int, say: Callable[[str], None]) -> Study:
         say(f"{name}: translating {len(data.test.sources):,} sentences")
         translations[name] = [one.text for one in trained.translator().translate(data.test.sources)]
     sources, references = data.test.sources, data.test.targets
-    nearest = Nearest(data.train.sources, data.train.targets)
+    nearest = RetrievalBaseline(data.train.sources, data.train.targets)
     translations["nearest neighbor"] = [nearest.translate(source) for source in sources]
     buckets = {name: bleu_by_length(sources, texts, references, EDGES) for name, texts in translations.items()}
     long = [i for i, source in enumerate(sources) if len(source.split()) > LONG]
@@ -71,7 +71,7 @@ def study(scale: float, seed: int, say: Callable[[str], None]) -> Study:
 
 
 def words(
-    overall: Comparison, on_long: Comparison, sentences: int, long: int, buckets: dict[str, list[Bucket]]
+    overall: Comparison, on_long: Comparison, sentences: int, long: int, buckets: dict[str, list[LengthBucket]]
 ) -> list[str]:
     """The comparison in sentences."""
     said = []
@@ -93,7 +93,7 @@ def words(
     return said
 
 
-def _chart(buckets: dict[str, list[Bucket]]) -> ChartSection:
+def _chart(buckets: dict[str, list[LengthBucket]]) -> ChartSection:
     return ChartSection(
         "BLEU by source length",
         "Each point is the BLEU of the sentences with at least that many words, up to the next point. The nearest "

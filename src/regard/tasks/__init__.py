@@ -1,18 +1,18 @@
-"""Tasks: what a batch is worth. A task turns a batch into named sums and counts, never into means."""
+"""Tasks: the loss of a batch, as named sums and counts."""
 
 from regard.tasks.base import Task, TaskConfig, Term
-from regard.tasks.language import Language, LanguageConfig
-from regard.tasks.masked import Masked, MaskedConfig
-from regard.tasks.translation import Translation, TranslationConfig
+from regard.tasks.language import LanguageConfig, LanguageTask
+from regard.tasks.masked import MaskedTokens, MaskedTokensConfig
+from regard.tasks.translation import TranslationConfig, TranslationTask
 
 __all__ = [
-    "Language",
     "LanguageConfig",
-    "Masked",
-    "MaskedConfig",
+    "LanguageTask",
+    "MaskedTokens",
+    "MaskedTokensConfig",
     "Task",
     "TaskConfig",
     "Term",
-    "Translation",
     "TranslationConfig",
+    "TranslationTask",
 ]

@@ -1,4 +1,4 @@
-"""Language modelling: the cross entropy of the next token."""
+"""Language modeling: the cross entropy of the next token."""
 
 from dataclasses import dataclass
 
@@ -19,51 +19,47 @@ class LanguageConfig(TaskConfig, kind="language"):
 
     logits: int = option(
         2**27,
-        "how many logits may be held at once; a larger batch x vocabulary is computed in chunks of rows, "
-        "each recomputed in backward",
+        "the largest number of logits in memory; more are computed in chunks of rows, recomputed in the backward pass",
     )
 
     def check(self) -> None:
-        """Refuse a limit that no row fits."""
+        """Refuse an impossible limit."""
         if self.logits < 1:
             raise ValueError(f"logits must be at least 1, got {self.logits}")
 
-    def build(self) -> "Language":
+    def build(self) -> "LanguageTask":
         """The task."""
-        return Language(self)
+        return LanguageTask(self)
 
 
-class Language:
-    """Cross entropy in nats, summed over the targets that count.
-
-    The model gives features[B,N,C] = `model.features(inputs, slots)` and logits = `model.head(features)`.
-    """
+class LanguageTask:
+    """Cross entropy in nats, summed over the targets that are not IGNORE_INDEX."""
 
     def __init__(self, config: LanguageConfig | None = None):
         self.config = config or LanguageConfig()
 
     def terms(self, model: LanguageModel, batch: TextBatch) -> dict[str, Term]:
-        """The term `next_token` and, in training, what the model's layers add."""
-        found, further, details = with_auxiliary_losses(model, lambda: model.features(batch.inputs, batch.slots))
-        features, targets = found.flatten(0, -2), batch.targets.flatten()  # [B*N,C], [B*N]
+        """The term ``next_token`` and, in training, auxiliary losses."""
+        features, further, details = with_auxiliary_losses(model, lambda: model.features(batch.inputs, batch.slots))
+        features, targets = features.flatten(0, -2), batch.targets.flatten()  # [B*N,C], [B*N]
         total = next_token_loss(model, features, targets, model.config.vocabulary, self.config.logits)
         return {"next_token": Term(total, count_targets(targets), details=details), **further}
 
     def counts(self, batch: TextBatch) -> dict[str, Tensor]:
-        """How many targets of the batch count."""
+        """The number of targets."""
         return {"next_token": count_targets(batch.targets)}
 
 
 def next_token_loss(
     model: Model, features: Tensor, targets: Tensor, vocabulary: int, limit: int, smoothing: float = 0.0
 ) -> Tensor:
-    """The summed cross entropy of rows[R,C] against targets[R], with at most about `limit` logits at a time.
+    """The summed cross entropy of features [R, C] and targets [R], with at most about ``limit`` logits in memory.
 
-    ``smoothing`` spreads this share of each target evenly over the vocabulary (Szegedy et al. 2016, sec. 7).
+    ``smoothing``: label smoothing (Szegedy et al. 2016, sec. 7).
 
     Logits and their log-softmax in float32 are by far the largest tensors of a small model with a large vocabulary:
-    6.6 GB each for 32 x 1024 tokens of GPT-2. Above the limit, rows go through the head in equal chunks that keep
-    nothing for backward but their input and are computed again there.
+    6.6 GB each for 32 x 1024 tokens of GPT-2. Above the limit, the head is applied to chunks of rows, which are
+    recomputed in the backward pass.
     """
     rows = features.shape[0]
     chunks = min(-(-rows * vocabulary // limit), rows)
@@ -72,7 +68,7 @@ def next_token_loss(
     size = -(-rows // chunks)
     total = features.new_zeros((), dtype=_wide(features.dtype))
     for rows_RC, targets_R in zip(features.split(size), targets.split(size), strict=True):
-        # A head draws no random numbers, so there is no generator to rewind for the second pass.
+        # The head uses no random numbers, so no generator state has to be preserved.
         total = total + checkpoint(
             _cross_entropy, model, rows_RC, targets_R, smoothing, use_reentrant=False, preserve_rng_state=False
         )
@@ -88,10 +84,10 @@ def _cross_entropy(model: Model, features: Tensor, targets: Tensor, smoothing: f
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:
-    """float32, or float64 where the model itself is: a log-softmax in 16 bits loses what training needs."""
+    """At least float32: a log-softmax in 16 bits is too coarse for training."""
     return torch.promote_types(dtype, torch.float32)
 
 
 def count_targets(targets: Tensor) -> Tensor:
-    """How many of them are to be learned."""
+    """The number of targets that are not IGNORE_INDEX."""
     return (targets != IGNORE_INDEX).sum()

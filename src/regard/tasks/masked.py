@@ -16,7 +16,7 @@ from regard.tasks.language import next_token_loss
 
 
 @dataclass(frozen=True)
-class MaskedConfig(TaskConfig, kind="masked"):
+class MaskedTokensConfig(TaskConfig, kind="masked"):
     """Predict masked tokens from both sides."""
 
     share: float = option(0.15, "share of each sequence's tokens to predict")
@@ -28,25 +28,25 @@ class MaskedConfig(TaskConfig, kind="masked"):
         if self.logits < 1:
             raise ValueError(f"logits must be at least 1, not {self.logits}")
 
-    def build(self) -> Masked:
-        return Masked(self)
+    def build(self) -> MaskedTokens:
+        return MaskedTokens(self)
 
 
-class Masked:
+class MaskedTokens:
     """The cross-entropy of the chosen tokens in nats.
 
     Of these, 80 % are replaced by the mask token, 10 % by a random token, and 10 % stay. A sequence of n tokens has
-    exactly max(1, round(share · n)) of them, so the batch alone gives the count. In training the choice comes from
-    PyTorch's random state, which the trainer seeds by the step; in evaluation it is a fixed function of the sequence.
+    exactly max(1, round(share · n)) of them, so the batch alone gives the count. The choice is a hash of the sequence:
+    it does not depend on the other rows, on the number of processes or on where a run was resumed.
     """
 
-    def __init__(self, config: MaskedConfig | None = None):
-        self.config = config or MaskedConfig()
+    def __init__(self, config: MaskedTokensConfig | None = None):
+        self.config = config or MaskedTokensConfig()
 
     def terms(self, model: Encoder, batch: TextBatch) -> dict[str, Term]:
         """The term `masked_token` and, in training, the model's auxiliary losses."""
         tokens, vocabulary = batch.inputs, model.config.vocabulary
-        scores, kind, other = _draws(tokens, vocabulary, model.training)
+        scores, kind, other = _draws(tokens, vocabulary)
         scores = scores.masked_fill(~real_tokens(tokens, batch.slots), torch.inf)
         most = max(1, round(self.config.share * tokens.shape[1]))
         chosen = scores.argsort(dim=1, stable=True)[:, :most]  # [B, M]
@@ -79,13 +79,10 @@ def real_tokens(tokens: Tensor, slots: AnySlots | None) -> Tensor:
     return torch.ones_like(tokens, dtype=torch.bool)
 
 
-def _draws(tokens: Tensor, vocabulary: int, training: bool) -> tuple[Tensor, Tensor, Tensor]:
+def _draws(tokens: Tensor, vocabulary: int) -> tuple[Tensor, Tensor, Tensor]:
     """For each token [B, N]: a score to choose by, a number in [0, 1) for its replacement, and another token."""
-    if training:
-        scores, kind = torch.rand(2, *tokens.shape, device=tokens.device)
-        return scores, kind, torch.randint_like(tokens, vocabulary)
     place = torch.arange(tokens.shape[1], device=tokens.device)
-    row = (tokens * (place * 7919 + 104729)).sum(1, keepdim=True)  # the sequence's hash: rows do not depend on others
+    row = (tokens * (place * 7919 + 104729)).sum(1, keepdim=True)  # the key of the sequence
     first, second, third = (_hash(row + place * 31 + salt * 65537) for salt in (1, 2, 3))
     return first / 2**31, second / 2**31, third % vocabulary
 

@@ -6,7 +6,6 @@ is stored, and the backward pass is written out.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -64,36 +63,24 @@ class _Attention(Function):
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, offset: Tensor | None, scale: float) -> Tensor:
         batch, heads = q.shape[:2]
         q, k, v = (x.reshape(batch * heads, *x.shape[2:]) for x in (q, k, v))  # [BH, N, D]
-        values, weights = mix(q, k, v, offset, scale)
+        offset = q.new_zeros(1, 1) if offset is None else offset.to(q.dtype)
+        weights = torch.baddbmm(offset, q, k.transpose(1, 2), alpha=scale).softmax(-1)
         ctx.save_for_backward(q, k, v, weights)
         ctx.scale = scale
+        values = torch.bmm(weights, v)
         return values.view(batch, heads, *values.shape[1:])
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, weights = ctx.saved_tensors
-        lead = grad.shape[:2]
-        into = [torch.empty_like(x) for x in (q, k, v)]
-        mix_backward(grad.reshape(v.shape[0], q.shape[1], v.shape[2]), q, k, v, weights, ctx.scale, into)
-        return *(x.view(*lead, *x.shape[1:]) for x in into), None, None
-
-
-def mix(q: Tensor, k: Tensor, v: Tensor, offset: Tensor | None, scale: float) -> tuple[Tensor, Tensor]:
-    """softmax(q kᵀ·scale + offset) v and the weights, all [BH, N, .], outside autograd."""
-    offset = q.new_zeros(1, 1) if offset is None else offset.to(q.dtype)
-    weights = torch.baddbmm(offset, q, k.transpose(1, 2), alpha=scale).softmax(-1)
-    return torch.bmm(weights, v), weights
-
-
-def mix_backward(
-    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, weights: Tensor, scale: float, into: Sequence[Tensor]
-) -> None:
-    """The gradients of q, k and v, written into the three tensors given."""
-    for_q, for_k, for_v = into
-    torch.bmm(weights.transpose(1, 2), grad, out=for_v)
-    along = torch.bmm(grad, v.transpose(1, 2))
-    # d softmax: w·(g - Σ w·g), as one fused kernel
-    for_scores = torch._softmax_backward_data(along, weights, -1, weights.dtype)
-    torch.baddbmm(for_q, for_scores, k, beta=0, alpha=scale, out=for_q)  # with beta 0, what is there is not read
-    torch.baddbmm(for_k, for_scores.transpose(1, 2), q, beta=0, alpha=scale, out=for_k)
+        scale, lead = ctx.scale, grad.shape[:2]
+        grad = grad.reshape(v.shape[0], q.shape[1], v.shape[2])
+        for_q, for_k, for_v = (torch.empty_like(x) for x in (q, k, v))
+        torch.bmm(weights.transpose(1, 2), grad, out=for_v)
+        # d softmax: w·(g - Σ w·g), as one fused kernel
+        for_weights = torch.bmm(grad, v.transpose(1, 2))
+        for_scores = torch._softmax_backward_data(for_weights, weights, -1, weights.dtype)
+        torch.baddbmm(for_q, for_scores, k, beta=0, alpha=scale, out=for_q)  # with beta 0 the input is not read
+        torch.baddbmm(for_k, for_scores.transpose(1, 2), q, beta=0, alpha=scale, out=for_k)
+        return *(x.view(*lead, *x.shape[1:]) for x in (for_q, for_k, for_v)), None, None

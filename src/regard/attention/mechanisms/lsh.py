@@ -1,4 +1,4 @@
-"""Locality-sensitive hashing: a query sees only the keys of its own bucket (Kitaev et al. 2020, Reformer).
+"""Locality-sensitive hashing: a query sees only the keys of the same bucket (Kitaev et al. 2020, Reformer).
 
 A vector's bucket is the nearest of the directions [R; -R] for random R (Andoni et al. 2015): argmax [xR; -xR], which
 does not change with the norm of x and depends on that token alone. Queries and keys are different vectors here with the

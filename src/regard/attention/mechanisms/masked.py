@@ -18,7 +18,7 @@ from regard.config import option
 
 
 @dataclass(frozen=True)
-class MaskedConfig(SoftmaxConfig, kind="masked"):
+class MaskedAttentionConfig(SoftmaxConfig, kind="masked"):
     """Exact attention over the keys that a mask expression allows; `regard mask` draws it."""
 
     mask: str = option(

@@ -1,1 +1,1 @@
-"""Where the built-in sources come from: package registries, archives, the download cache."""
+"""Downloads of the built-in sources: package registries, archives, the cache."""

@@ -1,22 +1,24 @@
-"""The user's cache: what was fetched or made once and can be made again.
+"""The user's cache of downloads and computed files. It may be deleted at any time.
 
-Everything in it arrives whole: files are written into a folder of their own under `partial/`, synced, and
-renamed into place. Two processes that want the same thing at once both do the work and one of them wins;
-neither sees half of it.
+Writes are atomic: files are written into a temporary folder under `partial/`, synced, and renamed into place. Two
+processes that need the same entry both compute it, and one result is kept.
 """
 
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TypeVar
 
 from regard.errors import UserError
 
+T = TypeVar("T")
+
 
 def cache_folder() -> Path:
-    """`REGARD_CACHE` if set, else `regard` in the platform's folder for caches."""
+    """``REGARD_CACHE`` if set, else ``regard`` in the platform's cache folder."""
     if named := os.environ.get("REGARD_CACHE"):
         return Path(named).expanduser()
     if sys.platform == "win32":
@@ -30,10 +32,9 @@ def cache_folder() -> Path:
 
 @contextmanager
 def partial_folder(cache: Path) -> Iterator[Path]:
-    """A fresh folder in the cache for files that are not whole yet; gone at the end, whatever happened.
+    """A temporary folder in the cache, removed at the end.
 
-    The block writes only into the cache (readers turn their own errors into `UserError` first), so an
-    `OSError` that comes out of it means that the cache could not be written.
+    An ``OSError`` raised inside means that the cache could not be written: readers raise ``UserError`` themselves.
     """
     try:
         (cache / "partial").mkdir(parents=True, exist_ok=True)
@@ -47,14 +48,14 @@ def partial_folder(cache: Path) -> Iterator[Path]:
 
 
 def settle(source: Path, target: Path) -> None:
-    """Sync the file `source` and rename it to `target`, replacing what was there."""
+    """Sync the file ``source`` and rename it to ``target``, which is replaced."""
     sync(source)
     target.parent.mkdir(parents=True, exist_ok=True)
     os.replace(source, target)
 
 
 def settle_folder(source: Path, target: Path) -> None:
-    """Sync the files of the folder `source` and rename it to `target`, unless another process was first."""
+    """Sync the files of the folder ``source`` and rename it to ``target``, unless another process was first."""
     for file in source.iterdir():
         sync(file)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -65,7 +66,28 @@ def settle_folder(source: Path, target: Path) -> None:
             raise
 
 
+def cached(folder: Path, cache: Path, read: Callable[[Path], T | None], write: Callable[[Path], None]) -> T:
+    """What ``read`` finds in ``folder``; if that is None, ``write`` first makes the folder's files.
+
+    A folder that cannot be read is damaged, and replaced.
+    """
+    existed = folder.exists()  # before reading: a folder that appears later was written by another process
+    found = read(folder)
+    if found is None:
+        with partial_folder(cache) as partial:
+            if existed and read(folder) is None:  # a folder cannot be renamed onto another
+                with suppress(FileNotFoundError):
+                    folder.rename(partial / "damaged")
+            (partial / "made").mkdir()
+            write(partial / "made")
+            settle_folder(partial / "made", folder)
+        found = read(folder)
+    if found is None:
+        raise UserError(f"the tokens in {folder} cannot be read back; check that disk, or set REGARD_CACHE to another")
+    return found
+
+
 def sync(file: Path) -> None:
-    """Bring the file's bytes to the disk, so that a rename never outlives them."""
+    """Flush the file to disk before it is renamed."""
     with open(file, "rb+") as handle:
         os.fsync(handle.fileno())

@@ -1,10 +1,8 @@
-"""Remembering what a file was found to be, so that reading it all again can be left out while it is unchanged.
+"""A cache of facts about files (a hash, a length), valid as long as the files are unchanged.
 
-An answer is kept together with what the system says about each file: its path, size, times of change, inode
-and device. It is used again only if every one of them is the same. The time of the last change of the inode
-(ctime) is among them, which no program can set: a copy made to look as old as the file it replaces is noticed.
-A file that changed within the last seconds is not remembered at all: it might change once more within the
-same tick of a coarse clock.
+A fact is stored with the path, size, mtime, ctime, inode and device of each file, and is used only if all of them are
+the same. No program can set ctime, so a copy with the old mtime is detected. Facts about a file that changed within the
+last seconds are not stored: it might change again within one tick of a coarse clock.
 """
 
 from __future__ import annotations
@@ -20,57 +18,57 @@ from typing import NamedTuple
 from regard.data.origins.cache import partial_folder, settle
 from regard.errors import UserError
 
-_FORMAT = "seen 1"  # part of every key: change it when what is remembered changes its meaning
-_SETTLED = 10.0  # seconds since the last change; clocks of file servers may tick in seconds, and differ
+_FORMAT = "seen 1"  # part of every key: change it when the format changes
+_SETTLED = 10.0  # seconds since the last change; clocks of file servers may be coarse, and differ
 
 
 class FileStats(NamedTuple):
-    """What the system says about some files at one moment."""
+    """The `stat` of some files at one moment."""
 
-    state: str  # one hash over all of them
+    state: str  # a hash over all of them
     sizes: tuple[int, ...]
-    settled: bool  # whether all of them have been left alone for a while
+    settled: bool  # whether none of them changed recently
 
 
 def stat_files(files: Sequence[Path]) -> FileStats:
-    """Look at the files without reading them. An `OSError` says which one is missing."""
+    """`stat` the files. An ``OSError`` names a missing one."""
     digest, sizes, newest = hashlib.sha256(), [], 0.0
     for file in files:
         found = file.stat()
-        told = (found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_dev)
-        digest.update(repr((str(file.absolute()), told)).encode())
+        stats = (found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_dev)
+        digest.update(repr((str(file.absolute()), stats)).encode())
         sizes.append(found.st_size)
         newest = max(newest, found.st_mtime, found.st_ctime)
     return FileStats(digest.hexdigest(), tuple(sizes), newest + _SETTLED < time.time())
 
 
-def recall(cache: Path, question: str, now: FileStats) -> dict | None:
-    """The answer to a question about files that look as they do `now`; None if it is not known."""
+def recall(cache: Path, key: str, now: FileStats) -> dict | None:
+    """The facts stored under ``key`` for files with these stats; None if there are none."""
     try:
-        kept = json.loads(_place(cache, question).read_text(encoding="utf-8"))
+        kept = json.loads(_path(cache, key).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     sound = isinstance(kept, dict) and kept.get("state") == now.state and isinstance(kept.get("answer"), dict)
     return kept["answer"] if sound else None
 
 
-def remember(cache: Path, question: str, before: FileStats, after: FileStats, answer: dict) -> None:
-    """Keep the answer, if the files looked the same before they were read and after.
+def remember(cache: Path, key: str, before: FileStats, after: FileStats, facts: dict) -> None:
+    """Store the facts, if the files did not change while they were read.
 
-    A cache that cannot be written is no reason to stop: the files are then read anew each time.
+    A cache that cannot be written is ignored: the files are then read each time.
     """
     if before.state != after.state or not before.settled:
         return
     with suppress(UserError), partial_folder(cache) as partial:
-        (partial / "seen").write_text(json.dumps({"state": before.state, "answer": answer}), encoding="utf-8")
-        settle(partial / "seen", _place(cache, question))
+        (partial / "seen").write_text(json.dumps({"state": before.state, "answer": facts}), encoding="utf-8")
+        settle(partial / "seen", _path(cache, key))
 
 
-def forget(cache: Path, question: str) -> None:
-    """Drop the answer to a question."""
+def forget(cache: Path, key: str) -> None:
+    """Remove the facts stored under ``key``."""
     with suppress(OSError):
-        _place(cache, question).unlink()
+        _path(cache, key).unlink()
 
 
-def _place(cache: Path, question: str) -> Path:
-    return cache / "seen" / f"{hashlib.sha256(f'{_FORMAT}|{question}'.encode()).hexdigest()[:32]}.json"
+def _path(cache: Path, key: str) -> Path:
+    return cache / "seen" / f"{hashlib.sha256(f'{_FORMAT}|{key}'.encode()).hexdigest()[:32]}.json"

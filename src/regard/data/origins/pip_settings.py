@@ -1,4 +1,4 @@
-"""Where this user's pip looks for packages, so that we look in the same places in the same way."""
+"""The user's pip configuration: indexes, links, certificates, proxy."""
 
 import ast
 import os
@@ -6,14 +6,13 @@ import subprocess
 import sys
 from dataclasses import dataclass
 
-# `pip config list` names a section for each value. We are closest to `pip download`; what the environment
-# says wins.
+# The sections of `pip config list` that apply to downloads, in order of precedence; the environment wins.
 _SECTIONS = ("global", "install", "download", ":env:")
 
 
 @dataclass(frozen=True)
 class PipSettings:
-    """The part of pip's configuration that finding and fetching a package needs."""
+    """The part of pip's configuration that downloads need."""
 
     index_url: str | None = None  # None: the default index
     extra_index_urls: tuple[str, ...] = ()
@@ -26,8 +25,8 @@ class PipSettings:
 
 
 def read_pip_settings() -> PipSettings:
-    """What `pip config list` says; without pip (not every environment has it) the PIP_* variables alone."""
-    # -P keeps the working folder off the module path: a file called pip.py lying there is not run.
+    """The output of `pip config list`; in an environment without pip, the PIP_* variables alone."""
+    # -P keeps the working folder off the module path, so that a file pip.py there is not run.
     command = [sys.executable, "-P", "-m", "pip", "config", "list"]
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
@@ -38,14 +37,14 @@ def read_pip_settings() -> PipSettings:
 
 
 def environment_listing() -> str:
-    """The PIP_* variables, written as `pip config list` writes them."""
+    """The PIP_* variables in the format of `pip config list`."""
     named = {key.removeprefix("PIP_").lower().replace("_", "-"): value for key, value in os.environ.items()
              if key.startswith("PIP_")}  # fmt: skip
     return "\n".join(f":env:.{key}={value!r}" for key, value in named.items())
 
 
 def parse_pip_settings(listing: str) -> PipSettings:
-    """Read lines such as `global.index-url='...'`; a later section replaces what an earlier one said.
+    """Parse lines such as `global.index-url='...'`; a later section overrides an earlier one.
 
     >>> parse_pip_settings("global.find-links='a b'\\n:env:.find-links='c'").find_links
     ('c',)

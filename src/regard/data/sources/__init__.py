@@ -1,4 +1,4 @@
-"""The texts that can be asked for by name: every file in this folder declares one, as `SOURCE`."""
+"""The built-in sources: every file in this folder declares one, as `SOURCE`."""
 
 import importlib
 import pkgutil
@@ -36,7 +36,7 @@ def all_sources() -> dict[str, Source]:
 
 
 def find_source(name: str) -> Source:
-    """The source of that name; the error for an unknown name suggests the nearest one.
+    """The source of that name; an error suggests the nearest one.
 
     >>> find_source("plays").title
     "Shakespeare's plays"

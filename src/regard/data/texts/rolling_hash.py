@@ -1,7 +1,4 @@
-"""A number for every run of tokens in a text, so that equal runs are found without comparing all with all.
-
-A rolling hash: Σ t[i+j] · b^j modulo 2^64 for all i at once, from running sums.
-"""
+"""Rolling hash: Σ t[i+j] · b^j modulo 2^64 for all i at once, from cumulative sums."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ _INVERSE = np.uint64(pow(int(_BASE), -1, 2**64))
 
 
 def hashes_of(tokens: NDArray[np.int64], run: int) -> NDArray[np.uint64]:
-    """One number for every ``run`` tokens in a row."""
+    """The hash of every ``run`` consecutive tokens."""
     mixed = (tokens.astype(np.uint64) + np.uint64(1)) * _BASE
     mixed ^= mixed >> np.uint64(29)
     powers = np.full(len(tokens), _BASE, np.uint64)

@@ -1,4 +1,4 @@
-"""Cutting a text into train | validation | test by position."""
+"""Splitting a text into train | validation | test by position."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from typing import NamedTuple
 
 @dataclass(frozen=True)
 class TokenSpan:
-    """Tokens `start` to `stop`, the latter excluded."""
+    """Tokens ``start`` to ``stop``, exclusive."""
 
     start: int
     stop: int
 
     @property
     def size(self) -> int:
-        """How many tokens it has."""
+        """Number of tokens."""
         return self.stop - self.start
 
     @property
     def targets(self) -> int:
-        """How many of them can be foretold from within the part: all but the first."""
+        """Number of tokens with context inside the span: all but the first."""
         return max(self.size - 1, 0)
 
 
 class Split(NamedTuple):
-    """The parts of a text, in the order in which they stand in it."""
+    """The parts of a text, in order."""
 
     train: TokenSpan
     validation: TokenSpan
@@ -34,10 +34,10 @@ class Split(NamedTuple):
 
 
 def split(total: int, validation: float, test: float) -> Split:
-    """The last share is `test`, the one before it `validation`, and what comes first is trained on.
+    """Training text first, then ``validation``, then ``test``.
 
-    Shares are taken as the decimal numbers a person wrote, not as their nearest binary fractions: of
-    100,000,000 tokens, 0.05 and 0.05 leave 90,000,000 and not one less.
+    Fractions are taken as exact decimals, not as their nearest binary fractions: of 100,000,000 tokens, 0.05 and 0.05
+    leave exactly 90,000,000.
 
     >>> split(100_000_000, 0.05, 0.05).test
     TokenSpan(start=95000000, stop=100000000)
@@ -48,6 +48,15 @@ def split(total: int, validation: float, test: float) -> Split:
     return Split(TokenSpan(0, first), TokenSpan(first, second), TokenSpan(second, total))
 
 
+def check_fractions(validation: float, test: float) -> None:
+    """Refuse held-out fractions that leave nothing to train on."""
+    for name, fraction in (("validation", validation), ("test", test)):
+        if not 0 <= fraction < 1:
+            raise ValueError(f"{name} is {fraction}, but must be at least 0 and less than 1")
+    if exact(validation) + exact(test) >= 1:
+        raise ValueError(f"validation {validation} and test {test} together leave nothing to train on")
+
+
 def exact(share: float) -> Fraction:
-    """The decimal number that a person wrote."""
+    """The decimal number as written."""
     return Fraction(repr(float(share)))

@@ -1,7 +1,4 @@
-"""Training on a text: the first part is trained on, the rest held out.
-
-The batch of a step is a function of (seed, step, rank) and of nothing else.
-"""
+"""Language modeling data: windows of a text. The batch of a step is a pure function of (seed, step, rank)."""
 
 from __future__ import annotations
 
@@ -19,39 +16,35 @@ from regard.data.batch import IGNORE_INDEX, TextBatch
 from regard.data.origins.cache import cache_folder
 from regard.data.origins.progress import say
 from regard.data.sources import find_source
-from regard.data.texts.split import Split, TokenSpan, exact, split
+from regard.data.texts.split import Split, TokenSpan, check_fractions, split
 from regard.data.texts.text_file import TextFile
 from regard.data.texts.text_files import TextFiles, find_texts, skipped_words
 from regard.data.texts.tokens import Tokens, tokenize
 from regard.data.tokenizers import CharactersConfig, Tokenizer, TokenizerConfig
 from regard.errors import UserError
 
-_AT_ONCE = 1 << 20  # tokens looked at together
+_CHUNK = 1 << 20  # tokens
 
 
 @dataclass(frozen=True)
 class TextConfig(DataConfig, kind="text"):
-    """A text of the user's, or a source by name."""
+    """The user's own text, or a built-in source."""
 
     path: str | None = option(None, "a text file (UTF-8), a folder of them or a 'pattern*.txt', instead of the source")
     source: str = option("plays", "the text to fetch when no path is given; `regard data` lists them")
-    tokenizer: TokenizerConfig = field(default_factory=CharactersConfig, metadata={"help": "how text becomes tokens"})
-    validation: float = option(0.1, "the share of the text, after what is trained on, held out for evaluation")
-    test: float = option(0.0, "the share of the text, at its very end, kept for a last evaluation")
+    tokenizer: TokenizerConfig = field(default_factory=CharactersConfig, metadata={"help": "the tokenizer"})
+    validation: float = option(0.1, "the fraction of the text held out for evaluation")
+    test: float = option(0.0, "the fraction of the text, at its end, held out for a final test")
     batch: int = option(12, "windows per step and process")
     order: Literal["random", "consecutive"] = option(
-        "random", "windows drawn at random, or each row going on where it ended in the batch before"
+        "random", "random windows, or each row continues where it ended in the previous batch"
     )
-    limit: int | None = option(None, "use only the first so many characters (bytes, where a token is a byte)")
-    separator: str = option("\n\n", "what stands between two files, where the path names several")
+    limit: int | None = option(None, "use only the first characters, this many (bytes, with the bytes tokenizer)")
+    separator: str = option("\n\n", "the text between two files, if the path names several")
 
     def check(self) -> None:
-        """Impossible values are errors before anything is fetched."""
-        for name in ("validation", "test"):
-            if not 0 <= (share := getattr(self, name)) < 1:
-                raise ValueError(f"{name} is {share}, but must be at least 0 and less than 1")
-        if exact(self.validation) + exact(self.test) >= 1:
-            raise ValueError(f"validation {self.validation} and test {self.test} together leave nothing to train on")
+        """Refuse impossible values before anything is fetched."""
+        check_fractions(self.validation, self.test)
         if self.batch < 1:
             raise ValueError(f"batch is {self.batch}, but a step needs at least 1 window")
         if self.limit is not None and self.limit < 2:
@@ -65,14 +58,14 @@ class TextConfig(DataConfig, kind="text"):
                 raise ValueError(f"source '{self.source}' is pairs of sentences and no text; use --data pairs")
 
     def build(self, context: int, cache: Path | None = None) -> TextData:
-        """Fetch the text if need be, turn it into tokens if that was not done before, and split it."""
+        """Fetch, tokenize and split the text; downloads and tokens are cached."""
         self.check()  # a config made in Python was not loaded
         cache = cache or cache_folder()
         text = self.text(cache)
         try:
             tokens, tokenizer, summary = tokenize(text, self.tokenizer, cache)
         except UserError:
-            text.forget()  # should what is remembered of the text be wrong, the next start reads all of it
+            text.forget()  # if its cached summary is wrong, the next start reads the whole text
             raise
         parts, name = split(len(tokens), self.validation, self.test), self.path or self.source
         data = TextData(tokens, tokenizer, context, parts, name=name, sha256=summary.sha256, order=self.order)
@@ -85,7 +78,7 @@ class TextConfig(DataConfig, kind="text"):
         return data
 
     def text(self, cache: Path) -> TextFile:
-        """The text itself, to be read in pieces."""
+        """The text, to be read in chunks."""
         if self.path is None:
             file, *_ = find_source(self.source).fetch(cache)
             return TextFile(file, self.limit, cache)
@@ -98,16 +91,8 @@ class TextConfig(DataConfig, kind="text"):
         return TextFiles(path, self.limit, cache, found.files, self.separator, root)
 
 
-def prepare(config: TextConfig, context: int, cache: Path | None = None) -> TextData:
-    """The data that a config describes, in windows of `context` tokens."""
-    return config.build(context, cache)
-
-
 class TextData(Data[TextBatch]):
-    """The tokens of one text, split by position.
-
-    The windows of a part lie within the part: none crosses a border.
-    """
+    """The tokens of one text, split by position. No window crosses the boundary of a part."""
 
     tokenizer: Tokenizer
     vocabulary: int
@@ -131,11 +116,10 @@ class TextData(Data[TextBatch]):
         self.order = order
         self.context = context
         self.name = name
-        self.sha256 = sha256  # of the text: a resumed run can see that it is still the same
+        self.sha256 = sha256
         self.parts = parts
         self._tokens = tokens
         self.train_count = parts.train.size
-        #: How many targets the validation and test batches count: every token of their part but its first.
         self.validation_count = parts.validation.targets
         self.test_count = parts.test.targets
         if context < 1:
@@ -149,37 +133,36 @@ class TextData(Data[TextBatch]):
             )
 
     def epoch(self, size: int, world: int = 1) -> float:
-        """Steps in which as many tokens are seen as the training part has."""
+        """Number of steps with as many tokens as the training part."""
         return self.train_count / (size * world * self.context)
 
     def amount(self, part: str) -> tuple[int, int]:
-        """How many characters and bytes the targets of that part stand for."""
-        chosen: TokenSpan = getattr(self.parts, part)
+        """The numbers of characters and bytes of a part's targets."""
+        chosen = self.parts._asdict()[part]
         stream, characters, size = self.tokenizer.stream(), 0, 0
-        for start in range(chosen.start + 1, chosen.stop, _AT_ONCE):
-            ids = self._tokens.windows(np.array([start]), min(_AT_ONCE, chosen.stop - start))[0]
+        for start in range(chosen.start + 1, chosen.stop, _CHUNK):
+            ids = self._tokens.windows(np.array([start]), min(_CHUNK, chosen.stop - start))[0]
             characters += len(stream.feed(ids.tolist()))
             size += int(self.tokenizer.widths[ids].sum())
         return characters + len(stream.end()), size
 
     def __len__(self) -> int:
-        """Tokens in all, held out ones included."""
+        """Number of tokens, the held-out parts included."""
         return len(self._tokens)
 
     def offsets(self, position: int, *, seed: int, count: int) -> np.ndarray:  # [count]
-        """Where the windows of a global batch begin.
+        """The start positions of a global batch of random windows.
 
-        The generator is counter-based and made anew, so there is no state to save or restore. Its raw words
-        are used because numpy promises to keep those, but not what is derived from them, the same from
-        version to version. (The remainder favours small offsets by less than one part in 10**7, even for a
-        terabyte of text.)
+        The generator is counter-based, so there is no state to save or restore. Its raw words are used, since numpy
+        keeps only those the same across versions. (The remainder favors small offsets by less than one part in 10**7,
+        even for a terabyte of text.)
         """
         return _draws(seed, position, count, below=self.train_count - self.context)
 
     def turn(self, position: int, count: int) -> tuple[int, int, int]:
-        """With `consecutive` order and `count` rows: which time through the text, which window of it, of how many.
+        """With consecutive order and ``count`` rows: the epoch, the window in it, and the number of windows.
 
-        Each row has a stretch of the text to itself, as many whole windows as fit; all rows reach its end together.
+        Each row reads its own segment of the text, as many whole windows as fit; all rows end together.
         """
         windows = (self.train_count - 1) // (count * self.context)
         if not windows:
@@ -191,54 +174,53 @@ class TextData(Data[TextBatch]):
         return *divmod(position, windows), windows
 
     def consecutive(self, position: int, *, seed: int, count: int) -> np.ndarray:  # [count]
-        """Where the windows of a global batch begin, each being what follows the same row's window before.
+        """The start positions of a global batch in which each row continues its previous window.
 
-        What is left over of the text lies before the first row's stretch or after the last one's: how much of it
-        before is drawn anew each time through, so that windows are not cut at the same places every time.
+        The segments do not cover the whole text; their common offset is drawn in each epoch, so that windows begin at
+        other positions.
         """
-        time, number, windows = self.turn(position, count)
-        stretch = windows * self.context
-        shift = _draws(seed, time, 1, below=self.train_count - count * stretch)
-        return shift + np.arange(count) * stretch + number * self.context
+        epoch, number, windows = self.turn(position, count)
+        segment = windows * self.context
+        offset = _draws(seed, epoch, 1, below=self.train_count - count * segment)
+        return offset + np.arange(count) * segment + number * self.context
 
     def batch(self, position: int, *, seed: int, rank: int = 0, world: int = 1, size: int) -> TextBatch:
-        """The training batch of step `position`: `size` windows for this rank.
+        """The training batch of step ``position``: ``size`` windows for this rank.
 
-        The ranks' batches are slices of one global batch of `size * world` windows, so runs whose global
-        batches are equally large see the same text whatever their number of processes. With `consecutive`
-        order slots are given where rows begin a stretch, and not where they go on from the batch before.
+        The ranks' batches are slices of one global batch of ``size * world`` windows, so the number of processes does
+        not change the training data. With consecutive order, ``slots`` is set where the rows begin a segment, and None
+        where they continue the previous batch.
         """
-        places = self.offsets if self.order == "random" else self.consecutive
-        starts = places(position, seed=seed, count=size * world)[rank * size : (rank + 1) * size]
+        positions = self.offsets if self.order == "random" else self.consecutive
+        starts = positions(position, seed=seed, count=size * world)[rank * size : (rank + 1) * size]
         windows = self._tokens.windows(starts, self.context + 1)
         batch = _batch(windows[:, :-1], windows[:, 1:])
         if self.order == "random" or self.turn(position, size * world)[1]:
             return batch
-        from regard.attention import Range  # here, so that reading a config needs no torch
+        from regard.attention import Range  # not at the top: configs are read without torch
 
         return batch._replace(slots=Range(self.context))
 
     def validation_batches(self, size: int, *, rank: int = 0, world: int = 1) -> Iterator[TextBatch]:
-        """All of the validation part: over all ranks every target but the first is counted exactly once.
+        """The validation part: over all ranks every token but the first is a target exactly once.
 
-        Every batch has the same shape, and every rank equally many: what is missing at the end is filled
-        with targets that are not counted. A causal model needs no slots for that, since the filling comes
-        last in a row.
+        All batches have the same shape, and all ranks the same number of them: the last ones are padded with ignored
+        targets. Padding comes last in a row, so a causal model needs no slots for it.
         """
         return self._batches(self.parts.validation, size, rank, world)
 
     def test_batches(self, size: int, *, rank: int = 0, world: int = 1) -> Iterator[TextBatch]:
-        """All of the test part, in the same way."""
+        """The test part, in the same way."""
         return self._batches(self.parts.test, size, rank, world)
 
     def sliding_batches(self, part: str, size: int, stride: int) -> Iterator[TextBatch]:
-        """The part of that name ("train", "validation", "test") in windows that overlap; each counts its last `stride`.
+        """A part ("train", "validation", "test") in overlapping windows; the last ``stride`` of each are targets.
 
-        Every target then has at least context - stride tokens before it, but for those of the first window.
+        Every target then has a context of at least context - stride tokens, except in the first window.
         """
         if not 1 <= stride <= self.context:
             raise UserError(f"a stride is at least 1 and at most the context, {self.context}; it is {stride}")
-        return self._batches(getattr(self.parts, part), size, 0, 1, stride)
+        return self._batches(self.parts._asdict()[part], size, 0, 1, stride)
 
     def _batches(
         self, part: TokenSpan, size: int, rank: int, world: int, stride: int | None = None
@@ -257,13 +239,13 @@ class TextData(Data[TextBatch]):
 
 
 def _draws(seed: int, number: int, count: int, below: int) -> np.ndarray:
-    """The first `count` raw words of a generator of its own for (seed, number), modulo `below`."""
+    """The first ``count`` raw words of the generator for (seed, number), modulo ``below``."""
     words = 2**64
     generator = np.random.Philox(key=(seed % words) << 64 | number % words)
     return (generator.random_raw(count) % np.uint64(below)).astype(np.int64)
 
 
 def _batch(inputs: np.ndarray, targets: np.ndarray) -> TextBatch:
-    import torch  # here, so that reading a config needs no torch
+    import torch  # not at the top: configs are read without torch
 
     return TextBatch(torch.from_numpy(np.ascontiguousarray(inputs)), torch.from_numpy(np.ascontiguousarray(targets)))

@@ -1,4 +1,4 @@
-"""Reading a text of any size in pieces, and saying exactly where a file stops being text."""
+"""Reading a text of any size in chunks; errors name the position of the first byte that is not text."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from regard.data.origins.file_facts import FileStats, forget, recall, remember, 
 from regard.data.origins.progress import ProgressLine
 from regard.errors import UserError
 
-_PIECE = 1 << 22  # bytes; what is held at a time is a small multiple of it
+_PIECE = 1 << 22  # bytes; the memory used is a small multiple of it
 
 Piece = TypeVar("Piece", str, bytes)
 
 
 class Summary(NamedTuple):
-    """What tells one text from another: what is kept of a text is kept under its summary."""
+    """The identity of a text, used as a cache key."""
 
     sha256: str  # of its UTF-8 bytes
     length: int  # in characters; of raw bytes in bytes
@@ -29,40 +29,40 @@ class Summary(NamedTuple):
 
 @dataclass(frozen=True)
 class TextFile:
-    """A UTF-8 text file, or its first `limit` characters; raw, its first `limit` bytes."""
+    """A UTF-8 text file, or its first ``limit`` characters (raw: bytes)."""
 
     path: Path
     limit: int | None = None
-    memory: Path | None = None  # the cache that remembers summaries of unchanged files; None: read it every time
+    memory: Path | None = None  # the cache of summaries; None: read the file every time
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """The files it is made of."""
+        """Its files."""
         return (self.path,)
 
     def pieces(self) -> Iterator[str]:
-        """The text, a few million characters at a time."""
+        """The text in chunks of a few million characters."""
         with self._progress() as progress:
             yield from first(self._texts(progress), self.limit)
 
     def raw_pieces(self) -> Iterator[bytes]:
-        """The bytes as they lie on the disk, whatever they mean, a few million at a time."""
+        """The raw bytes in chunks of a few million, text or not."""
         with self._progress() as progress:
             yield from first(self._chunks(progress), self.limit)
 
     def summary(self) -> Summary:
-        """Of the text. Read it all once, unless that was done before and the file has not changed since."""
+        """The summary of the text; cached while the file is unchanged."""
         return self._summed("text", self.pieces, str.encode)
 
     def raw_summary(self) -> Summary:
-        """Of the raw bytes; as `summary`, but nothing has to be text."""
+        """The summary of the raw bytes, text or not."""
         return self._summed("bytes", self.raw_pieces, bytes)
 
     def forget(self) -> None:
-        """Read it all the next time."""
+        """Remove its summaries from the cache."""
         if self.memory is not None:
             for kind in ("text", "bytes"):
-                forget(self.memory, self._question(kind))
+                forget(self.memory, self._key(kind))
 
     def _texts(self, progress: ProgressLine) -> Iterator[str]:
         return decoded(self.path, progress)
@@ -71,15 +71,15 @@ class TextFile:
         return chunks(self.path, progress)
 
     def _listing(self, now: FileStats) -> str:
-        """For `Summary.listing`."""
+        """``Summary.listing``."""
         return ""
 
-    def _question(self, kind: str) -> str:
+    def _key(self, kind: str) -> str:
         return f"{kind}|{self.limit}|{[str(file.absolute()) for file in self.files]}"
 
     def _summed(self, kind: str, pieces: Callable[[], Iterable[Piece]], encoded: Callable[[Piece], bytes]) -> Summary:
-        before = self._look()
-        known = None if self.memory is None else recall(self.memory, self._question(kind), before)
+        before = self._stat()
+        known = None if self.memory is None else recall(self.memory, self._key(kind), before)
         if known and tuple(known) == Summary._fields:
             return Summary(**known)
         digest, length = hashlib.sha256(), 0
@@ -91,21 +91,21 @@ class TextFile:
             raise UserError(f"{what} {self.path} is empty; give a text file with --data.path FILE")
         summary = Summary(digest.hexdigest(), length, self._listing(before))
         if self.memory is not None:
-            remember(self.memory, self._question(kind), before, self._look(), summary._asdict())
+            remember(self.memory, self._key(kind), before, self._stat(), summary._asdict())
         return summary
 
-    def _look(self) -> FileStats:
+    def _stat(self) -> FileStats:
         try:
             return stat_files(self.files)
         except OSError as error:
             raise unreadable(Path(error.filename or self.path), error) from error
 
     def _progress(self) -> ProgressLine:
-        return ProgressLine(f"reading {self.path.name or self.path}", sum(self._look().sizes))
+        return ProgressLine(f"reading {self.path.name or self.path}", sum(self._stat().sizes))
 
 
 def first(pieces: Iterable[Piece], limit: int | None) -> Iterator[Piece]:
-    """The pieces up to the first `limit` characters or bytes; empty ones are left out."""
+    """The first ``limit`` characters or bytes of the chunks; empty chunks are dropped."""
     left = limit
     for piece in pieces:
         if left is not None:
@@ -118,7 +118,7 @@ def first(pieces: Iterable[Piece], limit: int | None) -> Iterator[Piece]:
 
 
 def chunks(path: Path, progress: ProgressLine) -> Iterator[bytes]:
-    """A file's bytes, a few million at a time."""
+    """A file's bytes in chunks."""
     try:
         with open(path, "rb") as file:
             while chunk := file.read(_PIECE):
@@ -129,11 +129,11 @@ def chunks(path: Path, progress: ProgressLine) -> Iterator[bytes]:
 
 
 def decoded(path: Path, progress: ProgressLine) -> Iterator[str]:
-    """A file's text; a `UserError` names the first byte that is not text, and where it stands."""
+    """A file's text in chunks; a ``UserError`` names the first byte that is not text, and its position."""
     decoder = codecs.getincrementaldecoder("utf-8")()
-    done = lines = 0  # bytes turned into text so far, and line ends among them
+    done = lines = 0  # bytes decoded so far, and newlines among them
     for chunk in itertools.chain(chunks(path, progress), [b""]):
-        held = len(decoder.getstate()[0])  # bytes of a character cut in two by the piece before
+        held = len(decoder.getstate()[0])  # bytes of a character that the previous chunk ended in
         nul = chunk.find(b"\0")
         if nul >= 0:
             raise _not_text(path, "a NUL byte", done + held + nul, lines + chunk[:nul].count(b"\n"))
@@ -149,7 +149,7 @@ def decoded(path: Path, progress: ProgressLine) -> Iterator[str]:
 
 
 def unreadable(path: Path, error: OSError) -> UserError:
-    """Why a file cannot be read, as a sentence."""
+    """The error for a file that cannot be read."""
     if isinstance(error, FileNotFoundError):
         return UserError(f"there is no file {path}; check the path given with --data.path")
     if isinstance(error, IsADirectoryError):
@@ -159,13 +159,13 @@ def unreadable(path: Path, error: OSError) -> UserError:
 
 def _not_text(path: Path, what: str, position: int, line: int) -> UserError:
     return UserError(
-        f"the file {path} is not text: {what} stands at position {position} (line {line + 1}); "
-        "give a UTF-8 text file, or convert this one; --data.tokenizer bytes takes any file as it is"
+        f"the file {path} is not text: {what} is at position {position} (line {line + 1}); "
+        "give a UTF-8 text file, or convert this one; --data.tokenizer bytes takes any file"
     )
 
 
 def gathered(pieces: Iterable[Piece], join: Callable[[list[Piece]], Piece]) -> Iterator[Piece]:
-    """The same text in pieces of at least `_PIECE`: many small files should not be many small pieces."""
+    """The same text in chunks of at least ``_PIECE``, also for many small files."""
     held: list[Piece] = []
     size = 0
     for piece in pieces:

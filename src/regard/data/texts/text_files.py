@@ -1,4 +1,4 @@
-"""The user's own text: a file, a folder of them or a pattern, read as one text without ever being held as one."""
+"""The user's own text: a file, a folder or a pattern, read as one text in chunks."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from regard.data.origins.progress import ProgressLine
 from regard.data.texts.text_file import Piece, TextFile, chunks, decoded, gathered, unreadable
 from regard.errors import UserError
 
-_SNIFFED = 8192  # bytes at a file's start; a NUL among them means binary, as git and grep decide it
+_SNIFFED = 8192  # bytes at the start of a file; a NUL among them means binary, as for git and grep
 
-#: Endings of files that are not plain text, even where their first bytes would pass.
+#: Suffixes of files that are not plain text, even if their first bytes contain no NUL.
 NOT_TEXT = frozenset(
     """
     .7z .aac .avi .bin .bmp .br .bz2 .class .ckpt .dat .db .dll .doc .docx .dylib .eot .epub .exe .flac .gif .gz .h5
@@ -30,26 +30,26 @@ NOT_TEXT = frozenset(
 
 
 class Found(NamedTuple):
-    """The text files that a path names."""
+    """The text files of a path."""
 
-    files: tuple[Path, ...]  # in the order in which they are read
-    skipped: dict[str, int]  # how many were left out, by the reason: "hidden", "binary", "not text by their ending"
+    files: tuple[Path, ...]  # in reading order
+    skipped: dict[str, int]  # number of skipped files by reason: "hidden", "binary", "not text by their suffix"
 
 
 @dataclass(frozen=True)
 class TextFiles(TextFile):
-    """Several files that read as one text, in their order, with a separator between each and the next.
+    """Several files as one text, with a separator between them. Empty files are ignored.
 
-    `path` is what the person gave: the folder, or the pattern. An empty file leaves no trace in the text.
+    ``path`` is the folder or pattern that the user gave.
     """
 
     members: tuple[Path, ...] = ()
     separator: str = "\n\n"
-    root: Path = field(default=Path("."))  # names in the listing are relative to it: a folder may be moved
+    root: Path = field(default=Path("."))  # names in the listing are relative to it, so that the folder may be moved
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """The files it is made of."""
+        """Its files."""
         return self.members
 
     def _texts(self, progress: ProgressLine) -> Iterator[str]:
@@ -62,15 +62,15 @@ class TextFiles(TextFile):
         names = [Path(os.path.relpath(file, self.root)).as_posix() for file in self.members]
         return hashlib.sha256(repr(list(zip(names, now.sizes, strict=True))).encode()).hexdigest()
 
-    def _question(self, kind: str) -> str:
-        return f"{super()._question(kind)}|{self.separator!r}|{self.root.absolute()}"
+    def _key(self, kind: str) -> str:
+        return f"{super()._key(kind)}|{self.separator!r}|{self.root.absolute()}"
 
 
 def find_texts(path: str) -> Found:
-    """The files that `--data.path` names: one file, all texts below a folder, or what a pattern matches.
+    """The files of `--data.path`: one file, all texts below a folder, or the matches of a pattern.
 
-    In a folder what is hidden or not text is left out and counted; a file that is named, by itself or by a
-    pattern, is always taken, so that reading it says what is wrong with it.
+    In a folder, files that are hidden or not text are skipped and counted; a file that is named, by itself or by a
+    pattern, is always included, so that reading it raises an error if it is not text.
     """
     given = Path(path).expanduser()
     if given.is_dir():
@@ -94,7 +94,7 @@ def find_texts(path: str) -> Found:
 
 
 def skipped_words(skipped: dict[str, int]) -> str:
-    """What was left out, for a person: " (3 skipped: 2 hidden, 1 binary)", or nothing.
+    """The skipped files, for messages.
 
     >>> skipped_words({"hidden": 2, "binary": 1})
     ' (3 skipped: 2 hidden, 1 binary)'
@@ -115,7 +115,7 @@ def _below(folder: Path) -> Found:
         skipped["hidden"] += sum(name.startswith(".") for name in [*folders, *names])
         folders[:] = [name for name in folders if not name.startswith(".")]
         for file in (Path(place, name) for name in names if not name.startswith(".")):
-            if reason := _not_taken(file):
+            if reason := _skip_reason(file):
                 skipped[reason] += 1
             else:
                 files.append(file)
@@ -123,17 +123,17 @@ def _below(folder: Path) -> Found:
 
 
 def _each_once(files: Iterable[Path]) -> tuple[Path, ...]:
-    """In sorted order; a file that links make appear in several places is read in the one nearest to the top."""
+    """Sorted; a file that is linked several times is read once, at the path nearest to the root."""
     places: dict[str, Path] = {}
     for file in sorted(files, key=lambda file: (len(file.parts), file.as_posix())):
         places.setdefault(os.path.realpath(file), file)
     return tuple(sorted(places.values(), key=Path.as_posix))
 
 
-def _not_taken(file: Path) -> str | None:
-    """Why a file in a folder is left out; None if it is text as far as its name and its first bytes tell."""
+def _skip_reason(file: Path) -> str | None:
+    """Why a file in a folder is skipped; None if its name and first bytes look like text."""
     if file.suffix.lower() in NOT_TEXT:
-        return "not text by their ending"
+        return "not text by their suffix"
     if not file.is_file():  # a pipe, a socket, a link to nothing
         return "no regular files"
     try:
@@ -144,7 +144,7 @@ def _not_taken(file: Path) -> str | None:
 
 
 def _joined(files: Iterator[Iterator[Piece]], separator: Piece) -> Iterator[Piece]:
-    """The pieces of all files, and the separator between those that are not empty."""
+    """The chunks of all files, and the separator between those that are not empty."""
     anything = False
     for pieces in files:
         started = False

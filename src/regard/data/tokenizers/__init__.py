@@ -1,4 +1,4 @@
-"""Tokenizers: text to numbers and back, exactly. One file a kind; see docs/tokenizers.md."""
+"""Tokenizers: lossless conversion of text to token ids. One file per kind; see docs/tokenizers.md."""
 
 from regard.data.tokenizers.base import Tokenizer, TokenizerConfig, write_json
 from regard.data.tokenizers.bpe import BpeConfig

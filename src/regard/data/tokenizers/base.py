@@ -1,4 +1,4 @@
-"""What every tokenizer is to the code above: text to numbers and back, exactly."""
+"""The base classes of all tokenizers."""
 
 from __future__ import annotations
 
@@ -17,46 +17,46 @@ from regard.errors import UserError
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
-BYTES = 256  # every tokenizer but `characters` has a token for each byte, so that it can spell any text
+BYTES = 256  # every tokenizer but `characters` has a token for each byte, so that it can encode any text
 
 
 class Tokenizer:
-    """Text to token numbers and back. Law: `decode(encode(text)) == text`.
+    """Text to token ids and back, lossless: ``decode(encode(text)) == text``.
 
-    Every token stands for some bytes, and a text is the UTF-8 of its tokens' bytes put together. A model may
-    well write bytes that are no UTF-8: `decode` shows those as U+FFFD, `decode_bytes` gives them as they are.
+    Every token is a sequence of bytes; a text is the concatenation of its tokens, in UTF-8. A model may generate bytes
+    that are not UTF-8: ``decode`` replaces those by U+FFFD, ``decode_bytes`` returns them unchanged.
     """
 
     @property
     def size(self) -> int:
-        """How many different tokens there are."""
+        """The size of the vocabulary."""
         raise NotImplementedError
 
     @property
     def widths(self) -> NDArray[np.int64]:  # [V]
-        """How many bytes each token stands for, so that a loss per token can be told per byte."""
+        """The number of bytes of each token, to convert a loss per token to one per byte."""
         raise NotImplementedError
 
     def encode(self, text: str) -> NDArray[np.int64]:
-        """The token numbers of a text; `UserError` for text that cannot be expressed."""
+        """The token ids of a text; ``UserError`` if it cannot be encoded."""
         raise NotImplementedError
 
     def decode_bytes(self, ids: ArrayLike) -> bytes:
-        """The bytes of token numbers, any array of them, read in order."""
+        """The bytes of an array of token ids."""
         raise NotImplementedError
 
     def decode(self, ids: ArrayLike) -> str:
-        """The text of token numbers."""
+        """The text of an array of token ids."""
         return self.decode_bytes(ids).decode("utf-8", "replace")
 
     def stream(self) -> Stream:
-        """A decoder for tokens that come one after the other."""
+        """An incremental decoder."""
         return Stream(self.decode_bytes)
 
     def cut(self, text: str) -> int:
-        """The last place where the beginning of a text may be cut; 0 if there is none.
+        """The last position where the beginning of a text may be split; 0 if there is none.
 
-        Whatever follows, the numbers of the two parts, one after the other, are those of the whole.
+        Whatever follows, the ids of the two parts, concatenated, are those of the whole.
         """
         raise NotImplementedError
 
@@ -69,27 +69,40 @@ class Tokenizer:
         """The tokenizer of a parsed `tokenizer.json`; None if another class wrote it."""
         return None
 
+    def _identity(self) -> Any:
+        """What distinguishes it from other tokenizers of its class. Default: nothing else is equal to it."""
+        return id(self)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Tokenizer) and type(other) is type(self) and self._identity() == other._identity()
+
+    def __hash__(self) -> int:
+        return hash((type(self), self._identity()))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.size} tokens)"
+
     def _checked(self, ids: ArrayLike) -> NDArray[np.int64]:
-        """The numbers in order; `UserError` if one of them is no token."""
+        """The ids as a flat array; ``UserError`` if one of them is not a token."""
         numbers = np.asarray(ids).reshape(-1).astype(np.int64)
         if numbers.size and not (numbers.min() >= 0 and numbers.max() < self.size):
             wrong = int(numbers[(numbers < 0) | (numbers >= self.size)][0])
-            raise UserError(f"there is no token {wrong}: this tokenizer has the numbers 0 to {self.size - 1}")
+            raise UserError(f"there is no token {wrong}: this tokenizer has the ids 0 to {self.size - 1}")
         return numbers
 
 
 class TokenizerConfig(Choice):
-    """The choice of a tokenizer."""
+    """Which tokenizer encodes the text."""
 
-    #: Whether it reads a file's bytes as they are, be they text or not.
+    #: Whether it encodes the raw bytes of a file, text or not.
     raw: ClassVar[bool] = False
 
     def build(self, pieces: Iterable[str]) -> Tokenizer:
-        """A tokenizer made for a text, given in pieces."""
+        """The tokenizer for a text, given in chunks."""
         raise NotImplementedError
 
     def learns_from(self, size: int) -> int:
-        """Of a text of `size` bytes, how many (from its beginning) decide what the tokenizer is."""
+        """The number of bytes at the beginning of a text of ``size`` bytes that the tokenizer is learned from."""
         return size
 
 
@@ -97,34 +110,34 @@ class TokenizerConfig(Choice):
 class LearnedTokenizerConfig(TokenizerConfig):
     """A tokenizer whose vocabulary is learned from the beginning of the text."""
 
-    vocabulary: int = option(4096, "how many different tokens at most; the first 256 are the bytes")
-    megabytes: int = option(64, "learn the vocabulary from the first so many MB of the text")
+    vocabulary: int = option(4096, "the largest number of tokens; the first 256 are the bytes")
+    megabytes: int = option(64, "MB at the beginning of the text that the vocabulary is learned from")
 
     def check(self) -> None:
-        """Impossible values are errors before anything is read."""
+        """Refuse impossible values before anything is read."""
         if self.vocabulary < BYTES:
             raise ValueError(f"vocabulary is {self.vocabulary}, but every one of the {BYTES} bytes needs a token")
         if self.megabytes < 1:
             raise ValueError(f"megabytes is {self.megabytes}, but a vocabulary is learned from at least 1")
 
     def learns_from(self, size: int) -> int:
-        """The first `megabytes`."""
+        """The first ``megabytes``."""
         return min(size, self.megabytes * 10**6)
 
     def beginning(self, pieces: Iterable[str]) -> Iterator[str]:
-        """The part of the text to learn from, whatever the pieces it comes in."""
+        """The part of the text to learn from, independent of the chunks."""
         left = self.megabytes * 10**6
         for piece in pieces:
             raw = utf8(piece)
             if len(raw) >= left:
-                yield raw[:left].decode("utf-8", "ignore")  # not the half of a character at the very end
+                yield raw[:left].decode("utf-8", "ignore")  # without an incomplete character at the end
                 return
             left -= len(raw)
             yield piece
 
 
 def utf8(text: str) -> bytes:
-    """The UTF-8 of a text. Half of a surrogate pair may stand in a str but has none."""
+    """The UTF-8 of a text. A lone surrogate, which a str may contain, has none."""
     try:
         return text.encode()
     except UnicodeEncodeError as error:
@@ -136,6 +149,6 @@ def utf8(text: str) -> bytes:
 
 
 def write_json(path: Path | str, content: dict[str, Any]) -> None:
-    """A `tokenizer.json`, the same bytes for the same content."""
+    """Write a `tokenizer.json`; equal content gives equal bytes."""
     text = json.dumps(content, ensure_ascii=False, indent=2)
     Path(path).write_text(text, encoding="utf-8", newline="\n")

@@ -1,4 +1,4 @@
-"""Byte pairs: from bytes upwards, the most frequent pair of neighbours becomes a token, again and again.
+"""Byte pair encoding: starting from bytes, the most frequent pair of adjacent tokens is merged, repeatedly.
 
 Sennrich et al. 2016 (arXiv:1508.07909), on bytes as in GPT-2. docs/tokenizers.md has it in plain Python.
 """
@@ -18,13 +18,13 @@ from regard.data.tokenizers.words import TWICE
 
 @dataclass(frozen=True)
 class BpeConfig(LearnedTokenizerConfig, kind="bpe"):
-    """Frequent pieces of words are tokens (byte-level BPE)."""
+    """Byte-level BPE: tokens are frequent pieces of words."""
 
     def build(self, pieces: Iterable[str]) -> ByteLevel:
-        """Learn the merges from the beginning of the text. The same text gives the same merges."""
+        """Learn the merges from the beginning of the text, deterministically."""
         from tokenizers import Tokenizer, models, trainers
 
-        self.check()  # a config made in Python was not loaded
+        self.check()  # a config built in Python is not checked yet
         learner = Tokenizer.from_str(json.dumps(content([], words_then_bytes())))
         learner.model = models.BPE()
         trainer = trainers.BpeTrainer(

@@ -1,4 +1,4 @@
-"""Tokenizers that the `tokenizers` library runs: words and byte pairs of ours, and byte-level BPEs of others."""
+"""Tokenizers of the `tokenizers` library: our own words and BPE, and byte-level BPEs made elsewhere."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from regard.data.tokenizers.word_split import cut_words, regroup, slices, words_
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_AT_ONCE = 32  # slices that the library encodes in parallel
+_AT_ONCE = 32  # chunks that the library encodes in parallel
 
 
 class ByteLevel(ByteTokens):
-    """A tokenizer of the library's whose tokens are pieces of bytes and whose round trip is exact."""
+    """A lossless byte-level tokenizer of the library."""
 
     def __init__(self, content: dict[str, Any]) -> None:
-        """`content`: that of a `tokenizer.json`; `ValueError` says why it cannot be used."""
+        """``content``: of a `tokenizer.json`; ``ValueError`` if it cannot be used."""
         from tokenizers import Tokenizer as LibraryTokenizer
 
         super().__init__(tokens_of(content))
@@ -36,18 +36,18 @@ class ByteLevel(ByteTokens):
 
     @classmethod
     def of(cls, library: Any) -> ByteLevel:
-        """The tokenizer that the library trained."""
+        """From a tokenizer that the library trained."""
         return cls(json.loads(library.to_str()))
 
     @property
     def merges(self) -> list[tuple[bytes, bytes]]:
-        """The pairs of tokens that become one, in the order of their merging; none for words."""
+        """The merges in order; none for words."""
         pairs = json.loads(self._library.to_str())["model"]["merges"]
         return [(unwritten(left), unwritten(right)) for left, right in pairs]
 
     def encode(self, text: str) -> NDArray[np.int64]:
-        """The token numbers of a text; a long one is cut and its parts are encoded in parallel."""
-        utf8(text)  # for its error: the library's does not name the character
+        """The token ids of a text; a long one is split and encoded in parallel."""
+        utf8(text)  # for its error message, which names the character
         parts = regroup(slices([text]), self.cut, held_at_most=None)
         ids = [np.zeros(0, dtype=np.int64)]
         while some := list(islice(parts, _AT_ONCE)):
@@ -56,18 +56,12 @@ class ByteLevel(ByteTokens):
         return np.concatenate(ids)
 
     def cut(self, text: str) -> int:
-        """Before white space, if the text is split by our rule; another's split may look anywhere."""
+        """Before whitespace with our own pre-tokenizer; nowhere with another one."""
         return cut_words(text) if self._cuts else 0
 
     def save(self, path: Path | str) -> None:
-        """Write `tokenizer.json` as the library does."""
+        """Write `tokenizer.json` by the library."""
         Path(path).write_text(self._library.to_str(pretty=True), encoding="utf-8", newline="\n")
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, ByteLevel) and self._library.to_str() == other._library.to_str()
-
-    def __hash__(self) -> int:
-        return hash(self.tokens)
-
-    def __repr__(self) -> str:
-        return f"ByteLevel({self.size} tokens)"
+    def _identity(self) -> str:
+        return self._library.to_str()

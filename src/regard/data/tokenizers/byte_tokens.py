@@ -1,7 +1,7 @@
-"""Tokens that are pieces of bytes: the 256 bytes first, then longer ones, found by looking them up.
+"""Tokens that are byte sequences: the 256 bytes first, then longer ones, found by lookup.
 
-The `tokenizers` library writes a byte as a printable character (GPT-2's way) and calls this a BPE model that
-has no merges but looks a whole piece up first (`ignore_merges`): what is not found falls into its bytes.
+In the `tokenizers` library this is a BPE model without merges that looks up whole pieces first (`ignore_merges`); other
+pieces are encoded as bytes. The library writes a byte as a printable character, as GPT-2 does.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 def _alphabet() -> str:
-    """The character that stands for each byte: itself if it is printed with ink, else one from U+0100 on."""
-    inked = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    """The character for each byte: itself if it is visible, else one from U+0100 on."""
+    visible = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = iter(range(0x100, 0x200))
-    return "".join(chr(byte if byte in inked else next(others)) for byte in range(BYTES))
+    return "".join(chr(byte if byte in visible else next(others)) for byte in range(BYTES))
 
 
 ALPHABET = _alphabet()
@@ -30,39 +30,39 @@ SINGLES = tuple(bytes([byte]) for byte in range(BYTES))
 
 
 def written(token: bytes) -> str:
-    """A token as the library writes it in a vocabulary."""
+    """A token in the library's notation."""
     return "".join(ALPHABET[byte] for byte in token)
 
 
 def unwritten(token: str) -> bytes:
-    """The bytes of a token of the library's; `KeyError` if it is not written in its alphabet of bytes."""
+    """The bytes of a token in the library's notation; ``KeyError`` for other characters."""
     return bytes(_BYTE[character] for character in token)
 
 
 class ByteTokens(Tokenizer):
-    """The half of a tokenizer that needs to know no more than what each token stands for."""
+    """A tokenizer with a table of the bytes of each token; subclasses implement ``encode``."""
 
     def __init__(self, tokens: Sequence[bytes]) -> None:
-        """`tokens`: the bytes of each token, by its number."""
+        """``tokens``: the bytes of each token, by id."""
         self.tokens = tuple(tokens)
 
     @property
     def size(self) -> int:
-        """How many different tokens there are."""
+        """The size of the vocabulary."""
         return len(self.tokens)
 
     @property
     def widths(self) -> NDArray[np.int64]:  # [V]
-        """How many bytes each token stands for."""
+        """The number of bytes of each token."""
         return np.array([len(token) for token in self.tokens], dtype=np.int64)
 
     def decode_bytes(self, ids: ArrayLike) -> bytes:
-        """The bytes of token numbers, any array of them, read in order."""
+        """The bytes of an array of token ids."""
         return b"".join([self.tokens[number] for number in self._checked(ids).tolist()])
 
 
 def layout(pre_tokenizer: Any, decoder: Any, model: Any) -> dict[str, Any]:
-    """The `tokenizer.json` of these three parts and no others."""
+    """A `tokenizer.json` of these three parts."""
     return {
         "version": "1.0",
         "truncation": None,
@@ -77,7 +77,7 @@ def layout(pre_tokenizer: Any, decoder: Any, model: Any) -> dict[str, Any]:
 
 
 def content(tokens: Sequence[bytes], pre_tokenizer: Any) -> dict[str, Any]:
-    """The `tokenizer.json` of tokens that are looked up after `pre_tokenizer` has cut the text into pieces."""
+    """A `tokenizer.json` for lookup of the pieces of ``pre_tokenizer``."""
     model = {
         "type": "BPE",
         "dropout": None,
@@ -94,12 +94,12 @@ def content(tokens: Sequence[bytes], pre_tokenizer: Any) -> dict[str, Any]:
 
 
 def byte_level() -> dict[str, Any]:
-    """The step that writes bytes as characters, and as a decoder the way back."""
+    """The library's ByteLevel step, as pre-tokenizer and as decoder."""
     return {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
 
 
 def looked_up(given: Any) -> list[bytes] | None:
-    """The tokens of a `tokenizer.json` like those of `content`; None if it is something else."""
+    """The tokens of a `tokenizer.json` made by ``content``; None for any other."""
     try:
         vocabulary = given["model"]["vocab"]
         tokens = [unwritten(token) for token in sorted(vocabulary, key=vocabulary.__getitem__)]

@@ -1,4 +1,4 @@
-"""A token for every byte: for any text, and for files that are no text."""
+"""A token for every byte, for any file, text or not."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BytesConfig(TokenizerConfig, kind="bytes"):
-    """Every byte is a token, whatever the file."""
+    """Every byte is a token."""
 
     raw: ClassVar[bool] = True
 
     def build(self, pieces: Iterable[str]) -> Bytes:
-        """There is nothing to learn."""
+        """The tokenizer; nothing is learned."""
         return Bytes()
 
     def learns_from(self, size: int) -> int:
@@ -32,7 +32,7 @@ class BytesConfig(TokenizerConfig, kind="bytes"):
 
 
 class Bytes(Tokenizer):
-    """A token for every byte; its number is the byte.
+    """A token for every byte; its id is the byte.
 
     >>> Bytes().encode("hé").tolist(), Bytes().decode([0x68, 0xC3, 0xA9])
     ([104, 195, 169], 'hé')
@@ -40,7 +40,7 @@ class Bytes(Tokenizer):
 
     @classmethod
     def read(cls, given: Any) -> Bytes | None:
-        """The tokenizer of a `tokenizer.json`; None if that is another kind's."""
+        """The tokenizer of a `tokenizer.json`; None if it is of another kind."""
         return cls() if looked_up(given) == list(SINGLES) and given["pre_tokenizer"] == byte_level() else None
 
     @property
@@ -54,12 +54,12 @@ class Bytes(Tokenizer):
         return np.ones(self.size, dtype=np.int64)
 
     def encode(self, text: str | bytes) -> NDArray[np.int64]:
-        """The bytes of a text in UTF-8, or those given."""
+        """The UTF-8 of a text, or the given bytes."""
         raw = utf8(text) if isinstance(text, str) else text
         return np.frombuffer(raw, dtype=np.uint8).astype(np.int64)
 
     def decode_bytes(self, ids: ArrayLike) -> bytes:
-        """The bytes themselves."""
+        """The bytes."""
         return self._checked(ids).astype(np.uint8).tobytes()
 
     def cut(self, text: str) -> int:
@@ -67,14 +67,8 @@ class Bytes(Tokenizer):
         return len(text)
 
     def save(self, path: Path | str) -> None:
-        """Write `tokenizer.json`, which the `tokenizers` library reads to the same effect."""
+        """Write a `tokenizer.json` that the `tokenizers` library can load."""
         write_json(path, content(SINGLES, byte_level()))
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Bytes)
-
-    def __hash__(self) -> int:
-        return hash(Bytes)
-
-    def __repr__(self) -> str:
-        return "Bytes()"
+    def _identity(self) -> None:
+        return None

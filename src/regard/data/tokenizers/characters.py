@@ -1,6 +1,6 @@
 """A token for every character of the text, in the order of the code points.
 
-Encoding is one lookup in a table over code points, with no Python work per character.
+Encoding is one lookup in a table over code points, vectorized.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
 UNKNOWN = -1
-_ANY_CHARACTER = r"[\s\S]"  # a dot would leave out the newline
+_ANY_CHARACTER = r"[\s\S]"  # a dot does not match a newline
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class CharactersConfig(TokenizerConfig, kind="characters"):
     """Every character of the text is a token."""
 
     def build(self, pieces: Iterable[str]) -> Characters:
-        """The characters that occur in the pieces."""
+        """The characters that occur in the chunks."""
         return Characters.of(pieces)
 
 
@@ -41,17 +41,17 @@ class Characters(Tokenizer):
     """
 
     def __init__(self, characters: str) -> None:
-        """`characters`: all of them, each once; a character's place is its token number."""
+        """``characters``: each once; the index of a character is its token id."""
         self.characters = characters
-        self._points = code_points(characters)  # [V], token number -> code point
+        self._points = code_points(characters)  # [V], token id -> code point
         self._numbers = np.full(max(map(ord, characters), default=-1) + 2, UNKNOWN, dtype=np.int32)
-        self._numbers[self._points] = np.arange(len(characters))  # code point -> token number; the last one: unknown
+        self._numbers[self._points] = np.arange(len(characters))  # code point -> token id; the last entry: unknown
         if len(set(characters)) != len(characters):
             raise ValueError("a character occurs twice in the alphabet of a tokenizer")
 
     @classmethod
     def of(cls, pieces: Iterable[str]) -> Characters:
-        """The tokenizer of the characters that occur in a text, given in pieces."""
+        """The tokenizer of the characters that occur in a text, given in chunks."""
         occurs = np.zeros(0x110000, dtype=bool)
         for piece in pieces:
             occurs[code_points(piece)] = True
@@ -59,7 +59,7 @@ class Characters(Tokenizer):
 
     @classmethod
     def read(cls, content: Any) -> Characters | None:
-        """The tokenizer of a `tokenizer.json`; None if that is another kind's."""
+        """The tokenizer of a `tokenizer.json`; None if it is of another kind."""
         try:
             vocabulary = content["model"]["vocab"]
             tokenizer = cls("".join(sorted(vocabulary, key=vocabulary.__getitem__)))
@@ -69,7 +69,7 @@ class Characters(Tokenizer):
 
     @property
     def size(self) -> int:
-        """How many different characters there are."""
+        """The number of characters."""
         return len(self.characters)
 
     @property
@@ -78,8 +78,8 @@ class Characters(Tokenizer):
         return 1 + np.searchsorted([0x80, 0x800, 0x10000], self._points, side="right")
 
     def encode(self, text: str) -> NDArray[np.int64]:
-        """One number per character; an unknown character is a `UserError` that names it and its place."""
-        ids = self._numbers.take(code_points(text), mode="clip")  # past the table is its last place: unknown
+        """One id per character; a ``UserError`` names an unknown character and its position."""
+        ids = self._numbers.take(code_points(text), mode="clip")  # beyond the table: its last entry, unknown
         if ids.min(initial=0) == UNKNOWN:
             place = int(np.argmax(ids == UNKNOWN))
             raise UserError(
@@ -89,11 +89,11 @@ class Characters(Tokenizer):
         return ids.astype(np.int64)
 
     def decode(self, ids: ArrayLike) -> str:
-        """The text of token numbers, any array of them, read in order."""
+        """The text of an array of token ids."""
         return _text(self._points[self._checked(ids)])
 
     def decode_bytes(self, ids: ArrayLike) -> bytes:
-        """The same in UTF-8."""
+        """The text in UTF-8."""
         return self.decode(ids).encode("utf-8", "surrogatepass")
 
     def cut(self, text: str) -> int:
@@ -101,7 +101,7 @@ class Characters(Tokenizer):
         return len(text)
 
     def save(self, path: Path | str) -> None:
-        """Write `tokenizer.json`, which the `tokenizers` library reads to the same effect."""
+        """Write a `tokenizer.json` that the `tokenizers` library can load."""
         write_json(path, self._content())
 
     def _content(self) -> dict[str, Any]:
@@ -109,20 +109,13 @@ class Characters(Tokenizer):
         vocabulary = {character: number for number, character in enumerate(self.characters)}
         return layout(split, {"type": "Fuse"}, {"type": "WordLevel", "vocab": vocabulary, "unk_token": "<unk>"})
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Characters) and self.characters == other.characters
-
-    def __hash__(self) -> int:
-        return hash(self.characters)
-
-    def __repr__(self) -> str:
-        return f"Characters({self.characters!r})"
+    def _identity(self) -> str:
+        return self.characters
 
 
 def code_points(text: str) -> NDArray[np.uint32]:
     """The code points of a text."""
-    # Half of a surrogate pair may stand in a str but not in a file; let it through here to be named as
-    # unknown.
+    # A lone surrogate, which a str may contain but a file may not, passes here and is reported as unknown.
     return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
 
 

@@ -1,4 +1,4 @@
-"""Reading a `tokenizer.json`: ours strictly, another's if every text comes back from it exactly."""
+"""Loading a `tokenizer.json`: our own kinds, or a lossless byte-level BPE."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from regard.errors import UserError
 
 
 def load_tokenizer(path: Path | str) -> Tokenizer:
-    """Read a `tokenizer.json` that `save` wrote, or a byte-level BPE; anything else is a `UserError`."""
+    """Load a `tokenizer.json` that ``save`` wrote, or a byte-level BPE; else ``UserError``."""
     path = Path(path)
     try:
         content = json.loads(path.read_text(encoding="utf-8"))

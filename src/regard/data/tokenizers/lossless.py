@@ -1,4 +1,4 @@
-"""Whether a `tokenizer.json` brings every text back exactly: the steps that do are listed, any other is refused."""
+"""Checks that a `tokenizer.json` is lossless: known lossless steps are accepted, all others refused."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from regard.data.tokenizers.byte_tokens import SINGLES, unwritten
 
 
 def tokens_of(content: Any) -> list[bytes]:
-    """The bytes of each token of an exact byte-level BPE, by number; `ValueError` says why it is none."""
+    """The bytes of each token of a lossless byte-level BPE, by id; ``ValueError`` if it is not one."""
     if not isinstance(content, dict) or not isinstance(model := content.get("model"), dict):
         raise ValueError("it has no model")
     if model.get("type") != "BPE":
-        raise ValueError(f"its model is {model.get('type')}; only a byte-level BPE can be taken over")
+        raise ValueError(f"its model is {model.get('type')}; only a byte-level BPE can be loaded")
     if reason := next(_reasons(content, model), None):
         raise ValueError(reason)
     numbered: dict[int, bytes] = {}
@@ -39,18 +39,18 @@ def tokens_of(content: Any) -> list[bytes]:
 
 
 def _reasons(content: dict[str, Any], model: dict[str, Any]) -> Iterator[str]:
-    """Why text would not come back as it was, or not as one sequence of tokens."""
+    """Why the tokenizer is not lossless, or does not give one sequence of tokens."""
     for key in ("normalizer", "truncation", "padding"):
         if content.get(key) is not None:
             yield f"it has a {key}, which changes text"
     for key in ("continuing_subword_prefix", "end_of_word_suffix", "dropout"):
         if model.get(key):
-            yield f"its model has a {key}, which is not taken over"
+            yield f"its model has a {key}, which is not supported"
     if model.get("byte_fallback"):
         yield "its model falls back to bytes instead of being made of them"
     if not isinstance(content.get("decoder"), dict) or content["decoder"].get("type") != "ByteLevel":
         yield "its decoder is not ByteLevel"
-    yield from _of_pre_tokenizer(content.get("pre_tokenizer"), last=True)
+    yield from _pre_tokenizer_reasons(content.get("pre_tokenizer"), last=True)
     added = content.get("added_tokens")
     if not isinstance(added, list):
         yield "it has no list of added tokens"
@@ -64,14 +64,14 @@ def _reasons(content: dict[str, Any], model: dict[str, Any]) -> Iterator[str]:
             yield f"its token {token['content']!r} swallows the white space beside it"
 
 
-def _of_pre_tokenizer(step: Any, last: bool) -> Iterator[str]:
-    """Only the last step turns text into bytes, and none may drop or add any."""
+def _pre_tokenizer_reasons(step: Any, last: bool) -> Iterator[str]:
+    """Only the last step converts text to bytes, and no step may remove or add any."""
     kind = step.get("type") if isinstance(step, dict) else None
     if kind == "Sequence" and isinstance(step.get("pretokenizers"), list) and step["pretokenizers"]:
         *before, end = step["pretokenizers"]
         for inner in before:
-            yield from _of_pre_tokenizer(inner, last=False)
-        yield from _of_pre_tokenizer(end, last)
+            yield from _pre_tokenizer_reasons(inner, last=False)
+        yield from _pre_tokenizer_reasons(end, last)
     elif kind == "ByteLevel" and last:
         if step.get("add_prefix_space"):
             yield "it puts a space before the text"

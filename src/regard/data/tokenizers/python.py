@@ -1,12 +1,12 @@
-"""Python source: the tokens are Python's own; what is not in the vocabulary is spelled in bytes.
+"""Python source: the tokens of Python's grammar; tokens outside the vocabulary are encoded as bytes.
 
-`tokenize` of the standard library says where names, numbers, strings, signs and comments lie; between them are
-line ends and indentation. The text is only ever sliced there, so it comes back exactly whatever was found.
-Strings and comments are cut into words by the rule of `words`.
+`tokenize` of the standard library gives the positions of names, numbers, strings, operators and comments; between them
+are newlines and indentation. The text is only sliced there, so decoding is exact. Strings and comments are split into
+words.
 
-A text is taken block by block, and a block ends where two empty lines are followed by something at the margin,
-as between two functions. Where Python cannot go on, the rest of the block is cut into words. So an error does not
-spoil what comes after its block, and a text of any length can be encoded in parts.
+A text is processed in blocks; a block ends where two empty lines are followed by an unindented line. After a syntax
+error the rest of the block is split into words. So an error does not affect later blocks, and a text of any length can
+be encoded in parts.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _BLOCK_END = re.compile(r"(?:\r?\n){3}(?=\S)")
-_NO_SOURCE = re.compile(r"\0|\r(?!\n)")  # versions of Python differ in what they make of these
+_NO_SOURCE = re.compile(r"\0|\r(?!\n)")  # versions of Python differ in their treatment
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
-_BETWEEN = re.compile(r"(?:\r?\n)+|[^\S\r\n]+|\S+|\r")  # line ends, indentation and spaces, a backslash
-_SPLIT = {"type": "Python"}  # the library knows no such step and refuses the file, rather than read it otherwise
+_BETWEEN = re.compile(r"(?:\r?\n)+|[^\S\r\n]+|\S+|\r")  # newlines, indentation and spaces, a backslash
+_SPLIT = {"type": "Python"}  # the library has no such step and refuses the file
 _PROSE = ("STRING", "COMMENT")
 _LAYOUT = ("NEWLINE", "NL", "INDENT", "DEDENT", "ENDMARKER")
 _SIGNS = set(tokenize.EXACT_TOKEN_TYPES) - {"!"}  # a token only within an f-string, and only since Python 3.12
@@ -46,11 +46,11 @@ _SIGNS = set(tokenize.EXACT_TOKEN_TYPES) - {"!"}  # a token only within an f-str
 class PythonConfig(LearnedTokenizerConfig, kind="python"):
     """The most frequent tokens of Python source code."""
 
-    megabytes: int = option(8, "learn the vocabulary from the first so many MB of the text")
+    megabytes: int = option(8, "MB at the beginning of the text that the vocabulary is learned from")
 
     def build(self, pieces: Iterable[str]) -> Python:
-        """Count the tokens at the beginning of the text; of two as frequent the smaller is first."""
-        self.check()  # a config made in Python was not loaded
+        """Count the tokens at the beginning of the text; ties are in alphabetical order."""
+        self.check()  # a config built in Python is not checked yet
         counts: Counter[str] = Counter()
         for part in regroup(self.beginning(pieces), cut_blocks):
             counts.update(split_python(part))
@@ -59,16 +59,16 @@ class PythonConfig(LearnedTokenizerConfig, kind="python"):
 
 
 class Python(ByteTokens):
-    """Tokens of Python source code; the first 256 are the bytes that spell all others."""
+    """Tokens of Python source code; the first 256 are the bytes."""
 
     def __init__(self, words: Sequence[bytes]) -> None:
-        """`words`: the tokens after the bytes."""
+        """``words``: the tokens after the bytes."""
         super().__init__([*SINGLES, *words])
         self._numbers = {word.decode(): BYTES + place for place, word in enumerate(words)}
 
     @classmethod
     def read(cls, given: Any) -> Python | None:
-        """The tokenizer of a `tokenizer.json`; None if that is another kind's."""
+        """The tokenizer of a `tokenizer.json`; None if it is of another kind."""
         tokens = looked_up(given)
         try:
             return cls(tokens[BYTES:]) if tokens is not None and given["pre_tokenizer"] == _SPLIT else None
@@ -76,13 +76,13 @@ class Python(ByteTokens):
             return None
 
     def encode(self, text: str) -> NDArray[np.int64]:
-        """The token numbers of source code, or of any other text."""
-        utf8(text)  # for its error
+        """The token ids of source code, or of any other text."""
+        utf8(text)  # for its error message
         ids: list[int] = []
         for token in split_python(text):
             number = self._numbers.get(token)
             if number is None:
-                ids += token.encode()  # a byte is its own number
+                ids += token.encode()  # a byte is its own id
             else:
                 ids.append(number)
         return np.array(ids, dtype=np.int64)
@@ -92,21 +92,15 @@ class Python(ByteTokens):
         return cut_blocks(text)
 
     def save(self, path: Path | str) -> None:
-        """Write `tokenizer.json` in the library's format, but with a step of ours that the library refuses."""
+        """Write a `tokenizer.json` with our own pre-tokenizer, which the library refuses."""
         write_json(path, content(self.tokens, _SPLIT))
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Python) and self.tokens == other.tokens
-
-    def __hash__(self) -> int:
-        return hash(self.tokens)
-
-    def __repr__(self) -> str:
-        return f"Python({self.size} tokens)"
+    def _identity(self) -> tuple[bytes, ...]:
+        return self.tokens
 
 
 def cut_blocks(text: str) -> int:
-    """Where the last block begins; 0 if there is only one."""
+    """The start of the last block; 0 if there is only one."""
     place = 0
     for end in _BLOCK_END.finditer(text):
         place = end.end()
@@ -114,7 +108,7 @@ def cut_blocks(text: str) -> int:
 
 
 def split_python(text: str) -> Iterator[str]:
-    """The text in slices: names, signs, words of strings and comments, line ends, indentation."""
+    """The text in slices: names, operators, words of strings and comments, newlines, indentation."""
     ends = [0, *(end.end() for end in _BLOCK_END.finditer(text)), len(text)]
     for begin, end in pairwise(ends):
         block = text[begin:end]
@@ -128,14 +122,14 @@ def split_python(text: str) -> Iterator[str]:
 
 
 def _spans(block: str) -> tuple[list[tuple[int, int, bool]], bool]:
-    """Where Python's tokens lie and whether each is prose; and whether they are all, or end before an error."""
+    """The spans of Python's tokens and whether each is prose; and False if they end at an error."""
     if _NO_SOURCE.search(block):
         return [], False
     lines = _LINE.findall(block)
     offsets = [0, *accumulate(map(len, lines))]
     spans: list[tuple[int, int, bool]] = []
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # code that Python frowns upon is data here
+        warnings.simplefilter("ignore")  # warnings about the code do not matter here
         try:
             for token, name in _tokens(lines):
                 start, stop = (offsets[row - 1] + column for row, column in (token.start, token.end))
@@ -148,12 +142,12 @@ def _spans(block: str) -> tuple[list[tuple[int, int, bool]], bool]:
 
 
 def _tokens(lines: list[str]) -> Iterator[tuple[tokenize.TokenInfo, str]]:
-    """Python's tokens less the layout; an f-string is one of them, as it was before Python 3.12."""
+    """Python's tokens without layout; an f-string is one token, as before Python 3.12."""
     opened: list[tokenize.TokenInfo] = []
     for token in tokenize.generate_tokens(iter(lines).__next__):
         name = tokenize.tok_name[token.type]
         if name == "ERRORTOKEN" or (not opened and not _sound(name, token.string)):
-            raise ValueError(f"{token.string!r} is no token of Python's")
+            raise ValueError(f"{token.string!r} is no token of Python")
         if name.endswith("STRING_START"):
             opened.append(token)
         elif name.endswith("STRING_END"):
@@ -163,5 +157,5 @@ def _tokens(lines: list[str]) -> Iterator[tuple[tokenize.TokenInfo, str]]:
 
 
 def _sound(name: str, string: str) -> bool:
-    """Whether a token is what its name says: since 3.12 Python leaves a part of that to its parser."""
+    """Whether a token is valid: since 3.12 a part of the check is left to Python's parser."""
     return string in _SIGNS if name == "OP" else string.isidentifier() if name == "NAME" else True

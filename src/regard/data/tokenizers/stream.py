@@ -1,4 +1,4 @@
-"""Decoding token by token: text as soon as it is certain, and never half a character."""
+"""Incremental decoding: only complete characters are returned."""
 
 import codecs
 from collections.abc import Callable
@@ -6,24 +6,24 @@ from typing import Any
 
 
 class Stream:
-    """Feed it token numbers; it gives the text they complete.
+    """An incremental decoder.
 
-    The texts given, with that of `end`, put together are what `decode` says of all tokens at once.
+    The results of ``feed`` and ``end``, concatenated, equal ``decode`` of all tokens.
 
-    >>> stream = Stream(bytes)  # tokens that are bytes
+    >>> stream = Stream(bytes)  # each token is a byte
     >>> stream.feed([0xE2, 0x82]), stream.feed([0xAC, 0x21]), stream.end()
     ('', '€!', '')
     """
 
     def __init__(self, decode_bytes: Callable[[Any], bytes]) -> None:
-        """`decode_bytes`: what a tokenizer's tokens stand for."""
+        """``decode_bytes``: of a tokenizer."""
         self._decode_bytes = decode_bytes
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def feed(self, ids: Any) -> str:
-        """The text that is certain after these tokens and was not before."""
+        """The characters that these tokens complete."""
         return self._decoder.decode(self._decode_bytes(ids))
 
     def end(self) -> str:
-        """What is left of a character that was never finished, shown as U+FFFD."""
+        """The rest: U+FFFD for an incomplete character."""
         return self._decoder.decode(b"", final=True)

@@ -1,11 +1,10 @@
-r"""Where words begin: one rule, written for Python and for the `tokenizers` library.
+r"""Splitting text into words: one rule, for Python and for the `tokenizers` library.
 
-A piece is a run of letters, of digits or of other signs, each with one space before it if there is one, or a
-run of white space, from which the next word has taken that one space. It is GPT-2's rule less the English
-contractions, and every character falls into exactly one piece.
+A piece is a run of letters, of digits or of other characters, each with one preceding space if there is one, or a run
+of the remaining whitespace. It is GPT-2's rule without the English contractions; every character is in one piece.
 
-Python's `\w` holds letters and all numbers, its `\d` decimal digits only, and its `\s` the separators U+001C to
-U+001F; the library's regular expressions mean other things by these, so theirs are spelled out.
+Python's `\w` matches letters and all numbers, `\d` decimal digits only, and `\s` also the separators U+001C to U+001F;
+the library's regular expressions differ, so the classes are written out there.
 """
 
 import re
@@ -20,21 +19,21 @@ _LIBRARY_WORDS = (
     r" ?[\p{L}\p{Nl}\p{No}]+| ?\p{Nd}+| ?[^\s\x1c-\x1f\p{L}\p{N}]+"
     r"|[\s\x1c-\x1f]+(?![^\s\x1c-\x1f])|[\s\x1c-\x1f]+"
 )
-_SLICE = 1 << 16  # characters that the library is given at a time
-HELD = 1 << 24  # characters in a row without a place to cut, at most
+_SLICE = 1 << 16  # characters per call of the library
+HELD = 1 << 24  # characters without a position to split, at most
 
 
 def words_then_bytes() -> dict[str, Any]:
-    """The rule as a pre-tokenizer of the library's."""
+    """The rule as a pre-tokenizer of the library."""
     split = {"type": "Split", "pattern": {"Regex": _LIBRARY_WORDS}, "behavior": "Isolated", "invert": False}
     return {"type": "Sequence", "pretokenizers": [split, byte_level()]}
 
 
 def cut_words(text: str) -> int:
-    """The last place before white space and after something else; 0 if there is none.
+    """The last position before whitespace and after another character; 0 if there is none.
 
-    No piece holds white space after anything else, so one ends there. And what the rule makes of either side
-    does not depend on the other: it looks ahead only from white space, and only to the end of it.
+    A piece ends there, since none contains whitespace after another character. The pieces of either side do not depend
+    on the other: the rule looks ahead only from whitespace, and only to its end.
     """
     for place in range(len(text) - 1, 0, -1):
         if text[place].isspace() and not text[place - 1].isspace():
@@ -43,7 +42,7 @@ def cut_words(text: str) -> int:
 
 
 def regroup(pieces: Iterable[str], cut: Callable[[str], int], held_at_most: int | None = HELD) -> Iterator[str]:
-    """The same text in pieces that may be encoded one by one: each ends where `cut` allows it."""
+    """The same text in chunks that may be encoded one by one: each ends at a position that ``cut`` allows."""
     held = ""
     for piece in pieces:
         held += piece
@@ -60,7 +59,7 @@ def regroup(pieces: Iterable[str], cut: Callable[[str], int], held_at_most: int 
 
 
 def slices(pieces: Iterable[str]) -> Iterator[str]:
-    """The same text in small pieces."""
+    """The same text in small chunks."""
     for piece in pieces:
         for start in range(0, len(piece), _SLICE):
             yield piece[start : start + _SLICE]

@@ -1,4 +1,4 @@
-"""The most frequent words are tokens; any other is spelled in bytes."""
+"""The most frequent words are tokens; other words are encoded as bytes."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from regard.data.tokenizers.byte_level import ByteLevel
 from regard.data.tokenizers.byte_tokens import SINGLES, content, unwritten
 from regard.data.tokenizers.word_split import cut_words, regroup, slices, words_then_bytes
 
-TWICE = 2  # what occurs once is no pattern of the text
+TWICE = 2  # the least number of occurrences of a token
 
 
 @dataclass(frozen=True)
 class WordsConfig(LearnedTokenizerConfig, kind="words"):
-    """The most frequent words, with the space before them, and runs of signs and of white space."""
+    """The most frequent words, with their preceding space, and runs of other characters and of whitespace."""
 
     def build(self, pieces: Iterable[str]) -> ByteLevel:
-        """Count the words at the beginning of the text; of two as frequent the first in the alphabet is first."""
+        """Count the words at the beginning of the text; ties are in alphabetical order."""
         from tokenizers import Tokenizer, models, trainers
 
-        self.check()  # a config made in Python was not loaded
+        self.check()  # a config built in Python is not checked yet
         frame = content([], words_then_bytes())
         counter = Tokenizer.from_str(json.dumps(frame))
         counter.model = models.WordLevel({}, unk_token="")

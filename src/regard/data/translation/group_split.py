@@ -1,4 +1,4 @@
-"""Dividing pairs by the group they belong to, so that nothing of a chapter or component is on both sides of a split."""
+"""Splitting pairs by group, so that no chapter or component is in two parts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from regard.data.texts.split import exact
 
 
 class Division(NamedTuple):
-    """The numbers of the pairs in each part, in the order in which they came."""
+    """The indices of the pairs in each part, in order."""
 
     train: list[int]
     validation: list[int]
@@ -19,14 +19,14 @@ class Division(NamedTuple):
 
 
 def divide(groups: Sequence[str], validation: float, test: float) -> Division:
-    """Parts of about these shares: whole groups, in the order of a hash of their names.
+    """Parts of about these fractions: whole groups, in the order of a hash of their names.
 
-    So it depends on the names alone and on no seed. The test part is filled first, then validation; each takes the
-    group with which it reaches its share, and all the rest is trained on.
+    The split depends on the names alone, not on a seed. Test is filled first, then validation, each up to and including
+    the group that reaches its fraction; the rest is for training.
     """
     sizes = Counter(groups)
     held_out, last = exact(validation) + exact(test), exact(test)
-    part_of, before = {}, 0  # pairs in the groups that stand before this one
+    part_of, before = {}, 0  # pairs in the previous groups
     for group in sorted(sizes, key=lambda name: (hashlib.sha256(name.encode("utf-8", "surrogatepass")).digest(), name)):
         held = before < held_out * len(groups)
         part_of[group] = 0 if not held else 2 if before < last * len(groups) else 1

@@ -1,10 +1,9 @@
-"""Batches of pairs of nearly the same length, so that little of a batch is padding.
+"""Batches of pairs of similar length, with little padding.
 
-The batch of a step is a function of (seed, step, rank, world, size) and of nothing else. In every epoch the pairs
-are sorted by their longer side, then by their source, both roughly: lengths within about a tenth of each other count as
-the same, so do sources within the same quarter of that, and among equals the order is drawn anew. It is cut into
-batches, and the batches are put into a drawn order. Since the sorted lengths are the same in every epoch, so are the
-places of the cuts, and there are equally many batches in each.
+The batch of a step is a pure function of (seed, step, rank, world, size). In every epoch the pairs are sorted by the
+length of the longer side, then of the source, both in buckets: lengths within about a tenth, and sources within the
+same quarter of that. Within a bucket the pairs are shuffled. The sorted pairs are divided into batches, and the batches
+are shuffled. The sorted lengths are the same in every epoch, and therefore the boundaries and the number of batches.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ _QUARTERS = 4
 
 
 class LengthBuckets:
-    """How pairs of given lengths are put into batches."""
+    """Divides pairs of given lengths into batches."""
 
     def __init__(self, sources: NDArray[np.int64], targets: NDArray[np.int64]) -> None:
-        """`sources`, `targets`: how many tokens the two sides of each pair have, at least 1."""
+        """``sources``, ``targets``: the numbers of tokens of both sides of each pair, at least 1."""
         longer, edges = np.maximum(sources, targets), [1]
         while edges[-1] < longer.max(initial=1):
             edges.append(max(edges[-1] + 1, edges[-1] * 11 // 10))
@@ -39,9 +38,9 @@ class LengthBuckets:
         self._drawn = lru_cache(2)(self._draw)
 
     def rows(self, position: int, *, seed: int, rank: int, world: int, size: int) -> NDArray[np.int64]:
-        """The pairs of a step: the share of this rank, with at most `size` tokens on either side when padded.
+        """The pairs of a step for this rank, with at most ``size`` tokens on either side when padded.
 
-        Only at the end of an epoch can there be fewer pairs than ranks; some then get none.
+        At the end of an epoch there may be fewer pairs than ranks; some ranks then get none.
         """
         cuts = self.cuts(size, world)
         epoch, step = divmod(position, len(cuts) - 1)
@@ -50,13 +49,13 @@ class LengthBuckets:
         return pairs[cuts[number] : cuts[number + 1]][rank::world]
 
     def in_order(self, size: int, rank: int, world: int) -> Iterator[NDArray[np.int64]]:
-        """Every pair once over all ranks, the short ones first; equally many batches for each rank."""
+        """Every pair once over all ranks, short ones first; the same number of batches for each rank."""
         order = np.lexsort((self._quarters, self._tops))
         for start, stop in pairwise(self.cuts(size, world)):
             yield order[start:stop][rank::world]
 
     def _cut(self, size: int, world: int) -> list[int]:
-        """Where batches begin and end: each rank's share holds at most `size` tokens a side, or a single pair."""
+        """The boundaries of the batches: each rank's part has at most ``size`` tokens per side, or is a single pair."""
         total = len(self._sorted)
         cuts = [0]
         while (start := cuts[-1]) < total:
@@ -69,10 +68,9 @@ class LengthBuckets:
         return cuts
 
     def _draw(self, seed: int, epoch: int, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The order of the pairs in an epoch, and that of its batches.
+        """The order of the pairs in an epoch, and of its batches.
 
-        The generator is counter-based and made anew, and only its raw words are used: numpy promises to keep
-        those the same from version to version.
+        Only raw words of the generator are used: numpy keeps those the same across versions.
         """
         generator = np.random.Philox(key=(seed % 2**64) << 64 | epoch % 2**64)
         pairs = np.lexsort((generator.random_raw(len(self._tops)), self._quarters, self._tops))

@@ -1,4 +1,4 @@
-"""Sentences of different lengths as the rows of one batch, with marks where they begin and end."""
+"""Sentence pairs as a padded batch with begin and end tokens."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from regard.data.translation.encoded_sentences import Encoded
 
 
 def padded(source: Encoded, target: Encoded, specials: Specials, context: int) -> PairBatch:
-    """These sentences and their translations, each cut to the context.
+    """The batch of these sentences and translations, each truncated to the context.
 
-    A source that is cut keeps its end mark; a target that is cut has none to foretell. Without any sentence, a row
-    that counts nothing: every rank needs a batch.
+    A truncated source keeps its end token; a truncated target has none. Without any sentence the batch is one row
+    without targets, since every rank needs a batch.
     """
-    import torch  # here, so that reading a config needs no torch
+    import torch  # not at the top: configs are read without torch
 
     pad, begin, end = specials
     if not len(source.counts):

@@ -1,7 +1,4 @@
-"""Training on sentences and their translations.
-
-The batch of a step is a function of (seed, step, rank) and of nothing else; see `length_buckets.py`.
-"""
+"""Translation data: batches of sentence pairs. The batch of a step is a pure function of (seed, step, rank)."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ from regard.data.batch import PairBatch, Specials
 from regard.data.origins.cache import cache_folder
 from regard.data.origins.progress import say
 from regard.data.sources import all_sources, find_source
-from regard.data.texts.split import exact
+from regard.data.texts.split import check_fractions
 from regard.data.tokenizers import BpeConfig, Tokenizer, TokenizerConfig
 from regard.data.translation.encoded_sentences import Encoded, encode
 from regard.data.translation.group_split import divide
@@ -38,54 +35,50 @@ __all__ = ["PairData", "PairsConfig", "SentencePairs"]
 
 
 class Sides(NamedTuple):
-    """The pairs of a part: as text, and as tokens."""
+    """The pairs of a part, as text and as tokens."""
 
     pairs: SentencePairs
     source: Encoded
     target: Encoded
 
     def pick(self, numbers: NDArray) -> Sides:
-        """Those pairs."""
+        """The pairs with these indices."""
         return Sides(self.pairs.pick(numbers.tolist()), self.source.pick(numbers), self.target.pick(numbers))
 
     @property
     def longer(self) -> NDArray[np.int64]:  # [pairs]
-        """Tokens of the longer side, its mark included."""
+        """Tokens of the longer side, with the end token."""
         return np.maximum(self.source.counts, self.target.counts) + 1
 
     def buckets(self, context: int) -> LengthBuckets:
-        """How they are put into batches, the sides cut to the context."""
+        """Batches of these pairs, truncated to the context."""
         sources, targets = (np.minimum(side.counts + 1, context) for side in (self.source, self.target))
         return LengthBuckets(sources, targets)
 
 
 @dataclass(frozen=True)
 class PairsConfig(DataConfig, kind="pairs"):
-    """Sentences and their translations: a source by name, or files of the user's."""
+    """Sentences and their translations: a built-in source, or the user's own files."""
 
     path: str | None = option(
         None, "a file with a sentence, a tab and its translation per line; or NAME for the files NAME.en and NAME.fr"
     )
-    validation_path: str | None = option(None, "the same for the validation part, instead of a share of the pairs")
-    test_path: str | None = option(None, "the same for the test part, instead of a share of the pairs")
+    validation_path: str | None = option(None, "the same for the validation part, instead of a fraction of the pairs")
+    test_path: str | None = option(None, "the same for the test part, instead of a fraction of the pairs")
     source: str = option("homeassistant", "the pairs to fetch when no path is given; `regard data` lists them")
-    languages: str = option("en-fr", "from which language to which")
+    languages: str = option("en-fr", "source and target language")
     tokenizer: TokenizerConfig = field(
-        default_factory=BpeConfig, metadata={"help": "how text becomes tokens: one for both languages"}
+        default_factory=BpeConfig, metadata={"help": "the tokenizer, shared by both languages"}
     )
-    lower: bool = option(False, "whether all text is turned into small letters")
-    validation: float = option(0.05, "the share of the pairs held out for evaluation, in whole groups")
-    test: float = option(0.05, "the share of the pairs kept for a last evaluation, in whole groups")
-    near: float = option(80.0, "held-out pairs whose source is nearer (chrF) to one trained on are dropped; 100: none")
-    batch: int = option(2048, "the most tokens per step and process on either side, padding included")
+    lower: bool = option(False, "lowercase all text")
+    validation: float = option(0.05, "the fraction of the pairs held out for evaluation, in whole groups")
+    test: float = option(0.05, "the fraction of the pairs held out for a final test, in whole groups")
+    near: float = option(80.0, "drop held-out pairs whose source has a higher chrF with one in training; 100: none")
+    batch: int = option(2048, "tokens per step and process on either side at most, padding included")
 
     def check(self) -> None:
-        """Impossible values are errors before anything is fetched."""
-        for name in ("validation", "test"):
-            if not 0 <= (share := getattr(self, name)) < 1:
-                raise ValueError(f"{name} is {share}, but must be at least 0 and less than 1")
-        if exact(self.validation) + exact(self.test) >= 1:
-            raise ValueError(f"validation {self.validation} and test {self.test} together leave nothing to train on")
+        """Refuse impossible values before anything is fetched."""
+        check_fractions(self.validation, self.test)
         if not 0 <= self.near <= 100:
             raise ValueError(f"near is {self.near}, but chrF is at least 0 and at most 100")
         if self.batch < 1:
@@ -110,7 +103,7 @@ class PairsConfig(DataConfig, kind="pairs"):
             raise ValueError(f"languages: '{self.source}' has no '{unknown[0]}'; it has {', '.join(known)}")
 
     def build(self, context: int, cache: Path | None = None) -> PairData:
-        """Fetch the pairs if need be, divide them, and turn them into tokens if that was not done before."""
+        """Fetch, split and tokenize the pairs; downloads and tokens are cached."""
         self.check()  # a config made in Python was not loaded
         cache = cache or cache_folder()
         name = f"{self.path or self.source} {self.languages}"
@@ -131,7 +124,7 @@ class PairsConfig(DataConfig, kind="pairs"):
         return data
 
     def _read(self, cache: Path) -> list[SentencePairs | None]:
-        """All pairs, or those to train on; then those of the validation and of the test part where they are given."""
+        """All pairs, or the training part; then the validation and test part if they have their own files."""
         one, other = self.languages.split("-")
         if self.path is None:
             (file,) = find_source(self.source).fetch(cache)
@@ -140,7 +133,7 @@ class PairsConfig(DataConfig, kind="pairs"):
             found = [read_pairs(self.path, one, other)]
         paths = (self.validation_path, self.test_path)
         found += [None if path is None else read_pairs(path, one, other) for path in paths]
-        return [_lowered(pairs) if pairs and self.lower else pairs for pairs in found]
+        return [_lowercase(pairs) if pairs and self.lower else pairs for pairs in found]
 
     def _divided(
         self,
@@ -164,7 +157,7 @@ class PairsConfig(DataConfig, kind="pairs"):
         return self._without_near(parts, name, cache) if self.near < 100 else parts
 
     def _without_near(self, parts: list[SentencePairs], name: str, cache: Path) -> list[SentencePairs]:
-        """The same parts, less the held-out pairs that are nearly known from the parts before."""
+        """The same parts without held-out pairs whose source is a near-duplicate of one in a previous part."""
         kept, known = [parts[0]], parts[0].sources
         for part in parts[1:]:
             dropped = near_once(part.sources, known, self.near, cache)
@@ -200,59 +193,58 @@ class PairData(Data[PairBatch]):
         self.context = context
         self.lower = lower
         self.name = name
-        self.sha256 = sha256  # of all pairs: a resumed run can see that they are still the same
+        self.sha256 = sha256
         if context < 2:
-            raise UserError(f"the context is {context}, but a sentence needs at least 2: a token and the end mark")
+            raise UserError(f"the context is {context}, but a sentence needs at least 2: a token and the end token")
         self._train, self._validation, self._test = _fitting(parts[0], context, name), *parts[1:]
         if long := sum(int((part.longer > context).sum()) for part in parts[1:]):
-            say(f"{name}: {long:,} held-out pairs are longer than {context} tokens and cut")
+            say(f"{name}: {long:,} held-out pairs are longer than {context} tokens and truncated")
         self._buckets = self._train.buckets(context)
         self.smallest_batch = int(self._train.longer.max())
-        #: How many targets the validation and test batches count.
         self.validation_count, self.test_count = (self._targets(part) for part in (self._validation, self._test))
 
     @property
     def train(self) -> SentencePairs:
-        """What is trained on."""
+        """The training part."""
         return self._train.pairs
 
     @property
     def validation(self) -> SentencePairs:
-        """What is held out for evaluation."""
+        """The validation part."""
         return self._validation.pairs
 
     @property
     def test(self) -> SentencePairs:
-        """What is kept for a last evaluation."""
+        """The test part."""
         return self._test.pairs
 
     def epoch(self, size: int, world: int = 1) -> int:
-        """How many steps it takes to see every pair once."""
+        """Number of steps in which every pair is seen once."""
         return len(self._buckets.cuts(size, world)) - 1
 
     def encode_source(self, text: str) -> list[int]:
-        """A sentence as a model reads it: its tokens and the end mark."""
+        """The tokens of a source sentence, with the end token."""
         return [*self.tokenizer.encode(text.lower() if self.lower else text).tolist(), self.specials.end]
 
     def batch(self, position: int, *, seed: int, rank: int = 0, world: int = 1, size: int) -> PairBatch:
-        """The training batch of step `position`: pairs with at most `size` tokens on either side, padding included.
+        """The training batch of step ``position``: pairs with at most ``size`` tokens on either side, padding included.
 
-        The ranks' batches are equal shares of one batch of `size * world` tokens. In an epoch (`epoch(size, world)`
-        steps) every pair comes once over all ranks.
+        The ranks' batches are equal parts of one batch of ``size * world`` tokens. In an epoch (``epoch(size, world)``
+        steps) every pair occurs once over all ranks.
         """
         numbers = self._buckets.rows(position, seed=seed, rank=rank, world=world, size=size)
         return self._batch(self._train, numbers)
 
     def validation_batches(self, size: int, *, rank: int = 0, world: int = 1) -> Iterator[PairBatch]:
-        """All of the validation part: over all ranks every pair is counted exactly once, short ones first.
+        """The validation part: over all ranks every pair exactly once, short ones first.
 
-        A batch has at most `size` tokens on either side, or is a single pair. Every rank gets equally many: one for
-        which nothing is left at the end gets an empty pair that is not counted.
+        A batch has at most ``size`` tokens on either side, or is a single pair. Every rank gets the same number of
+        batches; the last one may be an empty pair without targets.
         """
         return self._batches(self._validation, size, rank, world)
 
     def test_batches(self, size: int, *, rank: int = 0, world: int = 1) -> Iterator[PairBatch]:
-        """All of the test part, in the same way."""
+        """The test part, in the same way."""
         return self._batches(self._test, size, rank, world)
 
     def _targets(self, part: Sides) -> int:
@@ -266,14 +258,14 @@ class PairData(Data[PairBatch]):
         return padded(part.source.pick(numbers), part.target.pick(numbers), self.specials, self.context)
 
 
-def _lowered(pairs: SentencePairs) -> SentencePairs:
+def _lowercase(pairs: SentencePairs) -> SentencePairs:
     return pairs._replace(
         sources=[text.lower() for text in pairs.sources], targets=[text.lower() for text in pairs.targets]
     )
 
 
 def _fitting(part: Sides, context: int, name: str) -> Sides:
-    """The pairs that fit into the context whole."""
+    """The pairs that fit into the context."""
     fits = part.longer <= context
     if not fits.any():
         raise UserError(

@@ -1,4 +1,4 @@
-"""Sentences and their translations, side by side: from a table of a source, a file of pairs, or two aligned files."""
+"""Sentence pairs: from the table of a source, a file of pairs, or two aligned files."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from regard.errors import UserError
 
 
 class SentencePairs(NamedTuple):
-    """Sentences, their translations, and what each pair belongs to: a chapter, a component, a document."""
+    """Sentences, their translations, and the group of each pair: a chapter, a component, a document."""
 
     sources: list[str]
     targets: list[str]
-    groups: list[str]  # a group is never divided between training and evaluation
+    groups: list[str]  # a group is never split between training and evaluation
 
     @classmethod
     def of(cls, triples: Iterable[tuple[str, str, str]]) -> SentencePairs:
@@ -25,27 +25,27 @@ class SentencePairs(NamedTuple):
         return cls(*columns) if columns else cls([], [], [])
 
     def pick(self, numbers: Iterable[int]) -> SentencePairs:
-        """Those of that number, in that order."""
+        """The pairs with these indices, in this order."""
         chosen = list(numbers)
         return SentencePairs(*([column[number] for number in chosen] for column in self))
 
     @property
     def count(self) -> int:
-        """How many pairs (`len` counts a tuple's columns)."""
+        """Number of pairs (``len`` counts the columns of the tuple)."""
         return len(self.sources)
 
 
 def table(languages: Sequence[str], rows: Iterable[Sequence[str]]) -> bytes:
-    """The file of a source in several languages: a line of names, then a group and its texts per line, tabs between.
+    """The file of a source in several languages: tab-separated, a header, then a group and its texts per line.
 
-    A text may be missing: it is then empty.
+    A missing text is empty.
     """
     lines = [("group", *languages), *rows]
     return "".join("\t".join(line) + "\n" for line in lines).encode()
 
 
 def read_table(path: Path, source: str, target: str) -> SentencePairs:
-    """The pairs of two languages of a table, each pair once; none whose sides are the same."""
+    """The pairs of two languages of a table, without repetitions and pairs of equal sides."""
     names, *rows = (line.split("\t") for line in _lines(path))
     one, other = names.index(source), names.index(target)
     found: dict[tuple[str, str], str] = {}
@@ -56,10 +56,10 @@ def read_table(path: Path, source: str, target: str) -> SentencePairs:
 
 
 def read_pairs(given: str, source: str, target: str) -> SentencePairs:
-    """The pairs of a file (source, tab, target and perhaps a tab and a group per line) or of two aligned files.
+    """The pairs of a file (source, tab, target and optionally a tab and a group per line) or of two aligned files.
 
-    The latter are named by what they have in common: `train` stands for `train.en` and `train.de`. A pair without a
-    group has its source for one, so that the same sentence is never on both sides of a split.
+    The latter are named by their common prefix: `train` for `train.en` and `train.de`. The group of a pair without one
+    is its source, so that the same sentence is never in two parts.
     """
     path = Path(given).expanduser()
     sides = [path.with_name(f"{path.name}.{language}") for language in (source, target)]
@@ -82,7 +82,7 @@ def read_pairs(given: str, source: str, target: str) -> SentencePairs:
     if not whole:
         raise UserError(f"{path} has no pair; give a file with a sentence, a tab and its translation per line")
     if missing := len(rows) - len(whole):
-        say(f"{path}: {missing:,} of {len(rows):,} lines lack one side of the pair and are left out")
+        say(f"{path}: {missing:,} of {len(rows):,} lines lack one side of the pair and are skipped")
     return SentencePairs.of(whole)
 
 
@@ -98,7 +98,7 @@ def _columns(path: Path, number: int, line: str) -> tuple[str, str, str]:
 
 
 def _lines(path: Path) -> list[str]:
-    """The lines of a UTF-8 file. Only a newline ends one: other line breaks may stand within a sentence."""
+    """The lines of a UTF-8 file. Only a newline ends one: a sentence may contain other line breaks."""
     try:
         raw = path.read_bytes()
         lines = raw.decode("utf-8-sig").split("\n")

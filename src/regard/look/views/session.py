@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from regard.errors import UserError
-from regard.generate import OutputConstraints, Sampling, sample_seq2seq, sampling_decoder
+from regard.generate import OutputConstraints, Sampling, decode_seq2seq, sampling_decoder
 from regard.look.capture.tensor_spill import TensorSpill
 from regard.look.capture.trace import evaluation_mode, observe
 from regard.look.interventions.ablate import ablate
@@ -176,7 +176,7 @@ class Session:
             return self.tokenizer.decode([int(token) for token in decoder])
         source = _source(reading)
         lengths = torch.tensor([source.shape[1]], device=source.device)
-        best = sample_seq2seq(self._seq2seq, source, lengths, self._constraints(count), Sampling(temperature=0.0))[0][0]
+        best = decode_seq2seq(self._seq2seq, source, lengths, self._constraints(count), Sampling(temperature=0.0))[0][0]
         return self.tokenizer.decode(best.tokens)
 
     @property

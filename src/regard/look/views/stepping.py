@@ -12,17 +12,11 @@ import torch
 from torch import Tensor
 
 from regard.errors import UserError
-from regard.generate import (
-    CachedLanguageModel,
-    CachedSeq2Seq,
-    Decoder,
-    DecodingStep,
-    HypothesisSampler,
-    OutputConstraints,
-    Sampler,
-    Sampling,
-)
-from regard.generate.sampler import source_streams
+from regard.generate.cached import CachedLanguageModel, CachedSeq2Seq
+from regard.generate.constraints import OutputConstraints
+from regard.generate.decoder import Decoder, DecodingStep
+from regard.generate.sampler import Sampler, source_streams
+from regard.generate.sampling import Sampling, in_float32
 from regard.look.capture.trace import evaluation_mode
 from regard.look.views.reading import JsonObject, token_texts
 from regard.models.base import LanguageModel, Seq2SeqModel
@@ -79,7 +73,7 @@ def continue_translation(
     with evaluation_mode(model):
         lengths = source.new_tensor([source.shape[1]])
         cached = CachedSeq2Seq(model, source, lengths, prefix, context)
-        sampler = HypothesisSampler(
+        sampler = Sampler(
             draw.sampling,
             source_streams(source, lengths, 1),
             OutputConstraints.of(specials, 0, length),
@@ -118,7 +112,7 @@ def distribution(
     logits: Tensor, sampling: Sampling, tokenizer: Tokenizer, specials: Specials | None, tokens: list[int]
 ) -> JsonObject:
     """The likeliest next tokens: their probabilities before and after the logits processors. Logits [1, V]."""
-    logits = logits if logits.dtype == torch.float64 else logits.float()
+    logits = in_float32(logits)
     seen = torch.zeros_like(logits, dtype=torch.bool)
     seen[0, tokens] = True
     processed = sampling.process(logits, seen)

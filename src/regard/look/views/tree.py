@@ -7,17 +7,10 @@ from collections.abc import Callable
 from torch import Tensor
 
 from regard.errors import UserError
-from regard.generate import (
-    BeamSearch,
-    BeamSearcher,
-    CachedLanguageModel,
-    CachedSeq2Seq,
-    Decoder,
-    DecodingStep,
-    OutputConstraints,
-)
-from regard.generate.beam import BeamStep
-from regard.generate.decoder import CachedModel
+from regard.generate.beam import BeamSearch, BeamSearcher
+from regard.generate.cached import CachedLanguageModel, CachedSeq2Seq
+from regard.generate.constraints import OutputConstraints
+from regard.generate.decoder import CachedModel, Decoder, DecodingStep
 from regard.generate.sampling import NEVER
 from regard.look.capture.trace import evaluation_mode
 from regard.look.views.reading import JsonObject
@@ -31,23 +24,22 @@ LENGTH = 64
 class BeamTree:
     """The nodes of one prompt's search, in order of creation: an observer of the `Decoder`."""
 
-    def __init__(self, spell: Spell):
-        self.spell = spell
+    def __init__(self, searcher: BeamSearcher, spell: Spell):
+        self.searcher, self.spell = searcher, spell
         self.nodes: list[JsonObject] = []
         self._beams: dict[int, int | None] = {}  # the node of each beam
 
     def __call__(self, step: DecodingStep) -> None:
         """Add the candidates that finished, then the beams that continue, best first."""
-        assert isinstance(step, BeamStep)
-        parents = self._beams
-        ended = zip(*(part[0].tolist() for part in (*step.candidates, step.ended)), strict=True)
+        parents, searcher = self._beams, self.searcher
+        ended = zip(*(part[0].tolist() for part in (*searcher.candidates, searcher.ended)), strict=True)
         for total, parent, token, finished in ended:
             if finished:
                 self._add(parents.get(parent), token, total, final=True)
         if step.active is not None and not bool(step.active[0]):
             return
         old = range(len(step.tokens)) if step.parents is None else step.parents.tolist()
-        rows = zip(step.logprobs[0].tolist(), old, step.tokens.tolist(), strict=True)
+        rows = zip(searcher.state.logprobs[0].tolist(), old, step.tokens.tolist(), strict=True)
         beams = sorted(enumerate(rows), key=lambda beam: -beam[1][0])
         self._beams = {
             row: self._add(parents.get(parent), token, total) for row, (total, parent, token) in beams if total > NEVER
@@ -93,8 +85,9 @@ def translation_tree(
 
 
 def _search(model: CachedModel, constraints: OutputConstraints, beams: int, spell: Spell) -> BeamTree:
-    tree = BeamTree(spell)
-    for _ in Decoder(model, BeamSearcher(BeamSearch(beams), constraints), constraints.max_length, [tree]):
+    searcher = BeamSearcher(BeamSearch(beams), constraints)
+    tree = BeamTree(searcher, spell)
+    for _ in Decoder(model, searcher, constraints.max_length, [tree]):
         pass
     tree.mark_alive([node["id"] for node in tree.nodes if node["finished"]])
     return tree

@@ -37,7 +37,7 @@ FAST: dict[type[nn.Module], type[nn.Module]] = {
 }
 
 
-class Replacement(NamedTuple):
+class FastPath(NamedTuple):
     """One module and its fast path, or the reason why it keeps the readable one."""
 
     name: str
@@ -49,7 +49,7 @@ class Replacement(NamedTuple):
         return f"{self.name}: {self.layer} -> {self.fast or f'unchanged ({self.reason})'}"
 
 
-def install(model: nn.Module) -> list[Replacement]:
+def install(model: nn.Module) -> list[FastPath]:
     """Replace the layers of ``model`` that have a fast path, in place; return what was replaced, and why not elsewhere.
 
     >>> model = nn.Sequential(RMSNorm(8), Linear(8, 8))
@@ -65,7 +65,7 @@ def install(model: nn.Module) -> list[Replacement]:
         reason = _reason(module)
         if not reason:
             module.__class__ = FAST[layer]
-        replacements.append(Replacement(name, layer.__name__, None if reason else FAST[layer].__name__, reason))
+        replacements.append(FastPath(name, layer.__name__, None if reason else FAST[layer].__name__, reason))
     return replacements
 
 
