@@ -271,14 +271,15 @@ def test_stepping_writes_what_generate_writes(kind, settings):
     )
     sampling, prompt = Sampling(**settings), TEXT[:40]
     tokens = session.read(prompt).inputs[0].tolist()
+    model: Any = session.model
     # Beyond the context, where it slides.
-    wanted = [int(token) for token in sampling_decoder(session.model, [tokens], 30, sampling, seed=7)]
+    wanted = [int(token) for token in sampling_decoder(model, [tokens], 30, sampling, seed=7)]
     told = session.next(prompt, sampling, count=30, seed=7)
     assert [one["token"] for one in told["continuation"]] == wanted
     assert told["sampled"]["token"] == wanted[0]
     assert told["tokens"] == list(prompt)
     later = tokens + wanted[:5]
-    again = sampling_decoder(session.model, [later], 1, sampling, seed=7)
+    again = sampling_decoder(model, [later], 1, sampling, seed=7)
     shaped = sampling.process(again._logits, torch.zeros(1, 256, dtype=torch.bool)).softmax(-1)[0]
     text = bytes(later).decode("latin-1")
     latin = Session(session.model, _Latin())
@@ -321,15 +322,13 @@ def test_translations_step_and_branch_as_translate_finds_them(kind):
     source = session.read("the light is on", "x").source
     assert source is not None
     lengths = torch.tensor([source.shape[1]])
-    session.model.eval()
+    model: Any = session.model.eval()
     constraints = OutputConstraints.of(MARKS, 0, 12)
     for sampling in (Sampling(temperature=0.0), Sampling(temperature=1.2)):
-        (wanted,) = decode_seq2seq(
-            session.model, source, lengths, OutputConstraints.of(MARKS, 0, 32), sampling, seed=3
-        )[0]
+        (wanted,) = decode_seq2seq(model, source, lengths, OutputConstraints.of(MARKS, 0, 32), sampling, seed=3)[0]
         told = session.next("the light is on", sampling, count=32, seed=3, target="")
         assert [one["token"] for one in told["continuation"] if one["token"] != MARKS.end] == wanted.tokens
-    found = decode_seq2seq(session.model, source, lengths, constraints, BeamSearch(beams=3), count=3)[0]
+    found = decode_seq2seq(model, source, lengths, constraints, BeamSearch(beams=3), count=3)[0]
     nodes = session.beam("the light is on", beams=3, length=12)["nodes"]
     ends = {tuple(_path(nodes, node)): node["score"] for node in nodes if node["finished"]}
     for one in found:
@@ -345,7 +344,7 @@ def test_a_tree_of_continuations_keeps_the_likeliest():
     session = gpt()
     nodes = session.beam("the ", beams=4, length=3)["nodes"]
     assert len(nodes) == 12
-    model = session.model.eval()
+    model: Any = session.model.eval()
     prompt = session.read("the ").inputs
     for node in nodes:
         path = _path(nodes, node)
@@ -394,7 +393,7 @@ def test_ablation_is_what_zeroed_weights_would_do(name):
     assert len(found["per_token"]) == expected
     if name in ("plain", "grouped", "transformer"):
         model = copy.deepcopy(session.model)
-        part = model.get_submodule(trace.attentions[last].name.rpartition(".")[0])
+        part: Any = model.get_submodule(trace.attentions[last].name.rpartition(".")[0])
         part.out.weight.data[:, : part.head_width] = 0
         other = Session(model, session.tokenizer, session.specials)
         assert found["loss"]["after"] == pytest.approx(other.trace(*texts).loss, abs=1e-5)

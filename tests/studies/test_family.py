@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from regard.studies import family
@@ -60,7 +62,8 @@ def test_every_component_and_option_is_on_its_page() -> None:
     text = (folder / "family.md").read_text(encoding="utf-8")
     for option, base in generator.SECTIONS.values():
         section = text.split(f"`--model.{option}`")[1].split("\n## ")[0]
-        for kind, config in kinds(base).items():
+        members: dict[str, Any] = kinds(base)
+        for kind, config in members.items():
             line = next((line for line in section.splitlines() if line.startswith(f"| `{kind}` |")), None)
             assert line, f"{kind} is not in docs/family.md; run python docs/family.py"
             assert all(f"`{field.name}`" in line for field in fields(config)), f"run python docs/family.py: {line}"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from regard.commands.common import RunOptions
+from regard.commands.common import CheckpointOptions
 from regard.commands.lines import contents
 from regard.config import option
 from regard.errors import UserError
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class ApproximateOptions(RunOptions):
+class ApproximateOptions(CheckpointOptions):
     """Options of `regard approximate`."""
 
     kinds: str | None = option(
@@ -40,8 +40,6 @@ class ApproximateOptions(RunOptions):
         None, "measure speed on one text of this many tokens; default: on windows as long as the model's context"
     )
     each_layer: bool = option(False, "also replace one block at a time")
-    step: int | None = option(None, "step of the checkpoint; default: the newest")
-    device: str = option("auto", "where to run: auto, cpu, cuda, mps")
     out: Path | None = option(None, "the folder for the page, the picture and the numbers; default: the run's folder")
 
 

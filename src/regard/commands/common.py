@@ -38,6 +38,14 @@ class RunOptions(CommandOptions):
         return open_run(self.run, self.runs)
 
 
+@dataclass(frozen=True)
+class CheckpointOptions(RunOptions):
+    """Options of a command that runs the model of a checkpoint."""
+
+    step: int | None = option(None, "step of the checkpoint; default: the newest")
+    device: str = option("auto", "where to run: auto, cpu, cuda, mps")
+
+
 def rank() -> int:
     """The rank of this process, as torchrun sets it; 0 for a single process."""
     text = os.environ.get("RANK", "0")

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from regard.commands.common import RunOptions
+from regard.commands.common import CheckpointOptions
 from regard.config import option
 from regard.errors import UserError
 
@@ -18,16 +18,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class EvaluateOptions(RunOptions):
+class EvaluateOptions(CheckpointOptions):
     """Options of `regard evaluate`."""
 
     part: Literal["validation", "test", "train"] = option("validation", "the part of the text; test is --data.test")
     stride: int | None = option(
         None, "slide the window by this many tokens, so that each is predicted from a long context; default: no overlap"
     )
-    step: int | None = option(None, "step of the checkpoint; default: the newest")
     batch: int = option(16, "windows per batch")
-    device: str = option("auto", "where to run: auto, cpu, cuda, mps")
 
 
 def evaluate(options: EvaluateOptions) -> int:

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from regard.commands.common import RunOptions, is_run
+from regard.commands.common import CheckpointOptions, is_run
 from regard.commands.lines import contents, split, standard_input
 from regard.config import option
 from regard.errors import UserError
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class GenerateOptions(RunOptions):
+class GenerateOptions(CheckpointOptions):
     """Options of `regard generate`."""
 
     prompt: tuple[str, ...] = option(
@@ -42,10 +42,8 @@ class GenerateOptions(RunOptions):
     length_penalty: float = option(1.0, "beam search: the log-probability is divided by length to this power")
     stop: tuple[str, ...] = option((), "end a text before the first of these strings; \\n, \\t and \\\\ are escapes")
     seed: int = option(1, "random seed of the sampling")
-    step: int | None = option(None, "step of the checkpoint; default: the newest")
     interactive: bool = option(False, "continue the lines that you type; /help lists the commands")
     batch: int = option(64, "maximum number of texts per batch; does not change the texts")
-    device: str = option("auto", "where to run: auto, cpu, cuda, mps")
     compile: bool = option(False, "on a GPU, compile the model first: a minute, then several times as fast")
 
     def check(self) -> None:

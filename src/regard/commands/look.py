@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from regard.commands.common import RunOptions, check_parent
+from regard.commands.common import CheckpointOptions, check_parent
 from regard.commands.lines import contents
 from regard.commands.waiting import waiting
 from regard.config import option
@@ -19,16 +19,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class LookOptions(RunOptions):
+class LookOptions(CheckpointOptions):
     """Options of `regard look`."""
 
     text: str | None = option(None, "the text to read; default: the last sample of the run's training")
     file: Path | None = option(None, "read the text from this file")
     pair: tuple[str, ...] = option((), "a source and its translation, for a translation model", metavar="SOURCE TARGET")
     out: Path | None = option(None, "the file to write; default: look.html in the run's folder")
-    step: int | None = option(None, "step of the checkpoint; default: the newest")
     most: float = option(16.0, "maximum size of the file's data in megabytes; a long text is shown at lower resolution")
-    device: str = option("auto", "where the model runs: auto, cpu, cuda, mps")
 
 
 def look(options: LookOptions) -> int:

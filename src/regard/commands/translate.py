@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from regard.commands.common import RunOptions, check_parent, is_run, open_run
+from regard.commands.common import CheckpointOptions, check_parent, is_run, open_run
 from regard.commands.lines import Lines, gathered, notices, progress
 from regard.config import argument, option
 from regard.errors import UserError
@@ -26,7 +26,7 @@ EXAMPLES = 5  # held-out sentences that are shown without any text
 
 
 @dataclass(frozen=True)
-class TranslateOptions(RunOptions):
+class TranslateOptions(CheckpointOptions):
     """Options of `regard translate`."""
 
     text: tuple[str, ...] = argument((), "the texts to translate; - is a text on each line of standard input")
@@ -44,9 +44,7 @@ class TranslateOptions(RunOptions):
     reference: Path | None = option(None, "a file with the reference translation of each line, to print BLEU and chrF")
     test: bool = option(False, "translate the run's test part, and print BLEU, chrF and those of a retrieval baseline")
     show: bool = option(False, "draw the alignment of words; followed by FILE.svg, .png or .html, as a picture")
-    step: int | None = option(None, "step of the checkpoint; default: the newest")
     batch: int = option(64, "texts per batch; does not change the translations")
-    device: str = option("auto", "where to run: auto, cpu, cuda, mps")
 
     def check(self) -> None:
         """Refuse impossible options before torch is imported."""

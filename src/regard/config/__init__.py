@@ -3,6 +3,8 @@
 Every config is a frozen dataclass of int, float, bool, str, `Literal`, `T | None`, tuples, other configs, and
 choices: open tagged unions, where adding a part is adding one class. The command line and a TOML file give
 the same config.
+
+The names imported here are the public ones.
 """
 
 from regard.config.choice import Choice, kinds
@@ -12,21 +14,3 @@ from regard.config.keys import Key, argument, keys, option
 from regard.config.load import dump, load
 from regard.config.parts import load_parts
 from regard.config.toml import read, read_toml, to_toml
-
-__all__ = [
-    "Choice",
-    "Key",
-    "argument",
-    "dump",
-    "keys",
-    "kinds",
-    "load",
-    "load_parts",
-    "nearest",
-    "option",
-    "override",
-    "parse",
-    "read",
-    "read_toml",
-    "to_toml",
-]

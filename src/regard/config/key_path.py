@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from regard.config import notation
 from regard.errors import UserError
@@ -21,14 +21,14 @@ class KeyPath(NamedTuple):
     path: tuple[str, ...] = ()
     style: Literal["toml", "flag", "positional"] = "toml"  # how the source writes keys: `b = 1`, `--a.b 1`, `1`
     optional: bool = False  # whether "none" is a valid value
-    example: Any = None  # a valid value: the default, where there is one
+    example: object = None  # a valid value: the default, where there is one
 
     @property
     def flags(self) -> bool:
         """Whether the source is the command line."""
         return self.style != "toml"
 
-    def child(self, name: str, example: Any = None) -> KeyPath:
+    def child(self, name: str, example: object = None) -> KeyPath:
         """The key `name` below this one."""
         return KeyPath(self.source, (*self.path, name), self.style, False, example)
 
@@ -45,7 +45,7 @@ class KeyPath(NamedTuple):
         """An error that begins with the source."""
         return UserError(f"{self.source}: {message}")
 
-    def assign(self, plain: Any) -> str:
+    def assign(self, plain: object) -> str:
         """The text that gives this key the value `plain`, in the notation of the source."""
         if not self.path or self.path[-1].endswith("]"):
             return f"`{notation.value(plain)}`"
@@ -57,7 +57,7 @@ class KeyPath(NamedTuple):
         return f"`--{'.'.join(self.path)} {text}`" if self.style == "flag" else f"`{text}`"
 
 
-def flag_text(plain: Any) -> str:
+def flag_text(plain: object) -> str:
     """A plain value as a command-line argument: text as it is, `a,b` for simple lists, TOML for the rest."""
     if isinstance(plain, str):
         return plain
@@ -71,7 +71,7 @@ def short(text: str) -> str:
     return text if len(text) <= 80 else text[:76] + " ..."
 
 
-def describe(given: Any) -> str:
+def describe(given: object) -> str:
     """A value and its type, for error messages."""
     if isinstance(given, FlagText):
         return short(notation.quoted(given))

@@ -61,7 +61,7 @@ def table_keys(table: Table, config: Any, prefix: str = "", within: tuple[type, 
         yield from _keys(shape, value, prefix + name, declared.metadata.get("help", ""), (*within, table.cls))
 
 
-def _keys(shape: Shape, value: Any, path: str, help: str, within: tuple[type, ...]) -> Iterator[Key]:
+def _keys(shape: Shape, value: object, path: str, help: str, within: tuple[type, ...]) -> Iterator[Key]:
     inner = shape.inner if isinstance(shape, Maybe) else shape
     absent = value is MISSING
     if isinstance(inner, ChoiceShape):

@@ -27,7 +27,7 @@ def load(cls: type[C], mapping: Mapping[str, Any] | str, source: str | os.PathLi
     return read_onto(None, cls, mapping, KeyPath(str(source)))
 
 
-def read_onto(base: Any, cls: type[C], given: Any, place: KeyPath) -> C:
+def read_onto(base: object, cls: type[C], given: object, place: KeyPath) -> C:
     """A `cls` from what is given; other keys keep their value in `base` (None for `load`). Runs every `check`."""
     shape = shape_of(cls)
     if not isinstance(shape, Table | ChoiceShape):

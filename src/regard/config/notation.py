@@ -18,7 +18,7 @@ def key(name: str) -> str:
     return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else quoted(name)
 
 
-def value(plain: Any) -> str:
+def value(plain: object) -> str:
     """One value on one line; a dict becomes an inline table."""
     if isinstance(plain, bool):
         return "true" if plain else "false"

@@ -176,7 +176,7 @@ def require(config: Mapping[str, Any], recorded: Sequence[Mapping[str, Any]], ru
             )
 
 
-def _words(value: Any) -> Iterator[str]:
+def _words(value: object) -> Iterator[str]:
     """Every word of every text in a config."""
     if isinstance(value, str):
         yield value

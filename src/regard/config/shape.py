@@ -17,13 +17,13 @@ class Shape:
 
     name: str  # for tables of keys: "int"
     expects: str  # for sentences: "a whole number"
-    example: Any = None  # a valid plain value
+    example: object = None  # a valid plain value
 
-    def read(self, given: Any, base: Any, place: KeyPath) -> Any:
+    def read(self, given: object, base: object, place: KeyPath) -> Any:
         """The value for `given`; a table keeps what `given` does not mention from `base`, the value so far."""
         raise NotImplementedError
 
-    def closest(self, given: Any) -> Any:
+    def closest(self, given: object) -> Any:
         """The valid plain value that `given` was probably meant to be, or None."""
         return None
 
@@ -31,7 +31,7 @@ class Shape:
         """Whether "none" is a value of this shape, so that it cannot mean "no value"."""
         return False
 
-    def wrong(self, given: Any, place: KeyPath) -> UserError:
+    def wrong(self, given: object, place: KeyPath) -> UserError:
         """The error for a value of the wrong type."""
         if place.flags and isinstance(given, Mapping) and (below := [name for name in given if name]):
             return place.error(
@@ -48,13 +48,13 @@ class Shape:
 class Integer(Shape):
     name, expects, example = "int", "a whole number", 64
 
-    def read(self, given: Any, base: Any, place: KeyPath) -> int:
+    def read(self, given: object, base: object, place: KeyPath) -> int:
         number = _number(int, given) if isinstance(given, FlagText) else given
         if not isinstance(number, int) or isinstance(number, bool):
             raise self.wrong(given, place)
         return int(number)
 
-    def closest(self, given: Any) -> int | None:
+    def closest(self, given: object) -> int | None:
         number = None if isinstance(given, bool) else _number(float, given)
         return int(number) if number is not None and number.is_integer() else None
 
@@ -62,13 +62,13 @@ class Integer(Shape):
 class Float(Shape):
     name, expects, example = "float", "a number", 0.5
 
-    def read(self, given: Any, base: Any, place: KeyPath) -> float:
+    def read(self, given: object, base: object, place: KeyPath) -> float:
         number = self.closest(given) if isinstance(given, FlagText | int | float) else None
         if number is None:
             raise self.wrong(given, place)
         return number
 
-    def closest(self, given: Any) -> float | None:
+    def closest(self, given: object) -> float | None:
         number = None if isinstance(given, bool) else _number(float, given)
         return None if number is None or math.isnan(number) else number
 
@@ -76,14 +76,14 @@ class Float(Shape):
 class Boolean(Shape):
     name, expects, example = "bool", "true or false", True
 
-    def read(self, given: Any, base: Any, place: KeyPath) -> bool:
+    def read(self, given: object, base: object, place: KeyPath) -> bool:
         if isinstance(given, FlagText) and given in ("true", "false"):
             return given == "true"
         if not isinstance(given, bool):
             raise self.wrong(given, place)
         return given
 
-    def closest(self, given: Any) -> bool | None:
+    def closest(self, given: object) -> bool | None:
         word = str(given).lower()
         return True if word in ("true", "yes", "on", "1") else False if word in ("false", "no", "off", "0") else None
 
@@ -91,7 +91,7 @@ class Boolean(Shape):
 class String(Shape):
     name, expects, example = "str", "text", "text"
 
-    def read(self, given: Any, base: Any, place: KeyPath) -> str:
+    def read(self, given: object, base: object, place: KeyPath) -> str:
         if not isinstance(given, str):
             raise self.wrong(given, place)
         try:
@@ -100,14 +100,14 @@ class String(Shape):
             raise place.error(f"{place} is {given!a}, which is not valid Unicode text; rename it") from None
         return str(given)
 
-    def closest(self, given: Any) -> str | None:
+    def closest(self, given: object) -> str | None:
         return notation.value(given) if isinstance(given, int | float) else None
 
 
 class PathShape(Shape):
     name, expects, example = "path", "a path", "file"
 
-    def read(self, given: Any, base: Any, place: KeyPath) -> Path:
+    def read(self, given: object, base: object, place: KeyPath) -> Path:
         if not isinstance(given, str):
             raise self.wrong(given, place)
         return Path(given)
@@ -128,7 +128,7 @@ class OneOf(Shape):
         self.expects = "one of " + ", ".join(map(notation.value, values))
         self.example = values[0]
 
-    def read(self, given: Any, base: Any, place: KeyPath) -> Any:
+    def read(self, given: object, base: object, place: KeyPath) -> Any:
         if isinstance(given, FlagText) and given in self.values:
             return self.values[given]
         for value in self.values.values():
@@ -136,7 +136,7 @@ class OneOf(Shape):
                 return value
         raise self.wrong(given, place)
 
-    def closest(self, given: Any) -> Any:
+    def closest(self, given: object) -> Any:
         meant = nearest(_spelled(given), self.values) if isinstance(given, str | int) else None
         return None if meant is None else self.values[meant]
 
@@ -153,7 +153,7 @@ class Maybe(Shape):
         self.expects = f'{inner.expects}, or "none"'
         self.example = inner.example
 
-    def read(self, given: Any, base: Any, place: KeyPath) -> Any:
+    def read(self, given: object, base: object, place: KeyPath) -> Any:
         if self.inner.takes_none():
             raise TypeError(f'{place}: "none" is one of its own values, so its annotation cannot end in `| None`')
         own = given.get("") if isinstance(given, Mapping) else given
@@ -177,7 +177,7 @@ class TupleOf(Shape):
         self.expects += f", each {inside.pop()}" if len(inside) == 1 else ""
         self.example = [element.example for element in elements]
 
-    def read(self, given: Any, base: Any, place: KeyPath) -> tuple[Any, ...]:
+    def read(self, given: object, base: object, place: KeyPath) -> tuple[Any, ...]:
         items = given
         if isinstance(given, FlagText):
             try:
@@ -197,7 +197,7 @@ class TupleOf(Shape):
             for index, (shape, item) in enumerate(zip(shapes, items, strict=True))
         )
 
-    def closest(self, given: Any) -> list[Any] | None:
+    def closest(self, given: object) -> list[Any] | None:
         if not self.repeats or isinstance(given, Mapping):
             return None
         try:
@@ -207,14 +207,14 @@ class TupleOf(Shape):
         return [given]
 
 
-def _number(kind: type, given: Any) -> Any:
+def _number(kind: type, given: object) -> Any:
     try:
         return kind(given)
     except (TypeError, ValueError, OverflowError):
         return None
 
 
-def _spelled(value: Any) -> str:
+def _spelled(value: object) -> str:
     return value if isinstance(value, str) else notation.value(value)
 
 

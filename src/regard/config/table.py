@@ -67,7 +67,7 @@ class Table(Shape):
             raise TypeError(f"{self.cls.__name__}: `kind` names the choice itself; rename that field")
         return found
 
-    def read(self, given: Any, base: Any, place: KeyPath) -> Any:
+    def read(self, given: object, base: object, place: KeyPath) -> Any:
         if base is not None and type(base) is not self.cls:
             raise TypeError(f"{place} is declared as {self.cls.__name__} but holds a {type(base).__name__}")
         given, base = opened(given, base, place)
@@ -90,7 +90,7 @@ class Table(Shape):
         except ValueError as error:
             raise invalid(error, place) from error
 
-    def wrong(self, given: Any, place: KeyPath) -> UserError:
+    def wrong(self, given: object, place: KeyPath) -> UserError:
         if not self.fields:
             how = f"a table without keys; write {place.assign({})}"
         else:
@@ -100,7 +100,7 @@ class Table(Shape):
             how += place.child(name).assign(right) if place.flags else place.assign({name: right})
         return place.error(f"{place} is {describe(given)}, but must be {how}")
 
-    def _unknown(self, name: str, base: Any, place: KeyPath) -> UserError:
+    def _unknown(self, name: str, base: object, place: KeyPath) -> UserError:
         unknown = f"unknown key {place.child(name)}"
         from regard.config.keys import table_keys
 
@@ -146,7 +146,7 @@ class ChoiceShape(Shape):
     def example(self) -> str:  # type: ignore[override]
         return next(iter(self.kinds))
 
-    def read(self, given: Any, base: Any, place: KeyPath) -> Any:
+    def read(self, given: object, base: object, place: KeyPath) -> Any:
         given, base = opened(given, base, place)
         if isinstance(given, str) and given in self.kinds:
             given = {"kind": given}
@@ -164,23 +164,23 @@ class ChoiceShape(Shape):
         # Another kind starts from its own defaults; the same kind keeps what it had.
         return table.read(keys, base if type(base) is member else None, place)
 
-    def closest(self, given: Any) -> str | None:
+    def closest(self, given: object) -> str | None:
         return nearest(given, self.kinds) if isinstance(given, str) else None
 
-    def wrong(self, given: Any, place: KeyPath) -> UserError:
+    def wrong(self, given: object, place: KeyPath) -> UserError:
         usual = place.example.get("kind") if isinstance(place.example, dict) else None
         return super().wrong(given, place._replace(example=usual))
 
     def takes_none(self) -> bool:
         return "none" in self.kinds
 
-    def _member(self, given: Mapping[str, Any], base: Any, place: KeyPath) -> type[Choice]:
+    def _member(self, given: Mapping[str, Any], base: object, place: KeyPath) -> type[Choice]:
         named = [given[name] for name in ("", "kind") if name in given]
         if len(named) == 2 and named[0] != named[1]:
             raise place.error(f"{place} is given two kinds, {listed(named)}; leave out one of the two")
         if named:
             return self._known(named[0], place)
-        if base is not None:
+        if isinstance(base, Choice):
             return type(base)
         if self.cls.__dict__.get("kind"):
             return self.cls  # the annotation names one member, so `kind` may be left out
@@ -208,7 +208,7 @@ def table_of(member: type[Choice]) -> Table:
     return Table(member, member.kind)
 
 
-def opened(given: Any, base: Any, place: KeyPath) -> tuple[Any, Any]:
+def opened(given: object, base: object, place: KeyPath) -> tuple[Any, Any]:
     """`given` and `base`; a whole table in TOML from the command line is parsed, and replaces the base."""
     text = given.get("") if isinstance(given, Mapping) else given
     if not isinstance(text, FlagText) or not text.startswith("{"):
@@ -226,7 +226,7 @@ def invalid(error: ValueError, place: KeyPath) -> UserError:
     return place.error(f"{place}: {error}" if place.path else str(error))
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> Any:
     """`value` as TOML and JSON hold it: dicts, lists, text, numbers and booleans, with "none" for None."""
     if is_dataclass(value) and not isinstance(value, type):
         table: dict[str, Any] = {"kind": value.kind} if isinstance(value, Choice) else {}
