@@ -58,7 +58,7 @@ def test_another_text_or_part_is_a_sentence(folder):
     finally:
         (folder / "text.txt").write_text(TEXT)
     assert done.returncode == 2
-    assert "not the text that this run was trained on" in done.stderr
+    assert "not what this run was trained on" in done.stderr
     for options, named in ((["--stride", "17"], "at most the context, 16"), (["--batch", "0"], "--batch")):
         done = regard(folder, "evaluate", "one", *options)
         assert (done.returncode, done.stdout) == (2, "")
