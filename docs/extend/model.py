@@ -16,10 +16,9 @@ from regard.models import LanguageModel, ModelConfig, State
 
 @dataclass(frozen=True)
 class BengioConfig(ModelConfig, kind="bengio"):
-    """A network over a window of tokens."""
-
     vocabulary: int = option(256, "size of the vocabulary; set by the data")
     context: int = option(64, "length of the training sequences")
+    layers: int = option(1, "number of hidden layers")
     width: int = option(64, "width of the layers")
     window: int = option(8, "number of tokens that a prediction is made from")
 
@@ -32,7 +31,8 @@ class Bengio(LanguageModel):
         super().__init__(config)
         self.before, self.window = config.vocabulary, config.window  # `before`: the token before the first
         self.embed = nn.Embedding(config.vocabulary + 1, config.width)
-        self.blocks = nn.ModuleList([nn.Sequential(nn.Linear(config.window * config.width, config.width), nn.Tanh())])
+        inputs = [config.window * config.width] + [config.width] * (config.layers - 1)
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(n, config.width), nn.Tanh()) for n in inputs)
         self.unembed = nn.Linear(config.width, config.vocabulary)
 
     def features(self, tokens: Tensor, slots: AnySlots | None = None) -> Tensor:
@@ -41,7 +41,7 @@ class Bengio(LanguageModel):
         return self._over(torch.cat((tokens.new_full((len(tokens), self.window - 1), self.before), tokens), 1))
 
     def _over(self, tokens: Tensor) -> Tensor:
-        return self.blocks[0](self.embed(tokens.unfold(1, self.window, 1)).flatten(2))  # [B, N, W, C] to [B, N, C]
+        return nn.Sequential(*self.blocks)(self.embed(tokens.unfold(1, self.window, 1)).flatten(2))
 
     def head(self, x: Tensor) -> Tensor:
         return self.unembed(x)

@@ -120,7 +120,7 @@ class MaskedInTraining(Plain):
 class SortedBuckets(Plain):
     """Tokens attend, causally, within their bucket; but buckets of equal size are cut from the order of *all* tokens.
 
-    A later token moves the borders, and the past with them: sorting has no gradient that would show it. Balanced clusters
+    A later token moves the borders, and the past with them: sorting has no gradient to show it. Balanced clusters
     have this flaw (Roy et al. 2021, sec. 4.1).
     """
 

@@ -23,7 +23,7 @@ from regard.train.engine import Engine
 from regard.train.experiment import Experiment
 from regard.train.shard import World
 
-#: Phrases of the allocators of torch, numpy and the C++ library, whose error types do not tell.
+#: Phrases of the allocators of torch, numpy and the C++ library, whose error types do not say it.
 _PHRASES = ("can't allocate memory", "cannot allocate memory", "not enough memory", "out of memory", "bad_alloc")
 #: Whole messages of oneDNN; with more words after them, they mean something else.
 _MESSAGES = ("could not create a primitive", "could not create a memory object")

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard.attention import Full, Pairs, Range, RelativeBuckets, Softmax, SoftmaxNormalizer
+from regard.attention import Full, Pairs, RelativeBuckets, Softmax, SoftmaxNormalizer
 from regard.attention.backends.choose import run
 from regard.look import attentions, heads
 from regard.models import LuongConfig, Seq2SeqConfig
@@ -97,13 +97,8 @@ def crossing(seen: Seen) -> list[float]:
 def padding_seen(engine: Engine) -> None:
     """The encoder does not get the lengths of its sentences, and attends to padding."""
     model: Any = engine.model
-    plain = model._plan
-
-    def plan(blocks: nn.ModuleList, mask: Any, queries: Any, keys: Any = None, *, like: Tensor) -> Any:
-        queries = Range(queries.length) if blocks is model.encoder else queries
-        return plain(blocks, mask, queries, keys, like=like)
-
-    model._plan = plan
+    encode = model.encode
+    model.encode = lambda source, lengths: encode(source, torch.full_like(lengths, source.shape[1]))
 
 
 def padding_matters(seen: Seen) -> bool:

@@ -1,13 +1,12 @@
 """The Bible in English (King James Version) and German (Luther, 1912), verse by verse.
 
-It comes from the wheel `bibleit` 0.0.26, which has each translation in a file of its own, a verse per line; its other
-translations are under copyright and never read. The verses are put side by side by book, chapter and verse. A row is
-a chapter, then the verse in both languages. In the English the marks around words that the translators supplied are
-taken away and their notes left out, as are the subscriptions of the letters; white space is one plain space. The
-chapters in which one of the files lacks a verse, or has one twice, are left out as a whole, since what follows
-there is shifted.
+From the wheel `bibleit` 0.0.26, which has one file per translation and one line per verse; its other translations are
+under copyright and never read. Verses are aligned by book, chapter and number. A row is a chapter, then the verse in
+both languages. From the English, the marks around words supplied by the translators, notes and subscriptions are
+removed; whitespace becomes one space. Chapters in which a file lacks a verse, or has one twice, are dropped, since
+the following verses are misaligned.
 
-The package does not say which Luther it is. By its wording (1 Corinthians 13:1, 1 John 5:8) it is the edition of 1912.
+The package does not name its edition of Luther. By its wording (1 Corinthians 13:1, 1 John 5:8) it is that of 1912.
 """
 
 import re
@@ -33,7 +32,7 @@ def _assemble(members: Mapping[str, bytes]) -> dict[str, bytes]:
 
 
 def _chapters(text: str) -> dict[tuple[int, str], tuple[str, dict[str, str]]]:
-    """(number of the book, chapter) -> (name of the chapter, verses by number); all have the books in one order."""
+    """(number of the book, chapter) -> (name of the chapter, verses by number); the order of the books is the same."""
     books: dict[str, int] = {}
     chapters: dict[tuple[int, str], tuple[str, dict[str, str]]] = {}
     for line in text.splitlines():
@@ -47,7 +46,7 @@ def _chapters(text: str) -> dict[tuple[int, str], tuple[str, dict[str, str]]]:
 
 
 def _plain(verse: str) -> str:
-    """The words alone: without notes, and without the marks around supplied words and headings."""
+    """The verse without notes and marks."""
     return " ".join(re.sub(r"[{}\[\]]", "", _NOTE.sub("", verse)).lstrip(" -").split())
 
 
@@ -56,7 +55,7 @@ SOURCE = Source(
     title="The Bible in English (King James) and German (Luther 1912)",
     license="public domain",
     terms="translations of 1611 and 1912, too old for copyright (in the United Kingdom printing the former is a right "
-    "of the Crown); the package is MIT and says nothing of the texts",
+    "of the Crown); the package is MIT and does not mention the texts",
     files=(SourceFile("bible.tsv", "1f0153a60ea937548e894954262a17bea016d16a220a1b13fa050c90bf565026", 8_460_712),),
     origins=(
         Wheel(

