@@ -84,7 +84,7 @@ def test_every_language_model_decodes_on_a_gpu(config, compiled):
 def test_beam_search_by_graphs_finds_the_same_texts(options):
     """Beams that move between rows of a state at fixed addresses, and prompts that leave."""
     torch.manual_seed(0)
-    model = GPTConfig(**SIZES, heads=4, zero_init=False, **options).build().double().to(CUDA).eval()
+    model = GPTConfig(**SIZES, heads=4, zero_init=False, **options).build().to(CUDA).eval()
     prompts = [[1, 2, 3], list(range(50)), [7] * 20, [1, 2, 3]]
     found = []
     for graphs in (True, False):
