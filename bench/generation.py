@@ -42,7 +42,7 @@ def ours_on_cpu() -> Callable[[], object]:
     from regard.models.presets import PRESETS
 
     torch.manual_seed(1)
-    model = PRESETS["gpt2"].build().eval()
+    model: Any = PRESETS["gpt2"].build().eval()
     prompt = torch.randint(50_257, (PROMPT,), generator=torch.Generator().manual_seed(2)).tolist()
     return lambda: [tokens.tolist() for tokens in sampling_decoder(model, [prompt], MORE, Sampling(0.0))]
 
@@ -61,7 +61,7 @@ def transformers_on_cpu() -> Callable[[], object]:
 
 def bandwidth() -> float:
     """Bytes/s at which this CPU reads matrices that fit no cache, in a product with one row, the fastest way it has."""
-    from regard.nn.linear import AVAILABLE, product
+    from regard.nn.fused.onednn import AVAILABLE, product
 
     matrices, row = torch.randn(64, 3072, 768), torch.randn(1, 768)
     ways = [torch.nn.functional.linear, *([product] if AVAILABLE else [])]

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from regard.attention import AttentionConfig, Causal, Full, Range, Sizes
+from regard.attention import AttentionConfig, Causal, Full, LayerSpec, Range
 from regard.config import load
 
 HEADS, WIDTH = 4, 64
@@ -78,7 +78,7 @@ def measure(name: str, lengths: Sequence[int], device: torch.device, repeats: in
     for length in lengths:
         config = load(AttentionConfig, FAMILY[name])
         torch.manual_seed(1)
-        mechanism = config.mechanism(Sizes(HEADS, HEADS, WIDTH, length)).to(device, dtype)
+        mechanism = config.mechanism(LayerSpec(HEADS, HEADS, WIDTH, length)).to(device, dtype)
         mask = (Full() if FAMILY[name]["kind"] == "linformer" else Causal()) & config.pattern()
         shape = (1, HEADS, length, WIDTH)
         q, k, v, up = (torch.randn(shape, device=device, dtype=dtype) for _ in range(4))

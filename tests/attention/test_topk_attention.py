@@ -81,7 +81,7 @@ def test_blocks_equal_the_reference(held, others, mask, heads, cut, temperature,
     _, k, v = qkv(seed + 1, batch, heads, (slots if keys is None else keys).length)
     bias = Chain(SoftCap(2.0), Alibi(heads[0])) if biased else None
     softmax = SoftmaxNormalizer(temperature) if temperature else HardLookup()
-    normalizer = softmax if cut is None or not temperature else TopKSoftmax(*cut, temperature)
+    normalizer = softmax if cut is None or not temperature else TopKSoftmax(cut[0], cut[1], temperature)
     one, two = (
         Softmax(bias=bias, normalizer=normalizer, backend=backend).double() for backend in (Blocked(), "reference")
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import pytest
 import torch
@@ -40,6 +40,7 @@ def same(found: list[Hypothesis], wanted: list[Hypothesis]) -> None:
 
 @given(seeds, sentences, searches, lengths)
 def test_it_is_the_search_of_the_definition_for_every_sentence_of_a_batch(seed, sources, search, bounds):
+    model: Any
     model, constraints = Small(seed), OutputConstraints.of(MARKS, *bounds)
     found = decode_seq2seq(model, *padded(sources), constraints, search, search.beams)
     for source, texts in zip(sources, found, strict=True):
@@ -77,6 +78,7 @@ def test_every_model_that_has_a_source_is_searched_alike(name, data):
 
 @given(seeds, sentences, searches, lengths)
 def test_texts_are_distinct_sorted_and_scored_by_the_model_itself(seed, sources, search, bounds):
+    model: Any
     model, constraints = Small(seed), OutputConstraints.of(MARKS, *bounds)
     for source, texts in zip(
         sources, decode_seq2seq(model, *padded(sources), constraints, search, search.beams), strict=True
@@ -97,6 +99,7 @@ def test_sources_that_are_done_wait_for_others_unchanged(early):
     noise = torch.Generator().manual_seed(4)
     counts = torch.randint(7, (60,), generator=noise).tolist()
     sources = [torch.randint(WORDS, (n,), generator=noise).tolist() for n in counts]
+    model: Any
     model, constraints, search = Small(2), OutputConstraints.of(MARKS, 0, 12), BeamSearch(3, 2.0, early=early)
     together = decode_seq2seq(model, *padded(sources), constraints, search, 3)
     for source, texts in zip(sources, together, strict=True):
@@ -105,6 +108,7 @@ def test_sources_that_are_done_wait_for_others_unchanged(early):
 
 @given(seeds, sentences, lengths)
 def test_one_beam_is_greedy(seed, sources, bounds):
+    model: Any
     model, constraints = Small(seed), OutputConstraints.of(MARKS, *bounds)
     one = decode_seq2seq(model, *padded(sources), constraints, BeamSearch(1))
     for a, b in zip(one, decode_seq2seq(model, *padded(sources), constraints, GREEDY), strict=True):
@@ -114,6 +118,7 @@ def test_one_beam_is_greedy(seed, sources, bounds):
 
 @given(seeds, st.sampled_from([0.0, 1.0]))
 def test_a_wide_beam_finds_what_looking_at_everything_finds(seed, penalty):
+    model: Any
     model, constraints = Small(seed, vocabulary=6), OutputConstraints.of(Specials.after(3), 0, 4)
     source, lengths = torch.tensor([[0, 2, 1, 5]]), torch.tensor([4])
     search = BeamSearch(3 + 9 + 27 + 81 + 4, penalty)
@@ -133,6 +138,7 @@ def test_a_wide_beam_finds_what_looking_at_everything_finds(seed, penalty):
 
 @given(seeds, sentences, st.integers(1, 4), st.integers(0, 2**40), st.sampled_from([0.7, 1.5]))
 def test_what_is_drawn_does_not_depend_on_the_batch(seed, sources, samples, draw, temperature):
+    model: Any
     model, constraints, sampling = Small(seed, wild=1.0), OutputConstraints.of(MARKS, 0, 8), Sampling(temperature)
     together = decode_seq2seq(model, *padded(sources), constraints, sampling, count=samples, seed=draw)
     for source, texts in zip(sources, together, strict=True):
@@ -143,6 +149,7 @@ def test_what_is_drawn_does_not_depend_on_the_batch(seed, sources, samples, draw
 
 def test_long_draws_do_not_depend_on_the_batch_either():
     """More tokens than are drawn at once, while sources leave."""
+    model: Any
     model, constraints = Small(6, wild=1.0), OutputConstraints.of(MARKS, 0, 300)
     model.out.bias.data[MARKS.end] -= 2.5
     sources = [[i % WORDS, (3 * i) % WORDS] for i in range(8)]
@@ -154,6 +161,7 @@ def test_long_draws_do_not_depend_on_the_batch_either():
 
 
 def test_draws_follow_the_models_probabilities():
+    model: Any
     model, constraints, source = Small(3, wild=1.0), OutputConstraints.of(MARKS, 0, 1), [1, 4]
     chances = torch.tensor(logprobs(model, source, [])).exp()
     chances[[MARKS.pad, MARKS.begin]] = 0
@@ -246,7 +254,7 @@ def test_it_finds_what_transformers_finds(least, most, early, penalty):
         bad_words_ids=[[marks.pad], [marks.begin]],
     )  # fmt: skip
     search, constraints = BeamSearch(5, penalty, early=early), OutputConstraints.of(marks, least, most)
-    found = decode_seq2seq(Marian(theirs), sources, lengths, constraints, search, 5)
+    found = decode_seq2seq(cast(Any, Marian(theirs)), sources, lengths, constraints, search, 5)
     texts = made.sequences.view(4, 5, -1).tolist()
     scores = made.sequences_scores.view(4, 5).tolist()
     seen = set()
@@ -266,7 +274,7 @@ def padded_with(marks: Specials, sources: list[list[int]]) -> tuple[Tensor, Tens
 
 def test_more_texts_than_beams_are_refused():
     with pytest.raises(UserError, match="3 beams finds 1 to 3 texts, not 4"):
-        decode_seq2seq(Small(), *padded([[1]]), OutputConstraints.of(MARKS, 0, 4), BeamSearch(3), 4)
+        decode_seq2seq(cast(Any, Small()), *padded([[1]]), OutputConstraints.of(MARKS, 0, 4), BeamSearch(3), 4)
     with pytest.raises(ValueError, match="beams must be at least 1"):
         BeamSearch(0)
 

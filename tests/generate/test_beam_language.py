@@ -143,6 +143,7 @@ def test_a_sample_of_a_prompt_is_a_rank_of_its_search(rows, stops, batch):
     generator = replace(GENERATOR, stops=tuple(stops), batch=batch)
     texts = generator.texts([Prompt(tuple(row), rank) for row in rows for rank in range(3)])
     stop = StopCondition(TOKENIZER, stops) if stops else None
+    assert GENERATOR.search is not None
     found = search_text(GENERATOR.model, rows, OutputConstraints(10, stop=stop), GENERATOR.search, 3)
     for text, hypothesis in zip(texts, itertools.chain(*found), strict=True):
         whole = TOKENIZER.decode(hypothesis.tokens)

@@ -1,5 +1,7 @@
 """A decoding step as a CUDA graph writes what eager steps write."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -57,7 +59,7 @@ def test_decoding_by_graphs_writes_the_same_text(options):
         assert torch.equal(rows, eager)
 
 
-SIZES = {"vocabulary": 96, "context": 64, "layers": 2, "width": 128}
+SIZES: Any = {"vocabulary": 96, "context": 64, "layers": 2, "width": 128}
 CONFIGS = [
     GPTConfig(**SIZES, heads=4, zero_init=False),
     RecurrentConfig(**SIZES, cell="lstm"),

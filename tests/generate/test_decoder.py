@@ -1,6 +1,7 @@
 """Decoding: equal to its definition for every model, batch, memory and way to sample; the context is never exceeded."""
 
 from collections import Counter
+from typing import Any
 
 import hypothesis.strategies as st
 import pytest
@@ -157,7 +158,7 @@ def test_no_more_than_was_asked_for(model):
         decoder.next()
 
 
-SIZES = {"vocabulary": VOCABULARY, "context": 16, "layers": 1, "width": 16}
+SIZES: Any = {"vocabulary": VOCABULARY, "context": 16, "layers": 1, "width": 16}
 
 
 def test_a_step_is_captured_where_the_model_allows_it():

@@ -234,13 +234,13 @@ def test_look_sees_the_attention_that_it_declares(name: str) -> None:
 @pytest.mark.parametrize("name", LANGUAGE)
 def test_generation_on_a_gpu_equals_the_full_pass(name: str) -> None:
     """Sixteen tokens, captured as a CUDA graph where the model declares that it can be."""
-    from regard.generate import Sampling, decode
+    from regard.generate import Sampling, sampling_decoder
 
     model = build(name, torch.float32).cuda().eval()
     if not model.decodable:
         pytest.skip("declares decodable = False")
     prompt = inputs(model, rows=1, length=4).arguments[0][0].tolist()
-    written = [step[0] for step in decode(model, [prompt], 16, Sampling(0.0), context=32, device="cuda")]
+    written = [int(step[0]) for step in sampling_decoder(model, [prompt], 16, Sampling(0.0))]
     text = torch.tensor([[*prompt, *written]], device="cuda")
     with torch.no_grad():
         logits = model(text)[0, 3:-1]

@@ -109,7 +109,8 @@ def test_scaled_embeddings() -> None:
 def test_with_memory_same_layer_i_reads_layer_i(block: Any) -> None:
     """The gradient of decoder layer i's cross-attention reaches encoder layers up to i, and none above."""
     config = replace(SMALL, layers=3, memory="same", block=block)
-    model, (inputs, source, lengths) = config.build(), sentences()
+    model: Any = config.build()
+    inputs, source, lengths = sentences()
     memories = model.encode(source, lengths)
     weights = [layer.attention.qkv.weight for layer in model.blocks[:3]]
     for i, memory in enumerate(memories):

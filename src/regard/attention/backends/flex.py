@@ -26,6 +26,7 @@ from regard.attention.tiling.merge import merged
 from regard.attention.tiling.regroup import Regrouping
 
 BLOCK = 128
+MIN_WIDTH = 16  # of a head, in the CUDA kernels
 WIDE = 1024  # a mask that spans no more keys than this is not worth a regrouping
 # The default tiles of the forward kernel are made for 16 bits and no bias: at float32, or with a learned table read in
 # the kernel, they outgrow a multiprocessor's memory (seen on an H200 at head width 64).
@@ -46,6 +47,8 @@ class Flex:
             reasons.append("FlexAttention has no backward pass outside CUDA")
         if self.interpreted and call.q.device.type == "cpu" and any(x.requires_grad for x in (call.q, call.k, call.v)):
             reasons.append("FlexAttention has no backward pass on the CPU")
+        if call.q.device.type == "cuda" and min(call.q.shape[-1], call.v.shape[-1]) < MIN_WIDTH:
+            reasons.append(f"FlexAttention needs heads of width {MIN_WIDTH} or more on CUDA")
         if call.dropout:
             reasons.append("FlexAttention has no dropout")
         return reasons
