@@ -15,6 +15,7 @@ from regard.generate import Sampling, sampling_decoder
 from regard.generate.cuda_graph import MIN_TOKENS, graph_refusal
 from regard.generate.philox import BLOCK
 from regard.models import GPT, ConvolutionConfig, GPTConfig, RecurrentConfig
+from regard.nn import MoEConfig
 
 CONFIG = GPTConfig(vocabulary=VOCABULARY, context=16, layers=2, heads=2, width=16, ngrams=2, zero_init=False)
 GREEDY = Sampling(temperature=0)
@@ -169,6 +170,8 @@ def test_a_step_is_captured_where_the_model_allows_it():
         assert graph_refusal(model, cuda, 100) is None
         assert "on cpu" in (graph_refusal(model, cpu, 100) or "")
         assert f"{MIN_TOKENS} tokens or more" in (graph_refusal(model, cuda, MIN_TOKENS - 1) or "")
+    experts = GPTConfig(**SIZES, heads=2, feedforward=MoEConfig(experts=4, active=2)).build()
+    assert "blocks.0.feedforward" in (graph_refusal(experts, cuda, 100) or "")  # no grouped kernel in float32
     refusal = graph_refusal(RecurrentConfig(**SIZES).build(), cuda, 100)
     assert refusal == "a step of RecurrentModel cannot be captured in a CUDA graph"
 

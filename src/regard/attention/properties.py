@@ -11,4 +11,5 @@ class ModuleProperties:
 
     steppable: bool = True  # decoding token by token gives the outputs of the full forward pass
     batch_invariant: bool = True  # the output for a row does not depend on the other rows
+    graphable: bool = True  # a forward pass never waits for the GPU, so a CUDA graph can capture it
     discontinuous: bool = False  # selects a few of many by score (top-k, hashing, routing): rounding may change them

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.attention import CacheIndex
+from regard.attention import CacheIndex, ModuleProperties
 from regard.attention.slots import EMPTY
 from regard.models.base import LanguageModel, State
 
@@ -30,6 +30,9 @@ def graph_refusal(model: LanguageModel, device: torch.device, tokens: int = MIN_
         return f"CUDA graphs need a CUDA device, and the model is on {device.type}"
     if not model.graphable:
         return f"a step of {type(model).__name__} cannot be captured in a CUDA graph"
+    for name, module in model.named_modules():
+        if isinstance(module, ModuleProperties) and not module.graphable:
+            return f"{name} ({type(module).__name__}) waits for the GPU, so a step cannot be captured in a CUDA graph"
     if tokens < MIN_TOKENS:
         return f"a CUDA graph is captured for {MIN_TOKENS} tokens or more, not {tokens}"
     return None

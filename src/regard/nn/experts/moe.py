@@ -18,7 +18,7 @@ from regard.attention import ModuleProperties
 from regard.config import option
 from regard.nn.auxiliary_loss import AuxiliaryLoss, AuxiliaryLossLayer
 from regard.nn.dropout import dropout
-from regard.nn.experts.grouped import collect, dispatch, grouped
+from regard.nn.experts.grouped import collect, dispatch, grouped, has_kernel
 from regard.nn.experts.routing import Route, balance_loss, order, route, share, z_loss
 from regard.nn.feedforward import ACTIVATIONS, FeedForwardConfig, FeedForwardLayer, hidden_width
 from regard.nn.linear import Linear
@@ -80,6 +80,12 @@ class MixtureOfExperts(AuxiliaryLossLayer, FeedForwardLayer, ModuleProperties):
     """
 
     discontinuous = True  # rounding may route a token to another expert
+
+    @property
+    def graphable(self) -> bool:
+        """Whether PyTorch has a grouped kernel for it; without one the host reads how many tokens each expert gets."""
+        (up, down, *_), _ = self._weights(self.down.weight.dtype)
+        return up is not None and down is not None and has_kernel(up, up) and has_kernel(down, down)
 
     def __init__(self, width: int, config: MoEConfig, *, bias: bool = False):
         super().__init__()
