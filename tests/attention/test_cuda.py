@@ -207,11 +207,11 @@ def test_one_query_equals_the_reference(mask, width):
     place = torch.tensor([[69], [99], [0]], device=CUDA)
     queries = Slots(place, torch.zeros_like(place), place)
     found = {}
-    for backend in ("single", "reference"):
+    for backend in ("decode_gpu", "reference"):
         mechanism = Softmax(backend=backend)
         found[backend] = mechanism(q, k, v, mechanism.plan(mask, queries, keys, like=q)).values
-    assert torch.allclose(found["single"], found["reference"], atol=1e-5)
-    assert not found["single"][2].any()
+    assert torch.allclose(found["decode_gpu"], found["reference"], atol=1e-5)
+    assert not found["decode_gpu"][2].any()
 
 
 @pytest.mark.parametrize("slots", [Packed.of([[3, 2], [4]]), Padded(torch.tensor([5, 2]), 5), Range(5)], ids=str)

@@ -119,7 +119,7 @@ def test_interpreted_flex_refuses_gradients_on_the_cpu() -> None:
 def test_an_unknown_backend() -> None:
     with pytest.raises(
         BackendRefused,
-        match="no backend 'fast'; choose from auto, single, short, sdpa, flex, banded, blocked, reference",
+        match="no backend 'fast'; choose from auto, decode_gpu, small_cpu, sdpa, flex, banded, blocked, reference",
     ):
         run(call(), "fast")
 
@@ -134,9 +134,9 @@ def test_explain_prints_the_choice_and_every_refusal() -> None:
     shown = str(explain(call(Causal() & Window(2), Range(400))))
     assert shown.splitlines() == [
         "banded: chosen",
-        "single: it is for GPUs",
+        "decode_gpu: it is for GPUs",
         "flex: FlexAttention has no backward pass outside CUDA",
-        "short: it is for up to 128 tokens; it supports causal and full masks over plain or right-padded tokens",
+        "small_cpu: it is for up to 128 tokens; it supports causal and full masks over plain or right-padded tokens",
         "sdpa: able, but not the first choice here",
         "blocked: able, but not the first choice here",
         "reference: able, but not the first choice here",
@@ -147,10 +147,10 @@ def test_explain_prints_the_choice_and_every_refusal() -> None:
 @pytest.mark.parametrize(
     ("mask", "slots", "chosen"),
     [
-        (Causal(), Range(6), "short"),
+        (Causal(), Range(6), "small_cpu"),
         (Causal(), Range(129), "sdpa"),
         (Full(), PADDED, "sdpa"),
-        (Causal(), PADDED, "short"),
+        (Causal(), PADDED, "small_cpu"),
         (Causal(), PACKED, "sdpa"),
         (Causal(), ON_DEVICE, "banded"),
         (Causal() & Window(4), Range(6), "sdpa"),
@@ -182,9 +182,9 @@ def test_is_causal_is_said_of_own_tokens_only() -> None:
 
 
 def test_a_plan_may_serve_a_call_that_needs_another_backend() -> None:
-    """The plan was made for short; asking for the weights then goes to the reference, by itself."""
+    """The plan was made for small_cpu; asking for the weights then goes to the reference, by itself."""
     plain, asking = call(), call(weights=True)
-    assert plain.plan.backend == asking.plan.backend == "short"
+    assert plain.plan.backend == asking.plan.backend == "small_cpu"
     assert run(asking).weights is not None
     assert run(plain).weights is None
 

@@ -115,8 +115,8 @@ def test_structures_without_a_dense_mask_equal_the_reference(how: Structure, dat
     assert structure(Plan(case.mask, case.queries, case.key_slots, case.keys is None, "", None)) is how
     want = outcome(case, "reference")
     same(outcome(case, "sdpa"), want, f"sdpa, {how}")
-    if not reasons_against(case, BACKENDS["short"], case.mechanism("auto")):
-        same(outcome(case, "short"), want, f"short, {how}")
+    if not reasons_against(case, BACKENDS["small_cpu"], case.mechanism("auto")):
+        same(outcome(case, "small_cpu"), want, f"small_cpu, {how}")
 
 
 @in_fair_shares(RAN, sdpa=0.1, banded=0.1, blocked=0.01)
@@ -158,7 +158,7 @@ BY_ROW = Same(torch.tensor([[0, 0, 1, 1, 0], [0, 1, 0, 1, 1]]))
 GRAPHS = Edges(torch.tensor([[[True, False], [True, True]], [[False, True], [False, True]]]))
 
 
-@pytest.mark.parametrize("backend", ["short", "sdpa", "banded", "auto"])
+@pytest.mark.parametrize("backend", ["small_cpu", "sdpa", "banded", "auto"])
 @pytest.mark.parametrize(
     ("mask", "queries", "keys", "scale"),
     [

@@ -250,6 +250,6 @@ def test_a_step_leaves_no_graph_and_its_buffers_in_place() -> None:
 def test_padded_rows_take_the_fast_path() -> None:
     model = SMALL.build()
     plan = model._mechanism(0).plan(model.masks[0], Padded(torch.tensor([6, 2]), 6), like=model.embed(tokens()))
-    assert plan.backend == "short"
+    assert plan.backend == "small_cpu"
     offset, _ = plan.prepared
     assert offset.shape == (6, 6)  # one square for the batch, not one for every row

@@ -2,5 +2,3 @@
 
 from regard.approximate.budgets import Trial, available, trials
 from regard.approximate.measure import Bench, Meter, Outcome, Windows, measure
-
-__all__ = ["Bench", "Meter", "Outcome", "Trial", "Windows", "available", "measure", "trials"]

@@ -8,17 +8,3 @@ from regard.doctor.gradients import Gradients
 from regard.doctor.history import History
 from regard.doctor.observer import Doctor
 from regard.doctor.side_pass import SidePass
-
-__all__ = [
-    "Check",
-    "Doctor",
-    "Finding",
-    "Gradients",
-    "History",
-    "RecentBatches",
-    "Resources",
-    "SidePass",
-    "TrainingRun",
-    "all_checks",
-    "examine",
-]

@@ -8,21 +8,3 @@ from regard.generate.sampler import Sampler, sampling_decoder
 from regard.generate.sampling import Sampling
 from regard.generate.seq2seq import decode_seq2seq
 from regard.generate.text import GeneratedText, Prompt, TextGenerator
-
-__all__ = [
-    "BeamSearch",
-    "BeamSearcher",
-    "CachedLanguageModel",
-    "CachedSeq2Seq",
-    "Decoder",
-    "DecodingStep",
-    "GeneratedText",
-    "Hypothesis",
-    "OutputConstraints",
-    "Prompt",
-    "Sampler",
-    "Sampling",
-    "TextGenerator",
-    "decode_seq2seq",
-    "sampling_decoder",
-]

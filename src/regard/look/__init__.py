@@ -4,17 +4,3 @@ from regard.look.capture.trace import Attention, attentions, evaluation_mode, ro
 from regard.look.pictures.mask_picture import draw_mask, mask_svg
 from regard.look.statistics.measures import Head, describe, heads
 from regard.look.views.passage import Passage, passage
-
-__all__ = [
-    "Attention",
-    "Head",
-    "Passage",
-    "attentions",
-    "describe",
-    "draw_mask",
-    "evaluation_mode",
-    "heads",
-    "mask_svg",
-    "passage",
-    "rows",
-]

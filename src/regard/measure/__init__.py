@@ -3,5 +3,3 @@
 from regard.measure.bleu import CorpusScore, LengthBucket, bleu_by_length, score
 from regard.measure.bootstrap import Comparison, compare
 from regard.measure.retrieval import RetrievalBaseline
-
-__all__ = ["Comparison", "CorpusScore", "LengthBucket", "RetrievalBaseline", "bleu_by_length", "compare", "score"]

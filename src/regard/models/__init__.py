@@ -9,31 +9,3 @@ from regard.models.presets import PRESETS, describe
 from regard.models.recurrent import RecurrentConfig, RecurrentModel
 from regard.models.seq2seq import Seq2Seq, Seq2SeqConfig
 from regard.models.transformer import Transformer, TransformerConfig
-
-__all__ = [
-    "GPT",
-    "PRESETS",
-    "BahdanauConfig",
-    "BridgeConfig",
-    "Convolution",
-    "ConvolutionConfig",
-    "Encoder",
-    "EncoderConfig",
-    "FixedConfig",
-    "GPTConfig",
-    "LanguageModel",
-    "LuongConfig",
-    "Model",
-    "ModelConfig",
-    "RecurrentConfig",
-    "RecurrentModel",
-    "Seq2Seq",
-    "Seq2SeqConfig",
-    "Seq2SeqModel",
-    "Seq2SeqState",
-    "State",
-    "Transformer",
-    "TransformerConfig",
-    "TransformerEncoder",
-    "describe",
-]

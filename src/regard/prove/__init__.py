@@ -3,15 +3,3 @@
 from regard.prove.certify import certify
 from regard.prove.model_under_test import ModelUnderTest
 from regard.prove.registry import Certificate, ClaimResult, all_claims, claim, fails, holds, not_applicable
-
-__all__ = [
-    "Certificate",
-    "ClaimResult",
-    "ModelUnderTest",
-    "all_claims",
-    "certify",
-    "claim",
-    "fails",
-    "holds",
-    "not_applicable",
-]

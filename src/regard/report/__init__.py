@@ -2,5 +2,3 @@
 
 from regard.report.watch import Watch
 from regard.report.write import reported, study, write
-
-__all__ = ["Watch", "reported", "study", "write"]

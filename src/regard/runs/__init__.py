@@ -11,5 +11,3 @@ only to save or load tensors.
 from regard.runs.checkpoint import Checkpoint
 from regard.runs.environment import environment
 from regard.runs.folder import Run
-
-__all__ = ["Checkpoint", "Run", "environment"]

@@ -4,15 +4,3 @@ from regard.tasks.base import Task, TaskConfig, Term
 from regard.tasks.language import LanguageConfig, LanguageTask
 from regard.tasks.masked import MaskedTokens, MaskedTokensConfig
 from regard.tasks.translation import TranslationConfig, TranslationTask
-
-__all__ = [
-    "LanguageConfig",
-    "LanguageTask",
-    "MaskedTokens",
-    "MaskedTokensConfig",
-    "Task",
-    "TaskConfig",
-    "Term",
-    "TranslationConfig",
-    "TranslationTask",
-]

@@ -15,28 +15,3 @@ from regard.train.schedule import (
     ScheduleConfig,
     TrapezoidScheduleConfig,
 )
-
-__all__ = [
-    "AdamWConfig",
-    "ConstantScheduleConfig",
-    "CosineScheduleConfig",
-    "Diverged",
-    "Experiment",
-    "LinearScheduleConfig",
-    "LiveLine",
-    "MuonConfig",
-    "NoamScheduleConfig",
-    "Observer",
-    "Optimizer",
-    "OptimizerConfig",
-    "ResumeNotice",
-    "ScheduleConfig",
-    "TrainConfig",
-    "TrainingResult",
-    "TrainingStart",
-    "TrainingStep",
-    "TrapezoidScheduleConfig",
-    "check_start",
-    "fit",
-    "train",
-]

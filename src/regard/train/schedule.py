@@ -36,44 +36,48 @@ class ConstantScheduleConfig(ScheduleConfig, kind="constant"):
         return _rise(step, _length(self.warmup, steps))
 
 
+class DecayScheduleConfig(ScheduleConfig):
+    """Warm-up, then a decay from 1 to ``final`` that ends with the run."""
+
+    warmup: float
+    final: float
+
+    def check(self) -> None:
+        """Refuse impossible lengths and levels."""
+        _check_length("warmup", self.warmup)
+        _check_level(self.final)
+
+    def decay(self, progress: float) -> float:
+        """The factor when the fraction ``progress`` of the decay is done, for ``final`` = 0."""
+        raise NotImplementedError
+
+    def factor(self, step: int, steps: int) -> float:
+        warmup = _length(self.warmup, steps)
+        if step < warmup:
+            return _rise(step, warmup)
+        return _blend(self.decay(_progress(step, warmup, steps)), self.final)
+
+
 @dataclass(frozen=True)
-class LinearScheduleConfig(ScheduleConfig, kind="linear"):
+class LinearScheduleConfig(DecayScheduleConfig, kind="linear"):
     """Warm-up, then linear decay from 1 to ``final``."""
 
     warmup: float = option(0.05, _WARMUP)
     final: float = option(0.0, _FINAL)
 
-    def check(self) -> None:
-        """Refuse impossible lengths and levels."""
-        _check_length("warmup", self.warmup)
-        _check_level(self.final)
-
-    def factor(self, step: int, steps: int) -> float:
-        """Linear warm-up, then linear decay."""
-        warmup = _length(self.warmup, steps)
-        if step < warmup:
-            return _rise(step, warmup)
-        return _blend(1 - _progress(step, warmup, steps), self.final)
+    def decay(self, progress: float) -> float:
+        return 1 - progress
 
 
 @dataclass(frozen=True)
-class CosineScheduleConfig(ScheduleConfig, kind="cosine"):
+class CosineScheduleConfig(DecayScheduleConfig, kind="cosine"):
     """Warm-up, then cosine decay from 1 to ``final`` (Loshchilov and Hutter 2017, without restarts)."""
 
     warmup: float = option(0.05, _WARMUP)
     final: float = option(0.1, _FINAL)
 
-    def check(self) -> None:
-        """Refuse impossible lengths and levels."""
-        _check_length("warmup", self.warmup)
-        _check_level(self.final)
-
-    def factor(self, step: int, steps: int) -> float:
-        """Linear warm-up, then cosine decay."""
-        warmup = _length(self.warmup, steps)
-        if step < warmup:
-            return _rise(step, warmup)
-        return _blend(0.5 * (1 + math.cos(math.pi * _progress(step, warmup, steps))), self.final)
+    def decay(self, progress: float) -> float:
+        return 0.5 * (1 + math.cos(math.pi * progress))
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,16 @@ from regard.attention.tiling.disjoint import alternatives, share
 
 _ALL = (DecodeGPU(), SmallCPU(), Sdpa(), Flex(), Banded(), Blocked(), Reference())
 BACKENDS: dict[str, Backend] = {backend.name: backend for backend in _ALL}
-LOCAL_FIRST = ("single", "flex", "banded", "short", "sdpa", "blocked", "reference")  # a mask that reaches few keys
-DENSE_FIRST = ("single", "short", "sdpa", "flex", "banded", "blocked", "reference")
+LOCAL_FIRST = (
+    "decode_gpu",
+    "flex",
+    "banded",
+    "small_cpu",
+    "sdpa",
+    "blocked",
+    "reference",
+)  # a mask that reaches few keys
+DENSE_FIRST = ("decode_gpu", "small_cpu", "sdpa", "flex", "banded", "blocked", "reference")
 STRIDED_KEYS = 1024  # keys from which regrouping is worth its cost
 
 

@@ -24,7 +24,7 @@ LONGEST = 8192  # keys; beyond, one program per head is too few
 class DecodeGPU:
     """Softmax over the keys for one query."""
 
-    name = "single"
+    name = "decode_gpu"
 
     def refuses(self, call: Call) -> list[str]:
         if call.q.device.type != "cuda":  # before any length is read, which would become a guard in a graph

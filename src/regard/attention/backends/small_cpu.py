@@ -25,7 +25,7 @@ LONGEST = 128  # tokens; measured on two AVX-512 cores: 1.4x the fused kernel at
 class SmallCPU:
     """Softmax over a small square of scores."""
 
-    name = "short"
+    name = "small_cpu"
 
     def refuses(self, call: Call) -> list[str]:
         if torch.compiler.is_compiling():  # before any length is read, which would become a guard in the graph

@@ -10,21 +10,3 @@ from regard.data.tokenizers.python import Python, PythonConfig
 from regard.data.tokenizers.stream import Stream
 from regard.data.tokenizers.word_split import regroup
 from regard.data.tokenizers.words import WordsConfig
-
-__all__ = [
-    "BpeConfig",
-    "ByteLevel",
-    "Bytes",
-    "BytesConfig",
-    "Characters",
-    "CharactersConfig",
-    "Python",
-    "PythonConfig",
-    "Stream",
-    "Tokenizer",
-    "TokenizerConfig",
-    "WordsConfig",
-    "load_tokenizer",
-    "regroup",
-    "write_json",
-]
