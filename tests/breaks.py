@@ -207,9 +207,9 @@ BREAKS = [
     ),
     Break(
         "--no-KEY sets a switch",
-        "config/override.py",
-        "return name[3:], False",
-        "return name[3:], True",
+        "config/command_line.py",
+        'negated = written.startswith("no-")',
+        "negated = False",
         "laws/test_configs.py",
     ),
     Break(
