@@ -17,12 +17,7 @@ class LogDistance(Bias):
 
     def __init__(self, heads: int, rate: float):
         super().__init__()
-        self.start = rate
         self.rate = nn.Parameter(torch.full((heads,), rate))
-
-    def reset(self) -> None:
-        """Set the parameters to their initial values."""
-        nn.init.constant_(self.rate, self.start)
 
     def adjust(self, score: Tensor, pairs: Pairs) -> Tensor:
         distance = (pairs.q.phase - pairs.k.phase).abs()

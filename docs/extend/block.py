@@ -18,17 +18,12 @@ class LayerScale(Block):
 
     def __init__(self, gain: float, width: int, *parts: Any, **named: Any):
         super().__init__(*parts, **named)
-        self.start = gain
-        self.gains = nn.Parameter(torch.full((2, width), gain))
-
-    def reset(self) -> None:
-        """Set the parameters to their initial values."""
-        nn.init.constant_(self.gains, self.start)
+        self.gain_attention, self.gain_feedforward = (nn.Parameter(torch.full((width,), gain)) for _ in range(2))
 
     def forward(self, x: Tensor, context: Any, cache: Any = None, cross: Any = None) -> Tensor:
         assert cross is None, "this block has no cross-attention"
-        x = x + self.drop(self.gains[0] * self.attention(self.norm_attention(x), context, cache))
-        return x + self.drop(self.gains[1] * self.feedforward(self.norm_feedforward(x)))
+        x = x + self.drop(self.gain_attention * self.attention(self.norm_attention(x), context, cache))
+        return x + self.drop(self.gain_feedforward * self.feedforward(self.norm_feedforward(x)))
 
 
 @dataclass(frozen=True)

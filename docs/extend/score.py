@@ -19,19 +19,14 @@ class Cosine(Score):
 
     def __init__(self, factor: float):
         super().__init__()
-        self.start = math.log(factor)
-        self.log_factor = nn.Parameter(torch.tensor(self.start))
-
-    def reset(self) -> None:
-        """Set the parameters to their initial values."""
-        nn.init.constant_(self.log_factor, self.start)
+        self.log_factor = nn.Parameter(torch.full((1,), math.log(factor)))
 
     def forward(self, q: Tensor, k: Tensor) -> Tensor:
         return F.normalize(q, dim=-1) @ F.normalize(k, dim=-1).transpose(-2, -1) * self.log_factor.exp().to(q.dtype)
 
 
 @dataclass(frozen=True)
-class CosineScheduleConfig(AttentionConfig, kind="cosine"):
+class CosineAttentionConfig(AttentionConfig, kind="cosine"):
     """Softmax attention over cosines."""
 
     factor: float = option(10.0, "initial factor of the cosines")

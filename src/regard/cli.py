@@ -120,7 +120,10 @@ def _unexpected(fault: Exception) -> tuple[str, int]:
         _discard_output()
         return f"standard output cannot be written ({fault.strerror}); make room, or send it elsewhere", USER_ERROR
     what = f"{type(fault).__name__}: {fault}".strip().splitlines()[0]
-    return f"this is a fault in regard: {what}; run with --debug for the traceback", INTERNAL_ERROR
+    from regard.config.parts import loaded_files
+
+    where = " or in ".join(["regard", *loaded_files()])
+    return f"this is a fault in {where}: {what}; run with --debug for the traceback", INTERNAL_ERROR
 
 
 def _discard_output() -> None:

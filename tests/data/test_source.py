@@ -279,5 +279,5 @@ def test_passwords_are_not_shown():
 def test_a_wrong_name_gets_the_nearest_right_one():
     with pytest.raises(UserError, match="did you mean 'plays'"):
         find_source("play")
-    with pytest.raises(UserError, match="known ones are: bible, enwik8, homeassistant, moby-dick, plays, sotu"):
+    with pytest.raises(UserError, match="choose from bible, enwik8, homeassistant, moby-dick, plays, sotu"):
         find_source("enzyklopaedie")

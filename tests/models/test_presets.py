@@ -23,8 +23,8 @@ GPT3 = {
 
 
 def test_every_preset_is_here() -> None:
-    assert set(PRESETS) == {"lab", *GPT2, *GPT3, "transformer-base", "transformer-big"}
-    assert PRESETS["lab"] == GPTConfig()
+    assert set(PRESETS) == {"shakespeare", *GPT2, *GPT3, "transformer-base", "transformer-big"}
+    assert PRESETS["shakespeare"] == GPTConfig()
 
 
 @pytest.mark.parametrize("name", PRESETS)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from regard.attention import Causal, Packed, Padded, Range, Softmax
+from regard.attention import Bias, Causal, Packed, Padded, Range, Softmax
 from regard.errors import UserError
 from regard.nn import (
     AttentionContext,
@@ -30,6 +30,7 @@ from regard.nn import (
     SinusoidalConfig,
     SwiGLUConfig,
 )
+from regard.nn.init import initialize, normal
 
 
 def context(length: int, like: Tensor) -> AttentionContext:
@@ -231,3 +232,15 @@ def test_hashed_ngrams_stay_inside_their_table() -> None:
     assert [table.num_embeddings for table in made.tables] == [101] * 3
     tokens = torch.randint(0, 50_257, (4, 200))
     assert embedded(made, tokens, Padded(torch.tensor([200] * 4), 200).phases(tokens.device)).shape == (4, 200, 2)
+
+
+def test_a_bias_keeps_the_initial_values_of_its_vectors() -> None:
+    class Rates(Bias):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rate, self.table = nn.Parameter(torch.full((4,), 0.5)), nn.Parameter(torch.zeros(4, 3))
+
+    bias = Rates()
+    initialize(nn.ModuleList([bias]), normal(0.02), normal(0.02))
+    assert bias.rate.eq(0.5).all()
+    assert bias.table.ne(0).all()

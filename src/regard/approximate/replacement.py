@@ -37,7 +37,7 @@ class Replacement(NamedTuple):
 
 
 def make_replacement(config: AttentionConfig, given: Given, context: int) -> Replacement:
-    """The mechanism of ``config`` for this layer; a UserError says why there is nreplacement."""
+    """The mechanism of ``config`` for this layer; a UserError says why there is none."""
     bias = given.mechanism.bias
     spec = LayerSpec(given.q.shape[1], given.k.shape[1], given.q.shape[3], context, bias)
     mechanism = config.mechanism(spec).to(given.q).eval()

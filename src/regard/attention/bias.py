@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +19,12 @@ class Bias(nn.Module):
     """
 
     additive = True
+
+    def init(self, table: Callable[[Tensor], object]) -> None:
+        """Initialize learned tables, which have two or more axes, by ``table``; vectors keep their values."""
+        for parameter in self.parameters(recurse=False):
+            if parameter.ndim >= 2:
+                table(parameter)
 
     def adjust(self, score: Tensor, pairs: Pairs) -> Tensor:
         raise NotImplementedError

@@ -1,6 +1,7 @@
 """The interface between mechanisms and backends: the call, its plan, and the result.
 
-``Call`` is a NamedTuple because those trace under ``torch.compile(fullgraph=True)`` (docs/design.md, "measured").
+``Call`` is a NamedTuple because those trace under ``torch.compile(fullgraph=True)`` (docs/design.md, "Measurements
+behind decisions").
 """
 
 from __future__ import annotations

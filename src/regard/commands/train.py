@@ -133,8 +133,11 @@ def run_training(experiment: Experiment, run: Run, options: CommandOptions, *, r
     elif not result.interrupted:
         loss = "" if result.validation_loss is None else f", validation loss {result.validation_loss:.4f}"
         print(f"{result.path}: {result.step:,} steps{loss}")
-        verb = "translate" if run.config["data"].get("kind") == "pairs" else "generate"
-        print(f"report: {run.file('report.html')}\n{verb}: regard {verb} {result.path}")
+        print(f"report: {run.file('report.html')}")
+        if experiment.model.generates:
+            verb = "translate" if run.config["data"].get("kind") == "pairs" else "generate"
+            parts = "".join(f" --with {file}" for file in options.with_)
+            print(f"{verb}: regard {verb} {result.path}{parts}")
     return 130 if result.interrupted else 0
 
 

@@ -155,6 +155,11 @@ def record() -> list[dict[str, Any]]:
     return [{"file": file.name, "sha256": file.sha256, "parts": parts[file.name]} for file in _loaded.values()]
 
 
+def loaded_files() -> list[str]:
+    """The names of the loaded files and packages."""
+    return [file.name for file in _loaded.values()]
+
+
 def require(config: Mapping[str, Any], recorded: Sequence[Mapping[str, Any]], run: str) -> None:
     """Refuse a run whose config uses parts that are not loaded; warn where their file has changed since."""
     used = set(_words(config))

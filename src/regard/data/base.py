@@ -43,7 +43,7 @@ class Data(ABC, Generic[B]):
 
     @abstractmethod
     def batch(self, position: int, *, seed: int, rank: int = 0, world: int = 1, size: int) -> B:
-        """The batch of step ``position``: a pure function of the arguments, the same on every machine."""
+        """Micro-batch number ``position``: a pure function of the arguments, the same on every machine."""
 
     @abstractmethod
     def validation_batches(self, size: int, *, rank: int = 0, world: int = 1) -> Iterator[B]:

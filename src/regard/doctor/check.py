@@ -81,7 +81,7 @@ class Check:
         return ()
 
     def on_resources(self, resources: Resources) -> Findings:
-        """TrainingStep times and memory."""
+        """Step times and memory."""
         return ()
 
     def on_model(self, side_pass: SidePass) -> Findings:

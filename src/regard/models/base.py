@@ -7,8 +7,7 @@ nothing else of a model. A model file subclasses one of
 * ``Encoder``        tokens [B, N] to features [B, N, C], bidirectional
 * ``Seq2SeqModel``   source [B, S] and target inputs [B, T] to logits [B, T, V], decodable with a ``Seq2SeqState``
 
-and declares itself through the class attributes of ``Model``. ``tests/laws/test_models.py`` runs one set of laws over
-every registered model.
+and declares itself by the class attributes of ``Model``. ``tests/laws/test_models.py`` tests every registered model.
 """
 
 from __future__ import annotations
@@ -220,6 +219,7 @@ class ModelConfig(Choice):
     """Which model an experiment trains. Every model config has these four sizes."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]  # every subclass is a frozen dataclass
+    generates: ClassVar[bool] = True  # the model decodes; an encoder does not
     vocabulary: int
     context: int
     layers: int
@@ -279,7 +279,7 @@ def check_sizes(config: ModelConfig, *names: str) -> None:
 
 
 def check_dropouts(config: ModelConfig, *names: str) -> None:
-    """Each dropout probability is in [0, 1); None is allowed where it is optional."""
+    """Each probability is in [0, 1); None is allowed where it is optional."""
     for name in names:
         share = getattr(config, name)
         if share is not None and not 0 <= share < 1:

@@ -2,7 +2,7 @@
 
 A bridge is the decoder with its memory of the source. It is asked three things: what to ``remember`` of the encoder's
 work, how to ``begin``, and then to go on over any number of tokens, which serves training and decoding alike.
-BridgeSpec: R rows are decoded from B sentences, beam j of sentence b in row b·beams + j; S source and T target tokens.
+Sizes: R rows are decoded from B sentences, beam j of sentence b in row b·beams + j; S source and T target tokens.
 """
 
 from __future__ import annotations

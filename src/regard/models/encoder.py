@@ -36,6 +36,7 @@ from regard.nn.init import initialize, normal
 class EncoderConfig(AttentionModelConfig, kind="encoder"):
     """Sizes and parts of an encoder. Without ``classes`` it predicts masked tokens, with ``classes`` it classifies."""
 
+    generates = False
     vocabulary: int = option(65, "size of the vocabulary, without the mask token")
     context: int = option(256, "longest sequence, in tokens")
     layers: int = option(4, "number of blocks")
@@ -49,7 +50,9 @@ class EncoderConfig(AttentionModelConfig, kind="encoder"):
     tied: bool = option(True, "share the embedding with the head over the vocabulary")
     bias: bool = option(False, "biases in linear layers")
     qk_norm: bool = option(True, "normalize queries and keys per head")
-    backend: str = option("auto", "attention backend: auto, sdpa, banded, flex, reference")
+    backend: str = option(
+        "auto", "attention backend: auto, sdpa, flex, banded, blocked, small_cpu, decode_gpu, reference"
+    )
     zero_init: bool = option(True, "initialize residual branches with zero rather than small weights")
     projection: ProjectionConfig = field(default_factory=SeparateConfig)
     attention: AttentionConfig = field(default_factory=SoftmaxConfig)

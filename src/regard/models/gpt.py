@@ -52,7 +52,7 @@ from regard.nn.packing import latest
 
 @dataclass(frozen=True)
 class GPTConfig(AttentionModelConfig, kind="gpt"):
-    """Sizes and parts of a GPT. The defaults are the 4-layer character model of the lab."""
+    """Sizes and parts of a GPT. The defaults are a 4-layer character model."""
 
     vocabulary: int = option(65, "size of the vocabulary")
     context: int = option(256, "longest sequence in training, in tokens")
@@ -70,7 +70,9 @@ class GPTConfig(AttentionModelConfig, kind="gpt"):
     buckets: int = option(2**15, "rows of each n-gram table")
     global_every: int = option(0, "every n-th layer has plain attention over everything (0: none)")
     repeat: int = option(1, "run each block n times in a row, with the same weights")
-    backend: str = option("auto", "attention backend: auto, sdpa, banded, flex, reference")
+    backend: str = option(
+        "auto", "attention backend: auto, sdpa, flex, banded, blocked, small_cpu, decode_gpu, reference"
+    )
     zero_init: bool = option(True, "initialize residual branches with zero rather than small weights")
     projection: ProjectionConfig = field(default_factory=SeparateConfig)
     attention: AttentionConfig = field(default_factory=SoftmaxConfig)

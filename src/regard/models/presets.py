@@ -19,7 +19,7 @@ from regard.nn import (
     SinusoidalConfig,
 )
 
-LAB = GPTConfig()
+SHAKESPEARE = GPTConfig()
 
 GPT2 = GPTConfig(
     vocabulary=50_257,
@@ -57,7 +57,7 @@ BASE = TransformerConfig(
 )  # Vaswani et al. 2017, table 3
 
 PRESETS: dict[str, ModelConfig] = {
-    "lab": LAB,
+    "shakespeare": SHAKESPEARE,
     "gpt2": GPT2,
     "gpt2-medium": replace(GPT2, layers=24, heads=16, width=1024),
     "gpt2-large": replace(GPT2, layers=36, heads=20, width=1280),

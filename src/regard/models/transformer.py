@@ -71,7 +71,9 @@ class TransformerConfig(AttentionModelConfig, kind="transformer"):
     memory: Literal["last", "same"] = option(
         "last", "a decoder layer attends to the encoder's last layer, or to the layer of the same number"
     )
-    backend: str = option("auto", "attention backend: auto, sdpa, banded, flex, reference")
+    backend: str = option(
+        "auto", "attention backend: auto, sdpa, flex, banded, blocked, small_cpu, decode_gpu, reference"
+    )
     zero_init: bool = option(False, "initialize residual branches with zero rather than small weights")
     projection: ProjectionConfig = field(default_factory=SeparateConfig)
     attention: AttentionConfig = field(default_factory=SoftmaxConfig)

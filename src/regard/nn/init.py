@@ -31,8 +31,7 @@ def initialize(model: nn.Module, matrix: Initializer, table: Initializer) -> Non
         elif isinstance(module, nn.Embedding):
             table(module.weight)
         elif isinstance(module, Bias):
-            for parameter in module.parameters(recurse=False):
-                table(parameter)
+            module.init(table)
         done |= set(module.parameters(recurse=False))
     for module in model.modules():
         if isinstance(module, LayerNorm | RMSNorm | NGrams | Mechanism):

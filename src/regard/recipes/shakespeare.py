@@ -1,4 +1,4 @@
-"""The lab: a 4-layer character model of Shakespeare's plays."""
+"""The default recipe: a 4-layer character model of Shakespeare's plays."""
 
 from regard.data import TextConfig
 from regard.models import GPTConfig

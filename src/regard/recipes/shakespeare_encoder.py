@@ -16,11 +16,11 @@ def recipe() -> Experiment:
 
     Every mechanism that is not causal can be trained in it too, Linformer for one: --model.attention linformer
     """
-    lab = shakespeare.recipe()
+    base = shakespeare.recipe()
     return replace(
-        lab,
+        base,
         model=EncoderConfig(context=128, layers=3, heads=4, width=96),
         data=TextConfig(batch=32),
         task=MaskedTokensConfig(),
-        train=replace(lab.train, steps=600, evaluate_every=200, save_every=200),
+        train=replace(base.train, steps=600, evaluate_every=200, save_every=200),
     )

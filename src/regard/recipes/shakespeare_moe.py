@@ -1,4 +1,4 @@
-"""The lab's model with a mixture of experts in the place of each feed-forward network."""
+"""The `shakespeare` model with a mixture of experts instead of each feed-forward network."""
 
 from dataclasses import replace
 
@@ -9,14 +9,14 @@ from regard.train import Experiment
 
 
 def recipe() -> Experiment:
-    """The lab's model with eight experts in each layer, of which every character goes through two.
+    """The `shakespeare` model with eight experts in each layer, of which each character is routed to two.
 
     regard train shakespeare-moe
 
-    The experts are half as wide as the lab's feed-forward network, so that a character costs about the same and finds
+    The experts are half as wide as its feed-forward network, so that a character costs about the same and finds
     four times as many weights. Losses keep the experts in even use; metrics.jsonl has the share of each.
     """
-    lab = shakespeare.recipe()
+    base = shakespeare.recipe()
     experts = MoEConfig(ratio=2.0, activation="relu2")
     model = GPTConfig(context=256, layers=4, heads=4, width=128, cap=15.0, ngrams=3, buckets=2**14, feedforward=experts)
-    return replace(lab, model=model)
+    return replace(base, model=model)

@@ -77,7 +77,8 @@ class Watch(Observer):
         except Exception as problem:  # a model that cannot be measured can still be trained
             self._probe = None
             kind = type(problem).__name__
-            print(f"measuring the model failed ({kind}: {problem}); training continues without", file=sys.stderr)
+            lost = "training continues without samples and attention statistics"
+            print(f"measuring the model failed ({kind}: {problem}); {lost}", file=sys.stderr)
         return Measurements()
 
 

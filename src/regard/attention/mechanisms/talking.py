@@ -26,11 +26,7 @@ class HeadExchange(nn.Module):
 
     def __init__(self, heads: int):
         super().__init__()
-        self.talk = nn.Parameter(torch.zeros(1, heads, heads))
-
-    def reset(self) -> None:
-        """Plain attention: no exchange."""
-        nn.init.zeros_(self.talk)
+        self.talk = nn.Parameter(torch.zeros(1, heads, heads))  # plain attention: no exchange
 
     def exchange(self, x: Tensor) -> Tensor:
         return x + (self.talk.to(x.dtype).mT @ x.flatten(2)).view(x.shape)  # [1, H, H] @ [B, H, QK]

@@ -73,7 +73,7 @@ class DuplicatedData(Check):
                 return
 
     def pairs(self, train: SentencePairs, validation: SentencePairs) -> Iterator[Finding]:
-        """SentencePairs of sentences. A few short ones may come twice in sound data."""
+        """Pairs of sentences. A few short ones may come twice in sound data."""
         own, held_out = (Counter(zip(part.sources, part.targets, strict=True)) for part in (train, validation))
         known = sum(pair in own for pair in held_out) / len(held_out) if len(held_out) >= FEWEST else 0.0
         again = sum(n for n in own.values() if n > 1) / own.total() if own.total() >= FEWEST else 0.0

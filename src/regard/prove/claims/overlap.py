@@ -51,7 +51,9 @@ def overlap(subject: ModelUnderTest) -> ClaimResult:
             evidence.append(f"{sum(known)} of {len(known):,} {part} rows")
     if not evidence:
         return not_applicable(f"no held-out row has {run} tokens that count")
-    return holds(f"{' and '.join(evidence)} have {run} consecutive tokens of {count:,} training tokens")
+    return holds(
+        f"{' and '.join(evidence)} share a run of {run} tokens with the training text ({count:,} tokens sampled)"
+    )
 
 
 def _row_hashes(batches: Iterable[Batch], run: int) -> Iterator[NDArray[np.uint64]]:
