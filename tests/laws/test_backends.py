@@ -101,7 +101,7 @@ def test_every_backend_equals_the_reference(case: Case) -> None:
     check(case)
 
 
-@in_fair_shares(RAN, short=0.05, sdpa=0.3, banded=0.3, refused=0.3)
+@in_fair_shares(RAN, small_cpu=0.05, sdpa=0.3, banded=0.3, refused=0.3)
 @examples(3)
 @given(cases(usual=True))
 def test_every_backend_equals_the_reference_in_usual_cases(case: Case) -> None:

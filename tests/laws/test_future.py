@@ -16,7 +16,7 @@ from regard.models import GPTConfig
 RAN: Counter[str] = Counter()
 
 
-@in_fair_shares(RAN, short=0.05, sdpa=0.1, banded=0.3, reference=1.0)
+@in_fair_shares(RAN, small_cpu=0.05, sdpa=0.1, banded=0.3, reference=1.0)
 @examples(3)
 @given(cases(few | st.just(70), own=True), st.booleans(), st.data())
 def test_a_causal_row_is_blind_to_what_comes_after(case: Case, plain: bool, data: st.DataObject) -> None:

@@ -44,7 +44,7 @@ class CachedLanguageModel(CachedModel):
         self._compiled = compiled and self._graphed
         # Compiled for the whole context, so that every text uses the same code; unused places cost little.
         self._capacity = self.context if self._compiled else needed
-        self.leave = 1 if self._compiled else 2  # dropping rows copies the state, and compiles the step again
+        self.drop_at = None if self._compiled else 0.5  # dropping rows copies the state, and compiles the step again
         self._graph: GraphedStep | None = None
 
     def prefill(self, beams: int) -> Tensor:
@@ -127,7 +127,7 @@ class CachedLanguageModel(CachedModel):
 class CachedSeq2Seq(CachedModel):
     """A sequence-to-sequence model that decodes a target for each source [B, S], each beginning with ``prefix``."""
 
-    leave = 8
+    drop_at = 1 / 8
 
     def __init__(
         self, model: Seq2SeqModel, source: Tensor, source_lengths: Tensor, prefix: Sequence[int], capacity: int

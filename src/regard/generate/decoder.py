@@ -22,7 +22,7 @@ class CachedModel(ABC):
     """
 
     prompts: int
-    leave: int  # finished prompts leave the batch when they are at least one in ``leave``; 1: never
+    drop_at: float | None  # drop finished prompts from the batch when they are at least this fraction; None: never
 
     @abstractmethod
     def prefill(self, beams: int) -> Tensor:
@@ -111,10 +111,11 @@ class Decoder:
             yield self.next()
 
     def retain(self, active: Sequence[bool]) -> None:
-        """Note which prompts of the batch are unfinished; the others leave when there are enough of them."""
+        """Drop the finished prompts from the batch, if they are at least ``drop_at`` of it."""
         left = [place for place, unfinished in enumerate(active) if unfinished]
         self.done = not left
-        if left and self.model.leave * len(left) <= (self.model.leave - 1) * len(active):
+        fraction, finished = self.model.drop_at, len(active) - len(left)
+        if left and fraction is not None and finished >= fraction * len(active):
             self.keep(left)
 
     @torch.inference_mode()
