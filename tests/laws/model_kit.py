@@ -36,7 +36,7 @@ from regard.models import (
     Seq2SeqModel,
     TransformerConfig,
 )
-from regard.nn import MoEConfig, ReversibleConfig, RotaryConfig
+from regard.nn import MoEConfig, RelativeConfig, ReversibleConfig, RotaryConfig
 from regard.nn.attention import SharedConfig
 from regard.nn.latent import LatentConfig
 
@@ -45,6 +45,7 @@ GPT: Any = GPTConfig(**SIZES, heads=4, kv_heads=2, ngrams=2, buckets=64, zero_in
 MODELS: dict[str, ModelConfig] = {
     "gpt": GPT,
     "gpt window": replace(GPT, attention=WindowConfig(size=6, sinks=2)),
+    "gpt relative": replace(GPT, position=RelativeConfig()),
     "gpt linear": replace(GPT, attention=LinearConfig()),
     "gpt performer": replace(GPT, attention=PerformerConfig()),
     "gpt lsh": replace(GPT, attention=LSHConfig()),

@@ -6,6 +6,7 @@ They are the contract of ``regard/models/base.py``, as the rest of the library r
 from __future__ import annotations
 
 import copy
+import re
 from pathlib import Path
 
 import pytest
@@ -201,6 +202,12 @@ def test_muon_gets_exactly_the_hidden_matrices(name: str) -> None:
     for module in model.modules():
         if isinstance(module, nn.Embedding):
             assert module.weight not in hidden
+    matrices = {name for name, parameter in model.named_parameters() if parameter.ndim == 2}
+    assert {name for name, p in model.named_parameters() if p in hidden} == {
+        name
+        for name in matrices
+        if not re.match(r"(un)?embed|source_embed|ngrams|position", name) and "table" not in name
+    }
     muon, rest = MuonConfig().build(model).parts
     assert {p for group in muon.param_groups for p in group["params"]} == hidden
     assert {p for group in rest.param_groups for p in group["params"]} == set(model.parameters()) - hidden
