@@ -63,7 +63,7 @@ def _checkpoint(training: TrainingRun, checks: list[Check]) -> Iterator[Finding]
         return
     experiment = training.experiment
     data = training.data = experiment.data.build(experiment.model.context)
-    training.get_batch = lambda number: data.batch(number, seed=experiment.seed, size=experiment.data.batch)
+    training.get_batch = lambda number: experiment.batch(data, number)
     training.terms = experiment.task.build().terms
     batches = training.recent_batches(PATIENCE, reading=math.inf)
     for check in checks:

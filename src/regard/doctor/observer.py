@@ -193,6 +193,4 @@ class Doctor(Observer):
     def _batch(self, number: int) -> Batch:
         experiment, world = self._start.experiment, from_environment()
         assert self._start.data is not None
-        return self._start.data.batch(
-            number, seed=experiment.seed, rank=world.rank, world=world.size, size=experiment.data.batch
-        )
+        return experiment.batch(self._start.data, number, world.rank, world.size)

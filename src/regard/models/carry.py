@@ -10,9 +10,10 @@ from regard.nn import RecurrentState
 
 
 class Carried(nn.Module):
-    """The last states of the rows of the previous training batch, as buffers, so that checkpoints contain them.
+    """The last states of the rows of the previous update, as buffers, so that checkpoints contain them.
 
-    They have as many rows as that batch, and none before the first batch. They carry no gradient.
+    They have as many rows as its micro-batches together, the oldest micro-batch first, and none before the first
+    update. They carry no gradient.
     """
 
     hidden: Tensor
@@ -23,7 +24,7 @@ class Carried(nn.Module):
         self.register_buffer("hidden", torch.zeros(0, layers, width))
         self.register_buffer("cell", torch.zeros(0, layers, width) if with_cell else None)
 
-    def initial(self, batch: int, *, starts: bool) -> list[RecurrentState] | None:
+    def initial(self, batch: int, micro_batches: int, *, starts: bool) -> list[RecurrentState] | None:
         """The first state of each layer; None if the batch ``starts`` a text, or has another number of rows."""
         if distributed.is_initialized() and distributed.get_world_size() > 1:
             raise UserError(
@@ -34,20 +35,23 @@ class Carried(nn.Module):
                 "carry needs consecutive windows, but these are drawn at random; "
                 "set --data.order consecutive, or --model.carry false"
             )
-        if starts or len(self.hidden) != batch:
+        if starts or len(self.hidden) != batch * micro_batches:
             return None
         # Copies, because `store` overwrites the buffers before the backward pass.
-        hidden = self.hidden.clone().split(1, dim=1)
-        cell = [None] * len(hidden) if self.cell is None else self.cell.clone().split(1, dim=1)
+        hidden = self.hidden[:batch].clone().split(1, dim=1)
+        cell = [None] * len(hidden) if self.cell is None else self.cell[:batch].clone().split(1, dim=1)
         return [RecurrentState(*both) for both in zip(hidden, cell, strict=True)]
 
     @torch.no_grad()
-    def store(self, states: list[RecurrentState]) -> None:
-        """Store the last state of each layer."""
-        self.resize(states[0].hidden.shape[0])
-        self.hidden.copy_(torch.cat([state.hidden for state in states], dim=1))
+    def store(self, states: list[RecurrentState], micro_batches: int) -> None:
+        """Store the last state of each layer in place of the oldest micro-batch."""
+        batch = states[0].hidden.shape[0]
+        self.resize(batch * micro_batches)
+        hidden = torch.cat([state.hidden for state in states], dim=1)
+        self.hidden.copy_(torch.cat((self.hidden[batch:], hidden)))
         if self.cell is not None:
-            self.cell.copy_(torch.cat([state.cell for state in states if state.cell is not None], dim=1))
+            cell = torch.cat([state.cell for state in states if state.cell is not None], dim=1)
+            self.cell.copy_(torch.cat((self.cell[batch:], cell)))
 
     def resize(self, rows: int) -> None:
         """Reallocate the buffers for ``rows`` rows."""

@@ -109,8 +109,9 @@ class RecurrentModel(LanguageModel):
             return self._run(rows)[0][document, place]
         if self.carried is None or not self.training:
             return self._run(tokens)[0]
-        x, states = self._run(tokens, self.carried.initial(tokens.shape[0], starts=slots is not None))
-        self.carried.store(states)
+        initial = self.carried.initial(tokens.shape[0], self.micro_batches, starts=slots is not None)
+        x, states = self._run(tokens, initial)
+        self.carried.store(states, self.micro_batches)
         return x
 
     def _run(

@@ -93,7 +93,7 @@ def tokens_per_step(experiment: Experiment, data: Data[Any], world: World) -> fl
     """The number of targets in the first update, over all ranks."""
     task = experiment.task.build()
     batches = [
-        data.batch(number, seed=experiment.seed, rank=world.rank, world=world.size, size=experiment.data.batch)
+        experiment.batch(data, number, world.rank, world.size)
         for number in range(experiment.train.accumulate)
     ]
     return world.sums([float(sum(int(next(iter(task.counts(batch).values()))) for batch in batches))])[0]

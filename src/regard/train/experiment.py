@@ -1,7 +1,7 @@
 """An experiment: model, data, task and training in one config, which determines a whole run."""
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from regard.config import dump, option
 from regard.data import Data, DataConfig, TextConfig
@@ -9,6 +9,8 @@ from regard.models import GPTConfig, ModelConfig
 from regard.tasks import LanguageConfig, TaskConfig
 from regard.train.optimizer import AdamWConfig, OptimizerConfig
 from regard.train.schedule import CosineScheduleConfig, ScheduleConfig
+
+Batch = TypeVar("Batch")
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,16 @@ class Experiment:
         """This experiment, after all checks; a UserError names the key that fails."""
         dump(self)
         return self
+
+    def batch(self, data: Data[Batch], position: int, rank: int = 0, world: int = 1) -> Batch:
+        """Micro-batch number ``position`` of a rank.
+
+        The micro-batches of an update, like the ranks', are parts of one batch: batch b accumulated a times trains on
+        exactly what batch a*b trains on.
+        """
+        step, number = divmod(position, self.train.accumulate)
+        rank, world = number * world + rank, self.train.accumulate * world
+        return data.batch(step, seed=self.seed, rank=rank, world=world, size=self.data.batch)
 
     def model_for(self, data: Data[Any]) -> ModelConfig:
         """The model's config with the vocabulary of the data."""
