@@ -80,8 +80,7 @@ class TextConfig(DataConfig, kind="text"):
     def text(self, cache: Path) -> TextFile:
         """The text, to be read in chunks."""
         if self.path is None:
-            file, *_ = find_source(self.source).fetch(cache)
-            return TextFile(file, self.limit, cache)
+            return TextFile(find_source(self.source).fetch(cache), self.limit, cache)
         found, path = find_texts(self.path), Path(self.path).expanduser()
         if found.files == (path,):
             return TextFile(path, self.limit, cache)

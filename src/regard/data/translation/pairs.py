@@ -127,8 +127,7 @@ class PairsConfig(DataConfig, kind="pairs"):
         """All pairs, or the training part; then the validation and test part if they have their own files."""
         one, other = self.languages.split("-")
         if self.path is None:
-            (file,) = find_source(self.source).fetch(cache)
-            found = [read_table(file, one, other)]
+            found = [read_table(find_source(self.source).fetch(cache), one, other)]
         else:
             found = [read_pairs(self.path, one, other)]
         paths = (self.validation_path, self.test_path)
