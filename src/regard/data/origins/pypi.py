@@ -119,8 +119,8 @@ class Sdist(Archive):
 
         verify: bool | ssl.SSLContext = True
         if settings.cert:
-            file, folder = (None, settings.cert) if os.path.isdir(settings.cert) else (settings.cert, None)
-            verify = ssl.create_default_context(cafile=file, capath=folder)
+            own, folders = (None, settings.cert) if os.path.isdir(settings.cert) else (settings.cert, None)
+            verify = ssl.create_default_context(cafile=own, capath=folders)
         session: Any = PyPIClient(
             trusted_hosts=settings.trusted_hosts,
             timeout=settings.timeout,

@@ -18,7 +18,7 @@ from regard.data.origins.progress import say
 from regard.data.sources import find_source
 from regard.data.texts.split import Split, TokenSpan, check_fractions, split
 from regard.data.texts.text_file import TextFile
-from regard.data.texts.text_files import TextFiles, find_texts, skipped_words
+from regard.data.texts.text_files import find_texts, skipped_words
 from regard.data.texts.tokens import Tokens, tokenize
 from regard.data.tokenizers import CharactersConfig, Tokenizer, TokenizerConfig
 from regard.errors import UserError
@@ -49,13 +49,8 @@ class TextConfig(DataConfig, kind="text"):
             raise ValueError(f"batch is {self.batch}, but a step needs at least 1 window")
         if self.limit is not None and self.limit < 2:
             raise ValueError(f"limit is {self.limit}, but a text needs at least 2 characters")
-        if self.path is None:
-            try:
-                source = find_source(self.source)
-            except UserError as error:
-                raise ValueError(str(error)) from None
-            if source.languages:
-                raise ValueError(f"source '{self.source}' is pairs of sentences and no text; use --data pairs")
+        if self.path is None and find_source(self.source).languages:
+            raise ValueError(f"source '{self.source}' is pairs of sentences and no text; use --data pairs")
 
     def build(self, context: int, cache: Path | None = None) -> TextData:
         """Fetch, tokenize and split the text; downloads and tokens are cached."""
@@ -87,7 +82,7 @@ class TextConfig(DataConfig, kind="text"):
         count = f"{len(found.files):,} file{'s' if len(found.files) > 1 else ''}"
         say(f"{self.path}: {count}{skipped_words(found.skipped)}")
         root = path if path.is_dir() else Path(os.path.commonpath([file.parent for file in found.files]))
-        return TextFiles(path, self.limit, cache, found.files, self.separator, root)
+        return TextFile(path, self.limit, cache, found.files, self.separator, root)
 
 
 class TextData(Data[TextBatch]):

@@ -90,10 +90,7 @@ class PairsConfig(DataConfig, kind="pairs"):
             self._check_source(names)
 
     def _check_source(self, names: list[str]) -> None:
-        try:
-            known = find_source(self.source).languages
-        except UserError as error:
-            raise ValueError(str(error)) from None
+        known = find_source(self.source).languages
         if not known:
             with_pairs = ", ".join(name for name, source in all_sources().items() if source.languages)
             raise ValueError(
