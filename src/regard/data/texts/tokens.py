@@ -1,7 +1,5 @@
 """Token files: written once in chunks, then memory-mapped, so that a text of any size needs little memory."""
 
-from __future__ import annotations
-
 import codecs
 import hashlib
 import io
@@ -10,10 +8,11 @@ import os
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.lib import format as npy
+from numpy.typing import NDArray
 
 from regard.config import dump
 from regard.data.origins.cache import cached
@@ -21,9 +20,6 @@ from regard.data.origins.progress import say
 from regard.data.texts.text_file import Summary, TextFile
 from regard.data.tokenizers import Tokenizer, TokenizerConfig, load_tokenizer, regroup
 from regard.errors import UserError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 _FORMAT = "tokens 2"  # part of the key: change it when the format changes
 _TOKENS, _TOKENIZER, _COUNTS = "tokens.npy", "tokenizer.json", "counts.json"
@@ -39,7 +35,7 @@ class Counts(NamedTuple):
     learned_from: int  # bytes at the beginning that the tokenizer was learned from
 
     @classmethod
-    def read(cls, path: Path) -> Counts:
+    def read(cls, path: Path) -> "Counts":
         """Read what ``write`` wrote; ``ValueError`` for anything else."""
         found = json.loads(path.read_text(encoding="utf-8"))
         keys = list(found) == list(cls._fields)
