@@ -55,7 +55,7 @@ class LanguageTask:
 def cross_entropy_terms(
     name: str, model: Model, features: Callable[[], Tensor], targets: Tensor, limit: int, smoothing: float = 0.0
 ) -> dict[str, Term]:
-    """The term ``name``, the cross entropy of features [..., C] and targets [...]; in training, auxiliary losses too."""
+    """The term ``name``, the cross entropy of features [..., C] and targets [...]; in training, auxiliary losses."""
     found, further, details = with_auxiliary_losses(model, features)
     total = next_token_loss(model, found.flatten(0, -2), targets.flatten(), limit, smoothing)
     return {name: Term(total, count_targets(targets), details=details), **further}
