@@ -5,12 +5,11 @@ The bridge is how the decoder reads the source: one vector, or attention (models
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, Literal, Self, cast
+from dataclasses import dataclass, field, replace
+from typing import Literal, Self
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from regard.config import option
 from regard.errors import UserError
@@ -23,8 +22,7 @@ from regard.models.base import (
     check_dropouts,
     check_sizes,
 )
-from regard.models.bridges import BahdanauConfig, BridgeConfig, BridgeSpec, DecoderState, FixedConfig
-from regard.nn.dropout import dropout
+from regard.models.bridges import Annotated, BahdanauConfig, BridgeConfig, BridgeSpec, DecoderState, FixedConfig
 from regard.nn.init import initialize
 from regard.nn.linear import Linear
 from regard.nn.recurrent import Recurrent, RecurrentState
@@ -63,7 +61,7 @@ class Seq2SeqConfig(ModelConfig, kind="seq2seq"):
     def reduced(self) -> Self:
         width = min(self.width, REDUCED.width)
         embedding = self.embedding and (width if self.embedding == self.width else width // 2)
-        return self.resized(layers=min(self.layers, REDUCED.layers), embedding=embedding)
+        return replace(super().reduced(), embedding=embedding)
 
     def make(self) -> Seq2Seq:
         return Seq2Seq(self)
@@ -83,7 +81,7 @@ class Seq2Seq(Seq2SeqModel):
         self.source_vocabulary = config.source_vocabulary or config.vocabulary
         self.source_embed = nn.Embedding(self.source_vocabulary, embedding)
         self.embed = nn.Embedding(config.vocabulary, embedding)
-        self.drop = dropout(config.dropout)
+        self.drop = nn.Dropout(config.dropout)
         self.encoder = Recurrent(
             config.cell,
             embedding,
@@ -103,7 +101,9 @@ class Seq2Seq(Seq2SeqModel):
     def reset(self) -> None:
         """Matrices that keep the variance of their inputs (Glorot & Bengio 2010), cells as ``Recurrent`` has them."""
         initialize(self, nn.init.xavier_uniform_, lambda table: nn.init.normal_(table, std=0.1))
-        self.decoder.reset()
+        for _, mechanism in self.mechanisms():
+            for parameter in mechanism.parameters():
+                nn.init.xavier_uniform_(parameter)
         for module in self.modules():
             if isinstance(module, Recurrent):
                 module.reset_biases()
@@ -113,10 +113,6 @@ class Seq2Seq(Seq2SeqModel):
         """Everything but the head: [B, T, C]. Each step takes the true previous token (teacher forcing)."""
         shared, own = self._encode(source, source_lengths)
         return self._decode(inputs, shared, own)[0]
-
-    def head(self, features: Tensor) -> Tensor:
-        """Features to logits."""
-        return self.unembed(features)
 
     @property
     def blocks(self) -> list[nn.Module]:  # type: ignore[override]
@@ -146,17 +142,12 @@ class Seq2Seq(Seq2SeqModel):
         features, own = self._decode(tokens, state.shared, state.own)
         return self.head(features), state._replace(own=own, used=state.used + tokens.shape[1])
 
-    def _encode(self, source: Tensor, lengths: Tensor) -> tuple[Any, DecoderState]:
-        annotations, (hidden, cell) = self._run(self.encoder, self.drop(self.source_embed(source)), lengths)
+    def _encode(self, source: Tensor, lengths: Tensor) -> tuple[Tensor | Annotated, DecoderState]:
+        annotations, (hidden, cell) = self.run_block(self.encoder, self.drop(self.source_embed(source)), lengths)
         shape = (source.shape[0], self.config.layers, self.config.width)  # directions side by side
         last = RecurrentState(hidden.reshape(shape), None if cell is None else cell.reshape(shape))
         return self.decoder.remember(annotations, lengths, last), self.decoder.begin(last)
 
-    def _decode(self, tokens: Tensor, shared: Any, own: DecoderState) -> tuple[Tensor, DecoderState]:
-        features, own = self._run(self.decoder, self.drop(self.embed(tokens)), shared, own)
+    def _decode(self, tokens: Tensor, shared: Tensor | Annotated, own: DecoderState) -> tuple[Tensor, DecoderState]:
+        features, own = self.run_block(self.decoder, self.drop(self.embed(tokens)), shared, own)
         return self.drop(features), own
-
-    def _run(self, block: nn.Module, *inputs: Any) -> tuple[Tensor, Any]:
-        if self.checkpointing and self.training:
-            return cast(tuple[Tensor, Any], checkpoint(block, *inputs, use_reentrant=False))
-        return block(*inputs)

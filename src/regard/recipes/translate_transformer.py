@@ -2,7 +2,7 @@
 
 from regard.data import BpeConfig, PairsConfig
 from regard.models import TransformerConfig
-from regard.nn import RotaryConfig
+from regard.nn.positions.position import RotaryConfig
 from regard.tasks import TranslationConfig
 from regard.train import Experiment, MuonConfig, TrainConfig, TrapezoidScheduleConfig
 

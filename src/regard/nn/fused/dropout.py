@@ -4,8 +4,6 @@ PyTorch draws one random number per element there, on one core: a tenth of a sma
 gives four elements.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 
@@ -16,7 +14,7 @@ class FastDropout(nn.Dropout):
     """``nn.Dropout`` with 16 random bits per element on a CPU."""
 
     def forward(self, input: Tensor) -> Tensor:
-        if not self.training or input.device.type != "cpu" or torch.compiler.is_compiling():
+        if not (self.training and self.p) or input.device.type != "cpu" or torch.compiler.is_compiling():
             return super().forward(input)
         dropped = min(round(self.p * STEPS), STEPS - 1)
         draws = torch.empty(-(-input.numel() // 4), dtype=torch.int64, device=input.device)

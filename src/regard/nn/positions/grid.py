@@ -18,8 +18,7 @@ from regard.attention import Slots
 from regard.attention.bias import GridRelative
 from regard.config import Choice, option
 from regard.errors import UserError
-from regard.nn.positions.position import Position, RotaryRotation, rotary_rotation, sinusoids
-from regard.nn.positions.relative import Distances
+from regard.nn.positions.position import Distances, Position, RotaryRotation, rotary_rotation, sinusoids
 from regard.nn.positions.scaling import angle_dtype, frequencies
 
 Interpolation = Literal["bicubic", "bilinear"]

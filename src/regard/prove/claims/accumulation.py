@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from regard.attention import Mechanism
 from regard.models.base import Model
-from regard.nn import Recurrent
+from regard.nn.recurrent import Recurrent
 from regard.prove import ClaimResult, ModelUnderTest, claim, fails, holds, not_applicable
 from regard.prove.batches import Batch, batch_size, split_rows
 from regard.prove.model_under_test import training_mode
