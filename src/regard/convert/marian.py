@@ -4,8 +4,6 @@ The library is not imported: a config and a state dict suffice. Marian is the pa
 with sinusoids in halves (all sines, then all cosines), so its positions are loaded as tables.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -149,7 +149,7 @@ class LanguageModel(Model):
     def start(self, batch: int, capacity: int, *, fixed: bool = False) -> State:
         """An empty state for ``batch`` rows of up to ``capacity`` tokens. ``fixed``: every step has the same shapes."""
 
-    @abstractmethod
+    @torch.no_grad()
     def step(
         self, tokens: Tensor, state: State, lengths: Tensor | None = None, *, last: bool = False
     ) -> tuple[Tensor, State]:
@@ -158,6 +158,18 @@ class LanguageModel(Model):
         ``lengths`` [B] is the number of real tokens per row; the others are ignored. ``last``: only the logits after
         each row's last real token, [B, 1, V].
         """
+        x, state = self.consume(tokens, state, lengths)
+        if last:  # a head over a large vocabulary costs as much as several blocks
+            x = (
+                x[:, -1:]
+                if lengths is None
+                else x[torch.arange(len(x), device=x.device), (lengths - 1).clamp(min=0)][:, None]
+            )
+        return self.head(x), state
+
+    def consume(self, tokens: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
+        """``step`` without the head: features [B, T, C] and the state. A model defines this, or ``step`` itself."""
+        raise NotImplementedError
 
 
 class Encoder(Model):
@@ -269,13 +281,6 @@ def check_capacity(state: State | Seq2SeqState, count: int) -> None:
             f"the state holds {state.capacity} tokens, {state.used} are there and {count} more were given; "
             "start it with a greater capacity"
         )
-
-
-def latest(x: Tensor, lengths: Tensor | None) -> Tensor:
-    """x [B, T, .] to [B, 1, .]: the values at each row's last real token."""
-    if lengths is None:
-        return x[:, -1:]
-    return x[torch.arange(x.shape[0], device=x.device), (lengths - 1).clamp(min=0)][:, None]
 
 
 def check_sizes(config: ModelConfig, *names: str) -> None:

@@ -5,15 +5,14 @@ work, how to ``begin``, and then to go on over any number of tokens, which serve
 Sizes: R rows are decoded from B sentences, beam j of sentence b in row b·beams + j; S source and T target tokens.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from regard.attention import Additive, Dot, Full, General, Padded, Plan, Range, Softmax
+from regard.attention import Additive, Dot, Full, General, Padded, Range, Softmax
 from regard.config import Choice, option
 from regard.nn.linear import Linear
 from regard.nn.recurrent import Kind, Recurrent, RecurrentState, Unrolled
@@ -135,7 +134,7 @@ class Bahdanau(Bridge[Annotated]):
         return DecoderState(last._replace(hidden=self.first(last.hidden).tanh()))
 
     def forward(self, x: Tensor, shared: Annotated, own: DecoderState) -> tuple[Tensor, DecoderState]:
-        attend = SourceAttention(self.mechanism, shared, rows=x.shape[0])
+        attend = source_attention(self.mechanism, shared, rows=x.shape[0])
         loop = Unrolled(self.cells, x, own.hidden)
         states, contexts = [], []
         for _ in range(x.shape[1]):
@@ -170,10 +169,9 @@ class Luong(Bridge[Annotated]):
         rows, count = x.shape[:2]
         if own.fed is None:
             out, hidden = self.cells(x, state=own.hidden)
-            return self._attentional(SourceAttention(self.mechanism, shared, rows, count)(out), out), DecoderState(
-                hidden
-            )
-        attend = SourceAttention(self.mechanism, shared, rows)
+            contexts = source_attention(self.mechanism, shared, rows, count)(out)
+            return self._attentional(contexts, out), DecoderState(hidden)
+        attend = source_attention(self.mechanism, shared, rows)
         loop = Unrolled(self.cells, x, own.hidden)
         outputs, fed = [], own.fed
         for _ in range(count):
@@ -186,21 +184,18 @@ class Luong(Bridge[Annotated]):
         return self.attentional(torch.cat((context, state), dim=-1)).tanh()
 
 
-class SourceAttention:
-    """One mechanism over one source: its plan and views are made once for all steps."""
+def source_attention(mechanism: Softmax, source: Annotated, rows: int, count: int = 1) -> Callable[[Tensor], Tensor]:
+    """States [R, W] or [R, T, W] to contexts of the same shape; plan and views are made once for all steps."""
+    sources, places = source.values.shape[:2]
+    keys, values = source.keys[:, None], source.values[:, None]  # [B, 1, S, .]
+    queries = Range(rows // sources * count)  # the beams of a source share its keys
+    plan = mechanism.plan(Full(), queries, Padded(source.lengths, places), like=values)
 
-    def __init__(self, mechanism: Softmax, source: Annotated, rows: int, count: int = 1):
-        self.mechanism, self.sources = mechanism, source.values.shape[0]
-        self.keys, self.values = source.keys[:, None], source.values[:, None]  # [B, 1, S, .]
-        queries = Range(rows // self.sources * count)  # the beams of a source share its keys
-        self.plan: Plan = mechanism.plan(
-            Full(), queries, Padded(source.lengths, source.values.shape[1]), like=source.values
-        )
+    def attend(states: Tensor) -> Tensor:
+        q = states.reshape(sources, 1, -1, states.shape[-1])
+        return mechanism(q, keys, values, plan).values.reshape(states.shape)
 
-    def __call__(self, states: Tensor) -> Tensor:
-        """States [R, W] or [R, T, W] to contexts of the same shape."""
-        q = states.reshape(self.sources, 1, -1, states.shape[-1])
-        return self.mechanism(q, self.keys, self.values, self.plan).values.reshape(states.shape)
+    return attend
 
 
 @dataclass(frozen=True)

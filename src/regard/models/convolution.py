@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from regard.attention import AnySlots, Packed, Slots
 from regard.config import option
 from regard.errors import UserError
-from regard.models.base import LanguageModel, ModelConfig, State, check_dropouts, check_sizes, latest
+from regard.models.base import LanguageModel, ModelConfig, State, check_dropouts, check_sizes
 from regard.nn.convolution import CausalConvolution
 from regard.nn.feedforward import ReLUSquared
 from regard.nn.init import initialize, normal
@@ -141,22 +141,12 @@ class Convolution(LanguageModel):
         position = torch.zeros(batch, dtype=torch.long, device=self.embed.weight.device)
         return State(position, tuple(block.convolution.start(batch) for block in self._blocks()), fixed=fixed)
 
-    @torch.no_grad()
-    def step(
-        self, tokens: Tensor, state: State, lengths: Tensor | None = None, *, last: bool = False
-    ) -> tuple[Tensor, State]:
-        """Consume tokens [B, T] after those in ``state``; return logits [B, T, V] and the state, updated in place.
-
-        ``lengths`` [B] is the number of real tokens per row; the others are ignored. ``last``: only the logits after
-        each row's last real token, [B, 1, V].
-        """
+    def consume(self, tokens: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
         x = self.drop(self.embed(tokens))
         for block, past in zip(self._blocks(), state.layers, strict=True):
             x = block.step(x, past, state.position, lengths)
         state.position.add_(tokens.shape[1] if lengths is None else lengths)
-        if last:
-            x = latest(x, lengths)
-        return self.head(self.norm(x)), state._replace(used=state.used + tokens.shape[1])
+        return self.norm(x), state._replace(used=state.used + tokens.shape[1])
 
     def _blocks(self) -> list[ConvolutionBlock]:
         return cast(list[ConvolutionBlock], list(self.blocks))

@@ -26,10 +26,8 @@ class EncoderConfig(AttentionModelConfig, kind="encoder"):
 
     generates = False
     vocabulary: int = option(65, "size of the vocabulary, without the mask token")
-    context: int = option(256, "longest sequence, in tokens")
     classes: int | None = option(None, "classify whole sequences into so many classes (none: predict masked tokens)")
     pool: Literal["cls", "mean"] = option("mean", "classify by the first token of a sequence, or by the mean of all")
-    tied: bool = option(True, "share the embedding with the head over the vocabulary")
     position: PositionConfig = field(default_factory=LearnedPositionConfig)
     feedforward: FeedForwardConfig = field(default_factory=GELUConfig)
 

@@ -26,7 +26,7 @@ from regard.attention import (
 )
 from regard.attention.cache import SLACK
 from regard.config import option
-from regard.models.base import REDUCED, LanguageModel, State, check_capacity, check_sizes, latest
+from regard.models.base import REDUCED, LanguageModel, State, check_capacity, check_sizes
 from regard.models.parts import AttentionModelConfig, check_length
 from regard.nn.attention import AttentionContext
 from regard.nn.blocks.block import Stack
@@ -145,22 +145,13 @@ class GPT(LanguageModel):
         recent = position.new_zeros(batch, self.ngrams.longest - 1)
         return State(position, layers, caches, recent, capacity, 0, fixed)
 
-    @torch.no_grad()
-    def step(
-        self, tokens: Tensor, state: State, lengths: Tensor | None = None, *, last: bool = False
-    ) -> tuple[Tensor, State]:
-        """Consume tokens [B, T] after those in ``state``; return logits [B, T, V] and the state, updated in place.
-
-        ``lengths`` [B] is the number of real tokens per row; the others are ignored. ``last``: only the logits after
-        each row's last real token, [B, 1, V].
-        """
+    def consume(self, tokens: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
         count = tokens.shape[1]
         check_capacity(state, count)
         assert state.recent is not None
         rolling = any(cache.size < (state.capacity or 0) for cache in state.caches)
         if rolling and state.used and count > SLACK:
-            logits, state = self._in_pieces(tokens, state, lengths)
-            return (latest(logits, lengths) if last else logits), state
+            return self._in_pieces(tokens, state, lengths)
         ahead = torch.arange(count, device=tokens.device)
         real = torch.full_like(state.position, count) if lengths is None else lengths
         if state.used == 0:
@@ -178,9 +169,7 @@ class GPT(LanguageModel):
         newest = real[:, None] + torch.arange(state.recent.shape[1], device=tokens.device)
         state.recent.copy_(earlier.gather(1, newest))
         state.position.add_(real)
-        if last:  # a head over a large vocabulary costs as much as several blocks
-            x = latest(x, lengths)
-        return self.head(self.norm(x)), state._replace(used=state.used + count)
+        return self.norm(x), state._replace(used=state.used + count)
 
     def _plan(
         self, i: int, tokens: Tensor, queries: AnySlots, state: State, lengths: Tensor | None, *, like: Tensor
@@ -195,12 +184,12 @@ class GPT(LanguageModel):
 
     def _in_pieces(self, tokens: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
         """Many tokens into a rolling cache, in pieces small enough to overwrite only keys that no query sees."""
-        logits = []
+        features = []
         for start, piece in zip(range(0, tokens.shape[1], SLACK), tokens.split(SLACK, dim=1), strict=True):
             real = None if lengths is None else (lengths - start).clamp(0, piece.shape[1])
-            out, state = self.step(piece, state, real)
-            logits.append(out)
-        return torch.cat(logits, dim=1), state
+            x, state = self.consume(piece, state, real)
+            features.append(x)
+        return torch.cat(features, dim=1), state
 
     def _embed(self, tokens: Tensor, earlier: Tensor, phase: Tensor) -> Tensor:
         x = self.embed(tokens)

@@ -1,7 +1,5 @@
 """Configs of published models, and ``describe``, which counts a model without allocating its weights."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import torch

@@ -12,7 +12,7 @@ from torch import Tensor, distributed, nn
 from regard.attention import AnySlots, Packed, Slots
 from regard.config import option
 from regard.errors import UserError
-from regard.models.base import LanguageModel, ModelConfig, State, check_dropouts, check_sizes, latest
+from regard.models.base import LanguageModel, ModelConfig, State, check_dropouts, check_sizes
 from regard.nn.linear import Linear
 from regard.nn.norm import NormConfig, RMSNormConfig
 from regard.nn.recurrent import MODULES, Recurrent, RecurrentState
@@ -92,17 +92,15 @@ class Carried(nn.Module):
         if starts or len(self.hidden) != batch:
             return None
         # Copies, because `store` overwrites the buffers before the backward pass.
-        hidden = self.hidden.clone().split(1, dim=1)
-        cell = [None] * len(hidden) if self.cell is None else self.cell.clone().split(1, dim=1)
-        return [RecurrentState(*both) for both in zip(hidden, cell, strict=True)]
+        whole = RecurrentState(self.hidden.clone(), None if self.cell is None else self.cell.clone())
+        return [whole.map(lambda part, i=i: part[:, i : i + 1]) for i in range(self.hidden.shape[1])]
 
     @torch.no_grad()
     def store(self, states: list[RecurrentState]) -> None:
         """Store the last state of each layer."""
         self.resize(states[0].hidden.shape[0])
-        self.hidden.copy_(torch.cat([state.hidden for state in states], dim=1))
-        if self.cell is not None:
-            self.cell.copy_(torch.cat([state.cell for state in states if state.cell is not None], dim=1))
+        for i, state in enumerate(states):
+            RecurrentState(self.hidden, self.cell).map(lambda part, i=i: part[:, i : i + 1]).copy_(state)
 
     def resize(self, rows: int) -> None:
         """Reallocate the buffers for ``rows`` rows."""
@@ -198,24 +196,12 @@ class RecurrentModel(LanguageModel):
             position, tuple(cast(RecurrentBlock, block).recurrent.start(batch) for block in self.blocks), fixed=fixed
         )
 
-    @torch.no_grad()
-    def step(
-        self, tokens: Tensor, state: State, lengths: Tensor | None = None, *, last: bool = False
-    ) -> tuple[Tensor, State]:
-        """Consume tokens [B, T] after those in ``state``; return logits [B, T, V] and the state, updated in place.
-
-        ``lengths`` [B] is the number of real tokens per row; the others are ignored. ``last``: only the logits after
-        each row's last real token, [B, 1, V].
-        """
+    def consume(self, tokens: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
         x, after = self._run(tokens, state.layers, lengths)
         state.position.add_(tokens.shape[1] if lengths is None else lengths)
         for kept, new in zip(state.layers, after, strict=True):
-            kept.hidden.copy_(new.hidden)
-            if kept.cell is not None and new.cell is not None:
-                kept.cell.copy_(new.cell)
-        if last:  # a head over a large vocabulary costs more than the layers
-            x = latest(x, lengths)
-        return self.head(x), state._replace(used=state.used + tokens.shape[1])
+            kept.copy_(new)
+        return x, state._replace(used=state.used + tokens.shape[1])
 
     def prepare_load(self, tensors: Mapping[str, Tensor]) -> None:
         """Resize the carried states to those of the checkpoint."""

@@ -25,7 +25,7 @@ from regard.models.base import (
 from regard.models.bridges import Annotated, BahdanauConfig, BridgeConfig, BridgeSpec, DecoderState, FixedConfig
 from regard.nn.init import initialize
 from regard.nn.linear import Linear
-from regard.nn.recurrent import Recurrent, RecurrentState
+from regard.nn.recurrent import Recurrent
 
 
 @dataclass(frozen=True)
@@ -77,24 +77,18 @@ class Seq2Seq(Seq2SeqModel):
 
     def __init__(self, config: Seq2SeqConfig):
         super().__init__(config)
-        width, embedding, directions = config.width, config.embedding or config.width, 1 + config.bidirectional
-        self.source_vocabulary = config.source_vocabulary or config.vocabulary
+        c, embedding = config, config.embedding or config.width
+        self.source_vocabulary = c.source_vocabulary or c.vocabulary
         self.source_embed = nn.Embedding(self.source_vocabulary, embedding)
-        self.embed = nn.Embedding(config.vocabulary, embedding)
-        self.drop = nn.Dropout(config.dropout)
-        self.encoder = Recurrent(
-            config.cell,
-            embedding,
-            width // directions,
-            config.layers,
-            bidirectional=config.bidirectional,
-            dropout=config.dropout,
-        )
-        self.decoder = config.attention.build(BridgeSpec(config.cell, embedding, width, config.layers, config.dropout))
-        self.unembed = Linear(self.decoder.out, config.vocabulary)
-        if config.tied:
+        self.embed = nn.Embedding(c.vocabulary, embedding)
+        self.drop = nn.Dropout(c.dropout)
+        each = c.width // 2 if c.bidirectional else c.width  # the width of one direction
+        self.encoder = Recurrent(c.cell, embedding, each, c.layers, bidirectional=c.bidirectional, dropout=c.dropout)
+        self.decoder = c.attention.build(BridgeSpec(c.cell, embedding, c.width, c.layers, c.dropout))
+        self.unembed = Linear(self.decoder.out, c.vocabulary)
+        if c.tied:
             self.unembed.weight = self.embed.weight
-            if config.source_vocabulary is None:
+            if c.source_vocabulary is None:
                 self.source_embed.weight = self.embed.weight
         self.reset()
 
@@ -131,9 +125,8 @@ class Seq2Seq(Seq2SeqModel):
             raise UserError(f"{source.shape[0]} sources were given for a batch of {batch}")
         shared, own = self._encode(source, source_lengths)
         rows = torch.arange(batch, device=source.device).repeat_interleave(beams)
-        hidden, cell = own.hidden
-        repeated = RecurrentState(hidden[rows], None if cell is None else cell[rows])
-        return Seq2SeqState(shared, DecoderState(repeated, None if own.fed is None else own.fed[rows]), capacity)
+        fed = None if own.fed is None else own.fed[rows]
+        return Seq2SeqState(shared, DecoderState(own.hidden.map(lambda part: part[rows]), fed), capacity)
 
     @torch.no_grad()
     def step(self, tokens: Tensor, state: Seq2SeqState) -> tuple[Tensor, Seq2SeqState]:
@@ -143,9 +136,9 @@ class Seq2Seq(Seq2SeqModel):
         return self.head(features), state._replace(own=own, used=state.used + tokens.shape[1])
 
     def _encode(self, source: Tensor, lengths: Tensor) -> tuple[Tensor | Annotated, DecoderState]:
-        annotations, (hidden, cell) = self.run_block(self.encoder, self.drop(self.source_embed(source)), lengths)
+        annotations, last = self.run_block(self.encoder, self.drop(self.source_embed(source)), lengths)
         shape = (source.shape[0], self.config.layers, self.config.width)  # directions side by side
-        last = RecurrentState(hidden.reshape(shape), None if cell is None else cell.reshape(shape))
+        last = last.map(lambda part: part.reshape(shape))
         return self.decoder.remember(annotations, lengths, last), self.decoder.begin(last)
 
     def _decode(self, tokens: Tensor, shared: Tensor | Annotated, own: DecoderState) -> tuple[Tensor, DecoderState]:

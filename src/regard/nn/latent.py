@@ -42,15 +42,7 @@ class LatentAttention(SelfAttention):
     """
 
     def __init__(
-        self,
-        width: int,
-        heads: int,
-        kv_heads: int,
-        mechanism: Mechanism,
-        widths: Widths,
-        *,
-        bias: bool = False,
-        qk_norm: bool = False,
+        self, width: int, heads: int, kv_heads: int, mechanism: Mechanism, widths: Widths, *, bias: bool, qk_norm: bool
     ):
         nn.Module.__init__(self)
         self.heads, self.kv_heads, self.head_width = heads, kv_heads, width // heads

@@ -4,8 +4,6 @@ A mask is a boolean tensor that is True where a query may see a key, of shape [Q
 [B, 1, 1, K] hides padding. None hides nothing.
 """
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 
 from regard.attention import Edges, Softmax, attend

@@ -27,6 +27,16 @@ class RecurrentState(NamedTuple):
     hidden: Tensor  # [B, L*dirs, W]
     cell: Tensor | None = None  # [B, L*dirs, W], LSTM only
 
+    def map(self, function: Callable[[Tensor], Tensor]) -> "RecurrentState":
+        """The same function of each part."""
+        return RecurrentState(*(function(part) for part in self if part is not None))
+
+    def copy_(self, other: "RecurrentState") -> None:
+        """Overwrite this state in place."""
+        for kept, new in zip(self, other, strict=True):
+            if kept is not None and new is not None:
+                kept.copy_(new)
+
 
 class Weights(NamedTuple):
     """The weights of one layer and direction, gates stacked: W, b for the input and U, d for the hidden state."""

@@ -4,8 +4,6 @@ The matrices of all experts are stacked in one weight, so that an optimizer, a c
 matrices; ``parts`` gives the rows of each.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Literal

@@ -4,8 +4,6 @@ At batch 1 a decoding step is bound by kernel launches, not by memory. Sums are 
 round in between.
 """
 
-from __future__ import annotations
-
 from typing import Any, cast
 
 import torch

@@ -4,8 +4,6 @@ Each group of rows passes through its whole network before the next group, so th
 cache; autograd would store every step of every expert, and copy halves of gated hidden layers back and forth.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

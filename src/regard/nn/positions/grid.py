@@ -4,8 +4,6 @@ An image of another size than in training is the same grid at another resolution
 (``patches``). Learned vectors are interpolated; waves and rotations accept fractions.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal

@@ -5,8 +5,6 @@ model has never seen. Each scaling slows the rotation, so that the trained angle
 which pairs they slow. All are functions of the pair's index, so trained weights can be used with any of them.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 
