@@ -1,14 +1,16 @@
-"""Comparing logits: how far apart they may be, and where they first differ."""
+"""Comparing logits and gradients: how far apart they may be, and where they first differ."""
 
-from __future__ import annotations
-
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from regard.prove.registry import ClaimResult, fails, holds, not_applicable
 
 ROUNDING = 1e-4  # of the largest logit in float32: other shapes mean other orders of summation
 EXACT = 1e-6  # for equal shapes: what is masked is multiplied by zero, so nothing is left to round
+GRADIENTS = 1e-3  # of the largest: a gradient is a sum over every token
 
 
 class Gap(NamedTuple):
@@ -54,3 +56,28 @@ class LargestGap:
         if found.clear and not self.description:
             self.description = f"{case}: {found}"
         return found.clear
+
+    def add_gradients(self, one: Mapping[str, Tensor], other: Mapping[str, Tensor], case: str) -> None:
+        """Compare gradients by the name of their weight, relative to the largest of ``other``; none is zero."""
+        largest = max((float(g.abs().max()) for g in other.values()), default=0.0) or 1.0
+        for name in {**one, **other}:
+            apart = torch.as_tensor(one.get(name, 0) - other.get(name, 0)).abs().max()
+            share = float(apart.nan_to_num(torch.inf)) / largest
+            self.size = max(self.size, share)
+            if not share <= GRADIENTS and not self.description:
+                self.description = f"{case} at {name} is {share:.2g} of the largest apart"
+
+    def result(self, evidence: str, exempt: Sequence[str] = ()) -> ClaimResult:
+        """The claim holds with ``evidence``, or fails; what ``exempt`` modules declare not to hold cannot fail."""
+        if self.description and exempt:
+            return not_applicable(f"declared not to hold by {', '.join(exempt)}; found: {self.description}")
+        return fails(self.description) if self.description else holds(f"{evidence}: at most {self.size:.1g} apart")
+
+
+def gradients(module: nn.Module, total: Tensor) -> dict[str, Tensor]:
+    """The gradients of ``total`` by the name of the weight; weights without one are left out."""
+    weights = {name: weight for name, weight in module.named_parameters() if weight.requires_grad}
+    if not weights or not total.requires_grad:
+        return {}
+    found = torch.autograd.grad(total, list(weights.values()), allow_unused=True)
+    return {name: g for name, g in zip(weights, found, strict=True) if g is not None}

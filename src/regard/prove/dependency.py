@@ -4,11 +4,8 @@
 both share.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,8 +13,19 @@ from torch import Tensor, nn
 Outputs = list[tuple[str, Tensor]]  # module name and output [B, N, ...], in order of execution
 
 
+Hook = Callable[..., Tensor | None]  # (module, inputs, output); a result that is not None replaces the output
+
+
 class ForwardEnded(Exception):
     """Ends a forward pass after the last module whose output is needed."""
+
+
+def forward_hooks(hooks: Iterable[tuple[nn.Module, Hook]]) -> ExitStack:
+    """Register forward hooks; the context that is returned removes them."""
+    stack = ExitStack()
+    for module, hook in hooks:
+        stack.callback(module.register_forward_hook(hook).remove)
+    return stack
 
 
 def record_outputs(
@@ -29,8 +37,8 @@ def record_outputs(
     """
     outputs: Outputs = []
 
-    def record(name: str) -> Callable[[nn.Module, Any, Any], None]:
-        def hook(_: nn.Module, __: Any, output: Any) -> None:
+    def record(name: str) -> Hook:
+        def hook(module: nn.Module, inputs: object, output: object) -> None:
             first = output[0] if isinstance(output, tuple | list) and output else output
             x = _per_token(first, *shape) if isinstance(first, Tensor) and first.is_floating_point() else None
             if x is not None:
@@ -40,12 +48,9 @@ def record_outputs(
 
         return hook
 
-    with ExitStack() as stack:
-        for name, module in model.named_modules():
-            if name and only in (None, name):
-                stack.callback(module.register_forward_hook(record(name)).remove)
-        with suppress(ForwardEnded):
-            forward()
+    modules = [(name, module) for name, module in model.named_modules() if name and only in (None, name)]
+    with forward_hooks((module, record(name)) for name, module in modules), suppress(ForwardEnded):
+        forward()
     return outputs
 
 

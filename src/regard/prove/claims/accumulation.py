@@ -1,23 +1,21 @@
 """Gradient accumulation is exact: micro-batches give the sums and gradients of the whole batch."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from regard.attention import Mechanism
 from regard.models.base import Model
 from regard.nn import Recurrent
 from regard.prove import ClaimResult, ModelUnderTest, claim, fails, holds, not_applicable
-from regard.prove.batches import Batch, batch_size, split_rows
+from regard.prove.batches import Batch, batch_size, take_rows
+from regard.prove.comparison import LargestGap, gradients
 from regard.prove.model_under_test import training_mode
 from regard.tasks import Task
 
 TOLERANCE = 1e-4
-GRADIENTS = 1e-3  # of the largest gradient
 
 
 @claim("accumulation", "the terms of micro-batches add up to those of the whole batch", order=110)
@@ -30,15 +28,11 @@ def accumulation(subject: ModelUnderTest) -> ClaimResult:
     if rows < 2:
         return not_applicable("a batch is one row and cannot be split")
     exempt: set[str] = set()
-    for training in (False, True):
-        if training and model.carries_state:
-            continue
+    for training in (False,) if model.carries_state else (False, True):
         mode = "in training mode, without dropout" if training else "in evaluation mode"
         with training_mode(model, training), _without_dropout(model):
             for at in sorted({1, rows // 2}):
-                parts = split_rows(batch, at)
-                if parts is None:
-                    return not_applicable("batches with slots of this kind cannot be split by rows")
+                parts = [take_rows(batch, part) for part in (slice(at), slice(at, None))]
                 if wrong := _difference(model, task, batch, parts, exempt):
                     return fails(f"{mode}, rows split {at} + {rows - at}: {wrong}")
     note = f"; declared not additive: {', '.join(sorted(exempt))}" if exempt else ""
@@ -59,36 +53,24 @@ def _difference(model: Model, task: Task, batch: Batch, parts: list[Batch], exem
         one, two = float(term.total.detach()), float(total.detach())
         if not abs(two - one) <= TOLERANCE * max(1.0, abs(two)):
             return f"{name} sums to {one:.6g} at once and to {two:.6g} in parts"
-        gradients, others = _gradients(model, term.total), _gradients(model, total)
-        largest = max((float(g.abs().max()) for g in gradients.values()), default=0.0) or 1.0
-        for weight, gradient in gradients.items():
-            apart = float((gradient - others.get(weight, 0)).abs().max())
-            if not apart <= GRADIENTS * largest:
-                return f"the gradient of {name} at {weight} is {apart / largest:.2g} of the largest apart"
+        largest = LargestGap()
+        largest.add_gradients(gradients(model, total), gradients(model, term.total), f"the gradient of {name}")
+        if largest.description:
+            return largest.description
     return ""
-
-
-def _gradients(model: nn.Module, total: Tensor) -> dict[str, Tensor]:
-    weights = {name: one for name, one in model.named_parameters() if one.requires_grad}
-    if not total.requires_grad:
-        return {}
-    gradients = torch.autograd.grad(total, list(weights.values()), allow_unused=True)
-    return {name: g for name, g in zip(weights, gradients, strict=True) if g is not None}
 
 
 @contextmanager
 def _without_dropout(model: nn.Module) -> Iterator[None]:
-    """Turn dropout off in training mode: it draws other numbers for every shape."""
-    modes = [(part, part.training) for part in model.modules() if isinstance(part, nn.Dropout | Mechanism)]
+    """Turn dropout off within ``training_mode``, which restores the modes: it draws other numbers for every shape."""
     rates = [(part, part.dropout) for part in model.modules() if isinstance(part, nn.RNNBase | Recurrent)]
-    try:
-        for part, _ in modes:
+    for part in model.modules():
+        if isinstance(part, nn.Dropout | Mechanism):
             part.training = False
+    try:
         for part, _ in rates:
             part.dropout = 0.0
         yield
     finally:
-        for part, mode in modes:
-            part.training = mode
         for part, rate in rates:
             part.dropout = rate

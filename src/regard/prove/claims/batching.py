@@ -1,10 +1,8 @@
 """The logits of a row do not depend on the other rows of its batch, nor on earlier calls."""
 
-from __future__ import annotations
-
 import torch
 
-from regard.prove import ClaimResult, ModelUnderTest, claim, fails, holds, not_applicable
+from regard.prove import ClaimResult, ModelUnderTest, claim
 from regard.prove.comparison import LargestGap
 from regard.prove.model_under_test import SEED
 
@@ -27,9 +25,5 @@ def batching(subject: ModelUnderTest) -> ClaimResult:
         largest.add(logits[place : place + 1], alone[0], f"among other rows, as number {place} of 6, and alone")
     largest.add(subject(tokens[:1], index[:1]), alone[0], "the same row in a later call")
     declared = subject.not_batch_invariant
-    if largest.description and declared:
-        return not_applicable(f"declared not to hold by {', '.join(declared)}; found: {largest.description}")
-    if largest.description:
-        return fails(largest.description)
-    note = f"; in training it does not hold, as {declared[0]} declares" if declared else ""
-    return holds(f"{largest.count} rows alone and among others: at most {largest.size:.1g} apart{note}")
+    note = f" (in training it does not hold, as {declared[0]} declares)" if declared else ""
+    return largest.result(f"{largest.count} rows alone and among others{note}", declared)

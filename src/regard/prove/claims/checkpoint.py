@@ -1,13 +1,11 @@
 """A checkpoint holds the whole model: rebuilt from its config with the saved weights, it gives the same logits."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
 
-from regard.prove import ClaimResult, ModelUnderTest, claim, fails, holds, not_applicable
+from regard.prove import ClaimResult, ModelUnderTest, claim, fails, not_applicable
 from regard.prove.comparison import LargestGap
 from regard.runs.tensors import read_tensors, write_tensors
 
@@ -35,4 +33,4 @@ def checkpoint(subject: ModelUnderTest) -> ClaimResult:
         unsaved = sorted({name for name, _ in model.named_buffers()} - set(saved))
         note = f"; not in the checkpoint: {', '.join(unsaved[:4])}" if unsaved else ""
         return fails(largest.description + note)
-    return holds(f"saved, loaded and rebuilt: {largest.size:.1g} apart on {' and '.join(map(str, lengths))} tokens")
+    return largest.result(f"saved, loaded and rebuilt, on {' and '.join(map(str, lengths))} tokens")

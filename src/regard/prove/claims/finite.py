@@ -1,7 +1,5 @@
 """No logit and no gradient is NaN or infinite, and every real token may attend to at least one token."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import torch
@@ -10,6 +8,7 @@ from torch import Tensor
 from regard.attention import Packed, Padded, Range
 from regard.attention.slots import AnySlots, make_pairs, valid
 from regard.prove import ClaimResult, ModelUnderTest, claim, fails, holds
+from regard.prove.comparison import gradients
 
 
 @claim("finite", "no logit of a real token is NaN or infinite", order=60)
@@ -26,9 +25,7 @@ def finite(subject: ModelUnderTest) -> ClaimResult:
             return fails(f"{case}: the gradient of {name} is not finite")
     if masked := _fully_masked(subject):
         return fails(masked)
-    return holds(
-        f"every logit and gradient of {count} batches, with and without padding; no real token is fully masked"
-    )
+    return holds(f"every logit and gradient of {count} batches, also padded ones; no real token is fully masked")
 
 
 def _cases(subject: ModelUnderTest) -> Iterator[tuple[str, Tensor, Tensor]]:
@@ -51,14 +48,10 @@ def _cases(subject: ModelUnderTest) -> Iterator[tuple[str, Tensor, Tensor]]:
 
 def _bad_gradient(subject: ModelUnderTest, logits: Tensor, real: Tensor) -> str:
     """The first parameter whose gradient is not finite."""
-    parts = () if subject.module is None else subject.module.named_parameters()
-    weights = [(name, one) for name, one in parts if one.requires_grad]
-    if not weights or not logits.requires_grad:
+    if subject.module is None:
         return ""
     loss = torch.where(real[..., None], logits, 0.0).log_softmax(-1)[..., 0].mul(real).sum()
-    gradients = torch.autograd.grad(loss, [one for _, one in weights], allow_unused=True)
-    pairs = zip(weights, gradients, strict=True)
-    return next((name for (name, _), g in pairs if g is not None and not bool(g.isfinite().all())), "")
+    return next((name for name, g in gradients(subject.module, loss).items() if not bool(g.isfinite().all())), "")
 
 
 @torch.no_grad()

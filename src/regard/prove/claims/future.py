@@ -4,19 +4,17 @@ A gradient is exact but does not see what is discrete (a bucket, a rank, a top-k
 tokens show what depends on the length alone (a rotary base that grows with the text): hence all three.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from regard.attention import Softmax
+from regard.attention import Plan, Softmax
 from regard.attention.backends.choose import BackendRefused, run
 from regard.prove import ClaimResult, ModelUnderTest, claim, fails, holds, not_applicable
 from regard.prove.comparison import EXACT, LargestGap, gap
-from regard.prove.dependency import first_difference, record_outputs
+from regard.prove.dependency import Hook, first_difference, forward_hooks, record_outputs
 from regard.prove.model_under_test import SEED, SOURCES, Forward, training_mode
 
 MODES = (("in evaluation", False), ("in training", True), ("in evaluation again, after training", False))
@@ -40,9 +38,7 @@ def future(subject: ModelUnderTest) -> ClaimResult:
             if leak := leak or ("" if training else _length_leak(subject)):
                 return fails(f"{mode}{leak}")
     kinds = "no gradient and no value" if subject.module is not None else "no value (a plain function has no gradient)"
-    return holds(
-        f"{kinds} came from a later token at any of {subject.length} positions, lengths {lengths}, {count} changes"
-    )
+    return holds(f"{kinds} comes from a later token: {subject.length} positions, lengths {lengths}, {count} changes")
 
 
 def _paths(subject: ModelUnderTest) -> Iterator[tuple[str, Forward]]:
@@ -155,9 +151,9 @@ def _gradient_leak(subject: ModelUnderTest) -> str:
     tokens = subject.tokens(1)
     embedded: list[tuple[str, Tensor]] = []
 
-    def record(name: str) -> Callable[..., Tensor | None]:
-        def hook(_: nn.Module, given: Any, out: Tensor) -> Tensor | None:
-            if not (given and isinstance(given[0], Tensor) and given[0].shape == tokens.shape and out.ndim == 3):
+    def record(name: str) -> Hook:
+        def hook(table: nn.Module, given: tuple[Tensor, ...], out: Tensor) -> Tensor | None:
+            if not (given and given[0].shape == tokens.shape and out.ndim == 3):
                 return None
             out = out if out.requires_grad else out.detach().requires_grad_()
             embedded.append((name, out))
@@ -166,14 +162,8 @@ def _gradient_leak(subject: ModelUnderTest) -> str:
         return hook
 
     tables = [(name, part) for name, part in subject.module.named_modules() if isinstance(part, nn.Embedding)]
-    hooks = [part.register_forward_hook(record(name)) for name, part in tables]
-    try:
-        with torch.enable_grad():
-            logits = subject(tokens)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    embedded = [(name, out) for name, out in embedded if out.shape[1] == tokens.shape[1]]
+    with torch.enable_grad(), forward_hooks((part, record(name)) for name, part in tables):
+        logits = subject(tokens)
     if not embedded or not logits.requires_grad:
         return ""
     direction = torch.randn(logits.shape[-1], generator=torch.Generator().manual_seed(SEED)).to(logits)
@@ -182,11 +172,9 @@ def _gradient_leak(subject: ModelUnderTest) -> str:
         gradients = torch.autograd.grad(loss, [out for _, out in embedded], retain_graph=True, allow_unused=True)
         for (name, _), gradient in zip(embedded, gradients, strict=True):
             later = gradient[:, position + 1 :].abs().amax((0, 2)) if gradient is not None else torch.zeros(1)
-            if not bool((later == 0).all()):
-                far, size = int((later != 0).nonzero()[0]) + position + 1, float(later.max())
-                return (
-                    f": the logits at position {position} have a gradient of {size:.2g} from position {far} of {name}"
-                )
+            if bool((later != 0).any()):
+                far, size = int(later.nonzero()[0]) + position + 1, float(later.max())
+                return f": the logits at position {position} have a gradient of {size:.2g} at position {far} of {name}"
     return ""
 
 
@@ -195,19 +183,11 @@ def _weights_leak(subject: ModelUnderTest) -> str:
     """Attention weights that a layer returns on request are zero for later tokens, with the same output values."""
     if subject.model is None or subject.seq2seq is not None:
         return ""
-    calls: list[tuple[str, Softmax, tuple[Any, ...], Tensor]] = []
-
-    def record(name: str) -> Callable[..., None]:
-        return lambda part, given, out: calls.append((name, part, given, out.values))
-
-    layers = [(name, part) for name, part in subject.model.mechanisms() if type(part) is Softmax]
-    hooks = [part.register_forward_hook(record(name)) for name, part in layers]
-    try:
+    calls: list[tuple[Softmax, tuple[Tensor, Tensor, Tensor, Plan], Tensor]] = []
+    layers = {part: name for name, part in subject.model.mechanisms() if type(part) is Softmax}
+    with forward_hooks((part, lambda part, given, out: calls.append((part, given, out.values))) for part in layers):
         subject(subject.tokens(2))
-    finally:
-        for hook in hooks:
-            hook.remove()
-    for name, part, (q, k, v, plan), values in calls:
+    for part, (q, k, v, plan), values in calls:
         try:
             out = run(part.call(q, k, v, plan, weights=True)._replace(dropout=0.0), part.backend)
         except BackendRefused:  # a backend that has no weights to return
@@ -217,7 +197,9 @@ def _weights_leak(subject: ModelUnderTest) -> str:
         ahead = out.weights.triu(1)
         if bool((ahead != 0).any()):
             position = int(ahead.amax((0, 1, 3)).nonzero()[0])
-            return f": {name} returns weights of {float(ahead.max()):.2g} on later tokens for position {position}"
+            return (
+                f": {layers[part]} returns weights of {float(ahead.max()):.2g} on later tokens for position {position}"
+            )
         if not part.training and gap(out.values.flatten(0, 1), values.flatten(0, 1)).clear:
-            return f": {name} gives other values when it returns its weights"
+            return f": {layers[part]} gives other values when it returns its weights"
     return ""

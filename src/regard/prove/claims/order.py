@@ -1,7 +1,5 @@
 """The order of tokens matters exactly if the model has positions."""
 
-from __future__ import annotations
-
 import torch
 
 from regard.models.base import Model

@@ -1,11 +1,9 @@
 """Documents packed into one row do not attend to each other."""
 
-from __future__ import annotations
-
 import torch
 
 from regard.attention import Packed
-from regard.prove import ClaimResult, ModelUnderTest, claim, fails, holds, not_applicable
+from regard.prove import ClaimResult, ModelUnderTest, claim, not_applicable
 from regard.prove.comparison import LargestGap
 
 
@@ -28,9 +26,4 @@ def packing(subject: ModelUnderTest) -> ClaimResult:
                     case = f"document {number} (positions {start} to {start + size - 1}) of {sizes}{note}"
                     largest.add(packed[row : row + 1, here], subject(tokens[row : row + 1, here]), case)
                     start += size
-    if largest.description and subject.not_batch_invariant:
-        modules = ", ".join(subject.not_batch_invariant)
-        return not_applicable(f"declared not to hold by {modules}; found: {largest.description}")
-    if largest.description:
-        return fails(largest.description)
-    return holds(f"{largest.count} documents packed and alone: at most {largest.size:.1g} apart")
+    return largest.result(f"{largest.count} documents packed and alone", subject.not_batch_invariant)

@@ -1,19 +1,15 @@
 """Decoding equals the forward pass: ``step``, in pieces of any length, gives the logits of the whole sequence."""
 
-from __future__ import annotations
-
 import torch
 
 from regard.models.base import LanguageModel
-from regard.prove import ClaimResult, ModelUnderTest, claim, fails, holds, not_applicable
+from regard.prove import ClaimResult, ModelUnderTest, claim, not_applicable
 from regard.prove.comparison import LargestGap
 
 ROLLING = 400  # tokens: a rolling cache that is overwritten later than this is not tested
 
 
-@claim(
-    "step", "start and step, in pieces of any length, give the logits of the forward pass", order=50, reorders_sums=True
-)
+@claim("step", "decoding in pieces of any length gives the logits of the forward pass", order=50, reorders_sums=True)
 @torch.no_grad()
 def step(subject: ModelUnderTest) -> ClaimResult:
     if subject.stepper is None:
@@ -35,9 +31,7 @@ def step(subject: ModelUnderTest) -> ClaimResult:
         _compare(subject, [5, *[1] * (n - 5)], largest, fixed=True)
     if subject.seq2seq is not None:
         _beams(subject, largest)
-    if largest.description:
-        return fails(largest.description)
-    return holds(f"{largest.count} ways to split up to {longest} tokens: at most {largest.size:.1g} apart")
+    return largest.result(f"{largest.count} ways to split up to {longest} tokens")
 
 
 def _compare(subject: ModelUnderTest, pieces: list[int], largest: LargestGap, fixed: bool = False) -> None:
