@@ -1,25 +1,104 @@
-"""What a check gets to see of a run: its experiment, model and data, the newest batches, times and memory."""
+"""What a check gets to see of a run: experiment, model, data, numbers so far, newest batches, times and memory."""
 
-from __future__ import annotations
-
+import math
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from regard.data import Data, PairBatch, TextBatch
-from regard.doctor.history import History
+from regard.data import Data, PairBatch
 from regard.models.base import Model
-from regard.tasks import Term
+from regard.prove.batches import Batch
+from regard.tasks import Task, Term
 from regard.train import Experiment
+from regard.train.shard import from_environment
 
-Batch = TextBatch | PairBatch
+Record = Mapping[str, Any]  # a record of metrics.jsonl
+RECENT = 10  # steps over which medians are taken
 #: Batches before the newest one that it is compared with: at most, and at least even if they are slow.
 COMPARED, AT_LEAST = 48, 3
+
+
+class StepNumbers(NamedTuple):
+    """The numbers of one finite step."""
+
+    step: int
+    loss: float
+    rate: float
+    norm: float  # of the gradient, before clipping
+
+
+class History:
+    """Numbers of a run, added step by step or read from metrics.jsonl."""
+
+    def __init__(self) -> None:
+        self.steps: list[StepNumbers] = []
+        self.validation: list[tuple[int, float]] = []  # (step, loss)
+        self.updates: list[float] = []  # median of |update| / |weight| over the matrices, where it was measured
+        self.unmoved: list[str] = []  # layers that got a gradient and did not move in the last measured update
+
+    @property
+    def losses(self) -> list[float]:
+        return [step.loss for step in self.steps]
+
+    @property
+    def rates(self) -> list[float]:
+        return [step.rate for step in self.steps]
+
+    @property
+    def norms(self) -> list[float]:
+        return [step.norm for step in self.steps]
+
+    def add(self, step: int, loss: float, rate: float, norm: float) -> None:
+        """Add one step; steps that are not finite are left out."""
+        if math.isfinite(loss) and math.isfinite(norm):
+            self.steps.append(StepNumbers(step, loss, rate, norm))
+
+    def read(self, record: Record) -> None:
+        """Add one record of metrics.jsonl, where a number that is not finite is a string."""
+        if "loss" in record:
+            self.add(record["step"], *(_number(record.get(name)) for name in ("loss", "lr", "grad_norm")))
+        if "validation_loss" in record and math.isfinite(loss := _number(record["validation_loss"])):
+            self.validation.append((record["step"], loss))
+
+    def norm(self) -> float:
+        """The median of the last gradient norms."""
+        return statistics.median(self.norms[-2 * RECENT :]) if self.steps else 0.0
+
+
+def _number(value: object) -> float:
+    try:
+        return float(value) if isinstance(value, int | float | str) else math.nan
+    except ValueError:
+        return math.nan
+
+
+class RecentBatches(NamedTuple):
+    """The newest training batches by number, the newest first."""
+
+    batches: dict[int, Batch]
+    seconds: float = 0.0  # to make one
+    reading: float = 0.0  # seconds that a check may spend on reading the data further
+
+    @property
+    def newest(self) -> Batch:
+        return next(iter(self.batches.values()))
+
+
+class Resources(NamedTuple):
+    """Times and memory of the run."""
+
+    step_seconds: float  # median of the last steps
+    batch_seconds: float  # to make one batch
+    recent: Sequence[tuple[float, range]]  # seconds and batch numbers of the last steps
+    memory: int  # peak, in bytes
+    memory_before: int  # before the first step
+    memory_limit: int | None  # that the process may use
 
 
 @dataclass
@@ -31,13 +110,25 @@ class TrainingRun:
     model: Model | None = None  # None: not loaded, or sharded
     data: Data | None = None
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
-    get_batch: Callable[[int], Batch] | None = None  # a training batch by its number
-    terms: Callable[[Model, Batch], dict[str, Term]] | None = None  # the task's, in the run's number format
+    dtype: torch.dtype = torch.float32  # of matrix products
     position: int = 0  # micro-batches consumed
 
     def batch(self, number: int) -> Batch:
-        assert self.get_batch is not None
-        return self.get_batch(number)
+        """A training batch by its number."""
+        assert self.data is not None
+        seed, size, world = self.experiment.seed, self.experiment.data.batch, from_environment()
+        return self.data.batch(number, seed=seed, rank=world.rank, world=world.size, size=size)
+
+    @cached_property
+    def _task(self) -> Task:
+        return self.experiment.task.build()
+
+    def terms(self, batch: Batch) -> dict[str, Term]:
+        """The task's loss terms, in the run's number format."""
+        assert self.model is not None
+        mixed = self.dtype != torch.float32
+        with torch.autocast(self.device.type, self.dtype if mixed else torch.bfloat16, enabled=mixed):
+            return self._task.terms(self.model, batch)
 
     @property
     def vocabulary(self) -> int:
@@ -65,26 +156,3 @@ class TrainingRun:
                 break
         usual = sorted(times)[:-1] or times  # without the slowest, which may be an outlier
         return RecentBatches(batches, statistics.mean(usual), reading)
-
-
-class RecentBatches(NamedTuple):
-    """The newest training batches by number, the newest first."""
-
-    batches: dict[int, Batch]
-    seconds: float = 0.0  # to make one
-    reading: float = 0.0  # seconds that a check may spend on reading the data further
-
-    @property
-    def newest(self) -> Batch:
-        return next(iter(self.batches.values()))
-
-
-class Resources(NamedTuple):
-    """Times and memory of the run."""
-
-    step_seconds: float  # median of the last steps
-    batch_seconds: float  # to make one batch
-    recent: Sequence[tuple[float, range]]  # seconds and batch numbers of the last steps
-    memory: int  # peak, in bytes
-    memory_before: int  # before the first step
-    memory_limit: int | None  # that the process may use

@@ -1,14 +1,11 @@
 """The doctor after training: findings from a run folder, whether the training was watched or not."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
-from regard.doctor.check import Check, all_checks
+from regard.doctor.check import Check, Finding, all_checks
 from regard.doctor.context import TrainingRun
-from regard.doctor.finding import Finding
 from regard.doctor.gradients import Gradients
 from regard.doctor.side_pass import SidePass
 from regard.errors import UserError
@@ -61,10 +58,7 @@ def _checkpoint(training: TrainingRun, checks: list[Check]) -> Iterator[Finding]
     yield from broken
     if broken:
         return
-    experiment = training.experiment
-    data = training.data = experiment.data.build(experiment.model.context)
-    training.get_batch = lambda number: data.batch(number, seed=experiment.seed, size=experiment.data.batch)
-    training.terms = experiment.task.build().terms
+    training.data = training.experiment.data.build(training.experiment.model.context)
     batches = training.recent_batches(PATIENCE, reading=math.inf)
     for check in checks:
         yield from check.on_batches(batches)

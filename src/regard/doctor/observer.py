@@ -5,31 +5,24 @@ side passes in evaluation mode, without gradients and with separate random state
 bit. How often the doctor examines depends on the cost of the last examinations.
 """
 
-from __future__ import annotations
-
 import statistics
 import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import Any, TextIO
-
-import torch
+from typing import TextIO
 
 from regard.attention import BackendRefused
-from regard.doctor.check import Check, all_checks
-from regard.doctor.context import Batch, Resources, TrainingRun
-from regard.doctor.finding import Finding
+from regard.doctor.check import Check, Finding, all_checks
+from regard.doctor.context import Resources, TrainingRun
 from regard.doctor.gradients import Gradients, UpdateMeter, layer_parts
 from regard.doctor.side_pass import SidePass
-from regard.models.base import Model
 from regard.runs.findings import cut, note, noted
-from regard.tasks import Term
 from regard.train import Observer, TrainingResult, TrainingStart, TrainingStep
 from regard.train.device import memory
 from regard.train.memory import capacity
-from regard.train.shard import from_environment, is_sharded
+from regard.train.shard import is_sharded
 
 #: The share of training time that the doctor may take. Three examinations are made at any cost: short runs need them.
 SHARE = 0.015
@@ -50,9 +43,7 @@ class Doctor(Observer):
 
     def started(self, start: TrainingStart) -> None:
         self._start, train = start, start.experiment.train
-        self._run = TrainingRun(
-            start.experiment, data=start.data, device=start.device, get_batch=self._batch, terms=self._terms()
-        )
+        self._run = TrainingRun(start.experiment, data=start.data, device=start.device, dtype=start.dtype)
         self._run.position = start.step * train.accumulate
         # A sharded model runs on all ranks or on none, and the observer runs on the first one only.
         if not any(is_sharded(parameter) for parameter in start.model.parameters()):
@@ -123,8 +114,8 @@ class Doctor(Observer):
     def _check(self, step: TrainingStep) -> None:
         history = self._run.history
         if (update := self._updates.compare()) is not None:
-            history.updates.append(update.ratio)
-            history.unmoved = update.unmoved
+            ratio, history.unmoved = update
+            history.updates.append(ratio)
         self._report(self._ask(lambda check: check.on_step(step)))
         if self._is_due(step):
             self._report(self._examine(step), confirm=True)
@@ -178,21 +169,3 @@ class Doctor(Observer):
 
     def _print(self, line: str) -> None:
         print(line, file=self._out or sys.stderr, flush=True)
-
-    def _terms(self) -> Callable[[Model, Batch], dict[str, Term]]:
-        """The task's loss terms, in the run's number format."""
-        start, task = self._start, self._start.experiment.task.build()
-        mixed = start.dtype != torch.float32
-
-        def terms(model: Model, batch: Any) -> dict[str, Term]:
-            with torch.autocast(start.device.type, start.dtype if mixed else torch.bfloat16, enabled=mixed):
-                return task.terms(model, batch)
-
-        return terms
-
-    def _batch(self, number: int) -> Batch:
-        experiment, world = self._start.experiment, from_environment()
-        assert self._start.data is not None
-        return self._start.data.batch(
-            number, seed=experiment.seed, rank=world.rank, world=world.size, size=experiment.data.batch
-        )

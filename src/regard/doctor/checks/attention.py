@@ -1,7 +1,5 @@
 """Attention that has collapsed onto single keys, or that weighs all keys alike."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from regard.doctor import Check, Finding, SidePass

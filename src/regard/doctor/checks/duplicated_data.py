@@ -3,8 +3,6 @@
 Rows of batches and pairs of sentences are compared as they are; of a text, runs of tokens by a rolling hash.
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -17,7 +15,7 @@ from numpy.typing import NDArray
 from regard.data import PairBatch, PairData, SentencePairs, TextBatch, TextData
 from regard.data.texts.rolling_hash import hashes_of
 from regard.doctor import Check, Finding, RecentBatches, TrainingRun
-from regard.doctor.context import Batch
+from regard.prove.batches import Batch
 
 #: The share of a batch's rows that came before in the same half of an epoch.
 REPEATED = 0.3

@@ -1,7 +1,5 @@
 """Gradients that explode or vanish, by layer."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Iterator
@@ -9,8 +7,8 @@ from collections.abc import Iterator
 import torch
 
 from regard.doctor import Check, Finding, Gradients, History
+from regard.doctor.context import RECENT
 from regard.doctor.gradients import LayerPart
-from regard.doctor.history import RECENT
 
 #: The norm of the whole gradient, before clipping. A loss that is a mean over tokens has gradients of at most √2 at the
 #: logits of each token (softmax minus one-hot), and layers with a gain near 1 (Glorot and Bengio 2010) keep that norm:

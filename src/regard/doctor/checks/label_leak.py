@@ -1,12 +1,10 @@
 """Targets that are already in the input, so that copying is enough."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from regard.data import PairBatch
 from regard.doctor import Check, Finding, RecentBatches
-from regard.doctor.context import Batch
+from regard.prove.batches import Batch
 
 #: The share of targets that equal the input at the same distance before them: text repeats a letter in ten at most.
 LEAKED = 0.6

@@ -1,13 +1,11 @@
 """A learning rate that is too high or too low, judged by losses, updates and the schedule."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Iterator
 
 from regard.doctor import Check, Finding, History
-from regard.doctor.history import RECENT
+from regard.doctor.context import RECENT
 
 #: An update relative to the weights. About 1e-3 is good; with 0.05, twenty updates replace a weight. Both count only
 #: beside a loss that does badly: matrices that begin small have large updates in a healthy run.

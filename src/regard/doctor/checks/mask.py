@@ -1,7 +1,5 @@
 """Outputs that depend on later tokens or on padding, and the first module that does."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import torch

@@ -1,7 +1,5 @@
 """Memory that is almost full, with a batch size that fits."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from regard.doctor import Check, Finding, Resources

@@ -1,14 +1,12 @@
 """Losses, gradients or weights that are NaN or infinite."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 from regard.doctor import Check, Finding
+from regard.doctor.context import Record
 from regard.train import Diverged
 
 OVERFLOW = "its result is beyond the number format: weights or inputs too large for what it computes"
@@ -34,7 +32,7 @@ class NonFinite(Check):
         evidence = f"the first output that is not finite, at step {error.step}"
         yield self.finding(f"{module}, batch {error.position}", evidence, cause, change)
 
-    def on_records(self, records: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
+    def on_records(self, records: Sequence[Record]) -> Iterator[Finding]:
         for record in records:
             if "diverged" in record:
                 evidence, module = str(record["diverged"]).partition(";")[0], record.get("module") or "the gradient"

@@ -1,12 +1,10 @@
 """The validation loss rises while the training loss falls."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterator
 
 from regard.doctor import Check, Finding, History
-from regard.doctor.history import RECENT
+from regard.doctor.context import RECENT
 
 #: Nats of the validation loss above its lowest value while the training loss kept falling, and between the two losses.
 RISEN, GAP = 0.1, 0.3

@@ -4,16 +4,14 @@ Deeper layers know the order from how many tokens each one sees. All earlier tok
 is swapped with one further back: positions that repeat, or end too early, show only there.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
 from regard.doctor import Check, Finding, SidePass
-from regard.doctor.context import Batch
 from regard.doctor.side_pass import MOVED, SHORTEST
+from regard.prove.batches import Batch
 from regard.prove.dependency import relative_difference, reverse_context
 
 DISTANCES = (1, 8, 16)  # between the two tokens that are swapped

@@ -1,7 +1,5 @@
 """Training waits for its batches."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Iterator

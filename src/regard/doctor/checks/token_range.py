@@ -1,13 +1,11 @@
 """Tokens outside the vocabulary."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from torch import Tensor
 
 from regard.doctor import Check, Finding, RecentBatches
-from regard.doctor.context import Batch
+from regard.prove.batches import Batch
 
 SIDES = {"inputs": 0, "source": 0, "targets": -1}  # with the lowest valid token
 
