@@ -9,11 +9,10 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
-from regard.data import Data, PairBatch
+from regard.data import Data
 from regard.models.base import Model
-from regard.prove.batches import Batch
+from regard.prove.batches import Batch, out_of_range
 from regard.tasks import Task, Term
 from regard.train import Experiment
 from regard.train.shard import from_environment
@@ -134,15 +133,9 @@ class TrainingRun:
     def vocabulary(self) -> int:
         return self.experiment.model.vocabulary
 
-    def in_range(self, tokens: Tensor, lowest: int = 0) -> bool:
-        """All tokens are in the vocabulary."""
-        least, most = (int(edge) for edge in tokens.aminmax()) if tokens.numel() else (0, 0)
-        return least >= lowest and most < self.vocabulary
-
     def usable(self, batch: Batch) -> bool:
         """The model can run on this batch: all its tokens are in the vocabulary."""
-        sources = [batch.source] if isinstance(batch, PairBatch) else []
-        return all(map(self.in_range, [batch.inputs, *sources])) and self.in_range(batch.targets, -1)
+        return not any(out_of_range(batch, self.vocabulary))
 
     def recent_batches(self, patience: float, reading: float) -> RecentBatches:
         """The newest batches; fewer of them if that takes longer than ``patience`` seconds."""

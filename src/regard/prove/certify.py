@@ -9,7 +9,17 @@ import torch
 from regard.errors import UserError
 from regard.models.base import Model
 from regard.prove.model_under_test import Forward, ModelUnderTest, preserved
-from regard.prove.registry import FAILS, HOLDS, Certificate, Claim, ClaimResult, all_claims, fails, not_applicable
+from regard.prove.registry import (
+    FAILS,
+    HOLDS,
+    Certificate,
+    Claim,
+    ClaimFails,
+    ClaimResult,
+    all_claims,
+    fails,
+    not_applicable,
+)
 
 #: What a model may raise when a claim is tested on it; each of them is a failure of the claim.
 FAILURES = (RuntimeError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError)
@@ -69,6 +79,8 @@ def _tested(subject: ModelUnderTest, claim: Claim) -> ClaimResult:
         with preserved(subject.module):
             torch.manual_seed(1)
             result = claim.test(subject)
+    except ClaimFails as failure:
+        result = fails(str(failure))
     except UserError as refusal:  # a module refuses this use
         result = not_applicable(str(refusal))
     except FAILURES as error:

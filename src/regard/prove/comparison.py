@@ -6,7 +6,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from regard.prove.registry import ClaimResult, fails, holds, not_applicable
+from regard.errors import UserError
+from regard.prove.registry import ClaimFails, ClaimResult, holds
 
 ROUNDING = 1e-4  # of the largest logit in float32: other shapes mean other orders of summation
 EXACT = 1e-6  # for equal shapes: what is masked is multiplied by zero, so nothing is left to round
@@ -43,19 +44,16 @@ def gap(one: Tensor, other: Tensor, rounding: float = ROUNDING) -> Gap:
 
 
 class LargestGap:
-    """The largest gap of several comparisons; ``description`` is that of the first clear one."""
+    """The largest gap of several comparisons. The claim fails at the first clear one, unless modules are exempt."""
 
-    def __init__(self) -> None:
-        self.size, self.count, self.description = 0.0, 0, ""
+    def __init__(self, exempt: Sequence[str] = ()) -> None:
+        self.size, self.count, self._exempt = 0.0, 0, exempt
 
-    def add(self, one: Tensor, other: Tensor, case: str, rounding: float = ROUNDING) -> bool:
-        """Compare logits and return True if they differ."""
-        found = gap(one, other, rounding)
+    def add(self, one: Tensor, other: Tensor, case: str) -> None:
+        """Compare logits [B, N, V]."""
+        found = gap(one, other)
         self.count += 1
-        self.size = max(self.size, found.size)
-        if found.clear and not self.description:
-            self.description = f"{case}: {found}"
-        return found.clear
+        self._note(found.size, found.clear, f"{case}: {found}")
 
     def add_gradients(self, one: Mapping[str, Tensor], other: Mapping[str, Tensor], case: str) -> None:
         """Compare gradients by the name of their weight, relative to the largest of ``other``; none is zero."""
@@ -63,15 +61,18 @@ class LargestGap:
         for name in {**one, **other}:
             apart = torch.as_tensor(one.get(name, 0) - other.get(name, 0)).abs().max()
             share = float(apart.nan_to_num(torch.inf)) / largest
-            self.size = max(self.size, share)
-            if not share <= GRADIENTS and not self.description:
-                self.description = f"{case} at {name} is {share:.2g} of the largest apart"
+            self._note(share, not share <= GRADIENTS, f"{case} at {name} is {share:.2g} of the largest apart")
 
-    def result(self, evidence: str, exempt: Sequence[str] = ()) -> ClaimResult:
-        """The claim holds with ``evidence``, or fails; what ``exempt`` modules declare not to hold cannot fail."""
-        if self.description and exempt:
-            return not_applicable(f"declared not to hold by {', '.join(exempt)}; found: {self.description}")
-        return fails(self.description) if self.description else holds(f"{evidence}: at most {self.size:.1g} apart")
+    def _note(self, size: float, clear: bool, found: str) -> None:
+        self.size = max(self.size, size)
+        if clear and self._exempt:
+            raise UserError(f"declared not to hold by {', '.join(self._exempt)}; found: {found}")
+        if clear:
+            raise ClaimFails(found)
+
+    def result(self, evidence: str) -> ClaimResult:
+        """The claim holds, since no gap was clear."""
+        return holds(f"{evidence}: at most {self.size:.1g} apart")
 
 
 def gradients(module: nn.Module, total: Tensor) -> dict[str, Tensor]:

@@ -143,6 +143,11 @@ class ModelUnderTest:
         return self.forward(*self.arguments(tokens, rows))
 
     @property
+    def paths(self) -> dict[str, Forward]:
+        """The code paths to the logits, by a suffix for messages."""
+        return {f", {name}": forward for name, forward in self.variants.items()} or {"": self}
+
+    @property
     def pads(self) -> bool:
         """Rows can be padded: the model takes lengths, or no token sees what follows it."""
         return self.padded is not None or self.model is not None or self.causal
@@ -191,15 +196,15 @@ class ModelUnderTest:
 
 @contextmanager
 def training_mode(module: nn.Module | None, training: bool) -> Iterator[None]:
-    """Put a module into training or evaluation mode, and each of its submodules back afterwards."""
-    before = {} if module is None else {part: part.training for part in module.modules()}
+    """Put a module into training or evaluation mode; afterwards all attributes of its submodules are as before."""
+    before = {} if module is None else {part: dict(vars(part)) for part in module.modules()}
     if module is not None:
         module.train(training)
     try:
         yield
     finally:
-        for part, was in before.items():
-            part.training = was
+        for part, attributes in before.items():
+            vars(part).update(attributes)
 
 
 @contextmanager

@@ -42,6 +42,10 @@ def not_applicable(reason: str) -> ClaimResult:
     return ClaimResult(NOT_APPLICABLE, reason)
 
 
+class ClaimFails(Exception):
+    """Ends the test of a claim with the evidence that it fails, from however deep."""
+
+
 Test = Callable[[ModelUnderTest], ClaimResult]
 
 

@@ -1,18 +1,16 @@
 """Gradient accumulation is exact: micro-batches give the sums and gradients of the whole batch."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import torch
 from torch import nn
 
 from regard.attention import Mechanism
 from regard.models.base import Model
 from regard.nn import Recurrent
-from regard.prove import ClaimResult, ModelUnderTest, claim, fails, holds, not_applicable
+from regard.prove import ClaimResult, ModelUnderTest, claim, holds, not_applicable
 from regard.prove.batches import Batch, batch_size, take_rows
 from regard.prove.comparison import LargestGap, gradients
 from regard.prove.model_under_test import training_mode
+from regard.prove.registry import ClaimFails
 from regard.tasks import Task
 
 TOLERANCE = 1e-4
@@ -30,47 +28,37 @@ def accumulation(subject: ModelUnderTest) -> ClaimResult:
     exempt: set[str] = set()
     for training in (False,) if model.carries_state else (False, True):
         mode = "in training mode, without dropout" if training else "in evaluation mode"
-        with training_mode(model, training), _without_dropout(model):
+        with training_mode(model, training):
+            _turn_off_dropout(model)
             for at in sorted({1, rows // 2}):
                 parts = [take_rows(batch, part) for part in (slice(at), slice(at, None))]
-                if wrong := _difference(model, task, batch, parts, exempt):
-                    return fails(f"{mode}, rows split {at} + {rows - at}: {wrong}")
+                exempt |= _compare(model, task, batch, parts, f"{mode}, rows split {at} + {rows - at}")
     note = f"; declared not additive: {', '.join(sorted(exempt))}" if exempt else ""
     return holds(f"{rows} rows at once and in two parts: the same sums, counts and gradients{note}")
 
 
-def _difference(model: Model, task: Task, batch: Batch, parts: list[Batch], exempt: set[str]) -> str:
+def _compare(model: Model, task: Task, batch: Batch, parts: list[Batch], case: str) -> set[str]:
+    """Compare the terms of a batch with those of its parts; return the names of those that are not additive."""
     whole = task.terms(model, batch)
     split = [task.terms(model, part) for part in parts]
-    exempt |= {name for name, term in whole.items() if not term.additive}
-    for name, term in whole.items():
-        if name in exempt:
-            continue
+    additive = {name: term for name, term in whole.items() if term.additive}
+    for name, term in additive.items():
         count = sum(float(terms[name].count) for terms in split)
         total = torch.stack([terms[name].total for terms in split]).sum()
         if count != float(term.count):
-            return f"{name} counts {float(term.count):g} at once and {count:g} in parts"
+            raise ClaimFails(f"{case}: {name} counts {float(term.count):g} at once and {count:g} in parts")
         one, two = float(term.total.detach()), float(total.detach())
         if not abs(two - one) <= TOLERANCE * max(1.0, abs(two)):
-            return f"{name} sums to {one:.6g} at once and to {two:.6g} in parts"
-        largest = LargestGap()
-        largest.add_gradients(gradients(model, total), gradients(model, term.total), f"the gradient of {name}")
-        if largest.description:
-            return largest.description
-    return ""
+            raise ClaimFails(f"{case}: {name} sums to {one:.6g} at once and to {two:.6g} in parts")
+        split_gradients, whole_gradients = gradients(model, total), gradients(model, term.total)
+        LargestGap().add_gradients(split_gradients, whole_gradients, f"{case}: the gradient of {name}")
+    return set(whole) - set(additive)
 
 
-@contextmanager
-def _without_dropout(model: nn.Module) -> Iterator[None]:
-    """Turn dropout off within ``training_mode``, which restores the modes: it draws other numbers for every shape."""
-    rates = [(part, part.dropout) for part in model.modules() if isinstance(part, nn.RNNBase | Recurrent)]
+def _turn_off_dropout(model: nn.Module) -> None:
+    """Dropout draws other numbers for every shape. ``training_mode`` puts it back."""
     for part in model.modules():
         if isinstance(part, nn.Dropout | Mechanism):
             part.training = False
-    try:
-        for part, _ in rates:
+        elif isinstance(part, nn.RNNBase | Recurrent):
             part.dropout = 0.0
-        yield
-    finally:
-        for part, rate in rates:
-            part.dropout = rate

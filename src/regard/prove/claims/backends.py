@@ -1,7 +1,6 @@
 """Every attention backend that runs here equals the reference, forward and backward."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -9,8 +8,9 @@ from torch import Tensor
 from regard.attention import BACKENDS, Packed, Padded, Softmax
 from regard.attention.backends.choose import BackendRefused
 from regard.models.base import Model
-from regard.prove import ClaimResult, ModelUnderTest, claim, fails, holds, not_applicable
+from regard.prove import ClaimResult, ModelUnderTest, claim, holds, not_applicable
 from regard.prove.comparison import LargestGap, gradients
+from regard.prove.model_under_test import training_mode
 
 BUILT = "as built"
 Run = Callable[[], Tensor]
@@ -22,44 +22,29 @@ def backends(subject: ModelUnderTest) -> ClaimResult:
     layers = [] if model is None else [part for part in model.modules() if isinstance(part, Softmax)]
     if model is None or not layers:
         return not_applicable("no module has a choice of backends")
-    largest, agreeing, refusing = LargestGap(), [BUILT], []
-    with _backend(layers, "reference"):
-        reference = {case: _results(model, run) for case, run in _cases(subject)}
-    for name in (BUILT, *(name for name in BACKENDS if name != "reference")):
+    largest, agreeing, refusing = LargestGap(), [], []
+    reference: dict[str, tuple[Tensor, dict[str, Tensor]]] = {}
+    for name in ("reference", BUILT, *(name for name in BACKENDS if name != "reference")):
         if name == "flex" and subject.device.type == "cpu":
             refusing.append("flex (compiles for too long on a CPU)")
             continue
         served = 0
-        with _backend(layers, None if name == BUILT else name):
+        with training_mode(model, False):  # puts the layers' own backends back
+            for layer in layers:
+                layer.backend = layer.backend if name == BUILT else name
             for case, run in _cases(subject):
                 try:
                     logits, found = _results(model, run)
                 except BackendRefused:
                     continue
                 served += 1
-                largest.add(logits, reference[case][0], f"{name}, {case}, forward")
-                largest.add_gradients(found, reference[case][1], f"{name}, {case}: the gradient")
-        if not served:
-            refusing.append(name)
-        elif name != BUILT:
-            agreeing.append(name)
-    if largest.description:
-        return fails(largest.description)
+                expected = reference.setdefault(case, (logits, found))
+                largest.add(logits, expected[0], f"{name}, {case}, forward")
+                largest.add_gradients(found, expected[1], f"{name}, {case}: the gradient")
+        if name != "reference":
+            (agreeing if served else refusing).append(name)
     refused = f"; refused here: {', '.join(refusing)}" if refusing else ""
     return holds(f"{', '.join(agreeing)} agree to {largest.size:.1g}{refused}")
-
-
-@contextmanager
-def _backend(layers: Sequence[Softmax], backend: str | None) -> Iterator[None]:
-    """Set the backend of all layers; None keeps their own."""
-    own = [layer.backend for layer in layers]
-    try:
-        for layer in layers:
-            layer.backend = layer.backend if backend is None else backend
-        yield
-    finally:
-        for layer, was in zip(layers, own, strict=True):
-            layer.backend = was
 
 
 def _cases(subject: ModelUnderTest) -> list[tuple[str, Run]]:

@@ -12,7 +12,7 @@ from regard.prove.comparison import LargestGap
 def packing(subject: ModelUnderTest) -> ClaimResult:
     if subject.model is None or not subject.takes_slots:
         return not_applicable("the model takes no packed rows")
-    n, largest = subject.length, LargestGap()
+    n, largest = subject.length, LargestGap(exempt=subject.not_batch_invariant)
     third = n // 3
     for layout in ([[third, n - third]], [[1, third, n - third - 1], [n - 1]], [[2] * (n // 2), [third, third]]):
         tokens = subject.tokens(len(layout), n)
@@ -26,4 +26,4 @@ def packing(subject: ModelUnderTest) -> ClaimResult:
                     case = f"document {number} (positions {start} to {start + size - 1}) of {sizes}{note}"
                     largest.add(packed[row : row + 1, here], subject(tokens[row : row + 1, here]), case)
                     start += size
-    return largest.result(f"{largest.count} documents packed and alone", subject.not_batch_invariant)
+    return largest.result(f"{largest.count} documents packed and alone")
