@@ -1,6 +1,6 @@
 """The doctor: faults of a training run, with place, evidence, cause and fix, during training and afterwards."""
 
-from regard.doctor.check import Check, Finding, all_checks
+from regard.doctor.check import Check, Finding, Findings, all_checks
 from regard.doctor.context import History, RecentBatches, Resources, TrainingRun
 from regard.doctor.finished import examine
 from regard.doctor.gradients import Gradients

@@ -6,7 +6,7 @@ defined. A check overrides the hooks that it needs:
     class LossTooLow(Check):
         kind, description = "loss_too_low", "the loss is suspiciously low"
 
-        def on_history(self, history: History) -> Iterator[Finding]:
+        def on_history(self, history: History) -> Findings:
             if history.losses and history.losses[-1] < 0.01:
                 yield self.finding("", f"the loss is {history.losses[-1]:.3g}", "label leakage", "check the targets")
 
@@ -67,7 +67,7 @@ class Finding:
         return cls(**values) if len(values) == len(types) else None
 
 
-Findings = Iterable[Finding]
+Findings = Iterable[Finding]  # what a hook yields
 
 
 class Check:

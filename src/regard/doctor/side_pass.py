@@ -10,7 +10,7 @@ from regard.data import PairBatch, TextBatch
 from regard.doctor.context import TrainingRun
 from regard.look import Head, attentions, evaluation_mode, heads
 from regard.prove.batches import Batch, take_rows
-from regard.prove.dependency import Hook, Outputs, forward_hooks, record_outputs
+from regard.prove.comparison import Hook, Outputs, forward_hooks, record_outputs
 from regard.train.device import move
 
 #: Tokens of a pass; rows and tokens per row where the cost grows with the square of the length.

@@ -1,11 +1,10 @@
 """Units of a layer that have the same value for every token."""
 
-from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor, nn
 
-from regard.doctor import Check, Finding, SidePass
+from regard.doctor import Check, Findings, SidePass
 
 #: The share of a layer's units that are constant over thousands of tokens. Trained ReLU networks do well with half of
 #: them, in early layers even 70 % (Voita et al. 2023, sec. 3), not with more.
@@ -17,7 +16,7 @@ class DeadUnits(Check):
     kind, description = "dead_units", "units are dead"
     needs_confirmation = True
 
-    def on_model(self, side_pass: SidePass) -> Iterator[Finding]:
+    def on_model(self, side_pass: SidePass) -> Findings:
         layers = {name: layer for name, layer in side_pass.model.named_modules() if in_stack(name, layer)}
         for name, calls in side_pass.measure(layers, constant_units).items():
             constant, units = calls[-1] if calls else (0, 0)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from regard.data import PairBatch, PairData, SentencePairs, TextBatch, TextData
 from regard.data.texts.rolling_hash import hashes_of
-from regard.doctor import Check, Finding, RecentBatches, TrainingRun
+from regard.doctor import Check, Findings, RecentBatches, TrainingRun
 from regard.prove.batches import Batch
 
 #: The share of a batch's rows that came before in the same half of an epoch.
@@ -37,7 +37,7 @@ class DuplicatedData(Check):
         self._shares = (0.0, 0.0)  # as far as the text was read
         self._compared = False  # the pairs
 
-    def on_batches(self, batches: RecentBatches) -> Iterator[Finding]:
+    def on_batches(self, batches: RecentBatches) -> Findings:
         yield from self._rows(batches.batches)
         data = self.run.data
         if isinstance(data, TextData) and data.parts.validation.size:
@@ -53,7 +53,7 @@ class DuplicatedData(Check):
             self._compared = True
             yield from self.pairs(data.train, data.validation)
 
-    def _rows(self, batches: dict[int, Batch]) -> Iterator[Finding]:
+    def _rows(self, batches: dict[int, Batch]) -> Findings:
         """Rows of the newest batch that an earlier one had, though other text is left."""
         (newest, batch), *earlier = batches.items()
         rows, count = row_bytes(batch), len(batch.inputs)
@@ -75,14 +75,14 @@ class DuplicatedData(Check):
                 yield self.finding(f"training batches, every {newest - number}", evidence, cause, change)
                 return
 
-    def pairs(self, train: SentencePairs, validation: SentencePairs) -> Iterator[Finding]:
+    def pairs(self, train: SentencePairs, validation: SentencePairs) -> Findings:
         """Pairs of sentences. A few short ones may come twice in sound data."""
         own, held_out = (Counter(zip(part.sources, part.targets, strict=True)) for part in (train, validation))
         known = sum(pair in own for pair in held_out) / len(held_out) if len(held_out) >= FEWEST else 0.0
         again = sum(n for n in own.values() if n > 1) / own.total() if own.total() >= FEWEST else 0.0
         yield from self._judge(known, again, "pairs", TWICE)
 
-    def _judge(self, known: float, repeated: float, unit: str, limit: float) -> Iterator[Finding]:
+    def _judge(self, known: float, repeated: float, unit: str, limit: float) -> Findings:
         if known > limit:
             evidence = f"{known:.0%} of its {unit} are in the training text"
             cause = "the validation part is a copy of training text, so its loss says nothing about other text"

@@ -1,11 +1,11 @@
 """Experts of a mixture that get no tokens, or nearly all."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
-from regard.doctor import Check, Finding, SidePass, TrainingRun
+from regard.doctor import Check, Findings, SidePass, TrainingRun
 from regard.doctor.context import Record
 from regard.nn.experts.moe import MixtureOfExperts, MoEConfig
 from regard.nn.experts.routing import route
@@ -39,11 +39,11 @@ class ExpertCheck(Check):
         super().__init__(run)
         self._routed: dict[str, list[Tensor]] = {}  # share of tokens and of probability, [2, E]
 
-    def judge(self, layer: str, shares: list[float], gates: list[float], config: MoEConfig) -> Iterator[Finding]:
+    def judge(self, layer: str, shares: list[float], gates: list[float], config: MoEConfig) -> Findings:
         """Findings from each expert's share of all (token, expert) assignments and its mean router probability."""
         raise NotImplementedError
 
-    def on_model(self, side_pass: SidePass) -> Iterator[Finding]:
+    def on_model(self, side_pass: SidePass) -> Findings:
         layers = mixtures(side_pass.model)
         for name, calls in side_pass.measure(layers, routing).items():
             routed = self._routed.setdefault(name, [])
@@ -51,7 +51,7 @@ class ExpertCheck(Check):
             shares, gates = torch.stack(routed).mean(0).tolist()
             yield from self.judge(name, shares, gates, layers[name].config)
 
-    def on_records(self, records: Sequence[Record]) -> Iterator[Finding]:
+    def on_records(self, records: Sequence[Record]) -> Findings:
         keys = ("expert_share", "expert_gate")
         logged = [[record[key] for key in keys] for record in records if all(key in record for key in keys)]
         late = logged[len(logged) // 2 :]  # routers begin at random
@@ -71,7 +71,7 @@ class UnusedExpert(ExpertCheck):
     kind, description = "unused_expert", "an expert gets no tokens"
     needs_confirmation = True
 
-    def judge(self, layer: str, shares: list[float], gates: list[float], config: MoEConfig) -> Iterator[Finding]:
+    def judge(self, layer: str, shares: list[float], gates: list[float], config: MoEConfig) -> Findings:
         fair = 1 / len(shares)
         for number, (share, gate) in enumerate(zip(shares, gates, strict=True)):
             unlikely = not config.balance or gate < UNLIKELY * fair
@@ -86,7 +86,7 @@ class OverloadedExpert(ExpertCheck):
     kind, description = "overloaded_expert", "an expert gets nearly all tokens"
     needs_confirmation = True
 
-    def judge(self, layer: str, shares: list[float], gates: list[float], config: MoEConfig) -> Iterator[Finding]:
+    def judge(self, layer: str, shares: list[float], gates: list[float], config: MoEConfig) -> Findings:
         fair, active = 1 / len(shares), config.active
         for number, share in enumerate(shares):
             tokens, times = share * active, share / fair

@@ -2,11 +2,10 @@
 
 import math
 import statistics
-from collections.abc import Iterator
 
 import torch
 
-from regard.doctor import Check, Finding, Gradients, History
+from regard.doctor import Check, Findings, Gradients, History
 from regard.doctor.context import RECENT
 from regard.doctor.gradients import LayerPart
 
@@ -29,7 +28,7 @@ class ExplodingGradients(Check):
     kind, description = "exploding_gradients", "gradients explode"
     needs_confirmation = True
 
-    def on_history(self, history: History) -> Iterator[Finding]:
+    def on_history(self, history: History) -> Findings:
         """Gradients that grow throughout a run, though in no layer more than in others."""
         norms = history.norms
         if len(norms) < 6 * RECENT:
@@ -41,7 +40,7 @@ class ExplodingGradients(Check):
             change = "clear gradients after every update; --train.clip 1.0 limits the damage"
             yield self.finding("", evidence, cause, change)
 
-    def on_gradients(self, gradients: Gradients) -> Iterator[Finding]:
+    def on_gradients(self, gradients: Gradients) -> Findings:
         lower = "a lower --train.optimizer.lr"
         change = lower if self.run.experiment.train.clip is not None else f"--train.clip 1.0 and {lower}"
         norms = present(gradients)
@@ -63,14 +62,14 @@ class VanishingGradients(Check):
     kind, description = "vanishing_gradients", "gradients vanish"
     needs_confirmation = True
 
-    def on_gradients(self, gradients: Gradients) -> Iterator[Finding]:
+    def on_gradients(self, gradients: Gradients) -> Findings:
         yield from self._missing(gradients)
         norms = present(gradients)
         if growth_origin(norms) is None and not (gradients.total > LARGE and norms):
             yield from self._small(norms)
         yield from self._silent(gradients)
 
-    def _missing(self, gradients: Gradients) -> Iterator[Finding]:
+    def _missing(self, gradients: Gradients) -> Findings:
         """Layers without any gradient."""
         norms = gradients.norms
         if all(norm is None for norm in norms.values()):
@@ -83,7 +82,7 @@ class VanishingGradients(Check):
             for where in [layer] if len(missing) == len(members) else missing:
                 yield self.finding(where, "no gradient at all reaches it", cause, change)
 
-    def _small(self, norms: dict[LayerPart, float]) -> Iterator[Finding]:
+    def _small(self, norms: dict[LayerPart, float]) -> Findings:
         largest = max(norms.values(), default=0.0)
         for part, norm in norms.items():
             above = max((n for other, n in norms.items() if part.below(other)), default=0.0)
@@ -94,7 +93,7 @@ class VanishingGradients(Check):
                 yield self.finding(part.name, evidence, cause, change)
 
     @torch.no_grad()
-    def _silent(self, gradients: Gradients) -> Iterator[Finding]:
+    def _silent(self, gradients: Gradients) -> Findings:
         """Matrices with almost no gradient per element, where others of their own part have one."""
         for part, members in gradients.parameters.items():
             matrices = {name: p for name, p in members if p.ndim >= 2}

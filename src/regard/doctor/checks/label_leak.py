@@ -1,9 +1,7 @@
 """Targets that are already in the input, so that copying is enough."""
 
-from collections.abc import Iterator
-
 from regard.data import PairBatch
-from regard.doctor import Check, Finding, RecentBatches
+from regard.doctor import Check, Findings, RecentBatches
 from regard.prove.batches import Batch
 
 #: The share of targets that equal the input at the same distance before them: text repeats a letter in ten at most.
@@ -15,12 +13,12 @@ FEWEST = 3  # different targets: a text of one letter is its own answer
 class LabelLeak(Check):
     kind, description = "label_leak", "the answer is in the question"
 
-    def on_batches(self, batches: RecentBatches) -> Iterator[Finding]:
+    def on_batches(self, batches: RecentBatches) -> Findings:
         yield from self._unshifted(batches.newest)
         if isinstance(batches.newest, PairBatch):
             yield from self._copied(batches.newest)
 
-    def _unshifted(self, batch: Batch) -> Iterator[Finding]:
+    def _unshifted(self, batch: Batch) -> Findings:
         """Fraction of targets that already appear in the input at or before their position."""
         inputs, targets = batch.inputs, batch.targets
         for distance in range(min(DISTANCES, inputs.shape[1] - 1)):
@@ -36,7 +34,7 @@ class LabelLeak(Check):
                 yield self.finding("targets", evidence, cause, "make targets[:, t] the token after inputs[:, t]")
                 return
 
-    def _copied(self, batch: PairBatch) -> Iterator[Finding]:
+    def _copied(self, batch: PairBatch) -> Findings:
         """Fraction of translations that appear in their own source."""
         lengths = batch.source_lengths.tolist()
         sources = [row[:length].tolist() for row, length in zip(batch.source, lengths, strict=True)]

@@ -2,9 +2,9 @@
 
 import math
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from regard.doctor import Check, Finding
+from regard.doctor import Check, Findings
 from regard.doctor.context import Record
 from regard.look import evaluation_mode
 from regard.train import TrainingStep
@@ -18,7 +18,7 @@ SPREADS, NATS, WINDOW = 6.0, 0.25, 10
 class LossSpike(Check):
     kind, description = "loss_spike", "the loss jumped"
 
-    def on_step(self, step: TrainingStep) -> Iterator[Finding]:
+    def on_step(self, step: TrainingStep) -> Findings:
         rise = spike(self.run.history.losses)
         accumulate = self.run.experiment.train.accumulate
         if rise is None or self.run.model is None:
@@ -36,7 +36,7 @@ class LossSpike(Check):
             change = f"--train.optimizer.lr {step.rate / 3:.2g}"
         yield self.finding(f"batch {worst}", evidence, cause, change)
 
-    def on_records(self, records: Sequence[Record]) -> Iterator[Finding]:
+    def on_records(self, records: Sequence[Record]) -> Findings:
         history, accumulate = self.run.history, self.run.experiment.train.accumulate
         for count, step in enumerate(history.steps, 1):
             rise = spike(history.losses[max(0, count - WINDOW - 1) : count])

@@ -1,25 +1,23 @@
 """Outputs that depend on later tokens or on padding, and the first module that does."""
 
-from collections.abc import Iterator
-
 import torch
 
-from regard.doctor import Check, Finding, SidePass
+from regard.doctor import Check, Findings, SidePass
 from regard.doctor.side_pass import MOVED
 from regard.models.base import Encoder
-from regard.prove.dependency import first_difference, relative_difference
+from regard.prove.comparison import first_difference, relative_difference
 
 
 class MaskFault(Check):
     kind, description = "mask_fault", "a mask is missing or wrong"
 
-    def on_model(self, side_pass: SidePass) -> Iterator[Finding]:
+    def on_model(self, side_pass: SidePass) -> Findings:
         if not isinstance(side_pass.model, Encoder):
             yield from self._future(side_pass)
         if side_pass.source_pair is not None:
             yield from self._padding(side_pass)
 
-    def _future(self, side_pass: SidePass) -> Iterator[Finding]:
+    def _future(self, side_pass: SidePass) -> Findings:
         """The first module whose output for earlier tokens depends on a later one, if the last module's does too."""
         for position in side_pass.positions:
             plain, changed = side_pass.plain, side_pass.with_token_changed(position)
@@ -36,7 +34,7 @@ class MaskFault(Check):
                 yield self.finding(name, evidence, cause, change)
                 return
 
-    def _padding(self, side_pass: SidePass) -> Iterator[Finding]:
+    def _padding(self, side_pass: SidePass) -> Findings:
         """The first module whose output for real tokens depends on the tokens in the source's padding."""
         batch, vocabulary = side_pass.source_pair, side_pass.run.vocabulary
         assert batch is not None

@@ -1,9 +1,8 @@
 """The validation loss rises while the training loss falls."""
 
 import statistics
-from collections.abc import Iterator
 
-from regard.doctor import Check, Finding, History
+from regard.doctor import Check, Findings, History
 from regard.doctor.context import RECENT
 
 #: Nats of the validation loss above its lowest value while the training loss kept falling, and between the two losses.
@@ -13,7 +12,7 @@ RISEN, GAP = 0.1, 0.3
 class Overfitting(Check):
     kind, description = "overfitting", "the model memorizes the training text"
 
-    def on_evaluation(self, history: History) -> Iterator[Finding]:
+    def on_evaluation(self, history: History) -> Findings:
         if len(history.validation) < 2:
             return
         at, lowest = min(history.validation, key=lambda pair: pair[1])

@@ -4,15 +4,13 @@ Deeper layers know the order from how many tokens each one sees. All earlier tok
 is swapped with one further back: positions that repeat, or end too early, show only there.
 """
 
-from collections.abc import Iterator
-
 import torch
 from torch import Tensor
 
-from regard.doctor import Check, Finding, SidePass
+from regard.doctor import Check, Findings, SidePass
 from regard.doctor.side_pass import MOVED, SHORTEST
 from regard.prove.batches import Batch
-from regard.prove.dependency import relative_difference, reverse_context
+from regard.prove.comparison import relative_difference, reverse_context
 
 DISTANCES = (1, 8, 16)  # between the two tokens that are swapped
 
@@ -21,7 +19,7 @@ class PositionFault(Check):
     kind, description = "position_fault", "positions have no effect"
     needs_confirmation = True
 
-    def on_model(self, side_pass: SidePass) -> Iterator[Finding]:
+    def on_model(self, side_pass: SidePass) -> Findings:
         if not side_pass.model.positional:
             return
         changed = (side_pass.with_token_changed(position) for position in side_pass.positions)
@@ -39,7 +37,7 @@ class PositionFault(Check):
                 found = list(self._order(side_pass, pair, "source", name))
         yield from found
 
-    def _order(self, side_pass: SidePass, batch: Batch, side: str, name: str) -> Iterator[Finding]:
+    def _order(self, side_pass: SidePass, batch: Batch, side: str, name: str) -> Findings:
         """Whether the output of attention ``name`` for the last token depends on the order of those before it."""
         tokens: Tensor = batch._asdict()[side]
 

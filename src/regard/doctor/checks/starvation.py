@@ -2,9 +2,8 @@
 
 import statistics
 import time
-from collections.abc import Iterator
 
-from regard.doctor import Check, Finding, Resources
+from regard.doctor import Check, Findings, Resources
 
 #: The share of a step's time spent on making its batches: with half of it the device is idle half of the time.
 STARVED = 0.4
@@ -16,7 +15,7 @@ class Starvation(Check):
     kind, description = "starvation", "training waits for data"
     needs_confirmation = True
 
-    def on_resources(self, resources: Resources) -> Iterator[Finding]:
+    def on_resources(self, resources: Resources) -> Findings:
         if not resources.step_seconds:
             return
         waiting = resources.batch_seconds * self.run.experiment.train.accumulate
@@ -29,7 +28,7 @@ class Starvation(Check):
         else:
             yield from self._stalls(resources)
 
-    def _stalls(self, resources: Resources) -> Iterator[Finding]:
+    def _stalls(self, resources: Resources) -> Findings:
         """A few batches that all others wait for; the batches of the slowest steps are made again to confirm it."""
         seconds = [taken for taken, _ in resources.recent]
         if len(seconds) < STALLS:

@@ -1,24 +1,22 @@
 """Tokens outside the vocabulary."""
 
-from collections.abc import Iterator
-
-from regard.doctor import Check, Finding, RecentBatches
+from regard.doctor import Check, Findings, RecentBatches
 from regard.prove.batches import Batch, out_of_range
 
 
 class TokenRange(Check):
     kind, description = "token_range", "a token is outside the vocabulary"
 
-    def on_batches(self, batches: RecentBatches) -> Iterator[Finding]:
+    def on_batches(self, batches: RecentBatches) -> Findings:
         for number, batch in batches.batches.items():
             yield from self.judge(number, batch)
 
-    def on_failure(self, error: BaseException) -> Iterator[Finding]:
+    def on_failure(self, error: BaseException) -> Findings:
         if isinstance(error, IndexError | RuntimeError):
             for number in range(self.run.position, self.run.position + self.run.experiment.train.accumulate):
                 yield from self.judge(number, self.run.batch(number))
 
-    def judge(self, number: int, batch: Batch) -> Iterator[Finding]:
+    def judge(self, number: int, batch: Batch) -> Findings:
         """One such token of each tensor of one batch."""
         vocabulary = self.run.vocabulary
         for name, place, token in out_of_range(batch, vocabulary):

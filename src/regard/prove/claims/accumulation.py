@@ -6,11 +6,10 @@ from torch import nn
 from regard.attention import Mechanism
 from regard.models.base import Model
 from regard.nn import Recurrent
-from regard.prove import ClaimResult, ModelUnderTest, claim, holds, not_applicable
+from regard.prove import ClaimFails, ClaimResult, ModelUnderTest, claim, holds, not_applicable
 from regard.prove.batches import Batch, batch_size, take_rows
 from regard.prove.comparison import LargestGap, gradients
 from regard.prove.model_under_test import training_mode
-from regard.prove.registry import ClaimFails
 from regard.tasks import Task
 
 TOLERANCE = 1e-4

@@ -7,9 +7,8 @@ from torch import Tensor
 
 from regard.attention import Mask, Packed, Padded, Range
 from regard.attention.slots import AnySlots, make_pairs, valid
-from regard.prove import ClaimResult, ModelUnderTest, claim, holds
+from regard.prove import ClaimFails, ClaimResult, ModelUnderTest, claim, holds
 from regard.prove.comparison import gradients
-from regard.prove.registry import ClaimFails
 
 
 @claim("finite", "no logit of a real token is NaN or infinite", order=60)

@@ -12,11 +12,9 @@ from torch import Tensor, nn
 from regard.attention import Plan, Softmax
 from regard.attention.backends.choose import BackendRefused, run
 from regard.models.base import Model
-from regard.prove import ClaimResult, ModelUnderTest, claim, holds, not_applicable
-from regard.prove.comparison import EXACT, LargestGap, gap
-from regard.prove.dependency import Hook, first_difference, forward_hooks, record_outputs
+from regard.prove import ClaimFails, ClaimResult, ModelUnderTest, claim, holds, not_applicable
+from regard.prove.comparison import EXACT, Hook, LargestGap, first_difference, forward_hooks, gap, record_outputs
 from regard.prove.model_under_test import SEED, SOURCES, Forward, training_mode
-from regard.prove.registry import ClaimFails
 
 MODES = (("in evaluation", False), ("in training", True), ("in evaluation again, after training", False))
 

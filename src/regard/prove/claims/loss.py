@@ -10,9 +10,8 @@ from torch.nn import functional as F
 from regard.attention import Packed, Padded
 from regard.data import Data, PairBatch, TextBatch
 from regard.models.base import Encoder, Model
-from regard.prove import ClaimResult, ModelUnderTest, claim, holds, not_applicable
+from regard.prove import ClaimFails, ClaimResult, ModelUnderTest, claim, holds, not_applicable
 from regard.prove.batches import Batch, batch_size, out_of_range
-from regard.prove.registry import ClaimFails
 from regard.tasks import Task
 
 TOLERANCE = 1e-4
