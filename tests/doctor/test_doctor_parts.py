@@ -132,13 +132,9 @@ def test_overfitting_needs_both_losses() -> None:
 
 def test_the_history_of_a_folder() -> None:
     history = History()
-    for record in (
-        {"step": 1, "loss": 3.0, "lr": 1e-3, "grad_norm": 2.0},
-        {"step": 2, "loss": "NaN", "lr": 1e-3, "grad_norm": "NaN"},
-        {"step": 2, "validation_loss": 2.5},
-        {"step": 2, "gradients": {}},
-    ):
-        history.read(record)
+    logged = {"step": 1, "loss": 3.0, "lr": 1e-3, "grad_norm": 2.0}
+    infinite = {"step": 2, "loss": "NaN", "lr": 1e-3, "grad_norm": "NaN"}
+    history.read([logged, infinite, {"step": 2, "validation_loss": 2.5}, {"step": 2, "gradients": {}}])
     history.add(3, math.nan, 1e-3, 1.0)
     assert history.steps == [(1, 3.0, 1e-3, 2.0)]
     assert history.validation == [(2, 2.5)]

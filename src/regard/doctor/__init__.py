@@ -2,7 +2,6 @@
 
 from regard.doctor.check import Check, Finding, Findings, all_checks
 from regard.doctor.context import History, RecentBatches, Resources, TrainingRun
-from regard.doctor.finished import examine
+from regard.doctor.doctor import Doctor, examine
 from regard.doctor.gradients import Gradients
-from regard.doctor.observer import Doctor
 from regard.doctor.side_pass import SidePass

@@ -25,6 +25,8 @@ from regard.config.parts import catalog
 from regard.doctor.context import History, RecentBatches, Record, Resources, TrainingRun
 from regard.doctor.gradients import Gradients
 from regard.doctor.side_pass import SidePass
+from regard.runs import Run
+from regard.runs.findings import noted
 from regard.train import TrainingStep
 
 
@@ -65,6 +67,12 @@ class Finding:
         types = get_type_hints(cls)
         values = {name: record[name] for name, kind in types.items() if isinstance(record.get(name), kind)}
         return cls(**values) if len(values) == len(types) else None
+
+
+def known_findings(run: Run) -> dict[tuple[str, str], Finding]:
+    """The findings in a run folder by key."""
+    found = (Finding.read(record) for record in noted(run))
+    return {finding.key: finding for finding in found if finding is not None}
 
 
 Findings = Iterable[Finding]  # what a hook yields

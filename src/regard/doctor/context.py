@@ -3,7 +3,7 @@
 import math
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -18,6 +18,7 @@ from regard.train import Experiment
 from regard.train.shard import from_environment
 
 Record = Mapping[str, Any]  # a record of metrics.jsonl
+LOGGED = ("loss", "lr", "grad_norm", "validation_loss")
 RECENT = 10  # steps over which medians are taken
 #: Batches before the newest one that it is compared with: at most, and at least even if they are slow.
 COMPARED, AT_LEAST = 48, 3
@@ -58,12 +59,13 @@ class History:
         if math.isfinite(loss) and math.isfinite(norm):
             self.steps.append(StepNumbers(step, loss, rate, norm))
 
-    def read(self, record: Record) -> None:
-        """Add one record of metrics.jsonl, where a number that is not finite is a string."""
-        if "loss" in record:
-            self.add(record["step"], *(_number(record.get(name)) for name in ("loss", "lr", "grad_norm")))
-        if "validation_loss" in record and math.isfinite(loss := _number(record["validation_loss"])):
-            self.validation.append((record["step"], loss))
+    def read(self, records: Iterable[Record]) -> None:
+        """Add records of metrics.jsonl, where a number that is not finite is a string."""
+        for record in records:
+            loss, rate, norm, validation = (_number(record.get(name)) for name in LOGGED)
+            self.add(record["step"], loss, rate, norm)
+            if math.isfinite(validation):
+                self.validation.append((record["step"], validation))
 
     def norm(self) -> float:
         """The median of the last gradient norms."""

@@ -61,10 +61,7 @@ class ModelUnderTest:
         if not self.vocabulary:
             raise UserError("certify needs the number of token ids; give vocabulary=...")
         if self.length < 4 or self.vocabulary < 2:
-            raise UserError(
-                f"{self.length} tokens out of {self.vocabulary} ids are too few for a test; give 4 or more out of 2 "
-                "or more"
-            )
+            raise UserError(f"{self.length} tokens out of {self.vocabulary} ids are too few; give at least 4 out of 2")
 
     @property
     def model(self) -> Model | None:
@@ -197,7 +194,8 @@ class ModelUnderTest:
 @contextmanager
 def training_mode(module: nn.Module | None, training: bool) -> Iterator[None]:
     """Put a module into training or evaluation mode; afterwards all attributes of its submodules are as before."""
-    before = {} if module is None else {part: dict(vars(part)) for part in module.modules()}
+    parts = () if module is None else module.modules()
+    before = {part: {**vars(part), "_buffers": dict(part._buffers)} for part in parts}
     if module is not None:
         module.train(training)
     try:
@@ -212,15 +210,12 @@ def preserved(module: nn.Module | None) -> Iterator[None]:
     """Evaluation mode; afterwards modes, buffers, gradients and random states are as before."""
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
     with torch.random.fork_rng(devices), training_mode(module, False):
-        parts = () if module is None else module.modules()
-        buffers = [
-            (part, name, x, x if x is None else x.clone()) for part in parts for name, x in part._buffers.items()
-        ]
+        buffers = {} if module is None else {x: x.clone() for x in module.buffers()}
         gradients = {} if module is None else {weight: weight.grad for weight in module.parameters()}
         try:
             yield
         finally:
-            for part, name, x, values in buffers:
-                part._buffers[name] = x if x is None or values is None else x.copy_(values)
+            for x, values in buffers.items():
+                x.copy_(values)
             for weight, gradient in gradients.items():
                 weight.grad = gradient

@@ -46,9 +46,7 @@ class ExplodingGradients(Check):
         norms = present(gradients)
         if (origin := growth_origin(norms)) is not None:
             ratio, part = origin
-            evidence = (
-                f"its gradient is {norms[part]:.3g}, {ratio:,.0f} times that of the same part of the layers above it"
-            )
+            evidence = f"its gradient is {norms[part]:.3g}, {ratio:,.0f} times that of the same part of layers above"
             cause = "something in it multiplies gradients: weights too large, or a wrong backward pass"
             yield self.finding(part.name, evidence, cause, change)
         elif gradients.total > LARGE and norms:
@@ -99,12 +97,10 @@ class VanishingGradients(Check):
             matrices = {name: p for name, p in members if p.ndim >= 2}
             sizes = {n: float(p.grad.norm()) / math.sqrt(p.numel()) for n, p in matrices.items() if p.grad is not None}
             largest = max(sizes.values(), default=0.0)
-            for name in matrices if sizes else ():
+            for name in matrices:
                 where, own = name.rpartition(".")[0], sizes.get(name, 0.0)
                 if where != part.name and own < SILENT * largest:
-                    evidence = (
-                        f"its gradient is {own:.1g} per element, and up to {largest:.1g} elsewhere in {part.name}"
-                    )
+                    evidence = f"its gradient is {own:.1g} per element, and up to {largest:.1g} in {part.name}"
                     cause = "its output does not reach the loss, is detached, or is divided out again"
                     change = "follow its output: a gate that is always 1, a detach, a round, an argmax"
                     yield self.finding(where, evidence, cause, change)

@@ -45,5 +45,5 @@ class LabelLeak(Check):
             evidence = f"{copied / len(pairs):.0%} of the translations are in their own source, word for word"
             cause = "both sides were read from the same column or file, or the source contains the translation"
             yield self.finding(
-                "source", evidence, cause, "check that --data.path has a sentence, a tab, its translation"
+                "source", evidence, cause, "each line of --data.path: a sentence, a tab, its translation"
             )

@@ -42,9 +42,7 @@ class LossSpike(Check):
             rise = spike(history.losses[max(0, count - WINDOW - 1) : count])
             if rise is not None:
                 numbers = " or ".join(str((step.step - 1) * accumulate + i) for i in range(accumulate))
-                evidence = (
-                    f"at step {step.step} the loss is {step.loss:.3f}, {rise:.2f} above the logged ones before it"
-                )
+                evidence = f"at step {step.step} the loss is {step.loss:.3f}, {rise:.2f} above the ones logged before"
                 cause = "its text or its targets are unlike all others, or the learning rate is near its limit"
                 yield self.finding(f"batch {numbers}", evidence, cause, "look at that batch; --train.clip 0.5")
 

@@ -42,9 +42,8 @@ class NonFinite(Check):
         weights = () if self.run.model is None else self.run.model.named_parameters()
         broken = next((name for name, weight in weights if not finite(weight)), None)
         if broken is not None:
-            yield self.finding(
-                broken, "a weight of the checkpoint is NaN or infinite", OVERFLOW, "resume from an earlier one"
-            )
+            evidence = "a weight of the checkpoint is NaN or infinite"
+            yield self.finding(broken, evidence, OVERFLOW, "resume from an earlier one")
 
 
 def finite(x: Tensor) -> bool:

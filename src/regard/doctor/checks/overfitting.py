@@ -13,7 +13,7 @@ class Overfitting(Check):
     kind, description = "overfitting", "the model memorizes the training text"
 
     def on_evaluation(self, history: History) -> Findings:
-        if len(history.validation) < 2:
+        if not history.validation:
             return
         at, lowest = min(history.validation, key=lambda pair: pair[1])
         step, now = history.validation[-1]

@@ -20,8 +20,7 @@ class Starvation(Check):
             return
         waiting = resources.batch_seconds * self.run.experiment.train.accumulate
         if waiting > STARVED * resources.step_seconds:
-            step = f"{resources.step_seconds * 1e3:.3g} ms"
-            evidence = f"the batches of a step take {waiting * 1e3:.3g} ms of its {step}"
+            evidence = f"a step's batches take {waiting * 1e3:.3g} of its {resources.step_seconds * 1e3:.3g} ms"
             cause = "text is read or prepared more slowly than the model trains on it"
             change = "put the text on a local disk, tokenize it beforehand, or a larger --data.batch"
             yield self.finding("data.batch", evidence, cause, change)
@@ -43,9 +42,7 @@ class Starvation(Check):
             self.run.batch(number)
         if time.perf_counter() - began > sum(taken - middle for taken, _ in slow[:2]) / 2:
             share, numbers = lost / sum(seconds), ", ".join(str(numbers[0]) for _, numbers in slow[:3])
-            evidence = (
-                f"{len(slow)} of the last {len(seconds)} steps took {share:.0%} of the time, such as batches {numbers}"
-            )
+            evidence = f"{len(slow)} of {len(seconds)} steps took {share:.0%} of the time, such as batches {numbers}"
             cause = "some batches take far longer to make than others, and training waits for them"
             change = "put the text on a local disk, tokenize it beforehand, or prefetch batches"
             yield self.finding("data.batch", evidence, cause, change)

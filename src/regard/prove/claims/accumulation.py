@@ -11,6 +11,7 @@ from regard.prove.batches import Batch, batch_size, take_rows
 from regard.prove.comparison import LargestGap, gradients
 from regard.prove.model_under_test import training_mode
 from regard.tasks import Task
+from regard.train.device import move
 
 TOLERANCE = 1e-4
 
@@ -20,7 +21,7 @@ def accumulation(subject: ModelUnderTest) -> ClaimResult:
     data, task, model = subject.data, subject.task, subject.model
     if data is None or task is None or model is None:
         return not_applicable("no model, task and data were given together")
-    batch = data.batch(0, seed=1, size=max(batch_size(data), 8))
+    batch = move(data.batch(0, seed=1, size=max(batch_size(data), 8)), subject.device)
     rows = len(batch.inputs)
     if rows < 2:
         return not_applicable("a batch is one row and cannot be split")

@@ -4,7 +4,6 @@ from collections import Counter
 from itertools import islice
 
 import torch
-from torch import Tensor
 from torch.nn import functional as F
 
 from regard.attention import Packed, Padded
@@ -13,6 +12,7 @@ from regard.models.base import Encoder, Model
 from regard.prove import ClaimFails, ClaimResult, ModelUnderTest, claim, holds, not_applicable
 from regard.prove.batches import Batch, batch_size, out_of_range
 from regard.tasks import Task
+from regard.train.device import move
 
 TOLERANCE = 1e-4
 BATCHES = 40  # of the validation part that are tested
@@ -42,7 +42,7 @@ def loss(subject: ModelUnderTest) -> ClaimResult:
     if subject.task is None or subject.model is None:
         return holds(evidence)
     for batch in (*train[:2], *held_out[:1]):
-        _check_terms(subject.task, subject.model, batch)
+        _check_terms(subject.task, subject.model, move(batch, subject.device))
     return holds(f"{evidence}; sums and counts are those of the targets that count")
 
 
@@ -58,8 +58,8 @@ def _check_alignment(batch: Batch, where: str) -> None:
         target, following = int(targets[row, position]), int(inputs[row, position + 1])
         copied = float((targets == inputs)[targets >= 0].double().mean())
         note = f" (copying the input is right for {copied:.0%} of targets)" if copied > 0.5 else ""
-        place = f"{where}: row {row}, position {position}"
-        raise ClaimFails(f"{place}: the target is {target}, but the next input is {following}{note}")
+        found = f"the target is {target}, but the next input is {following}{note}"
+        raise ClaimFails(f"{where}: row {row}, position {position}: {found}")
 
 
 def _check_tokens(batch: Batch, vocabulary: int, where: str) -> None:
@@ -95,29 +95,26 @@ def _check_validation_count(data: Data, size: int) -> None:
     if (data.validation_count or 0) > LARGE:
         return
 
-    def counts(size: int, world: int) -> Tensor:
-        total = torch.zeros(0, dtype=torch.long)
+    def counts(size: int, world: int) -> Counter[int]:
+        targets: Counter[int] = Counter()
         for rank in range(world):
             for batch in data.validation_batches(size, rank=rank, world=world):
-                here = torch.bincount(batch.targets[batch.targets >= 0])
-                width = max(len(total), len(here))
-                total = F.pad(total, (0, width - len(total))) + F.pad(here, (0, width - len(here)))
-        return total
+                targets.update(batch.targets[batch.targets >= 0].tolist())
+        return targets
 
     once, known = counts(size, 1), data.validation_count
-    if known is not None and int(once.sum()) != known:
-        raise ClaimFails(f"the validation part has {known:,} targets, and its batches count {int(once.sum()):,}")
+    if known is not None and once.total() != known:
+        raise ClaimFails(f"the validation part has {known:,} targets, and its batches count {once.total():,}")
     for other, world in ((size + 3, 1), (size, 2)):
         again = counts(other, world)
-        if not torch.equal(once, again):
+        if once != again:
             how = f"{world} processes" if world > 1 else f"batches of {other} instead of {size}"
-            counted = f"{int(once.sum()):,} targets, and with {how} {int(again.sum()):,}"
-            raise ClaimFails(f"the validation part counts {counted}")
+            raise ClaimFails(f"validation counts {once.total():,} targets, and with {how} {again.total():,}")
 
 
 def _check_terms(task: Task, model: Model, batch: Batch) -> None:
     """The task's sums and counts are those of the targets and of the cross entropy of the model's logits."""
-    odd = torch.arange(batch.targets.shape[1]) % 2 == 1
+    odd = torch.arange(batch.targets.shape[1], device=batch.targets.device) % 2 == 1
     half = batch._replace(targets=torch.where(odd, -1, batch.targets))
     for note, given in (("", batch), (" (every other target ignored)", half)):
         terms, counts = task.terms(model, given), task.counts(given)
