@@ -272,5 +272,5 @@ def test_masks_that_follow_from_the_tokens_are_declared_not_decodable() -> None:
     state = model.start(2, 8, source=source, source_lengths=lengths)
     with pytest.raises(UserError, match="cannot decode with"):
         model.step(inputs[:, :1], state)
-    result = step(ModelUnderTest(model=model))
+    result = step(ModelUnderTest(model))
     assert "the model (Transformer)" in result.evidence

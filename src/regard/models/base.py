@@ -160,11 +160,8 @@ class LanguageModel(Model):
         """
         x, state = self.consume(tokens, state, lengths)
         if last:  # a head over a large vocabulary costs as much as several blocks
-            x = (
-                x[:, -1:]
-                if lengths is None
-                else x[torch.arange(len(x), device=x.device), (lengths - 1).clamp(min=0)][:, None]
-            )
+            ends = None if lengths is None else (torch.arange(len(x), device=x.device), (lengths - 1).clamp(min=0))
+            x = x[:, -1:] if ends is None else x[ends][:, None]
         return self.head(x), state
 
     def consume(self, tokens: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
