@@ -13,7 +13,6 @@ from regard.doctor.gradients import Gradients
 from regard.doctor.side_pass import SidePass
 from regard.errors import UserError
 from regard.runs import Run
-from regard.runs.findings import noted
 from regard.train import Experiment
 
 PATIENCE = 1.0  # seconds for the newest batches
@@ -24,7 +23,7 @@ def examine(run: Run) -> tuple[list[Finding], list[str]]:
     experiment = run.load(Experiment)
     training = TrainingRun(experiment, model=experiment.model.build())
     checks = [check(training) for check in all_checks().values()]
-    known = [finding for record in noted(run) if (finding := Finding.read(record)) is not None]
+    known = [finding for record in run.findings() if (finding := Finding.read(record)) is not None]
     records, notes = run.metrics(), []
     step = max((record["step"] for record in records), default=0)
     for record in records:

@@ -24,7 +24,6 @@ from regard.doctor.finding import Finding
 from regard.doctor.gradients import Gradients, UpdateMeter, layer_parts
 from regard.doctor.side_pass import SidePass
 from regard.models.base import Model
-from regard.runs.findings import cut, note, noted
 from regard.tasks import Term
 from regard.train import Observer, TrainingResult, TrainingStart, TrainingStep
 from regard.train.device import memory
@@ -70,10 +69,9 @@ class Doctor(Observer):
         self._due = {start.step + max(1, -(-left * third // 3)) for third in (1, 2, 3)}
         self._measured = {start.step + max(2, left // 10), *self._due}  # steps before a measured update
         if start.step:
-            cut(start.run, start.step)
             for record in start.run.metrics():
                 self._run.history.read(record)
-        known = (Finding.read(record) for record in noted(start.run))  # an earlier session has reported them
+        known = (Finding.read(record) for record in start.run.findings())  # an earlier session has reported them
         self.findings |= {finding.key: finding for finding in known if finding is not None}
 
     def stepped(self, step: TrainingStep) -> None:
@@ -106,7 +104,7 @@ class Doctor(Observer):
         """Write the findings as they are now."""
         for finding in self.findings.values():
             if finding.step > finding.since:
-                note(self._start.run, finding.record())
+                self._start.run.note(finding.record())
         count, name = len(self.findings), self._start.run.path
         summary = f"{count} found, see regard doctor {name}" if count else "no faults found"
         self._print(f"doctor: {summary} ({self.examinations} examinations, {self.cost:.1f} s)")
@@ -170,7 +168,7 @@ class Doctor(Observer):
                 unconfirmed.add(finding.key)
                 continue
             if known is None:
-                note(self._start.run, finding.record())
+                self._start.run.note(finding.record())
                 self._print(finding.line())
             self.findings[finding.key] = finding
         if confirm:
