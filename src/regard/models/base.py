@@ -62,8 +62,7 @@ class Model(nn.Module, ModuleProperties):
     config: ModelConfig
     norm: nn.Module  # the last norm, between the blocks and the head; required with ``residual_blocks``
     unembed: nn.Linear  # the output layer
-    #: The repeated layers in order of computation: the units of FSDP, checkpointing, Muon, `describe` and `look`.
-    blocks: nn.ModuleList | list[nn.Module]
+    blocks: nn.ModuleList | list[nn.Module]  # the layers, in order: the units of FSDP, checkpointing, Muon and `look`
 
     compilable: bool = True  # ``torch.compile(fullgraph=True)`` can trace a training step
     # Of ``ModuleProperties``, graphable: ``step`` can be captured in a CUDA graph; steppable: it supports the masks.
