@@ -92,8 +92,5 @@ def _time_evaluation(engine: Engine) -> float:
 def tokens_per_step(experiment: Experiment, data: Data[Any], world: World) -> float:
     """The number of targets in the first update, over all ranks."""
     task = experiment.task.build()
-    batches = [
-        experiment.batch(data, number, world.rank, world.size)
-        for number in range(experiment.train.accumulate)
-    ]
+    batches = [experiment.batch(data, number, world.rank, world.size) for number in range(experiment.train.accumulate)]
     return world.sums([float(sum(int(next(iter(task.counts(batch).values()))) for batch in batches))])[0]
