@@ -18,7 +18,8 @@ from faulty_torch import (
 
 from regard.data import Characters, TextData
 from regard.models import GPT, ConvolutionConfig, RecurrentConfig
-from regard.nn import LearnedPositionConfig, NoPositionConfig, PostNormConfig, SinusoidalConfig
+from regard.nn.blocks.block import PostNormConfig
+from regard.nn.positions.position import LearnedPositionConfig, NoPositionConfig, SinusoidalConfig
 from regard.prove import ModelUnderTest
 from regard.tasks import LanguageTask
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from regard.attention import Softmax, SoftmaxNormalizer
 from regard.look import attentions, heads
 from regard.models import LuongConfig, Seq2SeqConfig
-from regard.nn import PostNormConfig
+from regard.nn.blocks.block import PostNormConfig
 from regard.train.engine import Engine
 from run_faults.kit import Case, Fault, Sabotage, Seen, altered, gpt, mistranslated, translation
 from run_faults.sabotage import changed_output, parameter, softmax

@@ -10,7 +10,8 @@ from torch.nn import functional as F
 
 from regard.attention import Full, Pairs, RelativeBuckets
 from regard.attention.backends.choose import run
-from regard.nn import CausalConvolution, Sinusoidal, T5Config, sinusoids
+from regard.nn.convolution import CausalConvolution
+from regard.nn.positions.position import Sinusoidal, T5Config, sinusoids
 from regard.train.engine import Engine
 from run_faults.kit import Fault, Sabotage, Seen, altered, gpt, mistranslated
 from run_faults.sabotage import CONVOLUTION, softmax

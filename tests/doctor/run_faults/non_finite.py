@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from regard.attention import LinearConfig, Out, Softmax
 from regard.data import PairBatch, TextBatch
-from regard.nn import GELUConfig, LayerNorm, LayerNormConfig
+from regard.nn.feedforward import GELUConfig
+from regard.nn.norm import LayerNorm, LayerNormConfig
 from regard.tasks import Term
 from regard.train import Diverged
 from regard.train.engine import Engine
