@@ -96,7 +96,7 @@ class Trace:
         while ready < len(self.attentions) and (ready == begin or time.monotonic() < until):
             one = self.attentions[ready]
             if one.unobservable is None:
-                drawn = maps.overview(one, size)
+                drawn = maps.overview(one.load(), size)
                 h, q, k = drawn.shape
                 picture[ready, :h, :q, :k] = drawn
             ready += 1
@@ -124,7 +124,7 @@ class Trace:
                 _measured(number, head, random[number][head.head - 1] if random else {})
                 for number, one in enumerate(self.attentions)
                 if one.unobservable is None
-                for head in heads([one])
+                for head in heads([one.load()])
             ]
         }
 
@@ -147,7 +147,7 @@ class Trace:
             raise UserError(one.unobservable)
         _check("query", query, one.q.shape[2])
         _check("key", key, one.k.shape[2])
-        return one
+        return one.load()
 
 
 def _measured(number: int, head: Head, random: dict[str, float]) -> JsonObject:
