@@ -6,7 +6,7 @@ from dataclasses import replace
 from html import escape
 
 from regard.look import Head, describe
-from regard.look.pictures import align_picture
+from regard.look.pictures import align
 from regard.look.pictures.align import Alignment
 from regard.pages.charts import Axes, Series, thin
 from regard.pages.html import ChartSection, figure, folded, legend, numbers_table, point_table
@@ -125,7 +125,7 @@ def map_figures(inspection: Inspection) -> str:
 
 def alignment_figure(alignment: Alignment) -> str:
     """One alignment at its natural width."""
-    drawn, wide, high = align_picture.figure(alignment)
+    drawn, wide, high = align.figure(alignment)
     box = {"viewBox": f"0 -4 {wide:.0f} {high + 8:.0f}", "style": f"width:{wide:.0f}px"}
     return tag(
         "div", tag("svg", drawn, class_="align", **box, role="img", aria_label=alignment.words()), class_="scroll"

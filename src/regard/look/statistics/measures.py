@@ -123,7 +123,7 @@ def _key_at(attention: Attention, back: int) -> Tensor:
 
 def _picked(one: Strip, keys: Tensor) -> Tensor:
     """The weights [B, q] at one key of each row, given as [B, q]; 0 outside the strip."""
-    place = keys - one.columns.start
+    place = keys - one.part.columns.start
     inside = (place >= 0) & (place < one.weights.shape[-1])
     return one.weights.gather(-1, place.clamp(0, one.weights.shape[-1] - 1)[..., None])[..., 0] * inside
 
