@@ -34,7 +34,7 @@ class SpillFile:
 
 @lru_cache(64)
 def _meta(shape: torch.Size, dtype: torch.dtype) -> Tensor:
-    """A tensor without data; one for all layers, since small objects between large ones keep the heap from shrinking."""
+    """A tensor without data; one for all layers, since small objects between large ones fragment the heap."""
     return torch.empty(shape, dtype=dtype, device="meta")
 
 
