@@ -14,8 +14,7 @@ from regard.errors import UserError
 from regard.look.capture.trace import Attention, evaluation_mode, observe
 from regard.look.views.reading import Reading, compare_losses
 from regard.models.base import Model
-from regard.nn import SelfAttention
-from regard.nn.cross_attention import CrossAttention
+from regard.nn.attention import CrossAttention, SelfAttention
 from regard.runs.disk import JsonObject
 
 
