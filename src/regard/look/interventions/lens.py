@@ -16,7 +16,7 @@ from regard.look.views.reading import NO_TARGET, JsonObject, Reading, token_text
 from regard.models.base import Model
 
 if TYPE_CHECKING:
-    from regard.data.batch import Specials
+    from regard.data.base import Specials
     from regard.data.tokenizers import Tokenizer
 
 LONGEST = 1024  # tokens; each passes through the head once per layer

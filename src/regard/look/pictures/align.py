@@ -18,7 +18,7 @@ from regard.look.capture.trace import attentions, rows
 from regard.models.base import Seq2SeqModel
 
 if TYPE_CHECKING:
-    from regard.data.batch import Specials
+    from regard.data.base import Specials
     from regard.data.tokenizers import Tokenizer
 
 END = "<end>"

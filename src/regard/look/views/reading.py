@@ -13,7 +13,7 @@ from regard.errors import UserError
 from regard.models.base import Encoder, LanguageModel, Model, Seq2SeqModel
 
 if TYPE_CHECKING:
-    from regard.data.batch import Specials
+    from regard.data.base import Specials
     from regard.data.tokenizers import Tokenizer
 
 JsonObject = dict[str, Any]

@@ -28,7 +28,7 @@ from regard.look.views.tree import continuation_tree, translation_tree
 from regard.models.base import LanguageModel, Model, Seq2SeqModel, parameter_device
 
 if TYPE_CHECKING:
-    from regard.data.batch import Specials
+    from regard.data.base import Specials
     from regard.data.tokenizers import Tokenizer
     from regard.runs import Run
 
