@@ -162,7 +162,7 @@ def _joined(steps: list[Attention]) -> Attention:
     if len(steps) == 1:
         return first
     q = torch.cat([step.q for step in steps], dim=2)
-    return first._replace(q=q, plan=first.plan._replace(queries=Range(q.shape[2]), own=False))
+    return first._replace(q=q, plan=first.plan._replace(queries=Range(q.shape[2]), same_tokens=False))
 
 
 @torch.no_grad()
@@ -191,4 +191,4 @@ def _cut(plan: Plan, part: slice, device: torch.device) -> Plan:
     order, segment, phase = slots.at(torch.arange(slots.rows, device=device)[:, None], index)
     shape = (slots.rows, index.shape[1])
     queries = Slots(order.expand(shape), segment.expand(shape), phase.expand(*shape, *phase.shape[2:]))
-    return Plan(plan.mask, queries, plan.keys, False, "", None)
+    return Plan(plan.mask, queries, plan.keys, False)

@@ -59,7 +59,7 @@ def view(mask: Mask, length: int, *, block: int = 8, most: int = 128) -> MaskVie
         raise UserError(f"this mask's lists are shorter than {length} tokens; choose a shorter length") from error
     slots = Range(length)
     blank = torch.zeros(1, 1, length, 1)
-    call = Softmax().call(blank, blank, blank, Plan(mask, slots, slots, True, "", None))
+    call = Softmax().call(blank, blank, blank, Plan(mask, slots, slots, True))
     return MaskView(
         mask=mask,
         length=length,
@@ -77,10 +77,9 @@ def layout(mask: Mask, length: int, block: int) -> Tensor:
     """Which tiles are empty, partial or full, from the mask's block bounds: no pair is evaluated."""
     low = torch.arange(0, length, block)
     high = (low + block).clamp(max=length) - 1
-    rows, columns = (low[:, None], high[:, None]), (low[None, :], high[None, :])
-    verdict = mask.verdict(
-        BlockBounds(*rows, *columns, q_phases=rows, k_phases=columns)
-    )  # in plain text, a token's phase is its order
+    extent = torch.stack((low, high))
+    rows, columns = extent[:, :, None], extent[:, None, :]
+    verdict = mask.verdict(BlockBounds(*rows, *columns, rows, columns))  # in plain text, a token's phase is its order
     shape = (low.shape[0], low.shape[0])
     return (verdict.may.expand(shape).int() + (verdict.may & verdict.must).expand(shape).int()).cpu()
 

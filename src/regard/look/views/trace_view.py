@@ -77,7 +77,7 @@ class Trace:
             "kind": "self" if queries == keys else "cross",
             "query_tokens": queries,
             "key_tokens": keys,
-            "causal": plan.own and plan.mask.reach().ahead == 0,
+            "causal": plan.same_tokens and plan.mask.reach().ahead == 0,
             "exact": not isinstance(one, NotObservable),
             "reason": one.why if isinstance(one, NotObservable) else None,
         }
@@ -86,7 +86,7 @@ class Trace:
         """Which tokens the queries are, and which the keys."""
         if self.target_tokens is None:
             return "tokens", "tokens"
-        if not one.plan.own:
+        if not one.plan.same_tokens:
             return "target_tokens", "tokens"
         side = "tokens" if one.name.startswith("encoder") else "target_tokens"
         return side, side

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from regard.attention import Alibi, Bias, Relative
-from regard.attention.bias import RelativeBuckets
+from regard.attention.score import RelativeBuckets
 from regard.config import option
 from regard.nn.positions.position import Position, PositionConfig
 
