@@ -4,8 +4,7 @@ The names imported here are the public ones.
 """
 
 from regard.attention.backends.choose import BACKENDS, BackendRefused, Explanation, explain, run
-from regard.attention.backends.reference import Blocked
-from regard.attention.cache import CacheIndex, CacheWrite, DecodeInput, KVCache
+from regard.attention.cache import CacheIndex, DecodeInput, KVCache
 from regard.attention.call import Backend, Call, Out, Plan, allowed, dense_pairs, repeat_kv
 from regard.attention.masks.mask import And, BlockBounds, BlockVerdict, Full, Mask, Not, Or, Reach
 from regard.attention.masks.patterns import (

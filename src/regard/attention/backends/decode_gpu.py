@@ -30,16 +30,15 @@ class DecodeGPU(Backend):
         if mix_one is None:
             return ["it needs triton"]
         tensors, made = (call.q, call.k, call.v), call.q.ndim == 4  # the call of a plan has no heads yet
-        return not_plain_softmax(call) + applying(
-            {
-                "it is for one query per row": call.plan.queries.length != 1,
-                f"it is for heads up to {WIDEST} wide": made and max(call.q.shape[-1], call.v.shape[-1]) > WIDEST,
-                f"it is for up to {LONGEST} keys": call.plan.keys.length > LONGEST,
-                "it has no backward pass": any(x.requires_grad for x in tensors),
-                "it has no dropout": call.dropout > 0,
-                "it sums in float32": call.q.dtype == torch.float64,
-            }
-        )
+        reasons = {
+            "it is for one query per row": call.plan.queries.length != 1,
+            f"it is for heads up to {WIDEST} wide": made and max(call.q.shape[-1], call.v.shape[-1]) > WIDEST,
+            f"it is for up to {LONGEST} keys": call.plan.keys.length > LONGEST,
+            "it has no backward pass": any(x.requires_grad for x in tensors),
+            "it has no dropout": call.dropout > 0,
+            "it sums in float32": call.q.dtype == torch.float64,
+        }
+        return not_plain_softmax(call) + applying(reasons)
 
     def prepare(self, plan: Plan, device: torch.device) -> Tensor | None:
         """The visible keys, [B|1, K]; None: all."""

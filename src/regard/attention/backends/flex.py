@@ -40,14 +40,13 @@ class Flex(Backend):
         cuda, tensors = call.q.device.type == "cuda", (call.q, call.k, call.v)
         backward = not self.interpreted or any(x.requires_grad for x in tensors)
         narrow = min(call.q.shape[-1], call.v.shape[-1]) < MIN_WIDTH
-        return not_plain_softmax(call, takes_bias=True) + applying(
-            {
-                "FlexAttention has no backward pass outside CUDA": backward and not cuda,
-                f"FlexAttention needs heads of width {MIN_WIDTH} or more on CUDA": narrow and cuda,
-                "FlexAttention has no float64 on CUDA": call.q.dtype == torch.float64 and cuda,
-                "FlexAttention has no dropout": call.dropout > 0,
-            }
-        )
+        reasons = {
+            "FlexAttention has no backward pass outside CUDA": backward and not cuda,
+            f"FlexAttention needs heads of width {MIN_WIDTH} or more on CUDA": narrow and cuda,
+            "FlexAttention has no float64 on CUDA": call.q.dtype == torch.float64 and cuda,
+            "FlexAttention has no dropout": call.dropout > 0,
+        }
+        return not_plain_softmax(call, takes_bias=True) + applying(reasons)
 
     def prepare(self, plan: Plan, device: torch.device) -> tuple[tuple[Regrouping, BlockMask], ...]:
         """For each disjoint part of the mask the regrouping of its tokens and the blocks to read."""

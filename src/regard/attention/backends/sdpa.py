@@ -138,14 +138,13 @@ def structure(plan: Plan) -> Structure:
 def not_plain_softmax(call: Call, takes_bias: bool = False) -> list[str]:
     """Why PyTorch's fused kernels cannot compute this call, apart from its mask; ``takes_bias``: any bias is fine."""
     biased = call.bias is not None and not takes_bias
-    return applying(
-        {
-            f"scores are {type(call.score).__name__}, not dot products": type(call.score) is not Dot,
-            f"a fused kernel cannot apply the bias {type(call.bias).__name__}": biased,
-            call.normalizer.not_fused: not isinstance(call.normalizer, SoftmaxNormalizer),
-            "the weights were asked for, and a fused kernel never stores them": call.weights,
-        }
-    )
+    reasons = {
+        f"scores are {type(call.score).__name__}, not dot products": type(call.score) is not Dot,
+        f"a fused kernel cannot apply the bias {type(call.bias).__name__}": biased,
+        call.normalizer.not_fused: not isinstance(call.normalizer, SoftmaxNormalizer),
+        "the weights were asked for, and a fused kernel never stores them": call.weights,
+    }
+    return applying(reasons)
 
 
 def even_widths(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor, int]:

@@ -26,14 +26,13 @@ class SmallCPU(Backend):
         if torch.compiler.is_compiling():  # before any length is read, which would become a guard in the graph
             return ["under a compiler the fused kernel is faster"]
         plan = call.plan
-        return not_plain_softmax(call) + applying(
-            {
-                "it is for CPUs": call.q.device.type != "cpu",
-                f"it is for up to {LONGEST} tokens": max(plan.queries.length, plan.keys.length) > LONGEST,
-                "it supports causal and full masks over plain or right-padded tokens": structure(plan) not in SUPPORTED,
-                "it has no dropout": call.dropout > 0,
-            }
-        )
+        reasons = {
+            "it is for CPUs": call.q.device.type != "cpu",
+            f"it is for up to {LONGEST} tokens": max(plan.queries.length, plan.keys.length) > LONGEST,
+            "it supports causal and full masks over plain or right-padded tokens": structure(plan) not in SUPPORTED,
+            "it has no dropout": call.dropout > 0,
+        }
+        return not_plain_softmax(call) + applying(reasons)
 
     def prepare(self, plan: Plan, device: torch.device) -> tuple[Tensor | None, Tensor | None]:
         """The float mask [N, N] that is added to the scores, and the queries that see nothing [B, 1, N, 1]."""

@@ -80,7 +80,7 @@ class Segmented(Mechanism):
         sums = self._summed(k, v) if self.shares is not None else None
         if plan.prepared is None:
             return Out(self._dense(q, k, v, sums, plan, plan.keys))
-        mixed = self._by_segment(q, k, v, sums, plan.prepared)
+        mixed = self._by_segment(q, k, v, sums, plan)
         if isinstance(plan.queries, Padded):
             mixed = mixed.masked_fill(~plan.queries.filled()[:, None, :, None], 0)
         return Out(mixed)
@@ -94,32 +94,32 @@ class Segmented(Mechanism):
 
     # Full forward pass ----------------------------------------------------------------------------------------------
 
-    def _borders(self, length: int, device: torch.device) -> Tensor:
-        """The visible keys of each segment, [S, 1, L, R + M + L]: its summaries, its memory and its own tokens."""
-        size, memory = self.size, self.memory
-        start = torch.arange(0, length, size, device=device)[:, None]  # [S, 1]
-        own = torch.arange(size, device=device)
+    def _borders(self, length: int, device: torch.device) -> tuple[Tensor, Tensor]:
+        """The visible keys of each segment, [S, 1, L, R + M + L]: its summaries, its memory and its own tokens.
+
+        And the last tokens of the groups that its summaries are of, [S, R].
+        """
+        start = torch.arange(0, length, self.size, device=device)[:, None]  # [S, 1]
+        own = torch.arange(self.size, device=device)
         group = self._groups(start) + torch.arange(self.summaries, device=device)
-        parts = [(group >= 0)[:, None, :].expand(-1, size, -1)] if self.summaries else []
-        before = start - memory + torch.arange(memory, device=device)
-        parts.append((before >= 0)[:, None, :].expand(-1, size, -1))
-        parts.append((own[None, :, None] >= own[None, None, :]).expand(len(start), -1, -1))
-        return torch.cat(parts, dim=-1)[:, None]
+        before = start - self.memory + torch.arange(self.memory, device=device)
+        there = torch.cat((group >= 0, before >= 0), dim=-1)[:, None, :].expand(-1, self.size, -1)
+        causal = (own[:, None] >= own).expand(len(start), -1, -1)
+        ends = (group.clamp(min=0) * self.rate + self.rate - 1).clamp(max=length - 1)
+        return torch.cat((there, causal), dim=-1)[:, None], ends
 
     def _groups(self, start: Tensor) -> Tensor:
         """The first of the ``summaries`` groups that end before the memory of the segment at ``start``."""
         return (start - self.memory).div(self.rate, rounding_mode="floor") - self.summaries
 
-    def _by_segment(self, q: Tensor, k: Tensor, v: Tensor, sums: tuple[Tensor, Tensor] | None, seen: Tensor) -> Tensor:
+    def _by_segment(self, q: Tensor, k: Tensor, v: Tensor, sums: tuple[Tensor, Tensor] | None, plan: Plan) -> Tensor:
         """Every segment as a batch row, so that one fused call computes all of them."""
+        seen, ends = plan.prepared
         (batch, heads, length, _), segments = q.shape, seen.shape[0]
         short = segments * self.size - length
         shared = heads // k.shape[1]
         near = [self._near(x, short, segments) for x in (k, v)]  # [B, S, G, M + L, D]
         if sums is not None:
-            first = self._groups(torch.arange(0, length, self.size, device=q.device)[:, None])
-            place = (first + torch.arange(self.summaries, device=q.device)).clamp(min=0)  # [S, R]
-            ends = (place * self.rate + self.rate - 1).clamp(max=length - 1)
             far = [x[:, :, ends].transpose(1, 2) for x in sums]  # [B, S, G, R, D]
             near = [torch.cat(both, dim=3) for both in zip(far, near, strict=True)]
         k, v = (x.repeat_interleave(shared, dim=2).flatten(0, 1) for x in near)
