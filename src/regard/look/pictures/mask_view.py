@@ -79,7 +79,7 @@ def layout(mask: Mask, length: int, block: int) -> Tensor:
     high = (low + block).clamp(max=length) - 1
     extent = torch.stack((low, high))
     rows, columns = extent[:, :, None], extent[:, None, :]
-    verdict = mask.verdict(BlockBounds(*rows, *columns, rows, columns))  # in plain text, a token's phase is its order
+    verdict = mask.verdict(BlockBounds(*rows, *columns, q_phases=rows, k_phases=columns))  # here a phase is its order
     shape = (low.shape[0], low.shape[0])
     return (verdict.may.expand(shape).int() + (verdict.may & verdict.must).expand(shape).int()).cpu()
 
