@@ -28,7 +28,7 @@ def text(tmp_path: Path) -> str:
 @pytest.fixture
 def pairs(tmp_path: Path) -> str:
     path = tmp_path / "pairs.tsv"
-    words = "one two three four five six seven".split()
+    words = ["one", "two", "three", "four", "five", "six", "seven"]
     lines = [" ".join(words[i % 7 : i % 7 + 1 + i % 3]) + f" {i}\t" + " ".join(words[: 1 + i % 5]) for i in range(40)]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return str(path)

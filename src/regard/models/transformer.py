@@ -143,9 +143,9 @@ class Transformer(Seq2SeqModel):
     def reset(self) -> None:
         """Xavier's uniform weights (Glorot & Bengio 2010), as in the paper's code; biases 0, gains 1.
 
-        Residual branches are scaled down with depth, as GPT-2's, unless the residual path is normalized. Embeddings have
-        the length 1/3: with length 1 the logits of a tied head would start with unit variance, and that of the input
-        token near the root of the width, far from a uniform guess.
+        Residual branches are scaled down with depth, as GPT-2's, unless the residual path is normalized. Embeddings
+        have the length 1/3: with length 1 the logits of a tied head would start with unit variance, and that of the
+        input token near the root of the width, far from a uniform guess.
         """
         c = self.config
         table = normal(c.width**-0.5 / 3)
