@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from regard.data.batch import Specials
+from regard.data.base import Specials
 from regard.data.tokenizers import Tokenizer
 from regard.errors import UserError
 from regard.look.capture.trace import attentions, dense_weights
