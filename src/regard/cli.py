@@ -153,8 +153,8 @@ def _help(table: Table, title: str, function: Callable[..., int]) -> str:
 def repeat_dropped_interrupt(dropped: sys.UnraisableHookArgs) -> None:
     """Raise a KeyboardInterrupt again that Python has dropped, as a ``sys.unraisablehook``.
 
-    Python drops every exception inside a destructor or a weakref callback, and each import ends with such a callback (it
-    releases the module's lock). So a Ctrl-C while torch's compiler is imported would sometimes be lost.
+    Python drops every exception inside a destructor or a weakref callback, and each import ends with such a callback
+    (it releases the module's lock). So a Ctrl-C while torch's compiler is imported would sometimes be lost.
     """
     if issubclass(dropped.exc_type, KeyboardInterrupt):
         threading.Timer(0.01, _thread.interrupt_main).start()  # when the destructor or callback has returned

@@ -11,7 +11,7 @@ from hypothesis import given
 from strategies import agree, examples, generator, seeds
 from torch import Tensor
 
-from regard.generate.rows import select_rows
+from regard.generate.decoder import select_rows
 from regard.look import attentions, rows
 from regard.models import BahdanauConfig, BridgeConfig, FixedConfig, LuongConfig, Seq2Seq, Seq2SeqConfig
 from regard.nn.recurrent import Kind, Recurrent, RecurrentState

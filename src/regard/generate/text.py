@@ -1,26 +1,20 @@
 """Text generation: prompts to texts, streamed, each up to its stop string or its last token."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import torch
 
+from regard.data import Tokenizer
 from regard.errors import UserError
 from regard.generate.beam import BeamSearch, BeamSearcher
 from regard.generate.cached import CachedLanguageModel
-from regard.generate.constraints import OutputConstraints
+from regard.generate.constraints import OutputConstraints, StopCondition, StopStrings
 from regard.generate.decoder import Decoder
 from regard.generate.sampler import sampling_decoder
 from regard.generate.sampling import Sampling
-from regard.generate.stops import StopCondition, StopStrings
 from regard.models.base import LanguageModel
-
-if TYPE_CHECKING:
-    from regard.data.tokenizers import Tokenizer
 
 
 @dataclass(frozen=True)

@@ -1,27 +1,24 @@
-"""Translate lines with the model of a run: encode them, decode batches of similar lengths, return text."""
+"""Sequence-to-sequence decoding, and translation of lines: encode them, decode batches of similar lengths."""
 
-from __future__ import annotations
-
+import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
-from regard.data import Bytes, Characters, DataConfig
-from regard.data.translation.pairs import PairsConfig, Specials
+from regard.data import Bytes, Characters, DataConfig, PairData, PairsConfig, Specials, Tokenizer
 from regard.errors import UserError
-from regard.generate.beam import BeamSearch
+from regard.generate.beam import BeamSearch, BeamSearcher
+from regard.generate.cached import CachedSeq2Seq
 from regard.generate.constraints import Hypothesis, OutputConstraints
+from regard.generate.decoder import Decoder
 from regard.generate.load import LoadedModel, load_model
+from regard.generate.sampler import Sampler
 from regard.generate.sampling import Sampling
-from regard.generate.seq2seq import decode_seq2seq
 from regard.models.base import Seq2SeqModel, parameter_device
-
-if TYPE_CHECKING:
-    from regard.data.tokenizers import Tokenizer
-    from regard.data.translation.pairs import PairData
-    from regard.runs import Run
+from regard.runs import Run
 
 AHEAD = 16  # batches whose lines are sorted by length together; the output keeps the order of the input
 
@@ -151,6 +148,40 @@ class Translator:
             except UserError:
                 left_out[character] = None
         return ids, tuple(left_out)
+
+
+def decode_seq2seq(
+    model: Seq2SeqModel,
+    source: Tensor,
+    source_lengths: Tensor,
+    constraints: OutputConstraints,
+    options: BeamSearch | Sampling,
+    count: int = 1,
+    seed: int = 1,
+) -> list[list[Hypothesis]]:
+    """For each source [B, S] the ``count`` best hypotheses of beam search, or the different ones of ``count`` samples.
+
+    The random numbers of a source follow from the seed, its own tokens and the number of the sample, and so do not
+    depend on the rest of the batch.
+    """
+    if isinstance(options, BeamSearch):
+        strategy = BeamSearcher(options, constraints, count)
+    else:
+        streams = [0] * len(source) * count if options.greedy else source_streams(source, source_lengths, count)
+        strategy = Sampler(options, streams, constraints, samples=count, seed=seed)
+    cached = CachedSeq2Seq(model, source, source_lengths, [constraints.begin], constraints.max_length)
+    for _ in Decoder(cached, strategy, constraints.max_length):
+        pass
+    return strategy.hypotheses()
+
+
+def source_streams(source: Tensor, lengths: Tensor, samples: int) -> list[int]:
+    """The random stream of each row: a hash of its source's tokens, plus the number of the sample."""
+    streams = []
+    for row, length in zip(source.tolist(), lengths.tolist(), strict=True):
+        digest = hashlib.blake2b(repr(row[:length]).encode(), digest_size=8).digest()
+        streams += [(int.from_bytes(digest, "big") + sample) % 2**64 for sample in range(samples)]
+    return streams
 
 
 class TranslationModel(NamedTuple):

@@ -15,8 +15,9 @@ from regard.errors import UserError
 from regard.generate.cached import CachedLanguageModel, CachedSeq2Seq
 from regard.generate.constraints import OutputConstraints
 from regard.generate.decoder import Decoder, DecodingStep
-from regard.generate.sampler import Sampler, source_streams
+from regard.generate.sampler import Sampler
 from regard.generate.sampling import Sampling, in_float32
+from regard.generate.translation import source_streams
 from regard.look.capture.trace import evaluation_mode
 from regard.look.views.reading import JsonObject, token_texts
 from regard.models.base import LanguageModel, Seq2SeqModel
