@@ -1,7 +1,7 @@
 """Data: sources, tokenizers and batches. Importing it imports no torch."""
 
 from regard.data.base import Data, DataConfig
-from regard.data.batch import IGNORE_INDEX, PairBatch, Specials, TextBatch
+from regard.data.batch import IGNORE_INDEX, Batch, PairBatch, Specials, TextBatch
 from regard.data.origins.cache import cache_folder
 from regard.data.origins.origin import Origin
 from regard.data.origins.source import Source, SourceFile

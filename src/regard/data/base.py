@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from regard.data.batch import Specials
     from regard.data.tokenizers import Tokenizer
 
-B = TypeVar("B")
+B = TypeVar("B", covariant=True)
 
 
 class Data(ABC, Generic[B]):

@@ -45,3 +45,7 @@ class PairBatch(NamedTuple):
     source_lengths: Tensor  # [B] int64, the end token included
     inputs: Tensor  # [B, T] int64: the begin token, then the translation
     targets: Tensor  # [B, T] int64: the translation, then the end token; IGNORE_INDEX: does not count
+
+
+#: What a task of this package takes; parts from outside may define others.
+Batch = TextBatch | PairBatch

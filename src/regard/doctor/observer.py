@@ -28,7 +28,7 @@ from regard.runs.findings import cut, note, noted
 from regard.tasks import Term
 from regard.train import Observer, TrainingResult, TrainingStart, TrainingStep
 from regard.train.device import memory
-from regard.train.memory import capacity
+from regard.train.guard import capacity
 from regard.train.shard import from_environment, is_sharded
 
 #: The share of training time that the doctor may take. Three examinations are made at any cost: short runs need them.
@@ -84,7 +84,7 @@ class Doctor(Observer):
             self._times.append(step.seconds - self._seconds - self._own_seconds)
             self._recent.append((self._times[-1], range(self._run.position, step.position)))
         self._seconds, self._step, self._run.position = step.seconds, step.step, step.position
-        self._run.history.add(step.step, step.loss, step.rate, step.norm)
+        self._run.history.add(step.step, step.loss, step.lr, step.norm)
         if self.active:
             try:
                 self._check(step)

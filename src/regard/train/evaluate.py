@@ -2,10 +2,11 @@
 
 import math
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
+from regard.data import Batch
 from regard.models import Model
 from regard.tasks import Task, Term
 from regard.train.device import move
@@ -30,12 +31,12 @@ class LossSum(NamedTuple):
         return self.loss / math.log(2) / units_per_token
 
 
-def evaluate(engine: Engine, batches: Iterable[Any] | None = None) -> dict[str, float] | None:
+def evaluate(engine: Engine, batches: Iterable[Batch] | None = None) -> dict[str, float] | None:
     """``{"validation_loss": ...}`` over the validation part, or over ``batches``; None if there are none.
 
     A task of several terms also gets ``validation_<term>`` for each of them.
     """
-    chosen: Iterable[Any] = engine.validation_batches() if batches is None else batches
+    chosen = engine.validation_batches() if batches is None else batches
     sums = sum_terms(
         engine.terms, engine.model, engine.task, chosen, engine.device, engine.precision, graphs=engine.graphs
     )
@@ -51,7 +52,7 @@ def evaluate(engine: Engine, batches: Iterable[Any] | None = None) -> dict[str, 
     return result
 
 
-def score(model: Model, task: Task, batches: Iterable[Any], device: torch.device, precision: Precision) -> LossSum:
+def score(model: Model, task: Task, batches: Iterable[Batch], device: torch.device, precision: Precision) -> LossSum:
     """The loss over ``batches``, summed over the task's terms."""
     sums = sum_terms(task.terms, model, task, batches, device, precision).values()
     return LossSum(math.fsum(term.total for term in sums), round(sum(term.targets for term in sums)))
@@ -59,10 +60,10 @@ def score(model: Model, task: Task, batches: Iterable[Any], device: torch.device
 
 @torch.no_grad()
 def sum_terms(
-    terms: Callable[[Model, Any], dict[str, Term]],
+    terms: Callable[[Model, Batch], dict[str, Term]],
     model: Model,
     task: Task,
-    batches: Iterable[Any],
+    batches: Iterable[Batch],
     device: torch.device,
     precision: Precision,
     *,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from regard.doctor import Check, Finding, Resources
-from regard.train.memory import OutOfMemory
+from regard.train.guard import OutOfMemory
 
 #: The share of the available memory in use: allocators need a few percent of slack for blocks of unequal size. And the
 #: share that a suggested batch size may use.
