@@ -137,7 +137,7 @@ class Bench:
     def losses(self) -> list[float]:
         """Nats per token of the model in its current state, window by window."""
         windows = self.text.batches(1)
-        return [score(self.model, self.task, [one], self.device, self.precision).loss for one in windows]
+        return [score(self.model, self.task, [one], self.precision).loss for one in windows]
 
     def pass_seconds(self) -> float:
         """The time of one forward pass."""

@@ -54,7 +54,7 @@ def evaluate(options: EvaluateOptions) -> int:
     loaded.check_data(data)
     batches = data.sliding_batches(part, options.batch, data.context if stride is None else stride)
     task, precision = experiment.task.build(), Precision("auto", device)
-    result = score(loaded.model, task, with_progress(batches, targets), device, precision)
+    result = score(loaded.model, task, with_progress(batches, targets), precision)
     characters, size = data.amount(part)
     summary = {
         "run": str(run.path),

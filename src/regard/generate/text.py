@@ -47,19 +47,40 @@ class Throughput:
         )
 
 
-@dataclass
 class GeneratedText:
     """The text generated so far after one prompt."""
 
-    pieces: list[str] = field(default_factory=list)
-    tokens: int = 0
-    stop: str | None = None  # the stop string that ended it
-    done: bool = False
+    def __init__(self, generator: "TextGenerator"):
+        self.pieces: list[str] = []
+        self.tokens = 0
+        self.stop: str | None = None  # the stop string that ended it
+        self.done = False
+        self._throughput = generator.throughput
+        self._stream, self._stops = generator.tokenizer.stream(), StopStrings(generator.stops)
 
     @property
     def text(self) -> str:
         """The whole text, without the stop string."""
         return "".join(self.pieces)
+
+    def feed(self, tokens: list[int], last: bool) -> str:
+        """Append tokens up to a stop string; return the new text."""
+        new = []
+        for token in tokens:
+            self.tokens += 1
+            self._throughput.generated_tokens += 1
+            new.append(self._stops.feed(self._stream.feed([token])))
+            if self._stops.found is not None:
+                break
+        else:
+            if last:
+                new += [self._stops.feed(self._stream.end()), self._stops.end()]
+        self.stop = self._stops.found
+        self.done = last or self.stop is not None
+        text = "".join(new)
+        if text:
+            self.pieces.append(text)
+        return text
 
 
 @dataclass(frozen=True)
@@ -116,7 +137,7 @@ class TextGenerator:
             streams=[prompt.sample for prompt in prompts],
             compiled=self.compiled,
         )
-        texts = [_TextStream(self) for _ in prompts]
+        texts = [GeneratedText(self) for _ in prompts]
         while not decoder.done:
             first = decoder.position == 0
             steps = 1 if first else min(self.sync_every, self.length - decoder.position)
@@ -150,7 +171,7 @@ class TextGenerator:
                 raise UserError(
                     f"beam search found {len(ranked)} texts, not {nbest}; generate more tokens or fewer texts"
                 )
-            text = _TextStream(self)
+            text = GeneratedText(self)
             yield number, text.feed(ranked[prompt.sample].tokens, last=True), text
 
     def _time(self, began: float, prefill: bool, rows: int) -> None:
@@ -160,31 +181,3 @@ class TextGenerator:
             self.throughput.first_tokens += rows
         else:
             self.throughput.decode_seconds += seconds
-
-
-class _TextStream(GeneratedText):
-    """A text while it is generated."""
-
-    def __init__(self, generator: TextGenerator):
-        super().__init__()
-        self._throughput = generator.throughput
-        self._stream, self._stops = generator.tokenizer.stream(), StopStrings(generator.stops)
-
-    def feed(self, tokens: list[int], last: bool) -> str:
-        """Append tokens up to a stop string; return the new text."""
-        new = []
-        for token in tokens:
-            self.tokens += 1
-            self._throughput.generated_tokens += 1
-            new.append(self._stops.feed(self._stream.feed([token])))
-            if self._stops.found is not None:
-                break
-        else:
-            if last:
-                new += [self._stops.feed(self._stream.end()), self._stops.end()]
-        self.stop = self._stops.found
-        self.done = last or self.stop is not None
-        text = "".join(new)
-        if text:
-            self.pieces.append(text)
-        return text

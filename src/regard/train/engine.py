@@ -23,6 +23,7 @@ from regard.train.experiment import Experiment
 from regard.train.precision import Precision
 from regard.train.shard import World, shard, whole
 
+Terms = Callable[[Model, Batch], dict[str, Term]]
 #: The purpose of a derived seed; different purposes give independent streams.
 WEIGHTS, DROPOUT = 0, 1
 #: The number of steps that schedules see during calibration, when the real one is not known yet.
@@ -68,35 +69,32 @@ class Engine:
         self.model: Model = experiment.model.build().to(self.device)
         self.model.checkpointing = config.checkpointing
         #: The task's function, compiled or not. ``model`` itself stays uncompiled, so that its hooks run.
-        self.terms: Callable[[Model, Batch], dict[str, Term]] = self.task.terms
+        self.terms: Terms = self.task.terms
         self.graphs = config.compile == "graphs" and self.device.type == "cuda"
         self.auxiliary_layers = auxiliary_layers(self.model)
         self._details: list[dict[str, Tensor]] = []  # of the last update, by micro-batch
-        if self._compiles():
-            self._compile()
+        self._compile()
         shard(self.model, world)
         self.optimizer = config.optimizer.build(self.model)
         self._mechanisms = [mechanism for _, mechanism in self.model.mechanisms()]
         self._prefetched: tuple[int, list[Batch]] | None = None  # (position, batches)
 
-    def _compiles(self) -> bool:
-        asked, recomputed = self.experiment.train.compile, self.experiment.train.checkpointing and self.auxiliary_layers
-        if not recomputed or self.world.size == 1:
-            return compiles(asked, self.model, self.data.dynamic_shapes, self.device)
-        if asked in (True, "graphs"):  # a block compiled by itself saves other tensors when no loss is collected
-            raise UserError("blocks of experts that are recomputed cannot be compiled by many; set compile to auto")
-        return False
-
     def _compile(self) -> None:
-        dynamic = self.data.dynamic_shapes
-        if self.world.size > 1:  # FSDP's hooks between the blocks cannot be traced
+        """Compile the task's terms, or each block by itself on several ranks, where it is asked for and possible."""
+        asked, dynamic = self.experiment.train.compile, self.data.dynamic_shapes
+        if self.world.size > 1 and self.experiment.train.checkpointing and self.auxiliary_layers:
+            if asked in (True, "graphs"):  # a block compiled by itself saves other tensors when no loss is collected
+                raise UserError("blocks of experts that are recomputed cannot be compiled by many; set compile to auto")
+        elif not compiles(asked, self.model, dynamic, self.device):
+            pass
+        elif self.world.size > 1:  # FSDP's hooks between the blocks cannot be traced
             for block in self.model.blocks:
                 block.compile(fullgraph=True, dynamic=dynamic)
-            return
-        if self.auxiliary_layers:  # auxiliary losses are side effects; the recomputation must not repeat them
-            torch._dynamo.config.skip_fwd_side_effects_in_bwd_under_checkpoint = True  # type: ignore[attr-defined]
-        mode = "reduce-overhead" if self.graphs else None
-        self.terms = torch.compile(self.task.terms, fullgraph=True, dynamic=dynamic, mode=mode)
+        else:
+            if self.auxiliary_layers:  # auxiliary losses are side effects; the recomputation must not repeat them
+                torch._dynamo.config.skip_fwd_side_effects_in_bwd_under_checkpoint = True  # type: ignore[attr-defined]
+            mode = "reduce-overhead" if self.graphs else None
+            self.terms = torch.compile(self.task.terms, fullgraph=True, dynamic=dynamic, mode=mode)
 
     def batch(self, position: int) -> Batch:
         """Micro-batch number ``position`` of this rank, on the CPU."""
@@ -166,19 +164,12 @@ class Engine:
 
     def details(self) -> dict[str, Any]:
         """The layers' own metrics in the last update, as means over micro-batches and ranks. Every rank calls this."""
-        if not self._details:
-            return {}
-        means = {
-            name: torch.stack([details[name] for details in self._details]).double().mean(0).cpu()
-            for name in self._details[0]
-        }
-        flat = torch.cat([mean.flatten() for mean in means.values()]).tolist()
-        summed = torch.tensor(self.world.sums(flat), dtype=torch.float64) / self.world.size
-        pieces = summed.split([mean.numel() for mean in means.values()])
-        return {
-            name: torch.round(piece.view(mean.shape), decimals=4).tolist()
-            for (name, mean), piece in zip(means.items(), pieces, strict=True)
-        }
+        averaged = {}
+        for name in self._details[0] if self._details else ():
+            mean = torch.stack([details[name] for details in self._details]).double().mean(0).cpu()
+            total = torch.tensor(self.world.sums(mean.flatten().tolist()), dtype=torch.float64)
+            averaged[name] = torch.round(total.view(mean.shape) / self.world.size, decimals=4).tolist()
+        return averaged
 
     def release(self) -> None:
         """Free the gradients and the prefetched batches."""

@@ -201,10 +201,9 @@ def _glibc() -> ctypes.CDLL | None:
 
 def _smaller(batch: int) -> Iterator[int]:
     """Divisors of ``batch``, each at most half of the previous one; accumulation makes up for them exactly."""
-    pairs = [(low, batch // low) for low in range(1, math.isqrt(batch) + 1) if batch % low == 0]
     last = batch
-    for size in sorted({divisor for pair in pairs for divisor in pair}, reverse=True):
-        if size <= last // 2:
+    for size in range(batch // 2, 0, -1):
+        if batch % size == 0 and size <= last // 2:
             last = size
             yield size
 

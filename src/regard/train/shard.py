@@ -51,15 +51,14 @@ class World(NamedTuple):
 
 def from_environment() -> World:
     """Rank and world size from the environment; one process if they are not set."""
-    numbers = {}
-    for name, default in (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", None)):
-        text = os.environ.get(name, default if default is not None else os.environ.get("RANK", "0"))
+    given = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": os.environ.get("RANK", "0")} | dict(os.environ)
+    texts = {name: given[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
+    for name, text in texts.items():
         if not text.isdigit():
             raise UserError(
                 f"the environment variable {name} is {text!r}, not a number; start with torchrun or unset it"
             )
-        numbers[name] = int(text)
-    world = World(numbers["RANK"], numbers["WORLD_SIZE"], numbers["LOCAL_RANK"])
+    world = World(*map(int, texts.values()))
     if world.rank >= max(1, world.size):
         raise UserError(f"RANK is {world.rank}, but WORLD_SIZE is {world.size}; ranks are counted from 0")
     return world
