@@ -6,6 +6,8 @@ times faster again. Everything a step reads and writes is at fixed addresses: th
 (`LanguageModel.start(fixed=True)`). The graph is captured on an empty state, which is reset afterwards.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
@@ -32,9 +34,19 @@ def graph_refusal(model: LanguageModel, device: torch.device, tokens: int = MIN_
 
 
 class GraphedStep:
-    """Appends ``token`` [B, 1] and returns ``logits`` [B, V]."""
+    """Appends ``token`` [B, 1] and returns ``logits`` [B, V]; with ``choose``, ``token`` then holds the next one.
 
-    def __init__(self, model: LanguageModel, state: State, *, compiled: bool = True):
+    ``choose`` maps logits [B, V] to tokens [B] on the device, without synchronizing with the host.
+    """
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        state: State,
+        choose: Callable[[Tensor], Tensor] | None = None,
+        *,
+        compiled: bool = True,
+    ):
         if state.used or not state.fixed:
             raise ValueError("a graph is captured on an empty state that was started with fixed=True")
         self.token = torch.zeros_like(state.position)[:, None]
@@ -42,7 +54,10 @@ class GraphedStep:
         inside = state._replace(used=1)
 
         def step() -> Tensor:
-            return model.step(self.token, inside)[0][:, -1]
+            logits = model.step(self.token, inside)[0][:, -1]
+            if choose is not None:
+                self.token.copy_(choose(logits)[:, None])
+            return logits
 
         if compiled:
             # Compute what several layers read, above all the angles of rotary positions, once and not in each of them.

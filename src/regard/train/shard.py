@@ -58,7 +58,8 @@ def from_environment() -> World:
             raise UserError(
                 f"the environment variable {name} is {text!r}, not a number; start with torchrun or unset it"
             )
-    world = World(*map(int, texts.values()))
+    rank, size, local_rank = map(int, texts.values())
+    world = World(rank, size, local_rank)
     if world.rank >= max(1, world.size):
         raise UserError(f"RANK is {world.rank}, but WORLD_SIZE is {world.size}; ranks are counted from 0")
     return world
