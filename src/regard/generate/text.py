@@ -12,7 +12,7 @@ from regard.generate.beam import BeamSearch, BeamSearcher
 from regard.generate.cached import CachedLanguageModel
 from regard.generate.constraints import OutputConstraints, StopCondition, StopStrings
 from regard.generate.decoder import Decoder
-from regard.generate.sampler import sampling_decoder
+from regard.generate.sampler import Sampler
 from regard.generate.sampling import Sampling
 from regard.models.base import LanguageModel
 
@@ -128,24 +128,21 @@ class TextGenerator:
 
     def _sample(self, prompts: Sequence[Prompt]) -> Iterator[tuple[int, str, GeneratedText]]:
         began = time.perf_counter()
-        decoder = sampling_decoder(
-            self.model,
-            [prompt.tokens for prompt in prompts],
-            self.length,
-            self.sampling,
-            seed=self.seed,
-            streams=[prompt.sample for prompt in prompts],
-            compiled=self.compiled,
-        )
+        tokens = [prompt.tokens for prompt in prompts]
+        sampler = Sampler(self.sampling, [prompt.sample for prompt in prompts], seed=self.seed, seen=tokens)
+        cached = CachedLanguageModel(self.model, tokens, self.length, compiled=self.compiled)
+        decoder = Decoder(cached, sampler, self.length)
         texts = [GeneratedText(self) for _ in prompts]
         while not decoder.done:
             first = decoder.position == 0
             steps = 1 if first else min(self.sync_every, self.length - decoder.position)
             block = torch.stack([decoder.next() for _ in range(steps)], 1).tolist()
             self._time(began, first, len(block))
-            for number, tokens in zip(decoder.prompts, block, strict=True):
+            for number, new_tokens in zip(decoder.prompts, block, strict=True):
                 text = texts[number]
-                if not text.done and ((new := text.feed(tokens, last=decoder.position == self.length)) or text.done):
+                if not text.done and (
+                    (new := text.feed(new_tokens, last=decoder.position == self.length)) or text.done
+                ):
                     yield number, new, text
             began = time.perf_counter()
             if not decoder.done:

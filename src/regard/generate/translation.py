@@ -66,7 +66,6 @@ class Translator:
     lower: bool = False  # lower-case the source
     strategy: BeamSearch | Sampling = field(default_factory=BeamSearch)
     nbest: int = 1
-    min_length: int = 0
     max_length: int | None = None  # None: the model's context
     seed: int = 1
     batch: int = 64
@@ -111,7 +110,8 @@ class Translator:
             for start in range(0, len(order), self.batch):
                 batch = order[start : start + self.batch]
                 for number, found in zip(batch, self._decode([encoded[i].tokens for i in batch]), strict=True):
-                    translations[number] = [LineTranslation(self._text(one), one) for one in found]
+                    texts = (" ".join(self.tokenizer.decode(one.tokens).split()) for one in found)
+                    translations[number] = list(map(LineTranslation, texts, found))
             for number, line in enumerate(encoded):
                 yield TranslatedLine(line, translations.get(number, []))
 
@@ -120,11 +120,8 @@ class Translator:
         rows = [ids + [self.specials.pad] * (longest - len(ids)) for ids in sources]
         source = torch.tensor(rows, device=parameter_device(self.model))
         batch = (source, source.new_tensor([len(ids) for ids in sources]))
-        constraints = OutputConstraints.of(self.specials, self.min_length, self.max_length or self.context)
+        constraints = OutputConstraints.of(self.specials, 0, self.max_length or self.context)
         return decode_seq2seq(self.model, *batch, constraints, self.strategy, self.nbest, self.seed)
-
-    def _text(self, hypothesis: Hypothesis) -> str:
-        return " ".join(self.tokenizer.decode(hypothesis.tokens).split())
 
     def _unknown(self, text: str) -> tuple[str, ...]:
         """Words with letters that are tokenized into single bytes."""

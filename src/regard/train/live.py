@@ -20,6 +20,7 @@ class LiveLine(Observer):
     """Redraws one line on a terminal; prints a plain line every few seconds elsewhere."""
 
     _stays = False  # whether the last drawing stays on the screen at the end
+    _idle = False  # whether all steps were done before
 
     def __init__(self, out: TextIO | None = None):
         self.out = out if out is not None else sys.stderr

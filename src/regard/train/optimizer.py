@@ -100,11 +100,7 @@ class AdamWConfig(OptimizerConfig, kind="adamw"):
         """An AdamW for these parameters."""
         matrices = [parameter for parameter in parameters if parameter.ndim >= 2]
         others = [parameter for parameter in parameters if parameter.ndim < 2]
-        groups = [
-            {"params": members, "weight_decay": decay}
-            for members, decay in ((matrices, self.weight_decay), (others, 0.0))
-            if members
-        ]
+        groups = [{"params": matrices, "weight_decay": self.weight_decay}, {"params": others, "weight_decay": 0.0}]
         # One kernel for all parameters, on devices that have it.
         fused = all(parameter.device.type in ("cpu", "cuda", "mps") for parameter in parameters)
         return torch.optim.AdamW(groups, lr=self.lr, betas=self.betas, eps=self.eps, fused=fused)
