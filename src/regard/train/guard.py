@@ -220,9 +220,8 @@ class _SkipInit(TorchFunctionMode):
 
 def _weights(experiment: Experiment, layers: int) -> int:
     """The number of weights with that many layers, from the shapes on the meta device."""
-    model: Any = experiment.model
     with torch.device("meta"), _SkipInit():
-        built = replace(model, layers=layers).build()
+        built = replace(experiment.model, layers=layers).build()
     return sum(parameter.numel() for parameter in built.parameters())
 
 

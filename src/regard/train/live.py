@@ -174,7 +174,7 @@ class ResumeNotice(Observer):
             print(f"{start.run.path} is finished: all {start.step:,} steps are done", file=self.out, flush=True)
 
 
-def _finite(value: Any) -> bool:
+def _finite(value: object) -> bool:
     return isinstance(value, float) and math.isfinite(value)
 
 

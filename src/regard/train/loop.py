@@ -93,7 +93,7 @@ class TrainingSession:
         self.steps = self.config.steps or 0
         self.writes = engine.world.rank == 0
         self.observers = tuple(observers) if self.writes else ()
-        self.loss, self.validation_loss = _last_measures(run) if engine.progress.step else (None, None)
+        self.loss, self.validation_loss = _last(run, "loss"), _last(run, "validation_loss")
 
     def run(self) -> TrainingResult:
         """Train. Observers are notified of the end, whether it is success, a signal or an error."""
@@ -142,11 +142,10 @@ class TrainingSession:
         """Log, evaluate and save if due, in this order: a checkpoint comes after the records of its step."""
         config, progress = self.config, self.engine.progress
         step, last = progress.step, progress.step == self.steps
-        if self.observers:
-            measured = (update.loss, update.lr, update.norm, progress.tokens, progress.seconds, update.terms)
-            finished = TrainingStep(step, *measured, progress.position)
-            for observer in self.observers:
-                observer.stepped(finished)
+        measured = (update.loss, update.lr, update.norm, progress.tokens, progress.seconds, update.terms)
+        finished = TrainingStep(step, *measured, progress.position)
+        for observer in self.observers:
+            observer.stepped(finished)
         if step == 1 or step % config.log_every == 0 or last:  # also the first: the curve begins there
             self._log(update)
         if last or (config.evaluate_every and step % config.evaluate_every == 0):
@@ -211,11 +210,7 @@ def deferred_signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def _last_measures(run: Run) -> tuple[float | None, float | None]:
-    """The last loss and validation loss that were logged, for a resumed run."""
-    loss = validation_loss = None
-    for record in run.metrics():
-        loss = record.get("loss", loss)
-        validation_loss = record.get("validation_loss", validation_loss)
-    # Values that are not finite are written as strings.
-    return None if loss is None else float(loss), None if validation_loss is None else float(validation_loss)
+def _last(run: Run, name: str) -> float | None:
+    """The last value that was logged, for a resumed run. Values that are not finite are written as strings."""
+    values = [record[name] for record in run.metrics() if name in record]
+    return float(values[-1]) if values else None
