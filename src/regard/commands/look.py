@@ -35,7 +35,7 @@ def look(options: LookOptions) -> int:
     run = options.open()
     from regard.generate.load import find_device
     from regard.look.views.session import Session
-    from regard.runs.disk import replace_file, writing
+    from regard.runs.disk import replace_file
     from regard.serve.html_file import html_document
 
     source, target = texts(options, run)
@@ -45,8 +45,7 @@ def look(options: LookOptions) -> int:
         say("drawing")
         html = html_document(trace, run.name, source, int(options.most * 2**20)).encode()
     path = run.file("look.html") if options.out is None else options.out
-    with writing(str(path)):
-        replace_file(path, html)
+    replace_file(path, html)
     if options.json:
         about = trace.about()
         summary = {"run": str(run.path), "page": str(path), "bytes": len(html), "step": session.step}

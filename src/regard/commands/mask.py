@@ -45,10 +45,9 @@ def mask(options: MaskOptions) -> int:
     found = parse(options.expression)
     seen = view(found, options.length, block=options.block)
     if svg is not None:
-        from regard.runs.disk import replace_file, writing
+        from regard.runs.disk import replace_file
 
-        with writing(str(svg)):
-            replace_file(svg, mask_svg(found, options.length, block=options.block).encode())
+        replace_file(svg, mask_svg(found, options.length, block=options.block).encode())
     if options.json:
         summary = {
             "mask": write(found),

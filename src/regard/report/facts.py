@@ -15,7 +15,6 @@ from regard.report.config_diff import AUTOMATIC, Difference, complete, differenc
 from regard.report.inspection import Inspection, ModelSize
 from regard.report.probes import Record
 from regard.runs import Run
-from regard.runs.findings import noted
 from regard.train import Experiment
 
 Curve = list[tuple[float, float]]
@@ -110,7 +109,7 @@ def gather(
         size=size,
         inspection=inspection,
         notes=notes,
-        findings=noted(run),
+        findings=run.findings(),
         **curves(metrics),
     )
 

@@ -11,7 +11,7 @@ from regard.report.facts import Facts, gather
 from regard.report.inspection import attempt, inspect, model_size
 from regard.report.page import page
 from regard.runs import Run
-from regard.runs.disk import replace_file, write_synced, writing
+from regard.runs.disk import replace_file
 from regard.train import Experiment
 
 FILE = "report.html"
@@ -26,13 +26,9 @@ def study(run: Run, recipe: tuple[str, Experiment] | None = None) -> Facts:
 
 def write(run: Run, facts: Facts, out: Path | None = None) -> Path:
     """Write the report atomically into the run folder, or to the file ``out``; return its path."""
-    html = page(facts).encode()
-    if out is not None:
-        with writing(str(out)):
-            replace_file(out, html)
-        return out
-    run.add(FILE, lambda path: write_synced(path, html))
-    return run.file(FILE)
+    path = run.file(FILE) if out is None else out
+    replace_file(path, page(facts).encode())
+    return path
 
 
 @contextmanager
