@@ -11,11 +11,11 @@ from hypothesis import given
 from strategies import agree, examples, generator, seeds
 from torch import Tensor
 
+from recurrent_definition import by_token
 from regard.generate.decoder import select_rows
-from regard.look import attentions, rows
+from regard.look import attentions, dense_weights
 from regard.models import BahdanauConfig, BridgeConfig, FixedConfig, LuongConfig, Seq2Seq, Seq2SeqConfig
-from regard.nn.recurrent import Kind, Recurrent, RecurrentState
-from regard.nn.unrolled import Unrolled
+from regard.nn.recurrent import Kind, Recurrent, RecurrentState, Unrolled
 
 TARGET, SOURCE = 7, 9
 kinds: st.SearchStrategy[Kind] = st.sampled_from(["gru", "lstm", "rnn"])
@@ -73,7 +73,7 @@ def test_unrolled_is_the_recurrent_layer(
     state = RecurrentState(h, c if kind == "lstm" else None)
     loop = Unrolled(layer, x[..., :known], state)
     got = torch.stack([loop.step(x[:, t, known:]) for t in range(count)], dim=1)
-    want, last = layer(x, state=state, fused=False)
+    want, last = by_token(layer, x, state=state)
     agree(got, want, "outputs")
     for mine, other in zip(loop.state(), last, strict=True):
         assert (mine is None) == (other is None)
@@ -192,7 +192,7 @@ def test_attention_shares_out_exactly_the_real_source(
     source, target, real = text(batch, longest, seed), text(batch, count, seed + 1), torch.tensor(lengths)
     found = attentions(model, lambda: model(target, source, real))
     assert {attention.name for attention in found} == {"decoder.mechanism"}
-    weights = torch.cat([block.weights for attention in found for block in rows(attention)], dim=2)
+    weights = torch.cat([dense_weights(attention) for attention in found], dim=2)
     assert weights.shape == (batch, 1, count, longest)  # a whole alignment, in one call or step by step
     padding = torch.arange(longest) >= real[:, None]
     assert not weights.masked_select(padding[:, None, None]).any()
