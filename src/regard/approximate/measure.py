@@ -23,7 +23,7 @@ from regard.approximate.gather import Given, gather
 from regard.approximate.replacement import Replacement, fit, make_replacement
 from regard.approximate.swap import swapped
 from regard.attention import Mechanism
-from regard.data.batch import TextBatch
+from regard.data.base import TextBatch
 from regard.errors import UserError
 from regard.models.gpt import GPT
 from regard.tasks import Task

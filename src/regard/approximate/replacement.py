@@ -18,8 +18,8 @@ from torch import Tensor
 
 from regard.approximate.gather import Given
 from regard.attention import AttentionConfig, Full, LayerSpec, Mask, Mechanism, Out, Plan
+from regard.attention.call import repeat_kv
 from regard.attention.mechanisms.linformer import Linformer
-from regard.attention.weigh import repeat_kv
 from regard.errors import UserError
 
 FIT_STEPS, FIT_RATE = 60, 0.003

@@ -14,7 +14,7 @@ from regard.config import option
 from regard.errors import UserError
 
 if TYPE_CHECKING:
-    from regard.data.batch import TextBatch
+    from regard.data.base import TextBatch
 
 
 @dataclass(frozen=True)
