@@ -98,9 +98,9 @@ def test_a_page_is_escaped_and_written_with_its_numbers(tmp_path):
     chart = ChartSection(
         evil, evil, [Series(evil, [(0.0, 1.0), (1.0, 2.0)])], Axes("x", "y"), columns=("a", evil), rows=[("1", evil)]
     )
-    study = Study("name", evil, [evil], [chart], {"found": [1, 2]}, evil)
-    assert "<script>alert" not in page(study)
-    path = write(study, tmp_path / "new")
+    study = Study([evil], [chart], {"found": [1, 2]}, evil)
+    assert "<script>alert" not in page("name", evil, study)
+    path = write("name", evil, study, tmp_path / "new")
     assert path.read_text(encoding="utf-8").startswith("<!doctype html>")
     assert json.loads((tmp_path / "new" / "name.json").read_text())["found"] == [1, 2]
 

@@ -1,19 +1,17 @@
-"""Lines of text for a command: their input, the progress, and notices about them."""
+"""Lines of text for a command: their input, and notices about them."""
 
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 from regard.errors import UserError
 
 if TYPE_CHECKING:
     from regard.generate.translation import TranslatedLine
 
-T = TypeVar("T")
 NAMED = 8  # maximum number of lines or words that a notice lists
 
 
@@ -68,23 +66,6 @@ def standard_input() -> str:
         return sys.stdin.read()
     except UnicodeDecodeError as error:
         raise UserError("standard input is not text in the terminal's encoding") from error
-
-
-def progress(made: Iterable[T], total: int) -> Iterator[T]:
-    """The items of `made`; after two seconds, the progress is printed on standard error from time to time."""
-    terminal = sys.stderr.isatty()
-    began = time.monotonic()
-    due, said = began + 2, False
-    for done, one in enumerate(made, 1):
-        yield one
-        now = time.monotonic()
-        if now > due and done < total:
-            due, said = now + (0.5 if terminal else 10), True
-            left = (now - began) / done * (total - done)
-            line = f"{done:,} of {total:,} lines, about {left:,.0f} s left"
-            print(f"\r\033[K{line}" if terminal else line, end="" if terminal else "\n", file=sys.stderr, flush=True)
-    if said and terminal:
-        print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
 def notices(made: Sequence[TranslatedLine], most: int, context: int) -> list[str]:

@@ -1,7 +1,5 @@
 """`regard resume`."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -9,6 +7,7 @@ from typing import TYPE_CHECKING
 from regard.commands.common import RunOptions, rank
 from regard.commands.train import run_training
 from regard.config import option
+from regard.config.parts import with_options
 from regard.errors import UserError
 
 if TYPE_CHECKING:
@@ -38,20 +37,18 @@ def resume(options: ResumeOptions) -> int:
     from regard.train import Experiment
 
     experiment = run.load(Experiment)
-    if steps is not None:
+    if steps is not None and steps != experiment.train.steps:
         experiment = replanned(experiment, steps, done)
     planned = experiment.train.steps
     code = run_training(experiment, run, options, resume=True)
     if planned is not None and done >= planned and not rank():
-        print(f"train it further: regard resume {run.path} --steps {2 * planned}", file=sys.stderr)
+        print(f"train it further: regard resume {run.path} --steps {2 * planned}{with_options()}", file=sys.stderr)
     return code
 
 
-def replanned(experiment: Experiment, steps: int, done: int) -> Experiment:
+def replanned(experiment: "Experiment", steps: int, done: int) -> "Experiment":
     """The experiment with another number of steps from step `done` on, and a note of the change."""
     train = experiment.train
-    if steps == train.steps:
-        return experiment
     before = "" if train.steps is None else f"{train.steps} steps planned, "
     note = f"{before}{steps} from step {done} on; the schedule follows the newer plan"
     note = note if train.budget is None else f"{train.budget}; {note}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from regard.config import notation
@@ -93,6 +93,12 @@ def describe(given: object) -> str:
 def nearest(name: str, names: Iterable[str], cutoff: float = 0.6) -> str | None:
     """The one of `names` that is most similar to `name`; None if none is similar."""
     return next(iter(difflib.get_close_matches(name, list(names), n=1, cutoff=cutoff)), None)
+
+
+def hint(name: str, names: Sequence[str]) -> str:
+    """The rest of an error about an unknown name: the nearest valid one, or all of them."""
+    near = nearest(name, names)
+    return f"did you mean {near}?" if near else f"choose from {', '.join(names)}"
 
 
 def listed(names: Iterable[str], quote: str = "`") -> str:
