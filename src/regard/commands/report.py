@@ -24,7 +24,6 @@ class ReportOptions(RunOptions):
 def report(options: ReportOptions) -> int:
     """Write a run's report: one HTML page of text and figures."""
     run = options.open()
-    run.require_parts()
     from regard.report import study, write
     from regard.report.words import next_step, summary
 

@@ -75,7 +75,9 @@ def train(options: TrainOptions, keys: Mapping[str, object]) -> int:
         raise
 
 
-def described(recipe: Path | str, arguments: Sequence[str] | Mapping[str, object], seed: int | None = None) -> Experiment:
+def described(
+    recipe: Path | str, arguments: Sequence[str] | Mapping[str, object], seed: int | None = None
+) -> Experiment:
     """The experiment of a recipe or a TOML file with the command line's changes, checked."""
     from regard.recipes import get
 

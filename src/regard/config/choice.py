@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, ClassVar, TypeVar
 
-from regard.config.parts import NameTaken, catalog, place_of
+from regard.config.parts import NameTaken, catalog, check_dataclass, place_of
 
 C = TypeVar("C", bound="Choice")
 
@@ -36,7 +36,10 @@ class Choice:
             if kind is not None:
                 raise TypeError(f"{cls.__name__} is a union and has no kind itself: give the kinds to its subclasses")
             cls._kinds = {}
-            catalog(cls.__name__.removesuffix("Config").lower(), lambda: cls._kinds)
+            catalog(
+                cls.__name__.removesuffix("Config").lower(),
+                lambda: {kind: check_dataclass(member) for kind, member in cls._kinds.items()},
+            )
         elif kind is not None:
             _register(cls, kind)
         elif hasattr(cls, "kind"):

@@ -1,7 +1,5 @@
 """The key that a value was given for, so that every error names the source, the key and the fix."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
@@ -28,11 +26,11 @@ class KeyPath(NamedTuple):
         """Whether the source is the command line."""
         return self.style != "toml"
 
-    def child(self, name: str, example: object = None) -> KeyPath:
+    def child(self, name: str, example: object = None) -> "KeyPath":
         """The key `name` below this one."""
         return KeyPath(self.source, (*self.path, name), self.style, False, example)
 
-    def item(self, index: int) -> KeyPath:
+    def item(self, index: int) -> "KeyPath":
         """One element of this key's tuple."""
         return KeyPath(self.source, (*self.path[:-1], f"{self.path[-1]}[{index}]"), self.style)
 

@@ -1,9 +1,9 @@
 """Plain values as TOML writes them: the small hand-written writer, and reading one value back."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
+
+PlainTable = dict[str, Any]  # a config as TOML and JSON hold it
 
 _SHORT = {"\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r", '"': '\\"', "\\": "\\\\"}
 
@@ -35,7 +35,7 @@ def value(plain: object) -> str:
     raise TypeError(f"a {type(plain).__name__} has no place in a config: {plain!r}")
 
 
-def parse(text: str) -> Any:
+def parse(text: str) -> object:
     """The value that `text` spells in TOML; ValueError if it spells none, or more than one."""
     import tomllib  # only where TOML is read: importing regard.config stays cheap
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from regard.config import dump, load
+from regard.config.parts import with_options
 from regard.errors import UserError
 from regard.train import Experiment
 
@@ -79,13 +80,13 @@ def unusual_settings(config: Config) -> list[Difference]:
 
 
 def command(recipe: str, changes: Mapping[str, Any]) -> str:
-    """`regard train RECIPE` with options.
+    """`regard train RECIPE` with options, and with the loaded files of parts.
 
     >>> command("shakespeare", {"model.width": 256})
     'regard train shakespeare --model.width 256'
     """
     options = [f"--{key} {shlex.quote(format_value(value))}" for key, value in changes.items()]
-    return " ".join([f"regard train {shlex.quote(recipe)}", *options])
+    return " ".join([f"regard train {shlex.quote(recipe)}", *options]) + with_options()
 
 
 def format_value(value: Any) -> str:

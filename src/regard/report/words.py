@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from regard.config.parts import with_options
 from regard.look import Head, describe
 from regard.pages.numbers import count, duration, join_words, plural, unit
 from regard.report.config_diff import command
@@ -92,7 +93,8 @@ def validation(facts: Facts) -> Iterator[str]:
     if not facts.validation:
         held_out = facts.config.get("data", {}).get("validation")
         if facts.loss and held_out and facts.path:
-            yield f"Training stopped before the first evaluation; `regard evaluate {facts.path}` runs one now."
+            command = f"regard evaluate {facts.path}{with_options()}"
+            yield f"Training stopped before the first evaluation; `{command}` runs one now."
         elif facts.loss:
             yield "No text was held out, so the validation loss is unknown."
         return
@@ -217,7 +219,7 @@ def next_step(facts: Facts) -> NextStep:
         key = {"train.optimizer.lr": float(f"{lr / 3:.2g}")} if isinstance(lr, float) else {"train.clip": 0.5}
         return NextStep("Try a lower learning rate:", command(facts.recipe, changes | key))
     if not facts.finished:
-        return NextStep("Resume from the newest checkpoint:", f"regard resume {facts.path}")
+        return NextStep("Resume from the newest checkpoint:", f"regard resume {facts.path}{with_options()}")
     if story == "overfits" and "dropout" in model:
         step = best_validation(facts.validation)[0]
         dropout = min(0.5, round(model["dropout"] + 0.1, 2))

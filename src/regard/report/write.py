@@ -1,12 +1,11 @@
 """Write the report of a run: at the end of training, or by `regard report`."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from regard.config.parts import with_options
 from regard.report.facts import Facts, gather
 from regard.report.inspection import attempt, inspect, model_size
 from regard.report.page import page
@@ -20,7 +19,7 @@ FILE = "report.html"
 def study(run: Run, recipe: tuple[str, Experiment] | None = None) -> Facts:
     """The facts of a run. ``recipe`` is the nearest one, for the commands to try next."""
     notes: list[str] = []
-    size = attempt(notes, "Parameters and FLOPs are left out", lambda: model_size(run.config))
+    size = attempt(notes, "Parameters and FLOPs are left out", lambda: model_size(run))
     return gather(run, recipe, size, inspect(run, notes), notes)
 
 
@@ -56,4 +55,6 @@ def _try_to_write(run: Run, recipe: tuple[str, Experiment] | None) -> None:
         write(run, study(run, recipe))
     except Exception as problem:
         why = f"{type(problem).__name__}: {problem}"
-        print(f"the report could not be written ({why}); try: regard report {run.path}", file=sys.stderr)
+        print(
+            f"the report could not be written ({why}); try: regard report {run.path}{with_options()}", file=sys.stderr
+        )

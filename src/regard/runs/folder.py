@@ -132,15 +132,11 @@ class Run:
 
     def load(self, cls: type[C], section: str | None = None) -> C:
         """The run's config, or one table of it, as a `cls`; refused if it uses parts from a file that is not loaded."""
-        self.require_parts()
-        return load(cls, self.config if section is None else self.config[section], self.path / CONFIG)
-
-    def require_parts(self) -> None:
-        """Refuse a run that uses parts from a file that is not loaded."""
         recorded = []
         with suppress(UserError):  # a damaged environment.json
             recorded = self.environment.get("parts", [])
         require(self.config, recorded, str(self.path))
+        return load(cls, self.config if section is None else self.config[section], self.path / CONFIG)
 
     def freeze(self, config: str) -> None:
         """Replace the config atomically, for values that the start determines, such as steps from a time budget."""

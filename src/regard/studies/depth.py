@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 
 from regard.config import load
-from regard.data import Data, TextConfig
+from regard.data import TextConfig, TextData
 from regard.models import GPTConfig
 from regard.pages.charts import Axes, Series
 from regard.pages.html import ChartSection
@@ -86,7 +86,7 @@ def words(losses: dict[str, list[float]], unigram: float) -> list[str]:
     ]
 
 
-def entropy(data: Data) -> float:
+def entropy(data: TextData) -> float:
     """The entropy of single characters in the training part: the loss of the best model without context."""
     counts = np.zeros(data.vocabulary)
     for position in range(64):
