@@ -1,17 +1,18 @@
 """`regard data`."""
 
+from __future__ import annotations
+
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from regard.commands.common import CommandOptions
 from regard.config import argument, option
-from regard.data import Source
-from regard.data.origins.cache import cache_folder
-from regard.data.origins.progress import human_size
-from regard.data.sources import all_sources, find_source
 from regard.errors import UserError
+
+if TYPE_CHECKING:
+    from regard.data import Source
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,8 @@ def data(options: DataOptions) -> int:
 
     Texts are fetched once into the cache (the folder REGARD_CACHE, if that is set) and verified by SHA-256.
     """
+    from regard.data.sources import all_sources, find_source
+
     action = options.action
     chosen = None if options.name is None else find_source(options.name)
     if chosen is None and action in ("get", "remove"):
@@ -44,8 +47,9 @@ def data(options: DataOptions) -> int:
     elif action == "list":
         print_table([about(source) for source in sources])
     elif action == "get":
-        paths = sources[0].fetch(given=options.file)
-        options.show(about(sources[0]), "\n".join([summary(sources[0]), *map(str, paths)]))
+        one, paths = sources[0], sources[0].fetch(given=options.file)
+        lines = [f"{one.name}: {one.title}, {one.size:,} bytes, verified", f"{one.license}: {one.terms}"]
+        options.show(about(one), "\n".join([*lines, *map(str, paths)]))
     else:
         remove(options, sources[0])
     return 0
@@ -55,6 +59,9 @@ def print_table(rows: list[dict]) -> None:
     """Print the texts. This compares names and sizes in the cache only; `verify` reads the files."""
     from rich.console import Console
     from rich.table import Table
+
+    from regard.data.origins.cache import cache_folder
+    from regard.data.origins.progress import human_size
 
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for column in ("name", "title", "size", "cached", "origin", "license"):
@@ -85,11 +92,6 @@ def about(source: Source) -> dict:
         "languages": list(source.languages),
         "files": [{"path": str(p), "sha256": f.sha256} for p, f in zip(paths, source.files, strict=True)],
     }
-
-
-def summary(source: Source) -> str:
-    """A text that was fetched or found in the cache."""
-    return f"{source.name}: {source.title}, {source.size:,} bytes, verified\n{source.license}: {source.terms}"
 
 
 def verify(options: DataOptions, sources: list[Source]) -> int:
