@@ -24,12 +24,12 @@ class ReportOptions(RunOptions):
 def report(options: ReportOptions) -> int:
     """Write a run's report: one HTML page of text and figures."""
     run = options.open()
-    from regard.report import study, write
+    from regard.report import gather, write
     from regard.report.words import next_step, summary
 
     recipe = nearest_recipe(run)
     check_parent(options.out)
-    facts = study(run, recipe)
+    facts = gather(run, recipe)
     path = write(run, facts, options.out)
     step = next_step(facts)
     words = {"words": " ".join(summary(facts)), "why": step.why, "next": step.command, "left_out": facts.notes}

@@ -232,6 +232,8 @@ def plain(value: object) -> Any:
         return table
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return {name: plain(item) for name, item in value.items()}
     if value is None or isinstance(value, Path):
         return "none" if value is None else str(value)
     for kind in (bool, int, float, str):

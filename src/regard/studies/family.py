@@ -60,8 +60,8 @@ def study(scale: float, seed: int, say: Callable[[str], None]) -> Study:
     steps = max(3, round(STEPS * scale))
     base = get("shakespeare")
     base = replace(base, seed=seed, train=replace(base.train, steps=steps, device="cpu"))
-    data = base.data.build(base.model.context)  # type: ignore[attr-defined]
-    base = replace(base, model=replace(base.model, vocabulary=data.vocabulary))  # type: ignore[call-arg]
+    data = base.data.build(base.model.context)
+    base = replace(base, model=replace(base.model, vocabulary=data.vocabulary))
     held_out = list(islice(data.validation_batches(base.data.batch), BATCHES))
     again = losses_of(replace(base, seed=seed + 1), data, held_out)
     say(f"the base with seed {seed + 1}: {again[0]:.4f}")

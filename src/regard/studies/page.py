@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from regard.config.notation import PlainTable
 from regard.pages import html
 from regard.pages.charts import Series
 from regard.pages.html import ChartSection, chart_section
@@ -19,7 +20,7 @@ class Study:
 
     answer: list[str]
     charts: list[ChartSection]
-    numbers: Mapping[str, object]  # everything that was measured, for the JSON file
+    numbers: PlainTable  # everything that was measured, for the JSON file
     setting: str  # sizes, data, seed, machine
 
 
