@@ -7,11 +7,10 @@ import re
 import sys
 import time
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from regard.commands.common import CheckpointOptions, is_run
-from regard.commands.lines import contents, split, standard_input
+from regard.commands.lines import read_lines, standard_input
 from regard.config import option
 from regard.errors import UserError
 from regard.runs.disk import JsonObject
@@ -225,7 +224,7 @@ def read_prompts(options: GenerateOptions) -> list[str]:
     texts = [standard_input() if text == "-" else text for text in options.prompt]
     if file is None:
         return texts
-    lines = [line for line in split(standard_input() if file == "-" else contents(Path(file))) if line]
+    lines = [line for line in read_lines(file) if line]
     if not lines:
         raise UserError(f"there is no prompt in {'standard input' if file == '-' else file}; write one on each line")
     return texts + lines

@@ -20,7 +20,6 @@ class Lines(NamedTuple):
 
     texts: list[str]
     references: list[str]
-    where: str
     examples: bool = False  # sentences of the run's own data, shown with their references
 
 
@@ -29,26 +28,30 @@ def gathered(texts: Sequence[str], file: str | None, reference: Path | None) -> 
     if (("-" in texts) + (file == "-") + (list(texts).count("-") > 1)) > 1:
         raise UserError("standard input can be read once only; give - once")
     lines = [line for text in texts for line in (split(standard_input()) if text == "-" else split(text) or [""])]
-    where = "the command line"
     if file is not None:
-        read = split(standard_input() if file == "-" else contents(Path(file)))
-        where = "standard input" if file == "-" else file
+        read = read_lines(file)
         if not any(line.strip() for line in read):
+            where = "standard input" if file == "-" else file
             raise UserError(f"there is nothing to translate in {where}; write a text on each line")
         lines += read
     elif not texts and sys.stdin is not None and not sys.stdin.isatty():
-        lines, where = split(standard_input()), "standard input"
+        lines = split(standard_input())
     references = [] if reference is None else split(contents(reference))
     if reference is not None and len(references) != len(lines):
         raise UserError(
             f"{reference} has {len(references):,} lines for {len(lines):,} texts; give one reference for each text"
         )
-    return Lines(lines, references, where)
+    return Lines(lines, references)
 
 
 def split(text: str) -> list[str]:
     """The lines of a text; a final end of line starts no empty line."""
     return text.removesuffix("\n").replace("\r\n", "\n").split("\n") if text else []
+
+
+def read_lines(file: str) -> list[str]:
+    """The lines of a file; - is standard input."""
+    return split(standard_input() if file == "-" else contents(Path(file)))
 
 
 def contents(path: Path) -> str:

@@ -52,18 +52,9 @@ def mask(options: MaskOptions) -> int:
         summary |= {"refusals": seen.explanation.refusals, "svg": None if svg is None else str(svg)}
         options.show(summary, "")
         return 0
-    plain = options.ascii or not _encodable("░█", sys.stdout.encoding)
+    plain = options.ascii or "?" in str("░█".encode(sys.stdout.encoding or "ascii", "replace"))
     width = shutil.get_terminal_size((80, 24)).columns
     print(draw_mask(found, options.length, block=options.block, width=max(20, width), ascii=plain))
     if svg is not None:
         print(f"drawn in {svg}")
     return 0
-
-
-def _encodable(text: str, encoding: str | None) -> bool:
-    """Whether a terminal with this encoding can show a text."""
-    try:
-        text.encode(encoding or "ascii")
-    except (UnicodeEncodeError, LookupError):
-        return False
-    return True

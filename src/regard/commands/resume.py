@@ -37,7 +37,7 @@ def resume(options: ResumeOptions) -> int:
     from regard.train import Experiment
 
     experiment = run.load(Experiment)
-    if steps is not None and steps != experiment.train.steps:
+    if steps is not None:
         experiment = replanned(experiment, steps, done)
     planned = experiment.train.steps
     code = run_training(experiment, run, options, resume=True)
@@ -49,6 +49,8 @@ def resume(options: ResumeOptions) -> int:
 def replanned(experiment: "Experiment", steps: int, done: int) -> "Experiment":
     """The experiment with another number of steps from step `done` on, and a note of the change."""
     train = experiment.train
+    if steps == train.steps:
+        return experiment
     before = "" if train.steps is None else f"{train.steps} steps planned, "
     note = f"{before}{steps} from step {done} on; the schedule follows the newer plan"
     note = note if train.budget is None else f"{train.budget}; {note}"

@@ -78,7 +78,7 @@ def translate(options: TranslateOptions) -> int:
         from regard.look.pictures.align_picture import check
 
         check(picture)
-    lines = Lines([], [], "") if options.test else gathered(texts, options.file, options.reference)
+    lines = Lines([], []) if options.test else gathered(texts, options.file, options.reference)
     model = load_translation_model(run, find_device(options.device), options.step)
     limits = {"nbest": options.nbest, "max_length": options.max_length, "seed": options.seed, "batch": options.batch}
     translator = model.translator(strategy=strategy, **limits)
@@ -136,11 +136,11 @@ def sentences_of_run(model: TranslationModel, run: Run, test: bool) -> Lines:
     if test:
         if not data.test.sources:
             raise UserError(f"the run {run.path} has no test part; train with --data.test 0.05 to keep one back")
-        return Lines(data.test.sources, data.test.targets, "the test part")
+        return Lines(data.test.sources, data.test.targets)
     part = data.validation if data.validation.sources else data.test if data.test.sources else data.train
     count = len(part.sources)
     chosen = sorted({count * i // EXAMPLES for i in range(EXAMPLES)})
-    return Lines([part.sources[i] for i in chosen], [part.targets[i] for i in chosen], "held out", examples=True)
+    return Lines([part.sources[i] for i in chosen], [part.targets[i] for i in chosen], examples=True)
 
 
 def translate_lines(
