@@ -47,9 +47,9 @@ def data(options: DataOptions) -> int:
     elif action == "list":
         print_table([about(source) for source in sources])
     elif action == "get":
-        one, paths = sources[0], sources[0].fetch(given=options.file)
+        one, path = sources[0], sources[0].fetch(given=options.file)
         lines = [f"{one.name}: {one.title}, {one.size:,} bytes, verified", f"{one.license}: {one.terms}"]
-        options.show(about(one), "\n".join([*lines, *map(str, paths)]))
+        options.show(about(one), "\n".join([*lines, str(path)]))
     else:
         remove(options, sources[0])
     return 0
@@ -77,10 +77,8 @@ def print_table(rows: list[dict]) -> None:
 
 def about(source: Source) -> dict:
     """A text and its state in the cache, for JSON."""
-    paths = [source.folder() / file.name for file in source.files]
-    there = [path.is_file() for path in paths]
-    sizes = [path.stat().st_size == file.size for path, file in zip(paths, source.files, strict=True) if path.is_file()]
-    cached = "no" if not any(there) else "yes" if all(there) and all(sizes) else "damaged"
+    path = source.path()
+    cached = "no" if not path.is_file() else "yes" if path.stat().st_size == source.size else "damaged"
     return {
         "name": source.name,
         "title": source.title,
@@ -90,7 +88,7 @@ def about(source: Source) -> dict:
         "origins": [str(origin) for origin in source.origins],
         "cached": cached,
         "languages": list(source.languages),
-        "files": [{"path": str(p), "sha256": f.sha256} for p, f in zip(paths, source.files, strict=True)],
+        "files": [{"path": str(path), "sha256": source.sha256}],
     }
 
 
@@ -98,8 +96,8 @@ def verify(options: DataOptions, sources: list[Source]) -> int:
     """Hash every file in the cache; the exit code is 1 if one is damaged or the named text is missing."""
     outcome, lines = {}, []
     for source in sources:
-        there = any((source.folder() / file.name).exists() for file in source.files)
-        faults = source.faults() if there else []
+        there = source.path().exists()
+        faults = [fault] if there and (fault := source.fault()) else []
         outcome[source.name] = {"state": "damaged" if faults else "whole" if there else "absent", "faults": faults}
         state = "whole" if there else "not in the cache"
         if faults:
@@ -112,11 +110,12 @@ def verify(options: DataOptions, sources: list[Source]) -> int:
 
 def remove(options: DataOptions, source: Source) -> None:
     """Delete a text from the cache. Runs keep their own files."""
-    there = source.folder().is_dir()
+    folder = source.path().parent
+    there = folder.is_dir()
     if there:
         try:
-            shutil.rmtree(source.folder())
+            shutil.rmtree(folder)
         except OSError as error:
-            raise UserError(f"cannot remove {source.folder()}: {error.strerror or error}") from error
+            raise UserError(f"cannot remove {folder}: {error.strerror or error}") from error
     text = f"{source.name}: {'removed' if there else 'was not in the cache'}"
     options.show({"name": source.name, "removed": there}, text)
