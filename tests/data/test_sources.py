@@ -18,10 +18,9 @@ def test_what_is_said_about_each(name):
     assert source.title
     assert source.license
     assert source.terms
-    for origin in source.origins:
-        assert isinstance(origin, Archive)
-        assert len(origin.sha256) == 64
-        assert origin.version in str(origin)
+    assert isinstance(source.origin, Archive)
+    assert len(source.origin.sha256) == 64
+    assert source.origin.version in str(source.origin)
 
 
 def test_every_file_in_the_folder_is_a_source():

@@ -85,7 +85,7 @@ def about(source: Source) -> dict:
         "license": source.license,
         "terms": source.terms,
         "size": source.size,
-        "origins": [str(origin) for origin in source.origins],
+        "origins": [str(source.origin)],
         "cached": cached,
         "languages": list(source.languages),
         "files": [{"path": str(path), "sha256": source.sha256}],

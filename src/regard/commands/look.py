@@ -10,7 +10,7 @@ from regard.commands.waiting import waiting
 from regard.config import option
 from regard.errors import UserError
 from regard.runs import Run
-from regard.runs.disk import replace_file, writing
+from regard.runs.disk import replace_file
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,7 @@ def look(options: LookOptions) -> int:
         say("drawing")
         html = html_document(trace, run.name, source, int(options.most * 2**20)).encode()
     path = run.file("look.html") if options.out is None else options.out
-    with writing(str(path)):
-        replace_file(path, html)
+    replace_file(path, html)
     about = trace.about()
     summary = {"run": str(run.path), "page": str(path), "bytes": len(html), "step": session.step}
     summary |= {"tokens": len(about["tokens"]), "attentions": len(about["attentions"]), "loss": about["loss"]}

@@ -9,7 +9,7 @@ from regard.commands.common import CommandOptions
 from regard.config import argument, option
 from regard.config.parts import outside
 from regard.errors import UserError
-from regard.runs.disk import replace_file, writing
+from regard.runs.disk import replace_file
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,7 @@ def mask(options: MaskOptions) -> int:
     found = parse(options.expression)
     seen = view(found, options.length, block=options.block)
     if svg is not None:
-        with writing(str(svg)):
-            replace_file(svg, mask_svg(found, options.length, block=options.block).encode())
+        replace_file(svg, mask_svg(found, options.length, block=options.block).encode())
     if options.json:
         tiles = {"full": seen.tiles(FULL), "partial": seen.tiles(PARTIAL), "skipped": seen.tiles(EMPTY)}
         summary = {"mask": write(found), "length": options.length, "pairs": seen.pairs, "allowed": seen.allowed}

@@ -21,7 +21,6 @@ from regard.doctor.gradients import Gradients, UpdateMeter, layer_parts
 from regard.doctor.side_pass import SidePass
 from regard.errors import UserError
 from regard.runs import Run
-from regard.runs.findings import cut, note
 from regard.train import Experiment, Observer, TrainingResult, TrainingStart, TrainingStep
 from regard.train.device import memory
 from regard.train.memory import capacity
@@ -63,7 +62,6 @@ class Doctor(Observer):
         self._due = {start.step + max(1, -(-left * third // 3)) for third in (1, 2, 3)}
         self._measured = {start.step + max(2, left // 10), *self._due}  # steps before a measured update
         if start.step:
-            cut(start.run, start.step)
             self._run.history.read(start.run.metrics())
         self.findings |= known_findings(start.run)  # an earlier session has reported them
 
@@ -97,7 +95,7 @@ class Doctor(Observer):
         """Write the findings as they are now."""
         for finding in self.findings.values():
             if finding.step > finding.since:
-                note(self._start.run, finding.record())
+                self._start.run.note(finding.record())
         count, name = len(self.findings), self._start.run.path
         summary = f"{count} found, see regard doctor {name}" if count else "no faults found"
         self._print(f"doctor: {summary} ({self.examinations} examinations, {self.cost:.1f} s)")
@@ -164,7 +162,7 @@ class Doctor(Observer):
                 unconfirmed.add(finding.key)
                 continue
             if known is None:
-                note(self._start.run, finding.record())
+                self._start.run.note(finding.record())
                 self._print(finding.line())
             self.findings[finding.key] = finding
         if confirm:

@@ -12,7 +12,6 @@ from regard.report.config_diff import AUTOMATIC, Difference, complete, differenc
 from regard.report.inspection import Inspection, ModelSize, attempt, inspect, model_size
 from regard.runs import Run
 from regard.runs.disk import JsonObject
-from regard.runs.findings import noted
 from regard.train import Experiment
 
 Curve = list[tuple[float, float]]
@@ -106,7 +105,7 @@ def gather(run: Run, recipe: Recipe | None = None) -> Facts:
         size=size,
         inspection=inspection,
         notes=notes,
-        findings=noted(run),
+        findings=run.findings(),
         **curves(metrics),
     )
 

@@ -16,7 +16,7 @@ from regard.report.config_diff import flatten, format_value
 from regard.report.facts import Facts, Recipe, best_validation, gather, tail
 from regard.report.words import next_step, summary
 from regard.runs import Run
-from regard.runs.disk import JsonObject, replace_file, write_synced, writing
+from regard.runs.disk import JsonObject, replace_file
 
 FILE = "report.html"
 SAMPLES = 6
@@ -24,13 +24,9 @@ SAMPLES = 6
 
 def write(run: Run, facts: Facts, out: Path | None = None) -> Path:
     """Write the report atomically into the run folder, or to the file ``out``; return its path."""
-    html = page(facts).encode()
-    if out is not None:
-        with writing(str(out)):
-            replace_file(out, html)
-        return out
-    run.add(FILE, lambda path: write_synced(path, html))
-    return run.file(FILE)
+    path = run.file(FILE) if out is None else out
+    replace_file(path, page(facts).encode())
+    return path
 
 
 @contextmanager

@@ -6,10 +6,7 @@ from pathlib import Path
 
 from regard.config import to_toml
 from regard.generate.translation import load_translation_model
-from regard.measure import bleu_by_length, compare, score
-from regard.measure.bleu import LengthBucket
-from regard.measure.bootstrap import Comparison
-from regard.measure.retrieval import RetrievalBaseline
+from regard.measure import Comparison, LengthBucket, RetrievalBaseline, bleu_by_length, compare, score
 from regard.pages.charts import Axes
 from regard.pages.html import ChartSection
 from regard.recipes import get

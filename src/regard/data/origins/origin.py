@@ -72,10 +72,10 @@ class Archive(Origin):
 
 @dataclass(frozen=True)
 class LocalFile(Origin):
-    """A file that the user provides: the source's own file, or the archive of one of its other origins."""
+    """A file that the user provides: the source's own file, or the archive of its origin."""
 
     path: Path
-    archives: tuple[Archive, ...] = ()
+    archive: Archive | None = None
 
     def __str__(self) -> str:
         return f"the file {self.path}"
@@ -86,11 +86,10 @@ class LocalFile(Origin):
             raise Unavailable("there is no such file")
         if not os.access(self.path, os.R_OK):
             raise Unavailable("it may not be read")
-        found = sha256_of(self.path) if self.archives else None
-        for archive in self.archives:
-            if archive.sha256 == found:
-                return archive.unpack(self.path, path)
-        shutil.copyfile(self.path, path)
+        if self.archive is not None and sha256_of(self.path) == self.archive.sha256:
+            self.archive.unpack(self.path, path)
+        else:
+            shutil.copyfile(self.path, path)
 
 
 def read_members(archive: Path, names: Sequence[str]) -> dict[str, bytes]:

@@ -1,4 +1,4 @@
-"""A source: a named text with a license, a file with SHA-256, and an ordered list of origins to fetch it from.
+"""A source: a named text with a license, a file with SHA-256, and an origin to fetch it from.
 
 A source is fetched once into the user's cache and verified before it is used. Nothing that came with it is imported
 or run.
@@ -8,8 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from regard.data.origins.cache import cache_folder, partial_folder, settle
-from regard.data.origins.file_facts import recall, remember, stat_files
+from regard.data.origins.cache import cache_folder, partial_folder, recall, remember, settle, stat_files
 from regard.data.origins.origin import Archive, LocalFile, Origin, Unavailable, sha256_of
 from regard.errors import UserError
 
@@ -25,7 +24,7 @@ class Source:
     file: str  # its name in the cache
     sha256: str
     size: int  # in bytes
-    origins: tuple[Origin, ...]
+    origin: Origin
     languages: tuple[str, ...] = ()  # of sentence pairs; the file is a table (sentence_pairs.py). Empty: a text
 
     def path(self, cache: Path | None = None) -> Path:
@@ -45,16 +44,16 @@ class Source:
         return None if self._fault(self.path(cache), lambda path: known_sha256(path, cache)) else self.path(cache)
 
     def fetch(self, cache: Path | None = None, given: Path | None = None) -> Path:
-        """The verified file, from the cache or else from the first origin that provides it.
+        """The verified file, from the cache or else from its origin.
 
-        ``given`` is tried before the other origins: the user's copy of the file, or of an origin's archive.
+        ``given`` is tried before the origin: the user's copy of the file, or of the origin's archive.
         """
         cache = cache or cache_folder()
         if found := self.cached(cache):
             return found
-        archives = tuple(origin for origin in self.origins if isinstance(origin, Archive))
+        archive = self.origin if isinstance(self.origin, Archive) else None
         tried = []
-        for origin in self.origins if given is None else (LocalFile(Path(given), archives), *self.origins):
+        for origin in (self.origin,) if given is None else (LocalFile(Path(given), archive), self.origin):
             with partial_folder(cache) as partial:
                 try:
                     origin.fetch(partial / self.file)
@@ -65,12 +64,11 @@ class Source:
                     settle(partial / self.file, self.path(cache))
                     return self.path(cache)
                 tried.append(f"{origin}: {fault}")
-        by_hand = [f"{self.file} ({self.size:,} bytes, SHA-256 {self.sha256})", *map(str, archives)]
         raise UserError(
-            f"cannot fetch '{self.name}' ({self.title}): tried {' | '.join(tried) or 'no origin at all'}. "
-            f"Go online once so that it is stored in {cache}; or copy {' or the archive of '.join(by_hand)} from "
-            f"another machine and pass it: regard data get {self.name} --file FILE; or use your own text: "
-            "--data.path FILE"
+            f"cannot fetch '{self.name}' ({self.title}): tried {' | '.join(tried)}. Go online once so that it is "
+            f"stored in {cache}; or copy {self.file} ({self.size:,} bytes, SHA-256 {self.sha256})"
+            f"{f' or the archive of {archive}' if archive else ''} from another machine and pass it: "
+            f"regard data get {self.name} --file FILE; or use your own text: --data.path FILE"
         )
 
     def _fault(self, path: Path, sha256: Callable[[Path], str]) -> str | None:
