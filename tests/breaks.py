@@ -284,7 +284,7 @@ BREAKS = [
     ),
     Break(
         "unrolled GRU: the wrong gate resets",
-        "nn/unrolled.py",
+        "nn/recurrent.py",
         "torch.addcmul(n, r, n_of_h)",
         "torch.addcmul(n, z, n_of_h)",
         "laws/test_seq2seq_laws.py",
@@ -306,8 +306,8 @@ BREAKS = [
     Break(
         "recurrent: a padded place changes the state",
         "nn/recurrent.py",
-        "real = (t < lengths)[:, None]",
-        "real = (t <= lengths)[:, None]",
+        "real = place < lengths[:, None]",
+        "real = place <= lengths[:, None]",
         "nn/test_recurrent.py",
     ),
     Break(

@@ -26,7 +26,7 @@ from regard.attention import (
     attend,
 )
 from regard.models import GPTConfig
-from regard.nn import NoPositionConfig
+from regard.nn.positions.position import NoPositionConfig
 
 
 @examples(4)

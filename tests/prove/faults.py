@@ -66,7 +66,8 @@ from regard.attention import WindowConfig
 from regard.data import Characters, TextData
 from regard.models import GPT, ConvolutionConfig, GPTConfig, RecurrentConfig
 from regard.models.base import Model
-from regard.nn import LearnedPositionConfig, NoPositionConfig, PostNormConfig, SinusoidalConfig
+from regard.nn.blocks.block import PostNormConfig
+from regard.nn.positions.position import LearnedPositionConfig, NoPositionConfig, SinusoidalConfig
 from regard.prove import ModelUnderTest
 from regard.tasks import LanguageTask
 

@@ -21,8 +21,8 @@ KINDS: dict[str, dict[str, str]] = {
     "residual, pre-norm": {"block": "pre-norm"},
     "residual, post-norm": {"block": "post-norm"},
     "residual, no norm": {"block": "pre-norm", "norm": "none"},
-    "no residual, norm": {"block": "bare"},
-    "no residual, no norm": {"block": "bare", "norm": "none"},
+    "no residual, norm": {"block": "no-residual"},
+    "no residual, no norm": {"block": "no-residual", "norm": "none"},
 }
 
 

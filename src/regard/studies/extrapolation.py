@@ -13,8 +13,16 @@ from regard.data import TextConfig
 from regard.models import GPTConfig
 from regard.models.base import LanguageModel
 from regard.models.gpt import GPT
-from regard.nn import LearnedPositionConfig, NoPositionConfig, PositionConfig, RotaryConfig, SinusoidalConfig
-from regard.nn.positions.relative import AlibiConfig, RelativeConfig, T5Config
+from regard.nn import PositionConfig
+from regard.nn.positions.position import (
+    AlibiConfig,
+    LearnedPositionConfig,
+    NoPositionConfig,
+    RelativeConfig,
+    RotaryConfig,
+    SinusoidalConfig,
+    T5Config,
+)
 from regard.nn.positions.scaling import (
     DynamicScalingConfig,
     LinearScalingConfig,

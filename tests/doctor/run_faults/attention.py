@@ -12,7 +12,9 @@ from regard.attention import Full, Pairs, RelativeBuckets, Softmax, SoftmaxNorma
 from regard.attention.backends.choose import run
 from regard.look import attentions, heads
 from regard.models import LuongConfig, Seq2SeqConfig
-from regard.nn import CausalConvolution, PostNormConfig, Sinusoidal, T5Config, sinusoids
+from regard.nn.blocks.block import PostNormConfig
+from regard.nn.convolution import CausalConvolution
+from regard.nn.positions.position import Sinusoidal, T5Config, sinusoids
 from regard.train.engine import Engine
 from run_faults.kit import Case, Fault, Sabotage, Seen, altered, gpt, mistranslated, translation
 from run_faults.sabotage import CONVOLUTION, changed_output, parameter

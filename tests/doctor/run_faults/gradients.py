@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from torch.autograd import Function
 
 from regard.models import ConvolutionConfig, RecurrentConfig, TransformerConfig
-from regard.nn import NoNormConfig, PostNormConfig
+from regard.nn.blocks.block import PostNormConfig
 from regard.nn.experts.moe import MoEConfig
+from regard.nn.norm import NoNormConfig
 from regard.train import MuonConfig
 from regard.train.engine import Engine
 from run_faults.kit import Case, Fault, Sabotage, Seen, altered, gpt, mistranslated, training, translation

@@ -14,7 +14,8 @@ from regard.attention import LinearConfig, Out, Softmax, WindowConfig
 from regard.data import PairBatch, TextBatch
 from regard.data.translation.encoded_sentences import padded
 from regard.models import BahdanauConfig, RecurrentConfig, Seq2SeqConfig
-from regard.nn import GELUConfig, LayerNorm, LayerNormConfig
+from regard.nn.feedforward import GELUConfig
+from regard.nn.norm import LayerNorm, LayerNormConfig
 from regard.tasks import Term
 from regard.train import Diverged
 from regard.train.engine import Engine

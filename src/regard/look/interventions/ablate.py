@@ -17,8 +17,7 @@ from regard.errors import UserError
 from regard.look.capture.trace import Observation, evaluation_mode, observe
 from regard.look.views.reading import JsonObject, Reading, mean
 from regard.models.base import Model
-from regard.nn import SelfAttention
-from regard.nn.cross_attention import CrossAttention
+from regard.nn.attention import CrossAttention, SelfAttention
 
 
 class AttentionSite(NamedTuple):
