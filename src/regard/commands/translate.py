@@ -75,7 +75,7 @@ def translate(options: TranslateOptions) -> int:
     except ValueError as problem:
         raise UserError(f"--{problem}") from problem
     if picture is not None:
-        from regard.look.pictures.align_picture import check
+        from regard.look.pictures.align import check
 
         check(picture)
     lines = Lines([], []) if options.test else gathered(texts, options.file, options.reference)
@@ -229,7 +229,7 @@ def show_alignments(
     best = [(line.line.tokens, line.translations[0].hypothesis.tokens) for line in translated if line.translations]
     alignments = [align(model.model, model.tokenizer, model.specials, *tokens) for tokens in best]
     if picture is not None:
-        from regard.look.pictures.align_picture import save
+        from regard.look.pictures.align import save
 
         save(alignments, picture)
         print(f"drawn in {picture}", file=sys.stderr)

@@ -4,12 +4,11 @@ from dataclasses import replace
 from html import escape
 
 from regard.look import Head, describe
-from regard.look.pictures import align_picture
+from regard.look.pictures import align
 from regard.look.pictures.align import Alignment
 from regard.pages.charts import Axes, Series, thin
 from regard.pages.html import ChartSection, figure, folded, legend, numbers_table, point_table
-from regard.pages.maps import define_map, labeled_map, small_map
-from regard.pages.svg import tag
+from regard.pages.svg import attention_map, define_map, tag
 from regard.report.facts import Curve, Facts
 from regard.report.inspection import Inspection, PositionLosses
 
@@ -96,7 +95,8 @@ def map_figures(inspection: Inspection) -> str:
         layers.setdefault(head.layer, []).append(head)
     masks = "".join(define_map(_map_name(head), inspection.maps[head.layer, head.head]) for head in drawn)
     small = "".join(
-        _map_figure(head, small_map(_map_name(head), _title(head)), f", entropy {head.spread:.0%}") for head in drawn
+        _map_figure(head, attention_map(_map_name(head), _title(head)), f", entropy {head.spread:.0%}")
+        for head in drawn
     )
     across = next((n for n in (8, 7, 6, 5, 4, 3, 2) if max(map(len, layers.values())) % n == 0), 4)
     letters = [visible(token) for token in inspection.passage]
@@ -115,7 +115,7 @@ def map_figures(inspection: Inspection) -> str:
 
 def alignment_figure(alignment: Alignment) -> str:
     """One alignment at its natural width."""
-    drawn, wide, high = align_picture.figure(alignment)
+    drawn, wide, high = align.figure(alignment)
     box = {"viewBox": f"0 -4 {wide:.0f} {high + 8:.0f}", "style": f"width:{wide:.0f}px"}
     picture = tag("svg", drawn, class_="align", **box, role="img", aria_label=alignment.words())
     return tag("div", picture, class_="scroll")
@@ -143,7 +143,7 @@ def running_mean(curve: Curve) -> Curve:
 
 def _large(layer: int, heads: list[Head], letters: list[str]) -> str:
     maps = "".join(
-        _map_figure(head, tag("div", labeled_map(_map_name(head), _title(head), letters), class_="scroll"))
+        _map_figure(head, tag("div", attention_map(_map_name(head), _title(head), letters), class_="scroll"))
         for head in heads
     )
     return folded(f"Layer {layer}, with the text on both axes", f'<div class="large">{maps}</div>')
