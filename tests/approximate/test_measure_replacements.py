@@ -26,8 +26,8 @@ from regard.approximate.replacement import (
 from regard.approximate.words import numbers, rows, sentences
 from regard.attention import BACKENDS, AttentionConfig, Full, LayerSpec, SoftmaxConfig, WindowConfig
 from regard.attention.mechanisms.linformer import LinformerConfig
-from regard.attention.mechanisms.topk import TopKConfig
-from regard.data.batch import TextBatch
+from regard.attention.mechanisms.masked import TopKConfig
+from regard.data import TextBatch
 from regard.errors import UserError
 from regard.models import GPTConfig
 from regard.tasks import LanguageConfig

@@ -26,7 +26,7 @@ from regard.approximate.replacement import (
     replaced,
 )
 from regard.attention import Mechanism
-from regard.data.batch import TextBatch
+from regard.data.base import TextBatch
 from regard.errors import UserError
 from regard.models.gpt import GPT
 from regard.tasks import Task

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from regard.attention import AttentionConfig, Full, LayerSpec, Mask, Mechanism, Plan
+from regard.attention.call import repeat_kv
 from regard.attention.mechanisms.linformer import Linformer
-from regard.attention.weigh import repeat_kv
 from regard.errors import UserError
 from regard.look.capture.trace import Attention, observe
 from regard.models.gpt import GPT

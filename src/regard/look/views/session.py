@@ -11,7 +11,7 @@ from typing import Self
 import torch
 from torch.nn import functional as F
 
-from regard.data.batch import Specials
+from regard.data.base import Specials
 from regard.data.tokenizers import Tokenizer
 from regard.errors import UserError
 from regard.generate import OutputConstraints, Sampling, decode_seq2seq, sampling_decoder
