@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pairs_kit import both, numbers_config, same
 
 from regard.data import Data, Specials
-from regard.data.batch import IGNORE_INDEX
+from regard.data.base import IGNORE_INDEX
 from regard.data.translation.length_buckets import LengthBuckets
 from regard.errors import UserError
 

@@ -15,9 +15,8 @@ from pathlib import Path
 import pytest
 
 from regard.data.origins import cache as cache_module
-from regard.data.origins.origin import LocalFile, Unavailable, read_members, without_passwords
 from regard.data.origins.pypi import Sdist
-from regard.data.origins.source import Source
+from regard.data.origins.source import LocalFile, Source, Unavailable, read_members, without_passwords
 from regard.data.sources import find_source
 from regard.errors import UserError
 

@@ -8,7 +8,7 @@ import pytest
 
 from regard.config import load
 from regard.data import SOURCES, TextConfig, TokenizerConfig, sources
-from regard.data.origins.origin import Archive
+from regard.data.origins.source import Archive
 
 
 @pytest.mark.parametrize("name", sorted(SOURCES))

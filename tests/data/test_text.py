@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from regard.config import load
 from regard.data import DataConfig, TextConfig
-from regard.data.batch import IGNORE_INDEX
+from regard.data.base import IGNORE_INDEX
 from regard.data.texts import tokens as tokens_module
 from regard.data.texts.tokens import Tokens
 from regard.errors import UserError

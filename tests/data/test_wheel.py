@@ -6,9 +6,8 @@ import zipfile
 
 import pytest
 
-from regard.data.origins.origin import Unavailable, read_members
 from regard.data.origins.pypi import Sdist, Wheel
-from regard.data.origins.source import Source
+from regard.data.origins.source import Source, Unavailable, read_members
 
 MEMBERS = ("made_up/texts/*.txt",)
 

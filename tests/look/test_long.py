@@ -6,42 +6,55 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from regard.attention import Causal, Range, Softmax
 from regard.data import Bytes
 from regard.look.capture import trace as tracing
-from regard.look.capture.tensor_spill import TensorSpill
-from regard.look.capture.trace import Attention, SpilledAttention
+from regard.look.capture.trace import Attention
 from regard.look.views.session import Session
 from regard.models import GPTConfig
 
 SIZES = {"vocabulary": 256, "context": 64, "layers": 3, "heads": 4, "kv_heads": 2, "width": 32, "zero_init": False}
 
 
+def spilled(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Attention:
+    mechanism = Softmax()
+    return Attention("one", mechanism, q, k, mechanism.plan(Causal(), Range(5), like=q), v).spill()
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64])
 def test_a_spill_gives_back_what_was_put(dtype):
-    spill = TensorSpill()
-    tensors = [torch.randn(3, 5, 7).mul(9).to(dtype), torch.ones(0, 4, dtype=dtype), torch.arange(6).to(dtype)]
-    tensors.append(tensors[0].transpose(0, 2))  # not in order
-    places = [spill.put(x) for x in tensors]
-    for x, place in reversed(list(zip(tensors, places, strict=True))):
-        assert torch.equal(spill.get(place), x)
+    x = torch.randn(3, 5, 7).mul(9).to(dtype)
+    tensors = x, x.transpose(0, 2), torch.arange(6).to(dtype)  # the second is not in order
+    attention = spilled(*tensors)
+    for _ in range(2):
+        loaded = attention.load()
+        for found, wanted in zip(loaded.tensors.values(), tensors, strict=True):
+            assert torch.equal(found, wanted)
 
 
 def test_a_spill_leaves_nothing_behind(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    spill = TensorSpill()
-    place = spill.put(torch.ones(4))
+
+    def mappings() -> int:
+        return Path("/proc/self/maps").read_text().count(str(tmp_path)) if sys.platform == "linux" else 0
+
+    files = len(os.listdir("/dev/fd"))
+    attention = spilled(torch.ones(4), torch.ones(4), torch.ones(2))
+    assert attention.nbytes == 40
     assert not list(tmp_path.iterdir())
-    assert spill._file is not None
-    number = spill._file.fileno()
-    del spill
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        os.fstat(number)
-    assert place.nbytes == 16
+    loaded = attention.load()
+    assert mappings() == (sys.platform == "linux")
+    del loaded
+    assert mappings() == 0
+    assert len(os.listdir("/dev/fd")) == files + 1
+    del attention
+    assert len(os.listdir("/dev/fd")) == files
 
 
 def test_a_trace_that_was_put_aside_answers_alike(monkeypatch):
@@ -50,13 +63,13 @@ def test_a_trace_that_was_put_aside_answers_alike(monkeypatch):
     held = session.trace(text)
     monkeypatch.setattr(tracing, "LONG", 16)
     aside = session.trace(text)
-    assert all(isinstance(one, Attention) for one in held.attentions)
-    assert all(isinstance(one, SpilledAttention) for one in aside.attentions)
+    assert all(one.spilled is None for one in held.attentions)
+    assert all(one.spilled is not None for one in aside.attentions)
     assert aside.about() == held.about()
     assert aside.nbytes == held.nbytes
     assert np.array_equal(aside.overview(16)[0], held.overview(16)[0])
     assert np.array_equal(aside.rollout(), held.rollout())
-    assert aside.measures() == held.measures()
+    assert aside.measures == held.measures
     for attention in (0, 2, 1, 2):
         assert aside.cell(attention, 3, 20, 7) == held.cell(attention, 3, 20, 7)
         assert np.array_equal(aside.tile(attention, 1, 0, 0, 0), held.tile(attention, 1, 0, 0, 0))

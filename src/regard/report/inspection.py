@@ -1,24 +1,23 @@
 """Measurements of the newest checkpoint: heads on a passage, alignments of translations, loss by position."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from regard.config import load
+from regard.config.parts import MissingPart
 from regard.data import DataConfig
 from regard.data.base import Data
 from regard.data.translation.pairs import PairData
 from regard.errors import UserError
 from regard.generate.load import LoadedModel, load_model
-from regard.look import Attention, Head, attentions, heads, passage, rows
+from regard.look import Attention, Head, attentions, dense_weights, heads, passage
 from regard.look.pictures.align import Alignment, align
+from regard.look.statistics.maps import to_bytes
 from regard.models import ModelConfig
 from regard.models.base import Model, Seq2SeqModel
 from regard.report.probes import TranslationProbe
@@ -62,20 +61,21 @@ class Inspection(NamedTuple):
 
 
 def attempt(notes: list[str], what: str, work: Callable[[], T]) -> T | None:
-    """The result of ``work``; None, and a note why, if it raises."""
+    """The result of ``work``; None, and a note why, if it raises. Only parts that are not loaded are an error."""
     try:
         return work()
-    except UserError as problem:
-        notes.append(f"{what}: {problem}.")
+    except MissingPart:
+        raise
     except Exception as problem:  # the report is written also for models that cannot be inspected
-        notes.append(f"{what}: {type(problem).__name__}: {problem}.")
+        kind = "" if isinstance(problem, UserError) else f"{type(problem).__name__}: "
+        notes.append(f"{what}: {kind}{problem}.")
     return None
 
 
-def model_size(config: Mapping[str, Any]) -> ModelSize:
+def model_size(run: Run) -> ModelSize:
     """The size of a run's model, from its config alone."""
     with torch.device("meta"):
-        model = load(ModelConfig, config["model"]).build()
+        model = run.load(ModelConfig, "model").build()
     parameters = sum(p.numel() for p in model.parameters())
     return ModelSize(parameters, flops_per_token(model), len(model.mechanisms()))
 
@@ -159,9 +159,7 @@ def _data(run: Run, loaded: LoadedModel) -> Data:
 
 def _maps(attention: Attention) -> list[list[bytes]]:
     """Each head's weights as rows of gray. The square root makes small weights visible."""
-    (block,) = rows(attention, block=attention.q.shape[2])
-    gray = (block.weights[0].sqrt() * 255).round().to(torch.uint8)  # [H, Q, K]
-    return [[bytes(row) for row in head] for head in gray.tolist()]
+    return [[bytes(row) for row in head] for head in to_bytes(dense_weights(attention)[0])]
 
 
 def _drawn(seen: list[Attention]) -> list[int]:

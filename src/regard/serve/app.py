@@ -1,12 +1,12 @@
 """The ASGI application: routes, workers, error responses and the files of the page."""
 
-from __future__ import annotations
-
 import asyncio
 import queue
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from typing import TypeVar
 
 import numpy as np
 from starlette.applications import Starlette
@@ -18,30 +18,44 @@ from starlette.routing import Route
 from regard.errors import UserError
 from regard.runs.disk import JsonObject, plain
 from regard.serve.api import Api
-from regard.serve.assets import MEDIA_TYPES
 from regard.serve.events import RunEvents, stream_events
 from regard.serve.guard import read_json
-from regard.serve.limits import STREAMS
+from regard.serve.html_file import MEDIA_TYPES, load_assets
+from regard.serve.limits import QUEUED, STREAMS
 from regard.serve.request_params import RequestParams
 from regard.serve.run_library import NotFoundError
 from regard.serve.session_cache import SessionCache
-from regard.serve.workers import Worker
 
+T = TypeVar("T")
 Handler = Callable[[Request], Awaitable[Response]]
-Endpoint = Callable[[RequestParams], "JsonObject | np.ndarray | tuple[np.ndarray, int]"]
+Endpoint = Callable[[RequestParams], JsonObject | np.ndarray | tuple[np.ndarray, int]]
+
+
+class Worker:
+    """A pool of ``threads`` threads. With one thread, calls never overlap.
+
+    The process ends without waiting for the threads (`os._exit` in `regard serve`).
+    """
+
+    def __init__(self, threads: int):
+        self._pool, self._limit, self._pending = ThreadPoolExecutor(threads), threads + QUEUED, 0
+
+    async def run(self, function: Callable[[], T]) -> T:
+        """Call ``function`` in the pool and return its result; raise `queue.Full` if too many calls are pending."""
+        if self._pending >= self._limit:
+            raise queue.Full
+        self._pending += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._pool, function)
+        finally:
+            self._pending -= 1
 
 
 class PageServer:
     """The application with its workers. ``on_start`` is called at startup; ``stopping`` ends the event streams."""
 
-    def __init__(
-        self,
-        cache: SessionCache,
-        assets: dict[str, bytes],
-        on_start: Callable[[], None],
-        stopping: Callable[[], bool],
-    ):
-        self._api, self._assets, self._on_start, self._stopping = Api(cache), assets, on_start, stopping
+    def __init__(self, cache: SessionCache, on_start: Callable[[], None], stopping: Callable[[], bool]):
+        self._api, self._assets, self._on_start, self._stopping = Api(cache), load_assets(), on_start, stopping
         # One thread runs models, two read traces, one reads files.
         self._models, self._readers, self._files = Worker(1), Worker(2), Worker(1)
         self._streams = 0
@@ -98,9 +112,12 @@ class PageServer:
         events = await self._files.run(lambda: RunEvents(library, run, position))
         self._streams += 1
 
+        async def poll() -> list[str]:
+            return await self._files.run(events.poll)
+
         async def stream() -> AsyncIterator[str]:
             try:
-                async for event in stream_events(events, self._files, self._stopping):
+                async for event in stream_events(events, poll, self._stopping):
                     yield event
             finally:
                 self._streams -= 1

@@ -9,8 +9,7 @@ from typing import Literal
 import numpy as np
 
 from regard.config import option
-from regard.data.base import Data, DataConfig
-from regard.data.batch import IGNORE_INDEX, TextBatch
+from regard.data.base import IGNORE_INDEX, Data, DataConfig, TextBatch
 from regard.data.origins.cache import cache_folder
 from regard.data.origins.progress import say
 from regard.data.sources import find_source

@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.config import option
-from regard.data.base import Data, DataConfig
-from regard.data.batch import PairBatch, Specials
+from regard.data.base import Data, DataConfig, PairBatch, Specials
 from regard.data.origins.cache import cache_folder
 from regard.data.origins.progress import say
 from regard.data.sources import all_sources, find_source

@@ -4,26 +4,38 @@ Hooks on the mechanisms record queries, keys and values; the forward pass itself
 uncompiled model (hooks added after `torch.compile` never fire) and removed after the pass.
 """
 
-from __future__ import annotations
-
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any, NamedTuple
-from weakref import ref
+from functools import lru_cache
+from typing import NamedTuple, Self, TypeVar
+from weakref import finalize, ref
 
 import torch
 from torch import Tensor, nn
 
 from regard.attention import Mechanism, Plan, Range, Slots
-from regard.attention.call import allowed, dense_pairs
-from regard.attention.slots import Pairs
-from regard.look.capture.tensor_spill import SpilledTensor, TensorSpill
+from regard.generate.sampling import in_float32
 from regard.models.base import Model
 
-#: Queries whose weights are computed at a time.
-BLOCK = 256
-#: Attentions with at least this many queries are spilled to disk, if there is a `TensorSpill`.
+#: Attentions with at least this many queries are spilled to temporary files.
 LONG = 2048
+
+T = TypeVar("T")
+
+
+class SpillFile:
+    """A temporary file without a name, which disappears with its last user."""
+
+    def __init__(self) -> None:
+        self.file = tempfile.TemporaryFile(buffering=0, prefix="regard-")  # noqa: SIM115
+        finalize(self, self.file.close)
+
+
+@lru_cache(64)
+def _meta(shape: torch.Size, dtype: torch.dtype) -> Tensor:
+    """A tensor without data; one for all layers, since small objects between large ones fragment the heap."""
+    return torch.empty(shape, dtype=dtype, device="meta")
 
 
 class Attention(NamedTuple):
@@ -35,61 +47,50 @@ class Attention(NamedTuple):
     k: Tensor  # [B, G, K, D]
     plan: Plan
     v: Tensor | None = None  # [B, G, K, E], if they were recorded
+    spilled: SpillFile | None = None  # the file of a long text's q, k and v, which are then meta tensors; see `load`
 
     @property
     def heads(self) -> int:
         return self.q.shape[1]
 
     @property
-    def nbytes(self) -> int:
-        return sum(x.nbytes for x in (self.q, self.k, self.v) if x is not None)
-
-
-class NotObservable(NamedTuple):
-    """An attention without a weight for each query and key, such as one over summaries of several keys."""
-
-    name: str
-    mechanism: Mechanism
-    heads: int
-    plan: Plan
-
-    nbytes = 0
-
-    @property
-    def why(self) -> str:
-        """In a sentence."""
-        return f"{self.mechanism.unobservable}, so there is no map to show"
-
-
-class SpilledAttention(NamedTuple):
-    """An attention over a long text whose tensors are on disk."""
-
-    name: str
-    mechanism: Mechanism
-    heads: int
-    plan: Plan
-    spill: TensorSpill
-    tensors: tuple[SpilledTensor, SpilledTensor, SpilledTensor]  # q, k and v
+    def tensors(self) -> dict[str, Tensor]:
+        """What was recorded of q, k and v, by name."""
+        return {name: x for name, x in (("q", self.q), ("k", self.k), ("v", self.v)) if x is not None}
 
     @property
     def nbytes(self) -> int:
-        return sum(x.nbytes for x in self.tensors)
+        return sum(x.nbytes for x in self.tensors.values())
 
-    def load(self) -> Attention:
-        """Read the tensors back."""
-        q, k, v = map(self.spill.get, self.tensors)
-        return Attention(self.name, self.mechanism, q, k, self.plan, v)
+    @property
+    def unobservable(self) -> str | None:
+        """Why there is no weight for each query and key, such as for attention over summaries of several keys."""
+        why = self.mechanism.unobservable
+        return None if why is None else f"{why}, so there is no map to show"
 
+    def spill(self) -> Self:
+        """This attention with its tensors in a temporary file."""
+        empty = {name: _meta(x.shape, x.dtype) for name, x in self.tensors.items()}
+        spilled = self._replace(**empty, spilled=SpillFile())
+        for name, x in spilled._mapped(shared=True).items():
+            x.copy_(self.tensors[name])
+        return spilled
 
-Observation = Attention | NotObservable | SpilledAttention
+    def load(self) -> Self:
+        """This attention with its tensors; those in a file are mapped into memory, so that only pages in use take it.
 
+        The queries, keys and values of a large model over 8,192 tokens take a gigabyte, and a view needs one layer.
+        """
+        return self if self.spilled is None else self._replace(**self._mapped(shared=False), spilled=None)
 
-class Rows(NamedTuple):
-    """The weights of a block of queries over all keys."""
-
-    weights: Tensor  # [B, H, q, K]
-    seen: Tensor  # [B, H, q, K], True where the mask allows the pair
-    pairs: Pairs
+    def _mapped(self, shared: bool) -> dict[str, Tensor]:
+        """The tensors in the file; if they are ``shared``, the file follows their changes."""
+        assert self.spilled is not None
+        path = f"/dev/fd/{self.spilled.file.fileno()}"
+        mapped = torch.from_file(path, shared=shared, size=self.nbytes, dtype=torch.uint8)
+        parts = mapped.split([x.nbytes for x in self.tensors.values()])
+        named = zip(self.tensors.items(), parts, strict=True)
+        return {name: part.view(x.dtype).view(x.shape) for (name, x), part in named}
 
 
 @contextmanager
@@ -106,49 +107,43 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
             module.training = training
 
 
-def attentions(model: Model, forward: Callable[[], Any]) -> list[Attention]:
+def attentions(model: Model, forward: Callable[[], object]) -> list[Attention]:
     """Every attention with observable weights that ``forward`` computes in ``model``, in order of execution."""
-    return [one for one in observe(model, forward) if isinstance(one, Attention)]
+    return [one for one in observe(model, forward)[0] if one.unobservable is None]
 
 
-def observe(
-    model: Model, forward: Callable[[], Any], values: bool = False, spill: TensorSpill | None = None
-) -> list[Observation]:
-    """Every attention that ``forward`` computes in ``model``, in order of execution, with ``values`` on request.
+def observe(model: Model, forward: Callable[[], T], values: bool = False) -> tuple[list[Attention], T]:
+    """Every attention that ``forward`` computes in ``model``, in order of execution, and the result of ``forward``.
 
-    With a ``spill``, the tensors of long texts (values included) go to disk at once, so that only one layer's are in
-    memory.
+    With ``values``, they are recorded too, and the tensors of long texts go to disk at once, so that only one layer's
+    are in memory.
     """
-    recorded: list[list[Attention] | NotObservable | SpilledAttention] = []
-    latest: dict[str, tuple[ref[Tensor], Plan, list[Attention]]] = {}
+    recorded: list[list[Attention]] = []
 
     def watch(name: str, mechanism: Mechanism) -> Callable[..., None]:
-        def record(_: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], __: Any) -> None:
-            arguments = {**dict(zip(("q", "k", "v", "plan"), inputs, strict=False)), **named}
-            q, k, v, plan = (arguments[name] for name in ("q", "k", "v", "plan"))
-            if mechanism.unobservable is not None:
-                recorded.append(NotObservable(name, mechanism, q.shape[1], plan))
-                return
-            if spill is not None and q.shape[2] >= LONG and q.device.type == "cpu":
-                tensors = spill.put(q), spill.put(k), spill.put(v)
-                recorded.append(SpilledAttention(name, mechanism, q.shape[1], plan, spill, tensors))
-                return
-            key, known, steps = latest.get(name, (None, None, []))
-            if key is not None and key() is k and known is plan and isinstance(plan.queries, Range):
-                steps.append(steps[0]._replace(q=_copy(q)))  # a recurrent decoder: the same keys at every time step
-                return
-            steps = [Attention(name, mechanism, _copy(q), _copy(k), plan, _copy(v) if values else None)]
-            latest[name] = ref(k), plan, steps
-            recorded.append(steps)
+        keys: ref[Tensor] | None = None
+        steps: list[Attention] = []
 
-        return record
+        def record(q: Tensor, k: Tensor, v: Tensor, plan: Plan) -> None:
+            nonlocal keys, steps
+            one = Attention(name, mechanism, q, k, plan, v if values else None)
+            if values and q.shape[2] >= LONG and q.device.type == "cpu":
+                recorded.append([one.spill()])
+            elif keys is not None and keys() is k and steps[0].plan is plan and isinstance(plan.queries, Range):
+                steps.append(steps[0]._replace(q=_copy(q)))  # a recurrent decoder: the same keys at every time step
+            else:
+                steps = [one._replace(**{name: _copy(x) for name, x in one.tensors.items()})]
+                keys = ref(k)
+                recorded.append(steps)
+
+        return lambda _, inputs, named, __: record(*inputs, **named)
 
     with ExitStack() as stack:
         for name, mechanism in model.mechanisms():
             stack.callback(mechanism.register_forward_hook(watch(name, mechanism), with_kwargs=True).remove)
         stack.enter_context(evaluation_mode(model))
-        forward()
-    return [_joined(one) if isinstance(one, list) else one for one in recorded]
+        result = forward()
+    return [_joined(steps) for steps in recorded], result
 
 
 def _copy(x: Tensor) -> Tensor:
@@ -162,33 +157,19 @@ def _joined(steps: list[Attention]) -> Attention:
     if len(steps) == 1:
         return first
     q = torch.cat([step.q for step in steps], dim=2)
-    return first._replace(q=q, plan=first.plan._replace(queries=Range(q.shape[2]), own=False))
+    return first._replace(q=q, plan=first.plan._replace(queries=Range(q.shape[2]), same_tokens=False))
 
 
 @torch.no_grad()
-def rows(attention: Attention, block: int = BLOCK) -> Iterator[Rows]:
-    """The exact weights, a block of queries at a time, so that Q×K is never in memory for a long text."""
-    for first in range(0, attention.q.shape[2], block):
-        part = slice(first, first + block)
-        weights, plan = block_weights(attention, part)
-        pairs = dense_pairs(plan, attention.q)
-        yield Rows(weights, allowed(plan.mask, pairs).expand(weights.shape), pairs)
-
-
-def block_weights(attention: Attention, part: slice) -> tuple[Tensor, Plan]:
-    """The weights [B, H, q, K] of some queries in float32 or better, and their plan."""
-    q, k = (x.to(torch.promote_types(x.dtype, torch.float32)) for x in (attention.q, attention.k))
-    plan = _cut(attention.plan, part, q.device)
-    weights = attention.mechanism.weights(q[:, :, part], k, plan)
-    assert weights is not None  # an Attention is observable
-    return weights, plan
-
-
-def _cut(plan: Plan, part: slice, device: torch.device) -> Plan:
-    """The plan for some of the queries."""
-    slots = plan.queries
-    index = torch.arange(slots.length, device=device)[part][None]
-    order, segment, phase = slots.at(torch.arange(slots.rows, device=device)[:, None], index)
+def dense_weights(attention: Attention, part: slice = slice(None)) -> Tensor:
+    """The exact weights [B, H, q, K] of some queries, by default of all, in float32 or better."""
+    q, k = in_float32(attention.q), in_float32(attention.k)
+    slots = attention.plan.queries
+    index = torch.arange(slots.length, device=q.device)[part][None]
+    order, segment, phase = slots.at(torch.arange(slots.rows, device=q.device)[:, None], index)
     shape = (slots.rows, index.shape[1])
     queries = Slots(order.expand(shape), segment.expand(shape), phase.expand(*shape, *phase.shape[2:]))
-    return Plan(plan.mask, queries, plan.keys, False, "", None)
+    plan = Plan(attention.plan.mask, queries, attention.plan.keys, False)
+    weights = attention.mechanism.weights(q[:, :, part], k, plan)
+    assert weights is not None  # a mechanism without weights is unobservable
+    return weights
