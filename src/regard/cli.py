@@ -68,16 +68,14 @@ def dispatch(arguments: list[str]) -> int:
     if arguments[0] == "--version":
         print(f"regard {__version__}")
         return 0
-    from regard.config import nearest
+    from regard.config import hint
     from regard.config.command_line import Arguments, flag_name, parse, read_options
     from regard.config.parts import load_declared
     from regard.config.table import Table
 
     command, rest = arguments[0], arguments[1:]
     if command not in COMMANDS:
-        near = nearest(command, COMMANDS)
-        hint = f"did you mean {near}?" if near else f"choose from {', '.join(COMMANDS)}"
-        raise UserError(f"there is no command {command!r}; {hint}")
+        raise UserError(f"there is no command {command!r}; {hint(command, COMMANDS)}")
     function, title = find(command), f"regard {command}"
     table = Table(get_type_hints(function)["options"])
     takes_keys = "keys" in inspect.signature(function).parameters

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import torch
 
+from regard.config.parts import with_options
 from regard.data import Data, Tokenizer, load_tokenizer
 from regard.errors import UserError
 from regard.models import ModelConfig
@@ -36,7 +37,8 @@ def load_model(run: Run, device: torch.device | str = "cpu", step: int | None = 
     checkpoint = run.latest() if step is None else run.checkpoint(step)
     if checkpoint is None:
         why = f" ({'; '.join(run.damaged)})" if run.damaged else ""
-        raise UserError(f"the run {run.path} has no checkpoint yet{why}; train it first: regard resume {run.path}")
+        command = f"regard resume {run.path}{with_options()}"
+        raise UserError(f"the run {run.path} has no checkpoint yet{why}; train it first: {command}")
     model = run.load(ModelConfig, "model").build()
     try:
         model.load_state_dict(checkpoint.model())

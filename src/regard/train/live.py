@@ -6,6 +6,7 @@ import time
 from collections import deque
 from typing import Any, TextIO
 
+from regard.config.parts import with_options
 from regard.runs.curve import MARK, plot
 from regard.train.device import flops_per_token, measured_peak, memory
 from regard.train.observer import Observer, TrainingResult, TrainingStart, TrainingStep
@@ -74,7 +75,7 @@ class LiveLine(Observer):
             return
         if result.interrupted:
             self._say(f"stopped after step {result.step} of {result.steps}, and saved")
-            self._say(f"continue with: regard resume {result.path}")
+            self._say(f"continue with: regard resume {result.path}{with_options()}")
         else:
             self._say(f"done: {result.step:,} steps, {result.tokens:,} tokens in {_clock(result.seconds)}")
 

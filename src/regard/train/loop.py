@@ -10,6 +10,7 @@ from pathlib import Path
 from types import FrameType
 
 from regard.config import to_toml
+from regard.config.parts import with_options
 from regard.errors import UserError
 from regard.generate.load import find_device
 from regard.runs import Run, environment
@@ -40,7 +41,7 @@ def train(experiment: Experiment, run: Run, observers: Sequence[Observer] = (), 
     if not resume and run.steps():
         raise UserError(
             f"the run {run.path} has checkpoints already; choose another --name, or go on with it: "
-            f"regard resume {run.path}"
+            f"regard resume {run.path}{with_options()}"
         )
     with joined(world, device) as world, run.lock() if world.rank == 0 else nullcontext():
         return TrainingSession(prepare(experiment, run, world, began, resume), run, observers).run()
