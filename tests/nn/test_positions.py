@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from torch import Tensor
 
 from regard.attention import Causal, Full, Packed, Padded, Range, Slots, Softmax
-from regard.attention.bias import RelativeBuckets
+from regard.attention.score import RelativeBuckets
 from regard.config import load, override, to_toml
 from regard.errors import UserError
 from regard.models import GPT, GPTConfig

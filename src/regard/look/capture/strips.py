@@ -1,6 +1,6 @@
 """Exact weights of one head, a strip of queries at a time: Q×K is never in memory, and masked blocks are not computed.
 
-The mask's block bounds (`attention/tiling/block_bounds.py`) give the keys that a strip can see, and those for which the
+The mask's block bounds (`attention/tiling/tile.py`) give the keys that a strip can see, and those for which the
 mask must be evaluated pair by pair: in a causal map, only the strip along the diagonal.
 """
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from regard.attention import Dot, General, Pairs, Softmax, SoftmaxNormalizer
 from regard.attention.call import allowed
 from regard.attention.slots import make_pairs
-from regard.attention.tiling.block_bounds import bounds, layout
+from regard.attention.tiling.tile import bounds, layout
 from regard.generate.sampling import in_float32
 from regard.look.capture.trace import Attention, dense_weights
 

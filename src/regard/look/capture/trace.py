@@ -157,7 +157,7 @@ def _joined(steps: list[Attention]) -> Attention:
     if len(steps) == 1:
         return first
     q = torch.cat([step.q for step in steps], dim=2)
-    return first._replace(q=q, plan=first.plan._replace(queries=Range(q.shape[2]), own=False))
+    return first._replace(q=q, plan=first.plan._replace(queries=Range(q.shape[2]), same_tokens=False))
 
 
 @torch.no_grad()
@@ -169,7 +169,7 @@ def dense_weights(attention: Attention, part: slice = slice(None)) -> Tensor:
     order, segment, phase = slots.at(torch.arange(slots.rows, device=q.device)[:, None], index)
     shape = (slots.rows, index.shape[1])
     queries = Slots(order.expand(shape), segment.expand(shape), phase.expand(*shape, *phase.shape[2:]))
-    plan = Plan(attention.plan.mask, queries, attention.plan.keys, False, "", None)
+    plan = Plan(attention.plan.mask, queries, attention.plan.keys, False)
     weights = attention.mechanism.weights(q[:, :, part], k, plan)
     assert weights is not None  # a mechanism without weights is unobservable
     return weights

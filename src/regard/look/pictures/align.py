@@ -83,7 +83,7 @@ def align(
 def over_source(model: Seq2SeqModel, inputs: Tensor, source: Tensor, lengths: Tensor) -> list[Tensor]:
     """The weights [H, T, S] of each attention over the source."""
     observed = attentions(model, lambda: model.features(inputs, source, lengths))
-    over = [seen for seen in observed if not seen.plan.own and seen.k.shape[2] == source.shape[1]]
+    over = [seen for seen in observed if not seen.plan.same_tokens and seen.k.shape[2] == source.shape[1]]
     return [dense_weights(seen)[0].cpu() for seen in over]
 
 

@@ -108,7 +108,7 @@ def _key_at(attention: Attention, back: int) -> Tensor:
     """The index [B, Q] of the key ``back`` positions before each query in its own document; -1 if there is none."""
     plan, batch, device = attention.plan, attention.q.shape[0], attention.q.device
     nowhere = torch.full((batch, attention.q.shape[2]), -1, device=device)
-    if not plan.own:
+    if not plan.same_tokens:
         return nowhere
     rows = torch.arange(plan.queries.rows, device=device)[:, None]
     order, segment, _ = plan.queries.at(rows, torch.arange(plan.queries.length, device=device)[None])

@@ -67,7 +67,7 @@ class Trace:
             "kind": "self" if queries == keys else "cross",
             "query_tokens": queries,
             "key_tokens": keys,
-            "causal": one.plan.own and one.plan.mask.reach().ahead == 0,
+            "causal": one.plan.same_tokens and one.plan.mask.reach().ahead == 0,
             "exact": one.unobservable is None,
             "reason": one.unobservable,
         }
@@ -76,7 +76,7 @@ class Trace:
         """Which tokens the queries are, and which the keys."""
         if self.target_tokens is None:
             return "tokens", "tokens"
-        if not one.plan.own:
+        if not one.plan.same_tokens:
             return "target_tokens", "tokens"
         side = "tokens" if one.name.startswith("encoder") else "target_tokens"
         return side, side

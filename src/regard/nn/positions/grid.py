@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.attention import Slots
-from regard.attention.bias import GridRelative
+from regard.attention.score import GridRelative
 from regard.config import Choice, option
 from regard.errors import UserError
 from regard.nn.positions.position import Distances, Position, RotaryRotation, rotary_rotation, sinusoids
