@@ -155,7 +155,7 @@ def _progress(path: Path, version: tuple[int, ...]) -> JsonObject:
 @lru_cache(4096)
 def _parameter_count(path: Path, version: tuple[int, ...]) -> int | None:
     try:
-        return model_size(Run.open(path).config).parameters
+        return model_size(Run.open(path)).parameters
     except Exception:  # the config uses a component that this version does not have
         return None
 

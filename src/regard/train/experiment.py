@@ -1,16 +1,15 @@
 """An experiment: model, data, task and training in one config, which determines a whole run."""
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeVar
+from typing import Literal
 
 from regard.config import dump, option
-from regard.data import Data, DataConfig, TextConfig
+from regard.data import Batch, Data, DataConfig, TextConfig
 from regard.models import GPTConfig, ModelConfig
 from regard.tasks import LanguageConfig, TaskConfig
 from regard.train.optimizer import AdamWConfig, OptimizerConfig
+from regard.train.precision import PrecisionName
 from regard.train.schedule import CosineScheduleConfig, ScheduleConfig
-
-Batch = TypeVar("Batch")
 
 
 @dataclass(frozen=True)
@@ -29,9 +28,7 @@ class TrainConfig:
     )
     clip: float | None = option(1.0, "gradient clipping: the largest norm (none: no clipping)")
     accumulate: int = option(1, "gradient accumulation: micro-batches per step")
-    precision: Literal["auto", "float32", "bfloat16", "float16"] = option(
-        "auto", "number format; auto: bfloat16 on CUDA, float32 elsewhere"
-    )
+    precision: PrecisionName = option("auto", "number format; auto: bfloat16 on CUDA, float32 elsewhere")
     checkpointing: bool = option(
         False, "activation checkpointing: recompute each block in the backward pass; less memory, more time"
     )
@@ -94,7 +91,6 @@ class Experiment:
         rank, world = number * world + rank, self.train.accumulate * world
         return data.batch(step, seed=self.seed, rank=rank, world=world, size=self.data.batch)
 
-    def model_for(self, data: Data[Any]) -> ModelConfig:
+    def model_for(self, data: Data[Batch]) -> ModelConfig:
         """The model's config with the vocabulary of the data."""
-        model: Any = self.model
-        return model if data.vocabulary is None else replace(model, vocabulary=data.vocabulary)
+        return self.model if data.vocabulary is None else replace(self.model, vocabulary=data.vocabulary)

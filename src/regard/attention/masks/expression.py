@@ -21,7 +21,7 @@ from torch import Tensor
 
 from regard.attention.masks.mask import And, Mask, Not, Or
 from regard.config import nearest
-from regard.config.parts import NameTaken, catalog, outside, place_of
+from regard.config.parts import NameTaken, catalog, check_dataclass, outside, place_of
 from regard.errors import UserError
 
 MOST = 2**62  # greater integers do not fit a tensor
@@ -35,7 +35,7 @@ def names() -> dict[str, type[Mask]]:
     """Every mask class except the operators, by its name in lower case."""
     found: dict[str, type[Mask]] = {}
     for cls in _subclasses(Mask):
-        if is_dataclass(cls) and cls not in (And, Or, Not):
+        if is_dataclass(check_dataclass(cls)) and cls not in (And, Or, Not):
             name = cls.__name__.lower()
             other = found.get(name, cls)
             if other.__module__ != cls.__module__ and (outside(cls) or outside(other)):
