@@ -195,7 +195,7 @@ class PairData(Data[PairBatch]):
         """The training batch of step ``position``: pairs with about ``size`` tokens on either side, padding included.
 
         The ranks' batches are equal parts of one batch of at most ``size * world`` tokens; one may have a pair more
-        than fits into ``size``, or none. In an epoch (``epoch(size, world)`` steps) every pair occurs once over all ranks.
+        than fits into ``size``, or none. In an epoch (``epoch(size, world)`` steps) every pair occurs once.
         """
         numbers = self._buckets.rows(position, seed=seed, rank=rank, world=world, size=size)
         return self._batch(self._train, numbers)
