@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import errno
 import importlib
 import inspect
 import os
 import sys
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, get_type_hints
 
@@ -146,8 +148,21 @@ def _help(table: Table, title: str, function: Callable[..., int]) -> str:
     return "\n".join(lines)
 
 
+def repeat_dropped_interrupt(dropped: sys.UnraisableHookArgs) -> None:
+    """Raise a KeyboardInterrupt again that Python has dropped, as a ``sys.unraisablehook``.
+
+    Python drops every exception inside a destructor or a weakref callback, and each import ends with such a callback
+    (it releases the module's lock). So a Ctrl-C while torch's compiler is imported would sometimes be lost.
+    """
+    if issubclass(dropped.exc_type, KeyboardInterrupt):
+        threading.Timer(0.01, _thread.interrupt_main).start()  # when the destructor or callback has returned
+    else:
+        sys.__unraisablehook__(dropped)
+
+
 def entry() -> None:
     """The console script."""
+    sys.unraisablehook = repeat_dropped_interrupt
     sys.exit(main())
 
 

@@ -13,7 +13,7 @@ from regard.attention import WindowConfig
 from regard.errors import UserError
 from regard.generate import Sampling, sampling_decoder
 from regard.generate.cuda_graph import MIN_TOKENS, graph_refusal
-from regard.generate.philox import BLOCK
+from regard.generate.sampling import BLOCK
 from regard.models import GPT, ConvolutionConfig, GPTConfig, RecurrentConfig
 from regard.nn.experts.moe import MoEConfig
 

@@ -12,7 +12,7 @@ from strategies import agree, examples, generator, seeds
 from torch import Tensor
 
 from recurrent_definition import by_token
-from regard.generate.rows import select_rows
+from regard.generate.decoder import select_rows
 from regard.look import attentions, dense_weights
 from regard.models import BahdanauConfig, BridgeConfig, FixedConfig, LuongConfig, Seq2Seq, Seq2SeqConfig
 from regard.nn.recurrent import Kind, Recurrent, RecurrentState, Unrolled

@@ -122,7 +122,7 @@ class Bench:
         """Nats per token of the model in its current state, window by window."""
         windows = zip(self.text.inputs.split(1), self.text.targets.split(1), strict=True)
         batches = [TextBatch(*window) for window in windows]
-        return [score(self.model, self.task, [one], self.device, self.precision).loss for one in batches]
+        return [score(self.model, self.task, [one], self.precision).loss for one in batches]
 
     def pass_seconds(self) -> float:
         """The time of one forward pass."""

@@ -46,7 +46,7 @@ def evaluate(options: EvaluateOptions) -> int:
     batches = data.sliding_batches(part, options.batch, data.context if stride is None else stride)
     task, precision = experiment.task.build(), Precision("auto", device)
     watched = progress(batches, targets, "tokens", lambda batch: int((batch.targets >= 0).sum()))
-    result = score(loaded.model, task, watched, device, precision)
+    result = score(loaded.model, task, watched, precision)
     characters, size = data.amount(part)
     summary = {
         "run": str(run.path),

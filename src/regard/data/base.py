@@ -66,7 +66,10 @@ class PairBatch(NamedTuple):
     targets: Tensor  # [B, T] int64: the translation, then the end token; IGNORE_INDEX: does not count
 
 
-B = TypeVar("B")
+#: What the tasks of this package take; parts from outside may define others.
+Batch = TextBatch | PairBatch
+
+B = TypeVar("B", covariant=True)
 
 
 class Data(ABC, Generic[B]):

@@ -23,7 +23,7 @@ from regard.errors import UserError
 from regard.runs import Run
 from regard.train import Experiment, Observer, TrainingResult, TrainingStart, TrainingStep
 from regard.train.device import memory
-from regard.train.memory import capacity
+from regard.train.guard import capacity
 from regard.train.shard import is_sharded
 
 #: The share of training time that the doctor may take. Three examinations are made at any cost: short runs need them.
@@ -73,7 +73,7 @@ class Doctor(Observer):
             seconds = step.seconds - self._seconds - self._own_seconds
             self._recent.append((seconds, range(self._run.position, step.position)))
         self._seconds, self._step, self._run.position = step.seconds, step.step, step.position
-        self._run.history.add(step.step, step.loss, step.rate, step.norm)
+        self._run.history.add(step.step, step.loss, step.lr, step.norm)
         if self.active:
             try:
                 self._check(step)

@@ -116,7 +116,7 @@ def untaught(seen: Seen) -> bool:
 
 def never_cleared(engine: Engine) -> None:
     """Nobody sets the gradients to zero: each update adds its own to those of all before it."""
-    engine.optimizer.zero = lambda: None
+    engine.optimizer.zero_grad = lambda: None
 
 
 def gradient_grows_over_time(seen: Seen) -> bool:

@@ -18,8 +18,8 @@ from regard.generate import OutputConstraints, Sampling, decode_seq2seq, samplin
 from regard.generate.cached import CachedLanguageModel, CachedSeq2Seq
 from regard.generate.decoder import Decoder, DecodingStep
 from regard.generate.load import load_model
-from regard.generate.sampler import Sampler, source_streams
-from regard.generate.translation import load_translation_model
+from regard.generate.sampler import Sampler
+from regard.generate.translation import load_translation_model, source_streams
 from regard.look.capture.trace import evaluation_mode, observe
 from regard.look.interventions.ablate import ablate
 from regard.look.interventions.residual import lens, patch
