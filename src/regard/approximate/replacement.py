@@ -20,7 +20,7 @@ from regard.attention import AttentionConfig, Full, LayerSpec, Mask, Mechanism, 
 from regard.attention.call import repeat_kv
 from regard.attention.mechanisms.linformer import Linformer
 from regard.errors import UserError
-from regard.look.capture.trace import Attention, observe
+from regard.look.capture.trace import observe
 from regard.models.gpt import GPT
 
 FIT_STEPS, FIT_RATE = 60, 0.003
@@ -58,11 +58,11 @@ class HeadError(NamedTuple):
 
 def attention_inputs(model: GPT, tokens: Tensor) -> list[AttentionInputs]:
     """The inputs of every attention with weights that the model computes for tokens [B, N], in order."""
-    observed = observe(model, lambda: model(tokens), values=True)
+    observed, _ = observe(model, lambda: model(tokens), values=True)
     return [
         AttentionInputs(one.name, one.mechanism, one.q, one.k, one.v, one.plan)
         for one in observed
-        if isinstance(one, Attention) and one.v is not None
+        if one.mechanism.unobservable is None and one.v is not None
     ]
 
 
