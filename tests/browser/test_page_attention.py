@@ -11,7 +11,7 @@ import torch
 from browser_kit import Tab, parse_export
 
 from regard.generate.load import load_model
-from regard.look import attentions, rows
+from regard.look import attentions, dense_weights
 from regard.look.views.session import Session
 from regard.runs import Run
 
@@ -24,7 +24,7 @@ def dense_maps(run: Run, text: str) -> list[np.ndarray]:
     model, tokenizer, *_ = load_model(run)
     tokens = torch.as_tensor(tokenizer.encode(text))[None]
     found = attentions(model, lambda: model(tokens))
-    return [torch.cat([piece.weights for piece in rows(one)], dim=2)[0].numpy() for one in found]
+    return [dense_weights(one)[0].numpy() for one in found]
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from strategies import agree, examples, generator, seeds
 from torch import Tensor
 
 from regard.generate.rows import select_rows
-from regard.look import attentions, rows
+from regard.look import attentions, dense_weights
 from regard.models import BahdanauConfig, BridgeConfig, FixedConfig, LuongConfig, Seq2Seq, Seq2SeqConfig
 from regard.nn.recurrent import Kind, Recurrent, RecurrentState
 from regard.nn.unrolled import Unrolled
@@ -192,7 +192,7 @@ def test_attention_shares_out_exactly_the_real_source(
     source, target, real = text(batch, longest, seed), text(batch, count, seed + 1), torch.tensor(lengths)
     found = attentions(model, lambda: model(target, source, real))
     assert {attention.name for attention in found} == {"decoder.mechanism"}
-    weights = torch.cat([block.weights for attention in found for block in rows(attention)], dim=2)
+    weights = torch.cat([dense_weights(attention) for attention in found], dim=2)
     assert weights.shape == (batch, 1, count, longest)  # a whole alignment, in one call or step by step
     padding = torch.arange(longest) >= real[:, None]
     assert not weights.masked_select(padding[:, None, None]).any()

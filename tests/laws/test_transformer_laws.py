@@ -11,8 +11,7 @@ from torch import Tensor
 from transformers_kit import SOURCE_VOCABULARY, VOCABULARY, sources, targets, transformers, wild
 
 from regard.generate.rows import select_rows
-from regard.look import attentions
-from regard.look.capture.trace import rows as rows_of
+from regard.look import attentions, dense_weights
 from regard.models import Transformer, TransformerConfig
 
 held = st.lists(st.integers(1, 9), min_size=1, max_size=3)  # the lengths of sources
@@ -149,7 +148,7 @@ def test_no_weight_falls_on_padding(
     seen = [a for a in attentions(model, train_and_decode) if "cross" in a.name or "encoder" in a.name]
     assert len(seen) == 2 * (config.layers + config.depth)
     for attention in seen:
-        for block in rows_of(attention):
-            assert not block.weights.masked_select(padding).any()
-            if "cross" in attention.name:
-                agree(block.weights.sum(-1), torch.ones_like(block.weights[..., 0]), "a row sums to one")
+        weights = dense_weights(attention)
+        assert not weights.masked_select(padding).any()
+        if "cross" in attention.name:
+            agree(weights.sum(-1), torch.ones_like(weights[..., 0]), "a row sums to one")

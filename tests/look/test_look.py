@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.attention import Causal, Packed, Padded, Range, Softmax, Window, WindowConfig, attend
-from regard.look import Attention, Head, attentions, describe, evaluation_mode, heads, rows
+from regard.look import Attention, Head, attentions, dense_weights, describe, evaluation_mode, heads
 from regard.models import GPTConfig
 from regard.nn import LearnedPositionConfig
 
@@ -39,7 +39,7 @@ def test_weights_are_the_operators_in_blocks_of_any_size(length, block, window, 
     mechanism = Softmax(temperature=0.7)
     wanted = attend(q, k, k, mask, queries=seats, mechanism=mechanism, weights=True).weights
     seen = Attention("one", mechanism, q, k, mechanism.plan(mask, seats, like=q))
-    found = torch.cat([piece.weights for piece in rows(seen, block)], dim=2)
+    found = torch.cat([dense_weights(seen, slice(i, i + block)) for i in range(0, length, block)], dim=2)
     torch.testing.assert_close(found, wanted)
     one, many = heads([seen], block=1000), heads([seen], block)
     for a, b in zip(one, many, strict=True):
@@ -86,8 +86,7 @@ def test_the_weights_found_are_those_that_mixed_the_values():
 
     mechanism.register_forward_hook(note)
     (first, _) = attentions(model, lambda: model(torch.arange(12)[None] % 11))
-    (block,) = rows(first)
-    torch.testing.assert_close(block.weights @ values[0].repeat_interleave(2, dim=1), mixed[0])
+    torch.testing.assert_close(dense_weights(first) @ values[0].repeat_interleave(2, dim=1), mixed[0])
 
 
 def made(q, k):

@@ -15,8 +15,17 @@ from regard.attention import Causal, Full, Mask, Same, Window, attend
 from regard.attention.masks.expression import parse
 from regard.errors import UserError
 from regard.look.pictures import mask_picture
-from regard.look.pictures.mask_picture import PARTIAL, SHADES, draw_mask, mask_svg, pooled
-from regard.look.pictures.mask_view import EMPTY, FULL, layout, view
+from regard.look.pictures.mask_picture import (
+    EMPTY,
+    FULL,
+    PARTIAL,
+    SHADES,
+    draw_mask,
+    layout,
+    mask_svg,
+    pooled,
+    view,
+)
 
 EXPRESSIONS = [
     "causal",

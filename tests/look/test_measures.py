@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from regard import attention as a
 from regard.attention.call import allowed, dense_pairs
 from regard.look.capture.trace import Attention
+from regard.look.statistics.maps import maxima
 from regard.look.statistics.measures import row_measures
-from regard.look.statistics.tiles import maxima
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "laws"))
 import strategies as s

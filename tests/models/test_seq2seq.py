@@ -12,7 +12,7 @@ from torch import Tensor
 from regard.attention import Additive, Softmax, attend
 from regard.config import load
 from regard.errors import UserError
-from regard.look import attentions, rows
+from regard.look import attentions, dense_weights
 from regard.models import BahdanauConfig, FixedConfig, LuongConfig, ModelConfig, Seq2Seq, Seq2SeqConfig
 
 SMALL = Seq2SeqConfig(vocabulary=11, context=16, width=6, dropout=0.0)
@@ -61,7 +61,7 @@ def maxout(model: Seq2Seq, *parts: Tensor) -> Tensor:
 def alignment(model: Seq2Seq) -> Tensor:
     """The weights [B, T, S] of one pass over the batch, steps put together."""
     found = attentions(model, lambda: model(INPUTS, SOURCE, LENGTHS))
-    return torch.cat([block.weights for attention in found for block in rows(attention)], dim=2)[:, 0]
+    return torch.cat([dense_weights(attention) for attention in found], dim=2)[:, 0]
 
 
 def test_bahdanaus_model_is_the_papers() -> None:

@@ -12,10 +12,8 @@ import pytest
 from serve_kit import RunningServer, run_server
 
 from regard.runs import Run
-from regard.serve.is_training import is_training
-from regard.serve.jsonl_tail import JsonlTail
-from regard.serve.run_library import NotFoundError, RunLibrary
-from regard.serve.tables import latest_findings, metrics_table, subsample
+from regard.serve.records import JsonlTail, latest_findings, metrics_table, subsample
+from regard.serve.run_library import NotFoundError, RunLibrary, is_training
 
 
 def test_first_request_sets_a_cookie_and_keeps_the_query(served: RunningServer) -> None:

@@ -11,7 +11,7 @@ import torch
 from serve_kit import RunningServer
 
 from regard.generate.load import load_model
-from regard.look import attentions, rows
+from regard.look import attentions, dense_weights
 from regard.runs import Run
 
 TEXT = "to be or not to be"
@@ -30,7 +30,7 @@ def maps(runs: Path) -> list[np.ndarray]:
     model, tokenizer, *_ = load_model(Run.open(runs / "small"))
     tokens = torch.as_tensor(tokenizer.encode(TEXT))[None]
     found = attentions(model, lambda: model(tokens))
-    return [torch.cat([piece.weights for piece in rows(one)], dim=2)[0].numpy() for one in found]
+    return [dense_weights(one)[0].numpy() for one in found]
 
 
 def encode_weights(weights: np.ndarray) -> np.ndarray:

@@ -17,8 +17,9 @@ from regard.data.base import Data
 from regard.data.translation.pairs import PairData
 from regard.errors import UserError
 from regard.generate.load import LoadedModel, load_model
-from regard.look import Attention, Head, attentions, heads, passage, rows
+from regard.look import Attention, Head, attentions, dense_weights, heads, passage
 from regard.look.pictures.align import Alignment, align
+from regard.look.statistics.maps import to_bytes
 from regard.models import ModelConfig
 from regard.models.base import Model, Seq2SeqModel
 from regard.report.probes import TranslationProbe
@@ -159,9 +160,7 @@ def _data(run: Run, loaded: LoadedModel) -> Data:
 
 def _maps(attention: Attention) -> list[list[bytes]]:
     """Each head's weights as rows of gray. The square root makes small weights visible."""
-    (block,) = rows(attention, block=attention.q.shape[2])
-    gray = (block.weights[0].sqrt() * 255).round().to(torch.uint8)  # [H, Q, K]
-    return [[bytes(row) for row in head] for head in gray.tolist()]
+    return [[bytes(row) for row in head] for head in to_bytes(dense_weights(attention)[0])]
 
 
 def _drawn(seen: list[Attention]) -> list[int]:

@@ -4,17 +4,18 @@ They run in worker threads: those of `SessionCache.session` in the single model 
 threads or in the file thread (see `app.py`).
 """
 
-from __future__ import annotations
+import base64
 
 import numpy as np
 
 from regard import __version__
+from regard.attention.masks.expression import MaskExpressionError, parse, write
 from regard.errors import UserError
 from regard.generate import Sampling
+from regard.look.pictures.mask_picture import view
 from regard.look.views.session import Session
 from regard.runs.disk import JsonObject
 from regard.serve.limits import OVERVIEW
-from regard.serve.masks import describe_mask
 from regard.serve.request_params import LARGEST_SEED, RequestParams
 from regard.serve.session_cache import CachedTrace, SessionCache
 
@@ -57,10 +58,10 @@ class Api:
         """Small maps of all heads, and of how many attentions they are complete after ``wait`` seconds."""
         cached, size = self._trace(params), params.integer("size", 8, 128, 64)
         wait = params.number("wait", 0.0, 600.0, 600.0)
-        attentions = cached.trace.about()["attentions"]
-        maps = len(attentions) * max((attention["heads"] for attention in attentions), default=1)
+        attentions = cached.trace.attentions
+        maps = len(attentions) * max(one.heads for one in attentions)
         with cached.lock:
-            return cached.trace.overview(min(size, max(8, int((OVERVIEW / max(1, maps)) ** 0.5))), wait)
+            return cached.trace.overview(min(size, max(8, int((OVERVIEW / maps) ** 0.5))), wait)
 
     def tile(self, params: RequestParams) -> np.ndarray:
         indices = [params.integer(name, 0) for name in ("attention", "head", "level", "row", "column")]
@@ -77,7 +78,7 @@ class Api:
     def measures(self, params: RequestParams) -> JsonObject:
         cached = self._trace(params)
         with cached.lock:
-            return cached.trace.measures()
+            return cached.trace.measures
 
     def rollout(self, params: RequestParams) -> np.ndarray:
         return self._trace(params).trace.rollout(256)
@@ -123,8 +124,24 @@ class Api:
 
     # Masks
     def masks(self, params: RequestParams) -> JsonObject:
+        """Every pair as a bit, the block layout and the backend; an invalid expression gives its error and position."""
         length, block = params.integer("length", 1, 512, 64), params.integer("block", 1, 512, 8)
-        return describe_mask(params.text("expression", 500), length, block)
+        try:
+            mask = parse(params.text("expression", 500))
+            shown = view(mask, length, block=block, most=length)
+        except UserError as error:
+            return {"error": str(error), "position": error.position if isinstance(error, MaskExpressionError) else None}
+        bits = np.packbits(shown.share.numpy() > 0)  # a cell is one pair
+        return {
+            "expression": write(mask),
+            "length": length,
+            "cells": base64.b64encode(bits.tobytes()).decode(),
+            "blocks": {"size": block, "rows": shown.layout.tolist()},
+            "allowed": shown.allowed,
+            "density": shown.allowed / shown.pairs,
+            "backend": shown.explanation.chosen,
+            "error": None,
+        }
 
     def _session(self, params: RequestParams, step: int | None = None) -> Session:
         return self.cache.session(params.text("run", 100), step)

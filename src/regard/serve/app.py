@@ -1,7 +1,5 @@
 """The ASGI application: routes, workers, error responses and the files of the page."""
 
-from __future__ import annotations
-
 import asyncio
 import queue
 import sys
@@ -18,9 +16,9 @@ from starlette.routing import Route
 from regard.errors import UserError
 from regard.runs.disk import JsonObject, plain
 from regard.serve.api import Api
-from regard.serve.assets import MEDIA_TYPES
 from regard.serve.events import RunEvents, stream_events
 from regard.serve.guard import read_json
+from regard.serve.html_file import MEDIA_TYPES, load_assets
 from regard.serve.limits import STREAMS
 from regard.serve.request_params import RequestParams
 from regard.serve.run_library import NotFoundError
@@ -28,20 +26,14 @@ from regard.serve.session_cache import SessionCache
 from regard.serve.workers import Worker
 
 Handler = Callable[[Request], Awaitable[Response]]
-Endpoint = Callable[[RequestParams], "JsonObject | np.ndarray | tuple[np.ndarray, int]"]
+Endpoint = Callable[[RequestParams], JsonObject | np.ndarray | tuple[np.ndarray, int]]
 
 
 class PageServer:
     """The application with its workers. ``on_start`` is called at startup; ``stopping`` ends the event streams."""
 
-    def __init__(
-        self,
-        cache: SessionCache,
-        assets: dict[str, bytes],
-        on_start: Callable[[], None],
-        stopping: Callable[[], bool],
-    ):
-        self._api, self._assets, self._on_start, self._stopping = Api(cache), assets, on_start, stopping
+    def __init__(self, cache: SessionCache, on_start: Callable[[], None], stopping: Callable[[], bool]):
+        self._api, self._assets, self._on_start, self._stopping = Api(cache), load_assets(), on_start, stopping
         # One thread runs models, two read traces, one reads files.
         self._models, self._readers, self._files = Worker(1), Worker(2), Worker(1)
         self._streams = 0

@@ -5,18 +5,15 @@ between the page's first request and the stream; records carry a step or an id, 
 field of the metrics events lets a browser continue after it reconnects.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Callable
 
 from regard.runs.disk import JsonObject, plain
-from regard.serve.jsonl_tail import JsonlTail
 from regard.serve.limits import SAMPLES
+from regard.serve.records import JsonlTail, latest_findings, metrics_table, sample_entry
 from regard.serve.run_library import RunLibrary
-from regard.serve.tables import latest_findings, metrics_table, sample_entry
 from regard.serve.workers import Worker
 
 TRAINING_INTERVAL, IDLE_INTERVAL, HEARTBEAT = 0.5, 2.0, 10.0  # seconds between polls, and between comments

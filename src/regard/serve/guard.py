@@ -5,8 +5,6 @@ ours (this stops DNS rebinding), the Origin header too if present, and every req
 generated at startup: in the URL of the first request, as in Jupyter, and in a cookie afterwards.
 """
 
-from __future__ import annotations
-
 import re
 from hmac import compare_digest
 from urllib.parse import urlencode

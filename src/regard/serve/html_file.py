@@ -5,28 +5,37 @@ data is limited. Overview maps of all heads and the head statistics always fit; 
 the rows and the cells follow as far as there is space. A long text is shown completely at a lower resolution.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json
 from collections.abc import Iterator
 from html import escape
+from importlib.resources import files
 from typing import Any
 
 import numpy as np
 
 from regard.errors import UserError
-from regard.look.views.session import Trace
+from regard.look.statistics.maps import SIDE
+from regard.look.views.trace_view import Trace
 from regard.runs.disk import JsonObject, plain
-from regard.serve.assets import load_assets
 from regard.serve.limits import FILE
 
-SIDE = 256  # cells per tile side
+#: The files of the built page with their media types.
+MEDIA_TYPES = {"index.html": "text/html", "page.js": "text/javascript", "page.css": "text/css"}
 DIGITS = 5  # significant digits of embedded numbers
 
 Attention = JsonObject  # an entry of Trace.about()["attentions"]
 Entries = Iterator[tuple[str, Any]]
+
+
+def load_assets() -> dict[str, bytes]:
+    """Return the files of the page by name; they are read once, since requests never open files."""
+    folder = files("regard.serve") / "page"
+    try:
+        return {name: (folder / name).read_bytes() for name in MEDIA_TYPES}
+    except OSError as error:
+        raise UserError("the page is not built; run `make web`, or install regard from a wheel") from error
 
 
 def html_document(trace: Trace, title: str, text: str, limit: int = FILE) -> str:
@@ -62,7 +71,7 @@ def embedded_data(trace: Trace, title: str, text: str, limit: int = FILE) -> Jso
         raise UserError(f"{len(attentions)} attentions do not fit into {limit:,} bytes; raise the limit")
     overview, _ = trace.overview(size)
     data = {"title": title, "text": text, "trace": {"id": "", **about}, "overview": _encode(overview)}
-    data |= {"measures": trace.measures(), "tiles": {}, "rows": {}, "cells": {}}
+    data |= {"measures": trace.measures, "tiles": {}, "rows": {}, "cells": {}}
     remaining = limit - len(_to_json(data))
     for name, part_size, entries in _optional_parts(trace, [a for a in attentions if a["exact"]], remaining):
         if part_size > remaining:

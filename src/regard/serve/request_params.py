@@ -1,9 +1,8 @@
 """Typed access to request parameters: each value is checked for type and range, and errors name the parameter."""
 
-from __future__ import annotations
-
+import math
 from collections.abc import Mapping
-from typing import Any
+from contextlib import suppress
 
 from regard.errors import UserError
 
@@ -14,7 +13,7 @@ LARGEST, LARGEST_SEED = 2**31 - 1, 2**63 - 1
 class RequestParams:
     """The parameters of a request (JSON body, or path and query) by name."""
 
-    def __init__(self, values: Mapping[str, Any]):
+    def __init__(self, values: Mapping[str, object]):
         self._values = values
 
     def text(self, name: str, limit: int = 200_000) -> str:
@@ -54,11 +53,11 @@ class RequestParams:
 
     def number(self, name: str, low: float, high: float, default: float) -> float:
         """A float in ``[low, high]``."""
-        value = self._values.get(name, default)
-        try:
-            number = float("nan" if isinstance(value, bool) else default if value is None else value)
-        except (TypeError, ValueError, OverflowError):
-            number = float("nan")
+        value = default if (given := self._values.get(name)) is None else given
+        number = math.nan
+        if isinstance(value, (int, float, str)) and not isinstance(value, bool):
+            with suppress(ValueError, OverflowError):
+                number = float(value)
         if not low <= number <= high:
             raise UserError(f"{name!r} must be a number from {low:g} to {high:g}, not {_brief(value)}")
         return number
@@ -81,7 +80,7 @@ class RequestParams:
         return [(_integer(name, layer, 0, limit), _integer(name, head, 0, limit)) for layer, head in value]
 
 
-def _integer(name: str, value: Any, low: int, high: int) -> int:
+def _integer(name: str, value: object, low: int, high: int) -> int:
     if isinstance(value, str) and len(value) <= 20 and value.isascii() and value.removeprefix("-").isdigit():
         value = int(value)  # from a query string
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
@@ -89,6 +88,6 @@ def _integer(name: str, value: Any, low: int, high: int) -> int:
     return value
 
 
-def _brief(value: Any) -> str:
+def _brief(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 40 else f"{text[:40]}..."

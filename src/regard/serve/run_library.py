@@ -3,26 +3,32 @@
 A damaged run is listed with the error, so it does not hide the others.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
+import os
+import platform
+import re
 import secrets
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from regard.errors import UserError
 from regard.report.config_diff import flatten
 from regard.report.inspection import model_size
 from regard.runs import Run
 from regard.runs.disk import JsonObject
-from regard.serve.is_training import is_training
-from regard.serve.jsonl_tail import JsonlTail
 from regard.serve.limits import METRICS_TAIL, SAMPLES
-from regard.serve.tables import latest_findings, latest_value, metrics_table, sample_entry
+from regard.serve.records import JsonlTail, latest_findings, latest_value, metrics_table, sample_entry
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+
+RECENT = 600.0  # seconds: a trainer on another machine is assumed alive if it wrote metrics within this time
 
 
 class NotFoundError(LookupError):
@@ -84,7 +90,9 @@ class RunLibrary:
         configs = [flatten(self.open(run).config) for run in runs]
         keys = dict.fromkeys(key for config in configs for key in config)
         rows = [(key, [config.get(key) for config in configs]) for key in keys]
-        return {"keys": [{"key": key, "values": values} for key, values in rows if _differ(values)]}
+        # 1, 1.0 and True are equal, but not the same setting.
+        differing = [(key, values) for key, values in rows if len(set(map(repr, values))) > 1]
+        return {"keys": [{"key": key, "values": values} for key, values in differing]}
 
     def summary(self, run: str) -> JsonObject:
         """Return the entry of a run in the list of runs."""
@@ -110,8 +118,10 @@ class RunLibrary:
         except (UserError, OSError) as error:
             return {**summary, "error": self.remove_paths(str(error))}
         progress = _progress(path / "metrics.jsonl", file_version(path / "metrics.jsonl"))
-        step, total_steps = max([progress["step"], *Run(path, config).steps()]), _total_steps(config)
-        model = config.get("model")
+        step = max([progress["step"], *Run(path, config).steps()])
+        model, train = config.get("model"), config.get("train")
+        planned = train.get("steps") if isinstance(train, dict) else None
+        total_steps = planned if isinstance(planned, int) else None  # None: a time budget, not yet converted into steps
         finished = total_steps is not None and step >= total_steps
         return {
             **summary,
@@ -150,12 +160,44 @@ def _parameter_count(path: Path, version: tuple[int, ...]) -> int | None:
         return None
 
 
-def _total_steps(config: Mapping[str, Any]) -> int | None:
-    """Return the number of steps of the schedule; None until a time budget has been converted into steps."""
-    train = config.get("train")
-    steps = train.get("steps") if isinstance(train, dict) else None
-    return steps if isinstance(steps, int) else None
+def is_training(path: Path) -> bool:
+    """Return True if a trainer holds the lock of the run in ``path``, without disturbing the trainer.
+
+    The lock file stays after training ends, with the trainer's process id. The lock is tried only if that process is
+    alive: an attempt, however short, could make a starting trainer fail. It is needed because ids are reused.
+    """
+    if fcntl is None:
+        return _recently_logged(path)
+    try:
+        descriptor = os.open(path / ".lock", os.O_RDONLY | os.O_NONBLOCK)
+    except OSError:
+        return False
+    with open(descriptor, "rb") as lock:
+        match = re.match(r"process (\d+) on (.*)", lock.read(200).decode("utf-8", "replace"))
+        if match is None:
+            return False
+        local = match[2].strip() == (platform.node() or "this machine")
+        if not (_is_alive(int(match[1])) if local else _recently_logged(path)):
+            return False
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return True
+    return False
 
 
-def _differ(values: Sequence[Any]) -> bool:
-    return any(value != values[0] or type(value) is not type(values[0]) for value in values[1:])
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except PermissionError:  # it belongs to another user
+        return True
+    except (OSError, OverflowError):
+        return False
+    return True
+
+
+def _recently_logged(path: Path) -> bool:
+    try:
+        return time.time() - (path / "metrics.jsonl").stat().st_mtime < RECENT
+    except OSError:
+        return False

@@ -1,7 +1,6 @@
-"""`regard serve`: bind the loopback address, generate a token, and serve until Ctrl-C."""
+"""`regard serve`: bind the loopback address, generate a token, and serve until Ctrl-C with timeouts."""
 
-from __future__ import annotations
-
+import asyncio
 import logging
 import secrets
 import socket
@@ -9,19 +8,70 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+import h11
 import torch
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from regard.errors import UserError
 from regard.serve.app import PageServer
-from regard.serve.assets import load_assets
 from regard.serve.guard import Guard
-from regard.serve.limits import CONNECTIONS, HEADERS, KEEP_ALIVE
+from regard.serve.limits import CONNECTIONS, HEADERS, KEEP_ALIVE, RECEIVE_TIMEOUT, SEND_TIMEOUT
 from regard.serve.run_library import RunLibrary
 from regard.serve.session_cache import SessionCache
-from regard.serve.timeout_protocol import TimeoutProtocol
 
 HOST = "127.0.0.1"
+
+
+class TimeoutProtocol(H11Protocol):
+    """uvicorn's HTTP/1.1 protocol with timeouts against slow clients.
+
+    uvicorn waits without limit for the rest of a request and for a client to read the response. This closes the
+    connection if a whole request (headers and body) does not arrive within `RECEIVE_TIMEOUT` seconds, or if the client
+    does not read the response within `SEND_TIMEOUT` seconds.
+    """
+
+    _receiving: asyncio.TimerHandle | None = None
+    _sending: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > CONNECTIONS:
+            transport.abort()
+        else:
+            self._update_receive_timeout()
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            super().data_received(data)
+        except h11.LocalProtocolError:  # invalid bytes while a request is being answered
+            self.transport.abort()
+        self._update_receive_timeout()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._receiving, self._sending = _cancel(self._receiving), _cancel(self._sending)
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._sending = self.loop.call_later(SEND_TIMEOUT, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        self._sending = _cancel(self._sending)
+        super().resume_writing()
+
+    def _update_receive_timeout(self) -> None:
+        """Start the timer while a request is incomplete; stop it otherwise."""
+        if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
+            self._receiving = _cancel(self._receiving)
+        elif self._receiving is None:
+            self._receiving = self.loop.call_later(RECEIVE_TIMEOUT, self.transport.abort)
+
+
+def _cancel(timer: asyncio.TimerHandle | None) -> None:
+    """Cancel a timer; the result, None, replaces it."""
+    if timer is not None:
+        timer.cancel()
 
 
 def bind(port: int) -> socket.socket:
@@ -49,7 +99,6 @@ def run(runs: Path, device: torch.device, port: int, ready: Callable[[str], None
         logging.getLogger(name).setLevel(logging.CRITICAL)
     page = PageServer(
         SessionCache(RunLibrary(runs), device),
-        load_assets(),
         on_start=lambda: ready(f"http://{HOST}:{port}/?token={token}"),
         stopping=lambda: server.should_exit,
     )

@@ -1,18 +1,17 @@
 """Caches of loaded models and of traces, limited in number and in bytes."""
 
-from __future__ import annotations
-
 import secrets
 import threading
 from collections import OrderedDict
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from regard.errors import UserError
-from regard.look.views.session import Session, Trace
+from regard.look.views.session import Session, capabilities
+from regard.look.views.trace_view import Trace
 from regard.models import ModelConfig
 from regard.runs import Run
 from regard.runs.disk import JsonObject
@@ -84,15 +83,11 @@ class SessionCache:
 
 @lru_cache(4096)
 def _capabilities(path: Path, version: tuple[int, ...]) -> JsonObject:
-    from regard.data.translation.pairs import Specials
-
     try:
         run = Run.open(path)
         with torch.device("meta"):
             model = run.load(ModelConfig, "model").build()
         data = run.config.get("data")
-        pairs = isinstance(data, dict) and data.get("kind") == "pairs"
-        tokenizer: Any = None  # capabilities do not depend on it
-        return Session(model, tokenizer, Specials.after(1) if pairs else None).capabilities()
+        return capabilities(model, translates=isinstance(data, dict) and data.get("kind") == "pairs")
     except Exception as error:  # the config uses a component that this version does not have
         return {**NO_CAPABILITIES, "reason": f"the model cannot be built ({type(error).__name__}: {error})"}

@@ -1,11 +1,9 @@
 """`regard.show(model, text)`: the page inside a notebook, without a server."""
 
-from __future__ import annotations
-
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from regard.data.tokenizers import Tokenizer
 from regard.errors import UserError
 from regard.generate.load import LoadedModel
 from regard.look.views.session import Session
@@ -13,9 +11,6 @@ from regard.models import Model
 from regard.runs import Run
 from regard.serve.html_file import html_document
 from regard.serve.limits import FILE
-
-if TYPE_CHECKING:
-    from regard.data.tokenizers import Tokenizer
 
 HEIGHT = 720  # pixels
 ModelSource = str | Path | Run | LoadedModel | Session | Model

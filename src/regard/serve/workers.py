@@ -1,7 +1,5 @@
 """Thread pools with a bounded queue: blocking work runs outside the event loop."""
 
-from __future__ import annotations
-
 import asyncio
 import queue
 from collections.abc import Callable
@@ -19,8 +17,8 @@ class Worker:
     The process ends without waiting for the threads (`os._exit` in `regard serve`).
     """
 
-    def __init__(self, threads: int = 1, queued: int = QUEUED):
-        self._pool, self._limit, self._pending = ThreadPoolExecutor(threads), threads + queued, 0
+    def __init__(self, threads: int):
+        self._pool, self._limit, self._pending = ThreadPoolExecutor(threads), threads + QUEUED, 0
 
     async def run(self, function: Callable[[], T]) -> T:
         """Call ``function`` in the pool and return its result; raise `queue.Full` if too many calls are pending."""

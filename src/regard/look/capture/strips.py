@@ -4,9 +4,6 @@ The mask's block bounds (`attention/tiling/block_bounds.py`) give the keys that 
 mask must be evaluated pair by pair: in a causal map, only the strip along the diagonal.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -16,7 +13,8 @@ from regard.attention import Dot, General, Pairs, Softmax, SoftmaxNormalizer
 from regard.attention.call import allowed
 from regard.attention.slots import make_pairs
 from regard.attention.tiling.block_bounds import bounds, layout
-from regard.look.capture.trace import Attention, block_weights
+from regard.generate.sampling import in_float32
+from regard.look.capture.trace import Attention, dense_weights
 
 ROWS = 128  # queries of a strip: their scores over thousands of keys fit in the CPU cache
 KEYS = 128  # keys per block of the mask's bounds
@@ -36,8 +34,8 @@ class Strip(NamedTuple):
 
     rows: slice
     columns: slice
-    weights: Tensor  # [B, q, k]
     masked: slice
+    weights: Tensor  # [B, q, k]
     seen: Tensor  # [B, q, masked], the allowed pairs
     scores: Tensor | None = None  # [B, q, k], if the weights are their softmax
 
@@ -54,8 +52,7 @@ class Strip(NamedTuple):
 
     def count(self) -> Tensor:  # [B, q]
         """The number of keys that each query sees."""
-        free = self.weights.shape[-1] - self.seen.shape[-1]
-        return self.seen.sum(-1) + free
+        return self.seen.sum(-1) + self.weights.shape[-1] - self.seen.shape[-1]
 
     def first(self) -> Tensor:  # [B, q]
         """The first key that each query sees; undefined if it sees none."""
@@ -87,26 +84,21 @@ def _span(first: int, last: int, length: int) -> slice:
     return slice(first * KEYS, min((last + 1) * KEYS, length))
 
 
-def strips(attention: Attention, head: int, ranges: list[StripRange] | None = None) -> Iterator[Strip]:
-    """The weights of a head, strip by strip."""
-    for part in strip_ranges(attention) if ranges is None else ranges:
-        yield strip(attention, head, part)
-
-
 @torch.no_grad()
 def strip(attention: Attention, head: int, part: StripRange) -> Strip:
     """The weights of one strip."""
-    mechanism = attention.mechanism
-    seen = visible(attention, head, part.rows, part.masked)
+    mechanism, plan = attention.mechanism, attention.plan
+    pairs = _pairs(attention, head, part.rows, part.masked)
+    shape = (attention.q.shape[0], 1, part.rows.stop - part.rows.start, part.masked.stop - part.masked.start)
+    seen = allowed(plan.mask, pairs).expand(shape)[:, 0]
     if not isinstance(mechanism, Softmax) or not mechanism.per_head:  # computed for all heads together
-        weights = block_weights(attention, part.rows)[0][:, head, :, part.columns]
-        return Strip(*part[:2], weights, part.masked, seen)
+        return Strip(*part, dense_weights(attention, part.rows)[:, head, :, part.columns], seen)
     scores = biased_scores(attention, head, part)
     masked = slice(part.masked.start - part.columns.start, part.masked.stop - part.columns.start)
     if not isinstance(mechanism.normalizer, SoftmaxNormalizer):
         whole = torch.ones_like(scores, dtype=torch.bool)
         whole[..., masked] = seen
-        return Strip(*part[:2], mechanism.normalizer.normalize(scores, whole), part.masked, seen)
+        return Strip(*part, mechanism.normalizer.normalize(scores, whole), seen)
     if mechanism.normalizer.temperature != 1:
         scores = scores.div_(mechanism.normalizer.temperature)
     if seen.shape[-1]:
@@ -114,7 +106,7 @@ def strip(attention: Attention, head: int, part: StripRange) -> Strip:
     weights = scores.softmax(-1)
     if seen.shape[-1] == weights.shape[-1]:  # only then can a query see nothing
         weights.masked_fill_(~seen.any(-1, keepdim=True), 0)
-    return Strip(*part[:2], weights, part.masked, seen, scores)
+    return Strip(*part, weights, seen, scores)
 
 
 def biased_scores(attention: Attention, head: int, part: StripRange) -> Tensor:
@@ -122,10 +114,9 @@ def biased_scores(attention: Attention, head: int, part: StripRange) -> Tensor:
     mechanism = attention.mechanism
     assert isinstance(mechanism, Softmax)
     q, k = head_inputs(attention, head, part.rows, part.columns)
-    call = mechanism.call(q, k, k, attention.plan)
-    scores = mechanism.score(q, k).mul_(call.factor)
+    scores = mechanism.score(q, k).mul_(mechanism.call(q, k, k, attention.plan).factor)
     if mechanism.bias is not None:
-        scores = mechanism.bias.adjust(scores, head_pairs(attention, head, part.rows, part.columns))
+        scores = mechanism.bias.adjust(scores, _pairs(attention, head, part.rows, part.columns))
     return scores[:, 0]
 
 
@@ -133,20 +124,10 @@ def head_inputs(attention: Attention, head: int, rows: slice, columns: slice) ->
     """Queries [B, 1, q, D] and keys [B, 1, k, D] of a head, in float32 or better."""
     group = attention.q.shape[1] // attention.k.shape[1]
     q = attention.q[:, head : head + 1, rows]
-    k = attention.k[:, head // group : head // group + 1, columns]
-    return q.to(torch.promote_types(q.dtype, torch.float32)), k.to(torch.promote_types(k.dtype, torch.float32))
+    return in_float32(q), in_float32(attention.k[:, head // group : head // group + 1, columns])
 
 
-def visible(attention: Attention, head: int, rows: slice, columns: slice) -> Tensor:
-    """Which pairs are allowed, [B, q, k]."""
-    batch, shape = attention.q.shape[0], (rows.stop - rows.start, columns.stop - columns.start)
-    if not shape[1]:
-        return torch.zeros(batch, *shape, dtype=torch.bool, device=attention.q.device)
-    pairs = head_pairs(attention, head, rows, columns)
-    return allowed(attention.plan.mask, pairs).expand(batch, 1, *shape)[:, 0]
-
-
-def head_pairs(attention: Attention, head: int, rows: slice, columns: slice) -> Pairs:
+def _pairs(attention: Attention, head: int, rows: slice, columns: slice) -> Pairs:
     """The pairs of some queries and keys in one head."""
     plan, q = attention.plan, attention.q
     pairs = make_pairs(plan.queries, plan.keys, heads=1, device=q.device, batch=q.shape[0], rows=rows, columns=columns)

@@ -5,21 +5,17 @@ every attention over the source: one map for a recurrent decoder, layers × head
 into words: a word's column is the sum over its tokens, its row their mean, so that a row still sums to one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from regard.data.batch import Specials
+from regard.data.tokenizers import Tokenizer
 from regard.errors import UserError
-from regard.look.capture.trace import attentions, rows
-from regard.models.base import Seq2SeqModel
-
-if TYPE_CHECKING:
-    from regard.data.batch import Specials
-    from regard.data.tokenizers import Tokenizer
+from regard.look.capture.trace import attentions, dense_weights
+from regard.models.base import Seq2SeqModel, parameter_device
 
 END = "<end>"
 SHADES = " ░▒▓█"
@@ -58,7 +54,7 @@ def align(
 ) -> Alignment:
     """The alignment of one translation: ``source`` with its end token, ``target`` with or without."""
     target = [token for token in target if token != specials.end]
-    device = next(model.parameters()).device
+    device = parameter_device(model)
     inputs = torch.tensor([[specials.begin, *target]], device=device)
     sources = torch.tensor([list(source)], device=device)
     lengths = torch.tensor([len(source)], device=device)
@@ -78,7 +74,7 @@ def over_source(model: Seq2SeqModel, inputs: Tensor, source: Tensor, lengths: Te
     """The weights [H, T, S] of each attention over the source."""
     observed = attentions(model, lambda: model.features(inputs, source, lengths))
     over = [seen for seen in observed if not seen.plan.own and seen.k.shape[2] == source.shape[1]]
-    return [torch.cat([block.weights[0].cpu() for block in rows(seen)], 1) for seen in over]
+    return [dense_weights(seen)[0].cpu() for seen in over]
 
 
 def split_words(tokenizer: Tokenizer, specials: Specials, tokens: Sequence[int]) -> list[tuple[str, int]]:

@@ -1,15 +1,13 @@
 """Alignments as pictures: an SVG file, an HTML page around it, or a PNG file (drawn by matplotlib)."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
-from typing import Any
 
 from regard.errors import UserError
 from regard.look.pictures.align import Alignment, HeadMap
+from regard.pages.numbers import plural
 from regard.pages.svg import cell_paths, moved, picture, rectangle, tag, text
 
 KINDS = (".svg", ".png", ".html")
@@ -62,7 +60,7 @@ def svg(alignments: Sequence[Alignment]) -> str:
         content, wide, high = figure(alignment)
         drawn.append(moved(GAP, y, content))
         width, y = max(width, wide), y + high + 2 * GAP
-    title = f"Alignment of {len(alignments)} translation{'s' * (len(alignments) != 1)}"
+    title = f"Alignment of {plural(len(alignments), 'translation')}"
     about = " | ".join(f"{' '.join(one.target[:-1])}: {one.words()}" for one in alignments)
     return picture(title, about, width + 2 * GAP, y, drawn)
 
@@ -118,7 +116,22 @@ def png(alignments: Sequence[Alignment], path: Path) -> None:
     FigureCanvasAgg(drawing)
     parts = drawing.subfigures(len(alignments), 1, squeeze=False, height_ratios=heights)[:, 0]
     for part, alignment in zip(parts, alignments, strict=True):
-        _draw(part, alignment)
+        lines, across = _grid(alignment)
+        first = part
+        if lines:
+            first, second = part.subfigures(1, 2, width_ratios=[2.0 + 0.3 * len(alignment.source), 1.25 * across])
+            axes = second.subplots(lines, across, squeeze=False)
+            for axis, one in zip(axes.flat, alignment.maps, strict=False):
+                axis.imshow(one.weights.numpy(), cmap="Blues", vmin=0, vmax=1, aspect="auto")
+                axis.set_title(one.name, fontsize=7)
+            for axis in axes.flat:
+                axis.set_axis_off()
+        large = first.subplots()
+        large.imshow(alignment.mean.numpy(), cmap="Blues", vmin=0, vmax=1, aspect="auto")
+        large.set_yticks(range(len(alignment.target)), alignment.target, fontsize=9)
+        large.xaxis.tick_top()
+        large.set_xticks(range(len(alignment.source)), alignment.source, rotation=50, ha="left", fontsize=9)
+        large.tick_params(length=0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a character that the font lacks is drawn as a box
         drawing.savefig(path, dpi=150)
@@ -131,22 +144,3 @@ def _grid(alignment: Alignment) -> tuple[int, int]:
     layers = [one.name.split(",")[0] for one in alignment.maps]
     across = layers.count(layers[0])
     return -(-len(layers) // across), across
-
-
-def _draw(part: Any, alignment: Alignment) -> None:
-    lines, across = _grid(alignment)
-    first = part
-    if lines:
-        first, second = part.subfigures(1, 2, width_ratios=[2.0 + 0.3 * len(alignment.source), 1.25 * across])
-        axes = second.subplots(lines, across, squeeze=False)
-        for axis, one in zip(axes.flat, alignment.maps, strict=False):
-            axis.imshow(one.weights.numpy(), cmap="Blues", vmin=0, vmax=1, aspect="auto")
-            axis.set_title(one.name, fontsize=7)
-        for axis in axes.flat:
-            axis.set_axis_off()
-    large = first.subplots()
-    large.imshow(alignment.mean.numpy(), cmap="Blues", vmin=0, vmax=1, aspect="auto")
-    large.set_yticks(range(len(alignment.target)), alignment.target, fontsize=9)
-    large.xaxis.tick_top()
-    large.set_xticks(range(len(alignment.source)), alignment.source, rotation=50, ha="left", fontsize=9)
-    large.tick_params(length=0)

@@ -1,23 +1,38 @@
-"""Exact measures of a head: the entropy of its weights, and the weight on the previous, own and first token.
+"""Exact measures of a head: the entropy of its weights, the weight on the previous, own and first token, and its roles.
 
-Each strip of weights is computed, reduced and discarded, so that texts of any length can be measured.
+Each strip of weights is computed, reduced and discarded, so that texts of any length can be measured. A role is scored
+from 0 to 1 by the share of the weight that fits it:
+
+* ``previous``    weight on the previous token;
+* ``self``        weight on the token itself;
+* ``sink``        weight on the first visible token, the attention sink (Xiao et al. 2024);
+* ``induction``   on a repeated random text, weight on the token that followed the same token before (Olsson et al.
+                  2022, the prefix-matching score);
+* ``positional``  overlap Σ min(w, w') of the rows at the same position of two random texts: 1 if the weights depend on
+                  the position alone.
+
+The first three are means over the rows of the given text that see at least two keys. The others come from random texts,
+because real texts repeat themselves in many ways, and exist for language models only.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from regard.look.capture.strips import ROWS, Strip, strip_ranges, strips
-from regard.look.capture.trace import Attention
+from regard.look.capture.strips import ROWS, Strip, strip, strip_ranges
+from regard.look.capture.trace import Attention, observe
+from regard.models.base import LanguageModel
 
 #: A head with at least this share of its weight on one kind of key is named after it.
 MOST = 0.5
 #: A head with at least this share of the maximum entropy is called even.
 EVEN = 0.9
+#: A head whose rows overlap by this much is positional; any two rows over few keys overlap by half.
+POSITIONAL = 0.8
+#: Tokens of the random text, which is repeated once: at most, and at least.
+LONGEST, SHORTEST = 64, 4
 
 
 class Head(NamedTuple):
@@ -55,11 +70,12 @@ def row_measures(attention: Attention, block: int = ROWS) -> RowMeasures:
     before, same = (_key_at(attention, back) for back in (1, 0))
     ranges = strip_ranges(attention, block)
     for head in range(attention.heads):
-        for strip in strips(attention, head, ranges):
-            keys = before[:, strip.rows], same[:, strip.rows], strip.first()
-            values = strip.count(), strip.entropy(), *(_picked(strip, key) for key in keys), strip.weights.amax(-1)
+        for part in ranges:
+            one = strip(attention, head, part)
+            keys = before[:, part.rows], same[:, part.rows], one.first()
+            values = one.count(), one.entropy(), *(_picked(one, key) for key in keys), one.weights.amax(-1)
             for measure, value in zip(measures, values, strict=True):
-                measure[:, head, strip.rows] = value.to(dtype)
+                measure[:, head, part.rows] = value.to(dtype)
     return measures
 
 
@@ -105,8 +121,52 @@ def _key_at(attention: Attention, back: int) -> Tensor:
     return torch.where(there & (segment.gather(1, keys) == segment), keys, nowhere)
 
 
-def _picked(strip: Strip, keys: Tensor) -> Tensor:
+def _picked(one: Strip, keys: Tensor) -> Tensor:
     """The weights [B, q] at one key of each row, given as [B, q]; 0 outside the strip."""
-    place = keys - strip.columns.start
-    inside = (place >= 0) & (place < strip.weights.shape[-1])
-    return strip.weights.gather(-1, place.clamp(0, strip.weights.shape[-1] - 1)[..., None])[..., 0] * inside
+    place = keys - one.columns.start
+    inside = (place >= 0) & (place < one.weights.shape[-1])
+    return one.weights.gather(-1, place.clamp(0, one.weights.shape[-1] - 1)[..., None])[..., 0] * inside
+
+
+def random_text(vocabulary: int, context: int, seed: int = 0) -> Tensor | None:
+    """Two random texts, each repeated once, [2, 2L]; all tokens of a text differ if the vocabulary is large enough."""
+    length = min(LONGEST, context // 2)
+    if length < SHORTEST:
+        return None
+    generator = torch.Generator().manual_seed(seed)
+    if vocabulary >= length:
+        rows = [torch.randperm(vocabulary, generator=generator)[:length] for _ in range(2)]
+    else:
+        rows = [torch.randint(vocabulary, (length,), generator=generator) for _ in range(2)]
+    return torch.stack(rows).repeat(1, 2)
+
+
+def on_random_text(model: LanguageModel, text: Tensor) -> list[list[dict[str, float]]]:
+    """The scores ``induction`` and ``positional`` by attention and head; [] for unobservable mechanisms."""
+    observed, _ = observe(model, lambda: model.features(text))
+    return [[] if one.unobservable else random_scores(one) for one in observed]
+
+
+def random_scores(attention: Attention) -> list[dict[str, float]]:
+    """The scores of each head, from an attention over two random texts of L tokens, each repeated once."""
+    length = attention.q.shape[2] // 2
+    # The queries of the repetition; the token after the last one is unknown.
+    again = torch.arange(length, 2 * length - 1)
+    ranges, scores = strip_ranges(attention, 2 * length), []
+    for head in range(attention.heads):
+        weights = torch.zeros(2, 2 * length, 2 * length)
+        for part in ranges:
+            weights[:, part.rows, part.columns] = strip(attention, head, part).weights.float().cpu()
+        alike = torch.minimum(weights[0, 1:length], weights[1, 1:length]).sum(-1)  # before the repetition
+        induction = weights[:, again, again - length + 1]
+        scores.append({"induction": float(induction.mean()), "positional": float(alike.mean())})
+    return scores
+
+
+def role(scores: Mapping[str, float | None]) -> str:
+    """The role of a head, "mixed" if it has none. A specific role takes precedence over ``positional``."""
+    places = {name: score for name, score in scores.items() if name != "positional" and score is not None}
+    best = max(places, key=lambda name: places[name])
+    if places[best] >= MOST:
+        return best
+    return "positional" if (scores["positional"] or 0.0) >= POSITIONAL else "mixed"

@@ -3,8 +3,6 @@
 Also one row of weights. Both compute one row only.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch
@@ -12,9 +10,10 @@ from torch import Tensor
 
 from regard.attention import Additive, General, HardLookup, Softmax, SoftmaxNormalizer, TopKSoftmax
 from regard.errors import UserError
-from regard.look.capture.strips import Strip, StripRange, biased_scores, head_inputs, strip
+from regard.generate.sampling import in_float32
+from regard.look.capture.strips import StripRange, biased_scores, head_inputs, strip
 from regard.look.capture.trace import Attention
-from regard.look.views.reading import JsonObject
+from regard.runs.disk import JsonObject
 
 TOP = 64  # keys of a row that are listed
 HIDDEN = "the mask hides it"
@@ -22,27 +21,31 @@ HIDDEN = "the mask hides it"
 
 def row(attention: Attention, head: int, query: int) -> JsonObject:
     """The largest weights of one query, its entropy in nats, and the number of keys it sees."""
-    query_strip = _row(attention, head, query)
-    weights = query_strip.weights[0, 0]
+    one = strip(attention, head, _row(attention, query))
+    weights = one.weights[0, 0]
     best = weights.topk(min(TOP, len(weights)))
     listed = [[key, w] for key, w in zip(best.indices.tolist(), best.values.tolist(), strict=True) if w > 0]
     entropy = float(torch.special.entr(weights).sum())
-    return {"query": query, "weights": listed, "entropy": entropy, "visible_keys": int(query_strip.count())}
+    return {"query": query, "weights": listed, "entropy": entropy, "visible_keys": int(one.count())}
 
 
 @torch.no_grad()
 def cell(attention: Attention, head: int, query: int, key: int) -> JsonObject:
     """Every number between a query and a key and the contribution of the key's value to the output."""
-    mechanism, here = _softmax_mechanism(attention), slice(query, query + 1)
-    query_strip = _row(attention, head, query)
-    weights, seen = query_strip.weights[0, 0], query_strip.seen[0, 0]  # [K]
-    pair = head_inputs(attention, head, here, slice(key, key + 1))
+    mechanism, part = attention.mechanism, _row(attention, query)
+    if not isinstance(mechanism, Softmax) or not mechanism.per_head:
+        name = type(mechanism).__name__
+        raise UserError(f"a weight of {name} does not follow from one score, so it cannot be shown step by step")
+    one = strip(attention, head, part)
+    weights, seen = one.weights[0, 0], one.seen[0, 0]  # [K]
+    pair = head_inputs(attention, head, part.rows, slice(key, key + 1))
     q, k, terms, kind = _terms(mechanism, *(x[0, 0, 0] for x in pair))
     scale = mechanism.call(attention.q, attention.k, attention.k, attention.plan).factor
     dot = float(mechanism.score(*pair))
-    scores = biased_scores(attention, head, _whole(attention, query))[0, 0]  # [K], scaled and biased
+    scores = biased_scores(attention, head, part)[0, 0]  # [K], scaled and biased
     biased = float(scores[key])
-    v = _values(attention, head)  # [K, E]
+    assert attention.v is not None  # a trace records the values
+    v = in_float32(attention.v[0, head * attention.v.shape[1] // attention.heads])  # [K, E]
     why = None if seen[key] else HIDDEN
     if why is None and isinstance(mechanism.normalizer, TopKSoftmax) and weights[key] == 0:
         why = f"it is not among the {mechanism.normalizer.k} best keys"
@@ -67,15 +70,6 @@ def cell(attention: Attention, head: int, query: int, key: int) -> JsonObject:
     }
 
 
-def _softmax_mechanism(attention: Attention) -> Softmax:
-    """The mechanism, if a weight follows from one score per head and pair."""
-    mechanism = attention.mechanism
-    if not isinstance(mechanism, Softmax) or not mechanism.per_head:
-        name = type(mechanism).__name__
-        raise UserError(f"a weight of {name} does not follow from one score, so it cannot be shown step by step")
-    return mechanism
-
-
 def _temperature(mechanism: Softmax) -> float:
     """The divisor of the scores; 0 for hard lookup."""
     normalizer = mechanism.normalizer
@@ -84,23 +78,10 @@ def _temperature(mechanism: Softmax) -> float:
     return normalizer.temperature if isinstance(normalizer, SoftmaxNormalizer | TopKSoftmax) else 1.0
 
 
-def _row(attention: Attention, head: int, query: int) -> Strip:
-    return strip(attention, head, _whole(attention, query))
-
-
-def _whole(attention: Attention, query: int) -> StripRange:
+def _row(attention: Attention, query: int) -> StripRange:
     """One query over all keys, with the mask evaluated for each."""
     keys = slice(0, attention.k.shape[2])
     return StripRange(slice(query, query + 1), keys, keys)
-
-
-def _values(attention: Attention, head: int) -> Tensor:
-    """The values [K, E] of a head; of width zero if they were not recorded."""
-    v = attention.v
-    if v is None:
-        return attention.k.new_zeros(attention.k.shape[2], 0)
-    group = attention.q.shape[1] // v.shape[1]
-    return v[0, head // group].to(torch.promote_types(v.dtype, torch.float32))
 
 
 def _terms(mechanism: Softmax, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Tensor, str]:

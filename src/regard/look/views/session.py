@@ -4,35 +4,51 @@ Methods return JSON-compatible dictionaries (numbers may be NaN) and NumPy array
 requests. Nothing here changes the model: hooks are removed and modes and random states restored after every call.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Self
 
 import torch
-from torch import Tensor
+from torch.nn import functional as F
 
+from regard.data.batch import Specials
+from regard.data.tokenizers import Tokenizer
 from regard.errors import UserError
 from regard.generate import OutputConstraints, Sampling, decode_seq2seq, sampling_decoder
-from regard.look.capture.tensor_spill import TensorSpill
+from regard.generate.cached import CachedLanguageModel, CachedSeq2Seq
+from regard.generate.decoder import Decoder, DecodingStep
+from regard.generate.load import load_model
+from regard.generate.sampler import Sampler, source_streams
+from regard.generate.translation import load_translation_model
 from regard.look.capture.trace import evaluation_mode, observe
 from regard.look.interventions.ablate import ablate
-from regard.look.interventions.lens import lens
-from regard.look.interventions.patch import patch
-from regard.look.statistics.roles import on_random_text, random_text
-from regard.look.views.reading import JsonObject, Reading, mean, read, token_texts
-from regard.look.views.stepping import MAX_TOKENS, Draw, continue_text, continue_translation
+from regard.look.interventions.residual import lens, patch
+from regard.look.statistics.measures import on_random_text, random_text
+from regard.look.views.generation import beam_tree, distribution, nbytes
+from regard.look.views.reading import NO_TARGET, Reading, mean
 from regard.look.views.trace_view import Trace
-from regard.look.views.tree import continuation_tree, translation_tree
 from regard.models.base import LanguageModel, Model, Seq2SeqModel, parameter_device
+from regard.runs import Run
+from regard.runs.disk import JsonObject
 
-if TYPE_CHECKING:
-    from regard.data.batch import Specials
-    from regard.data.tokenizers import Tokenizer
-    from regard.runs import Run
+LONGEST = 8192  # tokens of a text
+MAX_TOKENS = 200  # generated per call
+MAX_POSITION = 2**16  # in a random stream
+MAX_BEAMS, MAX_LENGTH = 16, 64  # of a tree
 
-__all__ = ["Session", "Trace"]
+
+def capabilities(model: Model, translates: bool) -> JsonObject:
+    """Which views a model has, and why it lacks the others."""
+    attend, probe, steps = bool(model.mechanisms()), bool(model.residual_blocks()), _decodable(model)
+    missing = [] if attend else ["this model has no attention"]
+    missing += [] if probe else ["it has no blocks with a residual stream, so there is no lens and no patching"]
+    missing += [] if steps else ["it cannot decode token by token, because one of its parts needs whole texts"]
+    views = {"attention": attend, "sampling": steps, "beam_search": steps, "probes": probe}
+    return {**views, "translation": translates, "reason": "; ".join(missing)}
+
+
+def _decodable(model: Model) -> bool:
+    return isinstance(model, LanguageModel | Seq2SeqModel) and model.decodable
 
 
 @dataclass(frozen=True)
@@ -46,15 +62,11 @@ class Session:
     lower: bool = False  # translation: the source is lowercased
 
     @classmethod
-    def load(cls, run: Run, device: torch.device | str = "cpu", step: int | None = None) -> Session:
+    def load(cls, run: Run, device: torch.device | str = "cpu", step: int | None = None) -> Self:
         """The newest complete checkpoint of a run, or that of ``step``."""
         if run.config.get("data", {}).get("kind") == "pairs":
-            from regard.generate.translation import load_translation_model
-
             loaded = load_translation_model(run, device, step)
             return cls(loaded.model, loaded.tokenizer, loaded.specials, loaded.step, loaded.config.lower)
-        from regard.generate.load import load_model
-
         model, tokenizer, reached, _ = load_model(run, device, step)
         return cls(model, tokenizer, None, reached)
 
@@ -63,57 +75,64 @@ class Session:
         """The length of the training texts."""
         return self.model.config.context
 
-    @property
-    def device(self) -> torch.device:
-        return parameter_device(self.model)
-
-    @property
-    def pair(self) -> bool:
-        """Whether the model reads a source and its translation."""
-        return self.specials is not None
-
-    @property
-    def decodable(self) -> bool:
-        """Whether the model can generate text."""
-        return isinstance(self.model, LanguageModel | Seq2SeqModel) and self.model.decodable
-
-    def capabilities(self) -> JsonObject:
-        """Which views this model has, and why it lacks the others."""
-        attend, probe, steps = bool(self.model.mechanisms()), bool(self.model.residual_blocks()), self.decodable
-        missing = [] if attend else ["this model has no attention"]
-        missing += [] if probe else ["it has no blocks with a residual stream, so there is no lens and no patching"]
-        missing += [] if steps else ["it cannot decode token by token, because one of its parts needs whole texts"]
-        why = "; ".join(missing)
-        views = {"attention": attend, "sampling": steps, "beam_search": steps, "probes": probe}
-        return {**views, "translation": self.pair, "reason": why}
-
     def read(self, text: str, target: str | None = None) -> Reading:
         """The tokens and targets of a text, or of a source and its translation."""
-        if self.lower:
-            text, target = text.lower(), None if target is None else target.lower()
-        return read(self.tokenizer, self.specials, text, target, self.device)
+        device, ids = parameter_device(self.model), self._encode(text, "the text")
+        if self.specials is None:
+            if target is not None:
+                raise UserError("this model reads one text and no translation; leave the second text out")
+            tokens = torch.tensor(ids, device=device)
+            return Reading(tokens[None], F.pad(tokens[1:], (0, 1), value=NO_TARGET))
+        if target is None:
+            raise UserError("this model reads a source and its translation; give the translation as the second text")
+        begin, end, translation = self.specials.begin, self.specials.end, self._encode(target, "the translation")
+        return Reading(
+            torch.tensor([[begin, *translation]], device=device),
+            torch.tensor([*translation, end], device=device),
+            torch.tensor([[*ids, end]], device=device),
+        )
+
+    def _encode(self, text: str, what: str) -> list[int]:
+        if not text:
+            raise UserError(f"{what} is empty; give at least one character")
+        if len(text) > 64 * LONGEST:  # refused before tokenization: no token is that long on average
+            raise UserError(f"{what} has {len(text):,} characters, more than {LONGEST:,} tokens; shorten it")
+        ids = self.tokenizer.encode(text.lower() if self.lower else text).tolist()
+        if len(ids) > LONGEST:
+            raise UserError(f"{what} has {len(ids):,} tokens, and the limit is {LONGEST:,}; shorten it")
+        return ids
+
+    def texts(self, tokens: Sequence[int]) -> list[str]:
+        r"""Each token as text; an incomplete UTF-8 character as ``\xe2``, special tokens in angle brackets."""
+        special = {} if self.specials is None else self.specials._asdict()
+        marks = {token: f"<{name}>" for name, token in special.items()}
+
+        def text(token: int) -> str:
+            known = token < self.tokenizer.size
+            return self.tokenizer.decode_bytes([token]).decode("utf-8", "backslashreplace") if known else ""
+
+        return [marks.get(token) or text(token) for token in tokens]
 
     def trace(self, text: str, target: str | None = None) -> Trace:
         """Run the model on a text once and keep the inputs of its attentions."""
-        reading, features = self.read(text, target), []
-        forward = lambda: features.append(reading.features(self.model))  # noqa: E731
-        observations = observe(self.model, forward, values=True, spill=TensorSpill())
-        if not observations:
+        reading = self.read(text, target)
+        attentions, features = observe(self.model, lambda: reading.features(self.model), values=True)
+        if not attentions:
             raise UserError("this model has no attention to look at; its loss and samples are under Runs")
         with evaluation_mode(self.model):
-            loss = mean(reading.losses(self.model, features[0]))
-        inputs, target_tokens, predicted = self._texts(reading.inputs[0]), None, None
+            loss = mean(reading.losses(self.model, features))
+        inputs, target_tokens, predicted = self.texts(reading.inputs[0].tolist()), None, None
         if reading.source is not None:
-            inputs, target_tokens = self._texts(reading.source[0]), inputs
-            predicted = self._texts(reading.targets)
-        return Trace(inputs, target_tokens, predicted, observations, loss, self._random_scores)
+            inputs, target_tokens = self.texts(reading.source[0].tolist()), inputs
+            predicted = self.texts(reading.targets.tolist())
+        return Trace(inputs, target_tokens, predicted, attentions, loss, self._random_scores)
 
-    def _random_scores(self) -> list[dict[str, list[float]]]:
-        """The role scores from random texts of each attention; [] for sequence-to-sequence models."""
+    def _random_scores(self) -> list[list[dict[str, float]]]:
+        """The role scores from random texts by attention and head; [] for sequence-to-sequence models."""
         text = random_text(self.tokenizer.size, self.context)
         if text is None or not isinstance(self.model, LanguageModel):
             return []
-        return on_random_text(self.model, text.to(self.device))
+        return on_random_text(self.model, text.to(parameter_device(self.model)))
 
     def next(
         self,
@@ -127,29 +146,62 @@ class Session:
     ) -> JsonObject:
         """The next-token distribution, and ``count`` sampled tokens after ``position`` earlier ones of this seed.
 
-        A translation continues ``target``, which may be empty.
+        The p-th number of the seed's stream decides the p-th token: text that is sampled here step by step is the text
+        that `regard generate` samples at once. A translation continues ``target``, which may be empty.
         """
-        draw = Draw(sampling, count, seed, position)
-        if self.specials is None:
-            return continue_text(self._language_model, self.read(text, target).inputs[0].tolist(), draw, self.tokenizer)
-        reading = self.read(text, target or " ")
-        begun = reading.inputs[0, 1:].tolist() if target else []
-        source = _source(reading)
-        return continue_translation(self._seq2seq, source, begun, draw, self.tokenizer, self.specials)
+        if not 1 <= count <= MAX_TOKENS:
+            raise UserError(f"1 to {MAX_TOKENS} tokens are drawn at once, not {count}")
+        if not 0 <= position < MAX_POSITION:
+            raise UserError(f"the position in a seed's draws is 0 to {MAX_POSITION - 1}, not {position}")
+        steps: list[DecodingStep] = []
+        with evaluation_mode(self.model):
+            if self.specials is None:
+                tokens = self.read(text, target).inputs[0].tolist()
+                cached = CachedLanguageModel(self._language_model, [tokens], count, graphs=False)
+                sampler = Sampler(sampling, [0], seed=seed, offset=position, seen=[tokens])
+            else:
+                reading = self.read(text, target or " ")
+                tokens = reading.inputs[0].tolist() if target else [self.specials.begin]
+                room = self.context - len(tokens) + 1
+                if room < 1:
+                    most = f"a translation has at most {self.context} tokens in this model"
+                    raise UserError(f"{most}, and {len(tokens) - 1} are given")
+                cached = CachedSeq2Seq(self._seq2seq, *reading.source_batch, tokens, self.context)
+                count, streams = min(count, room), source_streams(*reading.source_batch, 1)
+                constraints = OutputConstraints.of(self.specials, 0, count)
+                sampler = Sampler(sampling, streams, constraints, seed=seed, offset=position, seen=[tokens])
+            decoder, used = Decoder(cached, sampler, count, [steps.append]), min(len(tokens), self.context)
+            state = cached.state if isinstance(cached, CachedSeq2Seq) else self._language_model.start(1, used)
+            cache = {"bytes": nbytes(state), "tokens": used, "capacity": self.context}
+            sampled = [int(token) for token in decoder]
+            likeliest = distribution(steps[0].logits, sampling, tokens, self.texts)
+        written = [{"token": t, "text": text} for t, text in zip(sampled, self.texts(sampled), strict=True)]
+        return {
+            "tokens": self.texts(tokens),
+            **likeliest,
+            "cache": cache,
+            "sampled": written[0],
+            "continuation": written,
+        }
 
     def beam(self, text: str, beams: int = 3, length: int = 12) -> JsonObject:
         """Beam search as a tree: of continuations, or of translations as in `regard translate`."""
-        if self.specials is None:
-            tokens = self.read(text).inputs[0].tolist()
-            tree = continuation_tree(self._language_model, tokens, beams, length, self._text)
-        else:
-            constraints, source = self._constraints(length), _source(self.read(text, " "))
-            tree = translation_tree(self._seq2seq, source, constraints, beams, self._text)
-        return {"nodes": tree.nodes}
+        if not 1 <= beams <= MAX_BEAMS:
+            raise UserError(f"a tree is drawn for 1 to {MAX_BEAMS} beams, not {beams}")
+        if not 1 <= length <= MAX_LENGTH:
+            raise UserError(f"a tree is drawn for 1 to {MAX_LENGTH} tokens, not {length}")
+        with evaluation_mode(self.model):
+            if self.specials is None:
+                prompt = self.read(text).inputs[0, -max(1, self.context - length) :].tolist()
+                cached = CachedLanguageModel(self._language_model, [prompt], length, graphs=False)
+                return {"nodes": beam_tree(cached, OutputConstraints(length), beams, self.texts)}
+            constraints, batch = self._constraints(length), self.read(text, " ").source_batch
+            cached = CachedSeq2Seq(self._seq2seq, *batch, [constraints.begin], constraints.max_length)
+            return {"nodes": beam_tree(cached, constraints, beams, self.texts)}
 
     def lens(self, text: str, target: str | None = None) -> JsonObject:
         """The logit lens: the prediction of each layer if it were the last."""
-        return lens(self.model, self.tokenizer, self.specials, self.read(text, target))
+        return lens(self.model, self.read(text, target), self.texts)
 
     def ablate(
         self, text: str, heads: Sequence[tuple[int, int]], *, count: int = 40, seed: int = 1, target: str | None = None
@@ -160,23 +212,22 @@ class Session:
 
     def patch(self, text: str, source: str, layer: int, positions: Sequence[int] | None = None) -> JsonObject:
         """Loss and next token with the residual stream of ``source`` inserted at a layer."""
-        if self.pair:
+        if self.specials is not None:
             raise UserError("patching needs a language model, and this model translates")
-        return patch(self.model, self.tokenizer, self.read(text), self.read(source), layer, positions)
+        return patch(self.model, self.read(text), self.read(source), layer, positions, self.texts)
 
     def _generate(self, reading: Reading, count: int, seed: int) -> str | None:
         """A continuation as by `regard generate`, or a greedy translation; None if the model cannot decode."""
         if not 0 <= count <= MAX_TOKENS:
             raise UserError(f"0 to {MAX_TOKENS} tokens are generated, not {count}")
-        if not count or not self.decodable:
+        if not count or not _decodable(self.model):
             return None
         if self.specials is None:
             prompt = reading.inputs[0].tolist()
             decoder = sampling_decoder(self._language_model, [prompt], count, Sampling(), seed=seed, graphs=False)
             return self.tokenizer.decode([int(token) for token in decoder])
-        source = _source(reading)
-        lengths = torch.tensor([source.shape[1]], device=source.device)
-        best = decode_seq2seq(self._seq2seq, source, lengths, self._constraints(count), Sampling(temperature=0.0))[0][0]
+        greedy, constraints = Sampling(temperature=0.0), self._constraints(count)
+        best = decode_seq2seq(self._seq2seq, *reading.source_batch, constraints, greedy)[0][0]
         return self.tokenizer.decode(best.tokens)
 
     @property
@@ -192,14 +243,3 @@ class Session:
     def _constraints(self, length: int) -> OutputConstraints:
         assert self.specials is not None  # translations only
         return OutputConstraints.of(self.specials, 0, min(length, self.context))
-
-    def _text(self, token: int) -> str:
-        return token_texts(self.tokenizer, self.specials, [token])[0]
-
-    def _texts(self, tokens: Tensor) -> list[str]:
-        return token_texts(self.tokenizer, self.specials, tokens.tolist())
-
-
-def _source(reading: Reading) -> Tensor:
-    assert reading.source is not None
-    return reading.source

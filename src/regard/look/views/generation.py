@@ -1,28 +1,51 @@
-"""Beam search as a tree: every beam that was kept, its parent, and whether it was discarded, continued or finished."""
+"""Decoding step by step: the distribution of the next token, and beam search as a tree."""
 
-from __future__ import annotations
+from collections.abc import Sequence
 
-from collections.abc import Callable
-
+import torch
 from torch import Tensor
 
-from regard.errors import UserError
 from regard.generate.beam import BeamSearch, BeamSearcher
-from regard.generate.cached import CachedLanguageModel, CachedSeq2Seq
 from regard.generate.constraints import OutputConstraints
 from regard.generate.decoder import CachedModel, Decoder, DecodingStep
-from regard.generate.sampling import NEVER
-from regard.look.capture.trace import evaluation_mode
-from regard.look.views.reading import JsonObject
-from regard.models.base import LanguageModel, Seq2SeqModel
+from regard.generate.sampling import NEVER, Sampling, in_float32
+from regard.look.interventions.residual import Spell
+from regard.runs.disk import JsonObject
 
-Spell = Callable[[int], str]
-BEAMS = 16
-LENGTH = 64
+LISTED = 50  # of the likeliest tokens
+
+
+def distribution(logits: Tensor, sampling: Sampling, tokens: Sequence[int], spell: Spell) -> JsonObject:
+    """The likeliest tokens after ``tokens``: their probabilities before and after the logits processors. [1, V]."""
+    logits = in_float32(logits)
+    seen = torch.zeros_like(logits, dtype=torch.bool)
+    seen[0, tokens] = True
+    processed = sampling.process(logits, seen)
+    chosen = processed.softmax(-1)[0]
+    if sampling.greedy:
+        chosen = torch.zeros_like(chosen).index_fill_(0, processed.argmax(-1), 1.0)
+    plain = logits.softmax(-1)[0]
+    best = logits[0].topk(min(LISTED, logits.shape[-1])).indices
+    numbers = (x[best].tolist() for x in (logits[0], plain, chosen))
+    names = ("token", "text", "logit", "probability", "sampling_probability")
+    rows = zip(best.tolist(), spell(best.tolist()), *numbers, strict=True)
+    likeliest = [{**dict(zip(names, row, strict=True)), "kept": row[4] > 0} for row in rows]
+    entropies = {"entropy": plain, "sampling_entropy": chosen}
+    return {"candidates": likeliest, **{name: float(torch.special.entr(p).sum()) for name, p in entropies.items()}}
+
+
+def nbytes(state: object) -> int:
+    """The bytes of all tensors in a state, however deep."""
+    if isinstance(state, Tensor):
+        return state.nbytes
+    return sum(map(nbytes, state)) if isinstance(state, tuple) else 0
 
 
 class BeamTree:
-    """The nodes of one prompt's search, in order of creation: an observer of the `Decoder`."""
+    """The nodes of one prompt's search, in order of creation: an observer of the `Decoder`.
+
+    A node is a beam that was kept, with its parent, and whether it was discarded, continued or finished.
+    """
 
     def __init__(self, searcher: BeamSearcher, spell: Spell):
         self.searcher, self.spell = searcher, spell
@@ -49,9 +72,9 @@ class BeamTree:
     def _add(self, parent: int | None, token: int, total: float, *, final: bool = False) -> int:
         """A continuation of ``parent`` (None: the first token) with its whole log-probability."""
         before = 0.0 if parent is None else self.nodes[parent]["score"]
-        node = {"id": len(self.nodes), "parent": parent, "token": token, "text": self.spell(token)}
+        node = {"id": len(self.nodes), "parent": parent, "token": token, "text": self.spell([token])[0]}
         self.nodes.append({**node, "logprob": total - before, "score": total, "alive": True, "finished": final})
-        return node["id"]
+        return len(self.nodes) - 1
 
     def mark_alive(self, nodes: list[int | None]) -> None:
         """Mark these nodes and their ancestors as alive, all others as discarded."""
@@ -64,38 +87,11 @@ class BeamTree:
             node["alive"] = node["id"] in alive
 
 
-def continuation_tree(model: LanguageModel, tokens: list[int], beams: int, length: int, spell: Spell) -> BeamTree:
-    """The search for the likeliest continuations of ``length`` tokens."""
-    check_size(beams, length)
-    prompt = tokens[-max(1, model.config.context - length) :]
-    with evaluation_mode(model):
-        cached = CachedLanguageModel(model, [prompt], length, graphs=False)
-        return _search(cached, OutputConstraints(length), beams, spell)
-
-
-def translation_tree(
-    model: Seq2SeqModel, source: Tensor, constraints: OutputConstraints, beams: int, spell: Spell
-) -> BeamTree:
-    """The beam search of `regard translate` for one source [1, S]."""
-    check_size(beams, constraints.max_length)
-    with evaluation_mode(model):
-        lengths = source.new_tensor([source.shape[1]])
-        cached = CachedSeq2Seq(model, source, lengths, [constraints.begin], constraints.max_length)
-        return _search(cached, constraints, beams, spell)
-
-
-def _search(model: CachedModel, constraints: OutputConstraints, beams: int, spell: Spell) -> BeamTree:
+def beam_tree(model: CachedModel, constraints: OutputConstraints, beams: int, spell: Spell) -> list[JsonObject]:
+    """The nodes of a beam search from one prompt or source."""
     searcher = BeamSearcher(BeamSearch(beams), constraints)
     tree = BeamTree(searcher, spell)
     for _ in Decoder(model, searcher, constraints.max_length, [tree]):
         pass
     tree.mark_alive([node["id"] for node in tree.nodes if node["finished"]])
-    return tree
-
-
-def check_size(beams: int, length: int) -> None:
-    """Refuse a tree that is too large to read."""
-    if not 1 <= beams <= BEAMS:
-        raise UserError(f"a tree is drawn for 1 to {BEAMS} beams, not {beams}")
-    if not 1 <= length <= LENGTH:
-        raise UserError(f"a tree is drawn for 1 to {LENGTH} tokens, not {length}")
+    return tree.nodes

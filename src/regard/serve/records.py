@@ -1,0 +1,132 @@
+"""Records of a run folder, read while another process writes them, and in the format of the API.
+
+Incomplete and invalid lines are skipped: the page must show a run even if one of its records is damaged.
+"""
+
+import math
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple, TypeGuard
+
+from regard.runs.disk import JsonObject, parse_object
+from regard.serve.limits import FINDINGS, ROWS, SAMPLE
+
+CHUNK = 4 * 2**20  # bytes per read
+#: These columns come first, in this order.
+FIRST = ("step", "loss", "validation_loss", "lr")
+FINDING = ("step", "since", "kind", "where", "what", "evidence", "cause", "change")
+NONFINITE = ("NaN", "Infinity", "-Infinity")  # as a run folder stores them
+
+
+class NewRecords(NamedTuple):
+    """Records appended since the previous read."""
+
+    records: list[JsonObject]
+    restarted: bool  # the file was truncated or replaced, so earlier records are no longer valid
+
+
+class JsonlTail:
+    """An incremental reader: each `read` continues where the previous one ended."""
+
+    def __init__(self, path: Path, last: int | None = None):
+        """Start at the beginning of the file, or ``last`` bytes before its end."""
+        self.path, self._last = path, last
+        self._inode, self._offset = -1, 0
+
+    def read(self) -> NewRecords:
+        """Return the records of all complete lines since the previous call."""
+        records: list[JsonObject] = []
+        try:
+            status = self.path.stat()
+            if not stat.S_ISREG(status.st_mode):
+                return NewRecords(records, False)
+            restarted = self._inode not in (-1, status.st_ino) or status.st_size < self._offset
+            if restarted:
+                self._offset = 0
+            elif self._inode == -1 and self._last is not None:  # an incomplete first line is not valid JSON
+                self._offset = max(0, status.st_size - self._last)
+            self._inode = status.st_ino
+            with open(self.path, "rb") as file:
+                file.seek(self._offset)
+                while (data := file.read(CHUNK)) and (end := data.rfind(b"\n") + 1):
+                    records += _parse(data[:end])
+                    self._offset += end
+                    file.seek(self._offset)
+        except OSError:
+            return NewRecords(records, False)
+        return NewRecords(records, restarted)
+
+
+def _parse(data: bytes) -> list[JsonObject]:
+    """Return the valid records: JSON objects with a step."""
+    records = []
+    for line in data.split(b"\n"):
+        try:
+            record = parse_object(line)
+        except ValueError:
+            continue
+        step = record.get("step")
+        if isinstance(step, int) and not isinstance(step, bool) and step >= 0:
+            records.append(record)
+    return records
+
+
+def metrics_table(records: Sequence[JsonObject]) -> JsonObject:
+    """Return the numeric values as columns and rows, one row per step, at most `ROWS` rows."""
+    merged: dict[int, JsonObject] = {}
+    for record in records:
+        numbers = {key: value for key, value in record.items() if _is_number(value) or value in NONFINITE}
+        if len(numbers) > 1:  # more than the step
+            merged.setdefault(record["step"], {}).update(numbers)
+    rows = subsample(list(merged.values()))
+    keys = dict.fromkeys(key for row in rows for key in row)
+    columns = [*(key for key in FIRST if key in keys or key == "step"), *(key for key in keys if key not in FIRST)]
+    return {"columns": columns, "rows": [[finite(row.get(key)) for key in columns] for row in rows]}
+
+
+def subsample(records: Sequence[JsonObject], limit: int = ROWS) -> list[JsonObject]:
+    """Return at most ``limit`` evenly spaced records; those with a validation loss are preferred."""
+    if len(records) <= limit:
+        return list(records)
+    validated = [i for i, record in enumerate(records) if "validation_loss" in record]
+    others = [i for i, record in enumerate(records) if "validation_loss" not in record]
+    validated = _evenly_spaced(validated, limit // 2)
+    return [records[i] for i in sorted([*validated, *_evenly_spaced(others, limit - len(validated))])]
+
+
+def sample_entry(record: JsonObject) -> JsonObject:
+    """Return one text sample."""
+    text = f"{record.get('prompt') or ''}{record.get('text') or ''}"
+    return {"step": record["step"], "text": text[:SAMPLE]}
+
+
+def latest_findings(records: Sequence[JsonObject]) -> list[JsonObject]:
+    """Return the newest version of each finding, at most `FINDINGS`, ordered by update."""
+    findings: dict[str, JsonObject] = {}
+    for record in records:
+        key = str(record.get("id") or f"{record.get('kind')}:{record.get('where')}")
+        findings.pop(key, None)
+        findings[key] = {name: record.get(name) for name in FINDING} | {"id": key}
+    return list(findings.values())[-FINDINGS:]
+
+
+def latest_value(records: Sequence[JsonObject], key: str) -> float | int | None:
+    """Return the last value of ``key``, or None if it is missing or not finite."""
+    return next((finite(record[key]) for record in reversed(records) if key in record), None)
+
+
+def finite(value: object) -> float | int | None:
+    """Return a finite number, or None."""
+    return value if _is_number(value) and math.isfinite(value) else None
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _evenly_spaced(items: Sequence[int], limit: int) -> list[int]:
+    """Return ``limit`` items including the first and the last."""
+    if len(items) <= limit:
+        return list(items)
+    return [items[round(i * (len(items) - 1) / (limit - 1))] for i in range(limit)]
