@@ -138,8 +138,8 @@ export interface HeadMeasure {
   uniformity: number | null;
   roles: Record<string, number | null>;
   role: string;
-  /** The increase of this text's loss without the head, in nats per token. */
-  effect?: number | null;
+  /** The increase of this text's loss in nats per token without the head ("head"), or without one kind of key. */
+  effects?: Record<string, number>;
 }
 
 export interface Measures {
