@@ -17,7 +17,7 @@ _MODULES = {
     "models": ("GPT", "GPTConfig", "LanguageModel"),
     "nn": ("DecoderLayer", "EncoderLayer", "MultiHeadAttention"),
     "prove": ("certify",),
-    "serve.show": ("show",),
+    "serve.html_file": ("show",),
     "train": ("Experiment", "Observer", "fit"),
 }
 _PUBLIC = {name: module for module, names in _MODULES.items() for name in names}

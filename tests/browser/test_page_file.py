@@ -13,7 +13,7 @@ from serve_kit import REGARD  # pyright: ignore[reportMissingImports]
 
 from regard.look.views.session import Session
 from regard.runs import Run
-from regard.serve.show import show
+from regard.serve.html_file import show
 
 TEXT = "one two three four"
 

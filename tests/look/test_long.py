@@ -12,46 +12,59 @@ import numpy as np
 import pytest
 import torch
 
+from regard.attention import Causal, Range, Softmax
 from regard.data import Bytes
 from regard.look.capture import trace as tracing
+from regard.look.capture.trace import Attention
 from regard.look.views.session import Session
 from regard.models import GPTConfig
 
 SIZES = {"vocabulary": 256, "context": 64, "layers": 3, "heads": 4, "kv_heads": 2, "width": 32, "zero_init": False}
 
 
+def spilled(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Attention:
+    mechanism = Softmax()
+    return Attention("one", mechanism, q, k, mechanism.plan(Causal(), Range(5), like=q), v).spill()
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64])
-def test_a_mapped_copy_is_equal(dtype):
+def test_a_spill_gives_back_what_was_put(dtype):
     x = torch.randn(3, 5, 7).mul(9).to(dtype)
-    for one in (x, x.transpose(0, 2), torch.arange(6).to(dtype)):  # the second is not in order
-        assert torch.equal(tracing._mapped_copy(one), one)
+    tensors = x, x.transpose(0, 2), torch.arange(6).to(dtype)  # the second is not in order
+    attention = spilled(*tensors)
+    for _ in range(2):
+        loaded = attention.load()
+        for found, wanted in zip(loaded.tensors.values(), tensors, strict=True):
+            assert torch.equal(found, wanted)
 
 
-def test_a_mapped_copy_leaves_nothing_behind(tmp_path, monkeypatch):
+def test_a_spill_leaves_nothing_behind(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
 
     def mappings() -> int:
         return Path("/proc/self/maps").read_text().count(str(tmp_path)) if sys.platform == "linux" else 0
 
-    before = len(os.listdir("/dev/fd"))
-    x = tracing._mapped_copy(torch.ones(4))
-    assert x.nbytes == 16
+    files = len(os.listdir("/dev/fd"))
+    attention = spilled(torch.ones(4), torch.ones(4), torch.ones(2))
+    assert attention.nbytes == 40
     assert not list(tmp_path.iterdir())
-    assert len(os.listdir("/dev/fd")) == before
+    loaded = attention.load()
     assert mappings() == (sys.platform == "linux")
-    del x
+    del loaded
     assert mappings() == 0
+    assert len(os.listdir("/dev/fd")) == files + 1
+    del attention
+    assert len(os.listdir("/dev/fd")) == files
 
 
 def test_a_trace_that_was_put_aside_answers_alike(monkeypatch):
     torch.manual_seed(0)
     session, text = Session(GPTConfig(**SIZES).build(), Bytes()), "to be or not to be " * 3
     held = session.trace(text)
-    copies, mapped_copy = [], tracing._mapped_copy
     monkeypatch.setattr(tracing, "LONG", 16)
-    monkeypatch.setattr(tracing, "_mapped_copy", lambda x: copies.append(x.shape) or mapped_copy(x))
     aside = session.trace(text)
-    assert len(copies) == 3 * len(aside.attentions)
+    assert all(one.spilled is None for one in held.attentions)
+    assert all(one.spilled is not None for one in aside.attentions)
     assert aside.about() == held.about()
     assert aside.nbytes == held.nbytes
     assert np.array_equal(aside.overview(16)[0], held.overview(16)[0])

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from regard.pages import charts, numbers, svg
 from regard.pages.charts import Axes, Series, dot_plot, line_chart, log_ticks, thin, ticks
-from regard.pages.maps import png
+from regard.pages.svg import png
 
 FINITE = st.floats(-1e12, 1e12, allow_subnormal=False)
 

@@ -19,8 +19,7 @@ from serve_kit import REGARD
 from regard.generate.load import load_model
 from regard.look.views.session import Session
 from regard.runs import Run
-from regard.serve.html_file import embedded_data, html_document
-from regard.serve.show import show
+from regard.serve.html_file import embedded_data, html_document, show
 
 TEXT = "to be, </script><!-- or not to be"
 

@@ -1,7 +1,5 @@
 """Line charts and dot plots as SVG text."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Self-contained HTML pages: no script, nothing fetched, every text escaped."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape

@@ -1,7 +1,5 @@
 """Numbers, durations and lists in words."""
 
-from __future__ import annotations
-
 import math
 
 _LARGE = ((1e12, "trillion"), (1e9, "billion"), (1e6, "million"))

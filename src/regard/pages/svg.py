@@ -1,12 +1,18 @@
-"""SVG elements and self-contained SVG files. Colors are CSS variables, so one picture serves light, dark and print."""
+"""SVG elements, attention maps and self-contained SVG files.
 
-from __future__ import annotations
+Colors are CSS variables, so one picture serves light, dark and print. A map is a gray PNG image, used as a mask over a
+CSS color.
+"""
 
+import base64
+import struct
+import zlib
 from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
+CELL, EDGE = 9, 14  # of a labeled map: pixels of a cell and of the letters around it
 
 
 def stylesheet(*names: str) -> str:
@@ -53,6 +59,37 @@ def cell_paths(levels: Sequence[Sequence[int]], width: float, height: float, str
                 start = j
     levels_drawn = sorted(set(paths) - {0})
     return "".join(tag("path", class_="ink", fill_opacity=n / strongest, d="".join(paths[n])) for n in levels_drawn)
+
+
+def png(rows: Sequence[bytes]) -> bytes:
+    """A gray image, one byte per pixel."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", len(rows[0]), len(rows), 8, 0, 0, 0, 0)
+    body = zlib.compress(b"".join(b"\0" + row for row in rows), 9)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", body) + chunk(b"IEND", b"")
+
+
+def define_map(name: str, weights: Sequence[bytes]) -> str:
+    """Weights as an SVG mask that maps of any size refer to by ``name``: white lets the theme's color through."""
+    data = base64.b64encode(png(weights)).decode()
+    image = f'<image href="data:image/png;base64,{data}" width="1" height="1" preserveAspectRatio="none"/>'
+    box = 'maskUnits="objectBoundingBox" maskContentUnits="objectBoundingBox" x="0" y="0" width="1" height="1"'
+    return f'<mask id="{name}" {box}>{image}</mask>'
+
+
+def attention_map(name: str, title: str, letters: Sequence[str] = ()) -> str:
+    """A map; ``letters``, if given, is the text on both axes: a row is a query, a column a key."""
+    size, edge = (len(letters) * CELL, EDGE) if letters else (100, 0)
+    parts = tag("title", escape(title))
+    for class_, mask in (("ground", None), ("ink", f"url(#{name})")):
+        parts += rectangle(class_, size, size, x=edge, y=edge, mask=mask)
+    for i, letter in enumerate(letters):
+        place = EDGE + i * CELL + CELL / 2
+        parts += text(letter, place, EDGE - 4) + text(letter, EDGE - 7, place + 3)
+    return tag("svg", parts, class_="map", viewBox=f"0 0 {size + edge} {size + edge}", role="img")
 
 
 def picture(title: str, description: str, width: float, height: float, content: Iterable[str]) -> str:

@@ -10,8 +10,7 @@ from regard.look.pictures import align_picture
 from regard.look.pictures.align import Alignment
 from regard.pages.charts import Axes, Series, thin
 from regard.pages.html import ChartSection, figure, folded, legend, numbers_table, point_table
-from regard.pages.maps import define_map, labeled_map, small_map
-from regard.pages.svg import tag
+from regard.pages.svg import attention_map, define_map, tag
 from regard.report.facts import Curve, Facts
 from regard.report.inspection import Inspection, PositionLosses
 
@@ -105,7 +104,7 @@ def map_figures(inspection: Inspection) -> str:
     masks = "".join(define_map(f"m{n}-{h}", rows) for (n, h), rows in inspection.maps.items())
     small = "".join(
         _map_figure(
-            heads[key], small_map(_map_name(heads[key]), _title(heads[key])), f", entropy {heads[key].spread:.0%}"
+            heads[key], attention_map(_map_name(heads[key]), _title(heads[key])), f", entropy {heads[key].spread:.0%}"
         )
         for key in inspection.maps
     )
@@ -155,7 +154,7 @@ def running_mean(curve: Curve) -> Curve:
 
 def _large(layer: int, heads: list[Head], letters: list[str]) -> str:
     maps = "".join(
-        _map_figure(head, tag("div", labeled_map(_map_name(head), _title(head), letters), class_="scroll"))
+        _map_figure(head, tag("div", attention_map(_map_name(head), _title(head), letters), class_="scroll"))
         for head in heads
     )
     return folded(f"Layer {layer}, with the text on both axes", f'<div class="large">{maps}</div>')

@@ -4,7 +4,9 @@ import asyncio
 import queue
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from typing import TypeVar
 
 import numpy as np
 from starlette.applications import Starlette
@@ -19,12 +21,12 @@ from regard.serve.api import Api
 from regard.serve.events import RunEvents, stream_events
 from regard.serve.guard import read_json
 from regard.serve.html_file import MEDIA_TYPES, load_assets
-from regard.serve.limits import STREAMS
+from regard.serve.limits import QUEUED, STREAMS
 from regard.serve.request_params import RequestParams
 from regard.serve.run_library import NotFoundError
 from regard.serve.session_cache import SessionCache
-from regard.serve.workers import Worker
 
+T = TypeVar("T")
 Handler = Callable[[Request], Awaitable[Response]]
 Endpoint = Callable[[RequestParams], JsonObject | str | np.ndarray | tuple[np.ndarray, int]]
 #: A report is one file; as a file from a run folder it may not reach the server, whatever it contains.
@@ -32,6 +34,26 @@ REPORT_POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; "
     "sandbox allow-scripts; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 )
+
+
+class Worker:
+    """A pool of ``threads`` threads. With one thread, calls never overlap.
+
+    The process ends without waiting for the threads (`os._exit` in `regard serve`).
+    """
+
+    def __init__(self, threads: int):
+        self._pool, self._limit, self._pending = ThreadPoolExecutor(threads), threads + QUEUED, 0
+
+    async def run(self, function: Callable[[], T]) -> T:
+        """Call ``function`` in the pool and return its result; raise `queue.Full` if too many calls are pending."""
+        if self._pending >= self._limit:
+            raise queue.Full
+        self._pending += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._pool, function)
+        finally:
+            self._pending -= 1
 
 
 class PageServer:
@@ -98,9 +120,12 @@ class PageServer:
         events = await self._files.run(lambda: RunEvents(library, run, position))
         self._streams += 1
 
+        async def poll() -> list[str]:
+            return await self._files.run(events.poll)
+
         async def stream() -> AsyncIterator[str]:
             try:
-                async for event in stream_events(events, self._files, self._stopping):
+                async for event in stream_events(events, poll, self._stopping):
                     yield event
             finally:
                 self._streams -= 1

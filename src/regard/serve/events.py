@@ -8,13 +8,12 @@ field of the metrics events lets a browser continue after it reconnects.
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 from regard.runs.disk import JsonObject, plain
 from regard.serve.limits import SAMPLES
 from regard.serve.records import JsonlTail, latest_findings, metrics_table, sample_entry
 from regard.serve.run_library import RunLibrary
-from regard.serve.workers import Worker
 
 TRAINING_INTERVAL, IDLE_INTERVAL, HEARTBEAT = 0.5, 2.0, 10.0  # seconds between polls, and between comments
 SHUTDOWN_INTERVAL = 0.2  # seconds within which a stream notices that the server stops
@@ -57,15 +56,17 @@ class RunEvents:
         return events
 
 
-async def stream_events(events: RunEvents, worker: Worker, stopping: Callable[[], bool]) -> AsyncIterator[str]:
-    """Yield the events of a run until the client disconnects or the server stops."""
+async def stream_events(
+    events: RunEvents, poll: Callable[[], Awaitable[list[str]]], stopping: Callable[[], bool]
+) -> AsyncIterator[str]:
+    """Yield the events of a run until the client disconnects or the server stops; ``poll`` calls their `poll`."""
     yield "retry: 2000\n\n"
     sent = polled = 0.0
     while not stopping():
         now = time.monotonic()
         if now - polled >= (TRAINING_INTERVAL if events.training else IDLE_INTERVAL):
             polled = now
-            for event in await worker.run(events.poll):
+            for event in await poll():
                 sent = now
                 yield event
         if now - sent >= HEARTBEAT:

@@ -1,4 +1,4 @@
-"""The page as one HTML file with an embedded trace: it sends no requests and opens in any browser.
+"""The page as one HTML file with an embedded trace, also in a notebook: it sends no requests.
 
 The Content-Security-Policy allows the script and the style sheet by hash and forbids everything else. The size of the
 data is limited. Overview maps of all heads and the head statistics always fit; the attention tiles from coarse to fine,
@@ -11,22 +11,29 @@ import json
 from collections.abc import Iterator
 from html import escape
 from importlib.resources import files
-from typing import Any
+from pathlib import Path
 
 import numpy as np
 
+from regard.data.tokenizers import Tokenizer
 from regard.errors import UserError
-from regard.look.statistics.maps import SIDE
+from regard.generate.load import LoadedModel
+from regard.look.statistics.maps import SIDE, coarsest_level
+from regard.look.views.session import Session
 from regard.look.views.trace_view import Trace
+from regard.models import Model
+from regard.runs import Run
 from regard.runs.disk import JsonObject, plain
 from regard.serve.limits import FILE
 
 #: The files of the built page with their media types.
 MEDIA_TYPES = {"index.html": "text/html", "page.js": "text/javascript", "page.css": "text/css"}
+HEIGHT = 720  # of the frame in a notebook, pixels
 DIGITS = 5  # significant digits of embedded numbers
 
 Attention = JsonObject  # an entry of Trace.about()["attentions"]
-Entries = Iterator[tuple[str, Any]]
+ModelSource = str | Path | Run | LoadedModel | Session | Model
+Entries = Iterator[tuple[str, object]]
 
 
 def load_assets() -> dict[str, bytes]:
@@ -61,6 +68,64 @@ def html_document(trace: Trace, title: str, text: str, limit: int = FILE) -> str
     )
 
 
+class NotebookPage:
+    """A self-contained HTML document; notebooks display it in a sandboxed frame."""
+
+    def __init__(self, html: str, height: int = HEIGHT):
+        self.html, self.height = html, height
+
+    def _repr_html_(self) -> str:
+        return (
+            f'<iframe sandbox="allow-scripts allow-downloads" srcdoc="{escape(self.html)}" title="attention" '
+            f'style="width:100%;height:{self.height}px;border:0"></iframe>'
+        )
+
+    def save(self, path: str | Path) -> Path:
+        """Write the document to a file."""
+        Path(path).write_text(self.html, encoding="utf-8")
+        return Path(path)
+
+
+def show(
+    model: ModelSource,
+    text: str,
+    target: str | None = None,
+    *,
+    tokenizer: Tokenizer | None = None,
+    height: int = HEIGHT,
+    limit: int = FILE,
+) -> NotebookPage:
+    """Show the attention of a model for a text.
+
+    Args:
+        model: A run (its folder, its name in `runs`, or a `Run`), a `LoadedModel`, a `Session`, or a language model
+            together with its ``tokenizer``.
+        text: The input text; for a translation model, the source.
+        target: The target text of a translation model.
+        tokenizer: The tokenizer, if ``model`` is a module.
+        height: Height of the frame in a notebook, in pixels.
+        limit: Bytes of embedded data; a long text is shown at a lower resolution.
+    """
+    session = _make_session(model, tokenizer)
+    document = html_document(session.trace(text, target), type(session.model).__name__, text, limit)
+    return NotebookPage(document, height)
+
+
+def _make_session(model: ModelSource, tokenizer: Tokenizer | None) -> Session:
+    if isinstance(model, Session):
+        return model
+    if isinstance(model, (str, Path)):
+        named = Path("runs") / model
+        model = Run.open(named if not Path(model).exists() and named.is_dir() else Path(model))
+    if isinstance(model, Run):
+        return Session.load(model)
+    if isinstance(model, LoadedModel):
+        model, tokenizer = model.model, model.tokenizer
+    if tokenizer is None:
+        raise UserError("a module has no tokenizer; pass one: regard.show(model, text, tokenizer=...)")
+    return Session(model, tokenizer)
+
+
 def embedded_data(trace: Trace, title: str, text: str, limit: int = FILE) -> JsonObject:
     """Return the data that the page reads instead of sending requests."""
     about = trace.about()
@@ -92,31 +157,24 @@ def _optional_parts(trace: Trace, maps: list[Attention], limit: int) -> Iterator
         size, levels = size + level_size, levels + 1
     yield "tiles", size, _tiles(trace, maps, levels)
     yield "rows", sum(a["heads"] * a["queries"] for a in maps) * (64 * 18 + 80), _rows(trace, maps)
-    maps = [a for a in maps if _has_cells(trace, a)]
-    cells = sum(a["heads"] * sum(_visible_keys(a, query) for query in range(a["queries"])) for a in maps)
-    if cells:
-        width = len(json.dumps(_rounded(trace.cell(maps[0]["index"], 0, maps[0]["queries"] - 1, 0))))
-        yield "cells", cells * (width + 24), _cells(trace, maps)
+    maps = [a for a in maps if _cell_size(trace, a)]
+    pairs = [a["heads"] * sum(_visible_keys(a, query) for query in range(a["queries"])) for a in maps]
+    yield "cells", sum(n * _cell_size(trace, a) for n, a in zip(pairs, maps, strict=True)), _cells(trace, maps)
 
 
 def _coarsest_level(attention: Attention) -> int:
-    """Return the level at which the whole map is one tile."""
-    return max(0, (max(attention["queries"], attention["keys"], 1) - 1) // SIDE).bit_length()
+    return coarsest_level(attention["queries"], attention["keys"])
 
 
 def _tile_indices(attention: Attention, level: int) -> list[tuple[int, int]]:
     """Return (row, column) of the tiles of a level that are not fully masked."""
     span = SIDE << level
     rows, columns = (range(-(-attention[name] // span)) for name in ("queries", "keys"))
-    return [(r, c) for r in rows for c in columns if c <= r or not _hides_future(attention)]
-
-
-def _hides_future(attention: Attention) -> bool:
-    return attention["causal"] and attention["kind"] == "self"
+    return [(r, c) for r in rows for c in columns if c <= r or not attention["causal"]]
 
 
 def _visible_keys(attention: Attention, query: int) -> int:
-    return min(query + 1, attention["keys"]) if _hides_future(attention) else attention["keys"]
+    return min(query + 1, attention["keys"]) if attention["causal"] else attention["keys"]
 
 
 def _level_cells(attention: Attention, level: int) -> int:
@@ -150,13 +208,12 @@ def _rows(trace: Trace, maps: list[Attention]) -> Entries:
             yield f"{index}/{head}/{query}", _rounded(trace.row(index, head, query))
 
 
-def _has_cells(trace: Trace, attention: Attention) -> bool:
-    """Whether a weight of the mechanism can be explained step by step."""
+def _cell_size(trace: Trace, attention: Attention) -> int:
+    """Return the approximate size of a cell in bytes; 0 if a weight cannot be computed step by step."""
     try:
-        trace.cell(attention["index"], 0, attention["queries"] - 1, 0)
+        return 24 + len(json.dumps(_rounded(trace.cell(attention["index"], 0, attention["queries"] - 1, 0))))
     except UserError:
-        return False
-    return True
+        return 0
 
 
 def _cells(trace: Trace, maps: list[Attention]) -> Entries:
@@ -179,7 +236,7 @@ def _to_json(value: JsonObject) -> str:
     return json.dumps(plain(value, lambda _: None), allow_nan=False, separators=(",", ":"))
 
 
-def _rounded(value: Any) -> Any:
+def _rounded(value: object) -> object:
     if isinstance(value, float):
         return float(f"{value:.{DIGITS}g}")
     if isinstance(value, dict):

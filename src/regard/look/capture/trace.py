@@ -7,8 +7,8 @@ uncompiled model (hooks added after `torch.compile` never fire) and removed afte
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import NamedTuple, TypeVar
-from weakref import ref
+from typing import IO, NamedTuple, Self, TypeVar
+from weakref import finalize, ref
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ from regard.attention import Mechanism, Plan, Range, Slots
 from regard.generate.sampling import in_float32
 from regard.models.base import Model
 
-#: Attentions with at least this many queries are recorded in temporary files.
+#: Attentions with at least this many queries are spilled to temporary files.
 LONG = 2048
 
 T = TypeVar("T")
@@ -32,20 +32,48 @@ class Attention(NamedTuple):
     k: Tensor  # [B, G, K, D]
     plan: Plan
     v: Tensor | None = None  # [B, G, K, E], if they were recorded
+    spilled: IO[bytes] | None = None  # the file of a long text's q, k and v, which are then meta tensors; see `load`
 
     @property
     def heads(self) -> int:
         return self.q.shape[1]
 
     @property
+    def tensors(self) -> dict[str, Tensor]:
+        """What was recorded of q, k and v, by name."""
+        return {name: x for name, x in (("q", self.q), ("k", self.k), ("v", self.v)) if x is not None}
+
+    @property
     def nbytes(self) -> int:
-        return sum(x.nbytes for x in (self.q, self.k, self.v) if x is not None)
+        return sum(x.nbytes for x in self.tensors.values())
 
     @property
     def unobservable(self) -> str | None:
         """Why there is no weight for each query and key, such as for attention over summaries of several keys."""
         why = self.mechanism.unobservable
         return None if why is None else f"{why}, so there is no map to show"
+
+    def spill(self) -> Self:
+        """This attention with its tensors in a temporary file, which has no name and disappears with it."""
+        file = tempfile.TemporaryFile(prefix="regard-")  # noqa: SIM115
+        for x in self.tensors.values():
+            x.detach().contiguous().view(-1).view(torch.uint8).numpy().tofile(file)
+        spilled = self._replace(**{name: x.to("meta") for name, x in self.tensors.items()}, spilled=file)
+        finalize(spilled.q, file.close)
+        return spilled
+
+    def load(self) -> Self:
+        """This attention with its tensors; those in a file are mapped into memory, so that only pages in use take it.
+
+        The queries, keys and values of a large model over 8,192 tokens take a gigabyte, and a view needs one layer.
+        """
+        if self.spilled is None:
+            return self
+        path = f"/dev/fd/{self.spilled.fileno()}"
+        mapped = torch.from_file(path, shared=False, size=self.nbytes, dtype=torch.uint8)
+        parts = mapped.split([x.nbytes for x in self.tensors.values()])
+        named = zip(self.tensors.items(), parts, strict=True)
+        return self._replace(**{name: part.view(x.dtype).view(x.shape) for (name, x), part in named}, spilled=None)
 
 
 @contextmanager
@@ -81,13 +109,15 @@ def observe(model: Model, forward: Callable[[], T], values: bool = False) -> tup
 
         def record(q: Tensor, k: Tensor, v: Tensor, plan: Plan) -> None:
             nonlocal keys, steps
-            copy = _mapped_copy if values and q.shape[2] >= LONG and q.device.type == "cpu" else _copy
-            if keys is not None and keys() is k and steps[0].plan is plan and isinstance(plan.queries, Range):
-                steps.append(steps[0]._replace(q=copy(q)))  # a recurrent decoder: the same keys at every time step
-                return
-            steps = [Attention(name, mechanism, copy(q), copy(k), plan, copy(v) if values else None)]
-            keys = ref(k)
-            recorded.append(steps)
+            one = Attention(name, mechanism, q, k, plan, v if values else None)
+            if values and q.shape[2] >= LONG and q.device.type == "cpu":
+                recorded.append([one.spill()])
+            elif keys is not None and keys() is k and steps[0].plan is plan and isinstance(plan.queries, Range):
+                steps.append(steps[0]._replace(q=_copy(q)))  # a recurrent decoder: the same keys at every time step
+            else:
+                steps = [one._replace(**{name: _copy(x) for name, x in one.tensors.items()})]
+                keys = ref(k)
+                recorded.append(steps)
 
         return lambda _, inputs, named, __: record(*inputs, **named)
 
@@ -102,18 +132,6 @@ def observe(model: Model, forward: Callable[[], T], values: bool = False) -> tup
 def _copy(x: Tensor) -> Tensor:
     """A copy that keeps neither a graph nor a larger tensor alive."""
     return x.detach().clone(memory_format=torch.contiguous_format)
-
-
-def _mapped_copy(x: Tensor) -> Tensor:
-    """A copy in an unnamed temporary file, which is mapped into memory and disappears with the tensor.
-
-    The queries, keys and values of a large model over 8,192 tokens take a gigabyte, of which a view needs one layer at
-    a time: pages are read on use, and the system takes them back when memory is short.
-    """
-    with tempfile.TemporaryFile(prefix="regard-") as file:
-        x.detach().contiguous().view(-1).view(torch.uint8).numpy().tofile(file)
-        mapped = torch.from_file(f"/dev/fd/{file.fileno()}", shared=False, size=x.numel(), dtype=x.dtype)
-    return mapped.view(x.shape)
 
 
 def _joined(steps: list[Attention]) -> Attention:

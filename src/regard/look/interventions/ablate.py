@@ -85,7 +85,7 @@ def head_effects(model: Model, reading: Reading, attentions: Sequence[Attention]
     def effects(number: int, head: int) -> dict[str, float]:
         with ablated(model, attentions, [(number, head)]):
             found = {"head": loss() - before}
-        one = attentions[number]
+        one = attentions[number].load()
         layer = model.get_submodule(one.name.rpartition(".")[0])
         again = sum(other.name == one.name for other in attentions) > 1  # a repeated block
         if (

@@ -102,11 +102,12 @@ def rollout(attentions: Sequence[Attention], size: int = 256) -> NDArray[np.floa
     of neighbors, columns their sums, so that a row still sums to one. The product is computed from the last layer to
     the first, strip by strip, and no N×N matrix is in memory.
     """
-    length, device = attentions[0].q.shape[2], attentions[0].q.device
+    length, device = attentions[0].q.shape[2], attentions[0].load().q.device
     each, count = cells(length, size)
     group = torch.arange(length, device=device) // each
     through = F.one_hot(group, count).T / group.bincount()[:, None]  # [count, length], the means of neighbors
-    for attention in reversed(attentions):
+    for one in reversed(attentions):
+        attention = one.load()
         heads, before = range(attention.heads), through / 2
         for part in strip_ranges(attention):
             weights = torch.stack([strip(attention, head, part).weights[0].float() for head in heads]).mean(0)

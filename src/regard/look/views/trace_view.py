@@ -98,7 +98,7 @@ class Trace:
         while ready < len(self.attentions) and (ready == begin or time.monotonic() < until):
             one = self.attentions[ready]
             if one.unobservable is None:
-                drawn = maps.overview(one, size)
+                drawn = maps.overview(one.load(), size)
                 h, q, k = drawn.shape
                 picture[ready, :h, :q, :k] = drawn
             ready += 1
@@ -122,7 +122,7 @@ class Trace:
         """Entropy, uniformity, roles and effect of every head with a map."""
         random, effects, measured = self.random_scores(), self.effects(), []
         for number, one in enumerate(self.attentions):
-            for head in heads([one]) if one.unobservable is None else ():
+            for head in heads([one.load()]) if one.unobservable is None else ():
                 by_text, effect = (scores[number][head.head - 1] if scores else {} for scores in (random, effects))
                 measured.append(_measured(number, head, one.plan.own, by_text, effect))
         return {"heads": measured}
@@ -146,7 +146,7 @@ class Trace:
             raise UserError(one.unobservable)
         _check("query", query, one.q.shape[2])
         _check("key", key, one.k.shape[2])
-        return one
+        return one.load()
 
 
 def _measured(number: int, head: Head, own: bool, random: Scores, effects: Scores) -> JsonObject:
