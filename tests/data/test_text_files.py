@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from regard.data import TextConfig
 from regard.data.texts import text_file
-from regard.data.texts.text_files import TextFiles, find_texts
+from regard.data.texts.text_file import TextFile
+from regard.data.texts.text_files import find_texts
 from regard.errors import UserError
 
 contents = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12)
@@ -112,7 +113,7 @@ def test_many_files_are_one_text(tmp_path_factory, texts, separator, piece, limi
     for file, text in zip(files, texts, strict=True):
         file.write_bytes(text.encode())
     whole = separator.join(filter(None, texts))
-    made = TextFiles(folder, limit, None, files, separator, folder)
+    made = TextFile(folder, limit, None, files, separator, folder)
     try:
         text_file._PIECE = piece
         assert "".join(made.pieces()) == whole[:limit]
@@ -122,7 +123,7 @@ def test_many_files_are_one_text(tmp_path_factory, texts, separator, piece, limi
             text_file._PIECE, small = before, made.summary()
             assert made.summary() == small
             assert made.summary().length == len(whole[:limit])
-            assert made.raw_summary().length == len(whole.encode()[:limit])
+            assert made.summary(raw=True).length == len(whole.encode()[:limit])
         else:
             with pytest.raises(UserError, match="is empty"):
                 made.summary()

@@ -20,7 +20,7 @@ from regard.config import dump, kinds, load
 from regard.data import CharactersConfig, PythonConfig, TokenizerConfig, load_tokenizer
 from regard.data.tokenizers import regroup
 from regard.data.tokenizers.byte_tokens import content, unwritten
-from regard.data.tokenizers.word_split import WORDS, words_then_bytes
+from regard.data.tokenizers.word_split import WORDS, WORDS_THEN_BYTES
 from regard.errors import UserError
 
 EVERY = [CharactersConfig(), *BYTE_BASED]
@@ -227,7 +227,7 @@ def test_the_vocabulary_is_as_large_as_it_was_asked_for(config, vocabulary):
 
 def test_the_rule_is_the_same_in_python_and_in_the_library():
     """For every character to U+3100 that Python knows, and some of the others."""
-    split = tokenizers.Tokenizer.from_str(json.dumps(content([], words_then_bytes()))).pre_tokenizer
+    split = tokenizers.Tokenizer.from_str(json.dumps(content([], WORDS_THEN_BYTES))).pre_tokenizer
     for character in map(chr, [*range(0x3100), *range(0x3100, 0xD800, 97), *range(0xE000, 0x110000, 997)]):
         if unicodedata.category(character) != "Cn":
             text = f"a{character}1{character}-{character} {character}{character}b\n{character} \n"

@@ -39,12 +39,9 @@ class Pieces(TextFile):
     def raw_pieces(self):
         yield from (piece.encode() if isinstance(piece, str) else piece for piece in self.given)
 
-    def summary(self):
-        return Summary(hashlib.sha256("".join(self.pieces()).encode()).hexdigest(), sum(map(len, self.given)))
-
-    def raw_summary(self):
-        whole = b"".join(self.raw_pieces())
-        return Summary(hashlib.sha256(whole).hexdigest(), len(whole))
+    def summary(self, raw=False):
+        whole = b"".join(self.raw_pieces()) if raw else "".join(self.pieces()).encode()
+        return Summary(hashlib.sha256(whole).hexdigest(), len(whole) if raw else sum(map(len, self.given)))
 
 
 def stored(cache):
@@ -152,11 +149,8 @@ def test_a_text_that_changes_meanwhile_is_noticed(tmp_path, config):
     class Growing(Pieces):
         """Its summary is that of what it was before."""
 
-        def summary(self):
-            return Pieces([PROSE]).summary()
-
-        def raw_summary(self):
-            return Pieces([PROSE]).raw_summary()
+        def summary(self, raw=False):
+            return Pieces([PROSE]).summary(raw)
 
     with pytest.raises(UserError, match="pieces changed while it was being read"):
         tokenize(Growing([PROSE, "more"]), config, tmp_path)
@@ -170,7 +164,7 @@ def test_characters_that_come_up_later_mean_that_the_text_changed(tmp_path):
             yield from self.given
             self.given = ["é"]
 
-        def summary(self):
+        def summary(self, raw=False):
             return Summary("0" * 64, 1)
 
     with pytest.raises(UserError, match="changed"):

@@ -8,13 +8,13 @@ import pytest
 
 from regard.data.origins.origin import Unavailable, read_members
 from regard.data.origins.pypi import Sdist, Wheel
-from regard.data.origins.source import Source, SourceFile
+from regard.data.origins.source import Source
 
 MEMBERS = ("made_up/texts/*.txt",)
 
 
 def assemble(members):
-    return {"made.txt": b"|".join(members.values())}
+    return b"|".join(members.values())
 
 
 @pytest.fixture
@@ -43,12 +43,12 @@ def wheel(tmp_path, monkeypatch):
 def source(wheel, sha256=None):
     content = b"one|two"
     origin = Wheel("made-up", "1.0", sha256 or hashlib.sha256(wheel.read_bytes()).hexdigest(), MEMBERS, assemble)
-    file = SourceFile("made.txt", hashlib.sha256(content).hexdigest(), len(content))
-    return Source("made-up", "A made-up text", "none", "no terms", (file,), (origin,))
+    sha256 = hashlib.sha256(content).hexdigest()
+    return Source("made-up", "A made-up text", "none", "no terms", "made.txt", sha256, len(content), (origin,))
 
 
 def test_fetched_verified_and_never_run(wheel, tmp_path):
-    (path,) = source(wheel).fetch()
+    path = source(wheel).fetch()
     assert path.read_bytes() == b"one|two"  # in sorted order
     assert not list(tmp_path.rglob("escaped.txt"))
     assert sorted(str(file.relative_to(tmp_path)) for file in tmp_path.rglob("*.py")) == []
@@ -63,7 +63,7 @@ def test_handed_over(wheel, monkeypatch, tmp_path):
     brought = tmp_path / "brought.whl"
     wheel.rename(brought)
     monkeypatch.delenv("PIP_FIND_LINKS")
-    (path,) = source(brought).fetch(given=brought)
+    path = source(brought).fetch(given=brought)
     assert path.read_bytes() == b"one|two"
 
 

@@ -17,7 +17,7 @@ from regard.data.translation.sentence_pairs import SentencePairs
 from regard.doctor import Finding
 from regard.doctor.check import Check
 from regard.doctor.checks.duplicated_data import DuplicatedData, occurrences
-from regard.doctor.checks.experts import Load, OverloadedExpert, UnusedExpert
+from regard.doctor.checks.experts import OverloadedExpert, UnusedExpert
 from regard.doctor.checks.gradients import ExplodingGradients, VanishingGradients
 from regard.doctor.checks.label_leak import LabelLeak
 from regard.doctor.checks.learning_rate import LearningRateTooHigh, LearningRateTooLow
@@ -26,9 +26,8 @@ from regard.doctor.checks.memory import MemoryFull
 from regard.doctor.checks.overfitting import Overfitting
 from regard.doctor.checks.starvation import Starvation
 from regard.doctor.checks.token_range import TokenRange
-from regard.doctor.context import RecentBatches, Resources, TrainingRun
+from regard.doctor.context import History, RecentBatches, Resources, TrainingRun
 from regard.doctor.gradients import Gradients, LayerPart, layer_parts
-from regard.doctor.history import History
 from regard.doctor.side_pass import first_rows
 from regard.models import GPTConfig
 from regard.nn.experts.moe import MoEConfig
@@ -133,13 +132,9 @@ def test_overfitting_needs_both_losses() -> None:
 
 def test_the_history_of_a_folder() -> None:
     history = History()
-    for record in (
-        {"step": 1, "loss": 3.0, "lr": 1e-3, "grad_norm": 2.0},
-        {"step": 2, "loss": "NaN", "lr": 1e-3, "grad_norm": "NaN"},
-        {"step": 2, "validation_loss": 2.5},
-        {"step": 2, "gradients": {}},
-    ):
-        history.read(record)
+    logged = {"step": 1, "loss": 3.0, "lr": 1e-3, "grad_norm": 2.0}
+    infinite = {"step": 2, "loss": "NaN", "lr": 1e-3, "grad_norm": "NaN"}
+    history.read([logged, infinite, {"step": 2, "validation_loss": 2.5}, {"step": 2, "gradients": {}}])
     history.add(3, math.nan, 1e-3, 1.0)
     assert history.steps == [(1, 3.0, 1e-3, 2.0)]
     assert history.validation == [(2, 2.5)]
@@ -239,7 +234,7 @@ def test_memory_gets_a_batch_that_fits() -> None:
 
 
 def experts(*load: Any) -> list[Finding]:
-    return [finding for check in (UnusedExpert, OverloadedExpert) for finding in check(a_run()).judge(Load(*load))]
+    return [finding for check in (UnusedExpert, OverloadedExpert) for finding in check(a_run()).judge(*load)]
 
 
 def test_experts() -> None:

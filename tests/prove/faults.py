@@ -100,7 +100,7 @@ def small(kind: type[GPTConfig] = GPTConfig, **changes: Any) -> GPTConfig:
 
 def given(model: Model, length: int = LENGTH, **more: Any) -> ModelUnderTest:
     """A model of this library."""
-    return ModelUnderTest(model=randomized(model), **{"vocabulary": VOCABULARY, "length": length, **more})
+    return ModelUnderTest(randomized(model), **{"vocabulary": VOCABULARY, "length": length, **more})
 
 
 def bare(model: Plain | nn.Module, padded: bool = False, **more: Any) -> ModelUnderTest:

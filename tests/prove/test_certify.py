@@ -117,10 +117,6 @@ def test_a_model_that_breaks_down_does_not_keep_its_claim():
 
 def test_mistakes_are_user_errors():
     model: Any = small().build()
-    with pytest.raises(UserError, match="either a model"):
-        ModelUnderTest()
-    with pytest.raises(UserError, match="either a model"):
-        ModelUnderTest(model, model)
     with pytest.raises(UserError, match="vocabulary="):
         certify(lambda tokens: tokens)
     with pytest.raises(UserError, match="no claim 'futur'"):

@@ -75,10 +75,8 @@ def show(sources: list[Source], *, as_json: bool) -> int:
 
 def about(source: Source) -> dict:
     """A text and its state in the cache, for JSON."""
-    paths = [source.folder() / file.name for file in source.files]
-    there = [path.is_file() for path in paths]
-    sizes = [path.stat().st_size == file.size for path, file in zip(paths, source.files, strict=True) if path.is_file()]
-    cached = "no" if not any(there) else "yes" if all(there) and all(sizes) else "damaged"
+    path = source.path()
+    cached = "no" if not path.is_file() else "yes" if path.stat().st_size == source.size else "damaged"
     return {
         "name": source.name,
         "title": source.title,
@@ -88,19 +86,19 @@ def about(source: Source) -> dict:
         "origins": [str(origin) for origin in source.origins],
         "cached": cached,
         "languages": list(source.languages),
-        "files": [{"path": str(p), "sha256": f.sha256} for p, f in zip(paths, source.files, strict=True)],
+        "files": [{"path": str(path), "sha256": source.sha256}],
     }
 
 
 def get(source: Source, file: Path | None, *, as_json: bool) -> int:
     """Fetch a text into the cache, unless it is there."""
-    paths = source.fetch(given=file)
+    path = source.fetch(given=file)
     if as_json:
         print(json.dumps(about(source)))
     else:
         print(f"{source.name}: {source.title}, {source.size:,} bytes, verified")
         print(f"{source.license}: {source.terms}")
-        print("\n".join(map(str, paths)))
+        print(path)
     return 0
 
 
@@ -108,8 +106,8 @@ def verify(sources: list[Source], *, named: bool, as_json: bool) -> int:
     """Hash every file in the cache; the exit code is 1 if one is damaged or the named text is missing."""
     outcome = {}
     for source in sources:
-        there = any((source.folder() / file.name).exists() for file in source.files)
-        faults = source.faults() if there else []
+        there = source.path().exists()
+        faults = [fault] if there and (fault := source.fault()) else []
         outcome[source.name] = {"state": "damaged" if faults else "whole" if there else "absent", "faults": faults}
         if as_json:
             continue
@@ -125,7 +123,7 @@ def verify(sources: list[Source], *, named: bool, as_json: bool) -> int:
 
 def remove(source: Source, *, as_json: bool) -> int:
     """Delete a text from the cache. Runs keep their own files."""
-    folder = source.folder()
+    folder = source.path().parent
     there = folder.is_dir()
     if there:
         try:

@@ -91,7 +91,7 @@ def _run(name: str, runs: Path, step: int | None, device: str) -> ModelUnderTest
         loaded.check_data(data)
     except UserError as missing:
         about, data, task = f"{about}; without its data: {missing}", None, None
-    return ModelUnderTest(model=loaded.model, tokenizer=loaded.tokenizer, data=data, task=task, about=about)
+    return ModelUnderTest(loaded.model, tokenizer=loaded.tokenizer, data=data, task=task, about=about)
 
 
 def _table(target: str, certificate: Certificate) -> str:

@@ -1,10 +1,7 @@
 """The doctor: faults of a training run, with place, evidence, cause and fix, during training and afterwards."""
 
-from regard.doctor.check import Check, all_checks
-from regard.doctor.context import RecentBatches, Resources, TrainingRun
-from regard.doctor.finding import Finding
-from regard.doctor.finished import examine
+from regard.doctor.check import Check, Finding, Findings, all_checks
+from regard.doctor.context import History, RecentBatches, Resources, TrainingRun
+from regard.doctor.doctor import Doctor, examine
 from regard.doctor.gradients import Gradients
-from regard.doctor.history import History
-from regard.doctor.observer import Doctor
 from regard.doctor.side_pass import SidePass

@@ -1,4 +1,4 @@
-"""Checks: one class per kind of fault that a training run can have.
+"""Checks, one class per kind of fault that a training run can have, and what they find.
 
 The files in ``checks/`` are imported on first use; a class in a file outside of the package is registered when it is
 defined. A check overrides the hooks that it needs:
@@ -6,7 +6,7 @@ defined. A check overrides the hooks that it needs:
     class LossTooLow(Check):
         kind, description = "loss_too_low", "the loss is suspiciously low"
 
-        def on_history(self, history: History) -> Iterator[Finding]:
+        def on_history(self, history: History) -> Findings:
             if history.losses and history.losses[-1] < 0.01:
                 yield self.finding("", f"the loss is {history.losses[-1]:.3g}", "label leakage", "check the targets")
 
@@ -15,20 +15,67 @@ Each threshold is defined in the file of its check, with the reason for its valu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import Any, ClassVar
+from typing import ClassVar, Self, get_type_hints
 
 from regard.config.parts import catalog
-from regard.doctor.context import RecentBatches, Resources, TrainingRun
-from regard.doctor.finding import Finding
+from regard.doctor.context import History, RecentBatches, Record, Resources, TrainingRun
 from regard.doctor.gradients import Gradients
-from regard.doctor.history import History
 from regard.doctor.side_pass import SidePass
+from regard.runs import Run
+from regard.runs.findings import noted
 from regard.train import TrainingStep
 
-Findings = Iterable[Finding]
+
+@dataclass(frozen=True)
+class Finding:
+    """One fault of a training run."""
+
+    kind: str  # that of the check that found it
+    where: str  # a module's name, a batch's number, a key of the experiment
+    evidence: str  # the numbers
+    cause: str  # probable cause
+    change: str  # options of `regard train` that fix it, or what to look at in one's own code
+    step: int = 0  # when it was last seen
+    since: int = 0  # when it was first seen
+    what: str = ""  # the kind in words
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Findings with the same kind and place are the same finding."""
+        return self.kind, self.where
+
+    @property
+    def title(self) -> str:
+        """What is wrong and where."""
+        return f"{self.what} in {self.where}" if self.where else self.what
+
+    def line(self) -> str:
+        """One line for a terminal."""
+        return f"doctor, step {self.step:,}: {self.title} ({self.evidence}); {self.cause}; try: {self.change}"
+
+    def record(self) -> dict[str, str | int]:
+        """The record for findings.jsonl."""
+        return asdict(self)
+
+    @classmethod
+    def read(cls, record: Record) -> Self | None:
+        """The finding of a record; None if the record is no finding."""
+        types = get_type_hints(cls)
+        values = {name: record[name] for name, kind in types.items() if isinstance(record.get(name), kind)}
+        return cls(**values) if len(values) == len(types) else None
+
+
+def known_findings(run: Run) -> dict[tuple[str, str], Finding]:
+    """The findings in a run folder by key."""
+    found = (Finding.read(record) for record in noted(run))
+    return {finding.key: finding for finding in found if finding is not None}
+
+
+Findings = Iterable[Finding]  # what a hook yields
 
 
 class Check:
@@ -92,7 +139,7 @@ class Check:
         """An error ended the training."""
         return ()
 
-    def on_records(self, records: Sequence[Mapping[str, Any]]) -> Findings:
+    def on_records(self, records: Sequence[Record]) -> Findings:
         """All records of metrics.jsonl."""
         return ()
 

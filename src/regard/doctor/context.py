@@ -1,70 +1,82 @@
-"""What a check gets to see of a run: its experiment, model and data, the newest batches, times and memory."""
+"""What a check gets to see of a run: experiment, model, data, numbers so far, newest batches, times and memory."""
 
-from __future__ import annotations
-
+import math
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
-from regard.data import Data, PairBatch, TextBatch
-from regard.doctor.history import History
+from regard.data import Data
 from regard.models.base import Model
-from regard.tasks import Term
+from regard.prove.batches import Batch, out_of_range
+from regard.tasks import Task, Term
 from regard.train import Experiment
+from regard.train.shard import from_environment
 
-Batch = TextBatch | PairBatch
+Record = Mapping[str, Any]  # a record of metrics.jsonl
+LOGGED = ("loss", "lr", "grad_norm", "validation_loss")
+RECENT = 10  # steps over which medians are taken
 #: Batches before the newest one that it is compared with: at most, and at least even if they are slow.
 COMPARED, AT_LEAST = 48, 3
 
 
-@dataclass
-class TrainingRun:
-    """A run during training, or afterwards; then ``model`` and ``data`` are set when the checkpoint is loaded."""
+class StepNumbers(NamedTuple):
+    """The numbers of one finite step."""
 
-    experiment: Experiment
-    history: History = field(default_factory=History)
-    model: Model | None = None  # None: not loaded, or sharded
-    data: Data | None = None
-    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
-    get_batch: Callable[[int], Batch] | None = None  # a training batch by its number
-    terms: Callable[[Model, Batch], dict[str, Term]] | None = None  # the task's, in the run's number format
-    position: int = 0  # micro-batches consumed
+    step: int
+    loss: float
+    rate: float
+    norm: float  # of the gradient, before clipping
 
-    def batch(self, number: int) -> Batch:
-        assert self.get_batch is not None
-        return self.get_batch(number)
+
+class History:
+    """Numbers of a run, added step by step or read from metrics.jsonl."""
+
+    def __init__(self) -> None:
+        self.steps: list[StepNumbers] = []
+        self.validation: list[tuple[int, float]] = []  # (step, loss)
+        self.updates: list[float] = []  # median of |update| / |weight| over the matrices, where it was measured
+        self.unmoved: list[str] = []  # layers that got a gradient and did not move in the last measured update
 
     @property
-    def vocabulary(self) -> int:
-        return self.experiment.model.vocabulary
+    def losses(self) -> list[float]:
+        return [step.loss for step in self.steps]
 
-    def in_range(self, tokens: Tensor, lowest: int = 0) -> bool:
-        """All tokens are in the vocabulary."""
-        least, most = (int(edge) for edge in tokens.aminmax()) if tokens.numel() else (0, 0)
-        return least >= lowest and most < self.vocabulary
+    @property
+    def rates(self) -> list[float]:
+        return [step.rate for step in self.steps]
 
-    def usable(self, batch: Batch) -> bool:
-        """The model can run on this batch: all its tokens are in the vocabulary."""
-        sources = [batch.source] if isinstance(batch, PairBatch) else []
-        return all(map(self.in_range, [batch.inputs, *sources])) and self.in_range(batch.targets, -1)
+    @property
+    def norms(self) -> list[float]:
+        return [step.norm for step in self.steps]
 
-    def recent_batches(self, patience: float, reading: float) -> RecentBatches:
-        """The newest batches; fewer of them if that takes longer than ``patience`` seconds."""
-        batches, times, began = {}, [], time.perf_counter()
-        newest = max(self.position - 1, 0)
-        for number in range(newest, max(newest - COMPARED - 1, -1), -1):
-            started = time.perf_counter()
-            batches[number] = self.batch(number)
-            times.append(time.perf_counter() - started)
-            if len(batches) >= AT_LEAST and time.perf_counter() - began > patience:
-                break
-        usual = sorted(times)[:-1] or times  # without the slowest, which may be an outlier
-        return RecentBatches(batches, statistics.mean(usual), reading)
+    def add(self, step: int, loss: float, rate: float, norm: float) -> None:
+        """Add one step; steps that are not finite are left out."""
+        if math.isfinite(loss) and math.isfinite(norm):
+            self.steps.append(StepNumbers(step, loss, rate, norm))
+
+    def read(self, records: Iterable[Record]) -> None:
+        """Add records of metrics.jsonl, where a number that is not finite is a string."""
+        for record in records:
+            loss, rate, norm, validation = (_number(record.get(name)) for name in LOGGED)
+            self.add(record["step"], loss, rate, norm)
+            if math.isfinite(validation):
+                self.validation.append((record["step"], validation))
+
+    def norm(self) -> float:
+        """The median of the last gradient norms."""
+        return statistics.median(self.norms[-2 * RECENT :]) if self.steps else 0.0
+
+
+def _number(value: object) -> float:
+    try:
+        return float(value) if isinstance(value, int | float | str) else math.nan
+    except ValueError:
+        return math.nan
 
 
 class RecentBatches(NamedTuple):
@@ -88,3 +100,54 @@ class Resources(NamedTuple):
     memory: int  # peak, in bytes
     memory_before: int  # before the first step
     memory_limit: int | None  # that the process may use
+
+
+@dataclass
+class TrainingRun:
+    """A run during training, or afterwards; then ``model`` and ``data`` are set when the checkpoint is loaded."""
+
+    experiment: Experiment
+    history: History = field(default_factory=History)
+    model: Model | None = None  # None: not loaded, or sharded
+    data: Data | None = None
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    dtype: torch.dtype = torch.float32  # of matrix products
+    position: int = 0  # micro-batches consumed
+
+    def batch(self, number: int) -> Batch:
+        """A training batch by its number."""
+        assert self.data is not None
+        seed, size, world = self.experiment.seed, self.experiment.data.batch, from_environment()
+        return self.data.batch(number, seed=seed, rank=world.rank, world=world.size, size=size)
+
+    @cached_property
+    def _task(self) -> Task:
+        return self.experiment.task.build()
+
+    def terms(self, batch: Batch) -> dict[str, Term]:
+        """The task's loss terms, in the run's number format."""
+        assert self.model is not None
+        mixed = self.dtype != torch.float32
+        with torch.autocast(self.device.type, self.dtype if mixed else torch.bfloat16, enabled=mixed):
+            return self._task.terms(self.model, batch)
+
+    @property
+    def vocabulary(self) -> int:
+        return self.experiment.model.vocabulary
+
+    def usable(self, batch: Batch) -> bool:
+        """The model can run on this batch: all its tokens are in the vocabulary."""
+        return not any(out_of_range(batch, self.vocabulary))
+
+    def recent_batches(self, patience: float, reading: float) -> RecentBatches:
+        """The newest batches; fewer of them if that takes longer than ``patience`` seconds."""
+        batches, times, began = {}, [], time.perf_counter()
+        newest = max(self.position - 1, 0)
+        for number in range(newest, max(newest - COMPARED - 1, -1), -1):
+            started = time.perf_counter()
+            batches[number] = self.batch(number)
+            times.append(time.perf_counter() - started)
+            if len(batches) >= AT_LEAST and time.perf_counter() - began > patience:
+                break
+        usual = sorted(times)[:-1] or times  # without the slowest, which may be an outlier
+        return RecentBatches(batches, statistics.mean(usual), reading)

@@ -1,14 +1,14 @@
 """Gradient norms by layer, and the size of an update relative to the weights."""
 
-from __future__ import annotations
-
 import math
 import statistics
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
+
+from regard.doctor.context import Record
 
 #: Weights that are copied to measure an update: in all, and of one matrix.
 COPIED, PER_MATRIX = 2**22, 2**19
@@ -31,7 +31,7 @@ class LayerPart(NamedTuple):
     def name(self) -> str:
         return ".".join(filter(None, (self.layer, self.part)))
 
-    def below(self, other: LayerPart) -> bool:
+    def below(self, other: Self) -> bool:
         """Whether ``other`` is the same part of a layer nearer to the loss."""
         return (other.stack, other.part) == (self.stack, self.part) and other.number > self.number
 
@@ -62,7 +62,7 @@ class Gradients(NamedTuple):
 
     @classmethod
     @torch.no_grad()
-    def of(cls, model: nn.Module, parts: Parameters, norm: float, total: float) -> Gradients:
+    def of(cls, model: nn.Module, parts: Parameters, norm: float, total: float) -> Self:
         """The present gradients. ``norm`` is that of the whole gradient before clipping, ``total`` a usual one."""
         grads = {p: p.grad for p in model.parameters() if p.grad is not None}
         if not grads:
@@ -77,24 +77,16 @@ class Gradients(NamedTuple):
         return cls(norms, total, parts)
 
     @classmethod
-    def read(cls, records: Sequence[Mapping[str, Any]], total: float) -> Gradients:
+    def read(cls, records: Sequence[Record], total: float) -> Self:
         """Medians of the norms by layer that the run logged last."""
         logged = [record["gradients"] for record in records if isinstance(record.get("gradients"), dict)][-RECORDS:]
         norms: dict[LayerPart, float | None] = {}
         for name in logged[-1] if len(logged) > 1 else ():
             stack, _, number = name.rpartition(".")
             if number.isdigit():
-                norms[LayerPart(stack, int(number), "")] = statistics.median(
-                    float(one.get(name, 0.0)) for one in logged
-                )
+                values = [float(one.get(name, 0.0)) for one in logged]
+                norms[LayerPart(stack, int(number), "")] = statistics.median(values)
         return cls(norms, total, {})
-
-
-class UpdateSize(NamedTuple):
-    """The effect of one update."""
-
-    ratio: float  # median of |update| / |weight| over the matrices
-    unmoved: list[str]  # layer parts that got a gradient and did not move
 
 
 class UpdateMeter:
@@ -112,8 +104,11 @@ class UpdateMeter:
         self._before = [p[:rows].clone() for _, p, rows in self._matrices]
 
     @torch.no_grad()
-    def compare(self) -> UpdateSize | None:
-        """Compare the weights after the update; None if nothing was copied."""
+    def compare(self) -> tuple[float, list[str]] | None:
+        """The median of |update| / |weight| over the matrices, and the layer parts with a gradient that did not move.
+
+        None if no weights were copied before the update.
+        """
         if not self._before:
             return None
         moved = torch._foreach_norm(torch._foreach_sub([p[:rows] for _, p, rows in self._matrices], self._before))
@@ -123,9 +118,9 @@ class UpdateMeter:
         if not ratios:
             return None
         if not any(distance for distance, _ in pairs):
-            return UpdateSize(0.0, [])
+            return 0.0, []
         still = {key: True for key, _, _ in self._matrices if key.number >= 0}
         for (key, p, rows), (distance, _) in zip(self._matrices, pairs, strict=True):
             if distance or p.grad is None or not bool(p.grad[:rows].any()):
                 still[key] = False
-        return UpdateSize(statistics.median(ratios), [key.name for key, true in still.items() if true])
+        return statistics.median(ratios), [key.name for key, true in still.items() if true]

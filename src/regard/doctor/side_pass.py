@@ -1,18 +1,16 @@
 """Side passes: the model runs on a part of a batch in evaluation mode, without a trace in the training."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache, cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
 from regard.data import PairBatch, TextBatch
-from regard.doctor.context import Batch, TrainingRun
+from regard.doctor.context import TrainingRun
 from regard.look import Head, attentions, evaluation_mode, heads
-from regard.prove.dependency import Outputs, record_outputs
+from regard.prove.batches import Batch, take_rows
+from regard.prove.comparison import Hook, Outputs, forward_hooks, record_outputs
 from regard.train.device import move
 
 #: Tokens of a pass; rows and tokens per row where the cost grows with the square of the length.
@@ -21,7 +19,8 @@ TOKENS, ROWS, LENGTH = 2048, 2, 256
 MOVED = 1e-4
 SHORTEST = 4  # tokens of a row in which something can be changed
 
-Hook = Callable[..., None]
+Layer = TypeVar("Layer", bound=nn.Module)
+Measured = TypeVar("Measured")
 
 
 class SidePass:
@@ -35,23 +34,28 @@ class SidePass:
 
     def forward(self, batch: Batch) -> None:
         """Run the model and the task on a batch."""
-        assert self.run.terms is not None
         with evaluation_mode(self.model):
-            self.run.terms(self.model, batch)
+            self.run.terms(batch)
 
-    def with_hooks(self, hooks: Iterable[tuple[nn.Module, Hook]]) -> None:
-        """Run 2,048 tokens of the batch with forward hooks ``hook(module, inputs, output)``."""
-        with ExitStack() as stack:
-            for module, hook in hooks:
-                stack.callback(module.register_forward_hook(hook).remove)
-            self.forward(first_rows(self.batch, max(1, TOKENS // self.batch.inputs.shape[1])))
+    def measure(
+        self, layers: Mapping[str, Layer], function: Callable[[Layer, tuple[Any, ...], Any], Measured]
+    ) -> dict[str, list[Measured]]:
+        """``function(layer, inputs, output)`` of every call of the layers, by name, for 2,048 tokens of the batch."""
+        found: dict[str, list[Measured]] = {name: [] for name in layers}
+
+        def record(name: str) -> Hook:
+            return lambda layer, inputs, output: found[name].append(function(layer, inputs, output))
+
+        if layers:
+            with forward_hooks((layer, record(name)) for name, layer in layers.items()):
+                self.forward(first_rows(self.batch, max(1, TOKENS // self.batch.inputs.shape[1])))
+        return found
 
     @cached_property
     def heads(self) -> dict[str, list[Head]]:
         """Statistics of every attention head, by the name of its layer."""
-        assert self.run.terms is not None
-        terms, layers = self.run.terms, {}
-        for head in heads(attentions(self.model, lambda: terms(self.model, self.few))):
+        layers: dict[str, list[Head]] = {}
+        for head in heads(attentions(self.model, lambda: self.run.terms(self.few))):
             layers.setdefault(head.name, []).append(head)
         return layers
 
@@ -67,7 +71,7 @@ class SidePass:
     @cached_property
     def plain(self) -> Outputs:
         """The outputs for the unchanged tokens."""
-        return self.outputs(self.few, tuple(self.tokens.shape))
+        return self.outputs(self.few, self.tokens.shape)
 
     @property
     def positions(self) -> Iterator[int]:
@@ -81,7 +85,7 @@ class SidePass:
         """The outputs with another token at ``position``."""
         other = self.tokens.clone()
         other[:, position] = (other[:, position] + 1) % self.run.vocabulary
-        return self.outputs(self.few._replace(inputs=other), tuple(self.tokens.shape))
+        return self.outputs(self.few._replace(inputs=other), self.tokens.shape)
 
     @cached_property
     def source_pair(self) -> PairBatch | None:
@@ -95,11 +99,9 @@ class SidePass:
         return next((name for (name, one), (_, other) in pairs if name in names and not one.equal(other)), "")
 
 
-def first_rows(batch: Batch, rows: int, length: int | None = None) -> Any:
+def first_rows(batch: Batch, rows: int, length: int | None = None) -> Batch:
     """The first rows of a batch; text is cut to ``length`` tokens."""
-    count = len(batch.inputs)
-    fields = {name: x[:rows] for name, x in batch._asdict().items() if isinstance(x, Tensor) and len(x) == count}
-    batch = batch._replace(**fields)
+    batch = take_rows(batch, slice(rows))
     if length is None or batch.inputs.shape[1] <= length or not isinstance(batch, TextBatch):
         return batch
     return batch._replace(inputs=batch.inputs[:, :length], targets=batch.targets[:, :length], slots=None)

@@ -1,16 +1,17 @@
-"""Batches for the claims about data and loss: sizes, splits, and the arguments of a model."""
+"""Batches of a size that claims test, and some of their rows."""
 
-from __future__ import annotations
+from collections.abc import Iterator
+from typing import TypeVar
 
-from typing import Any
+from torch import Tensor
 
-import torch
-
-from regard.attention import Packed, Padded, Range
+from regard.attention import Packed, Padded, Slots
 from regard.data import Data, PairBatch, TextBatch
 
 ROWS = 16
+LOWEST = {"inputs": 0, "source": 0, "targets": -1}  # the lowest valid token of each tensor
 Batch = TextBatch | PairBatch
+B = TypeVar("B", bound=Batch)
 
 
 def batch_size(data: Data) -> int:
@@ -18,33 +19,23 @@ def batch_size(data: Data) -> int:
     return ROWS * data.smallest_batch
 
 
-def model_arguments(batch: Batch) -> tuple[Any, ...]:
-    """The positional arguments of a model for this batch."""
-    if isinstance(batch, PairBatch):
-        return batch.inputs, batch.source, batch.source_lengths
-    return (batch.inputs,) if batch.slots is None else (batch.inputs, batch.slots)
+def take_rows(batch: B, rows: slice) -> B:
+    """Some rows of a batch: of every field, and of its slots, what has one entry per row."""
+    count = len(batch.inputs)
+
+    def taken(value: object) -> object:
+        if isinstance(value, Padded | Packed | Slots):
+            return type(value)._make(map(taken, value))
+        return value[rows] if isinstance(value, Tensor | tuple) and len(value) == count else value
+
+    return type(batch)._make(map(taken, batch))
 
 
-def every_other_target(batch: Batch) -> Batch:
-    """The same batch with the targets at odd positions ignored."""
-    odd = torch.arange(batch.targets.shape[1]) % 2 == 1
-    return batch._replace(targets=torch.where(odd, -1, batch.targets))
-
-
-def split_rows(batch: Batch, at: int) -> list[Batch] | None:
-    """The rows before ``at`` and the others; None for slots that cannot be split."""
-    parts = []
-    for rows in (slice(0, at), slice(at, len(batch.inputs))):
-        fields: dict[str, Any] = {}
-        for name, value in batch._asdict().items():
-            if isinstance(value, torch.Tensor):
-                fields[name] = value[rows]
-            elif isinstance(value, Padded):
-                fields[name] = value._replace(lengths=value.lengths[rows])
-            elif isinstance(value, Packed):
-                documents = None if value.documents is None else value.documents[rows]
-                fields[name] = Packed(value.segment[rows], value.phase[rows], documents)
-            elif value is not None and not isinstance(value, Range):
-                return None
-        parts.append(batch._replace(**fields))
-    return parts
+def out_of_range(batch: Batch, vocabulary: int) -> Iterator[tuple[str, list[int], int]]:
+    """Of each tensor with a token outside the vocabulary: its name, the token's place [row, position], the token."""
+    for name, tokens in batch._asdict().items():
+        if name in LOWEST and tokens.numel():
+            least, most = (int(edge) for edge in tokens.aminmax())
+            if least < LOWEST[name] or most >= vocabulary:
+                wrong = most if most >= vocabulary else least
+                yield name, (tokens == wrong).nonzero()[0].tolist(), wrong

@@ -1,7 +1,5 @@
 """Test every claim about a model. The model is left as it was."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -11,7 +9,17 @@ import torch
 from regard.errors import UserError
 from regard.models.base import Model
 from regard.prove.model_under_test import Forward, ModelUnderTest, preserved
-from regard.prove.registry import FAILS, HOLDS, Certificate, Claim, ClaimResult, all_claims, fails, not_applicable
+from regard.prove.registry import (
+    FAILS,
+    HOLDS,
+    Certificate,
+    Claim,
+    ClaimFails,
+    ClaimResult,
+    all_claims,
+    fails,
+    not_applicable,
+)
 
 #: What a model may raise when a claim is tested on it; each of them is a failure of the claim.
 FAILURES = (RuntimeError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError)
@@ -38,12 +46,9 @@ def certify(
     >>> certify(lambda tokens: ahead(tokens.roll(-1, 1)), vocabulary=11, length=6).failed[0]
     'future'
     """
-    if isinstance(model, Model):
-        subject = ModelUnderTest(model=model, vocabulary=vocabulary, length=length, causal=causal)
-    elif isinstance(model, ModelUnderTest):
-        subject = model
-    else:
-        subject = ModelUnderTest(model, vocabulary=vocabulary, length=length, causal=causal)
+    subject = model
+    if not isinstance(subject, ModelUnderTest):
+        subject = ModelUnderTest(subject, vocabulary=vocabulary, length=length, causal=causal)
     known = all_claims()
     unknown = [name for name in claims or () if name not in known]
     if unknown:
@@ -64,7 +69,7 @@ def _result(subject: ModelUnderTest, claim: Claim) -> ClaimResult:
     result = _tested(subject, claim)
     if result.verdict != FAILS or not claim.reorders_sums or not subject.discontinuous or subject.model is None:
         return result
-    again = _tested(replace(subject, stepper=None, model=copy.deepcopy(subject.model).double()), claim)
+    again = _tested(replace(subject, stepper=None, forward=copy.deepcopy(subject.model).double()), claim)
     note = f" in float64; in float32 rounding may change what {subject.discontinuous[0]} selects"
     return again._replace(evidence=again.evidence + note) if again.verdict == HOLDS else result
 
@@ -74,6 +79,8 @@ def _tested(subject: ModelUnderTest, claim: Claim) -> ClaimResult:
         with preserved(subject.module):
             torch.manual_seed(1)
             result = claim.test(subject)
+    except ClaimFails as failure:
+        result = fails(str(failure))
     except UserError as refusal:  # a module refuses this use
         result = not_applicable(str(refusal))
     except FAILURES as error:

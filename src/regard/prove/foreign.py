@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from regard.errors import UserError
 from regard.prove.certify import certify
 from regard.prove.model_under_test import SHORT, ModelUnderTest
-from regard.prove.randomize_weights import randomize_weights
+from regard.prove.reduced import randomize_weights
 from regard.prove.registry import Certificate
 
 CLAIMS = ("future", "padding", "batching", "step", "finite")  # tested by default
@@ -30,14 +30,6 @@ SPECIALS = ("pad_token_id", "bos_token_id", "eos_token_id", "sep_token_id", "cls
 VOCABULARY = 512  # of a reduced model
 LARGEST = 400_000_000  # parameters of a model that is built here
 IMPLEMENTATIONS = ("sdpa", "eager")
-
-
-class ForeignModel(NamedTuple):
-    """A model of `transformers`, whether it is meant to be causal, and a description."""
-
-    model: nn.Module
-    causal: bool
-    about: str
 
 
 class TransformersAdapter:
@@ -75,35 +67,29 @@ class TransformersAdapter:
             ids = ids.masked_fill(~real, filler)
         return self._logits(input_ids=ids, attention_mask=real.long(), use_cache=False)
 
-    def _logits(self, **arguments: Any) -> Tensor:
+    def _logits(self, **arguments: Tensor | bool) -> Tensor:
         if self.implementation is not None:
             self.module.set_attn_implementation(self.implementation)
         return logits_of(self.module(**arguments, **self.options))
 
-    def start(self, batch: int, capacity: int) -> Any:
-        return None
+    def start(self, batch: int, capacity: int) -> None:
+        """The first step makes the cache."""
 
-    def step(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
+    def step(self, tokens: Tensor, state: object) -> tuple[Tensor, object]:
         """Decode with ``past_key_values``."""
         out = self.module(input_ids=tokens + self.first, past_key_values=state, use_cache=True)
         return logits_of(out), out.past_key_values
 
-    @contextmanager
-    def variants(self) -> Iterator[dict[str, TransformersAdapter]]:
-        """An adapter for each attention implementation that the model has; its own one is restored afterwards."""
+    def variants(self) -> dict[str, TransformersAdapter]:
+        """An adapter for each attention implementation that the model has."""
         own = getattr(self.module.config, "_attn_implementation", None)
-        found = {
-            f"{name} attention": TransformersAdapter(self.module, name) for name in IMPLEMENTATIONS if self._has(name)
-        }
+        available = filter(self._has, IMPLEMENTATIONS)
+        found = {f"{name} attention": TransformersAdapter(self.module, name) for name in available}
         if "eager attention" in found:
             found["eager attention with weights"] = TransformersAdapter(self.module, "eager", return_weights=True)
-        try:
-            if own in IMPLEMENTATIONS:
-                self.module.set_attn_implementation(own)
-            yield found
-        finally:
-            if own in IMPLEMENTATIONS:
-                self.module.set_attn_implementation(own)
+        if own in IMPLEMENTATIONS:
+            self.module.set_attn_implementation(own)
+        return found
 
     def _has(self, implementation: str) -> bool:
         try:
@@ -119,31 +105,28 @@ def logits_of(out: Any) -> Tensor:
 
 
 def certify_folder(folder: Path | str, causal: bool | None = None, claims: Sequence[str] | None = None) -> Certificate:
-    """Test the model of a folder."""
-    return certify_foreign(*build(Path(folder), causal), claims=claims)
-
-
-def certify_foreign(
-    model: nn.Module, causal: bool = True, about: str = "", claims: Sequence[str] | None = None
-) -> Certificate:
-    """Test a model of `transformers` with every attention implementation that it has."""
+    """Test the model of a folder with every attention implementation that it has."""
+    model, causal, about = build(Path(folder), causal)
     adapter = TransformersAdapter(model.eval())
-    with _quiet(), adapter.variants() as variants:
+    with _quiet():
         subject = ModelUnderTest(
             adapter,
             vocabulary=adapter.vocabulary,
             length=adapter.length,
             padded=adapter.padded,
             stepper=adapter if causal else None,
-            variants=variants,
+            variants=adapter.variants(),
             causal=causal,
             about=about,
         )
         return certify(subject, claims=CLAIMS if claims is None else claims)
 
 
-def build(folder: Path, causal: bool | None = None) -> ForeignModel:
-    """The model that a folder's ``config.json`` describes. ``causal`` None: as its architecture says."""
+def build(folder: Path, causal: bool | None = None) -> tuple[nn.Module, bool, str]:
+    """The model that a folder's ``config.json`` describes, whether it is meant to be causal, and a description.
+
+    ``causal`` None: as its architecture says.
+    """
     settings = _read(folder / "config.json")
     try:
         import transformers
@@ -153,10 +136,8 @@ def build(folder: Path, causal: bool | None = None) -> ForeignModel:
 
     kind = settings.get("model_type")
     if not isinstance(kind, str) or kind not in transformers.CONFIG_MAPPING:
-        raise UserError(
-            f"{folder / 'config.json'} has the model_type {kind!r}, which transformers {transformers.__version__} does "
-            "not know; install another version"
-        )
+        unknown = f"which transformers {transformers.__version__} does not know; install another version"
+        raise UserError(f"{folder / 'config.json'} has the model_type {kind!r}, {unknown}")
     settings.pop("auto_map", None)  # code that came with the weights
     config: Any = transformers.CONFIG_MAPPING[kind].from_dict(settings)
     has_causal = kind in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
@@ -174,7 +155,7 @@ def build(folder: Path, causal: bool | None = None) -> ForeignModel:
         model, weights = _make(transformers.AutoModelForCausalLM if causal else bidirectional, config, folder)
     sight = "causal" if causal else "bidirectional"
     name = f"{type(model).__name__} of transformers {transformers.__version__} ({sight})"
-    return ForeignModel(model.float(), causal, f"{name}, {weights}")
+    return model.float(), causal, f"{name}, {weights}"
 
 
 def _make(maker: Any, config: Any, folder: Path) -> tuple[nn.Module, str]:
@@ -185,10 +166,8 @@ def _make(maker: Any, config: Any, folder: Path) -> tuple[nn.Module, str]:
     with torch.device("meta"):
         count = sum(one.numel() for one in maker.from_config(config, trust_remote_code=False).parameters())
     if count > LARGEST:
-        raise UserError(
-            f"the model of {folder} has {count:,} parameters, more than are built here ({LARGEST:,}); give a smaller "
-            "config.json"
-        )
+        limit = f"more than are built here ({LARGEST:,})"
+        raise UserError(f"the model of {folder} has {count:,} parameters, {limit}; give a smaller config.json")
     if not weights:
         model = randomize_weights(maker.from_config(config, trust_remote_code=False))
         return model, f"with random weights, two layers and at most {VOCABULARY} tokens"
@@ -200,9 +179,7 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         settings = json.loads(path.read_text(encoding="utf-8"))
     except OSError:
-        raise UserError(
-            f"there is no {path}; hf: takes a folder with the config.json of a transformers model"
-        ) from None
+        raise UserError(f"there is no {path}; give a folder with the config.json of a transformers model") from None
     except ValueError as error:
         raise UserError(f"{path} is not JSON ({error}); correct it") from None
     if not isinstance(settings, dict):

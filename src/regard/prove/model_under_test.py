@@ -1,7 +1,5 @@
 """The model that `certify` tests, with what belongs to it, in one form for models of this library and any other."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,7 +15,7 @@ from regard.errors import UserError
 from regard.models.base import Encoder, LanguageModel, Model, Seq2SeqModel
 from regard.tasks import Task
 
-Forward = Callable[[Tensor], Tensor]  # tokens [B, N] to logits [B, N, V]
+Forward = Callable[..., Tensor]  # tokens [B, N] to logits [B, N, V]
 SHORT, LONG = 24, 160  # tokens of the test sequences; the longer ones exceed the blocks of fast paths
 SEED = 7
 SOURCES = 12  # source sequences for a sequence-to-sequence model
@@ -35,10 +33,9 @@ class Stepper(Protocol):
 
 @dataclass
 class ModelUnderTest:
-    """A model and what belongs to it. Give either ``forward`` or, for a model of this library, ``model``."""
+    """A model of this library, or the forward pass of another one, and what belongs to it."""
 
-    forward: Forward | None = None
-    model: Model | None = None
+    forward: Model | Forward
     vocabulary: int = 0  # number of token ids; 0: that of the model's config
     length: int = 0  # of the test sequences; 0: 24, or the model's context if that is shorter
     padded: Callable[[Tensor, Tensor], Tensor] | None = None  # (tokens, lengths) to logits, with padding behind
@@ -52,8 +49,6 @@ class ModelUnderTest:
     about: str = ""  # what is tested, for the certificate
 
     def __post_init__(self) -> None:
-        if (self.forward is None) == (self.model is None):
-            raise UserError("give certify either a model of this library or the forward pass of another, not both")
         if self.model is not None:
             self.vocabulary = self.vocabulary or self.model.config.vocabulary
             self.length = self.length or min(SHORT, self.model.config.context)
@@ -66,17 +61,17 @@ class ModelUnderTest:
         if not self.vocabulary:
             raise UserError("certify needs the number of token ids; give vocabulary=...")
         if self.length < 4 or self.vocabulary < 2:
-            raise UserError(
-                f"{self.length} tokens out of {self.vocabulary} ids are too few for a test; give 4 or more out of 2 "
-                "or more"
-            )
+            raise UserError(f"{self.length} tokens out of {self.vocabulary} ids are too few; give at least 4 out of 2")
+
+    @property
+    def model(self) -> Model | None:
+        """The model, if it is one of this library."""
+        return self.forward if isinstance(self.forward, Model) else None
 
     @cached_property
     def module(self) -> nn.Module | None:
         """The module behind the forward pass, whose submodules are inspected; None for a plain function."""
-        if self.model is not None:
-            return self.model
-        # A foreign forward pass: a module, a method of one, or an object that wraps one.
+        # A foreign forward pass is a module, a method of one, or an object that wraps one.
         candidates = (self.forward, getattr(self.forward, "__self__", None), getattr(self.forward, "module", None))
         return next((one for one in candidates if isinstance(one, nn.Module)), None)
 
@@ -139,12 +134,15 @@ class ModelUnderTest:
 
     def __call__(self, tokens: Tensor, rows: Tensor | None = None) -> Tensor:
         """Logits [B, N, V] of unpadded rows."""
-        if self.forward is not None:
-            return self.forward(tokens)
-        assert self.model is not None
-        if self.takes_slots and self.model.training:  # rows start here, even if the model carries its state over
-            return self.model(tokens, Range(tokens.shape[1]))
-        return self.model(*self.arguments(tokens, rows))
+        model = self.model
+        if self.takes_slots and model is not None and model.training:  # rows start here, even if it carries its state
+            return model(tokens, Range(tokens.shape[1]))
+        return self.forward(*self.arguments(tokens, rows))
+
+    @property
+    def paths(self) -> dict[str, Forward]:
+        """The code paths to the logits, by a suffix for messages."""
+        return {f", {name}": forward for name, forward in self.variants.items()} or {"": self}
 
     @property
     def pads(self) -> bool:
@@ -155,28 +153,22 @@ class ModelUnderTest:
         """Logits of rows whose first ``lengths`` tokens are real."""
         if self.padded is not None:
             return self.padded(tokens, lengths)
-        if self.takes_slots:
-            assert self.model is not None
+        if self.model is not None and self.takes_slots:
             return self.model(tokens, Padded(lengths, tokens.shape[1]))
-        return self.model(*self.arguments(tokens, rows, padding=3)) if self.model is not None else self(tokens)
+        return self.forward(*self.arguments(tokens, rows, padding=3))
 
-    def decode(self, tokens: Tensor, pieces: list[int], capacity: int | None = None, **settings: Any) -> Tensor:
-        """Logits of ``tokens``, decoded in pieces of these lengths."""
-        state, found = self.start(len(tokens), capacity or sum(pieces), **settings), []
+    def decode(self, tokens: Tensor, pieces: list[int], **settings: int) -> Tensor:
+        """Logits of ``tokens``, decoded in pieces of these lengths; ``beams`` rows share each source."""
         assert self.stepper is not None
+        batch, sources = len(tokens) // settings.get("beams", 1), {}
+        if self.seq2seq is not None:
+            source, lengths = self.source(torch.arange(batch, device=self.device))
+            sources = {"source": source, "source_lengths": lengths}
+        state, found = self.stepper.start(batch, sum(pieces), **sources, **settings), []
         for piece in tokens.split(pieces, dim=1):
             logits, state = self.stepper.step(piece, state)
             found.append(logits)
         return torch.cat(found, dim=1)
-
-    def start(self, batch: int, capacity: int, **settings: Any) -> Any:
-        """An empty decoding state for ``batch`` rows; ``beams`` of them share each source."""
-        assert self.stepper is not None
-        if self.seq2seq is not None:
-            batch //= settings.get("beams", 1)
-            source, lengths = self.source(torch.arange(batch, device=self.device))
-            settings |= {"source": source, "source_lengths": lengths}
-        return self.stepper.start(batch, capacity, **settings)
 
     def _declaring(self, declares: Callable[[ModuleProperties], bool]) -> list[str]:
         parts = () if self.module is None else self.module.named_modules()
@@ -201,15 +193,16 @@ class ModelUnderTest:
 
 @contextmanager
 def training_mode(module: nn.Module | None, training: bool) -> Iterator[None]:
-    """Put a module into training or evaluation mode, and each of its submodules back afterwards."""
-    before = {} if module is None else {part: part.training for part in module.modules()}
+    """Put a module into training or evaluation mode; afterwards all attributes of its submodules are as before."""
+    parts = () if module is None else module.modules()
+    before = {part: {**vars(part), "_buffers": dict(part._buffers)} for part in parts}
     if module is not None:
         module.train(training)
     try:
         yield
     finally:
-        for part, was in before.items():
-            part.training = was
+        for part, attributes in before.items():
+            vars(part).update(attributes)
 
 
 @contextmanager
@@ -217,22 +210,12 @@ def preserved(module: nn.Module | None) -> Iterator[None]:
     """Evaluation mode; afterwards modes, buffers, gradients and random states are as before."""
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
     with torch.random.fork_rng(devices), training_mode(module, False):
-        parts = [] if module is None else list(module.modules())
-        buffers = {part: {name: x if x is None else x.clone() for name, x in part._buffers.items()} for part in parts}
+        buffers = {} if module is None else {x: x.clone() for x in module.buffers()}
         gradients = {} if module is None else {weight: weight.grad for weight in module.parameters()}
         try:
             yield
         finally:
-            for part, kept in buffers.items():
-                _restore(part, kept)
+            for x, values in buffers.items():
+                x.copy_(values)
             for weight, gradient in gradients.items():
                 weight.grad = gradient
-
-
-def _restore(part: nn.Module, buffers: dict[str, Tensor | None]) -> None:
-    for name, kept in buffers.items():
-        now = part._buffers.get(name)
-        if now is not None and kept is not None and now.shape == kept.shape:
-            now.copy_(kept)
-        else:
-            part._buffers[name] = kept

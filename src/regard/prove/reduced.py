@@ -3,20 +3,22 @@
 Faults of masks, caches and losses do not depend on the width of a model.
 """
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TypeVar
 
-from regard.data import DataConfig, PairsConfig, TextConfig
+import torch
+from torch import nn
+
+from regard.data import PairsConfig, TextConfig
 from regard.data.tokenizers.base import LearnedTokenizerConfig
 from regard.prove.model_under_test import ModelUnderTest
-from regard.prove.randomize_weights import randomize_weights
 from regard.train import Experiment
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
+Module = TypeVar("Module", bound=nn.Module)
 
 
 def reduced_experiment(experiment: Experiment, own_data: bool = False) -> ModelUnderTest:
@@ -24,19 +26,18 @@ def reduced_experiment(experiment: Experiment, own_data: bool = False) -> ModelU
 
     ``own_data``: on the data that the recipe names; so are data configs of other kinds than text and pairs.
     """
-    config = experiment.model.reduced()
-    own_data = own_data or not isinstance(experiment.data, PairsConfig | TextConfig)
-    if own_data:
-        data = experiment.data.build(config.context)
-    else:
+    config, given = experiment.model.reduced(), experiment.data
+    if not own_data and isinstance(given, PairsConfig | TextConfig):
+        text = "random text, prepared as its own is"
         with TemporaryDirectory() as folder:  # tokens stay mapped after the folder is removed
-            data = _random_text(experiment.data, Path(folder)).build(config.context, Path(folder))
+            data = _random_text(given, Path(folder)).build(config.context, Path(folder))
+    else:
+        text, data = "its own data", given.build(config.context)
     if data.vocabulary is not None:
         config = replace(config, vocabulary=data.vocabulary)
-    text = "its own data" if own_data else "random text, prepared as its own is"
     shape = f"layers {config.layers}, width {config.width}, context {config.context}"
     return ModelUnderTest(
-        model=randomize_weights(config.build()),
+        randomize_weights(config.build()),
         data=data,
         task=experiment.task.build(),
         tokenizer=data.tokenizer,
@@ -44,9 +45,8 @@ def reduced_experiment(experiment: Experiment, own_data: bool = False) -> ModelU
     )
 
 
-def _random_text(config: DataConfig, folder: Path) -> DataConfig:
+def _random_text(config: PairsConfig | TextConfig, folder: Path) -> PairsConfig | TextConfig:
     """The same data config with a file of random words; learned vocabularies are small."""
-    assert isinstance(config, PairsConfig | TextConfig)
     tokenizer = config.tokenizer
     if isinstance(tokenizer, LearnedTokenizerConfig):
         tokenizer = replace(tokenizer, vocabulary=min(300, tokenizer.vocabulary))
@@ -60,3 +60,24 @@ def _random_text(config: DataConfig, folder: Path) -> DataConfig:
     path = folder / "text.txt"
     path.write_text(" ".join(words)[:20000], encoding="utf-8")
     return replace(config, path=str(path), limit=None, tokenizer=tokenizer)
+
+
+@torch.no_grad()
+def randomize_weights(model: Module, seed: int = 5) -> Module:
+    """The model with random weights everywhere: gains around 1, biases around 0, matrices that keep a variance of 1.
+
+    At initialization much of a model is zero or tiny, and so would a leak be.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    tables = {id(part.weight) for part in model.modules() if isinstance(part, nn.Embedding)}
+    norms = [part for part in model.modules() if "norm" in type(part).__name__.lower()]
+    gains = {id(weight) for part in norms for name, weight in part.named_parameters(recurse=False) if name == "weight"}
+    for name, weight in model.named_parameters():
+        if not weight.is_floating_point():
+            continue
+        fan = max(1, weight[0].numel()) if weight.ndim > 1 else 1
+        spread = 1.0 if id(weight) in tables else fan**-0.5 if weight.ndim > 1 else 0.2
+        gain = (id(weight) in gains and weight.ndim == 1) or name.endswith("gain")
+        drawn = torch.randn(weight.shape, generator=generator, dtype=torch.float32) * spread
+        weight.copy_((drawn + float(gain)).to(weight))
+    return model

@@ -9,12 +9,10 @@ its own claims with the same decorator:
         return holds(f"{largest:.3g} at most") if largest <= 100 else fails(f"a logit is {largest:.3g}")
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from regard.config.parts import catalog
 from regard.prove.model_under_test import ModelUnderTest
@@ -42,6 +40,10 @@ def fails(evidence: str) -> ClaimResult:
 def not_applicable(reason: str) -> ClaimResult:
     """The claim cannot be tested on this model, or a module declares that it does not keep it."""
     return ClaimResult(NOT_APPLICABLE, reason)
+
+
+class ClaimFails(Exception):
+    """Ends the test of a claim with the evidence that it fails, from however deep."""
 
 
 Test = Callable[[ModelUnderTest], ClaimResult]
@@ -107,7 +109,7 @@ class Certificate(NamedTuple):
         """The result of one claim."""
         return next(result for result in self.results if result.claim == claim)
 
-    def plain(self) -> dict[str, Any]:
+    def plain(self) -> dict[str, object]:
         """The certificate as data for JSON."""
         return {"about": self.about, "sound": self.sound, "claims": [result._asdict() for result in self.results]}
 

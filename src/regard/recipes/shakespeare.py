@@ -4,6 +4,8 @@ from regard.data import TextConfig
 from regard.models import GPTConfig
 from regard.train import Experiment, MuonConfig, TrainConfig, TrapezoidScheduleConfig
 
+MODEL = GPTConfig(context=256, layers=4, heads=4, width=128, cap=15.0, ngrams=3, buckets=2**14)
+
 
 def recipe() -> Experiment:
     """A 4-layer character model of Shakespeare's plays, for two CPU cores.
@@ -15,7 +17,7 @@ def recipe() -> Experiment:
     cores, to about 1.48 nats per character. It trains on any text: --data.path FILE.
     """
     return Experiment(
-        model=GPTConfig(context=256, layers=4, heads=4, width=128, cap=15.0, ngrams=3, buckets=2**14),
+        model=MODEL,
         data=TextConfig(batch=8),
         train=TrainConfig(
             steps=1500,

@@ -2,8 +2,6 @@
 
 from dataclasses import replace
 
-from regard.data import TextConfig
-from regard.models import GPTConfig
 from regard.recipes import shakespeare
 from regard.train import Experiment
 
@@ -16,9 +14,5 @@ def recipe() -> Experiment:
     Three minutes on two cores, to about 1.45 nats per character over all of the held-out tenth.
     """
     base = shakespeare.recipe()
-    return replace(
-        base,
-        model=GPTConfig(context=256, layers=3, heads=4, width=128, cap=15.0, ngrams=4, buckets=2**14),
-        data=TextConfig(batch=8),
-        train=replace(base.train, seconds=180.0, evaluate_every=None, save_every=500),
-    )
+    train = replace(base.train, seconds=180.0, evaluate_every=None, save_every=500)
+    return replace(base, model=replace(shakespeare.MODEL, layers=3, ngrams=4), train=train)

@@ -1,8 +1,13 @@
 """A two-layer GRU on Shakespeare's plays, character by character."""
 
+from dataclasses import replace
+
 from regard.data import TextConfig
 from regard.models import RecurrentConfig
-from regard.train import AdamWConfig, Experiment, TrainConfig, TrapezoidScheduleConfig
+from regard.recipes import shakespeare
+from regard.train import AdamWConfig, Experiment, TrapezoidScheduleConfig
+
+MODEL = RecurrentConfig(cell="gru", context=128, layers=2, width=256)
 
 
 def recipe() -> Experiment:
@@ -15,14 +20,7 @@ def recipe() -> Experiment:
     1.96 nats per character.
     With --model.carry true --data.order consecutive each batch continues from the final state of the previous one.
     """
-    return Experiment(
-        model=RecurrentConfig(cell="gru", context=128, layers=2, width=256),
-        data=TextConfig(batch=16),
-        train=TrainConfig(
-            steps=1500,
-            optimizer=AdamWConfig(lr=4e-3),
-            schedule=TrapezoidScheduleConfig(warmup=0.02, decay=0.6),
-            evaluate_every=300,
-            save_every=500,
-        ),
-    )
+    base = shakespeare.recipe()
+    schedule = TrapezoidScheduleConfig(warmup=0.02, decay=0.6)
+    train = replace(base.train, optimizer=AdamWConfig(lr=4e-3), schedule=schedule)
+    return replace(base, model=MODEL, data=TextConfig(batch=16), train=train)

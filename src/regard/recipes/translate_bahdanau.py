@@ -5,6 +5,8 @@ from regard.models import BahdanauConfig, Seq2SeqConfig
 from regard.tasks import TranslationConfig
 from regard.train import Experiment, MuonConfig, TrainConfig, TrapezoidScheduleConfig
 
+MODEL = Seq2SeqConfig(context=64, width=384, embedding=256, dropout=0.3, attention=BahdanauConfig())
+
 
 def recipe() -> Experiment:
     """Bahdanau's model: a bidirectional GRU encoder, additive attention from the decoder's previous state.
@@ -15,7 +17,7 @@ def recipe() -> Experiment:
     saw (`regard translate --test`).
     """
     return Experiment(
-        model=Seq2SeqConfig(context=64, width=384, embedding=256, dropout=0.3, attention=BahdanauConfig()),
+        model=MODEL,
         data=PairsConfig(tokenizer=BpeConfig(vocabulary=4096), batch=2048),
         task=TranslationConfig(smoothing=0.1),
         train=TrainConfig(

@@ -1,7 +1,6 @@
 """Luong's attention."""
 
 from dataclasses import replace
-from typing import Any
 
 from regard.models import LuongConfig
 from regard.recipes import translate_bahdanau
@@ -15,6 +14,4 @@ def recipe() -> Experiment:
 
     Everything else is as in translate-bahdanau.
     """
-    experiment = translate_bahdanau.recipe()
-    model: Any = experiment.model
-    return replace(experiment, model=replace(model, attention=LuongConfig()))
+    return replace(translate_bahdanau.recipe(), model=replace(translate_bahdanau.MODEL, attention=LuongConfig()))

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.config import Choice
-from regard.nn.auxiliary_loss import AuxiliaryLoss, collect
+from regard.nn.auxiliary_loss import collect
 
 
 class Term(NamedTuple):
@@ -63,13 +63,9 @@ def with_auxiliary_losses(
         return result, {}, None
     terms: dict[str, Term] = {}
     for name, (weight, _) in auxiliary[0].losses.items():
-        total = torch.stack([_value(loss, name, weight) for loss in auxiliary if name in loss.losses]).sum()
+        # Each layer's loss, rescaled to the common weight of the term.
+        layers = [loss.losses[name] for loss in auxiliary if name in loss.losses]
+        total = torch.stack([value if own == weight else value * (own / weight) for own, value in layers]).sum()
         terms[name] = Term(total, torch.ones_like(total), weight, additive=False)
     details = {name: torch.stack([loss.details[name] for loss in auxiliary]) for name in auxiliary[0].details}
     return result, terms, details
-
-
-def _value(loss: AuxiliaryLoss, name: str, weight: float) -> Tensor:
-    """One layer's loss, rescaled to the common ``weight`` of the term."""
-    own, value = loss.losses[name]
-    return value if own == weight else value * (own / weight)

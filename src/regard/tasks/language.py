@@ -1,10 +1,12 @@
 """Language modeling: the cross entropy of the next token."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
-from torch.nn import functional
+from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from regard.config import option
@@ -14,18 +16,20 @@ from regard.tasks.base import TaskConfig, Term, with_auxiliary_losses
 
 
 @dataclass(frozen=True)
-class LanguageConfig(TaskConfig, kind="language"):
-    """Predict each next token."""
+class CrossEntropyConfig(TaskConfig):
+    """A loss over the vocabulary."""
 
-    logits: int = option(
-        2**27,
-        "the largest number of logits in memory; more are computed in chunks of rows, recomputed in the backward pass",
-    )
+    logits: int = option(2**27, "the largest number of logits in memory; more are computed in chunks of rows")
 
     def check(self) -> None:
         """Refuse an impossible limit."""
         if self.logits < 1:
             raise ValueError(f"logits must be at least 1, got {self.logits}")
+
+
+@dataclass(frozen=True)
+class LanguageConfig(CrossEntropyConfig, kind="language"):
+    """Predict each next token."""
 
     def build(self) -> "LanguageTask":
         """The task."""
@@ -40,19 +44,24 @@ class LanguageTask:
 
     def terms(self, model: LanguageModel, batch: TextBatch) -> dict[str, Term]:
         """The term ``next_token`` and, in training, auxiliary losses."""
-        features, further, details = with_auxiliary_losses(model, lambda: model.features(batch.inputs, batch.slots))
-        features, targets = features.flatten(0, -2), batch.targets.flatten()  # [B*N,C], [B*N]
-        total = next_token_loss(model, features, targets, model.config.vocabulary, self.config.logits)
-        return {"next_token": Term(total, count_targets(targets), details=details), **further}
+        features = partial(model.features, batch.inputs, batch.slots)
+        return cross_entropy_terms("next_token", model, features, batch.targets, self.config.logits)
 
     def counts(self, batch: TextBatch) -> dict[str, Tensor]:
         """The number of targets."""
         return {"next_token": count_targets(batch.targets)}
 
 
-def next_token_loss(
-    model: Model, features: Tensor, targets: Tensor, vocabulary: int, limit: int, smoothing: float = 0.0
-) -> Tensor:
+def cross_entropy_terms(
+    name: str, model: Model, features: Callable[[], Tensor], targets: Tensor, limit: int, smoothing: float = 0.0
+) -> dict[str, Term]:
+    """The term ``name``, the cross entropy of features [..., C] and targets [...]; in training, auxiliary losses."""
+    found, further, details = with_auxiliary_losses(model, features)
+    total = next_token_loss(model, found.flatten(0, -2), targets.flatten(), limit, smoothing)
+    return {name: Term(total, count_targets(targets), details=details), **further}
+
+
+def next_token_loss(model: Model, features: Tensor, targets: Tensor, limit: int, smoothing: float) -> Tensor:
     """The summed cross entropy of features [R, C] and targets [R], with at most about ``limit`` logits in memory.
 
     ``smoothing``: label smoothing (Szegedy et al. 2016, sec. 7).
@@ -62,7 +71,7 @@ def next_token_loss(
     recomputed in the backward pass.
     """
     rows = features.shape[0]
-    chunks = min(-(-rows * vocabulary // limit), rows)
+    chunks = min(-(-rows * model.config.vocabulary // limit), rows)
     if chunks <= 1:
         return _cross_entropy(model, features, targets, smoothing)
     size = -(-rows // chunks)
@@ -77,10 +86,8 @@ def next_token_loss(
 
 def _cross_entropy(model: Model, features: Tensor, targets: Tensor, smoothing: float) -> Tensor:
     logits = model.head(features)
-    wide = logits.to(_wide(logits.dtype))
-    return functional.cross_entropy(
-        wide, targets, ignore_index=IGNORE_INDEX, reduction="sum", label_smoothing=smoothing
-    )
+    logits = logits.to(_wide(logits.dtype))
+    return F.cross_entropy(logits, targets, ignore_index=IGNORE_INDEX, reduction="sum", label_smoothing=smoothing)
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:

@@ -1,7 +1,5 @@
 """Masked language modeling: predict tokens that were replaced in the input (Devlin et al. 2019, sec. 3.1)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch
@@ -11,24 +9,24 @@ from regard.attention import AnySlots, Packed, Padded, Slots
 from regard.config import option
 from regard.data.batch import IGNORE_INDEX, TextBatch
 from regard.models import Encoder
-from regard.tasks.base import TaskConfig, Term, with_auxiliary_losses
-from regard.tasks.language import next_token_loss
+from regard.tasks.base import Term
+from regard.tasks.language import CrossEntropyConfig, cross_entropy_terms
 
 
 @dataclass(frozen=True)
-class MaskedTokensConfig(TaskConfig, kind="masked"):
+class MaskedTokensConfig(CrossEntropyConfig, kind="masked"):
     """Predict masked tokens from both sides."""
 
     share: float = option(0.15, "share of each sequence's tokens to predict")
-    logits: int = option(2**27, "largest number of logits held at once; more are computed in chunks of rows")
 
     def check(self) -> None:
+        """Refuse impossible values."""
+        super().check()
         if not 0 < self.share < 1:
             raise ValueError(f"share must be above 0 and below 1, not {self.share}")
-        if self.logits < 1:
-            raise ValueError(f"logits must be at least 1, not {self.logits}")
 
-    def build(self) -> MaskedTokens:
+    def build(self) -> "MaskedTokens":
+        """The task."""
         return MaskedTokens(self)
 
 
@@ -45,8 +43,8 @@ class MaskedTokens:
 
     def terms(self, model: Encoder, batch: TextBatch) -> dict[str, Term]:
         """The term `masked_token` and, in training, the model's auxiliary losses."""
-        tokens, vocabulary = batch.inputs, model.config.vocabulary
-        scores, kind, other = _draws(tokens, vocabulary)
+        tokens = batch.inputs
+        scores, kind, other = _draws(tokens, model.config.vocabulary)
         scores = scores.masked_fill(~real_tokens(tokens, batch.slots), torch.inf)
         most = max(1, round(self.config.share * tokens.shape[1]))
         chosen = scores.argsort(dim=1, stable=True)[:, :most]  # [B, M]
@@ -54,11 +52,13 @@ class MaskedTokens:
         original, kind = tokens.gather(1, chosen), kind.gather(1, chosen)
         replaced = torch.where(kind < 0.8, model.mask_token, torch.where(kind < 0.9, other.gather(1, chosen), original))
         inputs = tokens.scatter(1, chosen, torch.where(used, replaced, original))
-        found, further, details = with_auxiliary_losses(model, lambda: model.features(inputs, batch.slots))
-        features = found.gather(1, chosen[:, :, None].expand(-1, -1, found.shape[2])).flatten(0, 1)
-        targets = original.masked_fill(~used, IGNORE_INDEX).flatten()
-        total = next_token_loss(model, features, targets, vocabulary, self.config.logits)
-        return {"masked_token": Term(total, used.sum(), details=details), **further}
+        targets = original.masked_fill(~used, IGNORE_INDEX)
+
+        def features() -> Tensor:
+            found = model.features(inputs, batch.slots)
+            return found.gather(1, chosen[:, :, None].expand(-1, -1, found.shape[2]))
+
+        return cross_entropy_terms("masked_token", model, features, targets, self.config.logits)
 
     def counts(self, batch: TextBatch) -> dict[str, Tensor]:
         """How many tokens of the batch are predicted."""

@@ -1,29 +1,28 @@
 """Translation: the cross entropy of each target token, given the source and the previous target tokens."""
 
 from dataclasses import dataclass
+from functools import partial
 
 from torch import Tensor
 
 from regard.config import option
 from regard.data.batch import PairBatch
 from regard.models import Seq2SeqModel
-from regard.tasks.base import TaskConfig, Term, with_auxiliary_losses
-from regard.tasks.language import count_targets, next_token_loss
+from regard.tasks.base import Term
+from regard.tasks.language import CrossEntropyConfig, count_targets, cross_entropy_terms
 
 
 @dataclass(frozen=True)
-class TranslationConfig(TaskConfig, kind="translation"):
+class TranslationConfig(CrossEntropyConfig, kind="translation"):
     """Predict each next token of the translation (teacher forcing)."""
 
     smoothing: float = option(0.1, "label smoothing, in training only")
-    logits: int = option(2**27, "the largest number of logits in memory; more are computed in chunks of rows")
 
     def check(self) -> None:
         """Refuse impossible values."""
+        super().check()
         if not 0 <= self.smoothing < 1:
             raise ValueError(f"smoothing must be at least 0 and below 1, got {self.smoothing}")
-        if self.logits < 1:
-            raise ValueError(f"logits must be at least 1, got {self.logits}")
 
     def build(self) -> "TranslationTask":
         """The task."""
@@ -41,14 +40,9 @@ class TranslationTask:
 
     def terms(self, model: Seq2SeqModel, batch: PairBatch) -> dict[str, Term]:
         """The term ``next_token`` and, in training, auxiliary losses."""
-        features, further, details = with_auxiliary_losses(
-            model, lambda: model.features(batch.inputs, batch.source, batch.source_lengths)
-        )
-        features, targets = features.flatten(0, -2), batch.targets.flatten()  # [B*T,C], [B*T]
+        features = partial(model.features, batch.inputs, batch.source, batch.source_lengths)
         smoothing = self.config.smoothing if model.training else 0.0
-        vocabulary, limit = model.config.vocabulary, self.config.logits
-        total = next_token_loss(model, features, targets, vocabulary, limit, smoothing)
-        return {"next_token": Term(total, count_targets(targets), details=details), **further}
+        return cross_entropy_terms("next_token", model, features, batch.targets, self.config.logits, smoothing)
 
     def counts(self, batch: PairBatch) -> dict[str, Tensor]:
         """The number of targets."""

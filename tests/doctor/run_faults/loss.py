@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from regard.attention import LinearConfig, Out, Softmax, WindowConfig
 from regard.data import PairBatch, TextBatch
-from regard.data.translation.padding import padded
+from regard.data.translation.encoded_sentences import padded
 from regard.models import BahdanauConfig, RecurrentConfig, Seq2SeqConfig
 from regard.nn import GELUConfig, LayerNorm, LayerNormConfig
 from regard.tasks import Term

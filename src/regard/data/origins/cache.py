@@ -4,6 +4,7 @@ Writes are atomic: files are written into a temporary folder under `partial/`, s
 processes that need the same entry both compute it, and one result is kept.
 """
 
+import json
 import os
 import sys
 import tempfile
@@ -52,6 +53,13 @@ def settle(source: Path, target: Path) -> None:
     sync(source)
     target.parent.mkdir(parents=True, exist_ok=True)
     os.replace(source, target)
+
+
+def store_json(cache: Path, target: Path, value: object) -> None:
+    """Write ``value`` to the file ``target`` of the cache; a cache that cannot be written is ignored."""
+    with suppress(UserError), partial_folder(cache) as partial:
+        (partial / "json").write_text(json.dumps(value), encoding="utf-8")
+        settle(partial / "json", target)
 
 
 def settle_folder(source: Path, target: Path) -> None:

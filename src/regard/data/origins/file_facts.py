@@ -5,8 +5,6 @@ the same. No program can set ctime, so a copy with the old mtime is detected. Fa
 last seconds are not stored: it might change again within one tick of a coarse clock.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import time
@@ -15,8 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from regard.data.origins.cache import partial_folder, settle
-from regard.errors import UserError
+from regard.data.origins.cache import store_json
 
 _FORMAT = "seen 1"  # part of every key: change it when the format changes
 _SETTLED = 10.0  # seconds since the last change; clocks of file servers may be coarse, and differ
@@ -57,11 +54,8 @@ def remember(cache: Path, key: str, before: FileStats, after: FileStats, facts: 
 
     A cache that cannot be written is ignored: the files are then read each time.
     """
-    if before.state != after.state or not before.settled:
-        return
-    with suppress(UserError), partial_folder(cache) as partial:
-        (partial / "seen").write_text(json.dumps({"state": before.state, "answer": facts}), encoding="utf-8")
-        settle(partial / "seen", _path(cache, key))
+    if before.state == after.state and before.settled:
+        store_json(cache, _path(cache, key), {"state": before.state, "answer": facts})
 
 
 def forget(cache: Path, key: str) -> None:

@@ -4,8 +4,6 @@
 Without npm, or if it fails, the archive is downloaded directly from that registry.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import ssl
@@ -47,10 +45,10 @@ class NpmPackage(Archive):
         # Few and quick retries: with npm's defaults a user who is offline would wait for minutes.
         options = ["--ignore-scripts", "--fetch-retries=1", "--fetch-retry-mintimeout=1000"]
         pack = [npm, "pack", *options, "--loglevel=error", f"{self.package}@{self.version}"]
-        done = _run(pack, folder, ProgressLine(f"fetching {self.package} by npm"))
+        failed, stderr = _run(pack, folder, ProgressLine(f"fetching {self.package} by npm"))
         archives = list(folder.glob("*.tgz"))
-        if done.returncode or len(archives) != 1:
-            raise Unavailable(f"npm pack ({npm_complaint(done.stderr)})")
+        if failed or len(archives) != 1:
+            raise Unavailable(f"npm pack ({npm_complaint(stderr)})")
         return archives[0]
 
     def _by_http(self, folder: Path) -> Path:
@@ -66,19 +64,17 @@ class NpmPackage(Archive):
             with urllib.request.urlopen(url, timeout=_TIMEOUT, context=context) as response:
                 chunks = iter(lambda: response.read(1 << 18), b"")
                 write_download(chunks, response.headers.get("content-length"), archive)
-        except urllib.error.URLError as error:
-            raise Unavailable(f"{registry} ({error.reason or error})") from error
-        except (OSError, ValueError) as error:  # certificates and malformed addresses
-            raise Unavailable(f"{registry} ({error})") from error
+        except (OSError, ValueError) as error:  # a URLError, certificates and malformed addresses
+            reason = error.reason if isinstance(error, urllib.error.URLError) else None
+            raise Unavailable(f"{registry} ({reason or error})") from error
         return archive
 
 
 def npm_setting(name: str) -> str | None:
     """A setting of the user's npm; without npm, from its environment variables or ``.npmrc``. None: not set."""
     if npm := shutil.which("npm"):
-        done = subprocess.run(
-            [npm, "config", "get", name], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
-        )
+        get = [npm, "config", "get", name]
+        done = subprocess.run(get, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
         if done.returncode == 0 and done.stdout.strip() not in ("", "null", "undefined"):
             return done.stdout.strip()
     variables = {variable.lower(): value for variable, value in os.environ.items()}  # npm ignores their case
@@ -97,20 +93,19 @@ def npm_complaint(stderr: str) -> str:
     return next((line for line in lines if line and not line.startswith(noise)), "it failed without saying why")
 
 
-def _run(command: Sequence[str], folder: Path, progress: ProgressLine) -> subprocess.CompletedProcess[str]:
-    """Run a program in a folder, with a progress line while it runs."""
+def _run(command: Sequence[str], folder: Path, progress: ProgressLine) -> tuple[int, str]:
+    """Run a program in a folder, with a progress line while it runs: its exit code and error output."""
     end = time.monotonic() + _LONGEST
+    null = subprocess.DEVNULL
     try:
-        process = subprocess.Popen(
-            command, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-        )
+        process = subprocess.Popen(command, cwd=folder, stdin=null, stdout=null, stderr=subprocess.PIPE, text=True)
     except OSError as error:
         raise Unavailable(f"npm cannot be run ({error.strerror or error})") from error
     with process, progress:
         while True:
             try:
                 _, stderr = process.communicate(timeout=0.5)
-                return subprocess.CompletedProcess(command, process.returncode, "", stderr)
+                return process.returncode, stderr
             except subprocess.TimeoutExpired:
                 progress.advance()
                 if time.monotonic() > end:

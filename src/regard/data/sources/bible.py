@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 
 from regard.data.origins.pypi import Wheel
-from regard.data.origins.source import Source, SourceFile
+from regard.data.origins.source import Source
 from regard.data.translation.sentence_pairs import table
 
 _VERSE = re.compile(r"(.+?) (\d+):(\d+) (.*)")
@@ -21,14 +21,14 @@ _NOTE = re.compile(r"\{[^{}]*(?::|\.\.\.|; or,| copies )[^{}]*\}|«.*»")
 _ABSENT = "N/A"
 
 
-def _assemble(members: Mapping[str, bytes]) -> dict[str, bytes]:
+def _assemble(members: Mapping[str, bytes]) -> bytes:
     english, german = (_chapters(content.decode()) for content in members.values())
     rows = []
     for place, (name, verses) in english.items():
         others = german[place][1]
         if list(verses) == list(others) and _ABSENT not in (*verses.values(), *others.values()):
             rows += [(name, _plain(verse), _plain(others[number])) for number, verse in verses.items()]
-    return {"bible.tsv": table(("en", "de"), rows)}
+    return table(("en", "de"), rows)
 
 
 def _chapters(text: str) -> dict[tuple[int, str], tuple[str, dict[str, str]]]:
@@ -56,7 +56,9 @@ SOURCE = Source(
     license="public domain",
     terms="translations of 1611 and 1912, too old for copyright (in the United Kingdom printing the former is a right "
     "of the Crown); the package is MIT and does not mention the texts",
-    files=(SourceFile("bible.tsv", "1f0153a60ea937548e894954262a17bea016d16a220a1b13fa050c90bf565026", 8_460_712),),
+    file="bible.tsv",
+    sha256="1f0153a60ea937548e894954262a17bea016d16a220a1b13fa050c90bf565026",
+    size=8_460_712,
     origins=(
         Wheel(
             package="bibleit",

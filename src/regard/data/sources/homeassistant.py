@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from regard.data.origins.pypi import Wheel
-from regard.data.origins.source import Source, SourceFile
+from regard.data.origins.source import Source
 from regard.data.translation.sentence_pairs import table
 
 _LANGUAGES = ("en", "de", "fr", "it")
@@ -26,7 +26,7 @@ _WORDS = 3  # of English, at least
 _Key = tuple[str, ...]  # the path of a text in the JSON file
 
 
-def _assemble(members: Mapping[str, bytes]) -> dict[str, bytes]:
+def _assemble(members: Mapping[str, bytes]) -> bytes:
     texts: dict[str, dict[str, dict[_Key, str]]] = {}
     for member, content in members.items():
         component, _, language = member.removeprefix(_FOLDER).removesuffix(".json").split("/")
@@ -38,7 +38,7 @@ def _assemble(members: Mapping[str, bytes]) -> dict[str, bytes]:
             others = ["" if other == first else other for other in others]
             if len(english.split()) >= _WORDS and first and any(others):
                 rows.setdefault((first, *others), component)
-    return {"homeassistant.tsv": table(_LANGUAGES, ((group, *row) for row, group in rows.items()))}
+    return table(_LANGUAGES, ((group, *row) for row, group in rows.items()))
 
 
 def _leaves(texts: Mapping[str, Any], path: _Key = ()) -> Iterator[tuple[_Key, str]]:
@@ -60,9 +60,9 @@ SOURCE = Source(
     license="Apache License 2.0",
     terms="the authors of Home Assistant (LICENSE.md in the package covers all of it): redistribution of the texts "
     "requires the license and a statement of changes",
-    files=(
-        SourceFile("homeassistant.tsv", "bc072f9449e0463bf62bf1a36a72b3ee2603dcc68384047157f2c0b1e3c59c7b", 3_070_613),
-    ),
+    file="homeassistant.tsv",
+    sha256="bc072f9449e0463bf62bf1a36a72b3ee2603dcc68384047157f2c0b1e3c59c7b",
+    size=3_070_613,
     origins=(
         Wheel(
             package="homeassistant",

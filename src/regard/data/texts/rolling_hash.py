@@ -1,7 +1,5 @@
 """Rolling hash: Σ t[i+j] · b^j modulo 2^64 for all i at once, from cumulative sums."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -1,7 +1,5 @@
 """Language modeling data: windows of a text. The batch of a step is a pure function of (seed, step, rank)."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -16,9 +14,9 @@ from regard.data.batch import IGNORE_INDEX, TextBatch
 from regard.data.origins.cache import cache_folder
 from regard.data.origins.progress import say
 from regard.data.sources import find_source
-from regard.data.texts.split import Split, TokenSpan, check_fractions, split
+from regard.data.split import Split, TokenSpan, check_fractions, split
 from regard.data.texts.text_file import TextFile
-from regard.data.texts.text_files import TextFiles, find_texts, skipped_words
+from regard.data.texts.text_files import find_texts, skipped_words
 from regard.data.texts.tokens import Tokens, tokenize
 from regard.data.tokenizers import CharactersConfig, Tokenizer, TokenizerConfig
 from regard.errors import UserError
@@ -49,15 +47,10 @@ class TextConfig(DataConfig, kind="text"):
             raise ValueError(f"batch is {self.batch}, but a step needs at least 1 window")
         if self.limit is not None and self.limit < 2:
             raise ValueError(f"limit is {self.limit}, but a text needs at least 2 characters")
-        if self.path is None:
-            try:
-                source = find_source(self.source)
-            except UserError as error:
-                raise ValueError(str(error)) from None
-            if source.languages:
-                raise ValueError(f"source '{self.source}' is pairs of sentences and no text; use --data pairs")
+        if self.path is None and find_source(self.source).languages:
+            raise ValueError(f"source '{self.source}' is pairs of sentences and no text; use --data pairs")
 
-    def build(self, context: int, cache: Path | None = None) -> TextData:
+    def build(self, context: int, cache: Path | None = None) -> "TextData":
         """Fetch, tokenize and split the text; downloads and tokens are cached."""
         self.check()  # a config made in Python was not loaded
         cache = cache or cache_folder()
@@ -80,15 +73,14 @@ class TextConfig(DataConfig, kind="text"):
     def text(self, cache: Path) -> TextFile:
         """The text, to be read in chunks."""
         if self.path is None:
-            file, *_ = find_source(self.source).fetch(cache)
-            return TextFile(file, self.limit, cache)
+            return TextFile(find_source(self.source).fetch(cache), self.limit, cache)
         found, path = find_texts(self.path), Path(self.path).expanduser()
         if found.files == (path,):
             return TextFile(path, self.limit, cache)
         count = f"{len(found.files):,} file{'s' if len(found.files) > 1 else ''}"
         say(f"{self.path}: {count}{skipped_words(found.skipped)}")
         root = path if path.is_dir() else Path(os.path.commonpath([file.parent for file in found.files]))
-        return TextFiles(path, self.limit, cache, found.files, self.separator, root)
+        return TextFile(path, self.limit, cache, found.files, self.separator, root)
 
 
 class TextData(Data[TextBatch]):
@@ -159,10 +151,11 @@ class TextData(Data[TextBatch]):
         """
         return _draws(seed, position, count, below=self.train_count - self.context)
 
-    def turn(self, position: int, count: int) -> tuple[int, int, int]:
-        """With consecutive order and ``count`` rows: the epoch, the window in it, and the number of windows.
+    def _consecutive(self, position: int, *, seed: int, count: int) -> tuple[np.ndarray, bool]:
+        """The start positions of a global batch whose rows continue their previous window; True if an epoch begins.
 
-        Each row reads its own segment of the text, as many whole windows as fit; all rows end together.
+        Each row reads its own segment of the text, as many whole windows as fit; all rows end together. The segments do
+        not cover the whole text; their common offset is drawn in each epoch, so that windows begin at other positions.
         """
         windows = (self.train_count - 1) // (count * self.context)
         if not windows:
@@ -171,18 +164,10 @@ class TextData(Data[TextBatch]):
                 f"{self.name} has ({self.train_count} tokens); lower --data.batch or --model.context, or set "
                 "--data.order random"
             )
-        return *divmod(position, windows), windows
-
-    def consecutive(self, position: int, *, seed: int, count: int) -> np.ndarray:  # [count]
-        """The start positions of a global batch in which each row continues its previous window.
-
-        The segments do not cover the whole text; their common offset is drawn in each epoch, so that windows begin at
-        other positions.
-        """
-        epoch, number, windows = self.turn(position, count)
+        epoch, number = divmod(position, windows)
         segment = windows * self.context
         offset = _draws(seed, epoch, 1, below=self.train_count - count * segment)
-        return offset + np.arange(count) * segment + number * self.context
+        return offset + np.arange(count) * segment + number * self.context, number == 0
 
     def batch(self, position: int, *, seed: int, rank: int = 0, world: int = 1, size: int) -> TextBatch:
         """The training batch of step ``position``: ``size`` windows for this rank.
@@ -191,11 +176,13 @@ class TextData(Data[TextBatch]):
         not change the training data. With consecutive order, ``slots`` is set where the rows begin a segment, and None
         where they continue the previous batch.
         """
-        positions = self.offsets if self.order == "random" else self.consecutive
-        starts = positions(position, seed=seed, count=size * world)[rank * size : (rank + 1) * size]
-        windows = self._tokens.windows(starts, self.context + 1)
+        if self.order == "random":
+            starts, begins = self.offsets(position, seed=seed, count=size * world), False
+        else:
+            starts, begins = self._consecutive(position, seed=seed, count=size * world)
+        windows = self._tokens.windows(starts[rank * size : (rank + 1) * size], self.context + 1)
         batch = _batch(windows[:, :-1], windows[:, 1:])
-        if self.order == "random" or self.turn(position, size * world)[1]:
+        if not begins:
             return batch
         from regard.attention import Range  # not at the top: configs are read without torch
 
@@ -207,11 +194,11 @@ class TextData(Data[TextBatch]):
         All batches have the same shape, and all ranks the same number of them: the last ones are padded with ignored
         targets. Padding comes last in a row, so a causal model needs no slots for it.
         """
-        return self._batches(self.parts.validation, size, rank, world)
+        return self._batches(self.parts.validation, size, rank, world, self.context)
 
     def test_batches(self, size: int, *, rank: int = 0, world: int = 1) -> Iterator[TextBatch]:
         """The test part, in the same way."""
-        return self._batches(self.parts.test, size, rank, world)
+        return self._batches(self.parts.test, size, rank, world, self.context)
 
     def sliding_batches(self, part: str, size: int, stride: int) -> Iterator[TextBatch]:
         """A part ("train", "validation", "test") in overlapping windows; the last ``stride`` of each are targets.
@@ -222,10 +209,7 @@ class TextData(Data[TextBatch]):
             raise UserError(f"a stride is at least 1 and at most the context, {self.context}; it is {stride}")
         return self._batches(self.parts._asdict()[part], size, 0, 1, stride)
 
-    def _batches(
-        self, part: TokenSpan, size: int, rank: int, world: int, stride: int | None = None
-    ) -> Iterator[TextBatch]:
-        stride = self.context if stride is None else stride
+    def _batches(self, part: TokenSpan, size: int, rank: int, world: int, stride: int) -> Iterator[TextBatch]:
         rows = min(part.targets, 1) + -(-max(part.targets - self.context, 0) // stride)
         place = np.arange(self.context)
         for first in range(0, rows, size * world):

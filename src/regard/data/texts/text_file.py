@@ -1,10 +1,12 @@
-"""Reading a text of any size in chunks; errors name the position of the first byte that is not text."""
+"""Reading a text of any size, in one file or several, in chunks.
 
-from __future__ import annotations
+Errors name the position of the first byte that is not text.
+"""
 
 import codecs
 import hashlib
 import itertools
+import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,70 +31,69 @@ class Summary(NamedTuple):
 
 @dataclass(frozen=True)
 class TextFile:
-    """A UTF-8 text file, or its first ``limit`` characters (raw: bytes)."""
+    """A UTF-8 text file, or several as one text; or its first ``limit`` characters (raw: bytes).
 
-    path: Path
+    Several files have a separator between them; empty ones are ignored.
+    """
+
+    path: Path  # of the file; of several: the folder or pattern that the user gave
     limit: int | None = None
     memory: Path | None = None  # the cache of summaries; None: read the file every time
+    members: tuple[Path, ...] = ()  # the files; none: the one at ``path``
+    separator: str = "\n\n"
+    root: Path = Path()  # names in the listing are relative to it, so that the folder may be moved
 
     @property
     def files(self) -> tuple[Path, ...]:
         """Its files."""
-        return (self.path,)
+        return self.members or (self.path,)
 
     def pieces(self) -> Iterator[str]:
         """The text in chunks of a few million characters."""
         with self._progress() as progress:
-            yield from first(self._texts(progress), self.limit)
+            files = (_decoded(file, progress) for file in self.files)
+            yield from _first(_joined(files, self.separator, "".join), self.limit)
 
     def raw_pieces(self) -> Iterator[bytes]:
         """The raw bytes in chunks of a few million, text or not."""
         with self._progress() as progress:
-            yield from first(self._chunks(progress), self.limit)
+            files = (_chunks(file, progress) for file in self.files)
+            yield from _first(_joined(files, self.separator.encode(), b"".join), self.limit)
 
-    def summary(self) -> Summary:
-        """The summary of the text; cached while the file is unchanged."""
-        return self._summed("text", self.pieces, str.encode)
-
-    def raw_summary(self) -> Summary:
-        """The summary of the raw bytes, text or not."""
-        return self._summed("bytes", self.raw_pieces, bytes)
+    def summary(self, raw: bool = False) -> Summary:
+        """The summary of the text, or of the raw bytes, text or not; cached while the files are unchanged."""
+        before, key = self._stat(), self._key(raw)
+        known = None if self.memory is None else recall(self.memory, key, before)
+        if known and tuple(known) == Summary._fields:
+            return Summary(**known)
+        digest, length = hashlib.sha256(), 0
+        for piece in self.raw_pieces() if raw else self.pieces():
+            digest.update(piece if isinstance(piece, bytes) else piece.encode())
+            length += len(piece)
+        if not length:
+            what = "everything in" if self.members else "the file"
+            raise UserError(f"{what} {self.path} is empty; give a text file with --data.path FILE")
+        summary = Summary(digest.hexdigest(), length, self._listing(before))
+        if self.memory is not None:
+            remember(self.memory, key, before, self._stat(), summary._asdict())
+        return summary
 
     def forget(self) -> None:
         """Remove its summaries from the cache."""
         if self.memory is not None:
-            for kind in ("text", "bytes"):
-                forget(self.memory, self._key(kind))
+            for raw in (False, True):
+                forget(self.memory, self._key(raw))
 
-    def _texts(self, progress: ProgressLine) -> Iterator[str]:
-        return decoded(self.path, progress)
-
-    def _chunks(self, progress: ProgressLine) -> Iterator[bytes]:
-        return chunks(self.path, progress)
+    def _key(self, raw: bool) -> str:
+        key = f"{'bytes' if raw else 'text'}|{self.limit}|{[str(file.absolute()) for file in self.files]}"
+        return f"{key}|{self.separator!r}|{self.root.absolute()}" if self.members else key
 
     def _listing(self, now: FileStats) -> str:
         """``Summary.listing``."""
-        return ""
-
-    def _key(self, kind: str) -> str:
-        return f"{kind}|{self.limit}|{[str(file.absolute()) for file in self.files]}"
-
-    def _summed(self, kind: str, pieces: Callable[[], Iterable[Piece]], encoded: Callable[[Piece], bytes]) -> Summary:
-        before = self._stat()
-        known = None if self.memory is None else recall(self.memory, self._key(kind), before)
-        if known and tuple(known) == Summary._fields:
-            return Summary(**known)
-        digest, length = hashlib.sha256(), 0
-        for piece in pieces():
-            digest.update(encoded(piece))
-            length += len(piece)
-        if not length:
-            what = "the file" if self.files == (self.path,) else "everything in"
-            raise UserError(f"{what} {self.path} is empty; give a text file with --data.path FILE")
-        summary = Summary(digest.hexdigest(), length, self._listing(before))
-        if self.memory is not None:
-            remember(self.memory, self._key(kind), before, self._stat(), summary._asdict())
-        return summary
+        if not self.members:
+            return ""
+        names = [Path(os.path.relpath(file, self.root)).as_posix() for file in self.members]
+        return hashlib.sha256(repr(list(zip(names, now.sizes, strict=True))).encode()).hexdigest()
 
     def _stat(self) -> FileStats:
         try:
@@ -104,7 +105,7 @@ class TextFile:
         return ProgressLine(f"reading {self.path.name or self.path}", sum(self._stat().sizes))
 
 
-def first(pieces: Iterable[Piece], limit: int | None) -> Iterator[Piece]:
+def _first(pieces: Iterable[Piece], limit: int | None) -> Iterator[Piece]:
     """The first ``limit`` characters or bytes of the chunks; empty chunks are dropped."""
     left = limit
     for piece in pieces:
@@ -117,7 +118,25 @@ def first(pieces: Iterable[Piece], limit: int | None) -> Iterator[Piece]:
             return
 
 
-def chunks(path: Path, progress: ProgressLine) -> Iterator[bytes]:
+def _joined(
+    files: Iterable[Iterable[Piece]], separator: Piece, join: Callable[[list[Piece]], Piece]
+) -> Iterator[Piece]:
+    """The files as one text, the separator between those that are not empty, in chunks of at least ``_PIECE``."""
+    held: list[Piece] = []
+    size, nothing, between = 0, separator[:0], separator[:0]
+    for pieces in files:
+        before = between
+        for piece in filter(None, pieces):
+            held += (before, piece)
+            size += len(piece)
+            before, between = nothing, separator
+            if size >= _PIECE:
+                yield join(held)
+                held, size = [], 0
+    yield join(held)
+
+
+def _chunks(path: Path, progress: ProgressLine) -> Iterator[bytes]:
     """A file's bytes in chunks."""
     try:
         with open(path, "rb") as file:
@@ -128,11 +147,11 @@ def chunks(path: Path, progress: ProgressLine) -> Iterator[bytes]:
         raise unreadable(path, error) from error
 
 
-def decoded(path: Path, progress: ProgressLine) -> Iterator[str]:
+def _decoded(path: Path, progress: ProgressLine) -> Iterator[str]:
     """A file's text in chunks; a ``UserError`` names the first byte that is not text, and its position."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     done = lines = 0  # bytes decoded so far, and newlines among them
-    for chunk in itertools.chain(chunks(path, progress), [b""]):
+    for chunk in itertools.chain(_chunks(path, progress), [b""]):
         held = len(decoder.getstate()[0])  # bytes of a character that the previous chunk ended in
         nul = chunk.find(b"\0")
         if nul >= 0:
@@ -162,16 +181,3 @@ def _not_text(path: Path, what: str, position: int, line: int) -> UserError:
         f"the file {path} is not text: {what} is at position {position} (line {line + 1}); "
         "give a UTF-8 text file, or convert this one; --data.tokenizer bytes takes any file"
     )
-
-
-def gathered(pieces: Iterable[Piece], join: Callable[[list[Piece]], Piece]) -> Iterator[Piece]:
-    """The same text in chunks of at least ``_PIECE``, also for many small files."""
-    held: list[Piece] = []
-    size = 0
-    for piece in pieces:
-        held.append(piece)
-        size += len(piece)
-        if size >= _PIECE:
-            yield join(held)
-            held, size = [], 0
-    yield join(held)

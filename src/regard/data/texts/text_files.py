@@ -1,19 +1,13 @@
-"""The user's own text: a file, a folder or a pattern, read as one text in chunks."""
-
-from __future__ import annotations
+"""The files of the user's own text: one, those of a folder, or the matches of a pattern."""
 
 import glob
-import hashlib
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from regard.data.origins.file_facts import FileStats
-from regard.data.origins.progress import ProgressLine
-from regard.data.texts.text_file import Piece, TextFile, chunks, decoded, gathered, unreadable
+from regard.data.texts.text_file import unreadable
 from regard.errors import UserError
 
 _SNIFFED = 8192  # bytes at the start of a file; a NUL among them means binary, as for git and grep
@@ -29,44 +23,14 @@ NOT_TEXT = frozenset(
 )
 
 
-class Found(NamedTuple):
+class FoundTexts(NamedTuple):
     """The text files of a path."""
 
     files: tuple[Path, ...]  # in reading order
     skipped: dict[str, int]  # number of skipped files by reason: "hidden", "binary", "not text by their suffix"
 
 
-@dataclass(frozen=True)
-class TextFiles(TextFile):
-    """Several files as one text, with a separator between them. Empty files are ignored.
-
-    ``path`` is the folder or pattern that the user gave.
-    """
-
-    members: tuple[Path, ...] = ()
-    separator: str = "\n\n"
-    root: Path = field(default=Path("."))  # names in the listing are relative to it, so that the folder may be moved
-
-    @property
-    def files(self) -> tuple[Path, ...]:
-        """Its files."""
-        return self.members
-
-    def _texts(self, progress: ProgressLine) -> Iterator[str]:
-        return gathered(_joined((decoded(file, progress) for file in self.members), self.separator), "".join)
-
-    def _chunks(self, progress: ProgressLine) -> Iterator[bytes]:
-        return gathered(_joined((chunks(file, progress) for file in self.members), self.separator.encode()), b"".join)
-
-    def _listing(self, now: FileStats) -> str:
-        names = [Path(os.path.relpath(file, self.root)).as_posix() for file in self.members]
-        return hashlib.sha256(repr(list(zip(names, now.sizes, strict=True))).encode()).hexdigest()
-
-    def _key(self, kind: str) -> str:
-        return f"{super()._key(kind)}|{self.separator!r}|{self.root.absolute()}"
-
-
-def find_texts(path: str) -> Found:
+def find_texts(path: str) -> FoundTexts:
     """The files of `--data.path`: one file, all texts below a folder, or the matches of a pattern.
 
     In a folder, files that are hidden or not text are skipped and counted; a file that is named, by itself or by a
@@ -85,12 +49,12 @@ def find_texts(path: str) -> Found:
             raise UserError(
                 f"{path} can be read only once, like a pipe; save it as a file first: cat {path} > text.txt"
             )
-        return Found((given,), {})
+        return FoundTexts((given,), {})
     matches = (Path(match) for match in glob.glob(str(given), recursive=True))
     files = _each_once([match for match in matches if match.is_file()])
     if not files:
         raise UserError(f"no file matches --data.path {path!r}; check it with: ls {path}")
-    return Found(files, {})
+    return FoundTexts(files, {})
 
 
 def skipped_words(skipped: dict[str, int]) -> str:
@@ -104,7 +68,7 @@ def skipped_words(skipped: dict[str, int]) -> str:
     return f" ({sum(skipped.values())} skipped: {', '.join(f'{count} {why}' for why, count in skipped.items())})"
 
 
-def _below(folder: Path) -> Found:
+def _below(folder: Path) -> FoundTexts:
     files: list[Path] = []
     skipped: Counter[str] = Counter()
 
@@ -119,7 +83,7 @@ def _below(folder: Path) -> Found:
                 skipped[reason] += 1
             else:
                 files.append(file)
-    return Found(_each_once(files), {why: count for why, count in sorted(skipped.items()) if count})
+    return FoundTexts(_each_once(files), {why: count for why, count in sorted(skipped.items()) if count})
 
 
 def _each_once(files: Iterable[Path]) -> tuple[Path, ...]:
@@ -141,17 +105,3 @@ def _skip_reason(file: Path) -> str | None:
             return "binary" if b"\0" in opened.read(_SNIFFED) else None
     except OSError as error:
         raise unreadable(file, error) from error
-
-
-def _joined(files: Iterator[Iterator[Piece]], separator: Piece) -> Iterator[Piece]:
-    """The chunks of all files, and the separator between those that are not empty."""
-    anything = False
-    for pieces in files:
-        started = False
-        for piece in pieces:
-            if piece and not started:
-                started = True
-                if anything:
-                    yield separator
-            yield piece
-        anything = anything or started

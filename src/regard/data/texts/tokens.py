@@ -1,20 +1,18 @@
 """Token files: written once in chunks, then memory-mapped, so that a text of any size needs little memory."""
 
-from __future__ import annotations
-
 import codecs
 import hashlib
 import io
 import json
-import mmap
 import os
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.lib import format as npy
+from numpy.typing import NDArray
 
 from regard.config import dump
 from regard.data.origins.cache import cached
@@ -22,9 +20,6 @@ from regard.data.origins.progress import say
 from regard.data.texts.text_file import Summary, TextFile
 from regard.data.tokenizers import Tokenizer, TokenizerConfig, load_tokenizer, regroup
 from regard.errors import UserError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 _FORMAT = "tokens 2"  # part of the key: change it when the format changes
 _TOKENS, _TOKENIZER, _COUNTS = "tokens.npy", "tokenizer.json", "counts.json"
@@ -40,12 +35,11 @@ class Counts(NamedTuple):
     learned_from: int  # bytes at the beginning that the tokenizer was learned from
 
     @classmethod
-    def read(cls, path: Path) -> Counts:
+    def read(cls, path: Path) -> "Counts":
         """Read what ``write`` wrote; ``ValueError`` for anything else."""
         found = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(found, dict) or list(found) != list(cls._fields):
-            raise ValueError(f"{path} is damaged")
-        if not all(type(count) is int and count >= 0 for count in found.values()):
+        keys = list(found) == list(cls._fields)
+        if not keys or not all(type(count) is int and count >= 0 for count in found.values()):
             raise ValueError(f"{path} is damaged")
         return cls(**found)
 
@@ -63,27 +57,21 @@ class Tokens:
     """
 
     def __init__(self, path: Path) -> None:
-        with open(path, "rb") as file:
-            if npy.read_magic(file) != (1, 0):
-                raise ValueError(f"{path} is not an .npy file of version 1.0")
-            (self._length,), _, self._dtype = npy.read_array_header_1_0(file)
-            self._start = file.tell()
-            size = os.fstat(file.fileno()).st_size
-            self.counts = Counts.read(path.with_name(_COUNTS))
-            if self.counts.tokens != self._length:
-                raise ValueError(f"{path} has {self._length} tokens and not {self.counts.tokens}")
-            if self._dtype.hasobject or size != self._start + self._length * self._dtype.itemsize:
-                raise ValueError(f"{path} is damaged")
-            if size > _MAPPED_LIMIT and hasattr(os, "pread"):  # not on Windows, which trims mapped pages itself
-                self._tokens = None
-                self._descriptor = os.dup(file.fileno())
-                weakref.finalize(self, os.close, self._descriptor)
-            else:
-                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-                self._tokens = np.frombuffer(mapped, self._dtype, offset=self._start)
+        """``ValueError`` or ``OSError`` if a file is missing or damaged."""
+        mapped = np.load(path, mmap_mode="r")
+        self.counts = Counts.read(path.with_name(_COUNTS))
+        size = path.stat().st_size
+        if mapped.shape != (self.counts.tokens,) or mapped.offset + mapped.nbytes != size:
+            raise ValueError(f"{path} is damaged")
+        self._start, self._dtype = mapped.offset, mapped.dtype
+        self._tokens = np.asarray(mapped)
+        self._descriptor = None
+        if size > _MAPPED_LIMIT and hasattr(os, "pread"):  # not on Windows, which trims mapped pages itself
+            self._descriptor = os.open(path, os.O_RDONLY)
+            weakref.finalize(self, os.close, self._descriptor)
 
     def __len__(self) -> int:
-        return self._length
+        return len(self._tokens)
 
     def windows(self, starts: NDArray[np.int64], length: int) -> NDArray[np.int64]:  # [B] -> [B, length]
         """``length`` tokens from each start; positions past the end are 0."""
@@ -95,7 +83,7 @@ class Tokens:
 
     def _span(self, start: int, length: int) -> NDArray:
         """The tokens from ``start`` on, fewer than ``length`` at the end of the file."""
-        if self._tokens is not None:
+        if self._descriptor is None:
             return self._tokens[start : start + length]
         width = self._dtype.itemsize
         return np.frombuffer(os.pread(self._descriptor, length * width, self._start + start * width), self._dtype)
@@ -103,7 +91,7 @@ class Tokens:
 
 def tokenize(text: TextFile, config: TokenizerConfig, cache: Path) -> tuple[Tokens, Tokenizer, Summary]:
     """The tokens of a text and their tokenizer, from the cache if possible."""
-    summary = text.raw_summary() if config.raw else text.summary()
+    summary = text.summary(config.raw)
     key = hashlib.sha256(f"{_FORMAT}|{sorted(dump(config).items())}|{summary}".encode()).hexdigest()[:32]
     folder = cache / "tokens" / key
 

@@ -1,23 +1,44 @@
 """The base classes of all tokenizers."""
 
-from __future__ import annotations
-
+import codecs
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from regard.config import Choice, option
-from regard.data.tokenizers.stream import Stream
 from regard.errors import UserError
 
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
-
+JsonObject = dict[str, Any]  # of a `tokenizer.json`
 BYTES = 256  # every tokenizer but `characters` has a token for each byte, so that it can encode any text
+
+
+class Stream:
+    """An incremental decoder.
+
+    The results of ``feed`` and ``end``, concatenated, equal ``decode`` of all tokens.
+
+    >>> stream = Stream(bytes)  # each token is a byte
+    >>> stream.feed([0xE2, 0x82]), stream.feed([0xAC, 0x21]), stream.end()
+    ('', '€!', '')
+    """
+
+    def __init__(self, decode_bytes: Callable[[Sequence[int]], bytes]) -> None:
+        """``decode_bytes``: of a tokenizer."""
+        self._decode_bytes = decode_bytes
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def feed(self, ids: Sequence[int]) -> str:
+        """The characters that these tokens complete."""
+        return self._decoder.decode(self._decode_bytes(ids))
+
+    def end(self) -> str:
+        """The rest: U+FFFD for an incomplete character."""
+        return self._decoder.decode(b"", final=True)
 
 
 class Tokenizer:
@@ -65,11 +86,11 @@ class Tokenizer:
         raise NotImplementedError
 
     @classmethod
-    def read(cls, content: Any) -> Self | None:
+    def read(cls, content: JsonObject) -> Self | None:
         """The tokenizer of a parsed `tokenizer.json`; None if another class wrote it."""
         return None
 
-    def _identity(self) -> Any:
+    def _identity(self) -> Hashable:
         """What distinguishes it from other tokenizers of its class. Default: nothing else is equal to it."""
         return id(self)
 
@@ -148,7 +169,7 @@ def utf8(text: str) -> bytes:
         ) from None
 
 
-def write_json(path: Path | str, content: dict[str, Any]) -> None:
+def write_json(path: Path | str, content: JsonObject) -> None:
     """Write a `tokenizer.json`; equal content gives equal bytes."""
     text = json.dumps(content, ensure_ascii=False, indent=2)
     Path(path).write_text(text, encoding="utf-8", newline="\n")

@@ -1,43 +1,44 @@
-"""Tokenizers of the `tokenizers` library: our own words and BPE, and byte-level BPEs made elsewhere."""
+"""Tokenizers of the `tokenizers` library: our own words and BPE, and byte-level BPEs made elsewhere.
+
+Of the latter only known lossless steps are accepted; all others are refused.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
-from regard.data.tokenizers.base import utf8
-from regard.data.tokenizers.byte_tokens import ByteTokens, unwritten
-from regard.data.tokenizers.lossless import tokens_of
-from regard.data.tokenizers.word_split import cut_words, regroup, slices, words_then_bytes
+from regard.data.tokenizers.base import JsonObject, utf8
+from regard.data.tokenizers.byte_tokens import SINGLES, ByteTokens, content, unwritten
+from regard.data.tokenizers.word_split import WORDS_THEN_BYTES, cut_words, regroup, slices
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from tokenizers import Tokenizer as LibraryTokenizer
+    from tokenizers import models, trainers
 
+TWICE = 2  # the least number of occurrences of a token that is learned
 _AT_ONCE = 32  # chunks that the library encodes in parallel
 
 
 class ByteLevel(ByteTokens):
     """A lossless byte-level tokenizer of the library."""
 
-    def __init__(self, content: dict[str, Any]) -> None:
-        """``content``: of a `tokenizer.json`; ``ValueError`` if it cannot be used."""
+    def __init__(self, given: JsonObject) -> None:
+        """``given``: the content of a `tokenizer.json`; ``ValueError`` if it cannot be used."""
         from tokenizers import Tokenizer as LibraryTokenizer
 
-        super().__init__(tokens_of(content))
+        super().__init__(tokens_of(given))
         try:
-            self._library = LibraryTokenizer.from_str(json.dumps(content))
+            self._library = LibraryTokenizer.from_str(json.dumps(given))
         except Exception as error:  # the library raises no other
             raise ValueError(f"the tokenizers library refuses it: {error}") from error
-        self._cuts = content["pre_tokenizer"] == words_then_bytes()
-
-    @classmethod
-    def of(cls, library: Any) -> ByteLevel:
-        """From a tokenizer that the library trained."""
-        return cls(json.loads(library.to_str()))
+        self._cuts = given["pre_tokenizer"] == WORDS_THEN_BYTES
 
     @property
     def merges(self) -> list[tuple[bytes, bytes]]:
@@ -65,3 +66,88 @@ class ByteLevel(ByteTokens):
 
     def _identity(self) -> str:
         return self._library.to_str()
+
+
+def train(model: models.Model, trainer: trainers.Trainer, pieces: Iterable[str]) -> LibraryTokenizer:
+    """A tokenizer of the library with our rule for words, learned from a text in chunks."""
+    from tokenizers import Tokenizer as LibraryTokenizer
+
+    learner = LibraryTokenizer.from_str(json.dumps(content([], WORDS_THEN_BYTES)))
+    learner.model = model
+    learner.train_from_iterator(regroup(slices(pieces), cut_words), trainer)
+    return learner
+
+
+def tokens_of(content: object) -> list[bytes]:
+    """The bytes of each token of a lossless byte-level BPE, by id; ``ValueError`` if it is not one."""
+    if not isinstance(content, dict) or not isinstance(model := content.get("model"), dict):
+        raise ValueError("it has no model")
+    if model.get("type") != "BPE":
+        raise ValueError(f"its model is {model.get('type')}; only a byte-level BPE can be loaded")
+    if reason := next(_reasons(content, model), None):
+        raise ValueError(reason)
+    numbered: dict[int, bytes] = {}
+    vocabulary = model.get("vocab")
+    if not isinstance(vocabulary, dict) or not all(type(number) is int for number in vocabulary.values()):
+        raise ValueError("its vocabulary is not a table of numbers")
+    for token, number in vocabulary.items():
+        try:
+            numbered[number] = unwritten(token)
+        except KeyError:
+            if token not in {added["content"] for added in content["added_tokens"]}:
+                raise ValueError(f"its token {token!r} is not written in the byte-level alphabet") from None
+            numbered[number] = token.encode()
+    if len(numbered) != len(vocabulary):
+        raise ValueError("two of its tokens have the same number")
+    for added in content["added_tokens"]:
+        numbered[added["id"]] = added["content"].encode()
+    if sorted(numbered) != list(range(len(numbered))):
+        raise ValueError(f"its {len(numbered)} tokens do not have the numbers 0 to {len(numbered) - 1}")
+    if missing := set(SINGLES) - {unwritten(token) for token in vocabulary if len(token) == 1}:
+        raise ValueError(f"it has no token for the byte 0x{min(missing).hex().upper()}")
+    return [numbered[number] for number in range(len(numbered))]
+
+
+def _reasons(content: JsonObject, model: JsonObject) -> Iterator[str]:
+    """Why the tokenizer is not lossless, or does not give one sequence of tokens."""
+    for key in ("normalizer", "truncation", "padding"):
+        if content.get(key) is not None:
+            yield f"it has a {key}, which changes text"
+    for key in ("continuing_subword_prefix", "end_of_word_suffix", "dropout"):
+        if model.get(key):
+            yield f"its model has a {key}, which is not supported"
+    if model.get("byte_fallback"):
+        yield "its model falls back to bytes instead of being made of them"
+    if not isinstance(content.get("decoder"), dict) or content["decoder"].get("type") != "ByteLevel":
+        yield "its decoder is not ByteLevel"
+    yield from _pre_tokenizer_reasons(content.get("pre_tokenizer"), last=True)
+    added = content.get("added_tokens")
+    if not isinstance(added, list):
+        yield "it has no list of added tokens"
+        return
+    for token in added:
+        if not isinstance(token, dict) or type(token.get("id")) is not int or not token.get("content"):
+            yield "an added token has no number or no content"
+        elif not isinstance(token["content"], str):
+            yield "the content of an added token is not text"
+        elif token.get("lstrip") or token.get("rstrip"):
+            yield f"its token {token['content']!r} swallows the white space beside it"
+
+
+def _pre_tokenizer_reasons(given: object, last: bool) -> Iterator[str]:
+    """Only the last step converts text to bytes, and no step may remove or add any."""
+    step = given if isinstance(given, dict) else {}
+    kind = step.get("type")
+    if kind == "Sequence" and isinstance(step.get("pretokenizers"), list) and step["pretokenizers"]:
+        *before, end = step["pretokenizers"]
+        for inner in before:
+            yield from _pre_tokenizer_reasons(inner, last=False)
+        yield from _pre_tokenizer_reasons(end, last)
+    elif kind == "ByteLevel" and last:
+        if step.get("add_prefix_space"):
+            yield "it puts a space before the text"
+    elif kind == "Split" and not last:
+        if step.get("behavior") not in ("Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous"):
+            yield "it removes what it splits at"
+    elif kind != "Digits" or last:
+        yield f"its pre-tokenizer {kind} is not known to keep every byte"

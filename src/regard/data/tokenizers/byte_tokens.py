@@ -4,17 +4,14 @@ In the `tokenizers` library this is a BPE model without merges that looks up who
 pieces are encoded as bytes. The library writes a byte as a printable character, as GPT-2 does.
 """
 
-from __future__ import annotations
-
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Hashable, Sequence
+from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
-from regard.data.tokenizers.base import BYTES, Tokenizer
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
+from regard.data.tokenizers.base import BYTES, JsonObject, Tokenizer, write_json
 
 
 def _alphabet() -> str:
@@ -26,6 +23,8 @@ def _alphabet() -> str:
 
 ALPHABET = _alphabet()
 _BYTE = {character: byte for byte, character in enumerate(ALPHABET)}
+#: The library's ByteLevel step, as pre-tokenizer and as decoder.
+BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
 SINGLES = tuple(bytes([byte]) for byte in range(BYTES))
 
 
@@ -40,7 +39,9 @@ def unwritten(token: str) -> bytes:
 
 
 class ByteTokens(Tokenizer):
-    """A tokenizer with a table of the bytes of each token; subclasses implement ``encode``."""
+    """A tokenizer with a table of the bytes of each token; subclasses implement ``encode`` and ``cut``."""
+
+    pre_tokenizer: ClassVar[JsonObject]  # in the `tokenizer.json` that ``save`` writes
 
     def __init__(self, tokens: Sequence[bytes]) -> None:
         """``tokens``: the bytes of each token, by id."""
@@ -60,8 +61,15 @@ class ByteTokens(Tokenizer):
         """The bytes of an array of token ids."""
         return b"".join([self.tokens[number] for number in self._checked(ids).tolist()])
 
+    def save(self, path: Path | str) -> None:
+        """Write a `tokenizer.json` of all tokens."""
+        write_json(path, content(self.tokens, self.pre_tokenizer))
 
-def layout(pre_tokenizer: Any, decoder: Any, model: Any) -> dict[str, Any]:
+    def _identity(self) -> Hashable:
+        return self.tokens
+
+
+def layout(pre_tokenizer: JsonObject, decoder: JsonObject, model: JsonObject) -> JsonObject:
     """A `tokenizer.json` of these three parts."""
     return {
         "version": "1.0",
@@ -76,7 +84,7 @@ def layout(pre_tokenizer: Any, decoder: Any, model: Any) -> dict[str, Any]:
     }
 
 
-def content(tokens: Sequence[bytes], pre_tokenizer: Any) -> dict[str, Any]:
+def content(tokens: Sequence[bytes], pre_tokenizer: JsonObject) -> JsonObject:
     """A `tokenizer.json` for lookup of the pieces of ``pre_tokenizer``."""
     model = {
         "type": "BPE",
@@ -90,20 +98,14 @@ def content(tokens: Sequence[bytes], pre_tokenizer: Any) -> dict[str, Any]:
         "vocab": {written(token): number for number, token in enumerate(tokens)},
         "merges": [],
     }
-    return layout(pre_tokenizer, byte_level(), model)
+    return layout(pre_tokenizer, BYTE_LEVEL, model)
 
 
-def byte_level() -> dict[str, Any]:
-    """The library's ByteLevel step, as pre-tokenizer and as decoder."""
-    return {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
-
-
-def looked_up(given: Any) -> list[bytes] | None:
-    """The tokens of a `tokenizer.json` made by ``content``; None for any other."""
+def looked_up(given: JsonObject, pre_tokenizer: JsonObject) -> list[bytes] | None:
+    """The tokens of a `tokenizer.json` made by ``content`` with this pre-tokenizer; None for any other."""
     try:
         vocabulary = given["model"]["vocab"]
         tokens = [unwritten(token) for token in sorted(vocabulary, key=vocabulary.__getitem__)]
-        alike = given == content(tokens, given["pre_tokenizer"])
     except (KeyError, TypeError, AttributeError):
         return None
-    return tokens if alike and tuple(tokens[:BYTES]) == SINGLES else None
+    return tokens if tuple(tokens[:BYTES]) == SINGLES and given == content(tokens, pre_tokenizer) else None

@@ -3,33 +3,19 @@
 Encoding is one lookup in a table over code points, vectorized.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
-from regard.data.tokenizers.base import Tokenizer, TokenizerConfig, write_json
+from regard.data.tokenizers.base import JsonObject, Tokenizer, TokenizerConfig, write_json
 from regard.data.tokenizers.byte_tokens import layout
 from regard.errors import UserError
 
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
-
 UNKNOWN = -1
 _ANY_CHARACTER = r"[\s\S]"  # a dot does not match a newline
-
-
-@dataclass(frozen=True)
-class CharactersConfig(TokenizerConfig, kind="characters"):
-    """Every character of the text is a token."""
-
-    def build(self, pieces: Iterable[str]) -> Characters:
-        """The characters that occur in the chunks."""
-        return Characters.of(pieces)
 
 
 class Characters(Tokenizer):
@@ -50,7 +36,7 @@ class Characters(Tokenizer):
             raise ValueError("a character occurs twice in the alphabet of a tokenizer")
 
     @classmethod
-    def of(cls, pieces: Iterable[str]) -> Characters:
+    def of(cls, pieces: Iterable[str]) -> "Characters":
         """The tokenizer of the characters that occur in a text, given in chunks."""
         occurs = np.zeros(0x110000, dtype=bool)
         for piece in pieces:
@@ -58,7 +44,7 @@ class Characters(Tokenizer):
         return cls(_text(np.flatnonzero(occurs)))
 
     @classmethod
-    def read(cls, content: Any) -> Characters | None:
+    def read(cls, content: JsonObject) -> "Characters | None":
         """The tokenizer of a `tokenizer.json`; None if it is of another kind."""
         try:
             vocabulary = content["model"]["vocab"]
@@ -104,13 +90,22 @@ class Characters(Tokenizer):
         """Write a `tokenizer.json` that the `tokenizers` library can load."""
         write_json(path, self._content())
 
-    def _content(self) -> dict[str, Any]:
+    def _content(self) -> JsonObject:
         split = {"type": "Split", "pattern": {"Regex": _ANY_CHARACTER}, "behavior": "Isolated", "invert": False}
         vocabulary = {character: number for number, character in enumerate(self.characters)}
         return layout(split, {"type": "Fuse"}, {"type": "WordLevel", "vocab": vocabulary, "unk_token": "<unk>"})
 
     def _identity(self) -> str:
         return self.characters
+
+
+@dataclass(frozen=True)
+class CharactersConfig(TokenizerConfig, kind="characters"):
+    """Every character of the text is a token."""
+
+    def build(self, pieces: Iterable[str]) -> Characters:
+        """The characters that occur in the chunks."""
+        return Characters.of(pieces)
 
 
 def code_points(text: str) -> NDArray[np.uint32]:

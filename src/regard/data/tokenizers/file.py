@@ -1,7 +1,5 @@
 """Loading a `tokenizer.json`: our own kinds, or a lossless byte-level BPE."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

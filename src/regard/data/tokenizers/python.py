@@ -9,8 +9,6 @@ error the rest of the block is split into words. So an error does not affect lat
 be encoded in parts.
 """
 
-from __future__ import annotations
-
 import re
 import tokenize
 import warnings
@@ -18,48 +16,30 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from regard.config import option
-from regard.data.tokenizers.base import BYTES, LearnedTokenizerConfig, utf8, write_json
-from regard.data.tokenizers.byte_tokens import SINGLES, ByteTokens, content, looked_up
+from regard.data.tokenizers.base import BYTES, JsonObject, LearnedTokenizerConfig, utf8
+from regard.data.tokenizers.byte_level import TWICE
+from regard.data.tokenizers.byte_tokens import SINGLES, ByteTokens, looked_up
 from regard.data.tokenizers.word_split import WORDS, regroup
-from regard.data.tokenizers.words import TWICE
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 _BLOCK_END = re.compile(r"(?:\r?\n){3}(?=\S)")
 _NO_SOURCE = re.compile(r"\0|\r(?!\n)")  # versions of Python differ in their treatment
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
 _BETWEEN = re.compile(r"(?:\r?\n)+|[^\S\r\n]+|\S+|\r")  # newlines, indentation and spaces, a backslash
-_SPLIT = {"type": "Python"}  # the library has no such step and refuses the file
 _PROSE = ("STRING", "COMMENT")
 _LAYOUT = ("NEWLINE", "NL", "INDENT", "DEDENT", "ENDMARKER")
 _SIGNS = set(tokenize.EXACT_TOKEN_TYPES) - {"!"}  # a token only within an f-string, and only since Python 3.12
 
 
-@dataclass(frozen=True)
-class PythonConfig(LearnedTokenizerConfig, kind="python"):
-    """The most frequent tokens of Python source code."""
-
-    megabytes: int = option(8, "MB at the beginning of the text that the vocabulary is learned from")
-
-    def build(self, pieces: Iterable[str]) -> Python:
-        """Count the tokens at the beginning of the text; ties are in alphabetical order."""
-        self.check()  # a config built in Python is not checked yet
-        counts: Counter[str] = Counter()
-        for part in regroup(self.beginning(pieces), cut_blocks):
-            counts.update(split_python(part))
-        ranked = sorted((-count, token) for token, count in counts.items() if count >= TWICE and len(utf8(token)) > 1)
-        return Python([token.encode() for _, token in ranked[: self.vocabulary - BYTES]])
-
-
 class Python(ByteTokens):
     """Tokens of Python source code; the first 256 are the bytes."""
+
+    pre_tokenizer: ClassVar = {"type": "Python"}  # the library has no such step and refuses the file
 
     def __init__(self, words: Sequence[bytes]) -> None:
         """``words``: the tokens after the bytes."""
@@ -67,11 +47,11 @@ class Python(ByteTokens):
         self._numbers = {word.decode(): BYTES + place for place, word in enumerate(words)}
 
     @classmethod
-    def read(cls, given: Any) -> Python | None:
+    def read(cls, content: JsonObject) -> "Python | None":
         """The tokenizer of a `tokenizer.json`; None if it is of another kind."""
-        tokens = looked_up(given)
+        tokens = looked_up(content, cls.pre_tokenizer)
         try:
-            return cls(tokens[BYTES:]) if tokens is not None and given["pre_tokenizer"] == _SPLIT else None
+            return None if tokens is None else cls(tokens[BYTES:])
         except UnicodeDecodeError:
             return None
 
@@ -91,12 +71,21 @@ class Python(ByteTokens):
         """Between two blocks."""
         return cut_blocks(text)
 
-    def save(self, path: Path | str) -> None:
-        """Write a `tokenizer.json` with our own pre-tokenizer, which the library refuses."""
-        write_json(path, content(self.tokens, _SPLIT))
 
-    def _identity(self) -> tuple[bytes, ...]:
-        return self.tokens
+@dataclass(frozen=True)
+class PythonConfig(LearnedTokenizerConfig, kind="python"):
+    """The most frequent tokens of Python source code."""
+
+    megabytes: int = option(8, "MB at the beginning of the text that the vocabulary is learned from")
+
+    def build(self, pieces: Iterable[str]) -> Python:
+        """Count the tokens at the beginning of the text; ties are in alphabetical order."""
+        self.check()  # a config built in Python is not checked yet
+        counts: Counter[str] = Counter()
+        for part in regroup(self.beginning(pieces), cut_blocks):
+            counts.update(split_python(part))
+        ranked = sorted((-count, token) for token, count in counts.items() if count >= TWICE and len(utf8(token)) > 1)
+        return Python([token.encode() for _, token in ranked[: self.vocabulary - BYTES]])
 
 
 def cut_blocks(text: str) -> int:

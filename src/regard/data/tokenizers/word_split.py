@@ -9,9 +9,8 @@ the library's regular expressions differ, so the classes are written out there.
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
 
-from regard.data.tokenizers.byte_tokens import byte_level
+from regard.data.tokenizers.byte_tokens import BYTE_LEVEL
 from regard.errors import UserError
 
 WORDS = re.compile(r" ?[^\W\d_]+| ?\d+| ?(?:[^\s\w]|_)+|\s+(?!\S)|\s+")
@@ -19,14 +18,16 @@ _LIBRARY_WORDS = (
     r" ?[\p{L}\p{Nl}\p{No}]+| ?\p{Nd}+| ?[^\s\x1c-\x1f\p{L}\p{N}]+"
     r"|[\s\x1c-\x1f]+(?![^\s\x1c-\x1f])|[\s\x1c-\x1f]+"
 )
+#: The rule as a pre-tokenizer of the library.
+WORDS_THEN_BYTES = {
+    "type": "Sequence",
+    "pretokenizers": [
+        {"type": "Split", "pattern": {"Regex": _LIBRARY_WORDS}, "behavior": "Isolated", "invert": False},
+        BYTE_LEVEL,
+    ],
+}
 _SLICE = 1 << 16  # characters per call of the library
 HELD = 1 << 24  # characters without a position to split, at most
-
-
-def words_then_bytes() -> dict[str, Any]:
-    """The rule as a pre-tokenizer of the library."""
-    split = {"type": "Split", "pattern": {"Regex": _LIBRARY_WORDS}, "behavior": "Isolated", "invert": False}
-    return {"type": "Sequence", "pretokenizers": [split, byte_level()]}
 
 
 def cut_words(text: str) -> int:

@@ -1,23 +1,20 @@
-"""The tokens of many sentences, cached together with their tokenizer."""
-
-from __future__ import annotations
+"""The tokens of many sentences, cached together with their tokenizer; and padded batches of them."""
 
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from regard.config import dump
+from regard.data.batch import IGNORE_INDEX, PairBatch, Specials
 from regard.data.origins.cache import cached
 from regard.data.origins.progress import ProgressLine
 from regard.data.tokenizers import Tokenizer, TokenizerConfig, load_tokenizer
 from regard.errors import UserError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 _FORMAT = "pairs 1"  # part of the key: change it when the format changes
 _TOKENS, _COUNTS, _TOKENIZER = "tokens.npy", "counts.npy", "tokenizer.json"
@@ -30,13 +27,38 @@ class Encoded(NamedTuple):
     starts: NDArray[np.int64]  # [sentences]
     counts: NDArray[np.int64]  # [sentences]
 
-    def pick(self, numbers: NDArray) -> Encoded:
+    def pick(self, numbers: NDArray) -> "Encoded":
         """The sentences with these indices."""
         return Encoded(self.tokens, self.starts[numbers], self.counts[numbers])
 
     def rectangle(self, width: int) -> NDArray[np.int64]:  # [sentences, width]
         """The first ``width`` tokens of each; undefined after the end of a shorter one."""
         return self.tokens.take(self.starts[:, None] + np.arange(width), mode="clip").astype(np.int64)
+
+
+def padded(source: Encoded, target: Encoded, specials: Specials, context: int) -> PairBatch:
+    """The batch of these sentences and translations, each truncated to the context.
+
+    A truncated source keeps its end token; a truncated target has none. Without any sentence the batch is one row
+    without targets, since every rank needs a batch.
+    """
+    import torch  # not at the top: configs are read without torch
+
+    pad, begin, end = specials
+    if not len(source.counts):
+        rows = (np.array([[end]]), np.array([1]), np.array([[begin]]), np.array([[IGNORE_INDEX]]))
+        return PairBatch(*map(torch.from_numpy, rows))
+    counts = np.minimum(source.counts, context - 1)[:, None]
+    place = np.arange(counts.max() + 1)
+    sources = np.where(place < counts, source.rectangle(len(place)), np.where(place == counts, end, pad))
+    lengths = counts[:, 0] + 1
+    counts = target.counts[:, None]
+    place = np.arange(min(int(counts.max()) + 1, context))
+    tokens = target.rectangle(len(place))
+    targets = np.where(place < counts, tokens, np.where(place == counts, end, IGNORE_INDEX))
+    before = np.concatenate((np.full_like(counts, begin), tokens[:, :-1]), axis=1)
+    inputs = np.where(place <= counts, before, pad)
+    return PairBatch(*map(torch.from_numpy, (sources, lengths, inputs, targets)))
 
 
 def encode(

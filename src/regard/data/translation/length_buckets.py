@@ -6,19 +6,13 @@ same quarter of that. Within a bucket the pairs are shuffled. The sorted pairs a
 are shuffled. The sorted lengths are the same in every epoch, and therefore the boundaries and the number of batches.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+from numpy.typing import NDArray
 
 _QUARTERS = 4
 

@@ -8,28 +8,23 @@ the two lengths it bounds chrF. An index from each 4-gram to the texts that cont
 once, and only texts above the bound are compared in full.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
-from regard.data.origins.cache import partial_folder, settle
+from regard.data.origins.cache import store_json
 from regard.data.origins.progress import ProgressLine
-from regard.errors import UserError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 ORDERS = range(1, 7)
 _INDEXED = 4  # the n of the n-grams in the index
 _BETA_2 = 4.0  # beta squared: recall has four times the weight
+_TINY = np.finfo(float).tiny  # instead of dividing by zero
 _SLACK = 1e-6  # for rounding: in doubt, compare
 _FORMAT = "near 1"  # part of the key: change it when the format changes
 
@@ -80,9 +75,7 @@ def near_once(texts: Sequence[str], known: Sequence[str], above: float, cache: P
         found[np.array(json.loads(place.read_text(encoding="utf-8")), dtype=np.int64)] = True
         return found
     found = near(texts, known, above)
-    with suppress(UserError), partial_folder(cache) as partial:  # a cache that cannot be written is ignored
-        (partial / "near").write_text(json.dumps(np.flatnonzero(found).tolist()), encoding="utf-8")
-        settle(partial / "near", place)
+    store_json(cache, place, np.flatnonzero(found).tolist())
     return found
 
 
@@ -158,12 +151,11 @@ def _bound(length: int, lengths: NDArray[np.int64], shared: NDArray[np.int64]) -
         precision += most / max(own, 1)
         recall += most / np.maximum(other, 1)
         orders += np.minimum(own, other) > 0
-    precision, recall = precision / np.maximum(orders, 1), recall / np.maximum(orders, 1)
-    return 100 * _f(precision, recall, _BETA_2 * precision + recall)
+    return _f_score(precision / np.maximum(orders, 1), recall / np.maximum(orders, 1))
 
 
-def _f(precision: NDArray, recall: NDArray, weighed: NDArray) -> NDArray:
-    return np.where(weighed > 0, (1 + _BETA_2) * precision * recall / np.where(weighed > 0, weighed, 1), 0)
+def _f_score(precision: NDArray[np.float64], recall: NDArray[np.float64]) -> NDArray[np.float64]:
+    return 100 * ((1 + _BETA_2) * precision * recall / np.maximum(_BETA_2 * precision + recall, _TINY))
 
 
 def _ngrams(text: str) -> list[Counter[str]]:
@@ -179,7 +171,4 @@ def _score(own: list[Counter[str]], others: list[Counter[str]]) -> float:
             precision += shared / mine.total()
             recall += shared / theirs.total()
             orders += 1
-    if precision + recall == 0:
-        return 0.0
-    precision, recall = precision / orders, recall / orders
-    return 100 * ((1 + _BETA_2) * precision * recall / (_BETA_2 * precision + recall))
+    return float(_f_score(np.array(precision / max(orders, 1)), np.array(recall / max(orders, 1))))

@@ -1,16 +1,15 @@
 """Translation data: batches of sentence pairs. The batch of a step is a pure function of (seed, step, rank)."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from regard.config import option
 from regard.data.base import Data, DataConfig
@@ -18,32 +17,27 @@ from regard.data.batch import PairBatch, Specials
 from regard.data.origins.cache import cache_folder
 from regard.data.origins.progress import say
 from regard.data.sources import all_sources, find_source
-from regard.data.texts.split import check_fractions
+from regard.data.split import check_fractions, divide
 from regard.data.tokenizers import BpeConfig, Tokenizer, TokenizerConfig
-from regard.data.translation.encoded_sentences import Encoded, encode
-from regard.data.translation.group_split import divide
+from regard.data.translation.encoded_sentences import Encoded, encode, padded
 from regard.data.translation.length_buckets import LengthBuckets
 from regard.data.translation.near_duplicates import near_once
-from regard.data.translation.padding import padded
 from regard.data.translation.sentence_pairs import SentencePairs, read_pairs, read_table
 from regard.errors import UserError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 __all__ = ["PairData", "PairsConfig", "SentencePairs"]
 
 
-class Sides(NamedTuple):
+class EncodedPairs(NamedTuple):
     """The pairs of a part, as text and as tokens."""
 
     pairs: SentencePairs
     source: Encoded
     target: Encoded
 
-    def pick(self, numbers: NDArray) -> Sides:
+    def pick(self, numbers: NDArray) -> "EncodedPairs":
         """The pairs with these indices."""
-        return Sides(self.pairs.pick(numbers.tolist()), self.source.pick(numbers), self.target.pick(numbers))
+        return EncodedPairs(self.pairs.pick(numbers.tolist()), self.source.pick(numbers), self.target.pick(numbers))
 
     @property
     def longer(self) -> NDArray[np.int64]:  # [pairs]
@@ -90,10 +84,7 @@ class PairsConfig(DataConfig, kind="pairs"):
             self._check_source(names)
 
     def _check_source(self, names: list[str]) -> None:
-        try:
-            known = find_source(self.source).languages
-        except UserError as error:
-            raise ValueError(str(error)) from None
+        known = find_source(self.source).languages
         if not known:
             with_pairs = ", ".join(name for name, source in all_sources().items() if source.languages)
             raise ValueError(
@@ -102,19 +93,27 @@ class PairsConfig(DataConfig, kind="pairs"):
         if unknown := [name for name in names if name not in known]:
             raise ValueError(f"languages: '{self.source}' has no '{unknown[0]}'; it has {', '.join(known)}")
 
-    def build(self, context: int, cache: Path | None = None) -> PairData:
+    def build(self, context: int, cache: Path | None = None) -> "PairData":
         """Fetch, split and tokenize the pairs; downloads and tokens are cached."""
         self.check()  # a config made in Python was not loaded
         cache = cache or cache_folder()
         name = f"{self.path or self.source} {self.languages}"
-        everything, *given = self._read(cache)
-        sha256 = hashlib.sha256(json.dumps([everything, *given]).encode()).hexdigest()
-        parts = self._divided(everything, *given, name=name, cache=cache)
-        train = parts[0]
-        learned_from = chain.from_iterable(zip(train.sources, train.targets, strict=True))
+        everything = self._read(self.path, cache)
+        paths = (self.validation_path, self.test_path)
+        validation, test = (None if path is None else self._read(path, cache) for path in paths)
+        sha256 = hashlib.sha256(json.dumps([everything, validation, test]).encode()).hexdigest()
+        division = divide(everything.groups, 0 if validation else self.validation, 0 if test else self.test)
+        train, *held_out = (everything.pick(numbers) for numbers in division)
+        if not train.count:
+            raise UserError(
+                f"all pairs of {name} are of {len(set(everything.groups))} group(s), which the held-out parts take; "
+                "set --data.validation and --data.test to 0, or give more groups"
+            )
+        parts = self._without_near([train, validation or held_out[0], test or held_out[1]], name, cache)
+        learned_from = chain.from_iterable(zip(parts[0].sources, parts[0].targets, strict=True))
         texts = [texts for part in parts for texts in (part.sources, part.targets)]
         tokenizer, encoded = encode(texts, learned_from, self.tokenizer, cache)
-        sides = [Sides(part, *encoded[2 * number : 2 * number + 2]) for number, part in enumerate(parts)]
+        sides = [EncodedPairs(part, *encoded[2 * number : 2 * number + 2]) for number, part in enumerate(parts)]
         data = PairData(sides, tokenizer, context, lower=self.lower, name=name, sha256=sha256)
         if self.batch < data.smallest_batch:
             raise UserError(
@@ -123,41 +122,22 @@ class PairsConfig(DataConfig, kind="pairs"):
             )
         return data
 
-    def _read(self, cache: Path) -> list[SentencePairs | None]:
-        """All pairs, or the training part; then the validation and test part if they have their own files."""
-        one, other = self.languages.split("-")
-        if self.path is None:
-            (file,) = find_source(self.source).fetch(cache)
-            found = [read_table(file, one, other)]
+    def _read(self, path: str | None, cache: Path) -> SentencePairs:
+        """The pairs of a path, or of the source without one."""
+        languages = self.languages.split("-")
+        if path is None:
+            pairs = read_table(find_source(self.source).fetch(cache), *languages)
         else:
-            found = [read_pairs(self.path, one, other)]
-        paths = (self.validation_path, self.test_path)
-        found += [None if path is None else read_pairs(path, one, other) for path in paths]
-        return [_lowercase(pairs) if pairs and self.lower else pairs for pairs in found]
-
-    def _divided(
-        self,
-        everything: SentencePairs | None,
-        validation: SentencePairs | None,
-        test: SentencePairs | None,
-        *,
-        name: str,
-        cache: Path,
-    ) -> list[SentencePairs]:
-        """The train, validation and test part."""
-        assert everything is not None
-        division = divide(everything.groups, 0 if validation else self.validation, 0 if test else self.test)
-        parts = [everything.pick(numbers) for numbers in division]
-        parts = [parts[0], validation or parts[1], test or parts[2]]
-        if not parts[0].count:
-            raise UserError(
-                f"all pairs of {name} are of {len(set(everything.groups))} group(s), which the held-out parts take; "
-                "set --data.validation and --data.test to 0, or give more groups"
-            )
-        return self._without_near(parts, name, cache) if self.near < 100 else parts
+            pairs = read_pairs(path, *languages)
+        if not self.lower:
+            return pairs
+        sources, targets = ([text.lower() for text in side] for side in (pairs.sources, pairs.targets))
+        return pairs._replace(sources=sources, targets=targets)
 
     def _without_near(self, parts: list[SentencePairs], name: str, cache: Path) -> list[SentencePairs]:
         """The same parts without held-out pairs whose source is a near-duplicate of one in a previous part."""
+        if self.near == 100:  # chrF is never above
+            return parts
         kept, known = [parts[0]], parts[0].sources
         for part in parts[1:]:
             dropped = near_once(part.sources, known, self.near, cache)
@@ -184,7 +164,7 @@ class PairData(Data[PairBatch]):
     dynamic_shapes = True
 
     def __init__(
-        self, parts: list[Sides], tokenizer: Tokenizer, context: int, *, lower: bool, name: str, sha256: str
+        self, parts: list[EncodedPairs], tokenizer: Tokenizer, context: int, *, lower: bool, name: str, sha256: str
     ) -> None:
         """`parts`: train, validation, test."""
         self.tokenizer = tokenizer
@@ -197,26 +177,14 @@ class PairData(Data[PairBatch]):
         if context < 2:
             raise UserError(f"the context is {context}, but a sentence needs at least 2: a token and the end token")
         self._train, self._validation, self._test = _fitting(parts[0], context, name), *parts[1:]
+        self.train, self.validation, self.test = self._train.pairs, self._validation.pairs, self._test.pairs
         if long := sum(int((part.longer > context).sum()) for part in parts[1:]):
             say(f"{name}: {long:,} held-out pairs are longer than {context} tokens and truncated")
         self._buckets = self._train.buckets(context)
         self.smallest_batch = int(self._train.longer.max())
-        self.validation_count, self.test_count = (self._targets(part) for part in (self._validation, self._test))
-
-    @property
-    def train(self) -> SentencePairs:
-        """The training part."""
-        return self._train.pairs
-
-    @property
-    def validation(self) -> SentencePairs:
-        """The validation part."""
-        return self._validation.pairs
-
-    @property
-    def test(self) -> SentencePairs:
-        """The test part."""
-        return self._test.pairs
+        self.validation_count, self.test_count = (
+            int(np.minimum(part.target.counts + 1, context).sum()) for part in parts[1:]
+        )
 
     def epoch(self, size: int, world: int = 1) -> int:
         """Number of steps in which every pair is seen once."""
@@ -247,24 +215,15 @@ class PairData(Data[PairBatch]):
         """The test part, in the same way."""
         return self._batches(self._test, size, rank, world)
 
-    def _targets(self, part: Sides) -> int:
-        return int(np.minimum(part.target.counts + 1, self.context).sum())
-
-    def _batches(self, part: Sides, size: int, rank: int, world: int) -> Iterator[PairBatch]:
+    def _batches(self, part: EncodedPairs, size: int, rank: int, world: int) -> Iterator[PairBatch]:
         for numbers in part.buckets(self.context).in_order(size, rank, world):
             yield self._batch(part, numbers)
 
-    def _batch(self, part: Sides, numbers: NDArray[np.int64]) -> PairBatch:
+    def _batch(self, part: EncodedPairs, numbers: NDArray[np.int64]) -> PairBatch:
         return padded(part.source.pick(numbers), part.target.pick(numbers), self.specials, self.context)
 
 
-def _lowercase(pairs: SentencePairs) -> SentencePairs:
-    return pairs._replace(
-        sources=[text.lower() for text in pairs.sources], targets=[text.lower() for text in pairs.targets]
-    )
-
-
-def _fitting(part: Sides, context: int, name: str) -> Sides:
+def _fitting(part: EncodedPairs, context: int, name: str) -> EncodedPairs:
     """The pairs that fit into the context."""
     fits = part.longer <= context
     if not fits.any():

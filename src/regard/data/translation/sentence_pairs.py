@@ -1,7 +1,5 @@
 """Sentence pairs: from the table of a source, a file of pairs, or two aligned files."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -19,12 +17,12 @@ class SentencePairs(NamedTuple):
     groups: list[str]  # a group is never split between training and evaluation
 
     @classmethod
-    def of(cls, triples: Iterable[tuple[str, str, str]]) -> SentencePairs:
+    def of(cls, triples: Iterable[tuple[str, str, str]]) -> "SentencePairs":
         """From (source, target, group)."""
         columns = [list(column) for column in zip(*triples, strict=True)]
         return cls(*columns) if columns else cls([], [], [])
 
-    def pick(self, numbers: Iterable[int]) -> SentencePairs:
+    def pick(self, numbers: Iterable[int]) -> "SentencePairs":
         """The pairs with these indices, in this order."""
         chosen = list(numbers)
         return SentencePairs(*([column[number] for number in chosen] for column in self))

@@ -1,10 +1,6 @@
 """Attention that has collapsed onto single keys, or that weighs all keys alike."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from regard.doctor import Check, Finding, SidePass
+from regard.doctor import Check, Findings, SidePass
 
 #: The entropy of a head relative to the largest possible one. Training becomes unstable as that of all heads of a layer
 #: goes to zero (Zhai et al. 2023, fig. 1); single sharp heads (previous token, induction) are desirable.
@@ -18,7 +14,7 @@ class AttentionCollapse(Check):
     kind, description = "attention_collapse", "attention has collapsed"
     needs_confirmation = True
 
-    def on_model(self, side_pass: SidePass) -> Iterator[Finding]:
+    def on_model(self, side_pass: SidePass) -> Findings:
         for name, heads in side_pass.heads.items():
             largest = max(head.spread for head in heads)
             if largest < COLLAPSED:
@@ -32,7 +28,7 @@ class UniformHeads(Check):
     kind, description = "uniform_heads", "heads weigh all keys alike"
     needs_confirmation = True
 
-    def on_model(self, side_pass: SidePass) -> Iterator[Finding]:
+    def on_model(self, side_pass: SidePass) -> Findings:
         for name, heads in side_pass.heads.items():
             smallest = min(head.spread for head in heads)
             if smallest > UNIFORM:

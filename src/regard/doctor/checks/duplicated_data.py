@@ -3,8 +3,6 @@
 Rows of batches and pairs of sentences are compared as they are; of a text, runs of tokens by a rolling hash.
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -16,8 +14,8 @@ from numpy.typing import NDArray
 
 from regard.data import PairBatch, PairData, SentencePairs, TextBatch, TextData
 from regard.data.texts.rolling_hash import hashes_of
-from regard.doctor import Check, Finding, RecentBatches, TrainingRun
-from regard.doctor.context import Batch
+from regard.doctor import Check, Findings, RecentBatches, TrainingRun
+from regard.prove.batches import Batch
 
 #: The share of a batch's rows that came before in the same half of an epoch.
 REPEATED = 0.3
@@ -35,22 +33,27 @@ class DuplicatedData(Check):
 
     def __init__(self, run: TrainingRun):
         super().__init__(run)
-        self._reader: TextReader | None = None
+        self._reading: Iterator[tuple[float, float]] | None = None
+        self._shares = (0.0, 0.0)  # as far as the text was read
         self._compared = False  # the pairs
 
-    def on_batches(self, batches: RecentBatches) -> Iterator[Finding]:
+    def on_batches(self, batches: RecentBatches) -> Findings:
         yield from self._rows(batches.batches)
         data = self.run.data
         if isinstance(data, TextData) and data.parts.validation.size:
-            self._reader = self._reader or TextReader(data, min(self.run.experiment.model.context, RUN))
-            self._reader.read(batches.reading)
-            unit = f"runs of {self._reader.run} tokens"
-            yield from self._shares(self._reader.known(), self._reader.repeated(), unit, KNOWN)
+            run = min(self.run.experiment.model.context, RUN)
+            self._reading = self._reading or compare_texts(data, run)
+            end = time.perf_counter() + batches.reading
+            for shares in self._reading:
+                self._shares = shares
+                if time.perf_counter() > end:
+                    break
+            yield from self._judge(*self._shares, f"runs of {run} tokens", KNOWN)
         elif isinstance(data, PairData) and not self._compared:
             self._compared = True
             yield from self.pairs(data.train, data.validation)
 
-    def _rows(self, batches: dict[int, Batch]) -> Iterator[Finding]:
+    def _rows(self, batches: dict[int, Batch]) -> Findings:
         """Rows of the newest batch that an earlier one had, though other text is left."""
         (newest, batch), *earlier = batches.items()
         rows, count = row_bytes(batch), len(batch.inputs)
@@ -72,14 +75,14 @@ class DuplicatedData(Check):
                 yield self.finding(f"training batches, every {newest - number}", evidence, cause, change)
                 return
 
-    def pairs(self, train: SentencePairs, validation: SentencePairs) -> Iterator[Finding]:
+    def pairs(self, train: SentencePairs, validation: SentencePairs) -> Findings:
         """Pairs of sentences. A few short ones may come twice in sound data."""
         own, held_out = (Counter(zip(part.sources, part.targets, strict=True)) for part in (train, validation))
         known = sum(pair in own for pair in held_out) / len(held_out) if len(held_out) >= FEWEST else 0.0
         again = sum(n for n in own.values() if n > 1) / own.total() if own.total() >= FEWEST else 0.0
-        yield from self._shares(known, again, "pairs", TWICE)
+        yield from self._judge(known, again, "pairs", TWICE)
 
-    def _shares(self, known: float, repeated: float, unit: str, limit: float) -> Iterator[Finding]:
+    def _judge(self, known: float, repeated: float, unit: str, limit: float) -> Findings:
         if known > limit:
             evidence = f"{known:.0%} of its {unit} are in the training text"
             cause = "the validation part is a copy of training text, so its loss says nothing about other text"
@@ -99,56 +102,36 @@ def row_bytes(batch: Batch) -> set[bytes]:
     return {b"|".join(row[row >= 0].numpy().tobytes() for row in rows) for rows in zip(*sides, strict=True)}
 
 
-class TextReader:
-    """Reads the training text in chunks and counts how often sampled runs of ``run`` tokens occur in it."""
+def compare_texts(data: TextData, run: int) -> Iterator[tuple[float, float]]:
+    """Read the training text in chunks; after each, the shares of sampled runs that were found so far.
 
-    def __init__(self, data: TextData, run: int):
-        self.run = run
-        self._chunks = _chunks(data)
-        held_out = map(_tokens, islice(data.validation_batches(64), HELD_OUT))
-        self._held_out = _sample(np.concatenate([np.zeros(0, np.int64), *held_out]), run)
-        self._own = np.zeros(0, np.uint64)
-        self._known, self._repeated = np.zeros(len(self._held_out), np.int64), np.zeros(0, np.int64)
-
-    def read(self, seconds: float) -> None:
-        """Read on for so many seconds, at least one chunk."""
-        end = time.perf_counter() + seconds
-        for chunk in self._chunks:
-            if len(chunk) < self.run:
-                continue
-            hashes = hashes_of(chunk, self.run)
-            if not len(self._own):
-                self._own = _sample(chunk, self.run)
-                self._repeated = np.zeros(len(self._own), np.int64)
-            self._known += occurrences(self._held_out, hashes)
-            self._repeated += occurrences(self._own, hashes)
-            if time.perf_counter() > end:
-                break
-
-    def known(self) -> float:
-        """The share of validation runs that are in the training text as far as it was read."""
-        return float((self._known > 0).mean()) if len(self._known) >= FEWEST else 0.0
-
-    def repeated(self) -> float:
-        """The share of training runs that occur more than once."""
-        return float((self._repeated > 1).mean()) if len(self._repeated) >= FEWEST else 0.0
-
-
-def _chunks(data: TextData) -> Iterator[NDArray[np.int64]]:
-    """The training text from its beginning, in chunks."""
+    They are the share of validation runs that are in the training text, and of training runs that occur more than once.
+    """
+    held_out = _tokens(*islice(data.validation_batches(64), HELD_OUT))
+    searched = [_sample(hashes_of(held_out, run)) if len(held_out) >= run else np.zeros(0, np.uint64)]
     batches = data.sliding_batches("train", max(1, CHUNK // data.context), data.context)
-    return map(_tokens, islice(batches, MOST // CHUNK))
+    counts: list[NDArray[np.int64]] = []
+    for tokens in map(_tokens, islice(batches, MOST // CHUNK)):
+        if len(tokens) >= run:
+            hashes = hashes_of(tokens, run)
+            if not counts:
+                searched.append(_sample(hashes))
+                counts = [np.zeros(len(runs), np.int64) for runs in searched]
+            counts = [count + occurrences(runs, hashes) for count, runs in zip(counts, searched, strict=True)]
+            known, own = counts
+            yield _share(known > 0), _share(own > 1)
 
 
-def _tokens(batch: TextBatch) -> NDArray[np.int64]:
-    return batch.inputs[batch.targets >= 0].numpy()
+def _share(found: NDArray[np.bool_]) -> float:
+    return float(found.mean()) if len(found) >= FEWEST else 0.0
 
 
-def _sample(tokens: NDArray[np.int64], run: int) -> NDArray[np.uint64]:
-    """The sorted hashes of evenly spaced runs."""
-    if len(tokens) < run:
-        return np.zeros(0, np.uint64)
-    hashes = hashes_of(tokens, run)
+def _tokens(*batches: TextBatch) -> NDArray[np.int64]:
+    return np.concatenate([np.zeros(0, np.int64), *(batch.inputs[batch.targets >= 0].numpy() for batch in batches)])
+
+
+def _sample(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Evenly spaced hashes, sorted."""
     return np.unique(hashes[:: max(1, len(hashes) // SEARCHED)])
 
 

@@ -1,16 +1,13 @@
 """Gradients that explode or vanish, by layer."""
 
-from __future__ import annotations
-
 import math
 import statistics
-from collections.abc import Iterator
 
 import torch
 
-from regard.doctor import Check, Finding, Gradients, History
+from regard.doctor import Check, Findings, Gradients, History
+from regard.doctor.context import RECENT
 from regard.doctor.gradients import LayerPart
-from regard.doctor.history import RECENT
 
 #: The norm of the whole gradient, before clipping. A loss that is a mean over tokens has gradients of at most √2 at the
 #: logits of each token (softmax minus one-hot), and layers with a gain near 1 (Glorot and Bengio 2010) keep that norm:
@@ -31,7 +28,7 @@ class ExplodingGradients(Check):
     kind, description = "exploding_gradients", "gradients explode"
     needs_confirmation = True
 
-    def on_history(self, history: History) -> Iterator[Finding]:
+    def on_history(self, history: History) -> Findings:
         """Gradients that grow throughout a run, though in no layer more than in others."""
         norms = history.norms
         if len(norms) < 6 * RECENT:
@@ -43,15 +40,13 @@ class ExplodingGradients(Check):
             change = "clear gradients after every update; --train.clip 1.0 limits the damage"
             yield self.finding("", evidence, cause, change)
 
-    def on_gradients(self, gradients: Gradients) -> Iterator[Finding]:
+    def on_gradients(self, gradients: Gradients) -> Findings:
         lower = "a lower --train.optimizer.lr"
         change = lower if self.run.experiment.train.clip is not None else f"--train.clip 1.0 and {lower}"
         norms = present(gradients)
         if (origin := growth_origin(norms)) is not None:
             ratio, part = origin
-            evidence = (
-                f"its gradient is {norms[part]:.3g}, {ratio:,.0f} times that of the same part of the layers above it"
-            )
+            evidence = f"its gradient is {norms[part]:.3g}, {ratio:,.0f} times that of the same part of layers above"
             cause = "something in it multiplies gradients: weights too large, or a wrong backward pass"
             yield self.finding(part.name, evidence, cause, change)
         elif gradients.total > LARGE and norms:
@@ -65,14 +60,14 @@ class VanishingGradients(Check):
     kind, description = "vanishing_gradients", "gradients vanish"
     needs_confirmation = True
 
-    def on_gradients(self, gradients: Gradients) -> Iterator[Finding]:
+    def on_gradients(self, gradients: Gradients) -> Findings:
         yield from self._missing(gradients)
         norms = present(gradients)
         if growth_origin(norms) is None and not (gradients.total > LARGE and norms):
             yield from self._small(norms)
         yield from self._silent(gradients)
 
-    def _missing(self, gradients: Gradients) -> Iterator[Finding]:
+    def _missing(self, gradients: Gradients) -> Findings:
         """Layers without any gradient."""
         norms = gradients.norms
         if all(norm is None for norm in norms.values()):
@@ -85,7 +80,7 @@ class VanishingGradients(Check):
             for where in [layer] if len(missing) == len(members) else missing:
                 yield self.finding(where, "no gradient at all reaches it", cause, change)
 
-    def _small(self, norms: dict[LayerPart, float]) -> Iterator[Finding]:
+    def _small(self, norms: dict[LayerPart, float]) -> Findings:
         largest = max(norms.values(), default=0.0)
         for part, norm in norms.items():
             above = max((n for other, n in norms.items() if part.below(other)), default=0.0)
@@ -96,18 +91,16 @@ class VanishingGradients(Check):
                 yield self.finding(part.name, evidence, cause, change)
 
     @torch.no_grad()
-    def _silent(self, gradients: Gradients) -> Iterator[Finding]:
+    def _silent(self, gradients: Gradients) -> Findings:
         """Matrices with almost no gradient per element, where others of their own part have one."""
         for part, members in gradients.parameters.items():
             matrices = {name: p for name, p in members if p.ndim >= 2}
             sizes = {n: float(p.grad.norm()) / math.sqrt(p.numel()) for n, p in matrices.items() if p.grad is not None}
             largest = max(sizes.values(), default=0.0)
-            for name in matrices if sizes else ():
+            for name in matrices:
                 where, own = name.rpartition(".")[0], sizes.get(name, 0.0)
                 if where != part.name and own < SILENT * largest:
-                    evidence = (
-                        f"its gradient is {own:.1g} per element, and up to {largest:.1g} elsewhere in {part.name}"
-                    )
+                    evidence = f"its gradient is {own:.1g} per element, and up to {largest:.1g} in {part.name}"
                     cause = "its output does not reach the loss, is detached, or is divided out again"
                     change = "follow its output: a gate that is always 1, a detach, a round, an argmax"
                     yield self.finding(where, evidence, cause, change)

@@ -1,12 +1,8 @@
 """Targets that are already in the input, so that copying is enough."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 from regard.data import PairBatch
-from regard.doctor import Check, Finding, RecentBatches
-from regard.doctor.context import Batch
+from regard.doctor import Check, Findings, RecentBatches
+from regard.prove.batches import Batch
 
 #: The share of targets that equal the input at the same distance before them: text repeats a letter in ten at most.
 LEAKED = 0.6
@@ -17,12 +13,12 @@ FEWEST = 3  # different targets: a text of one letter is its own answer
 class LabelLeak(Check):
     kind, description = "label_leak", "the answer is in the question"
 
-    def on_batches(self, batches: RecentBatches) -> Iterator[Finding]:
+    def on_batches(self, batches: RecentBatches) -> Findings:
         yield from self._unshifted(batches.newest)
         if isinstance(batches.newest, PairBatch):
             yield from self._copied(batches.newest)
 
-    def _unshifted(self, batch: Batch) -> Iterator[Finding]:
+    def _unshifted(self, batch: Batch) -> Findings:
         """Fraction of targets that already appear in the input at or before their position."""
         inputs, targets = batch.inputs, batch.targets
         for distance in range(min(DISTANCES, inputs.shape[1] - 1)):
@@ -38,7 +34,7 @@ class LabelLeak(Check):
                 yield self.finding("targets", evidence, cause, "make targets[:, t] the token after inputs[:, t]")
                 return
 
-    def _copied(self, batch: PairBatch) -> Iterator[Finding]:
+    def _copied(self, batch: PairBatch) -> Findings:
         """Fraction of translations that appear in their own source."""
         lengths = batch.source_lengths.tolist()
         sources = [row[:length].tolist() for row, length in zip(batch.source, lengths, strict=True)]
@@ -49,5 +45,5 @@ class LabelLeak(Check):
             evidence = f"{copied / len(pairs):.0%} of the translations are in their own source, word for word"
             cause = "both sides were read from the same column or file, or the source contains the translation"
             yield self.finding(
-                "source", evidence, cause, "check that --data.path has a sentence, a tab, its translation"
+                "source", evidence, cause, "each line of --data.path: a sentence, a tab, its translation"
             )

@@ -1,13 +1,10 @@
 """A learning rate that is too high or too low, judged by losses, updates and the schedule."""
 
-from __future__ import annotations
-
 import math
 import statistics
-from collections.abc import Iterator
 
-from regard.doctor import Check, Finding, History
-from regard.doctor.history import RECENT
+from regard.doctor import Check, Findings, History
+from regard.doctor.context import RECENT
 
 #: An update relative to the weights. About 1e-3 is good; with 0.05, twenty updates replace a weight. Both count only
 #: beside a loss that does badly: matrices that begin small have large updates in a healthy run.
@@ -23,7 +20,7 @@ STUCK = 0.02
 class LearningRateTooHigh(Check):
     kind, description = "rate_too_high", "the learning rate is too high"
 
-    def on_history(self, history: History) -> Iterator[Finding]:
+    def on_history(self, history: History) -> Findings:
         losses, updates = history.losses, history.updates
         if len(losses) < RECENT:
             return
@@ -57,20 +54,20 @@ class LearningRateTooHigh(Check):
 class LearningRateTooLow(Check):
     kind, description = "rate_too_low", "the learning rate is too low"
 
-    def on_history(self, history: History) -> Iterator[Finding]:
+    def on_history(self, history: History) -> Findings:
         yield from self._unmoved(history)
         if len(history.steps) >= RECENT:
             scheduled = list(self._schedule(history))
             yield from scheduled or self._slow(history)
 
-    def _unmoved(self, history: History) -> Iterator[Finding]:
+    def _unmoved(self, history: History) -> Findings:
         for name in history.unmoved:
             evidence = "a gradient reaches its weights, and an update that moved others left them as they were"
             cause = "the optimizer was not given them, or its rate for them is zero"
             change = "make the optimizer from all of model.parameters(), after the model is complete"
             yield self.finding(name, evidence, cause, change)
 
-    def _schedule(self, history: History) -> Iterator[Finding]:
+    def _schedule(self, history: History) -> Findings:
         """A schedule that never comes near the configured rate, or leaves it too early."""
         train, rates = self.run.experiment.train, history.rates
         steps, highest = train.steps or 0, max(rates)
@@ -95,7 +92,7 @@ class LearningRateTooLow(Check):
             cause = "the schedule decays when most of the run is still to come"
             yield self.finding("train.schedule", evidence, cause, "--train.schedule cosine")
 
-    def _slow(self, history: History) -> Iterator[Finding]:
+    def _slow(self, history: History) -> Findings:
         """A loss that hardly falls, with updates that hardly move the weights."""
         losses, updates, highest = history.losses, history.updates, max(history.rates)
         full = [i for i, rate in enumerate(history.rates) if rate >= highest / 2]

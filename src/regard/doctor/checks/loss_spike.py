@@ -1,12 +1,11 @@
 """A single loss far above those before it, and the batch that caused it."""
 
-from __future__ import annotations
-
+import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from regard.doctor import Check, Finding
+from regard.doctor import Check, Findings
+from regard.doctor.context import Record
 from regard.look import evaluation_mode
 from regard.train import TrainingStep
 from regard.train.device import move
@@ -19,7 +18,7 @@ SPREADS, NATS, WINDOW = 6.0, 0.25, 10
 class LossSpike(Check):
     kind, description = "loss_spike", "the loss jumped"
 
-    def on_step(self, step: TrainingStep) -> Iterator[Finding]:
+    def on_step(self, step: TrainingStep) -> Findings:
         rise = spike(self.run.history.losses)
         accumulate = self.run.experiment.train.accumulate
         if rise is None or self.run.model is None:
@@ -37,27 +36,23 @@ class LossSpike(Check):
             change = f"--train.optimizer.lr {step.rate / 3:.2g}"
         yield self.finding(f"batch {worst}", evidence, cause, change)
 
-    def on_records(self, records: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
+    def on_records(self, records: Sequence[Record]) -> Findings:
         history, accumulate = self.run.history, self.run.experiment.train.accumulate
         for count, step in enumerate(history.steps, 1):
             rise = spike(history.losses[max(0, count - WINDOW - 1) : count])
             if rise is not None:
                 numbers = " or ".join(str((step.step - 1) * accumulate + i) for i in range(accumulate))
-                evidence = (
-                    f"at step {step.step} the loss is {step.loss:.3f}, {rise:.2f} above the logged ones before it"
-                )
+                evidence = f"at step {step.step} the loss is {step.loss:.3f}, {rise:.2f} above the ones logged before"
                 cause = "its text or its targets are unlike all others, or the learning rate is near its limit"
                 yield self.finding(f"batch {numbers}", evidence, cause, "look at that batch; --train.clip 0.5")
 
     def _loss(self, number: int) -> float:
         """The mean loss of one batch."""
         run, batch = self.run, move(self.run.batch(number), self.run.device)
-        assert run.model is not None
-        assert run.terms is not None
-        if not run.usable(batch):
-            return float("inf")
+        if run.model is None or not run.usable(batch):
+            return math.inf
         with evaluation_mode(run.model):
-            term = next(iter(run.terms(run.model, batch).values()))
+            term = next(iter(run.terms(batch).values()))
         return float(term.total) / max(float(term.count), 1.0)
 
 

@@ -1,10 +1,6 @@
 """Memory that is almost full, with a batch size that fits."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from regard.doctor import Check, Finding, Resources
+from regard.doctor import Check, Findings, Resources
 from regard.train.memory import OutOfMemory
 
 #: The share of the available memory in use: allocators need a few percent of slack for blocks of unequal size. And the
@@ -16,14 +12,14 @@ GIB = 2**30
 class MemoryFull(Check):
     kind, description = "memory", "memory is almost full"
 
-    def on_resources(self, resources: Resources) -> Iterator[Finding]:
+    def on_resources(self, resources: Resources) -> Findings:
         used, limit = resources.memory, resources.memory_limit
         if limit and used >= FULL * limit:
             evidence = f"{used / GIB:.2f} of {limit / GIB:.2f} GiB"
             cause = "the activations that the backward pass needs grow with the batch"
             yield self.finding("data.batch", evidence, cause, self._fitting(used, resources.memory_before, limit))
 
-    def on_failure(self, error: BaseException) -> Iterator[Finding]:
+    def on_failure(self, error: BaseException) -> Findings:
         if isinstance(error, OutOfMemory):
             cause = "the activations that the backward pass needs do not fit"
             yield self.finding("data.batch", error.problem, cause, error.fix.removeprefix("use "))

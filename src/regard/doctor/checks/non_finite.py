@@ -1,14 +1,12 @@
 """Losses, gradients or weights that are NaN or infinite."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from regard.doctor import Check, Finding
+from regard.doctor import Check, Findings
+from regard.doctor.context import Record
 from regard.train import Diverged
 
 OVERFLOW = "its result is beyond the number format: weights or inputs too large for what it computes"
@@ -18,7 +16,7 @@ REMEDY = "--train.clip 1.0, or --train.precision float32"
 class NonFinite(Check):
     kind, description = "non_finite", "a number is not finite"
 
-    def on_failure(self, error: BaseException) -> Iterator[Finding]:
+    def on_failure(self, error: BaseException) -> Findings:
         if not isinstance(error, Diverged):
             return
         named = {} if self.run.model is None else dict(self.run.model.named_parameters())
@@ -34,19 +32,18 @@ class NonFinite(Check):
         evidence = f"the first output that is not finite, at step {error.step}"
         yield self.finding(f"{module}, batch {error.position}", evidence, cause, change)
 
-    def on_records(self, records: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
+    def on_records(self, records: Sequence[Record]) -> Findings:
         for record in records:
             if "diverged" in record:
                 evidence, module = str(record["diverged"]).partition(";")[0], record.get("module") or "the gradient"
                 yield self.finding(module, evidence, OVERFLOW, f"--train.optimizer.lr lower by 10, {REMEDY}")
 
-    def on_checkpoint(self) -> Iterator[Finding]:
+    def on_checkpoint(self) -> Findings:
         weights = () if self.run.model is None else self.run.model.named_parameters()
         broken = next((name for name, weight in weights if not finite(weight)), None)
         if broken is not None:
-            yield self.finding(
-                broken, "a weight of the checkpoint is NaN or infinite", OVERFLOW, "resume from an earlier one"
-            )
+            evidence = "a weight of the checkpoint is NaN or infinite"
+            yield self.finding(broken, evidence, OVERFLOW, "resume from an earlier one")
 
 
 def finite(x: Tensor) -> bool:

@@ -1,12 +1,9 @@
 """The validation loss rises while the training loss falls."""
 
-from __future__ import annotations
-
 import statistics
-from collections.abc import Iterator
 
-from regard.doctor import Check, Finding, History
-from regard.doctor.history import RECENT
+from regard.doctor import Check, Findings, History
+from regard.doctor.context import RECENT
 
 #: Nats of the validation loss above its lowest value while the training loss kept falling, and between the two losses.
 RISEN, GAP = 0.1, 0.3
@@ -15,8 +12,8 @@ RISEN, GAP = 0.1, 0.3
 class Overfitting(Check):
     kind, description = "overfitting", "the model memorizes the training text"
 
-    def on_evaluation(self, history: History) -> Iterator[Finding]:
-        if len(history.validation) < 2:
+    def on_evaluation(self, history: History) -> Findings:
+        if not history.validation:
             return
         at, lowest = min(history.validation, key=lambda pair: pair[1])
         step, now = history.validation[-1]

@@ -4,17 +4,13 @@ Deeper layers know the order from how many tokens each one sees. All earlier tok
 is swapped with one further back: positions that repeat, or end too early, show only there.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 import torch
 from torch import Tensor
 
-from regard.doctor import Check, Finding, SidePass
-from regard.doctor.context import Batch
+from regard.doctor import Check, Findings, SidePass
 from regard.doctor.side_pass import MOVED, SHORTEST
-from regard.prove.dependency import relative_difference, reverse_context
+from regard.prove.batches import Batch
+from regard.prove.comparison import relative_difference, reverse_context
 
 DISTANCES = (1, 8, 16)  # between the two tokens that are swapped
 
@@ -23,33 +19,30 @@ class PositionFault(Check):
     kind, description = "position_fault", "positions have no effect"
     needs_confirmation = True
 
-    def on_model(self, side_pass: SidePass) -> Iterator[Finding]:
+    def on_model(self, side_pass: SidePass) -> Findings:
         if not side_pass.model.positional:
             return
         changed = (side_pass.with_token_changed(position) for position in side_pass.positions)
         names = (side_pass.first_attention(side_pass.plain, outputs) for outputs in changed)
-        name, found = next(filter(None, names), ""), []
-        if name:
-            found = list(self._order(side_pass, side_pass.few, "inputs", name))
+        found = list(self._order(side_pass, side_pass.few, "inputs", next(filter(None, names), "")))
+        yield from found
         pair = side_pass.source_pair
         if pair is not None and not found:
             length = int(pair.source_lengths.min())  # no padding
             pair = pair._replace(source=pair.source[:, :length], source_lengths=pair.source_lengths.clamp(max=length))
-            other, shape = pair._replace(source=(pair.source + 1) % self.run.vocabulary), tuple(pair.source.shape)
-            name = side_pass.first_attention(side_pass.outputs(pair, shape), side_pass.outputs(other, shape))
-            if name:
-                found = list(self._order(side_pass, pair, "source", name))
-        yield from found
+            other = pair._replace(source=(pair.source + 1) % self.run.vocabulary)
+            name = side_pass.first_attention(*(side_pass.outputs(one, pair.source.shape) for one in (pair, other)))
+            yield from self._order(side_pass, pair, "source", name)
 
-    def _order(self, side_pass: SidePass, batch: Batch, side: str, name: str) -> Iterator[Finding]:
-        """Whether the output of attention ``name`` for the last token depends on the order of those before it."""
+    def _order(self, side_pass: SidePass, batch: Batch, side: str, name: str) -> Findings:
+        """Whether the output of attention ``name``, if any, for the last token depends on the order of earlier ones."""
         tokens: Tensor = batch._asdict()[side]
 
         def last_output(tokens: Tensor) -> Tensor | None:
-            outputs = side_pass.outputs(batch._replace(**{side: tokens}), tuple(tokens.shape), only=name)
+            outputs = side_pass.outputs(batch._replace(**{side: tokens}), tokens.shape, only=name)
             return outputs[0][1][:, -1:] if outputs else None
 
-        plain = last_output(tokens) if tokens.shape[1] >= SHORTEST else None
+        plain = last_output(tokens) if name and tokens.shape[1] >= SHORTEST else None
         if plain is None:
             return
         for how, reordered in _reordered(tokens).items():
@@ -59,9 +52,7 @@ class PositionFault(Check):
             # An attention that ignores those tokens altogether is another fault.
             other = last_output(torch.where(reordered != tokens, (tokens + 1) % self.run.vocabulary, tokens))
             if other is not None and relative_difference(plain, other) > 100 * MOVED:
-                evidence = (
-                    f"with earlier tokens {how}, the output of {name} for the last one is the same, to {difference:.1g}"
-                )
+                evidence = f"with earlier tokens {how}, {name} gives the last one the same output, to {difference:.1g}"
                 cause = "positions do not reach the scores, or are the same for several tokens"
                 change = "--model.position rotary, and check that positions differ from token to token"
                 yield self.finding(f"positions of the {side}", evidence, cause, change)

@@ -1,12 +1,9 @@
 """Training waits for its batches."""
 
-from __future__ import annotations
-
 import statistics
 import time
-from collections.abc import Iterator
 
-from regard.doctor import Check, Finding, Resources
+from regard.doctor import Check, Findings, Resources
 
 #: The share of a step's time spent on making its batches: with half of it the device is idle half of the time.
 STARVED = 0.4
@@ -18,20 +15,19 @@ class Starvation(Check):
     kind, description = "starvation", "training waits for data"
     needs_confirmation = True
 
-    def on_resources(self, resources: Resources) -> Iterator[Finding]:
+    def on_resources(self, resources: Resources) -> Findings:
         if not resources.step_seconds:
             return
         waiting = resources.batch_seconds * self.run.experiment.train.accumulate
         if waiting > STARVED * resources.step_seconds:
-            step = f"{resources.step_seconds * 1e3:.3g} ms"
-            evidence = f"the batches of a step take {waiting * 1e3:.3g} ms of its {step}"
+            evidence = f"a step's batches take {waiting * 1e3:.3g} of its {resources.step_seconds * 1e3:.3g} ms"
             cause = "text is read or prepared more slowly than the model trains on it"
             change = "put the text on a local disk, tokenize it beforehand, or a larger --data.batch"
             yield self.finding("data.batch", evidence, cause, change)
         else:
             yield from self._stalls(resources)
 
-    def _stalls(self, resources: Resources) -> Iterator[Finding]:
+    def _stalls(self, resources: Resources) -> Findings:
         """A few batches that all others wait for; the batches of the slowest steps are made again to confirm it."""
         seconds = [taken for taken, _ in resources.recent]
         if len(seconds) < STALLS:
@@ -46,9 +42,7 @@ class Starvation(Check):
             self.run.batch(number)
         if time.perf_counter() - began > sum(taken - middle for taken, _ in slow[:2]) / 2:
             share, numbers = lost / sum(seconds), ", ".join(str(numbers[0]) for _, numbers in slow[:3])
-            evidence = (
-                f"{len(slow)} of the last {len(seconds)} steps took {share:.0%} of the time, such as batches {numbers}"
-            )
+            evidence = f"{len(slow)} of {len(seconds)} steps took {share:.0%} of the time, such as batches {numbers}"
             cause = "some batches take far longer to make than others, and training waits for them"
             change = "put the text on a local disk, tokenize it beforehand, or prefetch batches"
             yield self.finding("data.batch", evidence, cause, change)

@@ -1,10 +1,8 @@
 """The logits of a row do not depend on the other rows of its batch, nor on earlier calls."""
 
-from __future__ import annotations
-
 import torch
 
-from regard.prove import ClaimResult, ModelUnderTest, claim, fails, holds, not_applicable
+from regard.prove import ClaimResult, ModelUnderTest, claim
 from regard.prove.comparison import LargestGap
 from regard.prove.model_under_test import SEED
 
@@ -12,7 +10,8 @@ from regard.prove.model_under_test import SEED
 @claim("batching", "a row's logits do not depend on the other rows of its batch", order=30, reorders_sums=True)
 @torch.no_grad()
 def batching(subject: ModelUnderTest) -> ClaimResult:
-    largest, tokens = LargestGap(), subject.tokens(6)
+    declared, tokens = subject.not_batch_invariant, subject.tokens(6)
+    largest = LargestGap(exempt=declared)
     index = torch.arange(6, device=tokens.device)
     alone = [subject(tokens[i : i + 1], index[i : i + 1]) for i in range(6)]
     others = subject.tokens(6, seed=SEED + 9)
@@ -26,10 +25,5 @@ def batching(subject: ModelUnderTest) -> ClaimResult:
         logits = subject(mixed, index.roll(place))
         largest.add(logits[place : place + 1], alone[0], f"among other rows, as number {place} of 6, and alone")
     largest.add(subject(tokens[:1], index[:1]), alone[0], "the same row in a later call")
-    declared = subject.not_batch_invariant
-    if largest.description and declared:
-        return not_applicable(f"declared not to hold by {', '.join(declared)}; found: {largest.description}")
-    if largest.description:
-        return fails(largest.description)
-    note = f"; in training it does not hold, as {declared[0]} declares" if declared else ""
-    return holds(f"{largest.count} rows alone and among others: at most {largest.size:.1g} apart{note}")
+    note = f" (in training it does not hold, as {declared[0]} declares)" if declared else ""
+    return largest.result(f"{largest.count} rows alone and among others{note}")

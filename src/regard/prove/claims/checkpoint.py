@@ -1,13 +1,11 @@
 """A checkpoint holds the whole model: rebuilt from its config with the saved weights, it gives the same logits."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
 
-from regard.prove import ClaimResult, ModelUnderTest, claim, fails, holds, not_applicable
+from regard.prove import ClaimResult, ModelUnderTest, claim, fails, not_applicable
 from regard.prove.comparison import LargestGap
 from regard.runs.tensors import read_tensors, write_tensors
 
@@ -27,12 +25,10 @@ def checkpoint(subject: ModelUnderTest) -> ClaimResult:
     if missing or unexpected:
         return fails(f"the saved tensors are not those of a new model: {', '.join([*missing, *unexpected][:3])}")
     rebuilt = rebuilt.to(subject.device).eval()
+    unsaved = sorted({name for name, _ in model.named_buffers()} - set(saved))
+    note = f" (not in the checkpoint: {', '.join(unsaved[:4])})" if unsaved else ""
     lengths = sorted({subject.length, subject.long})
     for length in lengths:
         tokens = subject.tokens(2, length)
-        largest.add(rebuilt(*subject.arguments(tokens)), subject(tokens), f"{length} tokens")
-    if largest.description:
-        unsaved = sorted({name for name, _ in model.named_buffers()} - set(saved))
-        note = f"; not in the checkpoint: {', '.join(unsaved[:4])}" if unsaved else ""
-        return fails(largest.description + note)
-    return holds(f"saved, loaded and rebuilt: {largest.size:.1g} apart on {' and '.join(map(str, lengths))} tokens")
+        largest.add(rebuilt(*subject.arguments(tokens)), subject(tokens), f"{length} tokens{note}")
+    return largest.result(f"saved, loaded and rebuilt, on {' and '.join(map(str, lengths))} tokens")

@@ -1,15 +1,14 @@
 """No logit and no gradient is NaN or infinite, and every real token may attend to at least one token."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
-from regard.attention import Packed, Padded, Range
+from regard.attention import Mask, Packed, Padded, Range
 from regard.attention.slots import AnySlots, make_pairs, valid
-from regard.prove import ClaimResult, ModelUnderTest, claim, fails, holds
+from regard.prove import ClaimFails, ClaimResult, ModelUnderTest, claim, holds
+from regard.prove.comparison import gradients
 
 
 @claim("finite", "no logit of a real token is NaN or infinite", order=60)
@@ -21,14 +20,14 @@ def finite(subject: ModelUnderTest) -> ClaimResult:
         if wrong.any():
             row, position = wrong.nonzero()[0].tolist()
             kind = "NaN" if logits[row, position].isnan().any() else "infinite"
-            return fails(f"{case}: row {row}, position {position} is {kind}")
-        if name := _bad_gradient(subject, logits, real):
-            return fails(f"{case}: the gradient of {name} is not finite")
-    if masked := _fully_masked(subject):
-        return fails(masked)
-    return holds(
-        f"every logit and gradient of {count} batches, with and without padding; no real token is fully masked"
-    )
+            raise ClaimFails(f"{case}: row {row}, position {position} is {kind}")
+        loss = torch.where(real[..., None], logits, 0.0).log_softmax(-1)[..., 0].mul(real).sum()
+        for name, gradient in gradients(subject.module, loss).items() if subject.module is not None else ():
+            if not bool(gradient.isfinite().all()):
+                raise ClaimFails(f"{case}: the gradient of {name} is not finite")
+    if subject.model is not None:
+        _check_masks(subject, subject.model.masks)
+    return holds(f"every logit and gradient of {count} batches, also padded ones; no real token is fully masked")
 
 
 def _cases(subject: ModelUnderTest) -> Iterator[tuple[str, Tensor, Tensor]]:
@@ -49,33 +48,19 @@ def _cases(subject: ModelUnderTest) -> Iterator[tuple[str, Tensor, Tensor]]:
         yield "packed rows", subject.model(subject.tokens(2), slots), slots.segment >= 0
 
 
-def _bad_gradient(subject: ModelUnderTest, logits: Tensor, real: Tensor) -> str:
-    """The first parameter whose gradient is not finite."""
-    parts = () if subject.module is None else subject.module.named_parameters()
-    weights = [(name, one) for name, one in parts if one.requires_grad]
-    if not weights or not logits.requires_grad:
-        return ""
-    loss = torch.where(real[..., None], logits, 0.0).log_softmax(-1)[..., 0].mul(real).sum()
-    gradients = torch.autograd.grad(loss, [one for _, one in weights], allow_unused=True)
-    pairs = zip(weights, gradients, strict=True)
-    return next((name for (name, _), g in pairs if g is not None and not bool(g.isfinite().all())), "")
-
-
 @torch.no_grad()
-def _fully_masked(subject: ModelUnderTest) -> str:
-    """The first real token for which a mask allows no key: its output is zero by definition, and so never NaN."""
-    if subject.model is None:
-        return ""
+def _check_masks(subject: ModelUnderTest, masks: Sequence[Mask]) -> None:
+    """Each mask allows every real token a key: otherwise its output is zero by definition, and so never NaN."""
     n = subject.length
     kinds: list[tuple[str, AnySlots]] = [("plain", Range(n)), ("long", Range(subject.long))]
     kinds.append(("padded", Padded(torch.tensor([1, n, n // 2], device=subject.device), n)))
     kinds.append(("packed", Packed.of([[2, n - 2]], n, device=subject.device)))
-    for number, mask in enumerate(subject.model.masks):
+    for number, mask in enumerate(masks):
         for kind, slots in kinds:
             pairs = make_pairs(slots, slots, heads=1, device=subject.device, batch=slots.rows)
             seen = (mask.allows(pairs) & valid(pairs)).any(-1)[:, 0]  # [B, N]
             real = torch.as_tensor(pairs.q.segment >= 0)[:, 0, :, 0].expand_as(seen)
             if (real & ~seen).any():
                 row, position = (real & ~seen).nonzero()[0].tolist()
-                return f"mask {number} ({mask}) allows row {row}, position {position} of {kind} rows no key at all"
-    return ""
+                place = f"row {row}, position {position} of {kind} rows"
+                raise ClaimFails(f"mask {number} ({mask}) allows {place} no key at all")

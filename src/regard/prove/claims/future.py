@@ -4,19 +4,16 @@ A gradient is exact but does not see what is discrete (a bucket, a rank, a top-k
 tokens show what depends on the length alone (a rotary base that grows with the text): hence all three.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from regard.attention import Softmax
+from regard.attention import Plan, Softmax
 from regard.attention.backends.choose import BackendRefused, run
-from regard.prove import ClaimResult, ModelUnderTest, claim, fails, holds, not_applicable
-from regard.prove.comparison import EXACT, LargestGap, gap
-from regard.prove.dependency import first_difference, record_outputs
+from regard.models.base import Model
+from regard.prove import ClaimFails, ClaimResult, ModelUnderTest, claim, holds, not_applicable
+from regard.prove.comparison import EXACT, Hook, LargestGap, first_difference, forward_hooks, gap, record_outputs
 from regard.prove.model_under_test import SEED, SOURCES, Forward, training_mode
 
 MODES = (("in evaluation", False), ("in training", True), ("in evaluation again, after training", False))
@@ -30,27 +27,20 @@ def future(subject: ModelUnderTest) -> ClaimResult:
     count = 0
     for mode, training in MODES if subject.module is not None else MODES[:1]:
         with training_mode(subject.module, training):
-            for name, forward in _paths(subject):
-                for length in lengths:
-                    changes = _changes(subject, length)
-                    count += len(changes)
-                    if leak := _any_leak(subject, forward, changes, f"{mode}{name}"):
-                        return fails(leak)
-            leak = _gradient_leak(subject) or _batch_leak(subject, training) or _weights_leak(subject)
-            if leak := leak or ("" if training else _length_leak(subject)):
-                return fails(f"{mode}{leak}")
+            for length in lengths:
+                changes = _changes(subject, length)
+                count += len(changes)
+                _check_changes(subject, changes, mode)
+            if subject.module is not None:
+                _check_gradients(subject, subject.module, mode)
+            if not training or not subject.not_batch_invariant:
+                _check_batches(subject, mode)
+            if subject.model is not None and subject.seq2seq is None:
+                _check_weights(subject, subject.model, mode)
+            if not training:
+                _check_lengths(subject, mode)
     kinds = "no gradient and no value" if subject.module is not None else "no value (a plain function has no gradient)"
-    return holds(
-        f"{kinds} came from a later token at any of {subject.length} positions, lengths {lengths}, {count} changes"
-    )
-
-
-def _paths(subject: ModelUnderTest) -> Iterator[tuple[str, Forward]]:
-    """The code paths to the logits, by name."""
-    if not subject.variants:
-        yield "", subject
-    for name, forward in subject.variants.items():
-        yield f", {name}", forward
+    return holds(f"{kinds} comes from a later token: {subject.length} positions, lengths {lengths}, {count} changes")
 
 
 class Change(NamedTuple):
@@ -77,31 +67,32 @@ def _changes(subject: ModelUnderTest, length: int) -> list[Change]:
 
 
 @torch.no_grad()
-def _any_leak(subject: ModelUnderTest, forward: Forward, changes: list[Change], where: str) -> str:
-    """The first change of a later token that moves an earlier logit.
+def _check_changes(subject: ModelUnderTest, changes: list[Change], mode: str) -> None:
+    """No change of a later token moves an earlier logit.
 
     All changes run in one batch, and a few alone. If the batch shows a leak, each change runs alone: a dependence
     between rows is the fault of another claim.
     """
     rows = torch.arange(len(changes), device=subject.device) % (SOURCES if subject.seq2seq else len(changes))
     texts = (torch.cat([change.tokens for change in changes]), torch.cat([change.changed for change in changes]))
-    call = (lambda tokens: subject(tokens, rows)) if forward is subject else forward
-    before, after = (_seeded(call, text) for text in texts)
-    positions = torch.tensor([change.position for change in changes], device=before.device)
-    early = (torch.arange(before.shape[1], device=before.device) < positions[:, None])[..., None]
-    apart = gap(torch.where(early, before, 0.0), torch.where(early, after, 0.0), EXACT)
-    alone = changes if apart.clear else changes[:: max(1, len(changes) // 5)]
-    return next((leak for change in alone if (leak := _leak(subject, forward, change, where))), "")
+    positions = torch.tensor([change.position for change in changes], device=subject.device)
+    early = (torch.arange(texts[0].shape[1], device=subject.device) < positions[:, None])[..., None]
+    for name, forward in subject.paths.items():
+        call = (lambda tokens: subject(tokens, rows)) if forward is subject else forward
+        before, after = (torch.where(early, _seeded(call, text), 0.0) for text in texts)
+        leaks = gap(before, after, EXACT).clear
+        for change in changes if leaks else changes[:: max(1, len(changes) // 5)]:
+            _check_change(subject, forward, change, f"{mode}{name}")
 
 
 @torch.no_grad()
-def _leak(subject: ModelUnderTest, forward: Forward, change: Change, where: str) -> str:
-    """How a change of later tokens moves earlier logits, and the first module that shows it."""
+def _check_change(subject: ModelUnderTest, forward: Forward, change: Change, where: str) -> None:
+    """The change of later tokens moves no earlier logit; if it does, the first module that shows it is named."""
     tokens, changed, position = change
     before, after = (_seeded(forward, text) for text in (tokens, changed))
     apart = gap(before[:, :position], after[:, :position], EXACT)
     if not apart.clear:
-        return ""
+        return
     module = ""
     if subject.module is not None:
         one, other = (
@@ -110,8 +101,8 @@ def _leak(subject: ModelUnderTest, forward: Forward, change: Change, where: str)
         )
         difference = first_difference(one, other, lambda x: x[:, : apart.position + 1], EXACT)
         module = f", first seen in {difference[0]}" if difference else ""
-    first = int((tokens != changed)[0].nonzero()[0])
-    return f"{where}: another token at position {first} of {tokens.shape[1]} moves the logits of {apart}{module}"
+    moved = f"another token at position {int((tokens != changed)[0].nonzero()[0])} of {tokens.shape[1]}"
+    raise ClaimFails(f"{where}: {moved} moves the logits of {apart}{module}")
 
 
 def _seeded(forward: Forward, tokens: Tensor) -> Tensor:
@@ -119,45 +110,37 @@ def _seeded(forward: Forward, tokens: Tensor) -> Tensor:
     return forward(tokens)
 
 
-def _batch_leak(subject: ModelUnderTest, training: bool) -> str:
+def _check_batches(subject: ModelUnderTest, mode: str) -> None:
     """Several rows at once and, where the model takes them, long ones: fast paths split a sequence into blocks."""
-    if training and subject.not_batch_invariant:
-        return ""
     for length in sorted({subject.length, subject.long}):
         tokens = subject.tokens(3, length, SEED + 2)
         other = subject.other_tokens(tokens)
         positions = {1, length // 3, min(63, length - 1), min(64, length - 1), length // 2 + 1, length - 1}
         for position in sorted(positions):
             change = Change(tokens, torch.cat((tokens[:, :position], other[:, position:]), dim=1), position)
-            for name, forward in _paths(subject):
-                if leak := _leak(subject, forward, change, f"{name}, three rows"):
-                    return leak
-    return ""
+            for name, forward in subject.paths.items():
+                _check_change(subject, forward, change, f"{mode}{name}, three rows")
 
 
 @torch.no_grad()
-def _length_leak(subject: ModelUnderTest) -> str:
+def _check_lengths(subject: ModelUnderTest, mode: str) -> None:
     """A shorter sequence has the logits that it has as the beginning of a longer one."""
     tokens = subject.tokens(1, subject.length, SEED + 3)
-    for name, forward in _paths(subject):
+    for name, forward in subject.paths.items():
         whole, largest = forward(tokens), LargestGap()
         for length in range(1, tokens.shape[1]):
-            case = f"{name}: {length} tokens alone and as the beginning of {tokens.shape[1]}"
-            if largest.add(forward(tokens[:, :length]), whole[:, :length], case):
-                return largest.description
-    return ""
+            case = f"{mode}{name}: {length} tokens alone and as the beginning of {tokens.shape[1]}"
+            largest.add(forward(tokens[:, :length]), whole[:, :length], case)
 
 
-def _gradient_leak(subject: ModelUnderTest) -> str:
-    """A gradient of the logits at one position with respect to the embedding of a later token."""
-    if subject.module is None:
-        return ""
+def _check_gradients(subject: ModelUnderTest, module: nn.Module, mode: str) -> None:
+    """The logits at a position have no gradient with respect to the embedding of a later token."""
     tokens = subject.tokens(1)
     embedded: list[tuple[str, Tensor]] = []
 
-    def record(name: str) -> Callable[..., Tensor | None]:
-        def hook(_: nn.Module, given: Any, out: Tensor) -> Tensor | None:
-            if not (given and isinstance(given[0], Tensor) and given[0].shape == tokens.shape and out.ndim == 3):
+    def record(name: str) -> Hook:
+        def hook(table: nn.Module, given: tuple[Tensor, ...], out: Tensor) -> Tensor | None:
+            if not (given and given[0].shape == tokens.shape and out.ndim == 3):
                 return None
             out = out if out.requires_grad else out.detach().requires_grad_()
             embedded.append((name, out))
@@ -165,59 +148,42 @@ def _gradient_leak(subject: ModelUnderTest) -> str:
 
         return hook
 
-    tables = [(name, part) for name, part in subject.module.named_modules() if isinstance(part, nn.Embedding)]
-    hooks = [part.register_forward_hook(record(name)) for name, part in tables]
-    try:
-        with torch.enable_grad():
-            logits = subject(tokens)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    embedded = [(name, out) for name, out in embedded if out.shape[1] == tokens.shape[1]]
+    tables = [(name, part) for name, part in module.named_modules() if isinstance(part, nn.Embedding)]
+    with torch.enable_grad(), forward_hooks((part, record(name)) for name, part in tables):
+        logits = subject(tokens)
     if not embedded or not logits.requires_grad:
-        return ""
+        return
     direction = torch.randn(logits.shape[-1], generator=torch.Generator().manual_seed(SEED)).to(logits)
     for position in range(tokens.shape[1] - 1):
         loss = (logits[:, position] * direction).sum()
         gradients = torch.autograd.grad(loss, [out for _, out in embedded], retain_graph=True, allow_unused=True)
         for (name, _), gradient in zip(embedded, gradients, strict=True):
             later = gradient[:, position + 1 :].abs().amax((0, 2)) if gradient is not None else torch.zeros(1)
-            if not bool((later == 0).all()):
-                far, size = int((later != 0).nonzero()[0]) + position + 1, float(later.max())
-                return (
-                    f": the logits at position {position} have a gradient of {size:.2g} from position {far} of {name}"
-                )
-    return ""
+            if bool((later != 0).any()):
+                place = f"position {int(later.nonzero()[0]) + position + 1} of {name}"
+                found = f"the logits at position {position} have a gradient of {float(later.max()):.2g} from {place}"
+                raise ClaimFails(f"{mode}: {found}")
 
 
 @torch.no_grad()
-def _weights_leak(subject: ModelUnderTest) -> str:
+def _check_weights(subject: ModelUnderTest, model: Model, mode: str) -> None:
     """Attention weights that a layer returns on request are zero for later tokens, with the same output values."""
-    if subject.model is None or subject.seq2seq is not None:
-        return ""
-    calls: list[tuple[str, Softmax, tuple[Any, ...], Tensor]] = []
-
-    def record(name: str) -> Callable[..., None]:
-        return lambda part, given, out: calls.append((name, part, given, out.values))
-
-    layers = [(name, part) for name, part in subject.model.mechanisms() if type(part) is Softmax]
-    hooks = [part.register_forward_hook(record(name)) for name, part in layers]
-    try:
+    calls: list[tuple[Softmax, tuple[Tensor, Tensor, Tensor, Plan], Tensor]] = []
+    layers = {part: name for name, part in model.mechanisms() if type(part) is Softmax}
+    with forward_hooks((part, lambda part, given, out: calls.append((part, given, out.values))) for part in layers):
         subject(subject.tokens(2))
-    finally:
-        for hook in hooks:
-            hook.remove()
-    for name, part, (q, k, v, plan), values in calls:
+    for part, (q, k, v, plan), values in calls:
         try:
             out = run(part.call(q, k, v, plan, weights=True)._replace(dropout=0.0), part.backend)
         except BackendRefused:  # a backend that has no weights to return
             continue
         if out.weights is None or out.weights.shape[-1] != out.weights.shape[-2]:
             continue
-        ahead = out.weights.triu(1)
+        where, ahead = f"{mode}: {layers[part]}", out.weights.triu(1)
         if bool((ahead != 0).any()):
             position = int(ahead.amax((0, 1, 3)).nonzero()[0])
-            return f": {name} returns weights of {float(ahead.max()):.2g} on later tokens for position {position}"
+            raise ClaimFails(
+                f"{where} returns weights of {float(ahead.max()):.2g} on later tokens for position {position}"
+            )
         if not part.training and gap(out.values.flatten(0, 1), values.flatten(0, 1)).clear:
-            return f": {name} gives other values when it returns its weights"
-    return ""
+            raise ClaimFails(f"{where} gives other values when it returns its weights")

@@ -1,13 +1,10 @@
 """The order of tokens matters exactly if the model has positions."""
 
-from __future__ import annotations
-
 import torch
 
 from regard.models.base import Model
 from regard.prove import ClaimResult, ModelUnderTest, claim, fails, holds, not_applicable
-from regard.prove.comparison import gap
-from regard.prove.dependency import reverse_context
+from regard.prove.comparison import gap, reverse_context
 
 
 @claim("order", "the order of tokens matters if, and only if, the model has positions", order=70)

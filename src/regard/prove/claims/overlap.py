@@ -4,8 +4,6 @@ Overlapping windows are rarely equal as a whole, so runs of tokens are compared,
 known if training has such a run of it. Language repeats itself a little; more than one row in fifty is a leak.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
@@ -51,27 +49,19 @@ def overlap(subject: ModelUnderTest) -> ClaimResult:
             evidence.append(f"{sum(known)} of {len(known):,} {part} rows")
     if not evidence:
         return not_applicable(f"no held-out row has {run} tokens that count")
-    return holds(
-        f"{' and '.join(evidence)} share a run of {run} tokens with the training text ({count:,} tokens sampled)"
-    )
+    return holds(f"{' and '.join(evidence)} share a run of {run} tokens with {count:,} tokens of the training text")
 
 
 def _row_hashes(batches: Iterable[Batch], run: int) -> Iterator[NDArray[np.uint64]]:
-    """The hashes of all runs of ``run`` tokens, row by row; rows without such a run are skipped."""
+    """The hashes of all runs of ``run`` real tokens, row by row; of a pair, the source comes before the translation."""
     for batch in batches:
-        for tokens in _rows(batch):
+        for row, targets in enumerate(batch.targets):
+            counted = (targets >= 0).nonzero()
+            if not len(counted):
+                continue
+            first, last = int(counted[0]), int(counted[-1]) + 1
+            tokens = torch.cat((batch.inputs[row, first:last], targets[last - 1 : last]))
+            if isinstance(batch, PairBatch):
+                tokens = torch.cat((batch.source[row, : int(batch.source_lengths[row])], tokens))
             if len(tokens) >= run:
-                yield hashes_of(tokens, run)
-
-
-def _rows(batch: Batch) -> Iterator[NDArray[np.int64]]:
-    """The real tokens of each row; for a pair, the source and then the translation."""
-    for row in range(len(batch.inputs)):
-        counted = (batch.targets[row] >= 0).nonzero()
-        if not len(counted):
-            continue
-        first, last = int(counted[0]), int(counted[-1]) + 1
-        tokens = torch.cat((batch.inputs[row, first:last], batch.targets[row, last - 1 : last]))
-        if isinstance(batch, PairBatch):
-            tokens = torch.cat((batch.source[row, : int(batch.source_lengths[row])], tokens))
-        yield tokens.numpy()
+                yield hashes_of(tokens.numpy(), run)

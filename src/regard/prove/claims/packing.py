@@ -1,11 +1,9 @@
 """Documents packed into one row do not attend to each other."""
 
-from __future__ import annotations
-
 import torch
 
 from regard.attention import Packed
-from regard.prove import ClaimResult, ModelUnderTest, claim, fails, holds, not_applicable
+from regard.prove import ClaimResult, ModelUnderTest, claim, not_applicable
 from regard.prove.comparison import LargestGap
 
 
@@ -14,7 +12,7 @@ from regard.prove.comparison import LargestGap
 def packing(subject: ModelUnderTest) -> ClaimResult:
     if subject.model is None or not subject.takes_slots:
         return not_applicable("the model takes no packed rows")
-    n, largest = subject.length, LargestGap()
+    n, largest = subject.length, LargestGap(exempt=subject.not_batch_invariant)
     third = n // 3
     for layout in ([[third, n - third]], [[1, third, n - third - 1], [n - 1]], [[2] * (n // 2), [third, third]]):
         tokens = subject.tokens(len(layout), n)
@@ -28,9 +26,4 @@ def packing(subject: ModelUnderTest) -> ClaimResult:
                     case = f"document {number} (positions {start} to {start + size - 1}) of {sizes}{note}"
                     largest.add(packed[row : row + 1, here], subject(tokens[row : row + 1, here]), case)
                     start += size
-    if largest.description and subject.not_batch_invariant:
-        modules = ", ".join(subject.not_batch_invariant)
-        return not_applicable(f"declared not to hold by {modules}; found: {largest.description}")
-    if largest.description:
-        return fails(largest.description)
-    return holds(f"{largest.count} documents packed and alone: at most {largest.size:.1g} apart")
+    return largest.result(f"{largest.count} documents packed and alone")

@@ -1,10 +1,8 @@
 """Padding changes no logit, whatever tokens it holds and however long it is."""
 
-from __future__ import annotations
-
 import torch
 
-from regard.prove import ClaimResult, ModelUnderTest, claim, fails, holds, not_applicable
+from regard.prove import ClaimResult, ModelUnderTest, claim, not_applicable
 from regard.prove.comparison import LargestGap
 
 
@@ -27,7 +25,5 @@ def padding(subject: ModelUnderTest) -> ClaimResult:
             for i, row in enumerate(rows):
                 m = int(lengths[row])
                 largest.add(logits[i : i + 1, :m], alone[row], f"a row of {m} tokens padded to {width} with {name}")
-    if largest.description:
-        return fails(largest.description)
     note = "" if subject.padded or subject.model is not None else " (behind, where a causal model does not look)"
-    return holds(f"rows of {lengths.tolist()} tokens, three fillings{note}: at most {largest.size:.1g} apart")
+    return largest.result(f"rows of {lengths.tolist()} tokens, three fillings{note}")

@@ -1,19 +1,15 @@
 """Decoding equals the forward pass: ``step``, in pieces of any length, gives the logits of the whole sequence."""
 
-from __future__ import annotations
-
 import torch
 
 from regard.models.base import LanguageModel
-from regard.prove import ClaimResult, ModelUnderTest, claim, fails, holds, not_applicable
+from regard.prove import ClaimResult, ModelUnderTest, claim, not_applicable
 from regard.prove.comparison import LargestGap
 
 ROLLING = 400  # tokens: a rolling cache that is overwritten later than this is not tested
 
 
-@claim(
-    "step", "start and step, in pieces of any length, give the logits of the forward pass", order=50, reorders_sums=True
-)
+@claim("step", "decoding in pieces of any length gives the logits of the forward pass", order=50, reorders_sums=True)
 @torch.no_grad()
 def step(subject: ModelUnderTest) -> ClaimResult:
     if subject.stepper is None:
@@ -22,39 +18,34 @@ def step(subject: ModelUnderTest) -> ClaimResult:
         return not_applicable(f"declared impossible by {', '.join(subject.not_steppable)}")
     if not subject.causal:
         return not_applicable("a bidirectional model cannot be decoded token by token")
-    largest, n = LargestGap(), subject.length
-    splits = [[n], [1] * n, [6, 5, n - 11], [1, n - 2, 1], [n // 2, *[1] * (n - n // 2)], [3, 1, 1, n - 5]]
-    for pieces in splits:
+    largest, n, longest = LargestGap(), subject.length, subject.length
+    for pieces in ([n], [1] * n, [6, 5, n - 11], [1, n - 2, 1], [n // 2, *[1] * (n - n // 2)], [3, 1, 1, n - 5]):
         if min(pieces) > 0:
             _compare(subject, pieces, largest)
-    longest = n
     if isinstance(subject.model, LanguageModel):
         longest = _rolling(subject, subject.model, largest)
         _ragged(subject, subject.model, largest)
         _last(subject, subject.model, largest)
         _compare(subject, [5, *[1] * (n - 5)], largest, fixed=True)
     if subject.seq2seq is not None:
-        _beams(subject, largest)
-    if largest.description:
-        return fails(largest.description)
-    return holds(f"{largest.count} ways to split up to {longest} tokens: at most {largest.size:.1g} apart")
+        tokens, rows = subject.tokens(6), torch.arange(3, device=subject.device).repeat_interleave(2)
+        decoded = subject.decode(tokens, [2, *[1] * (n - 2)], beams=2)
+        largest.add(decoded, subject(tokens, rows), "two beams for each of three sources")
+    return largest.result(f"{largest.count} ways to split up to {longest} tokens")
 
 
-def _compare(subject: ModelUnderTest, pieces: list[int], largest: LargestGap, fixed: bool = False) -> None:
+def _compare(subject: ModelUnderTest, pieces: list[int], largest: LargestGap, **settings: bool) -> None:
     tokens = subject.tokens(2, sum(pieces))
     first = ", ".join(map(str, pieces[:5])) + (" ..." if len(pieces) > 5 else "")
     case = "one token at a time" if set(pieces) == {1} else f"pieces of {first}"
-    settings = {"fixed": True} if fixed else {}
-    decoded = subject.decode(tokens, pieces, **settings)
-    largest.add(decoded, subject(tokens), case + (", fixed buffers" if fixed else ""))
+    note = ", fixed buffers" if settings else ""
+    largest.add(subject.decode(tokens, pieces, **settings), subject(tokens), case + note)
 
 
 def _rolling(subject: ModelUnderTest, model: LanguageModel, largest: LargestGap) -> int:
     """Decode until a rolling cache was overwritten twice or, without one, a longer sequence; return its length."""
-    n = subject.long
     caches = model.start(1, 10**4).caches if model.limit is None else ()
-    if caches:
-        n = max([n, *(size for cache in caches if (size := 2 * cache.size + 3) <= ROLLING)])
+    n = max([subject.long, *(size for cache in caches if (size := 2 * cache.size + 3) <= ROLLING)])
     if n > subject.length:
         for pieces in ([5, *[1] * (n - 5)], [n // 3, 7, n - n // 3 - 7]):
             _compare(subject, pieces, largest)
@@ -86,11 +77,3 @@ def _last(subject: ModelUnderTest, model: LanguageModel, largest: LargestGap) ->
     for piece, end in ((tokens[:, :half], half - 1), (tokens[:, half:], subject.length - 1)):
         logits, state = model.step(piece, state, last=True)
         largest.add(logits, whole[:, end : end + 1], f"only the last logits, at position {end}")
-
-
-def _beams(subject: ModelUnderTest, largest: LargestGap) -> None:
-    """Two target rows per source."""
-    tokens, n = subject.tokens(6), subject.length
-    rows = torch.arange(3, device=tokens.device).repeat_interleave(2)
-    decoded = subject.decode(tokens, [2, *[1] * (n - 2)], beams=2)
-    largest.add(decoded, subject(tokens, rows), "two beams for each of three sources")

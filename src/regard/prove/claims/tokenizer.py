@@ -1,7 +1,5 @@
 """The tokenizer is lossless: decoding the tokens of a text gives the text, or encoding it is a UserError."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np
@@ -12,14 +10,8 @@ from regard.prove import ClaimResult, ModelUnderTest, claim, fails, holds, not_a
 
 TEXTS = (
     *("", " ", "a", "  two  spaces ", "a\nb\r\nc\td\x00e", "Capitals AND small", "naïve café, e\u0301 and \u00e9"),
-    *(
-        "12,345.67 + 8 = ?",
-        "don't  stop -- now...",
-        "中文 العربية Ελληνικά עברית",
-        "👩‍👩‍👧 ﬁ Ω ½ \u200b\ufeff",
-        "\ud800 alone",
-    ),
-    *("<s> </s> <pad> [MASK] <|endoftext|> ▁_Ġ", "\ufffd"),
+    *("12,345.67 + 8 = ?", "don't  stop -- now...", "中文 العربية Ελληνικά עברית", "👩‍👩‍👧 ﬁ Ω ½ \u200b\ufeff"),
+    *("\ud800 alone", "<s> </s> <pad> [MASK] <|endoftext|> ▁_Ġ", "\ufffd"),
 )
 WIDTH = 40  # characters of a text in the evidence
 

@@ -1,39 +1,36 @@
-"""The doctor during training: an observer that runs the checks and reports findings, without changing the run.
+"""The doctor runs all checks: during training as an observer, and afterwards on a run folder.
 
-Numbers that every step has are checked after every step. Everything else is an examination: the present gradients, and
-side passes in evaluation mode, without gradients and with separate random states, so that the run stays the same to the
-bit. How often the doctor examines depends on the cost of the last examinations.
+During training, numbers that every step has are checked after every step. Everything else is an examination: the
+present gradients, and side passes in evaluation mode, without gradients and with separate random states, so that the
+run stays the same to the bit. How often the doctor examines depends on the cost of the last examinations.
 """
 
-from __future__ import annotations
-
+import math
 import statistics
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, TextIO
-
-import torch
+from typing import TextIO
 
 from regard.attention import BackendRefused
-from regard.doctor.check import Check, all_checks
-from regard.doctor.context import Batch, Resources, TrainingRun
-from regard.doctor.finding import Finding
+from regard.doctor.check import Check, Finding, Findings, all_checks, known_findings
+from regard.doctor.context import Resources, TrainingRun
 from regard.doctor.gradients import Gradients, UpdateMeter, layer_parts
 from regard.doctor.side_pass import SidePass
-from regard.models.base import Model
-from regard.runs.findings import cut, note, noted
-from regard.tasks import Term
-from regard.train import Observer, TrainingResult, TrainingStart, TrainingStep
+from regard.errors import UserError
+from regard.runs import Run
+from regard.runs.findings import cut, note
+from regard.train import Experiment, Observer, TrainingResult, TrainingStart, TrainingStep
 from regard.train.device import memory
 from regard.train.memory import capacity
-from regard.train.shard import from_environment, is_sharded
+from regard.train.shard import is_sharded
 
 #: The share of training time that the doctor may take. Three examinations are made at any cost: short runs need them.
 SHARE = 0.015
 EVERY = 10  # steps between two examinations at least
+PATIENCE = 1.0  # seconds for the newest batches of a finished run
 
 
 class Doctor(Observer):
@@ -50,9 +47,7 @@ class Doctor(Observer):
 
     def started(self, start: TrainingStart) -> None:
         self._start, train = start, start.experiment.train
-        self._run = TrainingRun(
-            start.experiment, data=start.data, device=start.device, get_batch=self._batch, terms=self._terms()
-        )
+        self._run = TrainingRun(start.experiment, data=start.data, device=start.device, dtype=start.dtype)
         self._run.position = start.step * train.accumulate
         # A sharded model runs on all ranks or on none, and the observer runs on the first one only.
         if not any(is_sharded(parameter) for parameter in start.model.parameters()):
@@ -60,10 +55,8 @@ class Doctor(Observer):
         self._checks = [check(self._run) for check in all_checks().values()]
         self._parts = {} if self._run.model is None else layer_parts(self._run.model)
         self._updates = UpdateMeter(self._parts)
-        self._times: deque[float] = deque(maxlen=20)
         self._recent: deque[tuple[float, range]] = deque(maxlen=60)  # seconds and batch numbers of the last steps
-        self._step, self._seconds, self._own_seconds = start.step, None, 0.0
-        self._first_seconds = 0.0
+        self._step, self._seconds, self._first_seconds, self._own_seconds = start.step, None, 0.0, 0.0
         self._memory_before = memory(start.device)
         self._limit = self._limit or capacity(start.device)
         left = (train.steps or 0) - start.step
@@ -71,18 +64,16 @@ class Doctor(Observer):
         self._measured = {start.step + max(2, left // 10), *self._due}  # steps before a measured update
         if start.step:
             cut(start.run, start.step)
-            for record in start.run.metrics():
-                self._run.history.read(record)
-        known = (Finding.read(record) for record in noted(start.run))  # an earlier session has reported them
-        self.findings |= {finding.key: finding for finding in known if finding is not None}
+            self._run.history.read(start.run.metrics())
+        self.findings |= known_findings(start.run)  # an earlier session has reported them
 
     def stepped(self, step: TrainingStep) -> None:
         began = time.perf_counter()
         if self._seconds is None:
             self._first_seconds = step.seconds
         else:
-            self._times.append(step.seconds - self._seconds - self._own_seconds)
-            self._recent.append((self._times[-1], range(self._run.position, step.position)))
+            seconds = step.seconds - self._seconds - self._own_seconds
+            self._recent.append((seconds, range(self._run.position, step.position)))
         self._seconds, self._step, self._run.position = step.seconds, step.step, step.position
         self._run.history.add(step.step, step.loss, step.rate, step.norm)
         if self.active:
@@ -123,8 +114,8 @@ class Doctor(Observer):
     def _check(self, step: TrainingStep) -> None:
         history = self._run.history
         if (update := self._updates.compare()) is not None:
-            history.updates.append(update.ratio)
-            history.unmoved = update.unmoved
+            ratio, history.unmoved = update
+            history.updates.append(ratio)
         self._report(self._ask(lambda check: check.on_step(step)))
         if self._is_due(step):
             self._report(self._examine(step), confirm=True)
@@ -134,18 +125,21 @@ class Doctor(Observer):
 
     def _is_due(self, step: TrainingStep) -> bool:
         """Whether to examine: at three steps at any cost, else while it takes a small share of the time."""
-        if step.step in self._due:
-            return True
-        each = self.cost / self.examinations if self.examinations else 5 * statistics.median(self._times or [1e9])
-        return step.step % EVERY == 0 and self.cost + each < SHARE * (step.seconds - self._first_seconds)
+        each = self.cost / self.examinations if self.examinations else 5 * (self._step_seconds() or 1e9)
+        cheap = self.cost + each < SHARE * (step.seconds - self._first_seconds)
+        return step.step in self._due or (step.step % EVERY == 0 and cheap)
 
-    def _examine(self, step: TrainingStep) -> Iterator[Finding]:
+    def _step_seconds(self) -> float:
+        """The median time of the last steps; 0 before the second one."""
+        return statistics.median([seconds for seconds, _ in self._recent][-20:] or [0.0])
+
+    def _examine(self, step: TrainingStep) -> Findings:
         run, start = self._run, self._start
         yield from self._ask(lambda check: check.on_history(run.history))
         if run.model is not None:
             gradients = Gradients.of(run.model, self._parts, step.norm, run.history.norm())
             yield from self._ask(lambda check: check.on_gradients(gradients))
-        seconds = statistics.median(self._times) if self._times else 0.0
+        seconds = self._step_seconds()
         batches = run.recent_batches(seconds, reading=SHARE / 3 * (step.seconds - self._first_seconds))
         yield from self._ask(lambda check: check.on_batches(batches))
         used, limit = memory(start.device), self._limit
@@ -155,12 +149,12 @@ class Doctor(Observer):
             side_pass = SidePass(run, batches.newest, self.examinations)
             yield from self._ask(lambda check: check.on_model(side_pass))
 
-    def _ask(self, hook: Callable[[Check], Iterable[Finding]]) -> Iterator[Finding]:
+    def _ask(self, hook: Callable[[Check], Findings]) -> Findings:
         """The findings of one hook of every check."""
         for check in self._checks:
             yield from hook(check)
 
-    def _report(self, findings: Iterable[Finding], confirm: bool = False) -> None:
+    def _report(self, findings: Findings, confirm: bool = False) -> None:
         """Report new findings and update known ones. One that needs confirmation waits for the next examination."""
         unconfirmed, checks = set(), all_checks()
         for finding in findings:
@@ -179,20 +173,51 @@ class Doctor(Observer):
     def _print(self, line: str) -> None:
         print(line, file=self._out or sys.stderr, flush=True)
 
-    def _terms(self) -> Callable[[Model, Batch], dict[str, Term]]:
-        """The task's loss terms, in the run's number format."""
-        start, task = self._start, self._start.experiment.task.build()
-        mixed = start.dtype != torch.float32
 
-        def terms(model: Model, batch: Any) -> dict[str, Term]:
-            with torch.autocast(start.device.type, start.dtype if mixed else torch.bfloat16, enabled=mixed):
-                return task.terms(model, batch)
+def examine(run: Run) -> tuple[list[Finding], list[str]]:
+    """Findings noted during training, from the records, and from the newest checkpoint; and what was not examined."""
+    experiment = run.load(Experiment)
+    training = TrainingRun(experiment, model=experiment.model.build())
+    checks = [check(training) for check in all_checks().values()]
+    found, records, notes = known_findings(run), run.metrics(), []
+    watched = {finding.kind for finding in found.values()}  # those noted during training know the place better
+    step = max((record["step"] for record in records), default=0)
+    training.history.read(records)
+    gradients = Gradients.read(records, training.history.norm())
+    hooks: list[Callable[[Check], Findings]] = [
+        lambda check: check.on_records(records),
+        lambda check: check.on_history(training.history),
+        lambda check: check.on_gradients(gradients),
+    ]
+    for finding in (one for hook in hooks for check in checks for one in hook(check)):
+        if finding.kind not in watched:
+            found.setdefault(finding.key, replace(finding, step=step, since=step))
+    checkpoint = run.latest()
+    if checkpoint is None:
+        notes.append("there is no complete checkpoint, so the model was not examined")
+    else:
+        assert training.model is not None
+        training.model.load_state_dict(checkpoint.model())
+        training.position = int(checkpoint.state.get("position", 0))
+        try:
+            for finding in list(_checkpoint(training, checks)):
+                found.setdefault(finding.key, replace(finding, step=checkpoint.step, since=checkpoint.step))
+        except UserError as problem:
+            notes.append(str(problem))
+    return list(found.values()), notes
 
-        return terms
 
-    def _batch(self, number: int) -> Batch:
-        experiment, world = self._start.experiment, from_environment()
-        assert self._start.data is not None
-        return self._start.data.batch(
-            number, seed=experiment.seed, rank=world.rank, world=world.size, size=experiment.data.batch
-        )
+def _checkpoint(training: TrainingRun, checks: list[Check]) -> Findings:
+    """Findings in the loaded model and, if they are available, its data."""
+    broken = [finding for check in checks for finding in check.on_checkpoint()]
+    yield from broken
+    if broken:
+        return
+    training.data = training.experiment.data.build(training.experiment.model.context)
+    batches = training.recent_batches(PATIENCE, reading=math.inf)
+    for check in checks:
+        yield from check.on_batches(batches)
+    if training.usable(batches.newest):
+        side_pass = SidePass(training, batches.newest)
+        for check in checks:
+            yield from check.on_model(side_pass)

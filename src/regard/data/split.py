@@ -1,7 +1,8 @@
-"""Splitting a text into train | validation | test by position."""
+"""Splitting data into train | validation | test: a text by position, pairs by group."""
 
-from __future__ import annotations
-
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import NamedTuple
@@ -46,6 +47,25 @@ def split(total: int, validation: float, test: float) -> Split:
     held_out = exact(validation) + last
     first, second = int(total * (1 - held_out)), int(total * (1 - last))
     return Split(TokenSpan(0, first), TokenSpan(first, second), TokenSpan(second, total))
+
+
+def divide(groups: Sequence[str], validation: float, test: float) -> tuple[list[int], list[int], list[int]]:
+    """The indices of the pairs in parts of about these fractions: whole groups, by a hash of their names.
+
+    The split depends on the names alone, not on a seed. Test is filled first, then validation, each up to and including
+    the group that reaches its fraction; the rest is for training.
+    """
+    sizes = Counter(groups)
+    held_out, last = exact(validation) + exact(test), exact(test)
+    part_of, before = {}, 0  # pairs in the previous groups
+    for group in sorted(sizes, key=lambda name: (hashlib.sha256(name.encode("utf-8", "surrogatepass")).digest(), name)):
+        held = before < held_out * len(groups)
+        part_of[group] = 0 if not held else 2 if before < last * len(groups) else 1
+        before += sizes[group]
+    parts: tuple[list[int], list[int], list[int]] = ([], [], [])
+    for number, group in enumerate(groups):
+        parts[part_of[group]].append(number)
+    return parts
 
 
 def check_fractions(validation: float, test: float) -> None:
