@@ -57,6 +57,7 @@ def experiments(folder: Path) -> dict[str, Experiment]:
     wild = replace(lm.train, optimizer=AdamWConfig(lr=3.0), schedule=ConstantScheduleConfig(), clip=None)
     return {
         "plain": lm,
+        "bpe": replace(lm, data=replace(lm.data, tokenizer=BpeConfig(vocabulary=300))),
         "wide": language(folder, replace(MODEL, width=48)),
         "wild": replace(lm, train=wild),
         "windowed": language(folder, replace(MODEL, attention=WindowConfig(size=6, sinks=1))),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from browser_kit import PIXELS, Tab, parse_export
+from browser_kit import Tab, parse_export
 
 from regard.look.views.session import Session
 from regard.runs import Run
@@ -37,7 +37,7 @@ def test_logit_lens(tab: Tab, session: Session) -> None:
 
 def test_rollout(tab: Tab, session: Session) -> None:
     page = tab.open("probes", run="plain", text=TEXT, probe="rollout")
-    canvas = page.get_by_role("application", name="Attention rollout")
+    canvas = page.get_by_role("application", name=f"Attention rollout, {len(TEXT)} queries down")
     page.get_by_text("Attention is averaged over heads").wait_for()
     canvas.focus()
     page.keyboard.press("ArrowDown")
@@ -46,8 +46,21 @@ def test_rollout(tab: Tab, session: Session) -> None:
     text = page.get_by_text("receives").inner_text()
     assert text.startswith("n receives")
     assert float(text.split("%")[0].split()[-1]) == pytest.approx(100 * rollout[1, 0], abs=0.06)
-    width = canvas.evaluate(f"canvas => ({PIXELS})(canvas).width")
-    assert width == len(TEXT)
+
+
+def test_whole_model(tab: Tab, session: Session) -> None:
+    page = tab.open("probes", run="plain", text=TEXT, probe="model")
+    table = page.get_by_role("region", name="Whole model").get_by_role("table")
+    table.get_by_role("rowheader", name="prediction").first.wait_for()
+    names = [name.split("\n")[-1].strip() for name in table.get_by_role("rowheader").all_inner_texts()]
+    layer = ["prediction", "residual stream", "feed-forward", "attention"]
+    assert [name.split("  ")[-1].split(" ", 2)[-1] if name.startswith("layer") else name for name in names][:4] == layer
+    expected = session.residual(TEXT)
+    saved = parse_export(tab.export("JSON"))["residual"]
+    assert saved["residual"][1] == pytest.approx(expected["residual"][1], rel=1e-4)
+    assert [part["effect"] for part in saved["parts"]] == pytest.approx(
+        [part["effect"] for part in expected["parts"]], abs=1e-4
+    )
 
 
 def test_head_roles_are_sorted(tab: Tab, session: Session) -> None:
