@@ -53,7 +53,7 @@ def test_whole_model(tab: Tab, session: Session) -> None:
     table = page.get_by_role("region", name="Whole model").get_by_role("table")
     table.get_by_role("rowheader", name="prediction").first.wait_for()
     names = [name.split("\n")[-1].strip() for name in table.get_by_role("rowheader").all_inner_texts()]
-    layer = ["prediction", "residual stream", "feed-forward", "attention"]
+    layer = ["prediction", "residual", "feed-forward", "attention"]
     assert [name.split("  ")[-1].split(" ", 2)[-1] if name.startswith("layer") else name for name in names][:4] == layer
     expected = session.residual(TEXT)
     saved = parse_export(tab.export("JSON"))["residual"]

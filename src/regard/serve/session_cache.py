@@ -115,7 +115,7 @@ def _passage(path: Path, version: tuple[int, ...]) -> JsonObject:
     shown, targets = passage(data, PASSAGE), data.parts.validation.targets
     scale = data.amount("validation")[1] / targets if targets else None
     text = data.tokenizer.decode(shown.tokens.tolist())
-    text = re.sub(r"^\S{1,20}\s+(?=\S)", "", text)  # a part may begin within a word
+    text = re.sub(r"^\S{0,20}\s+(?=\S)", "", text)  # a part may begin within a word
     return _opening(text, None, shown.held_out, scale)
 
 
