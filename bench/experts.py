@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from bench.interleave import LATEST, Contender, compare, interleave, save, show
 from regard.nn.experts.moe import MoEConfig
-from regard.train.allocator import keep_freed_memory
+from regard.train.guard import keep_freed_memory
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from torch.nn import functional as F
 from bench.interleave import LATEST, Contender, Entry, compare, interleave, save, show
 from regard.attention import Causal, Range
 from regard.attention.mechanisms.linear import LinearAttention
-from regard.train.allocator import keep_freed_memory
+from regard.train.guard import keep_freed_memory
 
 Mix = Callable[[Tensor, Tensor, Tensor], Tensor]  # q, k, v [B, H, N, D] to [B, H, N, D]
 

@@ -30,7 +30,9 @@ def baseline() -> Any:
     """nanoGPT's CPU setting; its schedule ends where the time does."""
     from regard.data import TextConfig
     from regard.models import GPTConfig
-    from regard.nn import GELUConfig, LayerNormConfig, LearnedPositionConfig
+    from regard.nn.feedforward import GELUConfig
+    from regard.nn.norm import LayerNormConfig
+    from regard.nn.positions.position import LearnedPositionConfig
     from regard.train import AdamWConfig, CosineScheduleConfig, Experiment, TrainConfig
 
     return Experiment(

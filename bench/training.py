@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from bench.interleave import LATEST, Contender, compare, interleave, save, show
 from bench.peers import PEERS, How, Loss, mean_loss, training_step
 from bench.plain_gpt2 import Sizes
-from regard.train.allocator import keep_freed_memory
+from regard.train.guard import keep_freed_memory
 
 SETTINGS: dict[str, dict[str, Sizes]] = {
     "cpu": {

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from pathlib import Path
 
 import regard.models  # noqa: F401 (registers the components)
 from regard.attention import AttentionConfig, NormalizerConfig
 from regard.config.choice import Choice, kinds
+from regard.config.table import table_of
 from regard.nn import BlockConfig, FeedForwardConfig, PositionConfig, ProjectionConfig
 from regard.nn.positions.scaling import ScalingConfig
 
@@ -35,7 +35,7 @@ def table(base: type[Choice]) -> list[str]:
     rows = ["| kind | description | options |", "|---|---|---|"]
     for kind, config in kinds(base).items():
         about = (config.__doc__ or "").strip().splitlines()[0].replace("|", "\\|")
-        options = ", ".join(f"`{field.name}`" for field in fields(config))  # type: ignore[arg-type]
+        options = ", ".join(f"`{name}`" for name in table_of(config).fields)
         rows.append(f"| `{kind}` | {about} | {options} |")
     return rows
 

@@ -216,6 +216,20 @@ def test_ctrl_c_before_the_first_step_leaves_nothing(room: Path) -> None:
     assert not (room / "runs").exists()
 
 
+@pytest.mark.parametrize("place", ["destructor", "weakref callback"])
+def test_one_ctrl_c_is_enough_where_python_drops_exceptions(room: Path, place: str) -> None:
+    """An import ends with a weakref callback; a KeyboardInterrupt inside of it is ignored by Python."""
+    press = "def press(*_):\n    os.kill(os.getpid(), signal.SIGINT)\n    sum(range(9))\n"
+    kinds = {
+        "destructor": "Part.__del__ = press\nPart()",
+        "weakref callback": "one = Part()\nref = weakref.ref(one, press)\ndel one",
+    }
+    lines = f"import os, signal, time, weakref\n{press}class Part: pass\n{kinds[place]}\n"
+    (room / "parts.py").write_text(lines + "for _ in range(2000):\n    time.sleep(0.01)\n")
+    done = regard(room, "recipes --with parts.py")
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "regard: stopped\n")
+
+
 def test_debug_shows_the_traceback_and_keeps_the_exit_code(room: Path) -> None:
     done = regard(room, "info nothing --debug")
     assert done.returncode == 2

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.config import option
-from regard.nn import Block, BlockConfig
+from regard.nn import AttentionContext, Block, BlockConfig
 
 
 class LayerScale(Block):
@@ -20,9 +20,9 @@ class LayerScale(Block):
         super().__init__(*parts, **named)
         self.gain_attention, self.gain_feedforward = (nn.Parameter(torch.full((width,), gain)) for _ in range(2))
 
-    def forward(self, x: Tensor, context: Any, cache: Any = None, cross: Any = None) -> Tensor:
-        assert cross is None, "this block has no cross-attention"
-        x = x + self.drop(self.gain_attention * self.attention(self.norm_attention(x), context, cache))
+    def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
+        assert self.cross is None, "this block has no cross-attention"
+        x = x + self.drop(self.gain_attention * self.attention(self.norm_attention(x), context))
         return x + self.drop(self.gain_feedforward * self.feedforward(self.norm_feedforward(x)))
 
 

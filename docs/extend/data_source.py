@@ -30,5 +30,5 @@ SOURCE = Source(
     file="sums.txt",
     sha256=hashlib.sha256(TEXT).hexdigest(),
     size=len(TEXT),
-    origins=(Generated(),),
+    origin=Generated(),
 )

@@ -15,8 +15,6 @@ from regard.errors import UserError
 class Uniform(Mechanism):
     """The mean of the visible values. `weights` makes the mechanism visible to `regard look`."""
 
-    exact = False  # is not softmax attention
-
     def weights(self, q: Tensor, k: Tensor, plan: Plan) -> Tensor:
         visible = allowed(plan.mask, dense_pairs(plan, q)).expand(q.shape[0], q.shape[1], -1, -1)  # [B, H, Q, K]
         return visible.to(q.dtype) / visible.sum(-1, keepdim=True).clamp(min=1).to(q.dtype)

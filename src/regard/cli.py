@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import errno
 import importlib
 import inspect
 import os
 import sys
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, get_type_hints
 
@@ -66,16 +68,14 @@ def dispatch(arguments: list[str]) -> int:
     if arguments[0] == "--version":
         print(f"regard {__version__}")
         return 0
-    from regard.config import nearest
+    from regard.config import hint
     from regard.config.command_line import Arguments, flag_name, parse, read_options
     from regard.config.parts import load_declared
     from regard.config.table import Table
 
     command, rest = arguments[0], arguments[1:]
     if command not in COMMANDS:
-        near = nearest(command, COMMANDS)
-        hint = f"did you mean {near}?" if near else f"choose from {', '.join(COMMANDS)}"
-        raise UserError(f"there is no command {command!r}; {hint}")
+        raise UserError(f"there is no command {command!r}; {hint(command, COMMANDS)}")
     function, title = find(command), f"regard {command}"
     table = Table(get_type_hints(function)["options"])
     takes_keys = "keys" in inspect.signature(function).parameters
@@ -148,8 +148,21 @@ def _help(table: Table, title: str, function: Callable[..., int]) -> str:
     return "\n".join(lines)
 
 
+def repeat_dropped_interrupt(dropped: sys.UnraisableHookArgs) -> None:
+    """Raise a KeyboardInterrupt again that Python has dropped, as a ``sys.unraisablehook``.
+
+    Python drops every exception inside a destructor or a weakref callback, and each import ends with such a callback
+    (it releases the module's lock). So a Ctrl-C while torch's compiler is imported would sometimes be lost.
+    """
+    if issubclass(dropped.exc_type, KeyboardInterrupt):
+        threading.Timer(0.01, _thread.interrupt_main).start()  # when the destructor or callback has returned
+    else:
+        sys.__unraisablehook__(dropped)
+
+
 def entry() -> None:
     """The console script."""
+    sys.unraisablehook = repeat_dropped_interrupt
     sys.exit(main())
 
 

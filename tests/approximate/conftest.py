@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from meter_kit import Regard, call
+from process_kit import Regard, call
 
 from regard.cli import main
 

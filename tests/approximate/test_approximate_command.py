@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from meter_kit import Regard
+from process_kit import Regard
 
 from regard.cli import main
 

@@ -26,7 +26,7 @@ from regard.attention import (
     attend,
 )
 from regard.attention.backends.flex import Flex
-from regard.attention.bias import GridRelative, RelativeBuckets, alibi_slopes, t5_bucket
+from regard.attention.score import GridRelative, RelativeBuckets, alibi_slopes, t5_bucket
 from regard.attention.slots import make_pairs
 
 CPU = torch.device("cpu")

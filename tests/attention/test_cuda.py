@@ -123,7 +123,7 @@ REGROUPED = [
 @pytest.mark.parametrize(("mask_name", "slots_name", "bias_name"), REGROUPED)
 def test_regrouped_tokens_agree_with_the_reference(mask_name, slots_name, bias_name, monkeypatch):
     monkeypatch.setattr("regard.attention.backends.flex.WIDE", 100)
-    assert len(Flex().prepare(Plan(MASKS[mask_name], Range(N), Range(N), True, "", None), torch.device(CUDA))) == 2
+    assert len(Flex().prepare(Plan(MASKS[mask_name], Range(N), Range(N), True), torch.device(CUDA))) == 2
     test_backends_agree_with_the_reference(mask_name, slots_name, bias_name)
 
 
@@ -134,7 +134,7 @@ def test_a_long_layout_is_small():
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
         slots = Range(length)
-        Flex().prepare(Plan(Causal() & Window(1024), slots, slots, True, "", None), torch.device(CUDA))
+        Flex().prepare(Plan(Causal() & Window(1024), slots, slots, True), torch.device(CUDA))
         assert torch.cuda.max_memory_allocated() - before < 2**30
 
 

@@ -27,10 +27,8 @@ from regard.attention import (
     Slots,
     Window,
 )
-from regard.attention.mechanisms.chunked import CHUNK, Documents, at_once
-from regard.attention.mechanisms.chunked_cpu import floor
-from regard.attention.mechanisms.features import FEATURES, FeatureName, elu_plus_one
-from regard.attention.mechanisms.linear import LinearAttention, LinearConfig
+from regard.attention.mechanisms.chunked import CHUNK, Documents, at_once, floor
+from regard.attention.mechanisms.linear import FEATURES, FeatureName, LinearAttention, LinearConfig, elu_plus_one
 from regard.attention.mechanisms.performer import Performer
 from regard.config import load
 from regard.errors import UserError

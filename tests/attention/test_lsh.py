@@ -40,7 +40,7 @@ from regard.attention import (
     Softmax,
     SoftmaxNormalizer,
 )
-from regard.attention.backends import blocked
+from regard.attention.backends import reference as blocked
 from regard.attention.mechanisms import lsh_tiles
 from regard.attention.mechanisms.lsh import LSH, LSHConfig, factors
 from regard.attention.mechanisms.lsh_tiles import tileable
@@ -142,7 +142,7 @@ def test_tiles_equal_all_pairs_with_biases_too(held, mask, heads, rounds: int, c
         call = Call(q, k, v, plan, Dot(), SoftmaxNormalizer(), mechanism.bias)
         labels = mechanism.labels(q, k, plan)
         tiled = lsh_tiles.mix_tiles(call, labels, 4, chunk)
-        same(tiled, mechanism(q, k, v, plan._replace(own=False)).values, inputs)
+        same(tiled, mechanism(q, k, v, plan._replace(same_tokens=False)).values, inputs)
 
 
 @pytest.mark.parametrize("slots", [Range(60), Padded(torch.tensor([60, 31]), 60), Packed.of([[30, 30], [60]])])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from regard.attention import (
     BACKENDS,
@@ -18,6 +19,7 @@ from regard.attention import (
     Mask,
     Packed,
     Padded,
+    Plan,
     Range,
     Score,
     Sigmoid,
@@ -113,7 +115,23 @@ def test_several_reasons_are_all_given() -> None:
 
 def test_interpreted_flex_refuses_gradients_on_the_cpu() -> None:
     assert Flex(interpreted=True).refuses(call()) == []
-    assert Flex(interpreted=True).refuses(call(grad=True)) == ["FlexAttention has no backward pass on the CPU"]
+    assert Flex(interpreted=True).refuses(call(grad=True)) == ["FlexAttention has no backward pass outside CUDA"]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "width", "reasons"),
+    [
+        (torch.float32, 16, []),
+        (torch.bfloat16, 16, []),
+        (torch.float64, 16, ["FlexAttention has no float64 on CUDA"]),
+        (torch.float32, 8, ["FlexAttention needs heads of width 16 or more on CUDA"]),
+    ],
+)
+def test_flex_refuses_what_its_cuda_kernels_cannot_compute(dtype: torch.dtype, width: int, reasons: list[str]) -> None:
+    plan = Plan(Causal() & Window(4), Range(64), Range(64), True)
+    with FakeTensorMode():
+        q = torch.empty(1, 2, 64, width, dtype=dtype, device="cuda")
+    assert Flex().refuses(Softmax().call(q, q, q, plan)) == reasons
 
 
 def test_an_unknown_backend() -> None:

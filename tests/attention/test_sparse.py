@@ -163,7 +163,7 @@ def test_no_tensor_grows_with_the_square(pattern: str, bias: str) -> None:
 def test_a_block_layout_is_made_of_blocks(pattern: str) -> None:
     """The layout of 32,768 tokens for a GPU: nothing larger than the tokens or the blocks squared."""
     with Largest() as largest:
-        Flex().prepare(a.Plan(PATTERNS[pattern], a.Range(2**15), a.Range(2**15), True, "", None), torch.device("cpu"))
+        Flex().prepare(a.Plan(PATTERNS[pattern], a.Range(2**15), a.Range(2**15), True), torch.device("cpu"))
     assert largest.elements <= 4 * (2**15 // 128) ** 2, largest.maker
 
 

@@ -15,9 +15,8 @@ from regard.attention.backends.flex import BLOCK, Flex
 from regard.attention.call import allowed
 from regard.attention.masks.patterns import Chunks, Columns, Scattered, Sinks
 from regard.attention.slots import make_pairs
-from regard.attention.tiling.bands import by_verdict, make_tiles
-from regard.attention.tiling.block_bounds import bounds, layout
-from regard.attention.tiling.disjoint import parts
+from regard.attention.tiling.regroup import parts
+from regard.attention.tiling.tile import bounds, by_verdict, layout, make_tiles
 
 small = st.integers(1, 20)
 scattered = st.builds(Scattered.drawn, st.integers(1, 40), st.integers(0, 3), st.integers(0, 9))
@@ -112,7 +111,7 @@ def test_parts_are_disjoint_and_whole(mask: a.Mask, count: int, narrow: int) -> 
 @given(expressions, kinds, kinds)
 def test_bands_hold_every_allowed_pair_once(mask: a.Mask, one: str, two: str) -> None:
     queries, keys = slots_of(one, 160), slots_of(two, 140)
-    plan = a.Plan(mask, queries, keys, False, "", None)
+    plan = a.Plan(mask, queries, keys, False)
     apart = parts(mask, 140, packed=isinstance(keys, a.Packed))
     unread = [by_verdict(part, plan, torch.device("cuda")) for part in apart]  # where slots may not be looked at
     for bands in (make_tiles(plan, CPU), unread):
@@ -136,7 +135,7 @@ def test_regrouped_blocks_for_a_gpu_hold_every_allowed_pair(
     monkeypatch.setattr("regard.attention.backends.flex.WIDE", 300)
     length = 700 if pattern != "blocks" else 200
     slots, mask = slots_of(kind, length), PATTERNS[pattern]
-    plan = a.Plan(mask, slots, slots, True, "", None)
+    plan = a.Plan(mask, slots, slots, True)
     found = torch.zeros(2, length, length, dtype=torch.int)
     for group, blocks in Flex().prepare(plan, CPU):
         rows = 2 * group.step if group.split else 2

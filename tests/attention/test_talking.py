@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from regard.attention import Alibi, Causal, LayerSpec, Range, Relative, SoftCap, Softmax
-from regard.attention.backends import blocked
+from regard.attention.backends import reference as blocked
 from regard.attention.mechanisms.talking import HeadExchange, Talking, TalkingConfig
 from regard.errors import UserError
 from regard.models import GPTConfig

@@ -36,9 +36,9 @@ from regard.attention import (
     TopKSoftmax,
     run,
 )
-from regard.attention.backends import blocked
-from regard.attention.backends.blocked import Blocked
-from regard.attention.mechanisms.topk import TopKConfig
+from regard.attention.backends import reference as blocked
+from regard.attention.backends.reference import Blocked
+from regard.attention.mechanisms.masked import TopKConfig
 
 
 @pytest.fixture

@@ -69,7 +69,7 @@ def test_head_roles_are_sorted(tab: Tab, session: Session) -> None:
     table.wait_for()
     page.get_by_role("button", name="previous").click()
     scores = [float(row.split("\t")[1]) for row in table.get_by_role("row").all_inner_texts()[1:]]
-    expected = [head["roles"]["previous"] for head in session.trace(TEXT).measures()["heads"]]
+    expected = [head["roles"]["previous"] for head in session.trace(TEXT).measures["heads"]]
     assert scores == [round(score, 2) for score in sorted((round(score, 2) for score in expected), reverse=True)]
     best = table.get_by_role("link").first
     name = best.inner_text()

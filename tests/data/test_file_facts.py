@@ -7,9 +7,9 @@ import time
 import pytest
 
 from regard.data import TextConfig
-from regard.data.origins import file_facts
-from regard.data.origins.file_facts import recall, stat_files
-from regard.data.origins.file_facts import remember as keep
+from regard.data.origins import cache as cache_module
+from regard.data.origins.cache import recall, stat_files
+from regard.data.origins.cache import remember as keep
 from regard.data.texts.text_file import TextFile
 from regard.errors import UserError
 
@@ -24,7 +24,7 @@ def path(tmp_path):
 @pytest.fixture
 def settled(monkeypatch):
     """Files count as left alone at once."""
-    monkeypatch.setattr(file_facts, "_SETTLED", -1.0)
+    monkeypatch.setattr(cache_module, "_SETTLED", -1.0)
 
 
 @pytest.fixture

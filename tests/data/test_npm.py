@@ -93,14 +93,14 @@ def made_up(archive: Path) -> Source:
     sha256 = hashlib.sha256(archive.read_bytes()).hexdigest()
     origin = NpmPackage(NAME, "1.0.0", sha256, ("data/one.txt",), lambda members: members["data/one.txt"])
     sha256 = hashlib.sha256(CONTENT).hexdigest()
-    return Source("made-up", "A made-up text", "none", "no terms", "made.txt", sha256, len(CONTENT), (origin,))
+    return Source("made-up", "A made-up text", "none", "no terms", "made.txt", sha256, len(CONTENT), origin)
 
 
 @needs_npm
 def test_npm_fetches_it_and_no_script_runs(archive, marker, monkeypatch, tmp_path):
     with registry(tmp_path / "registry") as address:
         monkeypatch.setenv("npm_config_registry", address)
-        archive_of_npm = made_up(archive).origins[0]._by_npm(_made(tmp_path / "by-npm"))  # pyright: ignore[reportAttributeAccessIssue]
+        archive_of_npm = made_up(archive).origin._by_npm(_made(tmp_path / "by-npm"))  # pyright: ignore[reportAttributeAccessIssue]
         assert archive_of_npm.read_bytes() == archive.read_bytes()
         path = made_up(archive).fetch()
     assert path.read_bytes() == CONTENT

@@ -9,7 +9,7 @@ from regard.data.origins.source import sha256_of
 
 def test_what_is_said_about_them():
     plays = SOURCES["plays"]
-    (origin,) = plays.origins
+    origin = plays.origin
     assert isinstance(origin, Sdist)
     assert plays.license.startswith("Creative Commons Attribution 2.5")
     assert "CC BY 2.5" in plays.terms

@@ -15,10 +15,8 @@ from pathlib import Path
 import pytest
 
 from regard.data.origins import cache as cache_module
-from regard.data.origins import file_facts
-from regard.data.origins.origin import LocalFile, Unavailable, read_members, without_passwords
 from regard.data.origins.pypi import Sdist
-from regard.data.origins.source import Source
+from regard.data.origins.source import LocalFile, Source, Unavailable, read_members, without_passwords
 from regard.data.sources import find_source
 from regard.errors import UserError
 
@@ -75,7 +73,7 @@ def _isolated(monkeypatch, tmp_path):
 def made_up(archive: Path, content: bytes = CONTENT) -> Source:
     origin = Sdist("made-up", "1.0", hashlib.sha256(archive.read_bytes()).hexdigest(), MEMBERS, assemble)
     sha256 = hashlib.sha256(content).hexdigest()
-    return Source("made-up", "A made-up text", "none", "no terms", "made.txt", sha256, len(content), (origin,))
+    return Source("made-up", "A made-up text", "none", "no terms", "made.txt", sha256, len(content), origin)
 
 
 def files_under(folder: Path) -> list[str]:
@@ -203,7 +201,7 @@ def test_the_archive_may_be_given_instead_of_the_file(archive, marker):
 
 def test_damage_is_seen_in_a_file_that_was_verified_before(archive, monkeypatch, tmp_path):
     """A file that lies untouched is not read again; any touch, even one that hides itself, makes it be read."""
-    monkeypatch.setattr(file_facts, "_SETTLED", -1.0)
+    monkeypatch.setattr(cache_module, "_SETTLED", -1.0)
     source = made_up(archive)
     path = source.fetch(given=archive)
     assert source.cached() == path

@@ -8,7 +8,7 @@ import pytest
 
 from regard.config import load
 from regard.data import SOURCES, TextConfig, TokenizerConfig, sources
-from regard.data.origins.origin import Archive
+from regard.data.origins.source import Archive
 
 
 @pytest.mark.parametrize("name", sorted(SOURCES))
@@ -18,10 +18,9 @@ def test_what_is_said_about_each(name):
     assert source.title
     assert source.license
     assert source.terms
-    for origin in source.origins:
-        assert isinstance(origin, Archive)
-        assert len(origin.sha256) == 64
-        assert origin.version in str(origin)
+    assert isinstance(source.origin, Archive)
+    assert len(source.origin.sha256) == 64
+    assert source.origin.version in str(source.origin)
 
 
 def test_every_file_in_the_folder_is_a_source():

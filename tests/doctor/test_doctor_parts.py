@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from regard.attention import Packed, Padded
 from regard.data import PairBatch, TextBatch
 from regard.data.texts.rolling_hash import hashes_of
 from regard.data.translation.sentence_pairs import SentencePairs
@@ -289,3 +290,7 @@ def test_a_few_rows_of_a_batch() -> None:
     made = first_rows(batch(), 2, 5)
     assert made.inputs.shape == made.targets.shape == (2, 5)
     assert first_rows(batch(), 9).inputs.shape == (4, 12)
+    padded: Any = first_rows(batch()._replace(slots=Padded(torch.tensor([12, 5, 3, 2]), 12)), 2)
+    assert padded.slots.lengths.tolist() == [12, 5]
+    packed: Any = first_rows(batch()._replace(slots=Packed.of([[12], [5, 7], [3], [2, 2]], 12)), 2)
+    assert (packed.slots.rows, packed.slots.documents) == (2, ((12,), (5, 7)))

@@ -129,12 +129,16 @@ def test_a_part_from_outside_is_named_everywhere(room: Path) -> None:
     assert regard(room, *train).returncode == 0
     assert regard(room, "generate", "one", "--tokens", "3").returncode == 0
     (room / "pyproject.toml").unlink()
-    for command in ("resume one", "generate one", "prove one", "look one --text to", "evaluate one"):
+    for command in ("resume one", "generate one", "prove one", "look one --text to", "evaluate one", "report one"):
         done = regard(room, *command.split())
         assert done.returncode == 2, command
         assert "runs/one uses attention 'uniform' from my_parts.py; give --with my_parts.py" in done.stderr
-    assert "uses attention 'uniform' from my_parts.py" in regard(room, "report", "one", "--json").stdout
     assert regard(room, "info", "one").returncode == 0
+
+    suggested = json.loads(regard(room, "report", "one", "--json", "--with", "my_parts.py").stdout)["next"]
+    assert suggested.endswith(" --with my_parts.py")
+    done = regard(room, "resume", "one", "--with", "my_parts.py")
+    assert "train it further: regard resume runs/one --steps 8 --with my_parts.py" in done.stderr
 
     with (room / "my_parts.py").open("a") as file:
         file.write("# changed\n")
@@ -155,6 +159,18 @@ TAKEN = {
         "there is a mask 'causal' already (regard.attention.masks",
     ),
     "recipe": ("import regard.recipes\n\ndef recipe():\n    pass\n", "there is a recipe 'shakespeare' already"),
+    "no dataclass": (
+        'from regard.train import ScheduleConfig\n\nclass Mine(ScheduleConfig, kind="mine"):\n    period: int = 3\n',
+        "Mine is not a dataclass; write @dataclass(frozen=True) above its class",
+    ),
+    "fields of a subclass": (
+        'from regard.attention import SoftmaxConfig\n\nclass Mine(SoftmaxConfig, kind="mine"):\n    period: int = 3\n',
+        "Mine is not a dataclass",
+    ),
+    "mask without dataclass": (
+        "from regard.attention import Mask\n\nclass Mine(Mask):\n    pass\n",
+        "Mine is not a dataclass",
+    ),
     "mistake": ("import regard\n\n1 / 0\n", "(line 3): ZeroDivisionError: division by zero"),
     "syntax": ("x = = 1\n", "(line 1): SyntaxError"),
 }
@@ -169,6 +185,13 @@ def test_a_file_that_cannot_be_loaded_is_one_sentence(name: str, room: Path) -> 
     assert done.stderr.startswith("regard: shakespeare.py cannot be loaded")
     assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_file_without_parts_is_an_error(room: Path) -> None:
+    (room / "empty.py").write_text("import regard\n")
+    done = regard(room, "recipes", "--with", "empty.py")
+    assert done.returncode == 2
+    assert done.stderr.startswith("regard: empty.py defines no part; docs/extend has an example of each kind")
 
 
 def test_only_python_files_outside_of_runs_are_loaded(tmp_path: Path) -> None:

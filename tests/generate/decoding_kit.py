@@ -9,7 +9,7 @@ import torch
 from regard.attention import SoftmaxConfig, WindowConfig
 from regard.generate import Sampling
 from regard.models import GPT, GPTConfig
-from regard.nn import LearnedPositionConfig, NoPositionConfig, RotaryConfig, SinusoidalConfig
+from regard.nn.positions.position import LearnedPositionConfig, NoPositionConfig, RotaryConfig, SinusoidalConfig
 
 VOCABULARY = 11
 

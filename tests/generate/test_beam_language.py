@@ -29,7 +29,7 @@ from regard.generate import (
     TextGenerator,
     sampling_decoder,
 )
-from regard.generate.stops import StopCondition
+from regard.generate.constraints import StopCondition
 from regard.models import ConvolutionConfig, GPTConfig, RecurrentConfig
 from regard.models.base import LanguageModel, ModelConfig, State
 

@@ -13,9 +13,9 @@ from regard.attention import WindowConfig
 from regard.errors import UserError
 from regard.generate import Sampling, sampling_decoder
 from regard.generate.cuda_graph import MIN_TOKENS, graph_refusal
-from regard.generate.philox import BLOCK
+from regard.generate.sampling import BLOCK
 from regard.models import GPT, ConvolutionConfig, GPTConfig, RecurrentConfig
-from regard.nn import MoEConfig
+from regard.nn.experts.moe import MoEConfig
 
 CONFIG = GPTConfig(vocabulary=VOCABULARY, context=16, layers=2, heads=2, width=16, ngrams=2, zero_init=False)
 GREEDY = Sampling(temperature=0)

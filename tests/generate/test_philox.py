@@ -3,11 +3,11 @@
 import numpy as np
 import torch
 
-from regard.generate.philox import BLOCK, PhiloxStreams, SamplerState, uniform
+from regard.generate.sampling import BLOCK, PhiloxStreams, SamplerState, uniform
 
 
 def numbers(seed: int, streams: list[int], blocks: int = 1) -> torch.Tensor:
-    noise, draws, got = PhiloxStreams(seed, streams), SamplerState.start(len(streams), 0, "cpu"), []
+    noise, draws, got = PhiloxStreams(seed, streams), SamplerState.start(len(streams), 0, torch.device("cpu")), []
     for _ in range(blocks):
         noise.fill(draws)
         got += [draws.next() for _ in range(BLOCK)]
@@ -39,7 +39,7 @@ def test_none_is_one():
 
 
 def test_rows_that_stay_keep_their_streams():
-    noise, draws = PhiloxStreams(5, [4, 7, 4, 1]), SamplerState.start(2, 0, "cpu")
+    noise, draws = PhiloxStreams(5, [4, 7, 4, 1]), SamplerState.start(2, 0, torch.device("cpu"))
     noise.keep([3, 0])
     noise.fill(draws)
     assert torch.equal(draws.uniforms, numbers(5, [1, 4]))

@@ -11,19 +11,19 @@ from decoding_kit import naive_shape, naive_softmax, samplings
 from hypothesis import assume, given
 
 from regard.generate import Sampling
-from regard.generate.philox import BLOCK, PhiloxStreams, SamplerState
 from regard.generate.sampling import (
-    MinPFilter,
-    RepetitionPenalty,
-    TemperatureScaling,
-    TopKFilter,
-    TopPFilter,
+    BLOCK,
+    PhiloxStreams,
+    SamplerState,
     inverse_cdf,
+    min_p_filter,
+    penalize_repetition,
+    top_k_filter,
+    top_p_filter,
 )
 
 values = st.floats(-20, 20, width=32)
 rows = st.lists(st.tuples(values, st.booleans()), min_size=1, max_size=12)
-NOTHING = torch.zeros(1, 1, dtype=torch.bool)
 
 
 def drawn(pairs) -> tuple[list[float], set[int]]:
@@ -68,48 +68,50 @@ def test_the_pieces_equal_those_of_transformers(pairs, temperature, k, p, data) 
     scores, marks = torch.tensor([logits]), torch.tensor([[token in seen for token in range(len(logits))]])
     text = torch.tensor([sorted(seen)], dtype=torch.long)
     pairs = [
-        (RepetitionPenalty(penalty), theirs.RepetitionPenaltyLogitsProcessor(penalty)),
-        (TemperatureScaling(temperature), theirs.TemperatureLogitsWarper(temperature)),
-        (TopKFilter(k), theirs.TopKLogitsWarper(k)),
-        (TopPFilter(p), theirs.TopPLogitsWarper(p)),
-        (MinPFilter(share), theirs.MinPLogitsWarper(share)),
+        (lambda x: penalize_repetition(x, marks, penalty), theirs.RepetitionPenaltyLogitsProcessor(penalty)),
+        (lambda x: x / temperature, theirs.TemperatureLogitsWarper(temperature)),
+        (lambda x: top_k_filter(x, k), theirs.TopKLogitsWarper(k)),
+        (lambda x: top_p_filter(x, p), theirs.TopPLogitsWarper(p)),
+        (lambda x: min_p_filter(x, share), theirs.MinPLogitsWarper(share)),
     ]
     mine = other = scores
-    for piece, processor in pairs:  # in this order there too
-        if not (isinstance(piece, RepetitionPenalty) and not seen):
-            mine, other = piece(mine, marks), processor(text, other.clone())
-        assert torch.allclose(mine, other, rtol=1e-6), type(piece).__name__
+    for place, (piece, processor) in enumerate(pairs):  # in this order there too
+        if place or seen:
+            mine, other = piece(mine), processor(text, other.clone())
+        assert torch.allclose(mine, other, rtol=1e-6), type(processor).__name__
     assert torch.allclose(mine, sampling.process(scores, marks), rtol=1e-6) or not seen
 
 
 def test_worked_examples():
     logits = torch.tensor([[0.5, 0.25, 0.15, 0.1]]).log()
 
-    def left(piece) -> list[int]:
-        return piece(logits, NOTHING)[0].isfinite().nonzero()[:, 0].tolist()
+    def left(piece, parameter: float) -> list[int]:
+        return piece(logits, parameter)[0].isfinite().nonzero()[:, 0].tolist()
 
-    assert left(TopKFilter(2)) == [0, 1]
-    assert left(TopKFilter(9)) == [0, 1, 2, 3]
-    assert left(TopPFilter(0.49)) == [0]
-    assert left(TopPFilter(0.51)) == [0, 1]  # the smallest set that reaches p, so it may hold more
-    assert left(TopPFilter(0.76)) == [0, 1, 2]
-    assert left(TopPFilter(1e-30)) == [0]
-    assert left(MinPFilter(0.29)) == [0, 1, 2]
-    assert left(MinPFilter(0.51)) == [0]
-    assert TopPFilter(0.5)(torch.zeros(1, 4), NOTHING)[0].isfinite().tolist() == [True, True, False, False]
+    assert left(top_k_filter, 2) == [0, 1]
+    assert left(top_k_filter, 9) == [0, 1, 2, 3]
+    assert left(top_p_filter, 0.49) == [0]
+    assert left(top_p_filter, 0.51) == [0, 1]  # the smallest set that reaches p, so it may hold more
+    assert left(top_p_filter, 0.76) == [0, 1, 2]
+    assert left(top_p_filter, 1e-30) == [0]
+    assert left(min_p_filter, 0.29) == [0, 1, 2]
+    assert left(min_p_filter, 0.51) == [0]
+    assert top_p_filter(torch.zeros(1, 4), 0.5)[0].isfinite().tolist() == [True, True, False, False]
     seen = torch.tensor([[True, True, False]])
-    assert RepetitionPenalty(2.0)(torch.tensor([[3.0, -3.0, 3.0]]), seen).tolist() == [[1.5, -6.0, 3.0]]
+    assert penalize_repetition(torch.tensor([[3.0, -3.0, 3.0]]), seen, 2.0).tolist() == [[1.5, -6.0, 3.0]]
 
 
 def test_the_order_of_the_pieces_is_fixed():
-    kinds = [RepetitionPenalty, TemperatureScaling, TopKFilter, TopPFilter, MinPFilter]
-    assert [type(piece) for piece in Sampling(0.7, 5, 0.9, 0.1, 1.2).processors()] == kinds
-    assert [type(piece) for piece in Sampling(0, 5, 0.9, 0.1, 1.2).processors()] == [RepetitionPenalty]
-    assert Sampling(1.0).processors() == ()
+    logits, seen = torch.linspace(-2, 3, 12)[None], torch.arange(12)[None] % 3 == 0
+    penalized = penalize_repetition(logits, seen, 1.2)
+    filtered = min_p_filter(top_p_filter(top_k_filter(penalized / 0.7, 5), 0.9), 0.1)
+    assert torch.equal(Sampling(0.7, 5, 0.9, 0.1, 1.2).process(logits, seen), filtered)
+    assert torch.equal(Sampling(0, 5, 0.9, 0.1, 1.2).process(logits, seen), penalized)
+    assert torch.equal(Sampling(1.0).process(logits, seen), logits)
 
 
 def draws(rows: int, seed: int = 0, vocabulary: int = 0) -> SamplerState:
-    made = SamplerState.start(rows, vocabulary, "cpu")
+    made = SamplerState.start(rows, vocabulary, torch.device("cpu"))
     PhiloxStreams(seed, range(rows)).fill(made)
     return made
 

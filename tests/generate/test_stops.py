@@ -6,8 +6,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import example, given, settings
 
-from regard.generate import stops as module
-from regard.generate.stops import StopStrings
+from regard.generate import constraints as module
+from regard.generate.constraints import StopStrings
 
 words = st.text("ab", min_size=2, max_size=4) | st.text("abc", min_size=1, max_size=3)
 pieces_of = st.lists(st.text("ab", min_size=1, max_size=3), min_size=1, max_size=12)

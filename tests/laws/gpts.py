@@ -23,36 +23,24 @@ from regard.attention import (
     WindowConfig,
 )
 from regard.models import GPT, GPTConfig
-from regard.nn import (
+from regard.nn import FeedForwardConfig
+from regard.nn.attention import SeparateConfig, SharedConfig
+from regard.nn.blocks.block import ParallelConfig, PostNormConfig, PreNormConfig, SandwichConfig
+from regard.nn.blocks.reversible import ReversibleConfig
+from regard.nn.experts.moe import MoEConfig
+from regard.nn.feedforward import GEGLUConfig, GELUConfig, ReLUConfig, ReLUSquaredConfig, SwiGLUConfig
+from regard.nn.latent import LatentConfig
+from regard.nn.norm import LayerNormConfig, NoNormConfig, RMSNormConfig
+from regard.nn.positions.position import (
     AlibiConfig,
-    FeedForwardConfig,
-    GEGLUConfig,
-    GELUConfig,
-    LatentConfig,
-    LayerNormConfig,
     LearnedPositionConfig,
-    LinearScalingConfig,
-    Llama3ScalingConfig,
-    MoEConfig,
-    NoNormConfig,
     NoPositionConfig,
-    ParallelConfig,
-    PostNormConfig,
-    PreNormConfig,
     RelativeConfig,
-    ReLUConfig,
-    ReLUSquaredConfig,
-    ReversibleConfig,
-    RMSNormConfig,
     RotaryConfig,
-    SandwichConfig,
-    SeparateConfig,
-    SharedConfig,
     SinusoidalConfig,
-    SwiGLUConfig,
     T5Config,
-    YarnScalingConfig,
 )
+from regard.nn.positions.scaling import LinearScalingConfig, Llama3ScalingConfig, YarnScalingConfig
 
 VOCABULARY = 7
 CONTEXT = 96

@@ -36,9 +36,11 @@ from regard.models import (
     Seq2SeqModel,
     TransformerConfig,
 )
-from regard.nn import MoEConfig, RelativeConfig, ReversibleConfig, RotaryConfig
 from regard.nn.attention import SharedConfig
+from regard.nn.blocks.reversible import ReversibleConfig
+from regard.nn.experts.moe import MoEConfig
 from regard.nn.latent import LatentConfig
+from regard.nn.positions.position import RelativeConfig, RotaryConfig
 
 SIZES: dict[str, Any] = {"vocabulary": 29, "context": 32, "width": 16, "layers": 2}
 GPT: Any = GPTConfig(**SIZES, heads=4, kv_heads=2, ngrams=2, buckets=64, zero_init=False)

@@ -112,7 +112,7 @@ def test_every_backend_equals_the_reference_in_usual_cases(case: Case) -> None:
 @given(data=st.data())
 def test_structures_without_a_dense_mask_equal_the_reference(how: Structure, data: st.DataObject) -> None:
     case = data.draw(structured_cases(how))
-    assert structure(Plan(case.mask, case.queries, case.key_slots, case.keys is None, "", None)) is how
+    assert structure(Plan(case.mask, case.queries, case.key_slots, case.keys is None)) is how
     want = outcome(case, "reference")
     same(outcome(case, "sdpa"), want, f"sdpa, {how}")
     if not reasons_against(case, BACKENDS["small_cpu"], case.mechanism("auto")):
@@ -137,7 +137,7 @@ def test_auto_never_raises_and_equals_the_reference(case: Case) -> None:
 def test_flex_equals_the_reference(case: Case) -> None:
     """Forward only: FlexAttention has no backward pass on the CPU, and the backend says so."""
     flex, want = Flex(interpreted=True), outcome(case, "reference")["values"]
-    with pytest.raises(BackendRefused, match="no backward pass on the CPU"):
+    with pytest.raises(BackendRefused, match="no backward pass outside CUDA"):
         outcome(case, flex)
     mechanism = case.mechanism(flex)
     q, k, v = (x.detach() for x in case.tensors())

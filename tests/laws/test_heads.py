@@ -26,7 +26,7 @@ from regard.attention import (
     attend,
 )
 from regard.models import GPTConfig
-from regard.nn import NoPositionConfig
+from regard.nn.positions.position import NoPositionConfig
 
 
 @examples(4)
@@ -78,7 +78,7 @@ def test_the_last_token_of_a_gpt_without_positions_sees_a_set(config: GPTConfig,
 def test_scaled_scores_have_variance_one(seed: int, width: int) -> None:
     """q and k standard normal: q·k/√D has variance 1 whatever D, where q·k alone has variance D."""
     q, k = torch.randn(2, 1, 1, 512, width, generator=generator(seed), dtype=torch.float64)
-    plan = Plan(Full(), Range(512), Range(512), False, "", None)
+    plan = Plan(Full(), Range(512), Range(512), False)
     call = Call(q, k, k, plan, Dot(), SoftmaxNormalizer())
     scores = call.score(q, k)
     assert abs((scores * call.factor).var().item() - 1) < 0.3

@@ -31,7 +31,7 @@ from regard.attention import (
 from regard.attention.backends.flex import BLOCK, Flex
 from regard.attention.call import allowed
 from regard.attention.slots import make_pairs, valid
-from regard.attention.tiling.block_bounds import bounds
+from regard.attention.tiling.tile import bounds
 
 CPU = torch.device("cpu")
 
@@ -200,7 +200,7 @@ def listed(counts: Tensor, indices: Tensor) -> Tensor:
 @given(layouts())
 def test_the_block_layout_covers_what_it_must(drawn: tuple[Mask, AnySlots, AnySlots, int]) -> None:
     mask, queries, keys, batch = drawn
-    ((_, found),) = Flex().prepare(Plan(mask, queries, keys, False, "", None), CPU)
+    ((_, found),) = Flex().prepare(Plan(mask, queries, keys, False), CPU)
     partial = listed(found.kv_num_blocks, found.kv_indices)
     assert found.full_kv_num_blocks is not None
     assert found.full_kv_indices is not None

@@ -12,19 +12,9 @@ from strategies import agree, generator, seeds
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard.nn import (
-    FeedForward,
-    GatedFeedForward,
-    GELUConfig,
-    LayerNorm,
-    ReLUConfig,
-    ReLUSquaredConfig,
-    RMSNorm,
-    Rotary,
-    SwiGLUConfig,
-    sinusoids,
-)
-from regard.nn.positions.position import Rotation
+from regard.nn.feedforward import FeedForward, GatedFeedForward, GELUConfig, ReLUConfig, ReLUSquaredConfig, SwiGLUConfig
+from regard.nn.norm import LayerNorm, RMSNorm
+from regard.nn.positions.position import Rotary, Rotation, sinusoids
 
 bases = st.sampled_from([10_000.0, 500_000.0, 30.0])
 evens = st.integers(1, 16).map(lambda half: 2 * half)

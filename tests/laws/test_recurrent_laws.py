@@ -12,7 +12,7 @@ from torch import Tensor
 
 from regard.attention import Packed, Padded, Range
 from regard.models import Convolution, ConvolutionConfig, RecurrentConfig, RecurrentModel
-from regard.nn import LayerNormConfig, NoNormConfig, RMSNormConfig
+from regard.nn.norm import LayerNormConfig, NoNormConfig, RMSNormConfig
 
 VOCABULARY = 7
 Config = RecurrentConfig | ConvolutionConfig

@@ -11,11 +11,11 @@ from hypothesis import given
 from strategies import agree, examples, generator, seeds
 from torch import Tensor
 
-from regard.generate.rows import select_rows
+from recurrent_definition import by_token
+from regard.generate.decoder import select_rows
 from regard.look import attentions, dense_weights
 from regard.models import BahdanauConfig, BridgeConfig, FixedConfig, LuongConfig, Seq2Seq, Seq2SeqConfig
-from regard.nn.recurrent import Kind, Recurrent, RecurrentState
-from regard.nn.unrolled import Unrolled
+from regard.nn.recurrent import Kind, Recurrent, RecurrentState, Unrolled
 
 TARGET, SOURCE = 7, 9
 kinds: st.SearchStrategy[Kind] = st.sampled_from(["gru", "lstm", "rnn"])
@@ -73,7 +73,7 @@ def test_unrolled_is_the_recurrent_layer(
     state = RecurrentState(h, c if kind == "lstm" else None)
     loop = Unrolled(layer, x[..., :known], state)
     got = torch.stack([loop.step(x[:, t, known:]) for t in range(count)], dim=1)
-    want, last = layer(x, state=state, fused=False)
+    want, last = by_token(layer, x, state=state)
     agree(got, want, "outputs")
     for mine, other in zip(loop.state(), last, strict=True):
         assert (mine is None) == (other is None)

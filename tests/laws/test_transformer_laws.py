@@ -10,7 +10,7 @@ from strategies import agree, examples, generator, seeds
 from torch import Tensor
 from transformers_kit import SOURCE_VOCABULARY, VOCABULARY, sources, targets, transformers, wild
 
-from regard.generate.rows import select_rows
+from regard.generate.decoder import select_rows
 from regard.look import attentions, dense_weights
 from regard.models import Transformer, TransformerConfig
 

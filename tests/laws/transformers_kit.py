@@ -11,7 +11,9 @@ from strategies import generator
 from torch import Tensor
 
 from regard.models import Transformer, TransformerConfig
-from regard.nn import PostNormConfig, PreNormConfig, SeparateConfig, SharedConfig, SinusoidalConfig
+from regard.nn.attention import SeparateConfig, SharedConfig
+from regard.nn.blocks.block import PostNormConfig, PreNormConfig
+from regard.nn.positions.position import SinusoidalConfig
 
 CacheIndex = Literal["last", "same"]
 VOCABULARY = 7

@@ -20,9 +20,8 @@ from regard.look.views.session import Session
 from regard.look.views.trace_view import Trace
 from regard.models import GPTConfig, Seq2SeqConfig, TransformerConfig
 from regard.models.bridges import BahdanauConfig, LuongConfig
-from regard.nn import LearnedPositionConfig
 from regard.nn.blocks.reversible import ReversibleConfig
-from regard.nn.positions.relative import AlibiConfig
+from regard.nn.positions.position import AlibiConfig, LearnedPositionConfig
 
 TINY: dict[str, Any] = {"vocabulary": 256, "context": 48, "layers": 2, "heads": 4, "width": 16, "zero_init": False}
 TEXT = "the light in the kitchen is on and so is it"

@@ -14,8 +14,20 @@ from regard.attention import Softmax
 from regard.data import BpeConfig
 from regard.data.translation.pairs import Specials
 from regard.errors import UserError
-from regard.look.pictures.align import SHADES, Alignment, HeadMap, align, draw, merge_tokens, over_source, split_words
-from regard.look.pictures.align_picture import check, page, save, svg
+from regard.look.pictures.align import (
+    SHADES,
+    Alignment,
+    HeadMap,
+    align,
+    check,
+    draw,
+    merge_tokens,
+    over_source,
+    page,
+    save,
+    split_words,
+    svg,
+)
 from regard.models import Seq2SeqConfig, TransformerConfig
 from regard.models.bridges import BahdanauConfig, FixedConfig, LuongConfig
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from regard.attention import Causal, Packed, Padded, Range, Softmax, Window, WindowConfig, attend
 from regard.look import Attention, Head, attentions, dense_weights, describe, evaluation_mode, heads
 from regard.models import GPTConfig
-from regard.nn import LearnedPositionConfig
+from regard.nn.positions.position import LearnedPositionConfig
 
 TINY = {"vocabulary": 11, "context": 32, "layers": 2, "heads": 4, "width": 16, "zero_init": False}
 

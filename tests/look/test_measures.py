@@ -59,7 +59,7 @@ def test_measures_in_strips_are_those_of_the_dense_map(data, case, size, rows, c
     pieces = [[part.amax((-2, -1)) for part in row.split(columns, -1)] for row in weights.split(rows, -2)]
     torch.testing.assert_close(tiles, torch.stack([torch.stack(row, -1) for row in pieces], -2), **CLOSE)
     pairs = dense_pairs(attention.plan, attention.q)
-    same = (pairs.q.segment == pairs.k.segment) & (pairs.q.segment >= 0) & attention.plan.own
+    same = (pairs.q.segment == pairs.k.segment) & (pairs.q.segment >= 0) & attention.plan.same_tokens
     for found, back in ((measures.previous, 1), (measures.own, 0)):
         wanted = (weights * (same & (pairs.k.order == pairs.q.order - back))).sum(-1)
         torch.testing.assert_close(found, wanted, **CLOSE)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from regard.errors import UserError
 from regard.measure import bleu_by_length, compare, score
-from regard.measure.bootstrap import bleu, statistics
+from regard.measure.bleu import bleu, statistics
 
 WORDS = ["la", "lumière", "du", "salon", "est", "allumée", "et", "porte", "reste", "ouverte", "depuis", "matin"]
 lines = st.lists(st.sampled_from(WORDS), min_size=1, max_size=9).map(" ".join)

@@ -7,11 +7,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from regard.attention import Causal, Padded, Window, WindowConfig
+from regard.attention import Causal, Padded, SoftmaxConfig, Window, WindowConfig
 from regard.config import load
 from regard.errors import UserError
 from regard.models import GPT, GPTConfig, ModelConfig
-from regard.nn import LearnedPositionConfig, NoNormConfig, PostNormConfig, SinusoidalConfig
+from regard.nn.blocks.block import PostNormConfig
+from regard.nn.norm import NoNormConfig
+from regard.nn.positions.position import LearnedPositionConfig, SinusoidalConfig
 
 SMALL = GPTConfig(vocabulary=11, context=16, layers=2, heads=2, width=8)
 
@@ -111,15 +113,9 @@ def test_weights_follow_the_seed() -> None:
 
 def test_masks_by_layer() -> None:
     local = Causal() & Window(4)
-    assert replace(SMALL, layers=4).masks() == [Causal()] * 4
-    assert replace(SMALL, layers=4, attention=WindowConfig(4)).masks() == [local] * 4
-    assert replace(SMALL, layers=5, attention=WindowConfig(4), global_every=2).masks() == [
-        local,
-        Causal(),
-        local,
-        Causal(),
-        local,
-    ]
+    for attention, mask in ((SoftmaxConfig(), Causal()), (WindowConfig(4), local)):
+        model = replace(SMALL, layers=4, attention=attention).build()
+        assert (model.masks, model.mask_of_layer) == ([mask], [0] * 4)
     model = replace(SMALL, layers=5, attention=WindowConfig(4), global_every=2).build()
     assert model.masks == [local, Causal()]
     assert model.mask_of_layer == [0, 1, 0, 1, 0]

@@ -12,15 +12,11 @@ from torch import Tensor
 from regard.config import load
 from regard.errors import UserError
 from regard.models import PRESETS, ModelConfig, Transformer, TransformerConfig, describe
-from regard.nn import (
-    LearnedPositionConfig,
-    PostNormConfig,
-    PreNormConfig,
-    RotaryConfig,
-    SeparateConfig,
-    SharedConfig,
-    SinusoidalConfig,
-)
+from regard.nn.attention import SeparateConfig, SharedConfig
+from regard.nn.blocks.block import PostNormConfig, PreNormConfig
+from regard.nn.positions.position import LearnedPositionConfig, RotaryConfig, SinusoidalConfig
+from regard.prove import ModelUnderTest
+from regard.prove.claims.step import step
 
 SMALL = TransformerConfig(vocabulary=11, context=16, layers=2, heads=2, width=8, dropout=0.0)
 
@@ -121,7 +117,7 @@ def test_with_memory_same_layer_i_reads_layer_i(block: Any) -> None:
         assert [bool(g.abs().max() > 1e-9) for g in found] == [j <= i for j in range(3)]
     taken: list[Tensor] = []
     for block_ in model.blocks[3:]:
-        block_.register_forward_pre_hook(lambda _, given: taken.append(given[3].memory))
+        block_.register_forward_pre_hook(lambda _, given: taken.append(given[1].cross.memory))
     model(inputs, source, lengths)
     assert all(torch.equal(one, two) for one, two in zip(taken, memories, strict=True))
     first, *others = replace(config, memory="last").build().encode(source, lengths)
@@ -265,3 +261,16 @@ def test_buffers_grow_with_the_text_and_no_further() -> None:
         _, state = model.step(torch.zeros(2, 1, dtype=torch.long), state)
         sizes.append(state.own[0].k.shape[2])
     assert sizes == [min(38, 8 * (1 + i // 8)) for i in range(38)]
+
+
+def test_masks_that_follow_from_the_tokens_are_declared_not_decodable() -> None:
+    model = load(TransformerConfig, {"attention": {"kind": "masked", "mask": "spans(3)"}}).build().eval()
+    inputs, source, lengths = sentences()
+    assert model(inputs, source, lengths).isfinite().all()
+    assert not model.decodable
+    assert SMALL.build().decodable
+    state = model.start(2, 8, source=source, source_lengths=lengths)
+    with pytest.raises(UserError, match="cannot decode with"):
+        model.step(inputs[:, :1], state)
+    result = step(ModelUnderTest(model))
+    assert "the model (Transformer)" in result.evidence

@@ -9,23 +9,13 @@ from torch import Tensor
 
 from regard.attention import SoftmaxConfig, WindowConfig
 from regard.models import GPT, GPTConfig
-from regard.nn import (
-    GELUConfig,
-    LayerNormConfig,
-    LearnedPositionConfig,
-    NoNormConfig,
-    NoPositionConfig,
-    PostNormConfig,
-    PreNormConfig,
-    ReLUSquaredConfig,
-    RMSNormConfig,
-    RotaryConfig,
-)
 from regard.nn.attention import SeparateConfig, SharedConfig
-from regard.nn.blocks.parallel import ParallelConfig
+from regard.nn.blocks.block import ParallelConfig, PostNormConfig, PreNormConfig, SandwichConfig
 from regard.nn.blocks.reversible import ReversibleConfig
-from regard.nn.blocks.sandwich import SandwichConfig
+from regard.nn.feedforward import GELUConfig, ReLUSquaredConfig
 from regard.nn.latent import LatentConfig
+from regard.nn.norm import LayerNormConfig, NoNormConfig, RMSNormConfig
+from regard.nn.positions.position import LearnedPositionConfig, NoPositionConfig, RotaryConfig
 
 VOCABULARY, CONTEXT = 7, 64
 BLOCKS = [PreNormConfig(), PostNormConfig(), SandwichConfig(), ParallelConfig(), ReversibleConfig()]
@@ -36,7 +26,7 @@ latents = st.builds(
     LatentConfig,
     rank=st.sampled_from([None, 1, 6]),
     query_rank=st.sampled_from([None, 5]),
-    turned=st.sampled_from([None, 2, 4]),
+    rotated=st.sampled_from([None, 2, 4]),
     content=st.sampled_from([5, 9]) | st.just(5),
 ) | st.just(LatentConfig())
 projections = st.one_of(st.just(SeparateConfig()), st.just(SharedConfig()), latents, latents)

@@ -12,14 +12,13 @@ from torch import Tensor, nn
 
 from regard.attention import Causal, Full, Padded, Range, Softmax
 from regard.models import GPTConfig, TransformerConfig
-from regard.nn import AttentionContext, BlockConfig, LayerNormConfig, NoNormConfig, RMSNorm, SelfAttention
-from regard.nn.attention import SharedConfig, SharedSelfAttention
-from regard.nn.blocks.parallel import ParallelConfig
+from regard.nn import AttentionContext, BlockConfig
+from regard.nn.attention import CrossAttention, CrossAttentionContext, SelfAttention, SharedConfig, SharedSelfAttention
+from regard.nn.blocks.block import ParallelConfig, SandwichConfig
 from regard.nn.blocks.reversible import ReversibleConfig
-from regard.nn.blocks.sandwich import SandwichConfig
-from regard.nn.cross_attention import CrossAttention, CrossAttentionContext
 from regard.nn.feedforward import FeedForward
 from regard.nn.latent import LatentConfig
+from regard.nn.norm import LayerNormConfig, NoNormConfig, RMSNorm
 from regard.nn.positions.position import NoRotation
 
 SMALL = GPTConfig(vocabulary=7, context=64, layers=2, heads=2, width=16, zero_init=False)
@@ -64,7 +63,7 @@ def test_a_sandwich_has_a_norm_on_both_sides_of_each_branch(cross: bool) -> None
     if cross:
         want = want + rms(block.cross(rms(want, block.norm_cross.gain), cross_context), block.after_cross.gain)
     want = want + rms(block.feedforward(rms(want, block.norm_feedforward.gain)), block.after_feedforward.gain)
-    agree(block(x, context, None, cross_context if cross else None).detach(), want.detach(), "sandwich")
+    agree(block(x, context._replace(cross=cross_context)).detach(), want.detach(), "sandwich")
     assert (
         sum(p.numel() for name, p in block.named_parameters() if name.endswith("gain")) == (6 if cross else 4) * WIDTH
     )
@@ -78,7 +77,7 @@ def test_parallel_branches_start_from_one_norm(cross: bool) -> None:
     normed = rms(x, block.norm_attention.gain)
     want = x + block.attention(normed, context) + block.feedforward(normed)
     want = want + block.cross(normed, cross_context) if cross else want
-    agree(block(x, context, None, cross_context if cross else None).detach(), want.detach(), "parallel")
+    agree(block(x, context._replace(cross=cross_context)).detach(), want.detach(), "parallel")
     assert sum(p.numel() for name, p in block.named_parameters() if name.endswith("gain")) == WIDTH
 
 

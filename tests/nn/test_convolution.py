@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from regard.attention import Packed
-from regard.nn import CausalConvolution
+from regard.nn.convolution import CausalConvolution
 
 sizes = st.integers(1, 4)
 

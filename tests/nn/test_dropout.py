@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from regard.nn.fused.dropout import FastDropout
+from regard.nn.fused.ops import FastDropout
 
 
 @pytest.mark.parametrize("p", [0.0, 0.1, 0.3, 0.5, 0.9])

@@ -9,12 +9,14 @@ from torch.nn import functional as F
 
 from regard.config import load
 from regard.models import GPTConfig
-from regard.nn import FeedForward, Linear, ReLUSquared, RMSNorm, Rotary
 from regard.nn.experts.moe import MoEConfig
+from regard.nn.feedforward import FeedForward, ReLUSquared
 from regard.nn.fused import install
 from regard.nn.fused.onednn import AVAILABLE, OneDNNLinear, suits
 from regard.nn.fused.ops import FusedReLUSquared, FusedRMSNorm, FusedRotation
-from regard.nn.positions.position import RotaryRotation
+from regard.nn.linear import Linear
+from regard.nn.norm import RMSNorm
+from regard.nn.positions.position import Rotary, RotaryRotation
 
 
 def random(*shape, dtype=torch.float64):

@@ -15,8 +15,10 @@ from torch import Tensor
 from regard.attention import Causal, DecodeInput, KVCache, Mechanism, Out, Plan, Range, Softmax
 from regard.errors import UserError
 from regard.models import GPT, GPTConfig
-from regard.nn import AttentionContext, NoPositionConfig, PreNormConfig, RotaryConfig
+from regard.nn import AttentionContext
+from regard.nn.blocks.block import PreNormConfig
 from regard.nn.latent import LatentAttention, LatentConfig
+from regard.nn.positions.position import NoPositionConfig, RotaryConfig
 from regard.train import MuonConfig
 
 SMALL = GPTConfig(vocabulary=7, context=64, layers=2, heads=2, width=16, zero_init=False, projection=LatentConfig())
@@ -107,7 +109,7 @@ def test_absorbed_decoding_equals_unfolding(config: GPTConfig, seed: int, length
     assert len(ran) == config.layers
 
 
-def test_only_latents_and_turned_keys_are_remembered() -> None:
+def test_only_latents_and_rotated_keys_are_remembered() -> None:
     model = SMALL.build()
     state = model.start(3, 10)
     assert [[tuple(x.shape) for x in layer] for layer in state.layers] == [[(3, 1, 10, 8), (3, 1, 10, 4)]] * 2
@@ -145,7 +147,7 @@ def test_a_mechanism_with_a_state_of_its_own_keeps_it() -> None:
         LatentConfig(content=8).build(16, 2, 2, Sum(), bias=False, qk_norm=False)
 
 
-def test_the_order_is_seen_through_the_turned_part_only() -> None:
+def test_the_order_is_seen_through_the_rotated_part_only() -> None:
     """Without positions tokens before the last may be exchanged; with rotary ones not."""
     text = tokens(1, 8, 0)
     other = text[:, [1, 0, *range(2, 8)]]
@@ -174,8 +176,8 @@ def test_widths() -> None:
     [
         (LatentConfig(rank=0), "rank must be at least 1, not 0"),
         (LatentConfig(query_rank=0), "query_rank must be at least 1, not 0"),
-        (LatentConfig(turned=3), "turned must be an even number from 2 on, not 3"),
-        (LatentConfig(turned=8), "heads of width 8 have no room beside 8 rotated ones; set content = 4"),
+        (LatentConfig(rotated=3), "rotated must be an even number from 2 on, not 3"),
+        (LatentConfig(rotated=8), "heads of width 8 have no room beside 8 rotated ones; set content = 4"),
     ],
 )
 def test_impossible_widths(projection: LatentConfig, problem: str) -> None:

@@ -6,31 +6,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from regard.attention import Bias, Causal, Packed, Padded, Range, Softmax
+from regard.attention import Bias, Causal, Packed, Padded, Plan, Range, Softmax
 from regard.errors import UserError
-from regard.nn import (
-    AttentionContext,
-    FeedForward,
-    GatedFeedForward,
-    LearnedPositionConfig,
-    NGrams,
-    NoNormConfig,
-    NoPositionConfig,
-    NormConfig,
-    Position,
-    PositionConfig,
-    PostNorm,
-    PostNormConfig,
-    PreNorm,
-    PreNormConfig,
-    ReLUConfig,
-    RMSNormConfig,
-    RotaryConfig,
-    SelfAttention,
-    SinusoidalConfig,
-    SwiGLUConfig,
-)
+from regard.nn import AttentionContext, NormConfig, Position, PositionConfig
+from regard.nn.attention import SelfAttention
+from regard.nn.blocks.block import PostNorm, PostNormConfig, PreNorm, PreNormConfig
+from regard.nn.embedding import NGrams
+from regard.nn.feedforward import FeedForward, GatedFeedForward, ReLUConfig, SwiGLUConfig
 from regard.nn.init import initialize, normal
+from regard.nn.norm import NoNormConfig, RMSNormConfig
+from regard.nn.positions.position import LearnedPositionConfig, NoPositionConfig, RotaryConfig, SinusoidalConfig
 
 
 def context(length: int, like: Tensor) -> AttentionContext:
@@ -244,3 +229,13 @@ def test_a_bias_keeps_the_initial_values_of_its_vectors() -> None:
     initialize(nn.ModuleList([bias]), normal(0.02), normal(0.02))
     assert bias.rate.eq(0.5).all()
     assert bias.table.ne(0).all()
+
+
+def test_a_mechanism_that_returns_no_out_is_named() -> None:
+    class Loose(Softmax):
+        def forward(self, q: Tensor, k: Tensor, v: Tensor, plan: Plan) -> Tensor:  # type: ignore[override]
+            return v
+
+    layer, x = SelfAttention(8, 2, 2, Loose()), torch.randn(1, 3, 8)
+    with pytest.raises(UserError, match=r"the mechanism Loose returned a Tensor; return regard\.attention\.Out"):
+        layer(x, context(3, x))

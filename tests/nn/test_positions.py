@@ -13,22 +13,23 @@ from hypothesis import given, settings
 from torch import Tensor
 
 from regard.attention import Causal, Full, Packed, Padded, Range, Slots, Softmax
-from regard.attention.bias import RelativeBuckets
+from regard.attention.score import RelativeBuckets
 from regard.config import load, override, to_toml
 from regard.errors import UserError
 from regard.models import GPT, GPTConfig
-from regard.nn import (
-    AttentionContext,
+from regard.nn import AttentionContext, PositionConfig
+from regard.nn.attention import SelfAttention
+from regard.nn.positions.position import (
+    AlibiConfig,
     LearnedPositionConfig,
     NoPositionConfig,
-    PositionConfig,
+    NoRotation,
+    RelativeConfig,
     Rotary,
     RotaryConfig,
-    SelfAttention,
     SinusoidalConfig,
+    T5Config,
 )
-from regard.nn.positions.position import NoRotation
-from regard.nn.positions.relative import AlibiConfig, RelativeConfig, T5Config
 from regard.nn.positions.scaling import (
     DynamicScalingConfig,
     LinearScalingConfig,
@@ -124,7 +125,7 @@ def test_scalings_are_those_of_transformers(width: int, base: float, factor: flo
     same(YarnScalingConfig(factor), yarn, width, base, context)
     told = {"beta_fast": 8.0, "beta_slow": 2.0, "attention_factor": 1.25}
     other = theirs({"rope_type": "yarn", **common, **told}, base, width, round(context * factor))
-    same(YarnScalingConfig(factor, 8.0, 2.0, 1.25, trained=context), other, width, base, 7)
+    same(YarnScalingConfig(factor, 8.0, 2.0, context, 1.25), other, width, base, 7)
     ends = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
     llama = theirs({"rope_type": "llama3", **common, **ends}, base, width, round(context * factor))
     same(Llama3ScalingConfig(factor), llama, width, base, context)

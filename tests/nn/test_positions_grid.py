@@ -14,7 +14,8 @@ from torch.nn import functional as F
 
 from regard.attention import Full, Softmax
 from regard.errors import UserError
-from regard.nn import AttentionContext, SelfAttention
+from regard.nn import AttentionContext
+from regard.nn.attention import SelfAttention
 from regard.nn.positions.grid import (
     GridLearned,
     GridLearnedConfig,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import hypothesis.strategies as st
@@ -10,8 +11,8 @@ import torch
 from hypothesis import given
 from torch import Tensor, nn
 
-from regard.nn import Recurrent, RecurrentState
-from regard.nn.recurrent import CELLS, Kind, Weights
+from recurrent_definition import EQUATIONS, by_token
+from regard.nn.recurrent import Kind, Recurrent, RecurrentState, Weights
 
 KINDS: tuple[Kind, ...] = ("rnn", "lstm", "gru")
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-6}
@@ -74,7 +75,7 @@ def agree(got: dict[str, Tensor], want: dict[str, Tensor]) -> None:
 @given(cases())
 def test_the_kernels_are_the_equations(case: tuple[Recurrent, Tensor, Tensor | None, RecurrentState | None]) -> None:
     layer, x, lengths, state = case
-    want = results(layer, x, state, lambda: layer(x, lengths, state, fused=False))
+    want = results(layer, x, state, lambda: by_token(layer, x, lengths, state))
     agree(results(layer, x, state, lambda: layer(x, lengths, state)), want)
     if lengths is not None:  # the way of CUDA, which is right on every device
         first = layer.start(len(x)) if state is None else state
@@ -106,10 +107,11 @@ def test_a_row_is_what_it_is_alone(
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_step_after_the_other(kind: Kind, fused: bool) -> None:
     layer, x = Recurrent(kind, 3, 4, 2).double(), torch.randn(2, 7, 3).double()
-    whole, end = layer(x, fused=fused)
+    run = layer if fused else partial(by_token, layer)
+    whole, end = run(x)
     state, outs = layer.start(2), []
     for t in range(7):
-        out, state = layer(x[:, t : t + 1], None, state, fused=fused)
+        out, state = run(x[:, t : t + 1], None, state)
         outs.append(out)
     torch.testing.assert_close(torch.cat(outs, dim=1), whole)
     for got, want in zip(state, end, strict=True):
@@ -123,7 +125,7 @@ def test_each_cell_is_pytorchs(kind: Kind) -> None:
     x, h, c = torch.randn(2, 3).double(), torch.randn(2, 4).double(), torch.randn(2, 4).double()
     memo = (h, c) if kind == "lstm" else (h,)
     want = theirs(x, memo if kind == "lstm" else h)
-    for got, expected in zip(CELLS[kind](x, memo, weights), want if kind == "lstm" else (want,), strict=True):
+    for got, expected in zip(EQUATIONS[kind](x, memo, weights), want if kind == "lstm" else (want,), strict=True):
         torch.testing.assert_close(got, expected)
 
 
@@ -136,7 +138,7 @@ def test_state_dicts_of_pytorch_go_both_ways(kind: Kind, theirs: Any, bidirectio
     back.load_state_dict(ours.cells.state_dict())
     x, lengths = torch.randn(2, 5, 3), torch.tensor([5, 5])
     want, _ = other(x)
-    for got in (ours(x)[0], ours(x, lengths)[0], ours(x, fused=False)[0], back(x)[0]):
+    for got in (ours(x)[0], ours(x, lengths)[0], by_token(ours, x)[0], back(x)[0]):
         torch.testing.assert_close(got, want)
 
 
@@ -149,7 +151,7 @@ def test_dropout_is_between_layers_and_in_training_only(kind: Kind) -> None:
     blind, kept = second(torch.zeros(2, 5, 4))[0], layer.eval()(x)[0]
     layer.train()
     torch.testing.assert_close(layer(x)[0], blind)
-    torch.testing.assert_close(layer(x, fused=False)[0], blind)
+    torch.testing.assert_close(by_token(layer, x)[0], blind)
     torch.testing.assert_close(layer(x, lengths)[0][1, :3], blind[1, :3])
     assert not torch.allclose(kept, blind)
     single = Recurrent(kind, 3, 4, dropout=1.0)

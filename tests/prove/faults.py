@@ -1,4 +1,4 @@
-"""Thirty faults of sequence models that really happen, and sound models beside them.
+"""Thirty faults of sequence models that really happen.
 
 ``make()`` gives a ``ModelUnderTest`` of ``regard.prove``: a ``model`` of this library, or a ``forward`` (tokens [B, N]
 to logits [B, N, V]) with, if it can, a ``padded`` (tokens [B, N] and the number of real tokens per row to logits).
@@ -11,10 +11,7 @@ did not know how the claims are tested.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
-
-import torch
+from fault_kit import KERNEL, LONG, WINDOW, Fault, asked_for_weights, bare, corrected, given, small
 from faulty_data import (
     ALPHABET,
     CleanedUp,
@@ -30,8 +27,6 @@ from faulty_data import (
 from faulty_layers import MeansOfTheFuture, MixedUpMasks, RowsForTime, StretchedRotary
 from faulty_models import (
     ByHand,
-    Forgetful,
-    ForgetfulConfig,
     GuessedBoundaries,
     Merged,
     OneAhead,
@@ -45,82 +40,18 @@ from faulty_models import (
 )
 from faulty_torch import (
     LENGTH,
-    VOCABULARY,
     BlindRows,
     CountedFromPadding,
     CrowdedBatch,
     MaskedInTraining,
     OneTooFar,
     PaddingSeen,
-    Plain,
-    RoomyBatch,
     SortedBuckets,
-    Stock,
-    UnmaskedForWeights,
     Unpositioned,
-    randomized,
 )
-from torch import nn
 
-from regard.attention import WindowConfig
-from regard.data import Characters, TextData
-from regard.models import GPT, ConvolutionConfig, GPTConfig, RecurrentConfig
-from regard.models.base import Model
-from regard.nn import LearnedPositionConfig, NoPositionConfig, PostNormConfig, SinusoidalConfig
-from regard.prove import ModelUnderTest
+from regard.data import TextData
 from regard.tasks import LanguageTask
-
-SIZES: dict[str, Any] = {"vocabulary": VOCABULARY, "context": LENGTH, "layers": 2, "width": 16}
-LONG = 48  # tokens: enough for the buffer of a window to roll
-WINDOW = WindowConfig(size=3)
-KERNEL = ConvolutionConfig(**SIZES, kernel=3, zero_init=False)  # the second layer reaches four tokens back
-
-
-class Fault(NamedTuple):
-    """One thing wrong, and the claim that must fail for it."""
-
-    name: str
-    claim: str
-    about: str
-    make: Callable[[], ModelUnderTest]
-    listed: bool = True  # before any claim was written
-
-
-class Healthy(NamedTuple):
-    """Nothing wrong: every claim that can be judged must hold."""
-
-    name: str
-    make: Callable[[], ModelUnderTest]
-
-
-def small(kind: type[GPTConfig] = GPTConfig, **changes: Any) -> GPTConfig:
-    """A GPT that a test builds in a blink."""
-    return kind(**{**SIZES, "heads": 4, "zero_init": False, **changes})
-
-
-def given(model: Model, length: int = LENGTH, **more: Any) -> ModelUnderTest:
-    """A model of this library."""
-    return ModelUnderTest(randomized(model), **{"vocabulary": VOCABULARY, "length": length, **more})
-
-
-def bare(model: Plain | nn.Module, padded: bool = False, **more: Any) -> ModelUnderTest:
-    """A model of another library: only its forward pass is known."""
-    randomized(model)
-    ways = {"padded": model.padded} if padded and isinstance(model, Plain) else {}
-    return ModelUnderTest(model, vocabulary=VOCABULARY, length=LENGTH, **ways, **more)
-
-
-def asked_for_weights() -> ModelUnderTest:
-    model = randomized(UnmaskedForWeights())
-    return ModelUnderTest(lambda tokens: model(tokens, weights=True), vocabulary=VOCABULARY, length=LENGTH)
-
-
-def corrected(kept: bool) -> ModelUnderTest:
-    model = small(ForgetfulConfig, kept=kept).build()
-    assert isinstance(model, Forgetful)
-    model.correction.copy_(torch.linspace(-2, 2, VOCABULARY))  # as after some training
-    return given(model)
-
 
 FAULTS: list[Fault] = [
     Fault(
@@ -313,36 +244,4 @@ FAULTS: list[Fault] = [
         lambda: given(small().build(), task=LanguageTask(), data=RunningOn(LENGTH)),
         listed=False,
     ),
-]
-
-
-def sound_text() -> ModelUnderTest:
-    data = text_data(TextData, LENGTH)
-    return given(small().build(), task=LanguageTask(), data=data, tokenizer=data.tokenizer)
-
-
-HEALTHY: list[Healthy] = [
-    Healthy("a GPT with its text", sound_text),
-    Healthy("a GPT with padded sentences", lambda: given(small().build(), task=LanguageTask(), data=Sentences(LENGTH))),
-    Healthy("a GPT with its alphabet", lambda: given(small().build(), tokenizer=Characters(ALPHABET))),
-    Healthy(
-        "a GPT with learned positions, shared heads, a cap and dropout, in training mode",
-        lambda: given(GPT(small(position=LearnedPositionConfig(), kv_heads=2, cap=2.0, dropout=0.1))),
-    ),
-    Healthy("a GPT with a window", lambda: given(small(attention=WINDOW, context=LONG).build(), LONG)),
-    Healthy(
-        "a post-norm GPT of n-grams with sinusoidal positions",
-        lambda: given(small(block=PostNormConfig(), position=SinusoidalConfig(), ngrams=3).build()),
-    ),
-    # What a causal model of several layers sees grows from place to place, so it knows the order even without
-    # positions (Haviv et al. 2022): no claim about order can fail here.
-    Healthy("a GPT without positions", lambda: given(small(position=NoPositionConfig()).build(), positional=False)),
-    Healthy("a GPT whose checkpoint holds every buffer", lambda: corrected(kept=True)),
-    Healthy("an LSTM", lambda: given(RecurrentConfig(**SIZES).build())),
-    Healthy("a convolution", lambda: given(ConvolutionConfig(**SIZES, zero_init=False).build())),
-    Healthy("a plain causal transformer", lambda: bare(Plain(), padded=True)),
-    Healthy("a plain encoder", lambda: bare(Plain(causal=False), padded=True, causal=False)),
-    Healthy("an encoder of sets", lambda: bare(Unpositioned(causal=False), True, causal=False, positional=False)),
-    Healthy("a transformer of PyTorch's own, in training mode", lambda: bare(Stock())),
-    Healthy("experts with seats for all", lambda: bare(RoomyBatch())),
 ]

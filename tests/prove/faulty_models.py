@@ -13,7 +13,7 @@ from regard.attention.backends.reference import Reference
 from regard.attention.slots import EMPTY
 from regard.models import GPT, ConvolutionConfig, GPTConfig, State
 from regard.models.convolution import Convolution
-from regard.nn import CausalConvolution
+from regard.nn.convolution import CausalConvolution
 
 
 class Merged(GPT):

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from faults import FAULTS, HEALTHY, small
+from fault_kit import small
+from faults import FAULTS
 from faulty_torch import LENGTH, VOCABULARY, MaskedInTraining, Plain, randomized
+from healthy_models import HEALTHY
 from torch import Tensor
 
 from regard.attention import LinearConfig, LinformerConfig, LSHConfig

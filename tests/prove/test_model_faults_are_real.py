@@ -28,10 +28,12 @@ from fault_effects import (
     tokens,
     trained_on,
 )
-from faults import FAULTS, HEALTHY, KERNEL, LONG, WINDOW, corrected, small
+from fault_kit import KERNEL, LONG, WINDOW, corrected, small
+from faults import FAULTS
 from faulty_data import ALPHABET, Sentences, text_data
 from faulty_layers import RowsForTime, SteadyRotary
 from faulty_torch import LENGTH, VOCABULARY, Plain, RoomyBatch, randomized
+from healthy_models import HEALTHY
 from torch.nn import functional as F
 
 from regard.data import Bytes, Characters, TextBatch, TextData

@@ -30,6 +30,14 @@ def test_every_recipe_is_sound(name):
     assert found.of("future").verdict == found.of("step").verdict == found.of("loss").verdict == expected
 
 
+@pytest.mark.gpu
+def test_claims_about_data_on_a_gpu():
+    subject = reduced_experiment(get("shakespeare-small"))
+    assert subject.module is not None
+    subject.module.to("cuda")
+    assert certify(subject, claims=["loss", "accumulation"]).failed == []
+
+
 def test_a_recipe_as_json(capsys):
     assert prove(ProveOptions(target="shakespeare-small", claims="future,loss,overlap,tokenizer", json=True)) == 0
     output = json.loads(capsys.readouterr().out)

@@ -14,7 +14,7 @@ from report_kit import experiment, start, trained
 
 from regard.commands.report import ReportOptions, nearest_recipe, report
 from regard.errors import UserError
-from regard.report import Watch, reported, study, write
+from regard.report import Watch, gather, reported, write
 from regard.report.page import page
 from regard.runs import Run
 from regard.train import AdamWConfig, ConstantScheduleConfig, Diverged, Observer, train
@@ -94,7 +94,7 @@ EVERYTHING = [
 
 def test_a_finished_run_shows_everything_and_its_text_as_text(text, tmp_path):
     run = trained(tmp_path, experiment(text, {"context": 80}), [Watch()])
-    html = page(study(run))
+    html = page(gather(run))
     seen = checked(html)
     assert headings(html) == EVERYTHING
     shown = "".join(seen.text)
@@ -105,7 +105,7 @@ def test_a_finished_run_shows_everything_and_its_text_as_text(text, tmp_path):
 
 
 def test_without_held_out_text(text, tmp_path):
-    html = page(study(trained(tmp_path, experiment(text, validation=0.0), [Watch()])))
+    html = page(gather(trained(tmp_path, experiment(text, validation=0.0), [Watch()])))
     checked(html)
     assert "No text was held out" in html
     assert "two whole windows of held-out text" in html
@@ -136,14 +136,14 @@ def test_a_stop_between_two_records_counts_every_step(text, tmp_path):
     result = train(wanted, run, [Stop()])
     assert result.interrupted
     assert max(m["step"] for m in run.metrics()) == 4 < result.step
-    facts = study(run)
+    facts = gather(run)
     assert (facts.step, facts.tokens, facts.seconds) == (result.step, result.tokens, result.seconds)
     assert f"Training stopped early, after step {result.step} of 8." in page(facts)
 
 
 def test_the_curve_begins_with_the_first_step(text, tmp_path):
     run = trained(tmp_path, experiment(text, log_every=5), [])
-    assert [step for step, _ in study(run).loss] == [1, 5, 8]
+    assert [step for step, _ in gather(run).loss] == [1, 5, 8]
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -178,7 +178,7 @@ def test_a_run_that_fails_before_its_first_step_leaves_nothing(text, tmp_path):
 def test_a_run_without_its_checkpoint(text, tmp_path):
     run = trained(tmp_path, experiment(text), [Watch()])
     shutil.rmtree(run.file("checkpoints"))
-    html = page(study(run))
+    html = page(gather(run))
     checked(html)
     assert "has no checkpoint yet" in html
     left = {"Attention maps", "Loss by position"}
@@ -193,7 +193,7 @@ def test_a_run_without_its_text(text, tmp_path, harm):
         text.unlink()
     else:
         text.write_text(text.read_text(encoding="utf-8").replace("a", "s"), encoding="utf-8")
-    html = page(study(run))
+    html = page(gather(run))
     checked(html)
     assert "Attention maps and loss by position are left out" in html
 
@@ -201,7 +201,7 @@ def test_a_run_without_its_text(text, tmp_path, harm):
 def test_a_run_that_nobody_watched_and_a_damaged_environment(text, tmp_path):
     run = trained(tmp_path, experiment(text), [])
     run.file("environment.json").write_text("{", encoding="utf-8")
-    html = page(study(run))
+    html = page(gather(run))
     checked(html)
     missing = {"Samples", "Attention entropy", "Gradient norm by layer", "Environment"}
     assert headings(html) == [h for h in EVERYTHING if h not in missing] + ["Left out"]
@@ -212,7 +212,7 @@ def test_a_model_of_a_kind_that_is_not_known(text, tmp_path):
     config = run.file("config.toml")
     config.write_text(config.read_text(encoding="utf-8").replace('"gpt"', '"dream"'), encoding="utf-8")
     run = Run.open(run.path)
-    html = page(study(run))
+    html = page(gather(run))
     checked(html)
     assert "Parameters and FLOPs are left out" in html
     assert "Loss" in headings(html)
@@ -223,14 +223,14 @@ def test_of_many_layers_some_are_drawn_and_the_page_says_so(text, tmp_path, monk
 
     monkeypatch.setattr(inspection, "MAPS", 4)
     run = trained(tmp_path, experiment(text, {"layers": 5}, steps=1), [Watch()])
-    html = page(study(run))
+    html = page(gather(run))
     checked(html)
     assert re.findall('<mask id="(m[^"]+)"', html) == ["m1-1", "m1-2", "m5-1", "m5-2"]
     assert "4 of 10 heads are drawn" in html
 
 
 def test_a_run_that_never_began(text, tmp_path):
-    html = page(study(start(tmp_path, experiment(text))))
+    html = page(gather(start(tmp_path, experiment(text))))
     checked(html)
     assert "no step is recorded yet" in html
 
@@ -283,5 +283,5 @@ def test_a_report_that_fails_does_not_take_the_training_with_it(text, tmp_path, 
 def test_writing_replaces_the_old_one(text, tmp_path):
     run = trained(tmp_path, experiment(text), [])
     run.file("report.html").write_text("old", encoding="utf-8")
-    assert write(run, study(run)) == run.file("report.html")
+    assert write(run, gather(run)) == run.file("report.html")
     assert "old" not in run.file("report.html").read_text(encoding="utf-8")[:100]

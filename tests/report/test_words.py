@@ -13,9 +13,8 @@ from regard.config.command_line import parse
 from regard.look import Head
 from regard.recipes import get
 from regard.report.config_diff import AUTOMATIC, differences
-from regard.report.facts import Facts, curves
+from regard.report.facts import Facts, curves, trend
 from regard.report.inspection import Inspection, ModelSize, PositionLosses
-from regard.report.trend import trend
 from regard.report.words import next_step, summary
 
 STEPS = 4000

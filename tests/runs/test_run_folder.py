@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from regard.errors import UserError
-from regard.runs import Run, environment
+from regard.runs import Run, environment, schema
 from regard.runs.schema import SCHEMA, migrate
 
 CONFIG = 'seed = 1\n\n[model]\nkind = "gpt"\n'
@@ -131,12 +131,15 @@ def test_a_newer_schema_is_refused_with_the_version_that_is_needed(run: Run):
         Run.open(run.path)
 
 
-def test_an_older_schema_goes_through_every_migration():
+def test_an_older_schema_goes_through_every_migration(monkeypatch: pytest.MonkeyPatch):
     steps = {1: lambda d: {**d, "trail": d["trail"] + [1]}, 2: lambda d: {**d, "trail": d["trail"] + [2]}}
-    assert migrate({"schema": 1, "trail": []}, "c", 3, steps) == {"trail": [1, 2]}
-    assert migrate({"schema": 2, "trail": []}, "c", 3, steps) == {"trail": [2]}
+    monkeypatch.setattr(schema, "MIGRATIONS", steps)
+    monkeypatch.setattr(schema, "SCHEMA", 3)
+    assert migrate({"schema": 1, "trail": []}, "c") == {"trail": [1, 2]}
+    assert migrate({"schema": 2, "trail": []}, "c") == {"trail": [2]}
+    monkeypatch.setattr(schema, "SCHEMA", 5)
     with pytest.raises(UserError, match="no longer"):
-        migrate({"schema": 3, "trail": []}, "c", 5, steps)
+        migrate({"schema": 3, "trail": []}, "c")
 
 
 def test_the_config_can_be_frozen_anew(run: Run):

@@ -11,11 +11,11 @@ from regard.studies.page import page
 
 FEW = {
     "attention": {
-        "softmax": [],
-        "linear": ["--model.attention", "linear"],
-        "linformer": ["--model.attention", "linformer"],
+        "softmax": {},
+        "linear": {"model.attention": "linear"},
+        "linformer": {"model.attention": "linformer"},
     },
-    "feed-forward": {"moe": ["--model.feedforward", "moe"]},
+    "feed-forward": {"moe": {"model.feedforward": "moe"}},
 }
 
 
@@ -29,7 +29,7 @@ def test_a_few_members(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "causal" in found.numbers["found"]["attention"]["linformer"]
     assert all(0 < loss < 5 for loss in (found.numbers["found"]["attention"][n][0] for n in ("softmax", "linear")))
     assert any("Refused: linformer" in line for line in found.answer)
-    assert "linear" in page(found)
+    assert "linear" in page("family", "?", found)
 
 
 def test_every_member_is_a_config_that_can_be_built_or_says_why() -> None:

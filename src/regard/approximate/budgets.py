@@ -3,15 +3,13 @@
 A budget is the option that determines the cost: window size, random features, rank, rounds of hashing, number of keys.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import product
-from typing import Any
 
 from regard.attention import AttentionConfig, SoftmaxConfig
-from regard.config import kinds, load, nearest
+from regard.config import hint, kinds, load, notation
+from regard.config.table import table_of
 from regard.errors import UserError
 
 #: The default number of budgets of a kind, each twice the one before.
@@ -23,7 +21,7 @@ class Trial:
     """One attention at one budget."""
 
     kind: str
-    settings: tuple[tuple[str, Any], ...]  # the options that are set
+    settings: tuple[tuple[str, object], ...]  # the options that are set
     config: AttentionConfig
 
     @property
@@ -40,28 +38,28 @@ class Trial:
         return float(value) if isinstance(value, int | float) else None
 
 
-#: Kinds that cost more than exact attention: tried only if they are named.
+#: Kinds that cost more than softmax attention: tried only if they are named.
 EXPENSIVE = ("talking",)
 
 
 def available() -> dict[str, type[AttentionConfig]]:
     """Every attention that can replace softmax attention, by kind."""
-    return {kind: cls for kind, cls in kinds(AttentionConfig).items() if cls is not SoftmaxConfig}  # type: ignore
+    return {kind: cls for kind, cls in kinds(AttentionConfig).items() if cls is not SoftmaxConfig}
 
 
-#: The option that is varied for a kind, and its values for a context and a head width; other kinds use their defaults.
-USUAL: dict[str, tuple[str, Callable[[int, int], Sequence[int]]]] = {
-    "window": ("size", lambda context, width: doubling(context // 2)),
-    "topk": ("k", lambda context, width: doubling(context // 8)),
-    "performer": ("features", lambda context, width: doubling(width * 8)),
-    "linformer": ("k", lambda context, width: doubling(context)),
-    "lsh": ("rounds", lambda context, width: doubling(16)),
-    "strided": ("size", lambda context, width: doubling(context // 4)),
-    "dilated": ("size", lambda context, width: doubling(context // 4)),
-    "longformer": ("size", lambda context, width: doubling(context // 4)),
-    "bigbird": ("size", lambda context, width: doubling(context // 4)),
-    "segments": ("memory", lambda context, width: doubling(context // 4)),
-}
+def largest_budgets(context: int, head_width: int) -> dict[str, tuple[str, int]]:
+    """The option that is varied for a kind, and its largest value; other kinds use their defaults."""
+    return {
+        "window": ("size", context // 2),
+        "topk": ("k", context // 8),
+        "performer": ("features", head_width * 8),
+        "linformer": ("k", context),
+        "lsh": ("rounds", 16),
+        **dict.fromkeys(("strided", "dilated", "longformer", "bigbird"), ("size", context // 4)),
+        "segments": ("memory", context // 4),
+    }
+
+
 #: The kinds whose budgets are varied by default; the others are then tried with their defaults.
 FIRST = ("window", "topk", "performer", "linformer", "lsh")
 
@@ -84,71 +82,51 @@ def trials(wanted: Iterable[str] | None, budgets: Iterable[str], context: int, h
     ``budgets`` are strings such as "window=8,16,32" or, for another option than the usual one, "lsh.buckets=8,16";
     several options of a kind are combined.
     """
-    known = available()
+    known, largest = available(), largest_budgets(context, head_width)
     chosen = [kind for kind in known if kind not in EXPENSIVE] if wanted is None else list(dict.fromkeys(wanted))
     for kind in chosen:
         _check_kind(kind, known)
-    given = _given(budgets, known)
-    for kind in given:
-        if kind not in chosen:
-            raise UserError(f"--budgets names {kind}, which is not tried; add it to --kinds")
-    result = []
-    for kind in chosen:
-        varied: Mapping[str, Sequence[Any]] = given.get(kind, {})
-        if not varied and kind in USUAL and (wanted is not None or kind in FIRST):
-            name, values = USUAL[kind]
-            varied = {name: values(context, head_width)}
-        result += _of_kind(kind, varied)
-    return result
-
-
-def _of_kind(kind: str, varied: Mapping[str, Sequence[Any]]) -> list[Trial]:
-    """Every combination of the values of the varied options."""
-    trials = []
-    for values in product(*varied.values()):
-        plain = {name: _plain(value) for name, value in zip(varied, values, strict=True)}
-        config: AttentionConfig = load(AttentionConfig, {"kind": kind, **plain}, source=f"--budgets {kind}")  # type: ignore
-        try:
-            config.check()
-        except ValueError as error:
-            raise UserError(f"--budgets {kind}: {error}") from error
-        trials.append(Trial(kind, tuple(plain.items()), config))
-    return trials
-
-
-def _given(budgets: Iterable[str], known: dict[str, type[AttentionConfig]]) -> dict[str, dict[str, list[str]]]:
-    options: dict[str, dict[str, list[str]]] = {}
+    varied: dict[str, dict[str, Sequence[object]]] = {}
     for text in budgets:
         name, equals, values = text.partition("=")
         if not equals or not name or not all(values.split(",")):
             raise UserError(f"--budgets takes KIND=8,16,32, not {text!r}; write for example window=8,16,32")
         kind, _, option = name.partition(".")
         _check_kind(kind, known)
-        option = option or (USUAL[kind][0] if kind in USUAL else "")
-        names = [field.name for field in fields(known[kind])]  # type: ignore[arg-type]
+        if kind not in chosen:
+            raise UserError(f"--budgets names {kind}, which is not tried; add it to --kinds")
+        option = option or largest.get(kind, ("",))[0]
+        names = list(table_of(known[kind]).fields)
         if option not in names:
             have = ", ".join(f"{kind}.{one}" for one in names) or "none"
             raise UserError(f"--budgets {text}: the options of {kind} are {have}")
-        options.setdefault(kind, {})[option] = values.split(",")
-    return options
+        varied.setdefault(kind, {})[option] = [_plain(value) for value in values.split(",")]
+    for kind, (option, most) in largest.items():
+        if kind in chosen and (wanted is not None or kind in FIRST):
+            varied.setdefault(kind, {option: doubling(most)})
+    return [trial for kind in chosen for trial in _of_kind(kind, varied.get(kind, {}))]
 
 
-def _plain(value: Any) -> Any:
-    """A string from the command line as a number if it is one."""
-    if not isinstance(value, str):
-        return value
-    for number in (int, float):
-        try:
-            return number(value)
-        except ValueError:
-            continue
-    return value
+def _of_kind(kind: str, varied: Mapping[str, Sequence[object]]) -> list[Trial]:
+    """Every combination of the values of the varied options."""
+    trials = []
+    for values in product(*varied.values()):
+        settings = dict(zip(varied, values, strict=True))
+        config = load(AttentionConfig, {"kind": kind, **settings}, source=f"--budgets {kind}")
+        trials.append(Trial(kind, tuple(settings.items()), config))
+    return trials
 
 
-def _check_kind(kind: str, known: dict[str, type[AttentionConfig]]) -> None:
+def _plain(text: str) -> object:
+    """The number or Boolean that a text spells, or the text."""
+    try:
+        return notation.parse(text)
+    except ValueError:
+        return text
+
+
+def _check_kind(kind: str, known: Mapping[str, type[AttentionConfig]]) -> None:
     if kind == SoftmaxConfig.kind:
         raise UserError("softmax is the reference for the others; leave it out of --kinds")
     if kind not in known:
-        near = nearest(kind, known)
-        hint = f"did you mean {near}?" if near else f"choose from {', '.join(known)}"
-        raise UserError(f"there is no attention {kind!r}; {hint}")
+        raise UserError(f"there is no attention {kind!r}; {hint(kind, list(known))}")

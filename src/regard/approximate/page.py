@@ -1,7 +1,5 @@
 """The result of `regard approximate` as a page, as a picture and as JSON."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Sequence
@@ -9,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from regard.approximate import words
-from regard.approximate.measure import Meter, Outcome
+from regard.approximate.measure import Outcome, Sweep
 from regard.pages import html
 from regard.pages.charts import Axes, Series
 from regard.pages.html import ChartSection, chart_section, folded, section, table
@@ -21,9 +19,9 @@ BUDGET = "log2 of the budget"
 ERROR, MORE = "relative error of the outputs", "loss increase, nats per token"
 
 
-def charts(meter: Meter) -> list[ChartSection]:
+def charts(sweep: Sweep) -> list[ChartSection]:
     """Error and loss over the budgets, loss over speed, error over layers."""
-    by_kind = words.by_kind(meter)
+    by_kind = words.by_kind(sweep)
     order = sorted(by_kind, key=lambda kind: by_kind[kind][0].trial.size is None)  # kinds with lines get colors first
     error, loss, speed, layers = [], [], [], []
     for kind, outcomes in by_kind.items():
@@ -32,14 +30,14 @@ def charts(meter: Meter) -> list[ChartSection]:
         note = "" if all(o.causal for o in measured) else ", non-causal layers"
         error.append(Series(kind + note, _over_budgets(measured, lambda o: o.error), color, marks=True))
         inside = [o for o in measured if o.loss is not None]
-        loss.append(Series(kind, _over_budgets(inside, lambda o: o.more(meter.loss)), color, marks=True))
-        speed.append(Series(kind, sorted((o.speedup, o.more(meter.loss)) for o in inside), color, marks=True))
+        loss.append(Series(kind, _over_budgets(inside, lambda o: o.more(sweep.loss)), color, marks=True))
+        speed.append(Series(kind, sorted((o.speedup, o.more(sweep.loss)) for o in inside), color, marks=True))
         if measured:
             middle = measured[len(measured) // 2]
             layers.append(Series(f"{kind} {middle.trial.budget}{note}", _by_layer(middle), color, marks=True))
     sections = [
         ChartSection(
-            "Error against exact attention",
+            "Error against the model's own attention",
             "The error of one layer's outputs on the model's own queries, keys and values, mean over all heads.",
             error,
             Axes(BUDGET, ERROR, low=0),
@@ -52,9 +50,9 @@ def charts(meter: Meter) -> list[ChartSection]:
         ),
         ChartSection(
             "Loss against speed",
-            "The same losses over the speed of a forward pass; to the right of 1 it is faster than exact attention.",
+            "The same losses over the speed of a forward pass; to the right of 1 it is faster than the model's own.",
             speed,
-            Axes("speed, exact attention = 1", MORE),
+            Axes("speed, the model's own attention = 1", MORE),
         ),
         ChartSection(
             "Error by layer",
@@ -78,17 +76,17 @@ def _by_layer(outcome: Outcome) -> list[tuple[float, float]]:
     return [(float(layer), sum(errors) / len(errors)) for layer, errors in layers.items()]
 
 
-def page(meter: Meter, name: str, setting: str) -> str:
+def page(sweep: Sweep, name: str, setting: str) -> str:
     """The whole document."""
-    heads = "".join(_heads(kind, outcomes) for kind, outcomes in words.by_kind(meter).items())
-    every = table(words.COLUMNS, words.rows(meter), left=2)
+    heads = "".join(_heads(kind, outcomes) for kind, outcomes in words.by_kind(sweep).items())
+    every = table(words.COLUMNS, words.rows(sweep), left=2)
     parts = [
         html.heading(TITLE, f"{name} · {setting}"),
-        html.paragraphs(words.sentences(meter)),
+        html.paragraphs(words.sentences(sweep)),
         section("All budgets", words.LEGEND + ". * on the non-causal version of the layers.", every),
-        *(chart_section(chart, numbers=False) for chart in charts(meter)),
+        *(chart_section(chart, numbers=False) for chart in charts(sweep)),
         section("Error by head", "The error of each head (layer.head) at every budget.", heads),
-        section("Loss by layer", "The loss with one block replaced and the others exact.", _blocks(meter)),
+        section("Loss by layer", "The loss with one block replaced and the others unchanged.", _blocks(sweep)),
     ]
     return html.page(f"{name} · approximations", parts)
 
@@ -104,34 +102,34 @@ def _heads(kind: str, outcomes: Sequence[Outcome]) -> str:
     return folded(kind, table(("head", *(o.trial.budget for o in measured)), rows))
 
 
-def _blocks(meter: Meter) -> str:
+def _blocks(sweep: Sweep) -> str:
     """The loss increase of each block alone, if it was measured."""
-    measured = [o for o in meter.outcomes if o.loss_by_block]
+    measured = [o for o in sweep.outcomes if o.loss_by_block]
     if not measured:
         return ""
     names = ("replaced in", *(f"block {i}" for i in range(1, len(measured[0].loss_by_block) + 1)), "all")
     rows = [
         (
             f"{o.trial.kind} {o.trial.budget}",
-            *(f"{loss - meter.loss:+.4f}" for loss in (*o.loss_by_block, o.loss or 0.0)),
+            *(f"{loss - sweep.loss:+.4f}" for loss in (*o.loss_by_block, o.loss or 0.0)),
         )
         for o in measured
     ]
     return folded("Loss increase, nats per token", table(names, rows))
 
 
-def picture(meter: Meter) -> str:
+def picture(sweep: Sweep) -> str:
     """Error and loss over the budgets as one SVG file."""
-    shown = [chart for chart in charts(meter) if chart.axes.x == BUDGET]
-    return html.chart_picture(shown, TITLE, " ".join(words.sentences(meter)))
+    shown = [chart for chart in charts(sweep) if chart.axes.x == BUDGET]
+    return html.chart_picture(shown, TITLE, " ".join(words.sentences(sweep)))
 
 
-def write(meter: Meter, folder: Path, name: str, setting: str) -> Path:
+def write(sweep: Sweep, folder: Path, name: str, setting: str) -> Path:
     """Write ``approximate.html``, ``.svg`` and ``.json`` into the folder; return the path of the page."""
-    numbers = {"run": name, "setting": setting, "answer": words.sentences(meter), **words.numbers(meter)}
+    numbers = {"run": name, "setting": setting, "answer": words.sentences(sweep), **words.numbers(sweep)}
     with writing(str(folder)):
         folder.mkdir(parents=True, exist_ok=True)
         replace_file(folder / f"{NAME}.json", json.dumps(numbers, indent=1).encode())
-        replace_file(folder / f"{NAME}.svg", picture(meter).encode())
-        replace_file(folder / f"{NAME}.html", page(meter, name, setting).encode())
+        replace_file(folder / f"{NAME}.svg", picture(sweep).encode())
+        replace_file(folder / f"{NAME}.html", page(sweep, name, setting).encode())
     return folder / f"{NAME}.html"

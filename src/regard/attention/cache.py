@@ -5,12 +5,11 @@ step can become a CUDA graph. If a mask lets later tokens see only the first one
 the first are pinned and the rest is a ring buffer: an entry is overwritten when no query can see it any more.
 """
 
-from __future__ import annotations
-
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from regard.attention.masks.mask import Mask
 from regard.attention.slots import EMPTY, Slots
@@ -50,7 +49,7 @@ class CacheIndex(NamedTuple):
     tokens: Tensor | None = None  # [B, capacity + 1], all tokens by order, for masks that follow from them
 
     @classmethod
-    def start(cls, batch: int, capacity: int, mask: Mask, device: torch.device) -> CacheIndex:
+    def start(cls, batch: int, capacity: int, mask: Mask, device: torch.device) -> Self:
         """Room for ``capacity`` tokens, or for those that later queries may see under ``mask`` if they are fewer."""
         first, back = mask.retention()
         size = capacity if back is None else min(capacity, first + back + SLACK)
@@ -77,7 +76,9 @@ class CacheIndex(NamedTuple):
             token = torch.where(slot < self.pinned, torch.minimum(slot, last), newest)
             write = CacheWrite(True, token.clamp(min=0), there)
         else:
-            write = CacheWrite(False, self._slot(order), None if lengths is None else ahead < lengths[:, None])
+            rolled = self.pinned + (order - self.pinned) % (self.size - self.pinned)
+            entry = torch.where(order < self.pinned, order, rolled) if self.pinned else rolled
+            write = CacheWrite(False, entry, None if lengths is None else ahead < lengths[:, None])
         write.write(self.order[:, None, :, None], order[:, None, :, None])
         write.write(self.segment[:, None, :, None], torch.zeros_like(order)[:, None, :, None])
         return write
@@ -93,11 +94,6 @@ class CacheIndex(NamedTuple):
         self.tokens.scatter_(1, order, tokens)
         return mask.bind(self.tokens)
 
-    def _slot(self, order: Tensor) -> Tensor:
-        """The entry of the token at ``order``."""
-        rolled = self.pinned + (order - self.pinned) % (self.size - self.pinned)
-        return torch.where(order < self.pinned, order, rolled) if self.pinned else rolled
-
     def slots(self, used: int) -> Slots:
         """The first ``used`` entries, as key slots."""
         order = self.order[:, :used]
@@ -111,25 +107,13 @@ class KVCache(NamedTuple):
     v: Tensor  # [B, G, S, E]
 
     @classmethod
-    def start(cls, batch: int, heads: int, size: int, width: int, like: Tensor) -> KVCache:
+    def start(cls, batch: int, heads: int, size: int, width: int, like: Tensor) -> Self:
         shape = (batch, heads, size, width)
         return cls(like.new_zeros(shape), like.new_zeros(shape))
 
-    def grown(self, size: int) -> KVCache:
-        """A cache for ``size`` tokens with the same content; the places beyond it are uninitialized."""
-
-        def larger(x: Tensor) -> Tensor:
-            buffer = x.new_empty(*x.shape[:2], size, x.shape[3])
-            buffer[:, :, : x.shape[2]] = x
-            return buffer
-
-        return KVCache(larger(self.k), larger(self.v))
-
-    def store(self, write: CacheWrite, k: Tensor, v: Tensor, used: int) -> tuple[Tensor, Tensor]:
-        """Store new keys and values; return those to attend to: in the first step the new ones, later all."""
-        write.write(self.k, k)
-        write.write(self.v, v)
-        return (k, v) if write.first else (self.k[:, :, :used], self.v[:, :, :used])
+    def grown(self, size: int) -> Self:
+        """A cache for ``size`` tokens with the same content, then zeros."""
+        return type(self)(*(F.pad(x, (0, 0, 0, size - x.shape[2])) for x in self))
 
 
 class DecodeInput(NamedTuple):
@@ -139,9 +123,13 @@ class DecodeInput(NamedTuple):
     used: int  # number of filled entries, those of this step included
 
     def store(self, cache: KVCache, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Store new keys and values [B, G, T, D]; return those to attend to."""
-        if self.write is not None:
-            return cache.store(self.write, k, v, self.used)
-        new = slice(self.used - k.shape[2], self.used)  # all rows are equally long: a copy instead of a scatter
-        cache.k[:, :, new], cache.v[:, :, new] = k, v
+        """Store new keys and values [B, G, T, D]; return those to attend to: in the first step the new ones."""
+        if self.write is None:
+            new = slice(self.used - k.shape[2], self.used)  # all rows are equally long: a copy instead of a scatter
+            cache.k[:, :, new], cache.v[:, :, new] = k, v
+        else:
+            self.write.write(cache.k, k)
+            self.write.write(cache.v, v)
+            if self.write.first:
+                return k, v
         return cache.k[:, :, : self.used], cache.v[:, :, : self.used]

@@ -1,36 +1,37 @@
-"""The interface between mechanisms and backends: the call, its plan, and the result.
+"""The operator: a call, its plan, its result, and the definition of attention, written once.
 
-``Call`` is a NamedTuple because those trace under ``torch.compile(fullgraph=True)`` (docs/design.md, "Measurements
-behind decisions").
+The definition is score, scale, bias, mask, normalize, dropout, mix. ``Call`` is a NamedTuple because those trace under
+``torch.compile(fullgraph=True)`` (docs/design.md, "Measurements behind decisions").
 """
 
-from __future__ import annotations
-
 import math
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.function import FunctionCtx
+from torch.nn import functional as F
 
-from regard.attention.bias import Bias
 from regard.attention.masks.mask import Mask
 from regard.attention.normalizer import Normalizer, SoftmaxNormalizer
-from regard.attention.score import Score
+from regard.attention.score import Bias, Score
 from regard.attention.slots import AnySlots, Pairs, make_pairs, valid
 
 
 class Plan(NamedTuple):
     """The preparation of a backend for one mask and its slots: made once per forward pass, used by every layer.
 
-    ``own``: queries and keys are the same tokens, which fast paths need to know and cannot see from the tensors.
+    ``same_tokens``: query i and key i are the same token, for every i. Fast paths need it (``is_causal`` means that key
+    i is not after query i) and cannot see it from the tensors: it holds for self-attention over a whole text, not for
+    cross-attention and not for a decoding step over a KV cache.
     """
 
     mask: Mask
     queries: AnySlots
     keys: AnySlots
-    own: bool
-    backend: str
-    prepared: Any
+    same_tokens: bool
+    backend: str = ""
+    prepared: Any = None  # what ``backend`` returned from its ``prepare``
 
     @property
     def rows(self) -> int:
@@ -70,19 +71,34 @@ class Out(NamedTuple):
     """The mixed values, and the weights [B, H, Q, K] if the call requested them."""
 
     values: Tensor  # [B, H, Q, E]
-    weights: Tensor | None
+    weights: Tensor | None = None
 
 
-class Backend(Protocol):
-    """An implementation of the operator. ``refuses`` lists every reason why it cannot run a call; empty: it can."""
+class SavedTensors(FunctionCtx):
+    """The context of an autograd function; one with further attributes is a subclass."""
+
+    saved_tensors: tuple[Tensor, ...]
+
+
+class Backend:
+    """An implementation of the operator."""
 
     name: str
 
-    def refuses(self, call: Call) -> list[str]: ...
+    def refuses(self, call: Call) -> list[str]:
+        """Every reason why it cannot run a call; empty: it can."""
+        return []
 
-    def prepare(self, plan: Plan, device: torch.device) -> Any: ...
+    def prepare(self, plan: Plan, device: torch.device) -> object:
+        """What ``run`` needs for every call with this plan; it becomes ``plan.prepared``."""
 
-    def run(self, call: Call) -> Out: ...
+    def run(self, call: Call) -> Out:
+        raise NotImplementedError
+
+
+def applying(reasons: dict[str, bool]) -> list[str]:
+    """Of a table of reasons those that apply."""
+    return [reason for reason, applies in reasons.items() if applies]
 
 
 def dense_pairs(plan: Plan, q: Tensor) -> Pairs:
@@ -104,8 +120,35 @@ def shape_errors(call: Call) -> list[str]:
     if q.shape[1] % k.shape[1]:
         errors.append(f"{q.shape[1]} query heads cannot share {k.shape[1]} key/value heads evenly")
     if q.shape[2] != plan.queries.length or k.shape[2] != plan.keys.length:
-        errors.append(
-            f"the plan is for {plan.queries.length} queries and {plan.keys.length} keys; "
-            f"the tensors hold {q.shape[2]} and {k.shape[2]}"
-        )
+        planned = f"the plan is for {plan.queries.length} queries and {plan.keys.length} keys"
+        errors.append(f"{planned}; the tensors hold {q.shape[2]} and {k.shape[2]}")
     return errors
+
+
+def repeat_kv(x: Tensor, heads: int) -> Tensor:
+    """Keys or values [B, G, K, D] for every query head, [B, H, K, D]: heads 0 .. H/G - 1 share key/value head 0."""
+    return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], dim=1)
+
+
+def score(call: Call, q: Tensor, k: Tensor, pairs: Pairs, dtype: torch.dtype | None = None) -> Tensor:
+    """Scaled and biased scores [B, H, Q, K]; ``dtype`` is that of scale, bias and result (default: of the products)."""
+    scores = call.score(q, repeat_kv(k, q.shape[1]))
+    scores = (scores if dtype is None else scores.to(dtype)) * call.factor
+    return scores if call.bias is None else call.bias.adjust(scores, pairs)
+
+
+def weigh(call: Call, pairs: Pairs, visible: Tensor | None = None) -> Tensor:
+    """The weights [B, H, Q, K] of the call's queries over its keys, which are those of ``pairs``.
+
+    ``visible`` are the pairs to consider (default: those that the plan's mask allows).
+    """
+    scores = score(call, call.q, call.k, pairs)
+    visible = allowed(call.plan.mask, pairs) if visible is None else visible
+    return call.normalizer.normalize(scores, visible.expand(scores.shape))
+
+
+def mix(call: Call, pairs: Pairs, visible: Tensor | None = None) -> Out:
+    """The weighted values [B, H, Q, E], and the weights before dropout if the call wants them."""
+    weights = weigh(call, pairs, visible)
+    mixed = F.dropout(weights, call.dropout) if call.dropout else weights
+    return Out(mixed @ repeat_kv(call.v, call.q.shape[1]), weights if call.weights else None)

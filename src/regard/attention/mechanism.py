@@ -1,21 +1,40 @@
-"""Mechanisms: from queries, keys and values to mixed values. ``Softmax`` is the exact one."""
+"""Mechanisms: from queries, keys and values to mixed values; and the choice of one in a config.
 
-from __future__ import annotations
+``Softmax`` is the exact one. A config names a mechanism and a mask that the model ANDs to its own (a language model's
+is causal). Each other kind is declared beside its mechanism; a subclass with a ``kind`` is registered by being defined.
+"""
 
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from regard.attention.backends.choose import make_plan, run
-from regard.attention.bias import Bias
+from regard.attention.backends.choose import find, run, with_backend
 from regard.attention.cache import DecodeInput, KVCache
-from regard.attention.call import Backend, Call, Out, Plan, dense_pairs
+from regard.attention.call import Backend, Call, Out, Plan, dense_pairs, weigh
 from regard.attention.masks.mask import Full, Mask
-from regard.attention.normalizer import HardLookup, Normalizer, SoftmaxNormalizer
-from regard.attention.properties import ModuleProperties
-from regard.attention.score import Dot, Score
+from regard.attention.normalizer import (
+    HardLookup,
+    Normalizer,
+    NormalizerConfig,
+    SoftmaxNormalizer,
+    SoftmaxNormalizerConfig,
+)
+from regard.attention.score import Bias, Chain, Dot, Score, SoftCap
 from regard.attention.slots import AnySlots, Range
-from regard.attention.weigh import weigh
+from regard.config import Choice, option
+
+
+class ModuleProperties:
+    """Base class of modules whose outputs may lack a property that others have.
+
+    `regard prove` skips a claim that a module declares not to keep, and names the module.
+    """
+
+    steppable: bool = True  # decoding token by token gives the outputs of the full forward pass
+    batch_invariant: bool = True  # the output for a row does not depend on the other rows
+    graphable: bool = True  # a forward pass never waits for the GPU, so a CUDA graph can capture it
+    discontinuous: bool = False  # selects a few of many by score (top-k, hashing, routing): rounding may change them
 
 
 class Mechanism(nn.Module, ModuleProperties):
@@ -25,8 +44,6 @@ class Mechanism(nn.Module, ModuleProperties):
     why and what to use instead.
     """
 
-    exact = True  # equals the reference
-
     def __init__(self) -> None:
         super().__init__()
         self.bias: Bias | None = None
@@ -34,8 +51,8 @@ class Mechanism(nn.Module, ModuleProperties):
     def plan(self, mask: Mask, queries: AnySlots, keys: AnySlots | None = None, *, like: Tensor) -> Plan:
         """Prepare for calls between these slots, on ``like``'s device. Default ``keys``: the queries' own tokens."""
         device = like.device
-        queries, own = queries.to(device), keys is None
-        return Plan(mask.to(device), queries, queries if keys is None else keys.to(device), own, "", None)
+        queries = queries.to(device)
+        return Plan(mask.to(device), queries, queries if keys is None else keys.to(device), keys is None)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, plan: Plan) -> Out:
         """q [B, H, Q, D], k [B, G, K, D], v [B, G, K, E] to [B, H, Q, E]."""
@@ -115,7 +132,8 @@ class Softmax(Mechanism):
         return self.score.per_head and self.normalizer.per_head
 
     def plan(self, mask: Mask, queries: AnySlots, keys: AnySlots | None = None, *, like: Tensor) -> Plan:
-        return make_plan(self.call(like, like, like, super().plan(mask, queries, keys, like=like)), self.backend)
+        probe = self.call(like, like, like, super().plan(mask, queries, keys, like=like))  # shapes are not read
+        return with_backend(probe.plan, find(probe, self.backend), like.device)
 
     def call(self, q: Tensor, k: Tensor, v: Tensor, plan: Plan, weights: bool = False) -> Call:
         """The call that ``forward`` makes; ``explain`` takes it too."""
@@ -163,3 +181,61 @@ def attend(
     values, weighed = run(mechanism.call(q, k, v, plan, weights), mechanism.backend)
     lead = (0,) * missing
     return Out(values[lead], None if weighed is None else weighed[lead])
+
+
+class LayerSpec(NamedTuple):
+    """The sizes and options of one attention layer."""
+
+    heads: int
+    kv_heads: int
+    head_width: int
+    context: int  # the longest training sequence
+    bias: Bias | None = None  # the position bias
+    dropout: float = 0.0
+    backend: str = "auto"
+
+
+class AttentionConfig(Choice):
+    """The attention of a layer."""
+
+    def check(self) -> None:
+        """Refuse impossible settings with a ValueError that names the fix."""
+
+    def pattern(self) -> Mask:
+        """The mask that is ANDed to the model's own."""
+        return Full()
+
+    def mechanism(self, spec: LayerSpec) -> Mechanism:
+        """A mechanism for one layer; a UserError names what it does not support (a bias, dropout)."""
+        raise NotImplementedError
+
+
+def at_least(least: int, **settings: int) -> None:
+    """Refuse settings below ``least``."""
+    for name, value in settings.items():
+        if value < least:
+            raise ValueError(f"{name} must be at least {least}, not {value}")
+
+
+def exact(spec: LayerSpec, cap: float | None = None, normalizer: Normalizer | None = None) -> Softmax:
+    """Softmax attention with the layer's bias; ``cap`` is a soft cap on the scores before the bias."""
+    bias = spec.bias
+    if cap is not None:
+        bias = SoftCap(cap) if bias is None else Chain(SoftCap(cap), bias)
+    return Softmax(bias=bias, normalizer=normalizer, dropout=spec.dropout, backend=spec.backend)
+
+
+@dataclass(frozen=True)
+class SoftmaxConfig(AttentionConfig, kind="softmax"):
+    """Exact attention over all tokens."""
+
+    cap: float | None = option(None, "soft cap on the scores: cap * tanh(score / cap)")
+    normalizer: NormalizerConfig = field(default_factory=SoftmaxNormalizerConfig)
+
+    def check(self) -> None:
+        self.normalizer.check()
+        if self.cap is not None and not 0 < self.cap < float("inf"):
+            raise ValueError(f"cap must be a finite number above zero, not {self.cap}; none means no cap")
+
+    def mechanism(self, spec: LayerSpec) -> Mechanism:
+        return exact(spec, self.cap, self.normalizer.build(spec.context))

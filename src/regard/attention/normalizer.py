@@ -5,8 +5,6 @@ mask allows, and returns weights that are zero wherever ``visible`` is False. A 
 gradient, hence finite lows instead of -inf. Fused kernels compute ``SoftmaxNormalizer`` only and refuse the others.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -101,12 +99,14 @@ class TopKSoftmax(Normalizer):
         margin, flat = self.softness * 50, scores.detach()
         low = flat.masked_fill(~visible, torch.inf).amin(-1, keepdim=True).clamp(max=1e30) - margin
         high = flat.masked_fill(~visible, -torch.inf).amax(-1, keepdim=True).clamp(min=-1e30) + margin
-        t = _threshold(
-            lambda t: ((scores - t) / self.softness).sigmoid() * visible,
-            lambda opened: opened * (1 - opened) / self.softness,
-            (low, high),
-            wanted,
-        )
+
+        def opened(t: Tensor) -> Tensor:
+            return ((scores - t) / self.softness).sigmoid() * visible
+
+        def slope(opened: Tensor) -> Tensor:
+            return opened * (1 - opened) / self.softness
+
+        t = _threshold(opened, slope, (low, high), wanted)
         return ((scores - t) / self.softness).masked_fill(~visible, 0)
 
 
@@ -129,14 +129,15 @@ class Entmax(Normalizer):
         dtype, scores = scores.dtype, _wide(scores) * (self.alpha - 1)
         low = torch.finfo(scores.dtype).min
         scores = scores - scores.detach().masked_fill(~visible, low).amax(-1, keepdim=True)
-        bounds = torch.full_like(scores[..., :1], -1), torch.zeros_like(scores[..., :1])
-        t = _threshold(
-            lambda t: (scores - t).masked_fill(~visible, 0).clamp(min=0) ** power,
-            lambda weights: torch.where(weights > 0, power * weights ** (2 - self.alpha), 0),
-            bounds,
-            torch.ones_like(bounds[0]),
-        )
-        return ((scores - t).masked_fill(~visible, 0).clamp(min=0) ** power).to(dtype)
+
+        def weights(t: Tensor) -> Tensor:
+            return (scores - t).masked_fill(~visible, 0).clamp(min=0) ** power
+
+        def slope(weights: Tensor) -> Tensor:
+            return torch.where(weights > 0, power * weights ** (2 - self.alpha), 0)
+
+        one = torch.ones_like(scores[..., :1])
+        return weights(_threshold(weights, slope, (-one, 0 * one), one)).to(dtype)
 
 
 def _softmax(scores: Tensor, visible: Tensor) -> Tensor:
@@ -155,12 +156,10 @@ def _best(scores: Tensor, k: int) -> Tensor:
     return torch.zeros_like(scores, dtype=torch.bool).scatter(-1, chosen, True)
 
 
-def _threshold(
-    shares: Callable[[Tensor], Tensor],
-    slope: Callable[[Tensor], Tensor],
-    bounds: tuple[Tensor, Tensor],
-    wanted: Tensor,
-) -> Tensor:
+Elementwise = Callable[[Tensor], Tensor]
+
+
+def _threshold(shares: Elementwise, slope: Elementwise, bounds: tuple[Tensor, Tensor], wanted: Tensor) -> Tensor:
     """The threshold t [..., 1] between ``bounds`` at which Σ shares(t) = ``wanted``, with its gradient.
 
     t is found by bisection without gradients; one Newton step from there adds nothing to its value and gives it the

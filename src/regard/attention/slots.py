@@ -2,19 +2,21 @@
 
 Three different things are kept apart:
 
-* ``order``    a unique index that masks compare (causal, window, strided ...)
+* ``order``    a unique index within the row that masks compare (causal, window, strided ...)
 * ``segment``  which document a slot belongs to; -1 is an empty slot (padding, unused cache)
-* ``phase``    the position that rotary embeddings and biases use; it restarts per document, may have several axes
+* ``phase``    the position within the document, which position encodings and biases read (of a rotation it is the
+               angle's factor, hence the name); it restarts with each document and may have several axes (images)
+
+A row of two packed documents of 3 and 2 tokens and one place of padding: order 0 1 2 3 4 5, segment 0 0 0 1 1 -1,
+phase 0 1 2 0 1 0. In a row with one document order and phase are equal.
 
 Every kind has one method, ``at(row, index)``, by arithmetic or lookup. It serves a dense mask (broadcast indices), a
 tile of one (a range of indices) and a FlexAttention kernel (scalar indices). ``Range``, ``Padded`` and ``Packed`` keep
 structure visible: fast paths decide by the kind, never by the data.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -39,10 +41,7 @@ class Range(NamedTuple):
 
     length: int
     start: int = 0
-
-    @property
-    def rows(self) -> int:
-        return 1
+    rows = 1  # all rows of a batch share it
 
     def at(self, row: Tensor, index: Tensor) -> TokenPosition:
         order = index + self.start
@@ -51,7 +50,7 @@ class Range(NamedTuple):
     def phases(self, device: torch.device) -> Tensor:  # [1, N]
         return torch.arange(self.start, self.start + self.length, device=device)[None]
 
-    def to(self, device: torch.device) -> Range:
+    def to(self, device: torch.device) -> Self:
         return self
 
 
@@ -72,7 +71,7 @@ class Padded(NamedTuple):
     def phases(self, device: torch.device) -> Tensor:  # [1, N]
         return torch.arange(self.length, device=device)[None]
 
-    def to(self, device: torch.device) -> Padded:
+    def to(self, device: torch.device) -> Self:
         return self if self.lengths.device == device else self._replace(lengths=self.lengths.to(device))
 
     def filled(self) -> Tensor:  # [B, N], True where there is a token
@@ -93,7 +92,7 @@ class Packed(NamedTuple):
     @classmethod
     def of(
         cls, documents: Sequence[Sequence[int]], length: int | None = None, device: torch.device | str = "cpu"
-    ) -> Packed:
+    ) -> Self:
         """From the documents' lengths, row by row; ``length`` is the row length (default: of the fullest row).
 
         >>> Packed.of([[2, 1], [1]]).segment.tolist()
@@ -129,7 +128,7 @@ class Packed(NamedTuple):
     def phases(self, device: torch.device) -> Tensor:  # [B, N]
         return self.phase.to(device)
 
-    def to(self, device: torch.device) -> Packed:
+    def to(self, device: torch.device) -> Self:
         if self.segment.device == self.phase.device == device:
             return self
         return self._replace(segment=self.segment.to(device), phase=self.phase.to(device))
@@ -156,11 +155,16 @@ class Slots(NamedTuple):
     def phases(self, device: torch.device) -> Tensor:
         return self.phase.to(device)
 
-    def to(self, device: torch.device) -> Slots:
-        return self if all(x.device == device for x in self) else Slots(*(x.to(device) for x in self))
+    def to(self, device: torch.device) -> Self:
+        return self if all(x.device == device for x in self) else type(self)(*(x.to(device) for x in self))
 
 
 AnySlots = Range | Padded | Packed | Slots
+
+
+def first_order(slots: AnySlots) -> int:
+    """The order of the first slot of the kinds whose orders are consecutive."""
+    return slots.start if isinstance(slots, Range) else 0
 
 
 class Pairs(NamedTuple):

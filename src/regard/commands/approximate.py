@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import sys
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from regard.commands.common import CheckpointOptions
+from regard.commands.common import CheckpointOptions, split_names
 from regard.commands.lines import contents
+from regard.commands.waiting import waiting
 from regard.config import option
 from regard.errors import UserError
 
 if TYPE_CHECKING:
-    from regard.approximate import Windows
+    from regard.data import TextBatch
     from regard.generate.load import LoadedModel
+    from regard.train import Experiment
 
 
 @dataclass(frozen=True)
@@ -45,8 +43,7 @@ class ApproximateOptions(CheckpointOptions):
 
 def approximate(options: ApproximateOptions) -> int:
     """Measure cheaper attentions in a trained model: error per head, loss and speed over a range of budgets."""
-    if options.windows < 1:
-        raise UserError(f"--windows must be at least 1, not {options.windows}")
+    options.check_at_least_one("windows")
     run, timed = options.open(), options.timed
     from regard.approximate import Bench, measure, trials
     from regard.approximate.measure import FITTING
@@ -54,15 +51,14 @@ def approximate(options: ApproximateOptions) -> int:
     from regard.approximate.words import LEGEND, numbers, sentences, table
     from regard.generate.load import find_device, load_model
     from regard.models import GPT, GPTConfig
-    from regard.studies.machine import machine
+    from regard.studies.page import machine
     from regard.train import Experiment
 
     experiment = run.load(Experiment)
     config = experiment.model
     if not isinstance(config, GPTConfig):
         raise UserError(f"{run.path} is a model of kind {config.kind}; approximations are measured on gpt runs")
-    kinds = None if options.kinds is None else [kind for kind in options.kinds.replace(" ", "").split(",") if kind]
-    chosen = trials(kinds, options.budgets, config.context, config.width // config.heads)
+    chosen = trials(split_names(options.kinds), options.budgets, config.context, config.width // config.heads)
     device = find_device(options.device)
     loaded = load_model(run, device, options.step)
     assert isinstance(loaded.model, GPT)
@@ -70,52 +66,40 @@ def approximate(options: ApproximateOptions) -> int:
     text = options.text
     source, name = _own(experiment, loaded, count) if text is None else _read(text, loaded, config.context)
     bench = Bench(loaded.model, experiment.task.build(), source, device, options.windows, timed)
-    meter = measure(bench, chosen, each_layer=options.each_layer, say=_progress())
+    with waiting("measuring") as say:
+        sweep = measure(bench, chosen, each_layer=options.each_layer, say=say)
     setting = f"step {loaded.step:,} · {name} · context {config.context} · {machine(device)}"
     setting += f" · speed on {timed:,} tokens" if timed else ""
-    path = write(meter, run.path if options.out is None else options.out, str(run.path), setting)
-    if options.json:
-        print(json.dumps({"run": str(run.path), "page": str(path), "setting": setting, **numbers(meter)}))
-    else:
-        print("\n".join([table(meter), LEGEND, "", *sentences(meter), f"{path} shows it"]))
+    path = write(sweep, run.path if options.out is None else options.out, str(run.path), setting)
+    record = {"run": str(run.path), "page": str(path), "setting": setting, **numbers(sweep)}
+    options.show(record, "\n".join([table(sweep), LEGEND, "", *sentences(sweep), f"{path} shows it"]))
     return 0
 
 
-def _own(experiment: Any, loaded: LoadedModel, count: int) -> tuple[Windows, str]:
+def _own(experiment: Experiment, loaded: LoadedModel, count: int) -> tuple[TextBatch, str]:
     """Whole windows of the validation part; of the training part if there is none."""
-    from regard.approximate import Windows
+    from regard.data import TextBatch, TextData
 
     data = experiment.data.build(experiment.model.context)
+    if not isinstance(data, TextData):
+        raise UserError(f"this run was trained on {data.name}, which is no text; give one with --text FILE")
     loaded.check_data(data)
     held = bool(data.parts.validation.targets)
     batch = next(iter(data.validation_batches(count))) if held else data.batch(0, seed=experiment.seed, size=count)
     whole = (batch.targets >= 0).all(1)
     name = f"{'held-out' if held else 'training'} text of {data.name}"
-    return Windows(batch.inputs[whole], batch.targets[whole]), name
+    return TextBatch(batch.inputs[whole], batch.targets[whole]), name
 
 
-def _read(path: Path, loaded: LoadedModel, context: int) -> tuple[Windows, str]:
+def _read(path: Path, loaded: LoadedModel, context: int) -> tuple[TextBatch, str]:
     """Whole windows of a file."""
     import torch
 
-    from regard.approximate import Windows
+    from regard.data import TextBatch
 
     ids = torch.as_tensor(loaded.tokenizer.encode(contents(path)), dtype=torch.long)
     count = max(0, (len(ids) - 1) // context)
     if count < 2:
         raise UserError(f"{path} has {len(ids):,} tokens, fewer than two windows of {context}; give a longer text")
     inputs, targets = (ids[shift : shift + count * context].view(count, context) for shift in (0, 1))
-    return Windows(inputs, targets), str(path)
-
-
-def _progress() -> Callable[[str], None]:
-    """A function that prints a line on standard error, at most every two seconds."""
-    last = time.monotonic()
-
-    def say(line: str) -> None:
-        nonlocal last
-        if time.monotonic() - last >= 2:
-            last = time.monotonic()
-            print(line, file=sys.stderr, flush=True)
-
-    return say
+    return TextBatch(inputs, targets), str(path)

@@ -1,17 +1,14 @@
 """Options and helpers that commands share."""
 
-from __future__ import annotations
-
+import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from regard.config import argument, option
+from regard.config.command_line import flag_name
 from regard.errors import UserError
-
-if TYPE_CHECKING:
-    from regard.runs import Run
+from regard.runs import Run
 
 RUNS = Path("runs")
 
@@ -24,6 +21,16 @@ class CommandOptions:
     with_: tuple[Path, ...] = option(
         (), "load parts from this Python file; may be repeated", metavar="FILE", repeated=1
     )
+
+    def show(self, record: object, text: str) -> None:
+        """Print a result: the record as JSON, or the text."""
+        print(json.dumps(record) if self.json else text)
+
+    def check_at_least_one(self, *names: str) -> None:
+        """Refuse a number below 1 in one of these options."""
+        for name in names:
+            if (value := vars(self)[name]) is not None and value < 1:
+                raise UserError(f"--{flag_name(name)} must be at least 1, not {value}")
 
 
 @dataclass(frozen=True)
@@ -61,8 +68,6 @@ def is_run(text: str, runs: Path) -> bool:
 
 def open_run(run: str | None, runs: Path) -> Run:
     """The run with that folder or name; the newest if it is None."""
-    from regard.runs import Run
-
     if run is None:
         if runs.exists() and not runs.is_dir():
             raise UserError(f"{runs} is a file, not a folder of runs; give another with --runs FOLDER")
@@ -75,7 +80,12 @@ def open_run(run: str | None, runs: Path) -> Run:
     return Run.open(runs / run if named and not Path(run).is_dir() else Path(run))
 
 
-def check_parent(path: Path | None, flag: str = "--out") -> None:
+def split_names(text: str | None) -> list[str] | None:
+    """The names in a text such as "window, lsh"; None stays None."""
+    return None if text is None else [name for name in text.replace(" ", "").split(",") if name]
+
+
+def check_parent(path: Path | None) -> None:
     """Refuse an output file whose folder does not exist."""
     if path is not None and not path.parent.is_dir():
-        raise UserError(f"there is no folder {path.parent} for {flag} {path}; make it first")
+        raise UserError(f"there is no folder {path.parent} for --out {path}; make it first")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,26 +33,30 @@ def data(options: DataOptions) -> int:
     """
     from regard.data.sources import all_sources, find_source
 
-    action, as_json = options.action, options.json
+    action = options.action
     chosen = None if options.name is None else find_source(options.name)
     if chosen is None and action in ("get", "remove"):
         raise UserError(f"which text? name it: regard data {action} NAME; `regard data` lists them")
     if options.file is not None and action != "get":
         raise UserError(f"--file goes with `regard data get NAME`, not with `regard data {action}`")
     sources = [chosen] if chosen else list(all_sources().values())
-    if action == "list":
-        return show(sources, as_json=as_json)
     if action == "verify":
-        return verify(sources, named=chosen is not None, as_json=as_json)
-    return get(sources[0], options.file, as_json=as_json) if action == "get" else remove(sources[0], as_json=as_json)
+        return verify(options, sources)
+    if action == "list" and options.json:
+        options.show([about(source) for source in sources], "")
+    elif action == "list":
+        print_table([about(source) for source in sources])
+    elif action == "get":
+        one, path = sources[0], sources[0].fetch(given=options.file)
+        lines = [f"{one.name}: {one.title}, {one.size:,} bytes, verified", f"{one.license}: {one.terms}"]
+        options.show(about(one), "\n".join([*lines, str(path)]))
+    else:
+        remove(options, sources[0])
+    return 0
 
 
-def show(sources: list[Source], *, as_json: bool) -> int:
-    """Print a table of the texts. It compares names and sizes in the cache only; `verify` reads the files."""
-    rows = [about(source) for source in sources]
-    if as_json:
-        print(json.dumps(rows))
-        return 0
+def print_table(rows: list[dict]) -> None:
+    """Print the texts. This compares names and sizes in the cache only; `verify` reads the files."""
     from rich.console import Console
     from rich.table import Table
 
@@ -70,7 +73,6 @@ def show(sources: list[Source], *, as_json: bool) -> int:
     Console().print(table)
     print(f"cache: {cache_folder()}\ntrain on one: regard train --data.source NAME; on your own: --data.path FILE")
     print("pairs of sentences: regard train translate-transformer --data.source NAME")
-    return 0
 
 
 def about(source: Source) -> dict:
@@ -83,45 +85,30 @@ def about(source: Source) -> dict:
         "license": source.license,
         "terms": source.terms,
         "size": source.size,
-        "origins": [str(origin) for origin in source.origins],
+        "origins": [str(source.origin)],
         "cached": cached,
         "languages": list(source.languages),
         "files": [{"path": str(path), "sha256": source.sha256}],
     }
 
 
-def get(source: Source, file: Path | None, *, as_json: bool) -> int:
-    """Fetch a text into the cache, unless it is there."""
-    path = source.fetch(given=file)
-    if as_json:
-        print(json.dumps(about(source)))
-    else:
-        print(f"{source.name}: {source.title}, {source.size:,} bytes, verified")
-        print(f"{source.license}: {source.terms}")
-        print(path)
-    return 0
-
-
-def verify(sources: list[Source], *, named: bool, as_json: bool) -> int:
+def verify(options: DataOptions, sources: list[Source]) -> int:
     """Hash every file in the cache; the exit code is 1 if one is damaged or the named text is missing."""
-    outcome = {}
+    outcome, lines = {}, []
     for source in sources:
         there = source.path().exists()
         faults = [fault] if there and (fault := source.fault()) else []
         outcome[source.name] = {"state": "damaged" if faults else "whole" if there else "absent", "faults": faults}
-        if as_json:
-            continue
+        state = "whole" if there else "not in the cache"
         if faults:
-            print(f"{source.name}: damaged ({'; '.join(faults)}); fetch it again: regard data get {source.name}")
-        else:
-            print(f"{source.name}: {'whole' if there else 'not in the cache'}")
-    if as_json:
-        print(json.dumps(outcome))
+            state = f"damaged ({'; '.join(faults)}); fetch it again: regard data get {source.name}"
+        lines.append(f"{source.name}: {state}")
+    options.show(outcome, "\n".join(lines))
     states = [found["state"] for found in outcome.values()]
-    return int("damaged" in states or (named and "absent" in states))
+    return int("damaged" in states or (options.name is not None and "absent" in states))
 
 
-def remove(source: Source, *, as_json: bool) -> int:
+def remove(options: DataOptions, source: Source) -> None:
     """Delete a text from the cache. Runs keep their own files."""
     folder = source.path().parent
     there = folder.is_dir()
@@ -130,8 +117,5 @@ def remove(source: Source, *, as_json: bool) -> int:
             shutil.rmtree(folder)
         except OSError as error:
             raise UserError(f"cannot remove {folder}: {error.strerror or error}") from error
-    if as_json:
-        print(json.dumps({"name": source.name, "removed": there}))
-    else:
-        print(f"{source.name}: {'removed' if there else 'was not in the cache'}")
-    return 0
+    text = f"{source.name}: {'removed' if there else 'was not in the cache'}"
+    options.show({"name": source.name, "removed": there}, text)

@@ -1,9 +1,5 @@
 """`regard doctor`."""
 
-from __future__ import annotations
-
-import json
-
 from regard.commands.common import RunOptions
 from regard.commands.waiting import waiting
 
@@ -14,24 +10,23 @@ def doctor(options: RunOptions) -> int:
     `regard train --doctor` watches a training while it runs; this command prints its findings, reads the run's records,
     and examines its newest checkpoint and its data. The exit code is 1 if there are findings.
     """
-    opened = options.open()
+    run = options.open()
     from regard.doctor import examine
 
     with waiting("examining"):
-        findings, notes = examine(opened)
-    if options.json:
-        records = [finding.record() for finding in findings]
-        print(json.dumps({"run": str(opened.path), "findings": records, "left_out": notes}))
-        return int(bool(findings))
+        findings, notes = examine(run)
+    lines = []
     for finding in findings:
         first, last = finding.since, finding.step
         when = f"step {first:,}" if first == last else f"steps {first:,}-{last:,}"
-        print(f"{finding.title} ({finding.kind}, {when})")
-        print(f"    evidence        {finding.evidence}")
-        print(f"    probable cause  {finding.cause}")
-        print(f"    try             {finding.change}")
-    for note in notes:
-        print(f"not examined: {note}")
-    if not findings:
-        print(f"{opened.path}: no faults found")
+        lines += [
+            f"{finding.title} ({finding.kind}, {when})",
+            f"    evidence        {finding.evidence}",
+            f"    probable cause  {finding.cause}",
+            f"    try             {finding.change}",
+        ]
+    lines += [f"not examined: {note}" for note in notes]
+    lines += [] if findings else [f"{run.path}: no faults found"]
+    records = [finding.record() for finding in findings]
+    options.show({"run": str(run.path), "findings": records, "left_out": notes}, "\n".join(lines))
     return int(bool(findings))

@@ -1,20 +1,12 @@
 """`regard evaluate`."""
 
-from __future__ import annotations
-
-import json
-import sys
-import time
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from regard.commands.common import CheckpointOptions
+from regard.commands.waiting import progress
 from regard.config import option
 from regard.errors import UserError
-
-if TYPE_CHECKING:
-    from regard.data.batch import TextBatch
 
 
 @dataclass(frozen=True)
@@ -31,8 +23,7 @@ class EvaluateOptions(CheckpointOptions):
 def evaluate(options: EvaluateOptions) -> int:
     """Measure a trained model's loss on a part of its text: nats per token, bits per character and per byte."""
     part, stride = options.part, options.stride
-    if options.batch < 1:
-        raise UserError(f"--batch must be at least 1, not {options.batch}")
+    options.check_at_least_one("batch")
     run = options.open()
     from regard.data import TextData
     from regard.generate.load import find_device, load_model
@@ -54,7 +45,8 @@ def evaluate(options: EvaluateOptions) -> int:
     loaded.check_data(data)
     batches = data.sliding_batches(part, options.batch, data.context if stride is None else stride)
     task, precision = experiment.task.build(), Precision("auto", device)
-    result = score(loaded.model, task, with_progress(batches, targets), device, precision)
+    watched = progress(batches, targets, "tokens", lambda batch: int((batch.targets >= 0).sum()))
+    result = score(loaded.model, task, watched, precision)
     characters, size = data.amount(part)
     summary = {
         "run": str(run.path),
@@ -66,24 +58,7 @@ def evaluate(options: EvaluateOptions) -> int:
         "bits_per_character": result.bits_per(characters / result.targets),
         "bits_per_byte": result.bits_per(size / result.targets),
     }
-    if options.json:
-        print(json.dumps(summary))
-    else:
-        print(
-            f"{run.path}, step {loaded.step:,}, {part} part of {result.targets:,} tokens: "
-            f"{result.loss:.4f} nats per token, "
-            f"{summary['bits_per_character']:.4f} bits per character, {summary['bits_per_byte']:.4f} bits per byte"
-        )
+    bits = f"{summary['bits_per_character']:.4f} bits per character, {summary['bits_per_byte']:.4f} bits per byte"
+    what = f"{run.path}, step {loaded.step:,}, {part} part of {result.targets:,} tokens"
+    options.show(summary, f"{what}: {result.loss:.4f} nats per token, {bits}")
     return 0
-
-
-def with_progress(batches: Iterable[TextBatch], targets: int) -> Iterator[TextBatch]:
-    """The batches; prints the progress to standard error every two seconds."""
-    done, due = 0, time.monotonic() + 2
-    for batch in batches:
-        yield batch
-        done += int((batch.targets >= 0).sum())
-        if time.monotonic() > due:
-            due = time.monotonic() + 2
-            print(f"\r{done / targets:.0%} of {targets:,} tokens", end="", file=sys.stderr, flush=True)
-    print("\r\033[K" if sys.stderr.isatty() else "", end="", file=sys.stderr)

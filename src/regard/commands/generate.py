@@ -7,13 +7,13 @@ import re
 import sys
 import time
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from regard.commands.common import CheckpointOptions, is_run
-from regard.commands.lines import contents, split, standard_input
+from regard.commands.lines import read_lines, standard_input
 from regard.config import option
 from regard.errors import UserError
+from regard.runs.disk import JsonObject
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -48,9 +48,7 @@ class GenerateOptions(CheckpointOptions):
 
     def check(self) -> None:
         """Refuse impossible options before torch is imported."""
-        for name in ("samples", "tokens", "batch", "beams"):
-            if vars(self)[name] < 1:
-                raise UserError(f"--{name} must be at least 1, not {vars(self)[name]}")
+        self.check_at_least_one("samples", "tokens", "batch", "beams")
         if "" in self.stop:
             raise UserError("--stop is empty; give at least one character")
         batched = self.json or self.prompts or self.samples > 1 or len(self.prompt) > 1 or "-" in self.prompt
@@ -113,11 +111,13 @@ def generate(options: GenerateOptions) -> int:
     return generate_texts(generator, texts or [default_prompt(generator)], options.samples, about)
 
 
-def generate_texts(generator: TextGenerator, texts: list[str], samples: int, about: dict[str, Any] | None) -> int:
+def generate_texts(generator: TextGenerator, texts: list[str], samples: int, about: JsonObject | None) -> int:
     """Continue each text and print it while it is generated; or print all as JSON, after the entries of ``about``."""
     from regard.generate import Prompt
 
-    encoded = [tuple(encode(generator, text)) for text in texts]
+    encoded = [tuple(generator.tokenizer.encode(text).tolist()) for text in texts]
+    if not all(encoded):
+        raise UserError("a prompt is empty; give at least one character")
     longest, context = max(map(len, encoded)), generator.model.config.context
     if longest > context:
         print(
@@ -151,10 +151,10 @@ def generate_texts(generator: TextGenerator, texts: list[str], samples: int, abo
 def show(pieces: Iterable[tuple[int, str, GeneratedText]], titles: list[tuple[str, int]], samples: int) -> None:
     """Print texts in order: the first unfinished one while it is generated, each later one after those before it."""
     texts: dict[int, GeneratedText] = {}
-    turn, shown = 0, 0  # the text being printed, and how many of its pieces have been
+    current, shown = 0, 0  # the text being printed, and how many of its pieces have been
 
     def begin() -> None:
-        prompt, sample = titles[turn]
+        prompt, sample = titles[current]
         if len(titles) > 1:
             print(f"--- {prompt!r}" + (f" ({sample + 1} of {samples})" if samples > 1 else ""))
         print(prompt, end="", flush=True)
@@ -162,14 +162,14 @@ def show(pieces: Iterable[tuple[int, str, GeneratedText]], titles: list[tuple[st
     begin()
     for number, _, text in pieces:
         texts[number] = text
-        while turn in texts:
-            print("".join(texts[turn].pieces[shown:]), end="", flush=True)
-            shown = len(texts[turn].pieces)
-            if not texts[turn].done:
+        while current in texts:
+            print("".join(texts[current].pieces[shown:]), end="", flush=True)
+            shown = len(texts[current].pieces)
+            if not texts[current].done:
                 break
             print(flush=True)
-            turn, shown = turn + 1, 0
-            if turn < len(titles):
+            current, shown = current + 1, 0
+            if current < len(titles):
                 begin()
 
 
@@ -188,7 +188,7 @@ def run_session(generator: TextGenerator, text: str) -> int:
     return 0
 
 
-def run_among_values(options: GenerateOptions) -> dict[str, Any]:
+def run_among_values(options: GenerateOptions) -> JsonObject:
     """The run that follows an option of several values and was parsed as one of them: `--prompt TEXT RUN`."""
     for name in ("prompt", "stop"):
         values = vars(options)[name]
@@ -205,14 +205,6 @@ def unescape(text: str) -> str:
     """
     escapes = {r"\n": "\n", r"\t": "\t", r"\\": "\\"}
     return re.sub(r"\\[nt\\]", lambda match: escapes[match[0]], text)
-
-
-def encode(generator: TextGenerator, text: str) -> list[int]:
-    """The tokens of a prompt."""
-    ids = generator.tokenizer.encode(text).tolist()
-    if not ids:
-        raise UserError("a prompt is empty; give at least one character")
-    return ids
 
 
 def default_prompt(generator: TextGenerator) -> str:
@@ -232,7 +224,7 @@ def read_prompts(options: GenerateOptions) -> list[str]:
     texts = [standard_input() if text == "-" else text for text in options.prompt]
     if file is None:
         return texts
-    lines = [line for line in split(standard_input() if file == "-" else contents(Path(file))) if line]
+    lines = [line for line in read_lines(file) if line]
     if not lines:
         raise UserError(f"there is no prompt in {'standard input' if file == '-' else file}; write one on each line")
     return texts + lines

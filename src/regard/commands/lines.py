@@ -1,19 +1,17 @@
-"""Lines of text for a command: their input, the progress, and notices about them."""
+"""Lines of text for a command: their input, and notices about them."""
 
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 from regard.errors import UserError
 
 if TYPE_CHECKING:
     from regard.generate.translation import TranslatedLine
 
-T = TypeVar("T")
 NAMED = 8  # maximum number of lines or words that a notice lists
 
 
@@ -22,7 +20,6 @@ class Lines(NamedTuple):
 
     texts: list[str]
     references: list[str]
-    where: str
     examples: bool = False  # sentences of the run's own data, shown with their references
 
 
@@ -31,26 +28,30 @@ def gathered(texts: Sequence[str], file: str | None, reference: Path | None) -> 
     if (("-" in texts) + (file == "-") + (list(texts).count("-") > 1)) > 1:
         raise UserError("standard input can be read once only; give - once")
     lines = [line for text in texts for line in (split(standard_input()) if text == "-" else split(text) or [""])]
-    where = "the command line"
     if file is not None:
-        read = split(standard_input() if file == "-" else contents(Path(file)))
-        where = "standard input" if file == "-" else file
+        read = read_lines(file)
         if not any(line.strip() for line in read):
+            where = "standard input" if file == "-" else file
             raise UserError(f"there is nothing to translate in {where}; write a text on each line")
         lines += read
     elif not texts and sys.stdin is not None and not sys.stdin.isatty():
-        lines, where = split(standard_input()), "standard input"
+        lines = split(standard_input())
     references = [] if reference is None else split(contents(reference))
     if reference is not None and len(references) != len(lines):
         raise UserError(
             f"{reference} has {len(references):,} lines for {len(lines):,} texts; give one reference for each text"
         )
-    return Lines(lines, references, where)
+    return Lines(lines, references)
 
 
 def split(text: str) -> list[str]:
     """The lines of a text; a final end of line starts no empty line."""
     return text.removesuffix("\n").replace("\r\n", "\n").split("\n") if text else []
+
+
+def read_lines(file: str) -> list[str]:
+    """The lines of a file; - is standard input."""
+    return split(standard_input() if file == "-" else contents(Path(file)))
 
 
 def contents(path: Path) -> str:
@@ -68,23 +69,6 @@ def standard_input() -> str:
         return sys.stdin.read()
     except UnicodeDecodeError as error:
         raise UserError("standard input is not text in the terminal's encoding") from error
-
-
-def progress(made: Iterable[T], total: int) -> Iterator[T]:
-    """The items of `made`; after two seconds, the progress is printed on standard error from time to time."""
-    terminal = sys.stderr.isatty()
-    began = time.monotonic()
-    due, said = began + 2, False
-    for done, one in enumerate(made, 1):
-        yield one
-        now = time.monotonic()
-        if now > due and done < total:
-            due, said = now + (0.5 if terminal else 10), True
-            left = (now - began) / done * (total - done)
-            line = f"{done:,} of {total:,} lines, about {left:,.0f} s left"
-            print(f"\r\033[K{line}" if terminal else line, end="" if terminal else "\n", file=sys.stderr, flush=True)
-    if said and terminal:
-        print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
 def notices(made: Sequence[TranslatedLine], most: int, context: int) -> list[str]:

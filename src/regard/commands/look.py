@@ -1,21 +1,16 @@
 """`regard look`."""
 
-from __future__ import annotations
-
-import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from regard.commands.common import CheckpointOptions, check_parent
 from regard.commands.lines import contents
 from regard.commands.waiting import waiting
 from regard.config import option
 from regard.errors import UserError
-
-if TYPE_CHECKING:
-    from regard.runs import Run
+from regard.runs import Run
+from regard.runs.disk import replace_file
 
 
 @dataclass(frozen=True)
@@ -35,7 +30,6 @@ def look(options: LookOptions) -> int:
     run = options.open()
     from regard.generate.load import find_device
     from regard.look.views.session import Session
-    from regard.runs.disk import replace_file, writing
     from regard.serve.html_file import html_document
 
     source, target = texts(options, run)
@@ -45,15 +39,11 @@ def look(options: LookOptions) -> int:
         say("drawing")
         html = html_document(trace, run.name, source, int(options.most * 2**20)).encode()
     path = run.file("look.html") if options.out is None else options.out
-    with writing(str(path)):
-        replace_file(path, html)
-    if options.json:
-        about = trace.about()
-        summary = {"run": str(run.path), "page": str(path), "bytes": len(html), "step": session.step}
-        summary |= {"tokens": len(about["tokens"]), "attentions": len(about["attentions"]), "loss": about["loss"]}
-        print(json.dumps(summary))
-    else:
-        print(path)
+    replace_file(path, html)
+    about = trace.about()
+    summary = {"run": str(run.path), "page": str(path), "bytes": len(html), "step": session.step}
+    summary |= {"tokens": len(about["tokens"]), "attentions": len(about["attentions"]), "loss": about["loss"]}
+    options.show(summary, str(path))
     return 0
 
 

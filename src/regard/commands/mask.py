@@ -1,8 +1,5 @@
 """`regard mask`."""
 
-from __future__ import annotations
-
-import json
 import shutil
 import sys
 from dataclasses import dataclass
@@ -10,7 +7,9 @@ from pathlib import Path
 
 from regard.commands.common import CommandOptions
 from regard.config import argument, option
+from regard.config.parts import outside
 from regard.errors import UserError
+from regard.runs.disk import replace_file
 
 
 @dataclass(frozen=True)
@@ -32,50 +31,29 @@ def mask(options: MaskOptions) -> int:
     if svg is not None and (svg.suffix.lower() != ".svg" or not svg.parent.is_dir()):
         raise UserError(f"--svg {svg} must be a file in a folder that exists, and its name must end in .svg")
     from regard.attention.masks.expression import names, parse, usage, write
-    from regard.config.parts import outside
 
     if options.expression is None:
         listed = {usage(one): (one.__doc__ or "").splitlines()[0] + outside(one) for one in names().values()}
         lines = [f"{one:28} {about}" for one, about in listed.items()]
         lines.append("&, | and ~ join them: causal & window(8)")
-        print(json.dumps(listed) if options.json else "\n".join(lines))
+        options.show(listed, "\n".join(lines))
         return 0
     from regard.look.pictures.mask_picture import EMPTY, FULL, PARTIAL, draw_mask, mask_svg, view
 
     found = parse(options.expression)
     seen = view(found, options.length, block=options.block)
     if svg is not None:
-        from regard.runs.disk import replace_file, writing
-
-        with writing(str(svg)):
-            replace_file(svg, mask_svg(found, options.length, block=options.block).encode())
+        replace_file(svg, mask_svg(found, options.length, block=options.block).encode())
     if options.json:
-        summary = {
-            "mask": write(found),
-            "length": options.length,
-            "pairs": seen.pairs,
-            "allowed": seen.allowed,
-            "block": options.block,
-            "tiles": {"full": seen.tiles(FULL), "partial": seen.tiles(PARTIAL), "skipped": seen.tiles(EMPTY)},
-            "needed": seen.needed,
-            "backend": seen.explanation.chosen,
-            "refusals": seen.explanation.refusals,
-            "svg": None if svg is None else str(svg),
-        }
-        print(json.dumps(summary))
+        tiles = {"full": seen.tiles(FULL), "partial": seen.tiles(PARTIAL), "skipped": seen.tiles(EMPTY)}
+        summary = {"mask": write(found), "length": options.length, "pairs": seen.pairs, "allowed": seen.allowed}
+        summary |= {"block": options.block, "tiles": tiles, "needed": seen.needed, "backend": seen.explanation.chosen}
+        summary |= {"refusals": seen.explanation.refusals, "svg": None if svg is None else str(svg)}
+        options.show(summary, "")
         return 0
-    plain = options.ascii or not _encodable("░█", sys.stdout.encoding)
+    plain = options.ascii or "?" in str("░█".encode(sys.stdout.encoding or "ascii", "replace"))
     width = shutil.get_terminal_size((80, 24)).columns
     print(draw_mask(found, options.length, block=options.block, width=max(20, width), ascii=plain))
     if svg is not None:
         print(f"drawn in {svg}")
     return 0
-
-
-def _encodable(text: str, encoding: str | None) -> bool:
-    """Whether a terminal with this encoding can show a text."""
-    try:
-        text.encode(encoding or "ascii")
-    except (UnicodeEncodeError, LookupError):
-        return False
-    return True

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from regard.commands.common import RUNS, CommandOptions, is_run, open_run
+from regard.commands.common import RUNS, CommandOptions, is_run, open_run, split_names
 from regard.commands.waiting import waiting
 from regard.config import argument, option
 from regard.errors import UserError
@@ -40,51 +39,46 @@ def prove(options: ProveOptions) -> int:
 
     The exit code is 1 if a claim fails.
     """
-    target, step, device, runs, data = options.target, options.step, options.device, options.runs, options.data
-    causal, claims = options.causal, options.claims
-    if causal is not None and not target.startswith(FOREIGN):
+    target, names = options.target, split_names(options.claims)
+    if options.causal is not None and not target.startswith(FOREIGN):
         raise UserError("--causal and --no-causal are for models of transformers: regard prove hf:FOLDER")
     from regard.prove import certify
 
-    names = None if claims is None else [name for name in claims.replace(" ", "").split(",") if name]
     if target.startswith(FOREIGN):
         from regard.prove.foreign import certify_folder
 
         folder = Path(target.removeprefix(FOREIGN)).expanduser()
         with waiting("testing"):
-            certificate = certify_folder(folder, causal, names)
+            certificate = certify_folder(folder, options.causal, names)
     else:
-        subject = _run(target, runs, step, device) if is_run(target, runs) else _recipe(target, data, device)
+        subject = _run(options) if is_run(target, options.runs) else _recipe(options)
         with waiting("preparing") as progress:
             certificate = certify(subject, claims=names, progress=progress)
-    if options.json:
-        print(json.dumps({"target": target, **certificate.plain()}))
-    else:
-        print(_table(target, certificate))
+    options.show({"target": target, **certificate.plain()}, _table(target, certificate))
     return 0 if certificate.sound else 1
 
 
-def _recipe(name: str, own_data: bool, device: str) -> ModelUnderTest:
+def _recipe(options: ProveOptions) -> ModelUnderTest:
     """The recipe's model at a reduced size, with its task and data."""
     from regard.generate.load import find_device
     from regard.prove.reduced import reduced_experiment
     from regard.recipes import get
 
-    subject = reduced_experiment(get(name), own_data)
+    subject = reduced_experiment(get(options.target), options.data)
     assert subject.model is not None
-    subject.model.to(find_device(device))
+    subject.model.to(find_device(options.device))
     return subject
 
 
-def _run(name: str, runs: Path, step: int | None, device: str) -> ModelUnderTest:
+def _run(options: ProveOptions) -> ModelUnderTest:
     """A trained model with its tokenizer and, if it is still available, its data."""
     from regard.generate.load import find_device, load_model
     from regard.prove import ModelUnderTest
     from regard.train import Experiment
 
-    run = open_run(name, runs)
+    run = open_run(options.target, options.runs)
     experiment = run.load(Experiment)
-    loaded = load_model(run, find_device(device), step)
+    loaded = load_model(run, find_device(options.device), options.step)
     about, data, task = f"step {loaded.step:,} of {run.path}, its own weights", None, None
     try:
         data, task = experiment.data.build(loaded.model.config.context), experiment.task.build()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -29,19 +28,15 @@ def recipes(options: RecipesOptions) -> int:
     if options.name is None:
         listed = {name: about(name) for name in names()}
         lines = [f"{name:20} {text.splitlines()[0] if text else ''}{place(name)}" for name, text in listed.items()]
-        print(json.dumps(listed) if options.json else "\n".join(lines))
+        options.show(listed, "\n".join(lines))
         return 0
     from regard.config import dump
 
     experiment = get(options.name)
-    if options.json:
-        print(json.dumps(dump(experiment)))
-        return 0
     rows = listing(experiment)
     longest = max(len(flag) for flag, _, _ in rows)
-    print(about(options.name), end="\n\n")
-    for flag, value, help in rows:
-        print(f"{flag:{longest}}  {value:{VALUE_WIDTH}}  {help}")
+    lines = [f"{flag:{longest}}  {value:{VALUE_WIDTH}}  {help}" for flag, value, help in rows]
+    options.show(dump(experiment), "\n".join([about(options.name), "", *lines]))
     return 0
 
 

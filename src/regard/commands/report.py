@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from regard.commands.common import RunOptions, check_parent
 from regard.config import option
+from regard.runs import Run
 
 if TYPE_CHECKING:
-    from regard.runs import Run
     from regard.train import Experiment
 
 
@@ -25,19 +24,16 @@ class ReportOptions(RunOptions):
 def report(options: ReportOptions) -> int:
     """Write a run's report: one HTML page of text and figures."""
     run = options.open()
-    from regard.report import study, write
+    from regard.report import gather, write
     from regard.report.words import next_step, summary
 
     recipe = nearest_recipe(run)
     check_parent(options.out)
-    facts = study(run, recipe)
+    facts = gather(run, recipe)
     path = write(run, facts, options.out)
-    if options.json:
-        step = next_step(facts)
-        words = {"words": " ".join(summary(facts)), "why": step.why, "next": step.command, "left_out": facts.notes}
-        print(json.dumps({"run": str(run.path), "report": str(path), **words}))
-    else:
-        print(path)
+    step = next_step(facts)
+    words = {"words": " ".join(summary(facts)), "why": step.why, "next": step.command, "left_out": facts.notes}
+    options.show({"run": str(run.path), "report": str(path), **words}, str(path))
     return 0
 
 

@@ -1,7 +1,5 @@
 """`regard resume`."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -9,6 +7,7 @@ from typing import TYPE_CHECKING
 from regard.commands.common import RunOptions, rank
 from regard.commands.train import run_training
 from regard.config import option
+from regard.config.parts import with_options
 from regard.errors import UserError
 
 if TYPE_CHECKING:
@@ -43,11 +42,11 @@ def resume(options: ResumeOptions) -> int:
     planned = experiment.train.steps
     code = run_training(experiment, run, options, resume=True)
     if planned is not None and done >= planned and not rank():
-        print(f"train it further: regard resume {run.path} --steps {2 * planned}", file=sys.stderr)
+        print(f"train it further: regard resume {run.path} --steps {2 * planned}{with_options()}", file=sys.stderr)
     return code
 
 
-def replanned(experiment: Experiment, steps: int, done: int) -> Experiment:
+def replanned(experiment: "Experiment", steps: int, done: int) -> "Experiment":
     """The experiment with another number of steps from step `done` on, and a note of the change."""
     train = experiment.train
     if steps == train.steps:

@@ -1,7 +1,5 @@
 """`regard serve`."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

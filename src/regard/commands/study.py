@@ -1,8 +1,5 @@
 """`regard study`."""
 
-from __future__ import annotations
-
-import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,17 +26,16 @@ def study(options: StudyOptions) -> int:
     if options.name is None:
         listed = {one: about(one) for one in names()}
         lines = [f"{one:12} {text.splitlines()[0] if text else ''}" for one, text in listed.items()]
-        print(json.dumps(listed) if options.json else "\n".join(lines))
+        options.show(listed, "\n".join(lines))
         return 0
     if not 0 < options.scale <= 100:
         raise UserError(f"--scale must be above 0 and at most 100, not {options.scale}")
     function = get(options.name)
     from regard.studies.page import write
 
+    question = about(options.name).partition("?")[0] + "?"
     result = function(options.scale, options.seed, lambda line: print(line, file=sys.stderr, flush=True))
-    path = write(result, options.out)
-    if options.json:
-        print(json.dumps({"name": result.name, "answer": result.answer, "page": str(path), **result.numbers}))
-    else:
-        print("\n".join([result.question, *result.answer, f"{path} shows it"]))
+    path = write(options.name, question, result, options.out)
+    record = {"name": options.name, "answer": result.answer, "page": str(path), **result.numbers}
+    options.show(record, "\n".join([question, *result.answer, f"{path} shows it"]))
     return 0

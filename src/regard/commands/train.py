@@ -9,15 +9,17 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from regard.commands.common import RUNS, CommandOptions, rank
-from regard.config import argument, option, parse
+from regard.config import argument, load, nearest, option, override, parse, read_toml, to_toml
+from regard.config import keys as keys_of
+from regard.config.parts import with_options
 from regard.errors import UserError
+from regard.runs import Run, environment
 
 if TYPE_CHECKING:
-    from regard.runs import Run
-    from regard.train import Experiment
+    from regard.train import Experiment, Observer
 
 #: The tables of an experiment: `--model recurrent` chooses a kind, `--model.width` sets a key.
 TABLES = ("model", "data", "task", "train")
@@ -38,7 +40,7 @@ class TrainOptions(CommandOptions):
     tensorboard: bool = option(False, "also write TensorBoard events into the run folder (needs `regard[tensorboard]`)")
 
 
-def train(options: TrainOptions, keys: Mapping[str, Any]) -> int:
+def train(options: TrainOptions, keys: Mapping[str, object]) -> int:
     """Train a recipe, or the experiment in a TOML file, into a new run folder.
 
     Every key of the experiment is an option too; `regard recipes NAME` lists all of them with their values.
@@ -52,17 +54,11 @@ def train(options: TrainOptions, keys: Mapping[str, Any]) -> int:
 
     Ctrl-C saves a checkpoint and stops; `regard resume` continues.
     """
-    # What needs no torch comes first, so that common mistakes are reported at once.
-    from regard.runs import Run
-
     path = Path(options.recipe)
     is_file = path.suffix == ".toml"
-    if not rank():
+    if not rank():  # what needs no torch comes first, so that common mistakes are reported at once
         Run.check(options.runs, options.name)
     experiment = described(path if is_file else options.recipe, keys, options.seed)
-
-    from regard.config import to_toml
-    from regard.runs import environment
     from regard.train import check_start
 
     check_start(experiment)
@@ -79,9 +75,10 @@ def train(options: TrainOptions, keys: Mapping[str, Any]) -> int:
         raise
 
 
-def described(recipe: Path | str, arguments: Sequence[str] | Mapping[str, Any], seed: int | None = None) -> Experiment:
+def described(
+    recipe: Path | str, arguments: Sequence[str] | Mapping[str, object], seed: int | None = None
+) -> Experiment:
     """The experiment of a recipe or a TOML file with the command line's changes, checked."""
-    from regard.config import load, override, read_toml
     from regard.recipes import get
 
     keys = one_budget(arguments if isinstance(arguments, Mapping) else parse(arguments).keys)
@@ -95,7 +92,7 @@ def described(recipe: Path | str, arguments: Sequence[str] | Mapping[str, Any], 
     return override(experiment, keys if seed is None else {**keys, "seed": seed}).checked()
 
 
-def one_budget(keys: Mapping[str, Any]) -> dict[str, Any]:
+def one_budget(keys: Mapping[str, object]) -> dict[str, object]:
     """The keys, with the other budgets switched off where one is given; two different ones are refused."""
     given = [name for name in BUDGETS if keys.get(f"train.{name}", "none") != "none"]
     if len(given) > 1:
@@ -107,10 +104,9 @@ def one_budget(keys: Mapping[str, Any]) -> dict[str, Any]:
 
 def key_like(name: str) -> str | None:
     """The key of an experiment that is most similar to `name`: `--train.steps` for "steps"."""
-    from regard.config import keys, nearest
     from regard.train import Experiment
 
-    paths = {path.rpartition(".")[2]: path for path in reversed([key.path for key in keys(Experiment)])}
+    paths = {path.rpartition(".")[2]: path for path in reversed([key.path for key in keys_of(Experiment)])}
     meant = nearest(name.replace("-", "_"), paths)
     return None if meant is None else f"--{paths[meant]}"
 
@@ -136,19 +132,18 @@ def run_training(experiment: Experiment, run: Run, options: CommandOptions, *, r
         print(f"report: {run.file('report.html')}")
         if experiment.model.generates:
             verb = "translate" if run.config["data"].get("kind") == "pairs" else "generate"
-            parts = "".join(f" --with {file}" for file in options.with_)
-            print(f"{verb}: regard {verb} {result.path}{parts}")
+            print(f"{verb}: regard {verb} {result.path}{with_options()}")
     return 130 if result.interrupted else 0
 
 
-def observers(options: CommandOptions, resume: bool) -> list[Any]:
+def observers(options: CommandOptions, resume: bool) -> list[Observer]:
     """The observers of a training."""
     from regard.report import Watch
     from regard.train import ResumeNotice
     from regard.train.live import LiveCurve, LiveLine
 
     chosen = options if isinstance(options, TrainOptions) else TrainOptions()
-    found: list[Any] = [ResumeNotice()] if resume and not rank() else []
+    found: list[Observer] = [ResumeNotice()] if resume and not rank() else []
     found += [Watch(), LiveCurve() if chosen.watch else LiveLine()]
     if chosen.doctor:
         from regard.doctor import Doctor
@@ -163,8 +158,6 @@ def observers(options: CommandOptions, resume: bool) -> list[Any]:
 
 def joined(runs: Path, name: str | None, timeout: float = 120) -> Run:
     """The run that the first of several processes creates."""
-    from regard.runs import Run
-
     if name is None:
         raise UserError("several processes train one run: give it a --name, so that all of them find it")
     end = time.monotonic() + timeout

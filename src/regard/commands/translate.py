@@ -8,18 +8,20 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from regard.commands.common import CheckpointOptions, check_parent, is_run, open_run
-from regard.commands.lines import Lines, gathered, notices, progress
+from regard.commands.lines import Lines, gathered, notices
+from regard.commands.waiting import progress
 from regard.config import argument, option
 from regard.errors import UserError
+from regard.runs import Run
+from regard.runs.disk import JsonObject
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from regard.generate.translation import TranslatedLine, TranslationModel, Translator
-    from regard.runs import Run
 
 PICTURES = (".svg", ".png", ".html")
 EXAMPLES = 5  # held-out sentences that are shown without any text
@@ -48,10 +50,7 @@ class TranslateOptions(CheckpointOptions):
 
     def check(self) -> None:
         """Refuse impossible options before torch is imported."""
-        counts = (("beam", self.beam), ("nbest", self.nbest), ("batch", self.batch), ("max-length", self.max_length))
-        for name, value in counts:
-            if value is not None and value < 1:
-                raise UserError(f"--{name} must be at least 1, not {value}")
+        self.check_at_least_one("beam", "nbest", "batch", "max_length")
         if self.nbest > self.beam and not self.sample:
             raise UserError(f"--nbest {self.nbest} needs as many beams; give --beam {self.nbest}")
         check_parent(self.out)
@@ -76,10 +75,10 @@ def translate(options: TranslateOptions) -> int:
     except ValueError as problem:
         raise UserError(f"--{problem}") from problem
     if picture is not None:
-        from regard.look.pictures.align_picture import check
+        from regard.look.pictures.align import check
 
         check(picture)
-    lines = Lines([], [], "") if options.test else gathered(texts, options.file, options.reference)
+    lines = Lines([], []) if options.test else gathered(texts, options.file, options.reference)
     model = load_translation_model(run, find_device(options.device), options.step)
     limits = {"nbest": options.nbest, "max_length": options.max_length, "seed": options.seed, "batch": options.batch}
     translator = model.translator(strategy=strategy, **limits)
@@ -137,11 +136,11 @@ def sentences_of_run(model: TranslationModel, run: Run, test: bool) -> Lines:
     if test:
         if not data.test.sources:
             raise UserError(f"the run {run.path} has no test part; train with --data.test 0.05 to keep one back")
-        return Lines(data.test.sources, data.test.targets, "the test part")
+        return Lines(data.test.sources, data.test.targets)
     part = data.validation if data.validation.sources else data.test if data.test.sources else data.train
     count = len(part.sources)
     chosen = sorted({count * i // EXAMPLES for i in range(EXAMPLES)})
-    return Lines([part.sources[i] for i in chosen], [part.targets[i] for i in chosen], "held out", examples=True)
+    return Lines([part.sources[i] for i in chosen], [part.targets[i] for i in chosen], examples=True)
 
 
 def translate_lines(
@@ -154,7 +153,7 @@ def translate_lines(
     except OSError as error:
         raise UserError(f"{out} cannot be written: {error.strerror}") from error
     with stream or contextlib.nullcontext():
-        for line in progress(translator.translate(lines.texts), len(lines.texts)):
+        for line in progress(translator.translate(lines.texts), len(lines.texts), "lines"):
             translated.append(line)
             if stream is not None or not quiet:
                 print(output_lines(line, len(translated), translator.nbest), file=stream, flush=stream is None)
@@ -171,7 +170,7 @@ def output_lines(line: TranslatedLine, number: int, nbest: int) -> str:
     return "\n".join(f"{number}\t{rank}\t{found.score:.4f}\t{text}" for rank, (text, found) in ranks)
 
 
-def as_record(number: int, line: TranslatedLine, lines: Lines) -> dict[str, Any]:
+def as_record(number: int, line: TranslatedLine, lines: Lines) -> JsonObject:
     """A translated line as JSON."""
     texts = [{"text": text, **found._asdict(), "tokens": len(found.tokens)} for text, found in line.translations]
     record = {"line": number + 1, "source": line.line.text, "text": line.text, "texts": texts}
@@ -181,12 +180,12 @@ def as_record(number: int, line: TranslatedLine, lines: Lines) -> dict[str, Any]
 
 def measure_translations(
     model: TranslationModel, lines: Lines, translated: Sequence[TranslatedLine], test: bool
-) -> dict[str, Any]:
+) -> JsonObject:
     """BLEU and chrF; for the test part also those of the retrieval baseline, and BLEU by source length."""
     from regard.measure import RetrievalBaseline, bleu_by_length, compare, score
 
     outputs, references = [line.text for line in translated], lines.references
-    metrics: dict[str, Any] = {"scores": [one._asdict() for one in score(outputs, references)]}
+    metrics: JsonObject = {"scores": [one._asdict() for one in score(outputs, references)]}
     if not test:
         return metrics
     train = model.data().train
@@ -199,7 +198,7 @@ def measure_translations(
     return metrics
 
 
-def print_metrics(metrics: dict[str, Any]) -> None:
+def print_metrics(metrics: JsonObject) -> None:
     """Print the result of `measure_translations` as text."""
     for one in metrics.get("scores", []):
         print(f"{one['name']:6}{one['value']:6.2f}   {one['signature']}")
@@ -230,7 +229,7 @@ def show_alignments(
     best = [(line.line.tokens, line.translations[0].hypothesis.tokens) for line in translated if line.translations]
     alignments = [align(model.model, model.tokenizer, model.specials, *tokens) for tokens in best]
     if picture is not None:
-        from regard.look.pictures.align_picture import save
+        from regard.look.pictures.align import save
 
         save(alignments, picture)
         print(f"drawn in {picture}", file=sys.stderr)

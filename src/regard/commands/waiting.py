@@ -1,13 +1,13 @@
 """A status line on standard error for operations that take more than two seconds."""
 
-from __future__ import annotations
-
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
+T = TypeVar("T")
 DELAY = 2.0  # seconds until the first line
 
 
@@ -36,3 +36,13 @@ def waiting(what: str) -> Iterator[Callable[[str], None]]:
     finally:
         over.set()
         thread.join()
+
+
+def progress(items: Iterable[T], total: int, unit: str, size: Callable[[T], int] = lambda _: 1) -> Iterator[T]:
+    """The items, with a status line of how much of ``total`` is done; ``size`` is an item's part of it."""
+    done = 0
+    with waiting(f"0 of {total:,} {unit}") as say:
+        for item in items:
+            yield item
+            done += size(item)
+            say(f"{done:,} of {total:,} {unit}")

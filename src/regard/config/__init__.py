@@ -9,8 +9,7 @@ The names imported here are the public ones.
 
 from regard.config.choice import Choice, kinds
 from regard.config.command_line import override, parse
-from regard.config.key_path import nearest
+from regard.config.key_path import hint, nearest
 from regard.config.keys import Key, argument, keys, option
-from regard.config.load import dump, load
+from regard.config.load import dump, load, read_toml, to_toml
 from regard.config.parts import load_parts
-from regard.config.toml import read, read_toml, to_toml

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
-from regard.config.parts import NameTaken, catalog, place_of
+from regard.config.parts import NameTaken, catalog, check_dataclass, place_of
+
+C = TypeVar("C", bound="Choice")
 
 
 class Choice:
@@ -34,7 +36,10 @@ class Choice:
             if kind is not None:
                 raise TypeError(f"{cls.__name__} is a union and has no kind itself: give the kinds to its subclasses")
             cls._kinds = {}
-            catalog(cls.__name__.removesuffix("Config").lower(), lambda: cls._kinds)
+            catalog(
+                cls.__name__.removesuffix("Config").lower(),
+                lambda: {kind: check_dataclass(member) for kind, member in cls._kinds.items()},
+            )
         elif kind is not None:
             _register(cls, kind)
         elif hasattr(cls, "kind"):
@@ -59,6 +64,6 @@ def _unions(cls: type[Choice]) -> list[type[Choice]]:
     return [base for base in cls.__mro__ if Choice in base.__bases__]
 
 
-def kinds(cls: type[Choice]) -> dict[str, type[Choice]]:
+def kinds(cls: type[C]) -> dict[str, type[C]]:
     """Every kind registered so far that a field annotated with `cls` takes, in order of registration."""
     return {kind: member for union in _unions(cls) for kind, member in union._kinds.items() if issubclass(member, cls)}

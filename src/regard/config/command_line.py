@@ -1,7 +1,5 @@
 """The command line: one parser for the options of a command and for the keys of a config."""
 
-from __future__ import annotations
-
 import shutil
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,8 +8,9 @@ from typing import Any, NamedTuple, TypeVar
 
 from regard.config.key_path import FlagText, KeyPath, flag_text
 from regard.config.load import read_onto
+from regard.config.notation import PlainTable
 from regard.config.shape import Boolean, Maybe, OneOf, Shape, TupleOf
-from regard.config.table import Table, default_of, plain
+from regard.config.table import Table, default_of, example_of, plain
 from regard.errors import UserError
 
 C = TypeVar("C")
@@ -23,8 +22,8 @@ class Arguments(NamedTuple):
     """A parsed command line."""
 
     positional: list[str]
-    options: dict[str, Any]  # options of the command by field name
-    keys: dict[str, Any]  # every other option by name, such as "model.width": keys of a config
+    options: PlainTable  # options of the command by field name
+    keys: PlainTable  # every other option by name, such as "model.width": keys of a config
 
 
 def parse(
@@ -60,7 +59,7 @@ def parse(
                 right = f"`--{written}`" if shape else f"`--{written}` or `--{name} {text or 'true'}`"
                 switch = "is a switch and " if shape else ""
                 raise PLACE.error(f"`--{written}` {switch}takes no value; write {right}")
-            value: Any = not negated
+            value: object = not negated
         else:
             several, repeated = isinstance(shape, TupleOf), bool(field and "repeated" in field.metadata)
             texts = [FlagText(text)] if equals else _take(left, several and not repeated)
@@ -79,7 +78,7 @@ def parse(
     return found
 
 
-def override(config: C, argv: Sequence[str] | Mapping[str, Any]) -> C:
+def override(config: C, argv: Sequence[str] | Mapping[str, object]) -> C:
     """`config` with the values that command-line arguments, or `parse(argv).keys`, give to its keys.
 
         --model.width 256   --model.width=256          a value
@@ -98,7 +97,7 @@ def override(config: C, argv: Sequence[str] | Mapping[str, Any]) -> C:
         stray, _, keys = parse(argv)
         if stray:
             raise PLACE.error(f"`{stray[0]}` belongs to no key; write `--key value`, such as `--seed 1`")
-    tree: dict[str, Any] = {}
+    tree: PlainTable = {}
     for name, value in keys.items():
         path = name.split(".")
         if not all(path):
@@ -115,7 +114,7 @@ def read_options(command: Table, found: Arguments, title: str) -> Any:
     values = {}
     for name, given in found.options.items():
         declared, shape = command.fields[name]
-        values[name] = shape.read(given, None, PLACE.child(flag_name(name), _example(declared)))
+        values[name] = shape.read(given, None, PLACE.child(flag_name(name), example_of(declared)))
     words = [FlagText(word) for word in found.positional]
     takes = []
     for name, (declared, shape) in command.fields.items():
@@ -144,12 +143,9 @@ def help_text(command: Table, title: str, about: str) -> str:
     for name, (declared, shape) in command.fields.items():
         default = default_of(declared)
         default = None if default is False or default == () else default
-        shown = (
-            ""
-            if default is None or default is True or "required" in declared.metadata
-            else f" (default: {flag_text(plain(default))})"
-        )
-        row = declared.metadata.get("help", "") + shown
+        row = declared.metadata.get("help", "")
+        if default is not None and default is not True and "required" not in declared.metadata:
+            row += f" (default: {flag_text(plain(default))})"
         if "positional" in declared.metadata:
             several = " ..." if isinstance(shape, TupleOf) else ""
             usage.append(name.upper() if "required" in declared.metadata else f"[{name.upper()}{several}]")
@@ -170,7 +166,7 @@ def flag_name(field: str) -> str:
     return field.rstrip("_").replace("_", "-")
 
 
-def _declared(command: Table | None, flag: str, negated: bool) -> tuple[Field[Any] | None, Shape | None]:
+def _declared(command: Table | None, flag: str, negated: bool) -> tuple[Field[object] | None, Shape | None]:
     """The command's option of that name, and its shape."""
     for name, (field, shape) in () if command is None else command.fields.items():
         if flag_name(name) == flag.replace("_", "-") and (not negated or isinstance(_inner(shape), Boolean)):
@@ -190,23 +186,18 @@ def _take(left: list[str], several: bool) -> list[FlagText]:
     return texts
 
 
-def _both(old: Any, new: Any) -> str:
+def _both(old: object, new: object) -> str:
     texts = [" ".join(value) if isinstance(value, list) else value for value in (old, new)]
     both = " and ".join(repr(str(text)) for text in texts if isinstance(text, str) and text)
     return f" ({both})" if both else ""
 
 
-def _settled(tree: dict[str, Any]) -> dict[str, Any]:
+def _settled(tree: PlainTable) -> PlainTable:
     """The tree with every branch that holds only a value replaced by that value."""
     return {
         name: branch if name == "" else branch[""] if set(branch) == {""} else _settled(branch)
         for name, branch in tree.items()
     }
-
-
-def _example(declared: Any) -> Any:
-    default = default_of(declared)
-    return plain(default) if isinstance(default, int | float | str) else None
 
 
 def _metavar(shape: Shape) -> str:

@@ -1,9 +1,7 @@
 """The key that a value was given for, so that every error names the source, the key and the fix."""
 
-from __future__ import annotations
-
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from regard.config import notation
@@ -28,11 +26,11 @@ class KeyPath(NamedTuple):
         """Whether the source is the command line."""
         return self.style != "toml"
 
-    def child(self, name: str, example: object = None) -> KeyPath:
+    def child(self, name: str, example: object = None) -> "KeyPath":
         """The key `name` below this one."""
         return KeyPath(self.source, (*self.path, name), self.style, False, example)
 
-    def item(self, index: int) -> KeyPath:
+    def item(self, index: int) -> "KeyPath":
         """One element of this key's tuple."""
         return KeyPath(self.source, (*self.path[:-1], f"{self.path[-1]}[{index}]"), self.style)
 
@@ -93,6 +91,12 @@ def describe(given: object) -> str:
 def nearest(name: str, names: Iterable[str], cutoff: float = 0.6) -> str | None:
     """The one of `names` that is most similar to `name`; None if none is similar."""
     return next(iter(difflib.get_close_matches(name, list(names), n=1, cutoff=cutoff)), None)
+
+
+def hint(name: str, names: Sequence[str]) -> str:
+    """The rest of an error about an unknown name: the nearest valid one, or all of them."""
+    near = nearest(name, names)
+    return f"did you mean {near}?" if near else f"choose from {', '.join(names)}"
 
 
 def listed(names: Iterable[str], quote: str = "`") -> str:

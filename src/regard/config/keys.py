@@ -1,10 +1,8 @@
 """The keys of a config, for help texts and forms."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import MISSING, field
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from regard.config.choice import Choice
 from regard.config.shape import Maybe, OneOf, Shape
@@ -18,13 +16,13 @@ class Key(NamedTuple):
 
     path: str  # "model.position.base"
     type: str  # "float", "int | none", "float, ...", "choice"
-    default: Any  # the value, for an instance; the default, for a class; for a choice, the kind
+    default: object  # the value, for an instance; the default, for a class; for a choice, the kind
     help: str
     choices: tuple[str, ...] = ()  # kinds of a choice, values of a Literal
     required: bool = False  # a class's field without a default
 
 
-def option(default: T, help: str, **metadata: Any) -> T:
+def option(default: T, help: str, **metadata: object) -> T:
     """A field with a default and a line of help: `width: int = option(128, "features per token")`.
 
     For options of a command: `metavar` is shown instead of the type, `repeated` takes one value each time.
@@ -32,12 +30,12 @@ def option(default: T, help: str, **metadata: Any) -> T:
     return field(default=default, metadata={"help": help, **metadata})
 
 
-def argument(default: T, help: str, **metadata: Any) -> T:
+def argument(default: T, help: str, **metadata: object) -> T:
     """A positional argument of a command; with `required=True` the default is never used."""
     return option(default, help, positional=True, **metadata)
 
 
-def keys(config: Any) -> list[Key]:
+def keys(config: object) -> list[Key]:
     """Every key of a config, or of a config class with its defaults.
 
     A choice gives a key for its kind and then the keys of the kind it has (in a class: has by default).
@@ -52,7 +50,7 @@ def keys(config: Any) -> list[Key]:
     return list(_keys(shape, value, "kind", "", ()))
 
 
-def table_keys(table: Table, config: Any, prefix: str = "", within: tuple[type, ...] = ()) -> Iterator[Key]:
+def table_keys(table: Table, config: object, prefix: str = "", within: tuple[type, ...] = ()) -> Iterator[Key]:
     """The keys of a table and of the tables below it; `config` is an instance, None or MISSING."""
     if table.cls in within:  # a class that may hold itself has infinitely many keys
         return

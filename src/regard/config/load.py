@@ -1,20 +1,21 @@
-"""Plain values to configs and back, strictly."""
-
-from __future__ import annotations
+"""Plain values and TOML to configs and back, strictly."""
 
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
-from typing import Any, TypeVar
+from typing import TypeVar, cast
 
-from regard.config.key_path import KeyPath
+from regard.config import notation
+from regard.config.key_path import KeyPath, short
+from regard.config.notation import PlainTable
 from regard.config.table import ChoiceShape, Table, invalid, plain, shape_of
 from regard.errors import UserError
 
 C = TypeVar("C")
 
 
-def load(cls: type[C], mapping: Mapping[str, Any] | str, source: str | os.PathLike[str] = "config") -> C:
+def load(cls: type[C], mapping: Mapping[str, object] | str, source: str | os.PathLike[str] = "config") -> C:
     """A `cls` from plain values, as `tomllib` reads them.
 
     Every key must be known and every value of the declared type; a key left out takes its class's default.
@@ -34,10 +35,10 @@ def read_onto(base: object, cls: type[C], given: object, place: KeyPath) -> C:
         raise TypeError(f"{cls!r} is not a config: make it a frozen dataclass or a subclass of Choice")
     config = shape.read(given, base, place)
     _check(config, place)
-    return config
+    return cast(C, config)
 
 
-def dump(config: Any) -> dict[str, Any]:
+def dump(config: object) -> PlainTable:
     """`config` as a plain dict, such that `load(type(config), dump(config)) == config`.
 
     Every key is written. None, which TOML lacks, is left out where it is the default and "none" elsewhere.
@@ -54,7 +55,7 @@ def dump(config: Any) -> dict[str, Any]:
     return table
 
 
-def _check(config: Any, place: KeyPath) -> None:
+def _check(config: object, place: KeyPath) -> None:
     """Calls every `check` in the tree, the innermost first."""
     if isinstance(config, tuple):
         for index, item in enumerate(config):
@@ -70,7 +71,7 @@ def _check(config: Any, place: KeyPath) -> None:
                 raise invalid(error, place) from error
 
 
-def _unfaithful(config: Any, again: Any, place: KeyPath) -> UserError:
+def _unfaithful(config: object, again: object, place: KeyPath) -> UserError:
     """The error for the first key that would be read back as something else."""
     if is_dataclass(config) and type(config) is type(again):
         for field in fields(config):
@@ -78,3 +79,50 @@ def _unfaithful(config: Any, again: Any, place: KeyPath) -> UserError:
             if field.compare and old != new:
                 return _unfaithful(old, new, place.child(field.name))
     return place.error(f"{place} is {config!r}, but a file would give back {again!r}; use a value that can be written")
+
+
+def to_toml(config: object) -> str:
+    """`config` as TOML text with every key written; `load` of it gives an equal config."""
+    return "\n".join(_lines(dump(config), ())).lstrip("\n") + "\n"
+
+
+def _lines(table: PlainTable, path: tuple[str, ...]) -> Iterator[str]:
+    """A table's own keys first: after a `[header]` they would belong to that one."""
+    own = {name: value for name, value in table.items() if not isinstance(value, dict)}
+    tables = {name: value for name, value in table.items() if isinstance(value, dict)}
+    if path and (own or not tables):
+        yield ""
+        yield f"[{'.'.join(map(notation.key, path))}]"
+    for name, value in own.items():
+        yield f"{notation.key(name)} = {notation.value(value)}"
+    for name, value in tables.items():
+        yield from _lines(value, (*path, name))
+
+
+def read_toml(path: str | os.PathLike[str]) -> PlainTable:
+    """The plain values in a TOML file; UserError if the file or its TOML is at fault."""
+    import tomllib
+
+    try:
+        with open(path, encoding="utf-8-sig") as file:  # some editors put a byte order mark first
+            text = file.read()
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}); give the path of a TOML file") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: byte {error.start} is not UTF-8 text; save the file as UTF-8") from None
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"{path}: {_explained(str(error), text)}") from None
+    except RecursionError:
+        raise UserError(f"{path}: the tables or lists are nested too deeply for a config; flatten them") from None
+
+
+def _explained(message: str, text: str) -> str:
+    """tomllib says `Invalid value (at line 3, column 9)`: put the line first and show it."""
+    found = re.fullmatch(r"(.*) \(at line (\d+), column (\d+)\)", message, re.DOTALL)
+    if found is None:
+        return f"not valid TOML: {message}"
+    what, line, column = found[1], int(found[2]), found[3]
+    shown = text.split("\n")[line - 1].strip()
+    return f"line {line}, column {column} is not valid TOML: {what[:1].lower()}{what[1:]} in `{short(shown)}`"

@@ -1,16 +1,15 @@
 """Plain values as TOML writes them: the small hand-written writer, and reading one value back."""
 
-from __future__ import annotations
-
+import json
 import re
 from typing import Any
 
-_SHORT = {"\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r", '"': '\\"', "\\": "\\\\"}
+PlainTable = dict[str, Any]  # a config as TOML and JSON hold it
 
 
 def quoted(text: str) -> str:
     """A string on one line, in double quotes."""
-    return '"' + re.sub(r'[\x00-\x1f\x7f"\\]', lambda m: _SHORT.get(m[0]) or f"\\u{ord(m[0]):04x}", text) + '"'
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def key(name: str) -> str:
@@ -22,10 +21,8 @@ def value(plain: object) -> str:
     """One value on one line; a dict becomes an inline table."""
     if isinstance(plain, bool):
         return "true" if plain else "false"
-    if isinstance(plain, int):
-        return int.__repr__(plain)
-    if isinstance(plain, float):
-        return float.__repr__(plain)  # the shortest text that reads back as the same number
+    if isinstance(plain, int | float):  # the shortest text that reads back as the same number
+        return int.__repr__(plain) if isinstance(plain, int) else float.__repr__(plain)
     if isinstance(plain, str):
         return quoted(plain)
     if isinstance(plain, list | tuple):
@@ -35,7 +32,7 @@ def value(plain: object) -> str:
     raise TypeError(f"a {type(plain).__name__} has no place in a config: {plain!r}")
 
 
-def parse(text: str) -> Any:
+def parse(text: str) -> object:
     """The value that `text` spells in TOML; ValueError if it spells none, or more than one."""
     import tomllib  # only where TOML is read: importing regard.config stays cheap
 

@@ -5,22 +5,27 @@ nearest pyproject.toml, or by an installed package with an entry point in the gr
 folder of a run: that holds data, not code.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib
 import importlib.util
 import os
 import re
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import is_dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from regard.errors import UserError
 
+T = TypeVar("T")
 GROUP = "regard.parts"
+#: Parts that are names of a module, whose kind may not have been imported when the file is loaded.
+MODULE_PARTS = ("recipe", "SOURCE")
+
+Part = type | Callable[..., object] | ModuleType
 
 
 class PartsFile(NamedTuple):
@@ -33,6 +38,10 @@ class PartsFile(NamedTuple):
 
 class NameTaken(UserError, TypeError):
     """Two parts of one kind have the same name."""
+
+
+class MissingPart(UserError):
+    """A run uses a part from a file that is not loaded."""
 
 
 _loaded: dict[str, PartsFile] = {}  # by module name
@@ -64,17 +73,19 @@ def load_parts(path: str | os.PathLike[str]) -> None:
     if name in _loaded and _loaded[name].sha256 == digest:
         return
     spec = importlib.util.spec_from_file_location(name, file)
-    assert spec is not None
-    assert spec.loader is not None
+    assert spec is not None and spec.loader is not None  # noqa: PT018
     module = sys.modules[name] = importlib.util.module_from_spec(spec)  # dataclasses look the module up there
     try:
         spec.loader.exec_module(module)
         _loaded[name] = PartsFile(str(path), digest, module)
-        listing()  # some kinds refuse a name that is taken when they are listed
+        parts = listing()[str(path)]  # some kinds refuse a name that is taken when they are listed
     except Exception as error:
         _loaded.pop(name, None)
         reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
         raise UserError(f"{path} cannot be loaded{_line(error, name)}: {reason}") from error
+    if not parts and not any(part in vars(module) for part in MODULE_PARTS):
+        del _loaded[name]
+        raise UserError(f"{path} defines no part; docs/extend has an example of each kind, or leave out --with {path}")
 
 
 def load_declared(given: Sequence[str | os.PathLike[str]] = ()) -> None:
@@ -116,14 +127,14 @@ def _line(error: Exception, module: str) -> str:
     return "" if line is None else f" (line {line})"
 
 
-def place_of(part: type | Callable[..., Any] | ModuleType) -> str:
+def place_of(part: Part) -> str:
     """Where a part is defined, for errors: "my_parts.py" or "regard.attention.mechanism.SoftmaxConfig"."""
     file = _file_of(part)
     name = part.__name__ if isinstance(part, ModuleType) else f"{part.__module__}.{part.__qualname__}"
     return name if file is None else file.name
 
 
-def outside(part: type | Callable[..., Any] | ModuleType) -> str:
+def outside(part: Part) -> str:
     """A note such as " (my_parts.py)" for a part from outside the package, else an empty text."""
     file = _file_of(part)
     return "" if file is None else f" ({file.name})"
@@ -131,6 +142,14 @@ def outside(part: type | Callable[..., Any] | ModuleType) -> str:
 
 def _file_of(part: object) -> PartsFile | None:
     return _loaded.get(part.__name__ if isinstance(part, ModuleType) else part.__module__)
+
+
+def check_dataclass(part: type[T]) -> type[T]:
+    """The class; one from outside is refused if it has fields, or should, and no @dataclass."""
+    inherited = is_dataclass(part) and not vars(part).get("__annotations__")
+    if outside(part) and "__dataclass_params__" not in vars(part) and not inherited:
+        raise UserError(f"{part.__name__} is not a dataclass; write @dataclass(frozen=True) above its class")
+    return part
 
 
 def defining(attribute: str) -> dict[str, ModuleType]:
@@ -160,6 +179,13 @@ def loaded_files() -> list[str]:
     return [file.name for file in _loaded.values()]
 
 
+def with_options() -> str:
+    """The options " --with FILE" that a further command with the same parts needs; pyproject.toml names its own."""
+    declared = [str(file) for file in _in_pyproject()]
+    files = [name for name in loaded_files() if name.endswith(".py") and name not in declared]
+    return "".join(f" --with {shlex.quote(name)}" for name in files)
+
+
 def require(config: Mapping[str, Any], recorded: Sequence[Mapping[str, Any]], run: str) -> None:
     """Refuse a run whose config uses parts that are not loaded; warn where their file has changed since."""
     used = set(_words(config))
@@ -171,7 +197,7 @@ def require(config: Mapping[str, Any], recorded: Sequence[Mapping[str, Any]], ru
         if missing:
             noun, _, name = missing[0].rpartition(" ")
             fix = f"give --with {entry['file']}" if str(entry["file"]).endswith(".py") else f"install {entry['file']}"
-            raise UserError(f"{run} uses {noun} {name!r} from {entry['file']}; {fix}")
+            raise MissingPart(f"{run} uses {noun} {name!r} from {entry['file']}; {fix}")
         changed = [part for part in needed if digests[present[part]] != entry.get("sha256")]
         if changed and run not in _warned:
             _warned.add(run)

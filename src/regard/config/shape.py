@@ -1,11 +1,9 @@
 """How a value of each simple annotation is read and explained: numbers, text, paths, literals, optionals, tuples."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from regard.config import notation
 from regard.config.key_path import FlagText, KeyPath, describe, nearest
@@ -19,17 +17,13 @@ class Shape:
     expects: str  # for sentences: "a whole number"
     example: object = None  # a valid plain value
 
-    def read(self, given: object, base: object, place: KeyPath) -> Any:
+    def read(self, given: object, base: object, place: KeyPath) -> object:
         """The value for `given`; a table keeps what `given` does not mention from `base`, the value so far."""
         raise NotImplementedError
 
-    def closest(self, given: object) -> Any:
+    def closest(self, given: object) -> object:
         """The valid plain value that `given` was probably meant to be, or None."""
         return None
-
-    def takes_none(self) -> bool:
-        """Whether "none" is a value of this shape, so that it cannot mean "no value"."""
-        return False
 
     def wrong(self, given: object, place: KeyPath) -> UserError:
         """The error for a value of the wrong type."""
@@ -49,13 +43,16 @@ class Integer(Shape):
     name, expects, example = "int", "a whole number", 64
 
     def read(self, given: object, base: object, place: KeyPath) -> int:
-        number = _number(int, given) if isinstance(given, FlagText) else given
+        number = given
+        if isinstance(given, FlagText):
+            with suppress(ValueError):
+                number = int(given)
         if not isinstance(number, int) or isinstance(number, bool):
             raise self.wrong(given, place)
         return int(number)
 
     def closest(self, given: object) -> int | None:
-        number = None if isinstance(given, bool) else _number(float, given)
+        number = _number(given)
         return int(number) if number is not None and number.is_integer() else None
 
 
@@ -69,7 +66,7 @@ class Float(Shape):
         return number
 
     def closest(self, given: object) -> float | None:
-        number = None if isinstance(given, bool) else _number(float, given)
+        number = _number(given)
         return None if number is None or math.isnan(number) else number
 
 
@@ -116,7 +113,7 @@ class PathShape(Shape):
 class OneOf(Shape):
     """`Literal[...]`."""
 
-    def __init__(self, values: tuple[Any, ...]) -> None:
+    def __init__(self, values: tuple[str | int, ...]) -> None:
         if not all(isinstance(value, str | int) for value in values):
             raise TypeError(
                 f"Literal{list(values)}: use text, integers or booleans, and `Literal[...] | None` for None"
@@ -128,7 +125,7 @@ class OneOf(Shape):
         self.expects = "one of " + ", ".join(map(notation.value, values))
         self.example = values[0]
 
-    def read(self, given: object, base: object, place: KeyPath) -> Any:
+    def read(self, given: object, base: object, place: KeyPath) -> str | int:
         if isinstance(given, FlagText) and given in self.values:
             return self.values[given]
         for value in self.values.values():
@@ -136,12 +133,9 @@ class OneOf(Shape):
                 return value
         raise self.wrong(given, place)
 
-    def closest(self, given: object) -> Any:
+    def closest(self, given: object) -> str | int | None:
         meant = nearest(_spelled(given), self.values) if isinstance(given, str | int) else None
         return None if meant is None else self.values[meant]
-
-    def takes_none(self) -> bool:
-        return "none" in self.values
 
 
 class Maybe(Shape):
@@ -153,8 +147,8 @@ class Maybe(Shape):
         self.expects = f'{inner.expects}, or "none"'
         self.example = inner.example
 
-    def read(self, given: object, base: object, place: KeyPath) -> Any:
-        if self.inner.takes_none():
+    def read(self, given: object, base: object, place: KeyPath) -> object:
+        if self.inner.closest("none") == "none":
             raise TypeError(f'{place}: "none" is one of its own values, so its annotation cannot end in `| None`')
         own = given.get("") if isinstance(given, Mapping) else given
         if own == "none":
@@ -177,7 +171,7 @@ class TupleOf(Shape):
         self.expects += f", each {inside.pop()}" if len(inside) == 1 else ""
         self.example = [element.example for element in elements]
 
-    def read(self, given: object, base: object, place: KeyPath) -> tuple[Any, ...]:
+    def read(self, given: object, base: object, place: KeyPath) -> tuple[object, ...]:
         items = given
         if isinstance(given, FlagText):
             try:
@@ -197,7 +191,7 @@ class TupleOf(Shape):
             for index, (shape, item) in enumerate(zip(shapes, items, strict=True))
         )
 
-    def closest(self, given: object) -> list[Any] | None:
+    def closest(self, given: object) -> list[object] | None:
         if not self.repeats or isinstance(given, Mapping):
             return None
         try:
@@ -207,10 +201,12 @@ class TupleOf(Shape):
         return [given]
 
 
-def _number(kind: type, given: object) -> Any:
+def _number(given: object) -> float | None:
+    if isinstance(given, bool) or not isinstance(given, str | int | float):
+        return None
     try:
-        return kind(given)
-    except (TypeError, ValueError, OverflowError):
+        return float(given)
+    except (ValueError, OverflowError):
         return None
 
 

@@ -12,6 +12,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from regard.config import notation
 from regard.config.choice import Choice, kinds
 from regard.config.key_path import FlagText, KeyPath, describe, listed, nearest
+from regard.config.notation import PlainTable
 from regard.config.parts import outside
 from regard.config.shape import Boolean, Float, Integer, Maybe, OneOf, PathShape, Shape, String, TupleOf
 from regard.errors import UserError
@@ -20,7 +21,7 @@ _SCALARS = {int: Integer(), float: Float(), bool: Boolean(), str: String(), Path
 
 
 @cache
-def shape_of(annotation: Any) -> Shape:
+def shape_of(annotation: object) -> Shape:
     """The shape of an annotation; TypeError if configs cannot hold it."""
     if annotation in _SCALARS:
         return _SCALARS[annotation]
@@ -54,7 +55,7 @@ class Table(Shape):
         self.cls, self.kind = cls, kind
 
     @cached_property
-    def fields(self) -> dict[str, tuple[Field[Any], Shape]]:
+    def fields(self) -> dict[str, tuple[Field[object], Shape]]:
         """Each field that can be given, with its shape."""
         try:
             hints = get_type_hints(self.cls)
@@ -67,7 +68,7 @@ class Table(Shape):
             raise TypeError(f"{self.cls.__name__}: `kind` names the choice itself; rename that field")
         return found
 
-    def read(self, given: object, base: object, place: KeyPath) -> Any:
+    def read(self, given: object, base: object, place: KeyPath) -> object:
         if base is not None and type(base) is not self.cls:
             raise TypeError(f"{place} is declared as {self.cls.__name__} but holds a {type(base).__name__}")
         given, base = opened(given, base, place)
@@ -79,7 +80,7 @@ class Table(Shape):
         values = {}
         for name, (field, shape) in self.fields.items():
             if name in given:
-                here = place.child(name, _example(field))
+                here = place.child(name, example_of(field))
                 values[name] = shape.read(given[name], getattr(base, name, None), here)
             elif base is not None:
                 values[name] = getattr(base, name)
@@ -95,7 +96,7 @@ class Table(Shape):
             how = f"a table without keys; write {place.assign({})}"
         else:
             name, (field, shape) = next(iter(self.fields.items()))
-            right = shape.example if _example(field) is None else _example(field)
+            right = shape.example if example_of(field) is None else example_of(field)
             how = f"a table of {listed(self.fields)}; write "
             how += place.child(name).assign(right) if place.flags else place.assign({name: right})
         return place.error(f"{place} is {describe(given)}, but must be {how}")
@@ -146,7 +147,7 @@ class ChoiceShape(Shape):
     def example(self) -> str:  # type: ignore[override]
         return next(iter(self.kinds))
 
-    def read(self, given: object, base: object, place: KeyPath) -> Any:
+    def read(self, given: object, base: object, place: KeyPath) -> object:
         given, base = opened(given, base, place)
         if isinstance(given, str) and given in self.kinds:
             given = {"kind": given}
@@ -156,10 +157,11 @@ class ChoiceShape(Shape):
         table = table_of(member)
         keys = {name: value for name, value in given.items() if name not in ("", "kind")}
         for name in keys:
-            if name not in table.fields and (owner := self._owner(name)):
+            owners = [kind for kind, other in self.kinds.items() if name in table_of(other).fields]
+            if name not in table.fields and owners:
                 raise place.error(
                     f'unknown key {place.child(name)}: {place} is of kind "{member.kind}", and `{name}` '
-                    f'belongs to kind "{owner}"; write {self._choose(owner, place)} too, or leave the key out'
+                    f'belongs to kind "{owners[0]}"; write {self._choose(owners[0], place)} too, or leave the key out'
                 )
         # Another kind starts from its own defaults; the same kind keeps what it had.
         return table.read(keys, base if type(base) is member else None, place)
@@ -171,32 +173,24 @@ class ChoiceShape(Shape):
         usual = place.example.get("kind") if isinstance(place.example, dict) else None
         return super().wrong(given, place._replace(example=usual))
 
-    def takes_none(self) -> bool:
-        return "none" in self.kinds
-
-    def _member(self, given: Mapping[str, Any], base: object, place: KeyPath) -> type[Choice]:
+    def _member(self, given: Mapping[str, object], base: object, place: KeyPath) -> type[Choice]:
         named = [given[name] for name in ("", "kind") if name in given]
         if len(named) == 2 and named[0] != named[1]:
-            raise place.error(f"{place} is given two kinds, {listed(named)}; leave out one of the two")
+            raise place.error(f"{place} is given two kinds, {listed(map(str, named))}; leave out one of the two")
         if named:
-            return self._known(named[0], place)
+            kind = named[0]
+            if not isinstance(kind, str):
+                raise self.wrong(kind, place if place.flags else place.child("kind"))
+            if kind not in self.kinds:
+                right = self._choose(self.closest(kind) or self.example, place)
+                given_kind = notation.quoted(kind)
+                raise place.error(f"{place} is of kind {given_kind}, but must be {self.expects}; write {right}")
+            return self.kinds[kind]
         if isinstance(base, Choice):
             return type(base)
         if self.cls.__dict__.get("kind"):
             return self.cls  # the annotation names one member, so `kind` may be left out
         raise place.error(f"{place} needs a kind, {self.expects}; write {self._choose(self.example, place)}")
-
-    def _known(self, kind: Any, place: KeyPath) -> type[Choice]:
-        if not isinstance(kind, str):
-            raise self.wrong(kind, place if place.flags else place.child("kind"))
-        if kind not in self.kinds:
-            right = self._choose(self.closest(kind) or self.example, place)
-            given = notation.quoted(kind)
-            raise place.error(f"{place} is of kind {given}, but must be {self.expects}; write {right}")
-        return self.kinds[kind]
-
-    def _owner(self, name: str) -> str | None:
-        return next((kind for kind, member in self.kinds.items() if name in table_of(member).fields), None)
 
     def _choose(self, kind: str, place: KeyPath) -> str:
         return place.assign(kind) if place.flags and place.path else place.child("kind").assign(kind)
@@ -208,7 +202,7 @@ def table_of(member: type[Choice]) -> Table:
     return Table(member, member.kind)
 
 
-def opened(given: object, base: object, place: KeyPath) -> tuple[Any, Any]:
+def opened(given: object, base: object, place: KeyPath) -> tuple[object, object]:
     """`given` and `base`; a whole table in TOML from the command line is parsed, and replaces the base."""
     text = given.get("") if isinstance(given, Mapping) else given
     if not isinstance(text, FlagText) or not text.startswith("{"):
@@ -229,7 +223,7 @@ def invalid(error: ValueError, place: KeyPath) -> UserError:
 def plain(value: object) -> Any:
     """`value` as TOML and JSON hold it: dicts, lists, text, numbers and booleans, with "none" for None."""
     if is_dataclass(value) and not isinstance(value, type):
-        table: dict[str, Any] = {"kind": value.kind} if isinstance(value, Choice) else {}
+        table: PlainTable = {"kind": value.kind} if isinstance(value, Choice) else {}
         for field in fields(value):
             inner = getattr(value, field.name)
             # TOML has no null. Left out, a key takes its default, so None is left out where that is the default.
@@ -238,6 +232,8 @@ def plain(value: object) -> Any:
         return table
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return {name: plain(item) for name, item in value.items()}
     if value is None or isinstance(value, Path):
         return "none" if value is None else str(value)
     for kind in (bool, int, float, str):
@@ -246,12 +242,12 @@ def plain(value: object) -> Any:
     raise TypeError(f"a {type(value).__name__} has no place in a config: {value!r}")
 
 
-def default_of(field: Field[Any]) -> Any:
+def default_of(field: Field[object]) -> object:
     """A field's default, MISSING if it must be given."""
     return field.default if field.default_factory is MISSING else field.default_factory()
 
 
-def _example(field: Field[Any]) -> Any:
+def example_of(field: Field[object]) -> object:
     """A field's default as a plain value; None where that would be no example."""
     default = default_of(field)
-    return None if default is MISSING or default is None else plain(default)
+    return None if default is MISSING or default is None or default == () else plain(default)

@@ -4,8 +4,6 @@ Its `checkpoint20.npz` has arrays in PyTorch's layout (gates in the order r, z, 
 with the state). The encoder's last state initializes the decoder, and there is no attention.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -46,8 +44,8 @@ class Pronouncer(NamedTuple):
     """A model from the letters of words to phonemes."""
 
     model: Seq2Seq
-    graphemes: tuple[str, ...]
-    phonemes: tuple[str, ...]
+    graphemes: tuple[str, ...] = GRAPHEMES
+    phonemes: tuple[str, ...] = PHONEMES
 
     def encode(self, words: Sequence[str]) -> tuple[Tensor, Tensor]:
         """Letters [B, S], each word followed by the end token, and their number in each row."""
@@ -99,7 +97,7 @@ def read_g2p(path: Path | str) -> Pronouncer:
                 "take checkpoint20.npz from the package g2p_en 2.1.0"
             )
     model.load_state_dict({place: torch.from_numpy(arrays[name]) for name, place in NAMES.items()})
-    return Pronouncer(model, GRAPHEMES, PHONEMES)
+    return Pronouncer(model)
 
 
 def _arrays(path: Path) -> dict[str, np.ndarray]:

@@ -4,8 +4,6 @@ The library is not imported: a config and a state dict suffice. Marian is the pa
 with sinusoids in halves (all sines, then all cosines), so its positions are loaded as tables.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,8 +12,10 @@ from torch import Tensor
 
 from regard.errors import UserError
 from regard.models.transformer import Transformer, TransformerConfig
-from regard.nn import FeedForwardConfig, GELUConfig, LayerNormConfig, LearnedPositionConfig, PostNormConfig, ReLUConfig
-from regard.nn.feedforward import SiLUConfig
+from regard.nn.blocks.block import PostNormConfig
+from regard.nn.feedforward import FeedForwardConfig, GELUConfig, ReLUConfig, SiLUConfig
+from regard.nn.norm import LayerNormConfig
+from regard.nn.positions.position import LearnedPositionConfig
 
 ACTIVATIONS: dict[str, type[FeedForwardConfig]] = {
     "swish": SiLUConfig,
@@ -27,25 +27,19 @@ ACTIVATIONS: dict[str, type[FeedForwardConfig]] = {
 
 def from_marian(model: Any) -> Transformer:
     """Our model with the weights of a `MarianMTModel`, in evaluation mode."""
-    return marian(model.config, model.state_dict())
-
-
-def marian(config: Any, weights: Mapping[str, Tensor]) -> Transformer:
-    """Our model from a `MarianConfig` (or anything with its attributes) and the weights of a `MarianMTModel`."""
-    model = marian_config(config).build()
-    model.load_state_dict(marian_weights(weights, model))
-    return model.to(weights["model.encoder.layers.0.fc1.weight"].dtype).eval()
+    weights = model.state_dict()
+    ours = marian_config(model.config).build()
+    ours.load_state_dict(marian_weights(weights, ours))
+    return ours.to(weights["model.encoder.layers.0.fc1.weight"].dtype).eval()
 
 
 def marian_config(config: Any) -> TransformerConfig:
     """Our config of a `MarianConfig`."""
-    for one, other in (
-        ("encoder_ffn_dim", "decoder_ffn_dim"),
-        ("encoder_attention_heads", "decoder_attention_heads"),
-    ):
-        if getattr(config, one) != getattr(config, other):
+    for size in ("ffn_dim", "attention_heads"):
+        encoder, decoder = (getattr(config, f"{side}_{size}") for side in ("encoder", "decoder"))
+        if encoder != decoder:
             raise UserError(
-                f"this Marian model has {one} {getattr(config, one)} and {other} {getattr(config, other)}; "
+                f"this Marian model has encoder_{size} {encoder} and decoder_{size} {decoder}; "
                 "only models with the same on both sides can be converted"
             )
     if config.activation_function not in ACTIVATIONS:

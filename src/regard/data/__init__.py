@@ -1,13 +1,9 @@
 """Data: sources, tokenizers and batches. Importing it imports no torch."""
 
-from regard.data.base import Data, DataConfig
-from regard.data.batch import IGNORE_INDEX, PairBatch, Specials, TextBatch
-from regard.data.origins.cache import cache_folder
-from regard.data.origins.origin import Origin
-from regard.data.origins.source import Source
-from regard.data.sources import SOURCES, find_source
+from regard.data.base import IGNORE_INDEX, Batch, Data, DataConfig, PairBatch, Specials, TextBatch
+from regard.data.origins.source import Origin, Source
+from regard.data.sources import SOURCES
 from regard.data.texts.text import TextConfig, TextData
-from regard.data.texts.tokens import Counts, Tokens
 from regard.data.tokenizers import (
     BpeConfig,
     Bytes,
@@ -15,7 +11,6 @@ from regard.data.tokenizers import (
     Characters,
     CharactersConfig,
     PythonConfig,
-    Stream,
     Tokenizer,
     TokenizerConfig,
     WordsConfig,

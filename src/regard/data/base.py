@@ -4,10 +4,11 @@ Training, `prove`, `doctor`, the report and the commands use the classes of this
 
 * ``DataConfig``  a choice of data in a config; ``build`` fetches and prepares it
 * ``Data``        training batches by number, validation and test batches in order
+* ``TextBatch``, ``PairBatch``  what tasks and models consume
 
 A dataset subclasses ``Data``, implements ``batch`` and ``validation_batches``, and sets the attributes that differ from
-their defaults. Batches are named tuples of tensors: ``TextBatch`` or ``PairBatch`` (regard/data/batch.py), or any other
-that the task of the experiment reads. Only ``TextData`` and ``PairData`` have more, such as overlapping windows or the
+their defaults. Batches are named tuples of tensors: ``TextBatch`` or ``PairBatch``, or any other that the task of the
+experiment reads. Only ``TextData`` and ``PairData`` have more, such as overlapping windows or the
 sentences as text: code that needs it checks with ``isinstance``.
 """
 
@@ -17,15 +18,58 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from regard.config import Choice
 
 if TYPE_CHECKING:
-    from regard.data.batch import Specials
+    from torch import Tensor
+
+    from regard.attention import AnySlots
     from regard.data.tokenizers import Tokenizer
 
-B = TypeVar("B")
+IGNORE_INDEX = -1  # a target with this value does not count: padding, or a prompt that is not to be learned
+
+
+class Specials(NamedTuple):
+    """Token ids after the tokenizer's own, for sequence-to-sequence data."""
+
+    pad: int
+    begin: int
+    end: int
+
+    @classmethod
+    def after(cls, size: int) -> Specials:
+        """The special tokens for a tokenizer of ``size`` tokens.
+
+        >>> Specials.after(256)
+        Specials(pad=256, begin=257, end=258)
+        """
+        return cls(size, size + 1, size + 2)
+
+
+class TextBatch(NamedTuple):
+    """Windows of text, and the next token of every position."""
+
+    inputs: Tensor  # [B, N] int64
+    targets: Tensor  # [B, N] int64; IGNORE_INDEX: does not count
+    #: Padding or packing; None: unpadded rows. With consecutive order, None: rows that continue the previous batch.
+    slots: AnySlots | None = None
+
+
+class PairBatch(NamedTuple):
+    """Sentences and their translations. Padding comes last in a row, where a causal decoder does not see it."""
+
+    source: Tensor  # [B, S] int64; each row ends with the end token, then padding
+    source_lengths: Tensor  # [B] int64, the end token included
+    inputs: Tensor  # [B, T] int64: the begin token, then the translation
+    targets: Tensor  # [B, T] int64: the translation, then the end token; IGNORE_INDEX: does not count
+
+
+#: What the tasks of this package take; parts from outside may define others.
+Batch = TextBatch | PairBatch
+
+B = TypeVar("B", covariant=True)
 
 
 class Data(ABC, Generic[B]):

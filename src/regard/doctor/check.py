@@ -26,7 +26,6 @@ from regard.doctor.context import History, RecentBatches, Record, Resources, Tra
 from regard.doctor.gradients import Gradients
 from regard.doctor.side_pass import SidePass
 from regard.runs import Run
-from regard.runs.findings import noted
 from regard.train import TrainingStep
 
 
@@ -71,7 +70,7 @@ class Finding:
 
 def known_findings(run: Run) -> dict[tuple[str, str], Finding]:
     """The findings in a run folder by key."""
-    found = (Finding.read(record) for record in noted(run))
+    found = (Finding.read(record) for record in run.findings())
     return {finding.key: finding for finding in found if finding is not None}
 
 

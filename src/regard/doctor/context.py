@@ -136,8 +136,8 @@ class TrainingRun:
         return self.experiment.model.vocabulary
 
     def usable(self, batch: Batch) -> bool:
-        """The model can run on this batch: all its tokens are in the vocabulary."""
-        return not any(out_of_range(batch, self.vocabulary))
+        """There is a model that can run on this batch: all its tokens are in the vocabulary."""
+        return self.model is not None and not any(out_of_range(batch, self.vocabulary))
 
     def recent_batches(self, patience: float, reading: float) -> RecentBatches:
         """The newest batches; fewer of them if that takes longer than ``patience`` seconds."""

@@ -10,8 +10,8 @@ import statistics
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
 from dataclasses import replace
+from itertools import chain
 from typing import TextIO
 
 from regard.attention import BackendRefused
@@ -21,10 +21,9 @@ from regard.doctor.gradients import Gradients, UpdateMeter, layer_parts
 from regard.doctor.side_pass import SidePass
 from regard.errors import UserError
 from regard.runs import Run
-from regard.runs.findings import cut, note
 from regard.train import Experiment, Observer, TrainingResult, TrainingStart, TrainingStep
 from regard.train.device import memory
-from regard.train.memory import capacity
+from regard.train.guard import capacity
 from regard.train.shard import is_sharded
 
 #: The share of training time that the doctor may take. Three examinations are made at any cost: short runs need them.
@@ -63,7 +62,6 @@ class Doctor(Observer):
         self._due = {start.step + max(1, -(-left * third // 3)) for third in (1, 2, 3)}
         self._measured = {start.step + max(2, left // 10), *self._due}  # steps before a measured update
         if start.step:
-            cut(start.run, start.step)
             self._run.history.read(start.run.metrics())
         self.findings |= known_findings(start.run)  # an earlier session has reported them
 
@@ -75,7 +73,7 @@ class Doctor(Observer):
             seconds = step.seconds - self._seconds - self._own_seconds
             self._recent.append((seconds, range(self._run.position, step.position)))
         self._seconds, self._step, self._run.position = step.seconds, step.step, step.position
-        self._run.history.add(step.step, step.loss, step.rate, step.norm)
+        self._run.history.add(step.step, step.loss, step.lr, step.norm)
         if self.active:
             try:
                 self._check(step)
@@ -91,13 +89,13 @@ class Doctor(Observer):
         if self._checks and self.active:
             history = self._run.history
             history.validation.append((step, measures["validation_loss"]))
-            self._report(self._ask(lambda check: check.on_evaluation(history)))
+            self._report(chain(*(check.on_evaluation(history) for check in self._checks)))
 
     def finished(self, result: TrainingResult) -> None:
         """Write the findings as they are now."""
         for finding in self.findings.values():
             if finding.step > finding.since:
-                note(self._start.run, finding.record())
+                self._start.run.note(finding.record())
         count, name = len(self.findings), self._start.run.path
         summary = f"{count} found, see regard doctor {name}" if count else "no faults found"
         self._print(f"doctor: {summary} ({self.examinations} examinations, {self.cost:.1f} s)")
@@ -107,7 +105,7 @@ class Doctor(Observer):
             return
         self._step += 1
         try:
-            self._report(self._ask(lambda check: check.on_failure(error)))
+            self._report(chain(*(check.on_failure(error) for check in self._checks)))
         except Exception as problem:  # the error that ended the run matters, not this one
             self._print(f"the doctor gave up ({type(problem).__name__}: {problem})")
 
@@ -116,7 +114,7 @@ class Doctor(Observer):
         if (update := self._updates.compare()) is not None:
             ratio, history.unmoved = update
             history.updates.append(ratio)
-        self._report(self._ask(lambda check: check.on_step(step)))
+        self._report(chain(*(check.on_step(step) for check in self._checks)))
         if self._is_due(step):
             self._report(self._examine(step), confirm=True)
             self.examinations += 1
@@ -134,25 +132,20 @@ class Doctor(Observer):
         return statistics.median([seconds for seconds, _ in self._recent][-20:] or [0.0])
 
     def _examine(self, step: TrainingStep) -> Findings:
-        run, start = self._run, self._start
-        yield from self._ask(lambda check: check.on_history(run.history))
-        if run.model is not None:
-            gradients = Gradients.of(run.model, self._parts, step.norm, run.history.norm())
-            yield from self._ask(lambda check: check.on_gradients(gradients))
-        seconds = self._step_seconds()
+        run, seconds = self._run, self._step_seconds()
         batches = run.recent_batches(seconds, reading=SHARE / 3 * (step.seconds - self._first_seconds))
-        yield from self._ask(lambda check: check.on_batches(batches))
-        used, limit = memory(start.device), self._limit
-        resources = Resources(seconds, batches.seconds, self._recent, used, self._memory_before, limit)
-        yield from self._ask(lambda check: check.on_resources(resources))
-        if run.model is not None and run.usable(batches.newest):
-            side_pass = SidePass(run, batches.newest, self.examinations)
-            yield from self._ask(lambda check: check.on_model(side_pass))
-
-    def _ask(self, hook: Callable[[Check], Findings]) -> Findings:
-        """The findings of one hook of every check."""
+        used, norm = memory(run.device), run.history.norm()
+        gradients = None if run.model is None else Gradients.of(run.model, self._parts, step.norm, norm)
+        resources = Resources(seconds, batches.seconds, self._recent, used, self._memory_before, self._limit)
+        side_pass = SidePass(run, batches.newest, self.examinations) if run.usable(batches.newest) else None
         for check in self._checks:
-            yield from hook(check)
+            yield from check.on_history(run.history)
+            if gradients is not None:
+                yield from check.on_gradients(gradients)
+            yield from check.on_batches(batches)
+            yield from check.on_resources(resources)
+            if side_pass is not None:
+                yield from check.on_model(side_pass)
 
     def _report(self, findings: Findings, confirm: bool = False) -> None:
         """Report new findings and update known ones. One that needs confirmation waits for the next examination."""
@@ -164,7 +157,7 @@ class Doctor(Observer):
                 unconfirmed.add(finding.key)
                 continue
             if known is None:
-                note(self._start.run, finding.record())
+                self._start.run.note(finding.record())
                 self._print(finding.line())
             self.findings[finding.key] = finding
         if confirm:
@@ -184,14 +177,11 @@ def examine(run: Run) -> tuple[list[Finding], list[str]]:
     step = max((record["step"] for record in records), default=0)
     training.history.read(records)
     gradients = Gradients.read(records, training.history.norm())
-    hooks: list[Callable[[Check], Findings]] = [
-        lambda check: check.on_records(records),
-        lambda check: check.on_history(training.history),
-        lambda check: check.on_gradients(gradients),
-    ]
-    for finding in (one for hook in hooks for check in checks for one in hook(check)):
-        if finding.kind not in watched:
-            found.setdefault(finding.key, replace(finding, step=step, since=step))
+    for check in checks:
+        if check.kind not in watched:
+            given = (check.on_records(records), check.on_history(training.history), check.on_gradients(gradients))
+            for finding in chain(*given):
+                found.setdefault(finding.key, replace(finding, step=step, since=step))
     checkpoint = run.latest()
     if checkpoint is None:
         notes.append("there is no complete checkpoint, so the model was not examined")
@@ -215,9 +205,8 @@ def _checkpoint(training: TrainingRun, checks: list[Check]) -> Findings:
         return
     training.data = training.experiment.data.build(training.experiment.model.context)
     batches = training.recent_batches(PATIENCE, reading=math.inf)
+    side_pass = SidePass(training, batches.newest) if training.usable(batches.newest) else None
     for check in checks:
         yield from check.on_batches(batches)
-    if training.usable(batches.newest):
-        side_pass = SidePass(training, batches.newest)
-        for check in checks:
+        if side_pass is not None:
             yield from check.on_model(side_pass)

@@ -6,5 +6,5 @@ from regard.generate.constraints import Hypothesis, OutputConstraints
 from regard.generate.decoder import Decoder, DecodingStep
 from regard.generate.sampler import Sampler, sampling_decoder
 from regard.generate.sampling import Sampling
-from regard.generate.seq2seq import decode_seq2seq
 from regard.generate.text import GeneratedText, Prompt, TextGenerator
+from regard.generate.translation import decode_seq2seq

@@ -10,10 +10,8 @@ What makes it fast: the best of V tokens are found among the maxima of blocks of
 its row where possible, so that only the rows of discarded beams are copied; finished prompts leave the batch.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -21,8 +19,7 @@ from torch import Tensor
 from regard.config import option
 from regard.errors import UserError
 from regard.generate.constraints import Hypothesis, OutputConstraints, logsumexp
-from regard.generate.decoder import DecodingStep, Strategy
-from regard.generate.rows import select_rows, write_rows
+from regard.generate.decoder import DecodingStep, Strategy, select_rows, write_rows
 from regard.generate.sampling import NEVER, in_float32
 
 BLOCK = 64  # tokens that are represented by their maximum
@@ -69,7 +66,7 @@ class BeamState(NamedTuple):
     active: Tensor  # [B], whether the search continues
 
     @classmethod
-    def start(cls, prompts: int, beams: int, length: int, like: Tensor) -> BeamState:
+    def start(cls, prompts: int, beams: int, length: int, like: Tensor) -> Self:
         """Empty sequences. As the beams of a prompt are still equal, only one of them counts."""
         none = like.new_full((prompts, beams), NEVER)
         tokens = torch.zeros(prompts, beams, length, dtype=torch.long, device=like.device)

@@ -1,7 +1,5 @@
 """Models with the decoding state of a batch, for the `Decoder`: language models, and sequence-to-sequence models."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch
@@ -9,8 +7,7 @@ from torch import Tensor
 
 from regard.errors import UserError
 from regard.generate.cuda_graph import GraphedStep, graph_refusal
-from regard.generate.decoder import CachedModel
-from regard.generate.rows import reorder_rows, select_rows, write_rows
+from regard.generate.decoder import CachedModel, reorder_rows, select_rows, write_rows
 from regard.models.base import LanguageModel, Seq2SeqModel, State, parameter_device
 
 

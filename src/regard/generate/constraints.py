@@ -1,19 +1,71 @@
-"""What a decoded sequence may contain and where it ends, and the hypothesis that it becomes."""
+"""What a decoded sequence may contain and where it ends, and the hypothesis that it becomes.
 
-from __future__ import annotations
+Stop strings are found in the text and not in its tokens.
+"""
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
 
+from regard.data import Specials, Tokenizer
 from regard.generate.sampling import NEVER
 
-if TYPE_CHECKING:
-    from regard.data.translation.pairs import Specials
-    from regard.generate.stops import StopCondition
-
 ROWS = 64  # rows whose exponentials are computed at a time: what fits into a processor's cache is several times faster
+
+
+class StopStrings:
+    """Passes text on up to the first stop string, and holds back what may be the beginning of one.
+
+    The first string is the one that ends first; of those that end together, the one that begins first. So the cut does
+    not depend on the pieces in which the text arrives.
+
+    >>> stops = StopStrings(["END"])
+    >>> stops.feed("the E"), stops.feed("x"), stops.feed("it E"), stops.feed("ND of"), stops.found
+    ('the ', 'Ex', 'it ', '', 'END')
+    """
+
+    def __init__(self, strings: Sequence[str]):
+        if not all(strings):
+            raise ValueError("a stop string is empty")
+        self.strings = tuple(strings)
+        self.found: str | None = None
+        self._held = ""
+
+    def feed(self, text: str) -> str:
+        """Append text; return the part, not returned before, that is certain to precede any stop string."""
+        if self.found is not None or not text:
+            return ""
+        text = self._held + text
+        ends = [(at + len(s), at, s) for s in self.strings if (at := text.find(s)) >= 0]
+        if ends:
+            _, cut, self.found = min(ends)
+            self._held = ""
+        else:
+            cut = len(text) - max((_overlap(text, s) for s in self.strings), default=0)
+            self._held = text[cut:]
+        return text[:cut]
+
+    def end(self) -> str:
+        """The text that was held back, when no more text follows."""
+        held, self._held = self._held, ""
+        return held
+
+
+class StopCondition:
+    """Whether the latest token of a sequence completes a stop string; it depends on the ``window`` latest.
+
+    Every token stands for at least one byte, so a string of n bytes is within the latest n tokens.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, strings: Sequence[str]):
+        self._tokenizer, self._strings = tokenizer, [string.encode() for string in strings]
+        self.window = max(map(len, self._strings))
+
+    def __call__(self, tokens: Sequence[int]) -> bool:
+        text = self._tokenizer.decode_bytes(tokens[-self.window :])
+        return any(string in text for string in self._strings)
 
 
 class Hypothesis(NamedTuple):
@@ -36,7 +88,7 @@ class OutputConstraints(NamedTuple):
     stop: StopCondition | None = None  # a sequence also ends with the token that completes a stop string
 
     @classmethod
-    def of(cls, specials: Specials, min_length: int, max_length: int) -> OutputConstraints:
+    def of(cls, specials: Specials, min_length: int, max_length: int) -> Self:
         """Those of a translation: no padding or begin token, and it ends with the end token."""
         return cls(max_length, min_length, specials.begin, specials.end, (specials.pad, specials.begin))
 
@@ -64,3 +116,8 @@ def logsumexp(logits: Tensor) -> Tensor:
     pairs = zip(logits.split(ROWS), top.split(ROWS), strict=True)
     sums = torch.cat([(part - most).exp_().sum(-1) for part, most in pairs])
     return sums.log_().add_(top[:, 0])
+
+
+def _overlap(text: str, stop: str) -> int:
+    """How many of the last characters of ``text`` begin ``stop``."""
+    return next((n for n in range(min(len(text), len(stop) - 1), 0, -1) if text.endswith(stop[:n])), 0)

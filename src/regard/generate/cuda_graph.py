@@ -6,22 +6,17 @@ times faster again. Everything a step reads and writes is at fixed addresses: th
 (`LanguageModel.start(fixed=True)`). The graph is captured on an empty state, which is reset afterwards.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
-from regard.attention import CacheIndex, ModuleProperties
+from regard.attention import ModuleProperties
 from regard.attention.slots import EMPTY
 from regard.models.base import LanguageModel, State
 
 MIN_TOKENS = 16  # for fewer tokens, capturing a graph takes longer than it saves
-
-#: Compute what several layers read, above all the angles of rotary positions, once and not in each of them.
-INDUCTOR_OPTIONS: dict[str, Any] = {"realize_reads_threshold": 0}
 
 
 def graph_refusal(model: LanguageModel, device: torch.device, tokens: int = MIN_TOKENS) -> str | None:
@@ -65,7 +60,8 @@ class GraphedStep:
             return logits
 
         if compiled:
-            step = torch.compile(step, fullgraph=True, dynamic=False, options=INDUCTOR_OPTIONS)
+            # Compute what several layers read, above all the angles of rotary positions, once and not in each of them.
+            step = torch.compile(step, fullgraph=True, dynamic=False, options={"realize_reads_threshold": 0})
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
@@ -84,12 +80,10 @@ class GraphedStep:
         return self.logits
 
 
-def reset_state(state: Any) -> None:
+def reset_state(state: State) -> None:
     """Make a state empty again, at the same addresses."""
-    if isinstance(state, Tensor):
-        state.zero_()
-    elif isinstance(state, tuple):
-        for part in state:
-            reset_state(part)
-    if isinstance(state, CacheIndex):
-        state.segment.fill_(EMPTY)
+    for part in tree_leaves(state):
+        if isinstance(part, Tensor):
+            part.zero_()
+    for index in state.caches:
+        index.segment.fill_(EMPTY)

@@ -5,14 +5,16 @@ have finished leave the batch, and the model's state advances by the picked toke
 language model with prompts, or a sequence-to-sequence model with sources); the strategy samples or searches with beams.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+S = TypeVar("S")
 
 
 class CachedModel(ABC):
@@ -131,3 +133,31 @@ class Decoder:
             self._logits = self._logits[rows]
         else:
             self._tokens = self._tokens[rows]
+
+
+# In a `State` and in the two parts of a `Seq2SeqState` every tensor, however deep, has the batch as its first axis.
+# Everything else in them is the same for all rows.
+
+
+def select_rows(state: S, rows: Tensor) -> S:
+    """A new state that holds copies of these rows, in this order; a row may appear several times."""
+    return tree_map_only(Tensor, lambda tensor: tensor.index_select(0, rows), state)
+
+
+def write_rows(state: S, rows: Tensor, source: S) -> None:
+    """Overwrite these rows of ``state`` with the rows of ``source``, in place."""
+    for target, values in zip(tree_leaves(state), tree_leaves(source), strict=True):
+        if isinstance(target, Tensor):
+            target.index_copy_(0, rows, values)
+
+
+def reorder_rows(state: S, rows: Tensor, in_place: bool = False) -> S:
+    """The state whose row i is the old row ``rows[i]``; ``in_place`` keeps every tensor at its address."""
+    if not rows.is_cpu and not in_place:
+        return select_rows(state, rows)
+    places = torch.arange(len(rows), device=rows.device)
+    if rows.is_cpu:  # on a GPU the host would have to wait for the number of changed rows
+        places = (rows != places).nonzero()[:, 0]
+    if len(places):
+        write_rows(state, places, select_rows(state, rows[places]))
+    return state

@@ -1,7 +1,5 @@
 """Interactive generation: each typed line is appended to the text, and the model continues it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TextIO

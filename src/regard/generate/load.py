@@ -1,20 +1,16 @@
 """Load the trained model of a run folder."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 
-from regard.data import Data
+from regard.config.parts import with_options
+from regard.data import Data, Tokenizer, load_tokenizer
 from regard.errors import UserError
 from regard.models import ModelConfig
 from regard.models.base import Model
 from regard.runs import Run
-
-if TYPE_CHECKING:
-    from regard.data.tokenizers import Tokenizer
 
 
 class LoadedModel(NamedTuple):
@@ -38,12 +34,11 @@ def load_run(folder: str | Path, device: torch.device | str = "cpu", step: int |
 
 def load_model(run: Run, device: torch.device | str = "cpu", step: int | None = None) -> LoadedModel:
     """The model of the checkpoint at ``step``, or of the newest intact one, in evaluation mode."""
-    from regard.data.tokenizers import load_tokenizer
-
     checkpoint = run.latest() if step is None else run.checkpoint(step)
     if checkpoint is None:
         why = f" ({'; '.join(run.damaged)})" if run.damaged else ""
-        raise UserError(f"the run {run.path} has no checkpoint yet{why}; train it first: regard resume {run.path}")
+        command = f"regard resume {run.path}{with_options()}"
+        raise UserError(f"the run {run.path} has no checkpoint yet{why}; train it first: {command}")
     model = run.load(ModelConfig, "model").build()
     try:
         model.load_state_dict(checkpoint.model())

@@ -1,8 +1,5 @@
 """Sampling and greedy decoding as strategies of the `Decoder`."""
 
-from __future__ import annotations
-
-import hashlib
 from collections.abc import Sequence
 
 import torch
@@ -11,8 +8,7 @@ from torch import Tensor
 from regard.generate.cached import CachedLanguageModel
 from regard.generate.constraints import Hypothesis, OutputConstraints, logsumexp
 from regard.generate.decoder import Decoder, DecodingStep, Strategy
-from regard.generate.philox import BLOCK, PhiloxStreams, SamplerState
-from regard.generate.sampling import Sampling, in_float32
+from regard.generate.sampling import BLOCK, PhiloxStreams, SamplerState, Sampling, in_float32
 from regard.models.base import LanguageModel
 
 
@@ -100,12 +96,3 @@ def sampling_decoder(
     cached = CachedLanguageModel(model, prompts, length, graphs=graphs, compiled=compiled)
     sampler = Sampler(sampling, [0] * len(prompts) if streams is None else streams, seed=seed, seen=prompts)
     return Decoder(cached, sampler, length)
-
-
-def source_streams(source: Tensor, lengths: Tensor, samples: int) -> list[int]:
-    """The random stream of each row: a hash of its source's tokens, plus the number of the sample."""
-    streams = []
-    for row, length in zip(source.tolist(), lengths.tolist(), strict=True):
-        digest = hashlib.blake2b(repr(row[:length]).encode(), digest_size=8).digest()
-        streams += [(int.from_bytes(digest, "big") + sample) % 2**64 for sample in range(samples)]
-    return streams

@@ -1,89 +1,74 @@
-"""Sampling parameters, and the logits processors that they stand for.
+"""Sampling: its parameters, the logits processors that they stand for, and its random numbers.
 
-Processors run in a fixed order, each on the logits [B, V] of the previous one: `RepetitionPenalty`,
-`TemperatureScaling`, `TopKFilter`, `TopPFilter`, `MinPFilter`. A filter sets the logits of excluded tokens to minus
-infinity. All of them are tensor operations on the device of the logits, so that sampling fits into a CUDA graph.
+Processors run in a fixed order, each on the logits [B, V] of the previous one: `penalize_repetition`, the temperature,
+`top_k_filter`, `top_p_filter`, `min_p_filter`. A filter sets the logits of excluded tokens to minus infinity. All of
+them are tensor operations on the device of the logits, so that sampling fits into a CUDA graph.
+
+The random numbers are a function of (seed, stream, position) alone: Philox 4x64 (Salmon et al. 2011) is keyed with the
+seed and the number of the stream; its p-th number decides the p-th token. So a sampled text is the same alone and in
+any batch, on every device. NumPy keeps the raw numbers of its bit generators the same from release to release.
 """
 
-from __future__ import annotations
-
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from regard.config import option
-from regard.generate.philox import SamplerState
 
 NEVER = float("-inf")
-
-#: Changes logits [B, V]; ``seen`` [B, V] is True for the tokens that are in a row's text already.
-LogitsProcessor = Callable[[Tensor, Tensor], Tensor]
+BLOCK = 256  # positions whose random numbers are copied to the device together
 
 
-@dataclass(frozen=True)
-class RepetitionPenalty:
-    """Makes the tokens of the text so far, prompt included, less likely (Keskar et al. 2019, section 4.1).
+class SamplerState(NamedTuple):
+    """The tensors that sampling reads and updates in place, at fixed addresses on the device."""
 
-    The paper divides their logits by the penalty; a negative one is multiplied instead, since dividing would raise it.
-    """
+    uniforms: Tensor  # [B, BLOCK], numbers for the next positions, uniform in [0, 1)
+    position: Tensor  # [1], the column of the next number; after the last column comes the first
+    seen: Tensor  # [B, V], whether a token is in a row's text; [B, 0] where no repetition penalty needs it
 
-    penalty: float
+    @classmethod
+    def start(cls, batch: int, vocabulary: int, device: torch.device, position: int = 0) -> Self:
+        """All zeros."""
+        uniforms = torch.zeros(batch, BLOCK, dtype=sum_dtype(device), device=device)
+        seen = torch.zeros(batch, vocabulary, dtype=torch.bool, device=device)
+        return cls(uniforms, torch.full((1,), position % BLOCK, device=device), seen)
 
-    def __call__(self, logits: Tensor, seen: Tensor) -> Tensor:
-        lowered = torch.where(logits > 0, logits / self.penalty, logits * self.penalty)
-        return torch.where(seen, lowered, logits)
-
-
-@dataclass(frozen=True)
-class TemperatureScaling:
-    """Divides logits by the temperature: below 1, likely tokens become likelier."""
-
-    temperature: float
-
-    def __call__(self, logits: Tensor, seen: Tensor) -> Tensor:
-        return logits / self.temperature
+    def next(self) -> Tensor:
+        """The numbers of the next position, [B, 1]."""
+        numbers = self.uniforms.index_select(1, self.position)
+        self.position.add_(1).remainder_(BLOCK)
+        return numbers
 
 
-@dataclass(frozen=True)
-class TopKFilter:
-    """Keeps the k likeliest tokens, and those as likely as the last of them."""
+class PhiloxStreams:
+    """The numbers of one stream per row, block after block; the first block contains ``position``."""
 
-    k: int
+    def __init__(self, seed: int, streams: Sequence[int], position: int = 0):
+        numbers = sorted(set(streams))
+        self._generators = [np.random.Philox(key=np.array([seed % 2**64, n % 2**64], np.uint64)) for n in numbers]
+        self._rows = [numbers.index(n) for n in streams]  # rows of one stream share its numbers
+        for generator in self._generators:
+            generator.random_raw(position // BLOCK * BLOCK, output=False)
 
-    def __call__(self, logits: Tensor, seen: Tensor) -> Tensor:
-        least = logits.topk(min(self.k, logits.shape[-1]), dim=-1).values[..., -1:]
-        return logits.masked_fill(logits < least, NEVER)
+    def fill(self, state: SamplerState) -> None:
+        """Write the next block into ``state.uniforms``."""
+        raw = np.stack([generator.random_raw(BLOCK) for generator in self._generators])
+        state.uniforms.copy_(torch.from_numpy(uniform(raw, state.uniforms.dtype)[self._rows]))
 
-
-@dataclass(frozen=True)
-class TopPFilter:
-    """Keeps the smallest set of likeliest tokens whose probabilities reach p (nucleus: Holtzman et al. 2020, eq. 2).
-
-    Of equally likely tokens the ones with smaller ids come first.
-    """
-
-    p: float
-
-    def __call__(self, logits: Tensor, seen: Tensor) -> Tensor:
-        ordered, tokens = logits.sort(dim=-1, descending=True, stable=True)
-        likely = ordered.softmax(-1)
-        likelier = likely.cumsum(-1, dtype=sum_dtype(logits)) - likely  # the mass of the tokens before each one
-        enough = (likelier >= self.p).index_fill_(-1, tokens.new_zeros(1), False)  # the likeliest always stays
-        return logits.masked_fill(enough.scatter(-1, tokens, enough), NEVER)
+    def keep(self, rows: Sequence[int]) -> None:
+        """Drop all but these rows."""
+        self._rows = [self._rows[row] for row in rows]
 
 
-@dataclass(frozen=True)
-class MinPFilter:
-    """Keeps tokens at least ``share`` times as likely as the likeliest (Nguyen et al. 2024, section 3)."""
-
-    share: float
-
-    def __call__(self, logits: Tensor, seen: Tensor) -> Tensor:
-        least = logits.amax(-1, keepdim=True) + math.log(self.share)
-        return logits.masked_fill(logits < least, NEVER)
+def uniform(raw: np.ndarray, dtype: torch.dtype) -> np.ndarray:
+    """64 random bits to a number in [0, 1): as many of them as the type holds, so that none is rounded up to 1."""
+    bits = 53 if dtype == torch.float64 else 24
+    return (raw >> np.uint64(64 - bits)).astype(np.float64) * 2.0**-bits
 
 
 @dataclass(frozen=True)
@@ -118,23 +103,23 @@ class Sampling:
         """Whether the choice depends on the tokens of the text so far."""
         return self.repetition != 1
 
-    def processors(self) -> tuple[LogitsProcessor, ...]:
-        """The logits processors in order, without those that would change nothing."""
-        first = [RepetitionPenalty(self.repetition)] if self.penalizes else []
-        if self.greedy:
-            return tuple(first)  # no later one changes which token is the likeliest
-        rest: list[LogitsProcessor] = [TemperatureScaling(self.temperature)] if self.temperature != 1 else []
-        rest += [TopKFilter(self.top_k)] if self.top_k is not None else []
-        rest += [TopPFilter(self.top_p)] if self.top_p < 1 else []
-        rest += [MinPFilter(self.min_p)] if self.min_p > 0 else []
-        return (*first, *rest)
-
     def process(self, logits: Tensor, seen: Tensor) -> Tensor:
-        """Logits [B, V] after all processors, in float32 or better: their softmax is the sampling distribution."""
+        """Logits [B, V] after all processors, in float32 or better: their softmax is the sampling distribution.
+
+        ``seen`` [B, V] is True for the tokens that are in a row's text already.
+        """
         logits = in_float32(logits)
-        for processor in self.processors():
-            logits = processor(logits, seen)
-        return logits
+        if self.penalizes:
+            logits = penalize_repetition(logits, seen, self.repetition)
+        if self.greedy:
+            return logits  # no later processor changes which token is the likeliest
+        if self.temperature != 1:
+            logits = logits / self.temperature
+        if self.top_k is not None:
+            logits = top_k_filter(logits, self.top_k)
+        if self.top_p < 1:
+            logits = top_p_filter(logits, self.top_p)
+        return min_p_filter(logits, self.min_p) if self.min_p > 0 else logits
 
     def sample(self, logits: Tensor, state: SamplerState) -> Tensor:
         """Logits [B, V] to tokens [B]; updates ``state`` in place. Does not synchronize with the host."""
@@ -145,12 +130,44 @@ class Sampling:
         return tokens
 
 
+def penalize_repetition(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
+    """Make the tokens of the text so far, prompt included, less likely (Keskar et al. 2019, section 4.1).
+
+    The paper divides their logits by the penalty; a negative one is multiplied instead, since dividing would raise it.
+    """
+    return torch.where(seen, torch.where(logits > 0, logits / penalty, logits * penalty), logits)
+
+
+def top_k_filter(logits: Tensor, k: int) -> Tensor:
+    """Keep the k likeliest tokens, and those as likely as the last of them."""
+    least = logits.topk(min(k, logits.shape[-1]), dim=-1).values[..., -1:]
+    return logits.masked_fill(logits < least, NEVER)
+
+
+def top_p_filter(logits: Tensor, p: float) -> Tensor:
+    """Keep the smallest set of likeliest tokens whose probabilities reach p (nucleus: Holtzman et al. 2020, eq. 2).
+
+    Of equally likely tokens the ones with smaller ids come first.
+    """
+    ordered, tokens = logits.sort(dim=-1, descending=True, stable=True)
+    likely = ordered.softmax(-1)
+    likelier = likely.cumsum(-1, dtype=sum_dtype(logits.device)) - likely  # the mass of the tokens before each one
+    enough = (likelier >= p).index_fill_(-1, tokens.new_zeros(1), False)  # the likeliest always stays
+    return logits.masked_fill(enough.scatter(-1, tokens, enough), NEVER)
+
+
+def min_p_filter(logits: Tensor, share: float) -> Tensor:
+    """Keep tokens at least ``share`` times as likely as the likeliest (Nguyen et al. 2024, section 3)."""
+    least = logits.amax(-1, keepdim=True) + math.log(share)
+    return logits.masked_fill(logits < least, NEVER)
+
+
 def inverse_cdf(logits: Tensor, uniforms: Tensor) -> Tensor:
     """The tokens [B] at ``uniforms`` [B, 1] of the cumulative distributions of logits [B, V].
 
     One number per row decides, so that no row depends on another row or on the size of the vocabulary.
     """
-    below = logits.softmax(-1).cumsum(-1, dtype=sum_dtype(logits))
+    below = logits.softmax(-1).cumsum(-1, dtype=sum_dtype(logits.device))
     # Always less than the whole mass, also after rounding: an excluded token is never reached.
     return torch.searchsorted(below, uniforms * below[:, -1:], right=True)[:, 0]
 
@@ -160,6 +177,6 @@ def in_float32(logits: Tensor) -> Tensor:
     return logits if logits.dtype == torch.float64 else logits.float()
 
 
-def sum_dtype(like: Tensor) -> torch.dtype:
+def sum_dtype(device: torch.device) -> torch.dtype:
     """The type of cumulative sums: float64, which MPS lacks."""
-    return torch.float32 if like.device.type == "mps" else torch.float64
+    return torch.float32 if device.type == "mps" else torch.float64

@@ -1,26 +1,20 @@
 """Text generation: prompts to texts, streamed, each up to its stop string or its last token."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import torch
 
+from regard.data import Tokenizer
 from regard.errors import UserError
 from regard.generate.beam import BeamSearch, BeamSearcher
 from regard.generate.cached import CachedLanguageModel
-from regard.generate.constraints import OutputConstraints
+from regard.generate.constraints import OutputConstraints, StopCondition, StopStrings
 from regard.generate.decoder import Decoder
-from regard.generate.sampler import sampling_decoder
+from regard.generate.sampler import Sampler
 from regard.generate.sampling import Sampling
-from regard.generate.stops import StopCondition, StopStrings
 from regard.models.base import LanguageModel
-
-if TYPE_CHECKING:
-    from regard.data.tokenizers import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -53,19 +47,40 @@ class Throughput:
         )
 
 
-@dataclass
 class GeneratedText:
     """The text generated so far after one prompt."""
 
-    pieces: list[str] = field(default_factory=list)
-    tokens: int = 0
-    stop: str | None = None  # the stop string that ended it
-    done: bool = False
+    def __init__(self, generator: "TextGenerator"):
+        self.pieces: list[str] = []
+        self.tokens = 0
+        self.stop: str | None = None  # the stop string that ended it
+        self.done = False
+        self._throughput = generator.throughput
+        self._stream, self._stops = generator.tokenizer.stream(), StopStrings(generator.stops)
 
     @property
     def text(self) -> str:
         """The whole text, without the stop string."""
         return "".join(self.pieces)
+
+    def feed(self, tokens: list[int], last: bool) -> str:
+        """Append tokens up to a stop string; return the new text."""
+        new = []
+        for token in tokens:
+            self.tokens += 1
+            self._throughput.generated_tokens += 1
+            new.append(self._stops.feed(self._stream.feed([token])))
+            if self._stops.found is not None:
+                break
+        else:
+            if last:
+                new += [self._stops.feed(self._stream.end()), self._stops.end()]
+        self.stop = self._stops.found
+        self.done = last or self.stop is not None
+        text = "".join(new)
+        if text:
+            self.pieces.append(text)
+        return text
 
 
 @dataclass(frozen=True)
@@ -113,24 +128,21 @@ class TextGenerator:
 
     def _sample(self, prompts: Sequence[Prompt]) -> Iterator[tuple[int, str, GeneratedText]]:
         began = time.perf_counter()
-        decoder = sampling_decoder(
-            self.model,
-            [prompt.tokens for prompt in prompts],
-            self.length,
-            self.sampling,
-            seed=self.seed,
-            streams=[prompt.sample for prompt in prompts],
-            compiled=self.compiled,
-        )
-        texts = [_TextStream(self) for _ in prompts]
+        tokens = [prompt.tokens for prompt in prompts]
+        sampler = Sampler(self.sampling, [prompt.sample for prompt in prompts], seed=self.seed, seen=tokens)
+        cached = CachedLanguageModel(self.model, tokens, self.length, compiled=self.compiled)
+        decoder = Decoder(cached, sampler, self.length)
+        texts = [GeneratedText(self) for _ in prompts]
         while not decoder.done:
             first = decoder.position == 0
             steps = 1 if first else min(self.sync_every, self.length - decoder.position)
             block = torch.stack([decoder.next() for _ in range(steps)], 1).tolist()
             self._time(began, first, len(block))
-            for number, tokens in zip(decoder.prompts, block, strict=True):
+            for number, new_tokens in zip(decoder.prompts, block, strict=True):
                 text = texts[number]
-                if not text.done and ((new := text.feed(tokens, last=decoder.position == self.length)) or text.done):
+                if not text.done and (
+                    (new := text.feed(new_tokens, last=decoder.position == self.length)) or text.done
+                ):
                     yield number, new, text
             began = time.perf_counter()
             if not decoder.done:
@@ -156,7 +168,7 @@ class TextGenerator:
                 raise UserError(
                     f"beam search found {len(ranked)} texts, not {nbest}; generate more tokens or fewer texts"
                 )
-            text = _TextStream(self)
+            text = GeneratedText(self)
             yield number, text.feed(ranked[prompt.sample].tokens, last=True), text
 
     def _time(self, began: float, prefill: bool, rows: int) -> None:
@@ -166,31 +178,3 @@ class TextGenerator:
             self.throughput.first_tokens += rows
         else:
             self.throughput.decode_seconds += seconds
-
-
-class _TextStream(GeneratedText):
-    """A text while it is generated."""
-
-    def __init__(self, generator: TextGenerator):
-        super().__init__()
-        self._throughput = generator.throughput
-        self._stream, self._stops = generator.tokenizer.stream(), StopStrings(generator.stops)
-
-    def feed(self, tokens: list[int], last: bool) -> str:
-        """Append tokens up to a stop string; return the new text."""
-        new = []
-        for token in tokens:
-            self.tokens += 1
-            self._throughput.generated_tokens += 1
-            new.append(self._stops.feed(self._stream.feed([token])))
-            if self._stops.found is not None:
-                break
-        else:
-            if last:
-                new += [self._stops.feed(self._stream.end()), self._stops.end()]
-        self.stop = self._stops.found
-        self.done = last or self.stop is not None
-        text = "".join(new)
-        if text:
-            self.pieces.append(text)
-        return text

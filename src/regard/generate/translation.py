@@ -1,27 +1,24 @@
-"""Translate lines with the model of a run: encode them, decode batches of similar lengths, return text."""
+"""Sequence-to-sequence decoding, and translation of lines: encode them, decode batches of similar lengths."""
 
-from __future__ import annotations
-
+import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
-from regard.data import Bytes, Characters, DataConfig
-from regard.data.translation.pairs import PairsConfig, Specials
+from regard.data import Bytes, Characters, DataConfig, PairData, PairsConfig, Specials, Tokenizer
 from regard.errors import UserError
-from regard.generate.beam import BeamSearch
+from regard.generate.beam import BeamSearch, BeamSearcher
+from regard.generate.cached import CachedSeq2Seq
 from regard.generate.constraints import Hypothesis, OutputConstraints
+from regard.generate.decoder import Decoder
 from regard.generate.load import LoadedModel, load_model
+from regard.generate.sampler import Sampler
 from regard.generate.sampling import Sampling
-from regard.generate.seq2seq import decode_seq2seq
 from regard.models.base import Seq2SeqModel, parameter_device
-
-if TYPE_CHECKING:
-    from regard.data.tokenizers import Tokenizer
-    from regard.data.translation.pairs import PairData
-    from regard.runs import Run
+from regard.runs import Run
 
 AHEAD = 16  # batches whose lines are sorted by length together; the output keeps the order of the input
 
@@ -69,7 +66,6 @@ class Translator:
     lower: bool = False  # lower-case the source
     strategy: BeamSearch | Sampling = field(default_factory=BeamSearch)
     nbest: int = 1
-    min_length: int = 0
     max_length: int | None = None  # None: the model's context
     seed: int = 1
     batch: int = 64
@@ -114,7 +110,8 @@ class Translator:
             for start in range(0, len(order), self.batch):
                 batch = order[start : start + self.batch]
                 for number, found in zip(batch, self._decode([encoded[i].tokens for i in batch]), strict=True):
-                    translations[number] = [LineTranslation(self._text(one), one) for one in found]
+                    texts = (" ".join(self.tokenizer.decode(one.tokens).split()) for one in found)
+                    translations[number] = list(map(LineTranslation, texts, found))
             for number, line in enumerate(encoded):
                 yield TranslatedLine(line, translations.get(number, []))
 
@@ -123,11 +120,8 @@ class Translator:
         rows = [ids + [self.specials.pad] * (longest - len(ids)) for ids in sources]
         source = torch.tensor(rows, device=parameter_device(self.model))
         batch = (source, source.new_tensor([len(ids) for ids in sources]))
-        constraints = OutputConstraints.of(self.specials, self.min_length, self.max_length or self.context)
+        constraints = OutputConstraints.of(self.specials, 0, self.max_length or self.context)
         return decode_seq2seq(self.model, *batch, constraints, self.strategy, self.nbest, self.seed)
-
-    def _text(self, hypothesis: Hypothesis) -> str:
-        return " ".join(self.tokenizer.decode(hypothesis.tokens).split())
 
     def _unknown(self, text: str) -> tuple[str, ...]:
         """Words with letters that are tokenized into single bytes."""
@@ -151,6 +145,40 @@ class Translator:
             except UserError:
                 left_out[character] = None
         return ids, tuple(left_out)
+
+
+def decode_seq2seq(
+    model: Seq2SeqModel,
+    source: Tensor,
+    source_lengths: Tensor,
+    constraints: OutputConstraints,
+    options: BeamSearch | Sampling,
+    count: int = 1,
+    seed: int = 1,
+) -> list[list[Hypothesis]]:
+    """For each source [B, S] the ``count`` best hypotheses of beam search, or the different ones of ``count`` samples.
+
+    The random numbers of a source follow from the seed, its own tokens and the number of the sample, and so do not
+    depend on the rest of the batch.
+    """
+    if isinstance(options, BeamSearch):
+        strategy = BeamSearcher(options, constraints, count)
+    else:
+        streams = [0] * len(source) * count if options.greedy else source_streams(source, source_lengths, count)
+        strategy = Sampler(options, streams, constraints, samples=count, seed=seed)
+    cached = CachedSeq2Seq(model, source, source_lengths, [constraints.begin], constraints.max_length)
+    for _ in Decoder(cached, strategy, constraints.max_length):
+        pass
+    return strategy.hypotheses()
+
+
+def source_streams(source: Tensor, lengths: Tensor, samples: int) -> list[int]:
+    """The random stream of each row: a hash of its source's tokens, plus the number of the sample."""
+    streams = []
+    for row, length in zip(source.tolist(), lengths.tolist(), strict=True):
+        digest = hashlib.blake2b(repr(row[:length]).encode(), digest_size=8).digest()
+        streams += [(int.from_bytes(digest, "big") + sample) % 2**64 for sample in range(samples)]
+    return streams
 
 
 class TranslationModel(NamedTuple):

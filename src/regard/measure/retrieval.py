@@ -4,8 +4,6 @@ Sentences are bags of words with TF-IDF weights (Spärck Jones 1972), compared b
 inverted: it lists the sentences of each word, so that a query visits only sentences with a common word.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Sequence

@@ -13,18 +13,22 @@ and declares itself by the class attributes of ``Model``. ``tests/laws/test_mode
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any, ClassVar, NamedTuple, Protocol, Self, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import Field, replace
+from typing import Any, ClassVar, NamedTuple, Protocol, Self, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
-from regard.attention import AnySlots, Bias, CacheIndex, Mask, Mechanism
+from regard.attention import AnySlots, Bias, CacheIndex, Mask, Mechanism, ModuleProperties
 from regard.config import Choice
 from regard.errors import UserError
 from regard.nn.feedforward import FeedForwardLayer
 from regard.nn.fused import install
+
+T = TypeVar("T")
+M = TypeVar("M", covariant=True)
 
 
 class State(NamedTuple):
@@ -52,16 +56,16 @@ class Seq2SeqState(NamedTuple):
     used: int = 0
 
 
-class Model(nn.Module):
+class Model(nn.Module, ModuleProperties):
     """Base class of all models. A subclass sets the attributes below and calls ``super().__init__(config)``."""
 
     config: ModelConfig
     norm: nn.Module  # the last norm, between the blocks and the head; required with ``residual_blocks``
-    #: The repeated layers in order of computation: the units of FSDP, checkpointing, Muon, `describe` and `look`.
-    blocks: nn.ModuleList | list[nn.Module]
+    unembed: nn.Linear  # the output layer
+    blocks: nn.ModuleList | list[nn.Module]  # the layers, in order: the units of FSDP, checkpointing, Muon and `look`
 
     compilable: bool = True  # ``torch.compile(fullgraph=True)`` can trace a training step
-    graphable: bool = True  # ``step`` can be captured in a CUDA graph
+    # Of ``ModuleProperties``, graphable: ``step`` can be captured in a CUDA graph; steppable: it supports the masks.
     positional: bool = True  # the output depends on the order of the inputs
     carries_state: bool = False  # in training, a batch continues from the state of the previous one
     limit: int | None = None  # the longest input that the position encoding supports; None: unlimited
@@ -72,9 +76,22 @@ class Model(nn.Module):
         self.config = config
         self.checkpointing = False  # recompute each block in the backward pass instead of storing its activations
 
-    @abstractmethod
     def head(self, x: Tensor) -> Tensor:
-        """Features [B, N, C] to logits [B, N, V]."""
+        """Features [B, N, C] to logits [B, N, V]. Default: ``unembed``."""
+        return self.unembed(x)
+
+    def run_block(self, block: Callable[..., T], *inputs: object) -> T:
+        """``block(*inputs)``; with ``checkpointing``, its activations are recomputed in the backward pass."""
+        if self.checkpointing and self.training:
+            return cast(T, checkpoint(block, *inputs, use_reentrant=False))
+        return block(*inputs)
+
+    @property
+    def decodable(self) -> bool:
+        """Whether ``step`` gives the same logits as ``forward``: the model and its modules are ``steppable``."""
+        return self.config.generates and all(
+            module.steppable for module in self.modules() if isinstance(module, ModuleProperties)
+        )
 
     def mechanisms(self) -> list[tuple[str, Mechanism]]:
         """Every attention mechanism with its module name."""
@@ -127,16 +144,11 @@ class LanguageModel(Model):
     def features(self, tokens: Tensor, slots: AnySlots | None = None) -> Tensor:
         """Everything but the head: [B, N, C]. ``slots`` describes padding or packing. Default: one unpadded row."""
 
-    @property
-    def decodable(self) -> bool:
-        """Whether ``step`` gives the same logits as ``forward``."""
-        return all(mechanism.steppable for _, mechanism in self.mechanisms())
-
     @abstractmethod
     def start(self, batch: int, capacity: int, *, fixed: bool = False) -> State:
         """An empty state for ``batch`` rows of up to ``capacity`` tokens. ``fixed``: every step has the same shapes."""
 
-    @abstractmethod
+    @torch.no_grad()
     def step(
         self, tokens: Tensor, state: State, lengths: Tensor | None = None, *, last: bool = False
     ) -> tuple[Tensor, State]:
@@ -145,6 +157,15 @@ class LanguageModel(Model):
         ``lengths`` [B] is the number of real tokens per row; the others are ignored. ``last``: only the logits after
         each row's last real token, [B, 1, V].
         """
+        x, state = self.consume(tokens, state, lengths)
+        if last:  # a head over a large vocabulary costs as much as several blocks
+            ends = None if lengths is None else (torch.arange(len(x), device=x.device), (lengths - 1).clamp(min=0))
+            x = x[:, -1:] if ends is None else x[ends][:, None]
+        return self.head(x), state
+
+    def consume(self, tokens: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
+        """``step`` without the head: features [B, T, C] and the state. A model defines this, or ``step`` itself."""
+        raise NotImplementedError
 
 
 class Encoder(Model):
@@ -175,11 +196,6 @@ class Seq2SeqModel(Model):
     def features(self, inputs: Tensor, source: Tensor, source_lengths: Tensor) -> Tensor:
         """Everything but the head: [B, T, C]. Target padding comes last, where a causal decoder does not see it."""
 
-    @property
-    def decodable(self) -> bool:
-        """Whether ``step`` gives the same logits as ``forward``."""
-        return all(mechanism.steppable for _, mechanism in self.mechanisms())
-
     @abstractmethod
     def start(
         self, batch: int, capacity: int, *, source: Tensor, source_lengths: Tensor, beams: int = 1
@@ -189,9 +205,6 @@ class Seq2SeqModel(Model):
     @abstractmethod
     def step(self, tokens: Tensor, state: Seq2SeqState) -> tuple[Tensor, Seq2SeqState]:
         """Consume tokens [B * beams, T]; return logits [B * beams, T, V] and the new state."""
-
-
-M = TypeVar("M", covariant=True)
 
 
 class Builder(Protocol[M]):
@@ -218,7 +231,7 @@ REDUCED = ReducedSizes()
 class ModelConfig(Choice):
     """Which model an experiment trains. Every model config has these four sizes."""
 
-    __dataclass_fields__: ClassVar[dict[str, Any]]  # every subclass is a frozen dataclass
+    __dataclass_fields__: ClassVar[dict[str, Field]]  # every subclass is a frozen dataclass
     generates: ClassVar[bool] = True  # the model decodes; an encoder does not
     vocabulary: int
     context: int
@@ -234,16 +247,12 @@ class ModelConfig(Choice):
 
     def reduced(self) -> Self:
         """The same parts at a size that `prove` checks in seconds. Override it to shrink further sizes."""
-        return self.resized(layers=min(self.layers, REDUCED.layers))
+        context, width = min(self.context, REDUCED.context), min(self.width, REDUCED.width)
+        return replace(self, context=context, width=width, layers=min(self.layers, REDUCED.layers))
 
     def without_positions(self) -> ModelConfig | None:
         """The same model without its position encoding, for comparison; None if the model has no such choice."""
         return None
-
-    def resized(self, **sizes: Any) -> Self:
-        """This config with the context and width of ``REDUCED``, where they are smaller, and the given sizes."""
-        common = {"context": min(self.context, REDUCED.context), "width": min(self.width, REDUCED.width)}
-        return replace(self, **common, **sizes)
 
     def build(self: Builder[M]) -> M:
         """The model, with fresh weights from PyTorch's current random state."""
@@ -284,15 +293,6 @@ def check_dropouts(config: ModelConfig, *names: str) -> None:
         share = getattr(config, name)
         if share is not None and not 0 <= share < 1:
             raise ValueError(f"{name} must be at least 0 and below 1, not {share}")
-
-
-def check_heads(width: int, heads: int) -> None:
-    """The width is divided evenly among the heads."""
-    if heads > width:
-        raise ValueError(f"{heads} heads do not fit into a width of {width}; heads = {width} would")
-    if width % heads:
-        near = max(h for h in range(1, heads + 1) if width % h == 0)
-        raise ValueError(f"width {width} is not divisible by {heads} heads; heads = {near} would do")
 
 
 def parameter_device(model: nn.Module) -> torch.device:

@@ -5,19 +5,17 @@ work, how to ``begin``, and then to go on over any number of tokens, which serve
 Sizes: R rows are decoded from B sentences, beam j of sentence b in row b·beams + j; S source and T target tokens.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Generic, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from regard.attention import Additive, Dot, Full, General, Padded, Plan, Range, Softmax
+from regard.attention import Additive, Dot, Full, General, Padded, Range, Softmax
 from regard.config import Choice, option
 from regard.nn.linear import Linear
-from regard.nn.recurrent import Kind, Recurrent, RecurrentState
-from regard.nn.unrolled import Unrolled
+from regard.nn.recurrent import Kind, Recurrent, RecurrentState, Unrolled
 
 
 class BridgeSpec(NamedTuple):
@@ -38,6 +36,9 @@ class Annotated(NamedTuple):
     lengths: Tensor  # [B]
 
 
+Shared = TypeVar("Shared")  # what all rows of a source have in common: one vector [B, W], or the whole source
+
+
 class DecoderState(NamedTuple):
     """The state of each decoded row."""
 
@@ -45,15 +46,12 @@ class DecoderState(NamedTuple):
     fed: Tensor | None = None  # [R, C], the latest attentional vector, for input feeding
 
 
-class Bridge(nn.Module):
+class Bridge(nn.Module, Generic[Shared]):
     """Base class. ``out`` is the width of the features for the output layer."""
 
     out: int
 
-    def reset(self) -> None:
-        """Initialize parameters that are not in linear or recurrent layers. Default: there are none."""
-
-    def remember(self, annotations: Tensor, lengths: Tensor, last: RecurrentState) -> Any:
+    def remember(self, annotations: Tensor, lengths: Tensor, last: RecurrentState) -> Shared:
         """What all rows of a source share, from annotations [B, S, W] and the encoder's last states [B, L, W]."""
         raise NotImplementedError
 
@@ -61,7 +59,7 @@ class Bridge(nn.Module):
         """The first state: each layer starts with the encoder layer's last state (Sutskever et al. 2014, sec. 2)."""
         return DecoderState(last)
 
-    def forward(self, x: Tensor, shared: Any, own: DecoderState) -> tuple[Tensor, DecoderState]:
+    def forward(self, x: Tensor, shared: Shared, own: DecoderState) -> tuple[Tensor, DecoderState]:
         """Embedded tokens [R, T, E] to features [R, T, C], and the state after them."""
         raise NotImplementedError
 
@@ -84,7 +82,7 @@ class Maxout(nn.Module):
         return torch.maximum(*self.both(torch.cat(parts, dim=-1)).chunk(2, dim=-1))
 
 
-class Fixed(Bridge):
+class Fixed(Bridge[Tensor]):
     """The encoder's last state is the context vector c.
 
     It initializes the decoder; ``every_step`` it also enters the input, h_t = f(h_{t-1}, y_{t-1}, c), and the output
@@ -112,7 +110,7 @@ class Fixed(Bridge):
         return self.readout(out, x, context), DecoderState(hidden)
 
 
-class Bahdanau(Bridge):
+class Bahdanau(Bridge[Annotated]):
     """Additive attention by the PREVIOUS state, then the step: h_t = f(h_{t-1}, y_{t-1}, c_t), with c_t = Σ_j α_tj a_j.
 
     The output layer is given g(h_t, y_{t-1}, c_t) (Bahdanau et al. 2015, sec. 3.1 and appendix A). With several layers
@@ -129,10 +127,6 @@ class Bahdanau(Bridge):
         self.out = sizes.embedding
         self.readout = Maxout(width + sizes.embedding + width, self.out)
 
-    def reset(self) -> None:
-        for parameter in self.mechanism.parameters():
-            nn.init.xavier_uniform_(parameter)
-
     def remember(self, annotations: Tensor, lengths: Tensor, last: RecurrentState) -> Annotated:
         return Annotated(self.project(annotations), annotations, lengths)
 
@@ -140,7 +134,7 @@ class Bahdanau(Bridge):
         return DecoderState(last._replace(hidden=self.first(last.hidden).tanh()))
 
     def forward(self, x: Tensor, shared: Annotated, own: DecoderState) -> tuple[Tensor, DecoderState]:
-        attend = SourceAttention(self.mechanism, shared, rows=x.shape[0])
+        attend = source_attention(self.mechanism, shared, rows=x.shape[0])
         loop = Unrolled(self.cells, x, own.hidden)
         states, contexts = [], []
         for _ in range(x.shape[1]):
@@ -149,7 +143,7 @@ class Bahdanau(Bridge):
         return self.readout(torch.stack(states, 1), x, torch.stack(contexts, 1)), DecoderState(loop.state())
 
 
-class Luong(Bridge):
+class Luong(Bridge[Annotated]):
     """Attention by the CURRENT state, and the attentional vector h̃_t = tanh(W [c_t; h_t]) (Luong et al. 2015, eq. 5).
 
     ``feeding``: h̃_t is part of the next step's input (sec. 3.3), which informs it of past alignments. Without it
@@ -165,10 +159,6 @@ class Luong(Bridge):
         self.cells = Recurrent(sizes.cell, sizes.embedding + fed, width, sizes.layers, dropout=sizes.dropout)
         self.attentional = Linear(2 * width, self.out, bias=False)
 
-    def reset(self) -> None:
-        for parameter in self.mechanism.parameters():
-            nn.init.xavier_uniform_(parameter)
-
     def remember(self, annotations: Tensor, lengths: Tensor, last: RecurrentState) -> Annotated:
         return Annotated(annotations, annotations, lengths)
 
@@ -179,10 +169,9 @@ class Luong(Bridge):
         rows, count = x.shape[:2]
         if own.fed is None:
             out, hidden = self.cells(x, state=own.hidden)
-            return self._attentional(SourceAttention(self.mechanism, shared, rows, count)(out), out), DecoderState(
-                hidden
-            )
-        attend = SourceAttention(self.mechanism, shared, rows)
+            contexts = source_attention(self.mechanism, shared, rows, count)(out)
+            return self._attentional(contexts, out), DecoderState(hidden)
+        attend = source_attention(self.mechanism, shared, rows)
         loop = Unrolled(self.cells, x, own.hidden)
         outputs, fed = [], own.fed
         for _ in range(count):
@@ -195,21 +184,18 @@ class Luong(Bridge):
         return self.attentional(torch.cat((context, state), dim=-1)).tanh()
 
 
-class SourceAttention:
-    """One mechanism over one source: its plan and views are made once for all steps."""
+def source_attention(mechanism: Softmax, source: Annotated, rows: int, count: int = 1) -> Callable[[Tensor], Tensor]:
+    """States [R, W] or [R, T, W] to contexts of the same shape; plan and views are made once for all steps."""
+    sources, places = source.values.shape[:2]
+    keys, values = source.keys[:, None], source.values[:, None]  # [B, 1, S, .]
+    queries = Range(rows // sources * count)  # the beams of a source share its keys
+    plan = mechanism.plan(Full(), queries, Padded(source.lengths, places), like=values)
 
-    def __init__(self, mechanism: Softmax, source: Annotated, rows: int, count: int = 1):
-        self.mechanism, self.sources = mechanism, source.values.shape[0]
-        self.keys, self.values = source.keys[:, None], source.values[:, None]  # [B, 1, S, .]
-        queries = Range(rows // self.sources * count)  # the beams of a source share its keys
-        self.plan: Plan = mechanism.plan(
-            Full(), queries, Padded(source.lengths, source.values.shape[1]), like=source.values
-        )
+    def attend(states: Tensor) -> Tensor:
+        q = states.reshape(sources, 1, -1, states.shape[-1])
+        return mechanism(q, keys, values, plan).values.reshape(states.shape)
 
-    def __call__(self, states: Tensor) -> Tensor:
-        """States [R, W] or [R, T, W] to contexts of the same shape."""
-        q = states.reshape(self.sources, 1, -1, states.shape[-1])
-        return self.mechanism(q, self.keys, self.values, self.plan).values.reshape(states.shape)
+    return attend
 
 
 @dataclass(frozen=True)

@@ -11,16 +11,16 @@ from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from regard.attention import AnySlots, Packed, Slots
 from regard.config import option
 from regard.errors import UserError
 from regard.models.base import LanguageModel, ModelConfig, State, check_dropouts, check_sizes
-from regard.nn import CausalConvolution, Linear, NormConfig, ReLUSquared, RMSNormConfig
-from regard.nn.dropout import dropout
+from regard.nn.convolution import CausalConvolution
+from regard.nn.feedforward import ReLUSquared
 from regard.nn.init import initialize, normal
-from regard.nn.packing import latest
+from regard.nn.linear import Linear
+from regard.nn.norm import NormConfig, RMSNormConfig
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class ConvolutionBlock(nn.Module):
         )
         self.activation = ReLUSquared()
         self.down = Linear(units, config.width, bias=config.bias)
-        self.drop = dropout(config.dropout)
+        self.drop = nn.Dropout(config.dropout)
 
     def forward(self, x: Tensor, phase: Tensor | None = None) -> Tensor:
         return x + self._unit(self.convolution(self.norm(x), phase))
@@ -88,11 +88,6 @@ class ConvolutionBlock(nn.Module):
     def step(self, x: Tensor, past: Tensor, position: Tensor, lengths: Tensor | None) -> Tensor:
         """The outputs for tokens that follow those in ``past``."""
         return x + self._unit(self.convolution.step(self.norm(x), past, position, lengths))
-
-    @torch.no_grad()
-    def scale_residual(self, scale: float) -> None:
-        """Scale the weights that end the residual branch, at initialization."""
-        self.down.weight.mul_(scale)
 
     def _unit(self, x: Tensor) -> Tensor:
         if self.gated:  # van den Oord et al. 2016, eq. 2
@@ -111,7 +106,7 @@ class Convolution(LanguageModel):
     def __init__(self, config: ConvolutionConfig):
         super().__init__(config)
         self.embed = nn.Embedding(config.vocabulary, config.width)
-        self.drop = dropout(config.dropout)
+        self.drop = nn.Dropout(config.dropout)
         self.blocks = nn.ModuleList(ConvolutionBlock(config, dilation) for dilation in config.dilations())
         self.norm = config.norm.build(config.width)
         self.unembed = Linear(config.width, config.vocabulary, bias=False)
@@ -123,7 +118,7 @@ class Convolution(LanguageModel):
         """As GPT-2: normal with deviation 0.02, residual branches scaled down with depth, or zero."""
         initialize(self, normal(0.02), normal(0.02))
         for block in self._blocks():
-            block.scale_residual(0.0 if self.config.zero_init else self.config.layers**-0.5)
+            block.down.weight.data.mul_(0.0 if self.config.zero_init else self.config.layers**-0.5)
 
     def features(self, tokens: Tensor, slots: AnySlots | None = None) -> Tensor:
         """Everything but the head: [B, N, C]. ``slots`` describes padding or packing. Default: one unpadded row.
@@ -135,15 +130,8 @@ class Convolution(LanguageModel):
         phase = slots.phase if isinstance(slots, Packed) else None
         x = self.drop(self.embed(tokens))
         for block in self.blocks:
-            if self.checkpointing and self.training:
-                x = cast(Tensor, checkpoint(block, x, phase, use_reentrant=False))
-            else:
-                x = block(x, phase)
+            x = self.run_block(block, x, phase)
         return self.norm(x)
-
-    def head(self, x: Tensor) -> Tensor:
-        """Features to logits."""
-        return self.unembed(x)
 
     def residual_blocks(self) -> list[nn.Module]:
         return list(self.blocks)
@@ -153,22 +141,12 @@ class Convolution(LanguageModel):
         position = torch.zeros(batch, dtype=torch.long, device=self.embed.weight.device)
         return State(position, tuple(block.convolution.start(batch) for block in self._blocks()), fixed=fixed)
 
-    @torch.no_grad()
-    def step(
-        self, tokens: Tensor, state: State, lengths: Tensor | None = None, *, last: bool = False
-    ) -> tuple[Tensor, State]:
-        """Consume tokens [B, T] after those in ``state``; return logits [B, T, V] and the state, updated in place.
-
-        ``lengths`` [B] is the number of real tokens per row; the others are ignored. ``last``: only the logits after
-        each row's last real token, [B, 1, V].
-        """
+    def consume(self, tokens: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
         x = self.drop(self.embed(tokens))
         for block, past in zip(self._blocks(), state.layers, strict=True):
             x = block.step(x, past, state.position, lengths)
         state.position.add_(tokens.shape[1] if lengths is None else lengths)
-        if last:
-            x = latest(x, lengths)
-        return self.head(self.norm(x)), state._replace(used=state.used + tokens.shape[1])
+        return self.norm(x), state._replace(used=state.used + tokens.shape[1])
 
     def _blocks(self) -> list[ConvolutionBlock]:
         return cast(list[ConvolutionBlock], list(self.blocks))

@@ -2,34 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import Literal, Self
+from dataclasses import dataclass, field
+from typing import Literal
 
 from torch import Tensor, nn
 
-from regard.attention import AnySlots, AttentionConfig, Full, Packed, Padded, Range, Slots, SoftmaxConfig
+from regard.attention import AnySlots, Full, Packed, Padded, Range, Slots
 from regard.config import option
 from regard.errors import UserError
-from regard.models.base import REDUCED, Encoder, check_sizes
+from regard.models.base import Encoder, check_sizes
 from regard.models.parts import AttentionModelConfig, check_length
-from regard.nn import (
-    AttentionContext,
-    BlockConfig,
-    FeedForwardConfig,
-    GELUConfig,
-    LearnedPositionConfig,
-    Linear,
-    NoPositionConfig,
-    NormConfig,
-    PositionConfig,
-    PreNormConfig,
-    ProjectionConfig,
-    RMSNormConfig,
-    SeparateConfig,
-    Stack,
-)
-from regard.nn.dropout import dropout
+from regard.nn.attention import AttentionContext
+from regard.nn.blocks.block import Stack
+from regard.nn.feedforward import FeedForwardConfig, GELUConfig
 from regard.nn.init import initialize, normal
+from regard.nn.linear import Linear
+from regard.nn.positions.position import LearnedPositionConfig, PositionConfig
 
 
 @dataclass(frozen=True)
@@ -38,28 +26,10 @@ class EncoderConfig(AttentionModelConfig, kind="encoder"):
 
     generates = False
     vocabulary: int = option(65, "size of the vocabulary, without the mask token")
-    context: int = option(256, "longest sequence, in tokens")
-    layers: int = option(4, "number of blocks")
-    heads: int = option(4, "query heads per layer")
-    kv_heads: int | None = option(None, "key/value heads per layer (default: as many as query heads)")
-    width: int = option(128, "model width")
     classes: int | None = option(None, "classify whole sequences into so many classes (none: predict masked tokens)")
     pool: Literal["cls", "mean"] = option("mean", "classify by the first token of a sequence, or by the mean of all")
-    dropout: float = option(0.0, "dropout on embeddings, attention and residual branches")
-    attention_dropout: float | None = option(None, "dropout on attention weights, if it differs from the rest")
-    tied: bool = option(True, "share the embedding with the head over the vocabulary")
-    bias: bool = option(False, "biases in linear layers")
-    qk_norm: bool = option(True, "normalize queries and keys per head")
-    backend: str = option(
-        "auto", "attention backend: auto, sdpa, flex, banded, blocked, small_cpu, decode_gpu, reference"
-    )
-    zero_init: bool = option(True, "initialize residual branches with zero rather than small weights")
-    projection: ProjectionConfig = field(default_factory=SeparateConfig)
-    attention: AttentionConfig = field(default_factory=SoftmaxConfig)
-    norm: NormConfig = field(default_factory=RMSNormConfig)
     position: PositionConfig = field(default_factory=LearnedPositionConfig)
     feedforward: FeedForwardConfig = field(default_factory=GELUConfig)
-    block: BlockConfig = field(default_factory=PreNormConfig)
 
     def check(self) -> None:
         super().check()
@@ -67,12 +37,6 @@ class EncoderConfig(AttentionModelConfig, kind="encoder"):
 
     def make(self) -> TransformerEncoder:
         return TransformerEncoder(self)
-
-    def reduced(self) -> Self:
-        return self.resized(layers=min(self.layers, REDUCED.layers), **self.reduced_heads())
-
-    def without_positions(self) -> EncoderConfig:
-        return replace(self, position=NoPositionConfig())
 
 
 class TransformerEncoder(Encoder):
@@ -87,10 +51,10 @@ class TransformerEncoder(Encoder):
         self.position = c.build_position(causal=False)
         self.limit, self.positional = self.position.limit, c.positional
         self.embed = nn.Embedding(c.vocabulary + 1, self.position.token_width(c.width))
-        self.drop = dropout(c.dropout)
+        self.drop = nn.Dropout(c.dropout)
         self.blocks = c.block.stack(c.build_block(c.attention, self.position) for _ in range(c.layers))
         self.compilable = self.blocks.compilable
-        self.norm = c.norm.build(c.width) if c.block.final_norm else nn.Identity()
+        self.norm = c.build_final_norm()
         self.unembed = Linear(c.width, c.classes or c.vocabulary + 1, bias=False)
         if c.tied and c.classes is None:
             self.unembed.weight = self.embed.weight

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from dataclasses import dataclass, replace
+from typing import Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -28,58 +28,24 @@ from regard.attention.cache import SLACK
 from regard.config import option
 from regard.models.base import REDUCED, LanguageModel, State, check_capacity, check_sizes
 from regard.models.parts import AttentionModelConfig, check_length
-from regard.nn import (
-    AttentionContext,
-    BlockConfig,
-    FeedForwardConfig,
-    Linear,
-    NGrams,
-    NoPositionConfig,
-    NormConfig,
-    PositionConfig,
-    PreNormConfig,
-    ProjectionConfig,
-    ReLUSquaredConfig,
-    RMSNormConfig,
-    RotaryConfig,
-    SeparateConfig,
-    Stack,
-)
-from regard.nn.dropout import dropout
+from regard.nn.attention import AttentionContext
+from regard.nn.blocks.block import Stack
+from regard.nn.embedding import NGrams
 from regard.nn.init import initialize, normal
-from regard.nn.packing import latest
+from regard.nn.linear import Linear
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class GPTConfig(AttentionModelConfig, kind="gpt"):
     """Sizes and parts of a GPT. The defaults are a 4-layer character model."""
 
-    vocabulary: int = option(65, "size of the vocabulary")
-    context: int = option(256, "longest sequence in training, in tokens")
-    layers: int = option(4, "number of blocks")
-    heads: int = option(4, "query heads per layer")
-    kv_heads: int | None = option(None, "key/value heads per layer (default: as many as query heads)")
-    width: int = option(128, "model width")
-    dropout: float = option(0.0, "dropout on embeddings, attention and residual branches")
-    attention_dropout: float | None = option(None, "dropout on attention weights, if it differs from the rest")
-    tied: bool = option(True, "share the embedding with the output head")
-    bias: bool = option(False, "biases in linear layers")
-    qk_norm: bool = option(True, "normalize queries and keys per head")
     cap: float | None = option(None, "soft cap on the logits: cap * tanh(logit / cap)")
     ngrams: int = option(1, "embed the last n tokens together (1: only the token itself)")
     buckets: int = option(2**15, "rows of each n-gram table")
     global_every: int = option(0, "every n-th layer has plain attention over everything (0: none)")
     repeat: int = option(1, "run each block n times in a row, with the same weights")
-    backend: str = option(
-        "auto", "attention backend: auto, sdpa, flex, banded, blocked, small_cpu, decode_gpu, reference"
-    )
-    zero_init: bool = option(True, "initialize residual branches with zero rather than small weights")
-    projection: ProjectionConfig = field(default_factory=SeparateConfig)
-    attention: AttentionConfig = field(default_factory=SoftmaxConfig)
-    norm: NormConfig = field(default_factory=RMSNormConfig)
-    position: PositionConfig = field(default_factory=RotaryConfig)
-    feedforward: FeedForwardConfig = field(default_factory=ReLUSquaredConfig)
-    block: BlockConfig = field(default_factory=PreNormConfig)
 
     def check(self) -> None:
         super().check()
@@ -98,23 +64,13 @@ class GPTConfig(AttentionModelConfig, kind="gpt"):
 
     def reduced(self) -> Self:
         period = max(self.repeat, self.global_every, 1)  # two periods have a layer of each kind
-        return self.resized(
-            layers=min(self.layers, max(REDUCED.layers, 2 * period if period > 1 else 0)),
-            buckets=min(self.buckets, REDUCED.buckets),
-            **self.reduced_heads(),
-        )
-
-    def without_positions(self) -> GPTConfig:
-        return replace(self, position=NoPositionConfig())
+        layers = min(self.layers, max(REDUCED.layers, 2 * period if period > 1 else 0))
+        return replace(super().reduced(), layers=layers, buckets=min(self.buckets, REDUCED.buckets))
 
     def attentions(self) -> list[AttentionConfig]:
         """The attention of each layer."""
         wide = [bool(self.global_every) and (i + 1) % self.global_every == 0 for i in range(self.layers)]
         return [SoftmaxConfig() if everything else self.attention for everything in wide]
-
-    def masks(self) -> list[Mask]:
-        """The mask of each layer."""
-        return [Causal() & attention.pattern() for attention in self.attentions()]
 
 
 class GPT(LanguageModel):
@@ -131,12 +87,12 @@ class GPT(LanguageModel):
         token_width = self.position.token_width(c.width)
         self.embed = nn.Embedding(c.vocabulary, token_width)
         self.ngrams = NGrams(c.vocabulary, c.ngrams, c.buckets, token_width)
-        self.drop = dropout(c.dropout)
+        self.drop = nn.Dropout(c.dropout)
         self.blocks = c.block.stack(
             (c.build_block(attentions[i], self.position) for i in range(0, c.layers, c.repeat)), c.repeat
         )
         self.compilable = self.blocks.compilable
-        self.norm = c.norm.build(c.width) if c.block.final_norm else nn.Identity()
+        self.norm = c.build_final_norm()
         self.unembed = Linear(c.width, c.vocabulary, bias=False)
         if c.tied:
             self.unembed.weight = self.embed.weight
@@ -173,8 +129,7 @@ class GPT(LanguageModel):
 
     def head(self, x: Tensor) -> Tensor:
         """Features to logits."""
-        logits = self.unembed(x)
-        cap = self.config.cap
+        logits, cap = self.unembed(x), self.config.cap
         return logits if cap is None else cap * torch.tanh(logits / cap)
 
     def start(self, batch: int, capacity: int, *, fixed: bool = False) -> State:
@@ -190,22 +145,13 @@ class GPT(LanguageModel):
         recent = position.new_zeros(batch, self.ngrams.longest - 1)
         return State(position, layers, caches, recent, capacity, 0, fixed)
 
-    @torch.no_grad()
-    def step(
-        self, tokens: Tensor, state: State, lengths: Tensor | None = None, *, last: bool = False
-    ) -> tuple[Tensor, State]:
-        """Consume tokens [B, T] after those in ``state``; return logits [B, T, V] and the state, updated in place.
-
-        ``lengths`` [B] is the number of real tokens per row; the others are ignored. ``last``: only the logits after
-        each row's last real token, [B, 1, V].
-        """
+    def consume(self, tokens: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
         count = tokens.shape[1]
         check_capacity(state, count)
         assert state.recent is not None
         rolling = any(cache.size < (state.capacity or 0) for cache in state.caches)
         if rolling and state.used and count > SLACK:
-            logits, state = self._in_pieces(tokens, state, lengths)
-            return (latest(logits, lengths) if last else logits), state
+            return self._in_pieces(tokens, state, lengths)
         ahead = torch.arange(count, device=tokens.device)
         real = torch.full_like(state.position, count) if lengths is None else lengths
         if state.used == 0:
@@ -218,14 +164,12 @@ class GPT(LanguageModel):
         x = self._embed(tokens, earlier, phase)
         rotation = self.position.rotation(phase)
         plans = [self._plan(i, tokens, queries, state, lengths, like=x) for i in range(len(self.masks))]
-        contexts = [AttentionContext(plan, rotation, decode) for plan, decode in plans]
-        x = self.blocks(x, self._of_layers(contexts), state.layers)
+        shared = self._of_layers([AttentionContext(plan, rotation, decode) for plan, decode in plans])
+        x = self.blocks(x, [one._replace(cache=cache) for one, cache in zip(shared, state.layers, strict=True)])
         newest = real[:, None] + torch.arange(state.recent.shape[1], device=tokens.device)
         state.recent.copy_(earlier.gather(1, newest))
         state.position.add_(real)
-        if last:  # a head over a large vocabulary costs as much as several blocks
-            x = latest(x, lengths)
-        return self.head(self.norm(x)), state._replace(used=state.used + count)
+        return self.norm(x), state._replace(used=state.used + count)
 
     def _plan(
         self, i: int, tokens: Tensor, queries: AnySlots, state: State, lengths: Tensor | None, *, like: Tensor
@@ -240,12 +184,12 @@ class GPT(LanguageModel):
 
     def _in_pieces(self, tokens: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
         """Many tokens into a rolling cache, in pieces small enough to overwrite only keys that no query sees."""
-        logits = []
+        features = []
         for start, piece in zip(range(0, tokens.shape[1], SLACK), tokens.split(SLACK, dim=1), strict=True):
             real = None if lengths is None else (lengths - start).clamp(0, piece.shape[1])
-            out, state = self.step(piece, state, real)
-            logits.append(out)
-        return torch.cat(logits, dim=1), state
+            x, state = self.consume(piece, state, real)
+            features.append(x)
+        return torch.cat(features, dim=1), state
 
     def _embed(self, tokens: Tensor, earlier: Tensor, phase: Tensor) -> Tensor:
         x = self.embed(tokens)
@@ -256,7 +200,7 @@ class GPT(LanguageModel):
     def residual_blocks(self) -> list[nn.Module]:
         return list(self.blocks.layers)
 
-    def _of_layers(self, of_masks: Sequence[Any]) -> list[Any]:
+    def _of_layers(self, of_masks: Sequence[T]) -> list[T]:
         """From one value per mask to one per layer."""
         return [of_masks[i] for i in self.mask_of_layer]
 

@@ -1,45 +1,55 @@
 """The options that GPT, the encoder and the encoder-decoder share, and how their blocks are built from them."""
 
-from __future__ import annotations
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Self
 
-from typing import Any
+from torch import nn
 
-from regard.attention import BACKENDS, AttentionConfig, LayerSpec, Mechanism
+from regard.attention import BACKENDS, AttentionConfig, LayerSpec, Mechanism, SoftmaxConfig
+from regard.config import option
 from regard.errors import UserError
-from regard.models.base import REDUCED, ModelConfig, check_dropouts, check_heads, check_sizes
-from regard.nn import (
-    Block,
-    BlockConfig,
-    FeedForwardConfig,
-    NoPositionConfig,
-    NormConfig,
-    Position,
-    PositionConfig,
-    ProjectionConfig,
-)
+from regard.models.base import REDUCED, ModelConfig, check_dropouts, check_sizes
+from regard.nn.attention import ProjectionConfig, SeparateConfig
+from regard.nn.blocks.block import Block, BlockConfig, PreNormConfig
+from regard.nn.feedforward import FeedForwardConfig, ReLUSquaredConfig
+from regard.nn.norm import NormConfig, RMSNormConfig
+from regard.nn.positions.position import NoPositionConfig, Position, PositionConfig, RotaryConfig
 
 
+@dataclass(frozen=True)
 class AttentionModelConfig(ModelConfig):
-    """Base class of the configs of models with attention. Each declares these options as fields."""
+    """Base class of the configs of models with attention; they replace the defaults that differ."""
 
-    heads: int
-    kv_heads: int | None
-    dropout: float
-    attention_dropout: float | None
-    tied: bool
-    bias: bool
-    qk_norm: bool
-    backend: str
-    projection: ProjectionConfig
-    attention: AttentionConfig
-    norm: NormConfig
-    position: PositionConfig
-    feedforward: FeedForwardConfig
-    block: BlockConfig
+    vocabulary: int = option(65, "size of the vocabulary")
+    context: int = option(256, "longest sequence in training, in tokens")
+    layers: int = option(4, "number of blocks")
+    heads: int = option(4, "query heads per layer")
+    kv_heads: int | None = option(None, "key/value heads per layer (default: as many as query heads)")
+    width: int = option(128, "model width")
+    dropout: float = option(0.0, "dropout on embeddings, attention and residual branches")
+    attention_dropout: float | None = option(None, "dropout on attention weights, if it differs from the rest")
+    tied: bool = option(True, "share the embedding with the output head")
+    bias: bool = option(False, "biases in linear layers")
+    qk_norm: bool = option(True, "normalize queries and keys per head")
+    backend: str = option(
+        "auto", "attention backend: auto, sdpa, flex, banded, blocked, small_cpu, decode_gpu, reference"
+    )
+    zero_init: bool = option(True, "initialize residual branches with zero rather than small weights")
+    projection: ProjectionConfig = field(default_factory=SeparateConfig)
+    attention: AttentionConfig = field(default_factory=SoftmaxConfig)
+    norm: NormConfig = field(default_factory=RMSNormConfig)
+    position: PositionConfig = field(default_factory=RotaryConfig)
+    feedforward: FeedForwardConfig = field(default_factory=ReLUSquaredConfig)
+    block: BlockConfig = field(default_factory=PreNormConfig)
 
     def check(self) -> None:
         check_sizes(self, "vocabulary", "context", "layers", "heads", "width")
-        check_heads(self.width, self.heads)
+        if self.heads > self.width:
+            raise ValueError(f"{self.heads} heads do not fit into a width of {self.width}; heads = {self.width} would")
+        if self.width % self.heads:
+            near = max(h for h in range(1, self.heads + 1) if self.width % h == 0)
+            raise ValueError(f"width {self.width} is not divisible by {self.heads} heads; heads = {near} would do")
         if self.kv_heads is not None and (self.kv_heads < 1 or self.heads % self.kv_heads):
             raise ValueError(
                 f"{self.heads} heads cannot share {self.kv_heads} key/value heads evenly; kv_heads = 1 would do"
@@ -61,18 +71,21 @@ class AttentionModelConfig(ModelConfig):
         """Whether the model has a position encoding."""
         return not isinstance(self.position, NoPositionConfig)
 
-    def reduced_heads(self) -> dict[str, int | None]:
-        """The numbers of heads of a reduced config."""
+    def reduced(self) -> Self:
         heads = min(self.heads, REDUCED.heads)
-        return {"heads": heads, "kv_heads": self.kv_heads and max(1, heads * self.kv_heads // self.heads)}
+        kv_heads = self.kv_heads and max(1, heads * self.kv_heads // self.heads)
+        return replace(super().reduced(), heads=heads, kv_heads=kv_heads)
+
+    def without_positions(self) -> Self:
+        return replace(self, position=NoPositionConfig())
 
     def build_position(self, *, causal: bool = True) -> Position:
         """The position encoding; a rotation covers the part of a head that the projection reserves for it."""
-        sizes: dict[str, Any] = {"width": self.width, "context": self.context, "causal": causal}
+        build = partial(self.position.build, width=self.width, context=self.context, causal=causal)
         rotary, head_width = self.projection.rotary_width(self.width, self.heads), self.width // self.heads
-        position = self.position.build(head_width=rotary, **sizes)
+        position = build(head_width=rotary)
         rotates = type(position).rotation is not Position.rotation
-        position = position if rotates or rotary == head_width else self.position.build(head_width=head_width, **sizes)
+        position = position if rotates or rotary == head_width else build(head_width=head_width)
         if self.tied and position.token_width(self.width) != self.width:
             raise UserError("concatenated positions leave the embedding narrower than the head; set tied = false")
         return position
@@ -92,13 +105,17 @@ class AttentionModelConfig(ModelConfig):
         """One block; ``across``: with this cross-attention."""
         sizes, options = (self.width, self.heads, self.key_heads), {"bias": self.bias, "qk_norm": self.qk_norm}
         layer = self.projection.build(*sizes, self.build_mechanism(attention, position), **options)
-        norms = [self.norm.build(self.width) for _ in range(3)]
-        cross: dict[str, Any] = {}
+        norms = [self.norm.build(self.width) for _ in range(2)]
+        cross = norm_cross = None
         if across is not None:
-            layer_across = self.projection.cross(*sizes, self.build_mechanism(across), **options)
-            cross = {"cross": layer_across, "norm_cross": norms[2]}
+            cross = self.projection.cross_attention(*sizes, self.build_mechanism(across), **options)
+            norm_cross = self.norm.build(self.width)
         feedforward = self.feedforward.build(self.width, bias=self.bias)
-        return self.block.build(layer, feedforward, *norms[:2], dropout=self.dropout, **cross)
+        return self.block.build(layer, feedforward, *norms, self.dropout, cross=cross, norm_cross=norm_cross)
+
+    def build_final_norm(self) -> nn.Module:
+        """The norm between the blocks and the head, unless the blocks end with one."""
+        return self.norm.build(self.width) if self.block.final_norm else nn.Identity()
 
 
 def check_length(position: Position, length: int, what: str = "the input") -> int:

@@ -1,7 +1,5 @@
 """Configs of published models, and ``describe``, which counts a model without allocating its weights."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import torch
@@ -9,15 +7,10 @@ import torch
 from regard.models.base import ModelConfig
 from regard.models.gpt import GPTConfig
 from regard.models.transformer import TransformerConfig
-from regard.nn import (
-    GELUConfig,
-    LayerNormConfig,
-    LearnedPositionConfig,
-    PostNormConfig,
-    PreNormConfig,
-    ReLUConfig,
-    SinusoidalConfig,
-)
+from regard.nn.blocks.block import PostNormConfig, PreNormConfig
+from regard.nn.feedforward import GELUConfig, ReLUConfig
+from regard.nn.norm import LayerNormConfig
+from regard.nn.positions.position import LearnedPositionConfig, SinusoidalConfig
 
 SHAKESPEARE = GPTConfig()
 

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 import torch
-from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
+from torch import Tensor, distributed, nn
 
 from regard.attention import AnySlots, Packed, Slots
 from regard.config import option
 from regard.errors import UserError
 from regard.models.base import LanguageModel, ModelConfig, State, check_dropouts, check_sizes
-from regard.models.carry import Carried
-from regard.nn import Linear, NormConfig, Recurrent, RecurrentState, RMSNormConfig
-from regard.nn.dropout import dropout
-from regard.nn.packing import documents, latest
-from regard.nn.recurrent import MODULES
+from regard.nn.linear import Linear
+from regard.nn.norm import NormConfig, RMSNormConfig
+from regard.nn.recurrent import MODULES, Recurrent, RecurrentState
 
 
 @dataclass(frozen=True)
@@ -56,7 +53,7 @@ class RecurrentBlock(nn.Module):
         super().__init__()
         self.norm = config.norm.build(config.width)
         self.recurrent = Recurrent(config.cell, config.width, config.width, bias=config.bias)
-        self.drop = dropout(config.dropout)
+        self.drop = nn.Dropout(config.dropout)
         self.residual = config.residual
 
     def forward(
@@ -64,6 +61,71 @@ class RecurrentBlock(nn.Module):
     ) -> tuple[Tensor, RecurrentState]:
         out, after = self.recurrent(self.norm(x), lengths, state)
         return (x + self.drop(out) if self.residual else self.drop(out)), after
+
+
+class Carried(nn.Module):
+    """A state carried from batch to batch: truncated back-propagation through time (Werbos 1990).
+
+    The buffers are the last states of the rows of the previous training batch, so that checkpoints contain them. They
+    have as many rows as that batch, and none before the first batch. They carry no gradient.
+    """
+
+    hidden: Tensor
+    cell: Tensor | None
+
+    def __init__(self, layers: int, width: int, *, with_cell: bool):
+        super().__init__()
+        self.register_buffer("hidden", torch.zeros(0, layers, width))
+        self.register_buffer("cell", torch.zeros(0, layers, width) if with_cell else None)
+
+    def initial(self, batch: int, *, starts: bool) -> list[RecurrentState] | None:
+        """The first state of each layer; None if the batch ``starts`` a text, or has another number of rows."""
+        if distributed.is_initialized() and distributed.get_world_size() > 1:
+            raise UserError(
+                "a carried state is saved by one process only; train in one process, or set --model.carry false"
+            )
+        if not starts and not len(self.hidden):
+            raise UserError(
+                "carry needs consecutive windows, but these are drawn at random; "
+                "set --data.order consecutive, or --model.carry false"
+            )
+        if starts or len(self.hidden) != batch:
+            return None
+        # Copies, because `store` overwrites the buffers before the backward pass.
+        whole = RecurrentState(self.hidden.clone(), None if self.cell is None else self.cell.clone())
+        return [whole.map(lambda part, i=i: part[:, i : i + 1]) for i in range(self.hidden.shape[1])]
+
+    @torch.no_grad()
+    def store(self, states: list[RecurrentState]) -> None:
+        """Store the last state of each layer."""
+        self.resize(states[0].hidden.shape[0])
+        for i, state in enumerate(states):
+            RecurrentState(self.hidden, self.cell).map(lambda part, i=i: part[:, i : i + 1]).copy_(state)
+
+    def resize(self, rows: int) -> None:
+        """Reallocate the buffers for ``rows`` rows."""
+        if rows != len(self.hidden):
+            self.hidden = self.hidden.new_zeros(rows, *self.hidden.shape[1:])
+            self.cell = None if self.cell is None else torch.zeros_like(self.hidden)
+
+
+def documents(slots: Packed) -> tuple[Tensor, Tensor]:
+    """For every token of packed rows [B, N]: the index of its document, over all rows, and its position in it.
+
+    ``rows[document, place] = packed`` gives each document a row, and ``rows[document, place]`` packs them again. The
+    padding of a row counts as one more document.
+
+    >>> documents(Packed.of([[2, 1], [3]]))
+    (tensor([[0, 0, 1],
+            [2, 2, 2]]), tensor([[0, 1, 0],
+            [0, 1, 2]]))
+    """
+    segment = slots.segment
+    place = torch.arange(segment.shape[1], device=segment.device).expand_as(segment)
+    first = torch.ones_like(segment, dtype=torch.bool)
+    first[:, 1:] = segment[:, 1:] != segment[:, :-1]
+    document = first.flatten().cumsum(0).view_as(segment) - 1
+    return document, place - torch.where(first, place, 0).cummax(dim=1).values
 
 
 class RecurrentModel(LanguageModel):
@@ -78,7 +140,7 @@ class RecurrentModel(LanguageModel):
         super().__init__(config)
         self.carries_state = config.carry
         self.embed = nn.Embedding(config.vocabulary, config.width)
-        self.drop = dropout(config.dropout)
+        self.drop = nn.Dropout(config.dropout)
         self.blocks = nn.ModuleList(RecurrentBlock(config) for _ in range(config.layers))
         self.norm = config.norm.build(config.width)
         self.unembed = Linear(config.width, config.vocabulary, bias=False)
@@ -120,18 +182,9 @@ class RecurrentModel(LanguageModel):
         after: list[RecurrentState] = []
         for i, block in enumerate(self.blocks):
             before = None if states is None else states[i]
-            if self.checkpointing and self.training:
-                x, state = cast(
-                    tuple[Tensor, RecurrentState], checkpoint(block, x, before, lengths, use_reentrant=False)
-                )
-            else:
-                x, state = block(x, before, lengths)
+            x, state = self.run_block(block, x, before, lengths)
             after.append(state)
         return self.norm(x), after
-
-    def head(self, x: Tensor) -> Tensor:
-        """Features to logits."""
-        return self.unembed(x)
 
     def residual_blocks(self) -> list[nn.Module]:
         return list(self.blocks)
@@ -143,30 +196,18 @@ class RecurrentModel(LanguageModel):
             position, tuple(cast(RecurrentBlock, block).recurrent.start(batch) for block in self.blocks), fixed=fixed
         )
 
-    @torch.no_grad()
-    def step(
-        self, tokens: Tensor, state: State, lengths: Tensor | None = None, *, last: bool = False
-    ) -> tuple[Tensor, State]:
-        """Consume tokens [B, T] after those in ``state``; return logits [B, T, V] and the state, updated in place.
-
-        ``lengths`` [B] is the number of real tokens per row; the others are ignored. ``last``: only the logits after
-        each row's last real token, [B, 1, V].
-        """
+    def consume(self, tokens: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
         x, after = self._run(tokens, state.layers, lengths)
         state.position.add_(tokens.shape[1] if lengths is None else lengths)
         for kept, new in zip(state.layers, after, strict=True):
-            kept.hidden.copy_(new.hidden)
-            if kept.cell is not None and new.cell is not None:
-                kept.cell.copy_(new.cell)
-        if last:  # a head over a large vocabulary costs more than the layers
-            x = latest(x, lengths)
-        return self.head(x), state._replace(used=state.used + tokens.shape[1])
+            kept.copy_(new)
+        return x, state._replace(used=state.used + tokens.shape[1])
 
     def prepare_load(self, tensors: Mapping[str, Tensor]) -> None:
         """Resize the carried states to those of the checkpoint."""
         if self.carried is not None and (saved := tensors.get("carried.hidden")) is not None:
             self.carried.resize(len(saved))
 
-    def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **settings: Any) -> Any:
+    def load_state_dict(self, state_dict: Mapping[str, Tensor], *args, **settings):
         self.prepare_load(state_dict)
         return super().load_state_dict(state_dict, *args, **settings)

@@ -5,12 +5,11 @@ The bridge is how the decoder reads the source: one vector, or attention (models
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, Literal, Self, cast
+from dataclasses import dataclass, field, replace
+from typing import Literal, Self
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from regard.config import option
 from regard.errors import UserError
@@ -23,11 +22,10 @@ from regard.models.base import (
     check_dropouts,
     check_sizes,
 )
-from regard.models.bridges import BahdanauConfig, BridgeConfig, BridgeSpec, DecoderState, FixedConfig
-from regard.nn.dropout import dropout
+from regard.models.bridges import Annotated, BahdanauConfig, BridgeConfig, BridgeSpec, DecoderState, FixedConfig
 from regard.nn.init import initialize
 from regard.nn.linear import Linear
-from regard.nn.recurrent import Recurrent, RecurrentState
+from regard.nn.recurrent import Recurrent
 
 
 @dataclass(frozen=True)
@@ -63,7 +61,7 @@ class Seq2SeqConfig(ModelConfig, kind="seq2seq"):
     def reduced(self) -> Self:
         width = min(self.width, REDUCED.width)
         embedding = self.embedding and (width if self.embedding == self.width else width // 2)
-        return self.resized(layers=min(self.layers, REDUCED.layers), embedding=embedding)
+        return replace(super().reduced(), embedding=embedding)
 
     def make(self) -> Seq2Seq:
         return Seq2Seq(self)
@@ -79,31 +77,27 @@ class Seq2Seq(Seq2SeqModel):
 
     def __init__(self, config: Seq2SeqConfig):
         super().__init__(config)
-        width, embedding, directions = config.width, config.embedding or config.width, 1 + config.bidirectional
-        self.source_vocabulary = config.source_vocabulary or config.vocabulary
+        c, embedding = config, config.embedding or config.width
+        self.source_vocabulary = c.source_vocabulary or c.vocabulary
         self.source_embed = nn.Embedding(self.source_vocabulary, embedding)
-        self.embed = nn.Embedding(config.vocabulary, embedding)
-        self.drop = dropout(config.dropout)
-        self.encoder = Recurrent(
-            config.cell,
-            embedding,
-            width // directions,
-            config.layers,
-            bidirectional=config.bidirectional,
-            dropout=config.dropout,
-        )
-        self.decoder = config.attention.build(BridgeSpec(config.cell, embedding, width, config.layers, config.dropout))
-        self.unembed = Linear(self.decoder.out, config.vocabulary)
-        if config.tied:
+        self.embed = nn.Embedding(c.vocabulary, embedding)
+        self.drop = nn.Dropout(c.dropout)
+        each = c.width // 2 if c.bidirectional else c.width  # the width of one direction
+        self.encoder = Recurrent(c.cell, embedding, each, c.layers, bidirectional=c.bidirectional, dropout=c.dropout)
+        self.decoder = c.attention.build(BridgeSpec(c.cell, embedding, c.width, c.layers, c.dropout))
+        self.unembed = Linear(self.decoder.out, c.vocabulary)
+        if c.tied:
             self.unembed.weight = self.embed.weight
-            if config.source_vocabulary is None:
+            if c.source_vocabulary is None:
                 self.source_embed.weight = self.embed.weight
         self.reset()
 
     def reset(self) -> None:
         """Matrices that keep the variance of their inputs (Glorot & Bengio 2010), cells as ``Recurrent`` has them."""
         initialize(self, nn.init.xavier_uniform_, lambda table: nn.init.normal_(table, std=0.1))
-        self.decoder.reset()
+        for _, mechanism in self.mechanisms():
+            for parameter in mechanism.parameters():
+                nn.init.xavier_uniform_(parameter)
         for module in self.modules():
             if isinstance(module, Recurrent):
                 module.reset_biases()
@@ -113,10 +107,6 @@ class Seq2Seq(Seq2SeqModel):
         """Everything but the head: [B, T, C]. Each step takes the true previous token (teacher forcing)."""
         shared, own = self._encode(source, source_lengths)
         return self._decode(inputs, shared, own)[0]
-
-    def head(self, features: Tensor) -> Tensor:
-        """Features to logits."""
-        return self.unembed(features)
 
     @property
     def blocks(self) -> list[nn.Module]:  # type: ignore[override]
@@ -135,9 +125,8 @@ class Seq2Seq(Seq2SeqModel):
             raise UserError(f"{source.shape[0]} sources were given for a batch of {batch}")
         shared, own = self._encode(source, source_lengths)
         rows = torch.arange(batch, device=source.device).repeat_interleave(beams)
-        hidden, cell = own.hidden
-        repeated = RecurrentState(hidden[rows], None if cell is None else cell[rows])
-        return Seq2SeqState(shared, DecoderState(repeated, None if own.fed is None else own.fed[rows]), capacity)
+        fed = None if own.fed is None else own.fed[rows]
+        return Seq2SeqState(shared, DecoderState(own.hidden.map(lambda part: part[rows]), fed), capacity)
 
     @torch.no_grad()
     def step(self, tokens: Tensor, state: Seq2SeqState) -> tuple[Tensor, Seq2SeqState]:
@@ -146,17 +135,12 @@ class Seq2Seq(Seq2SeqModel):
         features, own = self._decode(tokens, state.shared, state.own)
         return self.head(features), state._replace(own=own, used=state.used + tokens.shape[1])
 
-    def _encode(self, source: Tensor, lengths: Tensor) -> tuple[Any, DecoderState]:
-        annotations, (hidden, cell) = self._run(self.encoder, self.drop(self.source_embed(source)), lengths)
+    def _encode(self, source: Tensor, lengths: Tensor) -> tuple[Tensor | Annotated, DecoderState]:
+        annotations, last = self.run_block(self.encoder, self.drop(self.source_embed(source)), lengths)
         shape = (source.shape[0], self.config.layers, self.config.width)  # directions side by side
-        last = RecurrentState(hidden.reshape(shape), None if cell is None else cell.reshape(shape))
+        last = last.map(lambda part: part.reshape(shape))
         return self.decoder.remember(annotations, lengths, last), self.decoder.begin(last)
 
-    def _decode(self, tokens: Tensor, shared: Any, own: DecoderState) -> tuple[Tensor, DecoderState]:
-        features, own = self._run(self.decoder, self.drop(self.embed(tokens)), shared, own)
+    def _decode(self, tokens: Tensor, shared: Tensor | Annotated, own: DecoderState) -> tuple[Tensor, DecoderState]:
+        features, own = self.run_block(self.decoder, self.drop(self.embed(tokens)), shared, own)
         return self.drop(features), own
-
-    def _run(self, block: nn.Module, *inputs: Any) -> tuple[Tensor, Any]:
-        if self.checkpointing and self.training:
-            return cast(tuple[Tensor, Any], checkpoint(block, *inputs, use_reentrant=False))
-        return block(*inputs)

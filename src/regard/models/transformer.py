@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Self, cast
+from dataclasses import dataclass, field, replace
+from typing import Literal, NamedTuple, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -25,26 +25,13 @@ from regard.config import option
 from regard.errors import UserError
 from regard.models.base import REDUCED, Seq2SeqModel, Seq2SeqState, check_capacity, check_sizes
 from regard.models.parts import AttentionModelConfig, check_length
-from regard.nn import (
-    AttentionContext,
-    Block,
-    BlockConfig,
-    FeedForwardConfig,
-    LayerNormConfig,
-    Linear,
-    NormConfig,
-    Position,
-    PositionConfig,
-    PreNormConfig,
-    ProjectionConfig,
-    ReLUConfig,
-    SeparateConfig,
-    SinusoidalConfig,
-    Stack,
-)
-from regard.nn.cross_attention import CrossAttention, CrossAttentionContext
-from regard.nn.dropout import dropout
+from regard.nn.attention import AttentionContext, Cache, CrossAttention, CrossAttentionContext
+from regard.nn.blocks.block import Block, Stack
+from regard.nn.feedforward import FeedForwardConfig, ReLUConfig
 from regard.nn.init import initialize, normal
+from regard.nn.linear import Linear
+from regard.nn.norm import LayerNormConfig, NormConfig
+from regard.nn.positions.position import Position, PositionConfig, SinusoidalConfig
 
 ROOM = 8  # KV caches grow by so many tokens: reordering beams copies them, empty places included
 
@@ -58,30 +45,20 @@ class TransformerConfig(AttentionModelConfig, kind="transformer"):
     context: int = option(128, "longest sentence, in tokens")
     layers: int = option(3, "blocks of the encoder")
     decoder_layers: int | None = option(None, "blocks of the decoder (default: as many as the encoder's)")
-    heads: int = option(4, "query heads of every attention")
-    kv_heads: int | None = option(None, "key/value heads of every attention (default: as many as query heads)")
     width: int = option(256, "model width")
     dropout: float = option(0.1, "dropout on embeddings, attention and residual branches")
-    attention_dropout: float | None = option(None, "dropout on attention weights, if it differs from the rest")
     tied: bool = option(True, "share the embedding with the output head, and with the source if it has no vocabulary")
     scaled: bool = option(True, "multiply embeddings by the root of the width")
-    bias: bool = option(False, "biases in linear layers")
     head_bias: bool = option(False, "a bias on the logits")
     qk_norm: bool = option(False, "normalize queries and keys per head")
     memory: Literal["last", "same"] = option(
         "last", "a decoder layer attends to the encoder's last layer, or to the layer of the same number"
     )
-    backend: str = option(
-        "auto", "attention backend: auto, sdpa, flex, banded, blocked, small_cpu, decode_gpu, reference"
-    )
     zero_init: bool = option(False, "initialize residual branches with zero rather than small weights")
-    projection: ProjectionConfig = field(default_factory=SeparateConfig)
-    attention: AttentionConfig = field(default_factory=SoftmaxConfig)
     across: AttentionConfig = field(default_factory=SoftmaxConfig, metadata={"help": "attention to the source"})
     norm: NormConfig = field(default_factory=LayerNormConfig)
     position: PositionConfig = field(default_factory=SinusoidalConfig)
     feedforward: FeedForwardConfig = field(default_factory=ReLUConfig)
-    block: BlockConfig = field(default_factory=PreNormConfig)
 
     def check(self) -> None:
         super().check()
@@ -101,7 +78,7 @@ class TransformerConfig(AttentionModelConfig, kind="transformer"):
     def reduced(self) -> Self:
         layers = min(self.layers, REDUCED.layers)
         deeper = self.decoder_layers and (layers if self.decoder_layers == self.layers else layers + 1)
-        return self.resized(layers=layers, decoder_layers=deeper, **self.reduced_heads())
+        return replace(super().reduced(), decoder_layers=deeper)
 
     def make(self) -> Transformer:
         return Transformer(self)
@@ -128,11 +105,11 @@ class Transformer(Seq2SeqModel):
         self.source_vocabulary = c.source_vocabulary or c.vocabulary
         self.embed_source = nn.Embedding(self.source_vocabulary, token_width)
         self.embed = nn.Embedding(c.vocabulary, token_width)
-        self.drop = dropout(c.dropout)
+        self.drop = nn.Dropout(c.dropout)
         self.encoder = c.block.stack(c.build_block(c.attention, self.position_source) for _ in range(c.layers))
-        self.norm_source = c.norm.build(c.width) if c.block.final_norm else nn.Identity()
+        self.norm_source = c.build_final_norm()
         self.decoder = c.block.stack(c.build_block(c.attention, self.position, c.across) for _ in range(c.depth))
-        self.norm = c.norm.build(c.width) if c.block.final_norm else nn.Identity()
+        self.norm = c.build_final_norm()
         self.unembed = Linear(c.width, c.vocabulary, bias=c.head_bias)
         if c.tied:
             self.unembed.weight = self.embed.weight
@@ -143,6 +120,7 @@ class Transformer(Seq2SeqModel):
             Causal() & c.attention.pattern(),
             Full() & c.across.pattern(),
         )
+        self.steppable = not self.target_mask.needs_tokens
         self.masks = list(dict.fromkeys((self.source_mask, self.target_mask, self.cross_mask)))
         self.reset()
 
@@ -188,9 +166,8 @@ class Transformer(Seq2SeqModel):
         plan = _mechanism(self.decoder).plan(self.target_mask.bind(inputs, phase), slots, like=x)
         context = AttentionContext(plan, self.position.rotation(phase))
         plan = self._cross_plan(inputs.shape[1], source_lengths, memories[0].shape[1], like=x)
-        cross = [CrossAttentionContext(plan, memory) for memory in memories]
-        recompute = self.checkpointing and self.training
-        return self.norm(self.decoder(x, [context] * self.config.depth, None, cross, recompute=recompute))
+        contexts = [context._replace(cross=CrossAttentionContext(plan, memory)) for memory in memories]
+        return self.norm(self.decoder(x, contexts, recompute=self.checkpointing and self.training))
 
     def encode(self, source: Tensor, lengths: Tensor) -> list[Tensor]:
         """The memory [B, S, C] that each decoder layer attends to; its values at padding are arbitrary."""
@@ -204,10 +181,6 @@ class Transformer(Seq2SeqModel):
         if c.memory == "same":
             return [self.norm_source(x) for x in outputs]
         return [self.norm_source(outputs[-1])] * c.depth
-
-    def head(self, x: Tensor) -> Tensor:
-        """Features to logits."""
-        return self.unembed(x)
 
     @torch.no_grad()
     def start(
@@ -230,6 +203,10 @@ class Transformer(Seq2SeqModel):
     @torch.no_grad()
     def step(self, tokens: Tensor, state: Seq2SeqState) -> tuple[Tensor, Seq2SeqState]:
         """Consume tokens [B*beams, T] after those in ``state``; return logits [B*beams, T, V] and the new state."""
+        if not self.steppable:
+            raise UserError(
+                f"an encoder-decoder cannot decode with {self.target_mask}, which depends on earlier tokens"
+            )
         shared, (rows, count), used = state.shared, tokens.shape, state.used + tokens.shape[1]
         check_capacity(state, count)
         own = _grown(state.own, used, state.capacity)
@@ -237,19 +214,17 @@ class Transformer(Seq2SeqModel):
         phase = slots.phases(tokens.device)
         x = self._embed(self.embed, self.position, tokens, phase)
         mechanism = _mechanism(self.decoder)
-        if self.target_mask.bind(tokens, phase) is not self.target_mask:
-            raise UserError(
-                f"an encoder-decoder cannot decode with {self.target_mask}, which depends on earlier tokens"
-            )
         plain = isinstance(self.target_mask, Causal) and mechanism.grows
         mask = Full() if plain and count == 1 else self.target_mask  # the newest token sees all others
         plan = mechanism.plan(mask, slots, Range(used) if state.used else None, like=x)
         context = AttentionContext(plan, self.position.rotation(phase), DecodeInput(None, used))
         queries = rows // shared.lengths.shape[0] * count
         plan = self._cross_plan(queries, shared.lengths, shared.layers[0].k.shape[2], like=x)
-        cross = [CrossAttentionContext(plan, projected=projected) for projected in shared.layers]
-        x = self.decoder(x, [context] * self.config.depth, own, cross)
-        return self.head(self.norm(x)), state._replace(own=own, used=used)
+        contexts = [
+            context._replace(cache=cache, cross=CrossAttentionContext(plan, projected))
+            for cache, projected in zip(own, shared.layers, strict=True)
+        ]
+        return self.head(self.norm(self.decoder(x, contexts))), state._replace(own=own, used=used)
 
     def _embed(self, table: nn.Module, position: Position, tokens: Tensor, phase: Tensor) -> Tensor:
         x = table(tokens)
@@ -270,7 +245,7 @@ def _cross(block: Block) -> CrossAttention:
     return cast(CrossAttention, block.cross)  # decoder blocks have one
 
 
-def _grown(own: tuple[Any, ...], used: int, capacity: int) -> tuple[Any, ...]:
+def _grown(own: tuple[Cache, ...], used: int, capacity: int) -> tuple[Cache, ...]:
     """KV caches with room for at least ``used`` tokens; the same ones where they are large enough."""
     size = min(capacity, -(-used // ROOM) * ROOM)
     return tuple(

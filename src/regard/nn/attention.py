@@ -1,70 +1,70 @@
-"""Multi-head self-attention: project, normalize, rotate, attend, project back (Vaswani et al. 2017, sec. 3.2.2)."""
+"""Multi-head attention: project, normalize, rotate, attend, project back (Vaswani et al. 2017, sec. 3.2.2).
 
-from __future__ import annotations
+In cross-attention (sec. 3.2.3) queries come from one sequence, keys and values from another. While decoding, the other
+sequence is projected once, and several rows of queries (the beams of a source) attend to one row of keys: the rows are
+concatenated into one longer row of queries, and no key is copied.
+"""
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import ClassVar, NamedTuple
 
-import torch
 from torch import Tensor, nn
 
-from regard.attention import DecodeInput, Mechanism, Plan
+from regard.attention import DecodeInput, KVCache, Mechanism, Out, Plan
 from regard.config import Choice
-from regard.nn.cross_attention import CrossAttention, SharedCrossAttention
+from regard.errors import UserError
 from regard.nn.linear import Linear
 from regard.nn.norm import RMSNorm
 from regard.nn.positions.position import NoRotation, Rotation
 
+Cache = tuple[Tensor, ...]  # a named tuple; most mechanisms have a ``KVCache``
+
+
+class CrossAttentionContext(NamedTuple):
+    """The other sequence as a decoder layer sees it."""
+
+    plan: Plan  # beams*T queries over S keys; the same for all layers
+    memory: Tensor | KVCache  # the encoder's output [B, S, C], or its keys and values [B, G, S, D], projected before
+
 
 class AttentionContext(NamedTuple):
-    """What all layers with the same mask share in one forward pass."""
+    """What attention needs besides its input. Layers with the same mask share the first three in a forward pass."""
 
     plan: Plan  # which keys each query sees, prepared for a backend
     rotation: Rotation  # of queries and keys, by their positions
     decode: DecodeInput | None = None  # while decoding: where this step's keys and values go in the KV cache
+    cache: Cache | None = None  # while decoding: the layer's own KV cache
+    cross: CrossAttentionContext | None = None  # for layers with cross-attention
 
 
 class SelfAttention(nn.Module):
     """Queries, keys and values from one product; ``kv_heads`` below ``heads`` is grouped-query attention."""
 
     def __init__(
-        self,
-        width: int,
-        heads: int,
-        kv_heads: int,
-        mechanism: Mechanism,
-        *,
-        bias: bool = False,
-        qk_norm: bool = False,
+        self, width: int, heads: int, kv_heads: int, mechanism: Mechanism, *, bias: bool = False, qk_norm: bool = False
     ):
         super().__init__()
         self.heads, self.kv_heads, self.head_width = heads, kv_heads, width // heads
-        parts = self._parts()
-        self.qkv = Linear(width, sum(parts), bias=bias)
-        self.qkv.parts = parts
+        self.qkv = Linear(width, *self._parts(), bias=bias)
         self.norm_qk = RMSNorm(self.head_width) if qk_norm else nn.Identity()
         self.mechanism = mechanism
         self.out = Linear(width, width, bias=bias)
 
-    def forward(self, x: Tensor, context: AttentionContext, cache: Any = None) -> Tensor:
-        return self.out(self.mix(self.qkv(x), context, cache))
+    def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
+        return self.out(self.mix(self.qkv(x), context))
 
-    def mix(self, qkv: Tensor, context: AttentionContext, cache: Any) -> Tensor:
+    def mix(self, qkv: Tensor, context: AttentionContext) -> Tensor:
         """Attention between the two projections: [B, N, (H + G + G) D] to [B, N, H D]."""
         heads = qkv.unflatten(-1, (-1, self.head_width))  # [B, N, H + G + G, D]
         q, k, v = self._split(heads, context.rotation)
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)  # [B, H or G, N, D]
-        if cache is None:
-            mixed = self.mechanism(q, k, v, context.plan)
-        else:
-            assert context.decode is not None  # a cache is given only while decoding
-            mixed = self.mechanism.step(q, k, v, context.plan, cache, context.decode)
-        return mixed.values.transpose(1, 2).flatten(2)  # [B, H, N, D] to [B, N, H D]
+        return self._attend(q, k, v, context).transpose(1, 2).flatten(2)  # [B, H, N, D] to [B, N, H D]
 
-    @torch.no_grad()
-    def scale_residual(self, scale: float) -> None:
-        """Scale the weights that end the residual branch, at initialization."""
-        self.out.weight.mul_(scale)
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext) -> Tensor:
+        """The mechanism over the tokens of a whole sequence or, while decoding, over those of a step."""
+        if context.decode is None:
+            return values(self.mechanism, self.mechanism(q, k, v, context.plan))
+        return values(self.mechanism, self.mechanism.step(q, k, v, context.plan, context.cache, context.decode))
 
     def _parts(self) -> tuple[int, ...]:
         """The row counts of the matrices stacked in ``qkv``."""
@@ -78,9 +78,19 @@ class SelfAttention(nn.Module):
         q, k = rotation.apply(self.norm_qk(both)).split([self.heads, self.kv_heads], dim=2)
         return q, k, v
 
-    def start(self, batch: int, size: int) -> Any:
+    def start(self, batch: int, size: int) -> Cache:
         """An empty KV cache for ``size`` tokens per row."""
         return self.mechanism.start(batch, self.kv_heads, size, self.head_width, self.out.weight)
+
+
+def values(mechanism: Mechanism, out: Out) -> Tensor:
+    """The values of a mechanism's result; one from outside the package may have returned something else."""
+    if not isinstance(out, Out):
+        raise UserError(
+            f"the mechanism {type(mechanism).__name__} returned a {type(out).__name__}; "
+            "return regard.attention.Out(values, None)"
+        )
+    return out.values
 
 
 class SharedSelfAttention(SelfAttention):
@@ -98,8 +108,64 @@ class SharedSelfAttention(SelfAttention):
         return both, both, heads
 
 
+class CrossAttention(nn.Module):
+    """Queries from x, keys and values from a memory. No rotation: the two sequences have separate positions."""
+
+    def __init__(
+        self, width: int, heads: int, kv_heads: int, mechanism: Mechanism, *, bias: bool = False, qk_norm: bool = False
+    ):
+        super().__init__()
+        self.heads, self.kv_heads, self.head_width = heads, kv_heads, width // heads
+        self.norm_qk = RMSNorm(self.head_width) if qk_norm else nn.Identity()
+        self.mechanism = mechanism
+        self._project(width, bias)
+        self.out = Linear(width, width, bias=bias)
+
+    def forward(self, x: Tensor, context: CrossAttentionContext | None) -> Tensor:
+        """x [B*beams, T, C], with the beams of each row of the memory adjacent."""
+        if context is None:
+            raise ValueError("cross-attention needs a memory, or its projected keys and values")
+        k, v = context.memory if isinstance(context.memory, KVCache) else self.project(context.memory)
+        q = self.norm_qk(self._queries(x).view(k.shape[0], -1, self.heads, self.head_width))  # [B, beams*T, H, D]
+        mixed = values(self.mechanism, self.mechanism(q.transpose(1, 2), k, v, context.plan))  # [B, H, beams*T, D]
+        return self.out(mixed.transpose(1, 2).reshape(x.shape))
+
+    def project(self, memory: Tensor) -> KVCache:
+        """Keys and values [B, G, S, D] of a memory [B, S, C]."""
+        k, v = self._keys_values(memory)
+        return KVCache(self.norm_qk(k).transpose(1, 2), v.transpose(1, 2))
+
+    def _project(self, width: int, bias: bool) -> None:
+        self.q = Linear(width, width, bias=bias)
+        part = self.kv_heads * self.head_width
+        self.kv = Linear(width, part, part, bias=bias)
+
+    def _queries(self, x: Tensor) -> Tensor:
+        return self.q(x)
+
+    def _keys_values(self, memory: Tensor) -> tuple[Tensor, ...]:  # [B, S, G, D] each
+        return self.kv(memory).unflatten(-1, (2 * self.kv_heads, self.head_width)).split(self.kv_heads, dim=2)
+
+
+class SharedCrossAttention(CrossAttention):
+    """Q = K = V: one matrix projects both sequences."""
+
+    def _project(self, width: int, bias: bool) -> None:
+        self.qkv = Linear(width, width, bias=bias)
+
+    def _queries(self, x: Tensor) -> Tensor:
+        return self.qkv(x)
+
+    def _keys_values(self, memory: Tensor) -> tuple[Tensor, ...]:
+        both = self.qkv(memory).unflatten(-1, (self.heads, self.head_width))
+        return both, both
+
+
 class ProjectionConfig(Choice):
     """How a layer makes queries, keys and values."""
+
+    self_attention: ClassVar[type[SelfAttention]] = SelfAttention
+    cross_attention: ClassVar[type[CrossAttention]] = CrossAttention
 
     def fits(self, width: int, heads: int, kv_heads: int) -> None:
         """Refuse impossible sizes with a ValueError that names the fix."""
@@ -119,33 +185,20 @@ class ProjectionConfig(Choice):
     def build(
         self, width: int, heads: int, kv_heads: int, mechanism: Mechanism, *, bias: bool, qk_norm: bool
     ) -> SelfAttention:
-        raise NotImplementedError
-
-    def cross(
-        self, width: int, heads: int, kv_heads: int, mechanism: Mechanism, *, bias: bool, qk_norm: bool
-    ) -> CrossAttention:
-        """Cross-attention with this projection. Default: separate matrices for queries, keys and values."""
-        return CrossAttention(width, heads, kv_heads, mechanism, bias=bias, qk_norm=qk_norm)
+        return self.self_attention(width, heads, kv_heads, mechanism, bias=bias, qk_norm=qk_norm)
 
 
 @dataclass(frozen=True)
 class SeparateConfig(ProjectionConfig, kind="separate"):
     """A matrix each for queries, keys and values."""
 
-    def build(self, *sizes, **options) -> SelfAttention:
-        return SelfAttention(*sizes, **options)
-
 
 @dataclass(frozen=True)
 class SharedConfig(ProjectionConfig, kind="shared"):
     """One matrix for all three."""
 
+    self_attention, cross_attention = SharedSelfAttention, SharedCrossAttention
+
     def fits(self, width: int, heads: int, kv_heads: int) -> None:
         if heads != kv_heads:
             raise ValueError(f"a shared projection has as many key heads as query heads; set kv_heads = {heads}")
-
-    def build(self, *sizes, **options) -> SelfAttention:
-        return SharedSelfAttention(*sizes, **options)
-
-    def cross(self, *sizes, **options) -> CrossAttention:
-        return SharedCrossAttention(*sizes, **options)

@@ -5,8 +5,6 @@ its forward pass during training; the task calls ``collect`` to run the forward 
 Nothing is kept outside of ``collect``, so a forward pass that activation checkpointing repeats records nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 

@@ -1,7 +1,5 @@
 """Causal dilated convolution (van den Oord et al. 2016)."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F

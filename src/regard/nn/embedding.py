@@ -3,8 +3,6 @@
 They give the first layer what attention would otherwise need a layer for: the current pair or triple of characters.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

@@ -1,7 +1,5 @@
 """Feed-forward networks, applied to each token by itself."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -10,7 +8,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.config import Choice, option
-from regard.nn.dropout import dropout as dropout_layer
 from regard.nn.linear import Linear
 
 Activation = Callable[[Tensor], Tensor]
@@ -22,11 +19,6 @@ class FeedForwardLayer(nn.Module):
     inactive_parameters: int = 0  # weights that one token does not use
     down: Linear  # the last matrix of the residual branch
 
-    @torch.no_grad()
-    def scale_residual(self, scale: float) -> None:
-        """Scale the weights that end the residual branch, at initialization."""
-        self.down.weight.mul_(scale)
-
 
 class FeedForward(FeedForwardLayer):
     """down(activation(up(x))) (Vaswani et al. 2017, eq. 2), with dropout on the hidden layer."""
@@ -36,7 +28,7 @@ class FeedForward(FeedForwardLayer):
         self.up = Linear(width, hidden, bias=bias)
         self.down = Linear(hidden, width, bias=bias)
         self.activation = activation
-        self.drop = dropout_layer(dropout)
+        self.drop = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.down(self.drop(self.activation(self.up(x))))
@@ -50,23 +42,23 @@ class GatedFeedForward(FeedForwardLayer):
         self.gate_up = Linear(width, 2 * hidden, bias=bias)
         self.down = Linear(hidden, width, bias=bias)
         self.activation = activation
-        self.drop = dropout_layer(dropout)
+        self.drop = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         gate, up = self.gate_up(x).chunk(2, dim=-1)
         return self.down(self.drop(self.activation(gate) * up))
 
 
-class ReLUSquared(nn.Module):
-    """max(x, 0)² (So et al. 2021)."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return relu_squared(x)
-
-
 def relu_squared(x: Tensor) -> Tensor:
     """max(x, 0)² (So et al. 2021)."""
     return F.relu(x).square()
+
+
+class ReLUSquared(nn.Module):
+    """``relu_squared`` as a module, which a fast path may replace."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return relu_squared(x)
 
 
 def identity(x: Tensor) -> Tensor:
@@ -95,7 +87,7 @@ def hidden_width(ratio: float, width: int, gated: bool) -> int:
 
 @dataclass(frozen=True)
 class FeedForwardConfig(Choice):
-    """Which feed-forward network a block has."""
+    """Which feed-forward network a block has. A kind without further options needs no decorator."""
 
     ratio: float = option(4.0, "hidden width over the model's width")
     dropout: float = option(0.0, "dropout on the hidden layer")
@@ -112,22 +104,18 @@ class FeedForwardConfig(Choice):
         return network(width, hidden_width(self.ratio, width, gated), activation, bias=bias, dropout=self.dropout)
 
 
-@dataclass(frozen=True)
 class ReLUConfig(FeedForwardConfig, kind="relu"):
     """max(x, 0), as in the original Transformer."""
 
 
-@dataclass(frozen=True)
 class GELUConfig(FeedForwardConfig, kind="gelu"):
     """x Φ(x), as in GPT-2 and BERT."""
 
 
-@dataclass(frozen=True)
 class SiLUConfig(FeedForwardConfig, kind="silu"):
     """x σ(x) without a gate, also called swish, as in Marian's translation models."""
 
 
-@dataclass(frozen=True)
 class ReLUSquaredConfig(FeedForwardConfig, kind="relu2"):
     """max(x, 0)² (So et al. 2021)."""
 
@@ -139,26 +127,21 @@ class GatedConfig(FeedForwardConfig):
     ratio: float = option(8 / 3, "hidden width over the model's width, rounded up to a multiple of 8")
 
 
-@dataclass(frozen=True)
 class SwiGLUConfig(GatedConfig, kind="swiglu"):
     """A gated network with SiLU, as in Llama."""
 
 
-@dataclass(frozen=True)
 class GEGLUConfig(GatedConfig, kind="geglu"):
     """A gated network with GELU (Shazeer 2020, eq. 6), as in T5 1.1 and Gemma."""
 
 
-@dataclass(frozen=True)
 class ReGLUConfig(GatedConfig, kind="reglu"):
     """A gated network with ReLU (Shazeer 2020, eq. 6)."""
 
 
-@dataclass(frozen=True)
 class GLUConfig(GatedConfig, kind="glu"):
     """A gated network with the logistic function (Dauphin et al. 2017)."""
 
 
-@dataclass(frozen=True)
 class BilinearConfig(GatedConfig, kind="bilinear"):
     """A gated network without an activation: the product of two linear maps (Shazeer 2020, eq. 5)."""

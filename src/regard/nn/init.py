@@ -1,7 +1,5 @@
 """Initialization of a model's parameters: every part initializes its own."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from torch import Tensor, nn

@@ -10,18 +10,16 @@ W_k is applied to the query instead and W_v after the attention: q·(W_k c) = (W
 latents as one key/value head, and no keys and values are computed.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
-from regard.attention import Dot, KVCache, Mechanism, Softmax
+from regard.attention import Dot, KVCache, Mechanism, Plan, Softmax
 from regard.config import option
 from regard.errors import UserError
-from regard.nn.attention import AttentionContext, ProjectionConfig, SelfAttention
+from regard.nn.attention import AttentionContext, Cache, ProjectionConfig, SelfAttention, values
 from regard.nn.linear import Linear
 from regard.nn.norm import RMSNorm
 from regard.nn.positions.position import Rotation
@@ -31,7 +29,7 @@ class Widths(NamedTuple):
     """Widths of a head's query and key, by content and rotated, and of the latents."""
 
     content: int
-    turned: int
+    rotated: int
     rank: int
     query_rank: int | None
 
@@ -44,84 +42,67 @@ class LatentAttention(SelfAttention):
     """
 
     def __init__(
-        self,
-        width: int,
-        heads: int,
-        kv_heads: int,
-        mechanism: Mechanism,
-        widths: Widths,
-        *,
-        bias: bool = False,
-        qk_norm: bool = False,
+        self, width: int, heads: int, kv_heads: int, mechanism: Mechanism, widths: Widths, *, bias: bool, qk_norm: bool
     ):
         nn.Module.__init__(self)
         self.heads, self.kv_heads, self.head_width = heads, kv_heads, width // heads
         self.widths = w = widths
-        queries = (heads * w.content, heads * w.turned)
-        self.firsts = (sum(queries) if w.query_rank is None else w.query_rank, w.rank, w.turned)
-        self.qkv = Linear(width, sum(self.firsts), bias=bias)  # all projections of x
-        self.qkv.parts = (*(queries if w.query_rank is None else self.firsts[:1]), *self.firsts[1:])
+        queries = (heads * w.content, heads * w.rotated)
+        self.firsts = (sum(queries) if w.query_rank is None else w.query_rank, w.rank, w.rotated)
+        first = queries if w.query_rank is None else self.firsts[:1]
+        self.qkv = Linear(width, *first, *self.firsts[1:], bias=bias)  # all projections of x
         self.norm_query = nn.Identity() if w.query_rank is None else RMSNorm(w.query_rank)
-        self.query_up = nn.Identity() if w.query_rank is None else Linear(w.query_rank, sum(queries), bias=False)
-        if isinstance(self.query_up, Linear):
-            self.query_up.parts = queries
+        self.query_up = nn.Identity() if w.query_rank is None else Linear(w.query_rank, *queries, bias=False)
         self.norm_latent = RMSNorm(w.rank)
-        self.up = Linear(w.rank, kv_heads * (w.content + self.head_width), bias=False)
-        self.up.parts = (kv_heads * w.content, kv_heads * self.head_width)
+        self.up = Linear(w.rank, kv_heads * w.content, kv_heads * self.head_width, bias=False)
         self.norm_content = RMSNorm(w.content) if qk_norm else nn.Identity()
-        self.norm_turned = RMSNorm(w.turned) if qk_norm else nn.Identity()
+        self.norm_rotated = RMSNorm(w.rotated) if qk_norm else nn.Identity()
         self.mechanism = mechanism
         self.out = Linear(width, width, bias=bias)
 
-    def mix(self, qkv: Tensor, context: AttentionContext, cache: Any) -> Tensor:
+    def mix(self, qkv: Tensor, context: AttentionContext) -> Tensor:
         """Attention between the projections: [B, N, ...] to [B, N, H E]."""
         queries, latent, key = qkv.split(self.firsts, dim=-1)
         q = self._queries(self.query_up(self.norm_query(queries)), context.rotation)  # [B, H, N, D]
         latent = self.norm_latent(latent)[:, None]  # [B, 1, N, R]
-        key = context.rotation.apply(self.norm_turned(key)[:, :, None]).transpose(1, 2)  # [B, 1, N, turned]
-        return self._mixed(q, latent, key, context, cache).transpose(1, 2).flatten(2)
+        key = context.rotation.apply(self.norm_rotated(key)[:, :, None]).transpose(1, 2)  # [B, 1, N, rotated]
+        return self._mixed(q, latent, key, context).transpose(1, 2).flatten(2)
 
-    def _mixed(self, q: Tensor, latent: Tensor, key: Tensor, context: AttentionContext, cache: Any) -> Tensor:
-        mechanism, plan, decode = self.mechanism, context.plan, context.decode
-        if cache is None:
-            return mechanism(q, *self._unfold(latent, key), plan).values
-        assert decode is not None  # a cache is given only while decoding
-        if not self.mechanism.grows:
-            return mechanism.step(q, *self._unfold(latent, key), plan, cache, decode).values
-        latents, keys = decode.store(cache, latent, key)
+    def _mixed(self, q: Tensor, latent: Tensor, key: Tensor, context: AttentionContext) -> Tensor:
+        if context.decode is None or not self.mechanism.grows:
+            return self._attend(q, *self._unfold(latent, key), context)
+        latents, keys = context.decode.store(cast(KVCache, context.cache), latent, key)
         few = q.shape[2] < self.head_width  # with more queries, projecting every key costs less
-        if latents is latent or not few or not self._absorbs():
-            return mechanism(q, *self._unfold(latents, keys), plan).values
-        return self._absorbed(q, latents, keys, context)
+        if few and latents is not latent and self._absorbs():
+            return self._absorbed(q, latents, keys, context.plan)
+        return values(self.mechanism, self.mechanism(q, *self._unfold(latents, keys), context.plan))
 
     def _queries(self, both: Tensor, rotation: Rotation) -> Tensor:
         w = self.widths
-        content, turned = both.split([self.heads * w.content, self.heads * w.turned], dim=-1)
+        content, rotated = both.split([self.heads * w.content, self.heads * w.rotated], dim=-1)
         content = self.norm_content(content.unflatten(-1, (self.heads, w.content)))
-        turned = rotation.apply(self.norm_turned(turned.unflatten(-1, (self.heads, w.turned))))
-        return torch.cat((content, turned), dim=-1).transpose(1, 2)
+        rotated = rotation.apply(self.norm_rotated(rotated.unflatten(-1, (self.heads, w.rotated))))
+        return torch.cat((content, rotated), dim=-1).transpose(1, 2)
 
     def _unfold(self, latent: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys [B, G, K, D] and values [B, G, K, E] of latents [B, 1, K, R] and rotated keys [B, 1, K, turned]."""
-        content, values = self.up(latent[:, 0]).split(self.up.parts, dim=-1)
-        content = content.unflatten(-1, (self.kv_heads, -1)).transpose(1, 2)
-        k = torch.cat((content, key.expand(-1, self.kv_heads, -1, -1)), dim=-1)
-        return k, values.unflatten(-1, (self.kv_heads, -1)).transpose(1, 2)
+        """Keys [B, G, K, D] and values [B, G, K, E] of latents [B, 1, K, R] and rotated keys [B, 1, K, rotated]."""
+        parts = self.up(latent[:, 0]).split(self.up.parts, dim=-1)
+        content, v = (part.unflatten(-1, (self.kv_heads, -1)).transpose(1, 2) for part in parts)
+        return torch.cat((content, key.expand(-1, self.kv_heads, -1, -1)), dim=-1), v
 
-    def _absorbed(self, q: Tensor, latent: Tensor, key: Tensor, context: AttentionContext) -> Tensor:
+    def _absorbed(self, q: Tensor, latent: Tensor, key: Tensor, plan: Plan) -> Tensor:
         """Attention with the latents as keys and values of one head that all queries share (sec. 2.1.2)."""
         w, shared = self.widths, self.heads // self.kv_heads
         for_keys, for_values = self.up.weight.to(q.dtype).split(self.up.parts)
         for_keys = for_keys.view(self.kv_heads, w.content, w.rank)
         for_values = for_values.view(self.kv_heads, self.head_width, w.rank)
-        content, turned = q.split([w.content, w.turned], dim=-1)
+        content, rotated = q.split([w.content, w.rotated], dim=-1)
         grouped = content.unflatten(1, (self.kv_heads, shared))  # [B, G, H/G, T, content]
         over = torch.einsum("bgstd,gdr->bgstr", grouped, for_keys).flatten(1, 2)
-        scale = (
-            (w.rank + w.turned) / (w.content + w.turned)
-        ) ** 0.5  # the mechanism scales by the width of these queries
-        q, k = torch.cat((over, turned), dim=-1) * scale, torch.cat((latent, key), dim=-1)
-        mixed = self.mechanism(q, k.to(q.dtype), latent.to(q.dtype), context.plan).values  # [B, H, T, R]
+        # The mechanism scales by the width of these queries.
+        scale = ((w.rank + w.rotated) / (w.content + w.rotated)) ** 0.5
+        q, k = torch.cat((over, rotated), dim=-1) * scale, torch.cat((latent, key), dim=-1)
+        mixed = self.mechanism(q, k.to(q.dtype), latent.to(q.dtype), plan).values  # [B, H, T, R]
         mixed = mixed.unflatten(1, (self.kv_heads, shared))
         return torch.einsum("bgstr,ger->bgste", mixed, for_values).flatten(1, 2)
 
@@ -130,13 +111,12 @@ class LatentAttention(SelfAttention):
         m = self.mechanism
         return type(m) is Softmax and type(m.score) is Dot and m.scale is None
 
-    def start(self, batch: int, size: int) -> Any:
+    def start(self, batch: int, size: int) -> Cache:
         """An empty cache for ``size`` tokens per row: latents as keys, rotated keys as values."""
         if not self.mechanism.grows:
             return super().start(batch, size)
-        like = self.out.weight
-        widths = (self.widths.rank, self.widths.turned)
-        return KVCache(*(like.new_zeros(batch, 1, size, width) for width in widths))
+        widths = (self.widths.rank, self.widths.rotated)
+        return KVCache(*(self.out.weight.new_zeros(batch, 1, size, width) for width in widths))
 
 
 @dataclass(frozen=True)
@@ -145,47 +125,47 @@ class LatentConfig(ProjectionConfig, kind="latent"):
 
     rank: int | None = option(None, "width of the latent (default: 4 heads, at most half the model)")
     query_rank: int | None = option(None, "width of a latent for queries (default: none)")
-    turned: int | None = option(None, "width of the rotated part of a query and a key (default: half a head)")
+    rotated: int | None = option(None, "width of the rotated part of a query and a key (default: half a head)")
     content: int | None = option(None, "width of the rest of a query and a key (default: the rest of a head)")
 
     def widths(self, width: int, heads: int) -> Widths:
         """All widths, with defaults."""
         head = width // heads
         rank = max(1, min(4 * head, width // 2)) if self.rank is None else self.rank
-        turned = max(2, head // 4 * 2) if self.turned is None else self.turned
-        return Widths(head - turned if self.content is None else self.content, turned, rank, self.query_rank)
+        rotated = max(2, head // 4 * 2) if self.rotated is None else self.rotated
+        return Widths(head - rotated if self.content is None else self.content, rotated, rank, self.query_rank)
 
     def fits(self, width: int, heads: int, kv_heads: int) -> None:
         w = self.widths(width, heads)
         for name, size in (("rank", w.rank), ("query_rank", w.query_rank)):
             if size is not None and size < 1:
                 raise ValueError(f"{name} must be at least 1, not {size}")
-        if w.turned < 2 or w.turned % 2:
-            raise ValueError(f"turned must be an even number from 2 on, not {w.turned}; positions rotate pairs")
+        if w.rotated < 2 or w.rotated % 2:
+            raise ValueError(f"rotated must be an even number from 2 on, not {w.rotated}; positions rotate pairs")
         if w.content < 1:
             raise ValueError(
-                f"heads of width {width // heads} have no room beside {w.turned} rotated ones; set content = 4"
+                f"heads of width {width // heads} have no room beside {w.rotated} rotated ones; set content = 4"
             )
 
     def head_width(self, width: int, heads: int) -> int:
         w = self.widths(width, heads)
-        return w.content + w.turned
+        return w.content + w.rotated
 
     def rotary_width(self, width: int, heads: int) -> int:
-        return self.widths(width, heads).turned
+        return self.widths(width, heads).rotated
 
     def cache_width(self, width: int, heads: int, kv_heads: int) -> int:
         w = self.widths(width, heads)
-        return w.rank + w.turned
+        return w.rank + w.rotated
 
     def build(
         self, width: int, heads: int, kv_heads: int, mechanism: Mechanism, *, bias: bool, qk_norm: bool
     ) -> SelfAttention:
         widths = self.widths(width, heads)
         made = LatentAttention(width, heads, kv_heads, mechanism, widths, bias=bias, qk_norm=qk_norm)
-        if widths.content + widths.turned != made.head_width and not mechanism.grows:
+        if widths.content + widths.rotated != made.head_width and not mechanism.grows:
             raise UserError(
                 "this attention keeps a state for keys as wide as values; leave --model.projection.content and "
-                "--model.projection.turned unset, or use --model.attention softmax"
+                "--model.projection.rotated unset, or use --model.attention softmax"
             )
         return made

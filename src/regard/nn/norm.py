@@ -1,7 +1,5 @@
 """Normalization layers: they keep activations at a fixed scale."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -4,12 +4,9 @@ A mask is a boolean tensor that is True where a query may see a key, of shape [Q
 [B, 1, 1, K] hides padding. None hides nothing.
 """
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 
 from regard.attention import Edges, Softmax, attend
-from regard.nn.dropout import dropout as dropout_layer
 from regard.nn.feedforward import FeedForward
 from regard.nn.linear import Linear
 from regard.nn.norm import LayerNorm
@@ -67,7 +64,7 @@ class EncoderLayer(nn.Module):
         self.attention = MultiHeadAttention(d_model, heads, dropout)
         self.feedforward = FeedForward(d_model, d_ff, nn.functional.relu, bias=True, dropout=dropout)
         self.norm_attention, self.norm_feedforward = LayerNorm(d_model), LayerNorm(d_model)
-        self.drop = dropout_layer(dropout)
+        self.drop = nn.Dropout(dropout)
 
     def forward(self, src: Tensor, src_mask: Tensor | None = None) -> Tensor:
         """src [B, S, C] to [B, S, C]."""

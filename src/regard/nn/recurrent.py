@@ -1,10 +1,12 @@
-"""Recurrent layers: each token updates a state.
+"""Recurrent layers: each token updates a state. PyTorch's kernels compute whole layers.
 
-The equations below are the definition (``fused=False``); by default PyTorch's kernels compute whole layers.
-tests/nn/test_recurrent.py compares the two, forward and backward.
+``Unrolled`` runs layers step by step, where a part of each step's input depends on the previous step: attention with
+the latest state as query is such a case, and input feeding is another. The known part of the inputs is multiplied for
+all steps at once; a step computes the remaining products with as few operations as possible, because on a CPU the
+overhead of an operation is as large as its arithmetic.
+
+tests/nn/test_recurrent.py compares both with the equations, forward and backward.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
@@ -23,7 +25,17 @@ class RecurrentState(NamedTuple):
     """The state of all layers. The forward and backward directions of a layer are adjacent."""
 
     hidden: Tensor  # [B, L*dirs, W]
-    cell: Tensor | None  # [B, L*dirs, W], LSTM only
+    cell: Tensor | None = None  # [B, L*dirs, W], LSTM only
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> "RecurrentState":
+        """The same function of each part."""
+        return RecurrentState(*(function(part) for part in self if part is not None))
+
+    def copy_(self, other: "RecurrentState") -> None:
+        """Overwrite this state in place."""
+        for kept, new in zip(self, other, strict=True):
+            if kept is not None and new is not None:
+                kept.copy_(new)
 
 
 class Weights(NamedTuple):
@@ -38,37 +50,42 @@ class Weights(NamedTuple):
 CellState = tuple[Tensor, ...]  # of one layer and direction: (h,), with LSTM (h, c); each [B, W]
 
 
-def rnn_cell(x: Tensor, cell_state: CellState, w: Weights) -> CellState:
-    """h' = tanh(Wx + b + Uh + d) (Elman 1990)."""
-    (h,) = cell_state
-    return (torch.tanh(F.linear(x, w.w, w.b) + F.linear(h, w.u, w.d)),)
+def rnn(of_input: Tensor, state: CellState, u: Tensor, d: Tensor | None) -> CellState:
+    """h' = tanh(Wx + b + Uh + d) (Elman 1990); ``of_input`` is Wx + b + d, u is U transposed."""
+    return (torch.addmm(of_input, state[0], u).tanh(),)
 
 
-def lstm_cell(x: Tensor, cell_state: CellState, w: Weights) -> CellState:
-    """c' = f ⊙ c + i ⊙ g, h' = o ⊙ tanh c' (Hochreiter & Schmidhuber 1997; the forget gate f: Gers et al. 2000)."""
-    h, c = cell_state
-    i, f, g, o = (F.linear(x, w.w, w.b) + F.linear(h, w.u, w.d)).chunk(4, dim=-1)
-    c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
-    return torch.sigmoid(o) * torch.tanh(c), c
+def lstm(of_input: Tensor, state: CellState, u: Tensor, d: Tensor | None) -> CellState:
+    """c' = f ⊙ c + i ⊙ g, h' = o ⊙ tanh c' (Hochreiter & Schmidhuber 1997; the forget gate f: Gers et al. 2000).
+
+    ``of_input`` is Wx + b + d, u is U transposed; the gates i, f and o are logistic, g is tanh.
+    """
+    h, c = state
+    width = h.shape[1]
+    two, g, o = torch.addmm(of_input, h, u).split([2 * width, width, width], dim=1)
+    i, f = two.sigmoid().chunk(2, dim=1)
+    c = torch.addcmul(f * c, i, g.tanh())
+    return o.sigmoid() * c.tanh(), c
 
 
-def gru_cell(x: Tensor, cell_state: CellState, w: Weights) -> CellState:
+def gru(of_input: Tensor, state: CellState, u: Tensor, d: Tensor | None) -> CellState:
     """h' = (1 - z) ⊙ n + z ⊙ h (Cho et al. 2014, eqs. 5-8), the reset gate r after the product.
 
     The paper has n = tanh(Wx + U(r ⊙ h)); PyTorch and cuDNN have n = tanh(Wx + b + r ⊙ (Uh + d)), which needs one
-    product with h for all gates instead of two dependent ones.
+    product with h for all gates instead of two dependent ones. ``of_input`` is Wx + b, u is U transposed.
     """
-    (h,) = cell_state
-    of_x, of_h = F.linear(x, w.w, w.b).chunk(3, dim=-1), F.linear(h, w.u, w.d).chunk(3, dim=-1)
-    r, z = torch.sigmoid(of_x[0] + of_h[0]), torch.sigmoid(of_x[1] + of_h[1])
-    n = torch.tanh(of_x[2] + r * of_h[2])
-    return ((1 - z) * n + z * h,)
+    (h,) = state
+    cut = [2 * h.shape[1], h.shape[1]]
+    two, n = of_input.split(cut, dim=1)
+    two_of_h, n_of_h = (h @ u if d is None else torch.addmm(d, h, u)).split(cut, dim=1)
+    r, z = (two + two_of_h).sigmoid().chunk(2, dim=1)
+    return (torch.lerp(torch.addcmul(n, r, n_of_h).tanh(), h, z),)
 
 
-CELLS: dict[Kind, Callable[[Tensor, CellState, Weights], CellState]] = {
-    "rnn": rnn_cell,
-    "lstm": lstm_cell,
-    "gru": gru_cell,
+CELLS: dict[Kind, Callable[[Tensor, CellState, Tensor, Tensor | None], CellState]] = {
+    "rnn": rnn,
+    "lstm": lstm,
+    "gru": gru,
 }
 
 
@@ -125,15 +142,13 @@ class Recurrent(nn.Module):
         return RecurrentState(zeros, zeros.clone() if self.kind == "lstm" else None)
 
     def forward(
-        self, x: Tensor, lengths: Tensor | None = None, state: RecurrentState | None = None, *, fused: bool = True
+        self, x: Tensor, lengths: Tensor | None = None, state: RecurrentState | None = None
     ) -> tuple[Tensor, RecurrentState]:
         """x [B, N, I] to outputs [B, N, W*dirs] and the state after each row's last token. One step is N = 1."""
         state = self.start(x.shape[0]) if state is None else state
-        if not fused:
-            return self._by_layer(x, lengths, state, self._by_token)
         if lengths is None:
             return self._whole(x, state)
-        return self._packed(x, lengths, state) if x.is_cuda else self._by_layer(x, lengths, state, self._fused)
+        return self._packed(x, lengths, state) if x.is_cuda else self._by_layer(x, lengths, state)
 
     def weights(self, layer: int, direction: int) -> Weights:
         """The weights of one layer and direction, by PyTorch's names."""
@@ -147,10 +162,10 @@ class Recurrent(nn.Module):
         cell_state = [part.transpose(0, 1).contiguous().to(own) for part in state if part is not None]
         with torch.autocast(cell_state[0].device.type, enabled=False):
             out, last = self.cells(x.to(own), tuple(cell_state) if self.kind == "lstm" else cell_state[0])
-        return out, _hidden(*(part.transpose(0, 1) for part in (last if self.kind == "lstm" else (last,))))
+        return out, RecurrentState(*(part.transpose(0, 1) for part in (last if self.kind == "lstm" else (last,))))
 
     def _packed(self, x: Tensor, lengths: Tensor, state: RecurrentState) -> tuple[Tensor, RecurrentState]:
-        """All layers in one call over packed rows, by cuDNN; on a CPU its backward pass is slower than `_fused`.
+        """All layers in one call over packed rows, by cuDNN; on a CPU its backward pass is slower than `_layer`.
 
         Packing needs at least one token per row, so the result of an empty row is discarded.
         """
@@ -159,45 +174,25 @@ class Recurrent(nn.Module):
         out, _ = pad_packed_sequence(out, batch_first=True, total_length=x.shape[1])
         some = (lengths > 0)[:, None, None]
         parts = (torch.where(some, n, m) for n, m in zip(last, state, strict=True) if n is not None and m is not None)
-        return torch.where(some, out, 0), _hidden(*parts)
+        return torch.where(some, out, 0), RecurrentState(*parts)
 
-    def _by_layer(
-        self, x: Tensor, lengths: Tensor | None, state: RecurrentState, run: Callable
-    ) -> tuple[Tensor, RecurrentState]:
-        """Each layer and direction in turn, by ``run``."""
+    def _by_layer(self, x: Tensor, lengths: Tensor, state: RecurrentState) -> tuple[Tensor, RecurrentState]:
+        """Each layer and direction in turn."""
         states: list[CellState] = []
         for layer in range(self.layers):
             outs = []
             for direction in range(self.directions):
                 i = layer * self.directions + direction
                 before = tuple(part[:, i] for part in state if part is not None)
-                out, cell_state = run(x, lengths, before, self.weights(layer, direction), direction == 1)
+                out, cell_state = self._layer(x, lengths, before, self.weights(layer, direction), direction == 1)
                 outs.append(out)
                 states.append(cell_state)
             x = outs[0] if len(outs) == 1 else torch.cat(outs, dim=-1)
             if layer < self.layers - 1:
                 x = F.dropout(x, self.dropout, self.training)
-        return x, _hidden(*(torch.stack(parts, dim=1) for parts in zip(*states, strict=True)))
+        return x, RecurrentState(*(torch.stack(parts, dim=1) for parts in zip(*states, strict=True)))
 
-    def _by_token(
-        self, x: Tensor, lengths: Tensor | None, cell_state: CellState, w: Weights, backward: bool
-    ) -> tuple[Tensor, CellState]:
-        """One layer and direction, token by token: the definition."""
-        cell, places = CELLS[self.kind], range(x.shape[1])
-        outs = {}
-        for t in reversed(places) if backward else places:
-            new = cell(x[:, t], cell_state, w)
-            if lengths is None:
-                cell_state, outs[t] = new, new[0]
-            else:  # padding keeps the state
-                real = (t < lengths)[:, None]
-                cell_state = tuple(
-                    torch.where(real, after, before) for after, before in zip(new, cell_state, strict=True)
-                )
-                outs[t] = torch.where(real, cell_state[0], 0)
-        return torch.stack([outs[t] for t in places], dim=1), cell_state
-
-    def _fused(
+    def _layer(
         self, x: Tensor, lengths: Tensor, cell_state: CellState, w: Weights, backward: bool
     ) -> tuple[Tensor, CellState]:
         """One layer and direction by PyTorch's kernel, over rows that end early, without packing them.
@@ -230,5 +225,49 @@ class Recurrent(nn.Module):
         return torch.where(real[:, :, None], out, 0), (h, *rest)
 
 
-def _hidden(hidden: Tensor, cell: Tensor | None = None) -> RecurrentState:
-    return RecurrentState(hidden, cell)
+class Unrolled:
+    """``layers`` in one direction over inputs [known; late]; ``late`` [B, I-E] is given step by step.
+
+    >>> layers = Recurrent("gru", 3 + 2, 4)
+    >>> known, late = torch.randn(1, 6, 3), torch.randn(1, 6, 2)
+    >>> loop = Unrolled(layers, known, layers.start(1))
+    >>> outs = torch.stack([loop.step(late[:, t]) for t in range(6)], dim=1)
+    >>> torch.allclose(outs, layers(torch.cat((known, late), dim=-1))[0], atol=1e-5)
+    True
+    """
+
+    def __init__(self, layers: Recurrent, known: Tensor, state: RecurrentState):
+        self.run, self.dropout = CELLS[layers.kind], layers.dropout if layers.training else 0.0
+        first, *upper = (_joined(layers.weights(i, 0), layers.kind) for i in range(layers.layers))
+        early = known.shape[-1]
+        products = F.linear(known.transpose(0, 1), first.w[:, :early], first.b)  # [T, B, gates*W]
+        self.known = iter(products.unbind(0))
+        self.late = first.w[:, early:].t()
+        self.below = [(w.w, w.b) for w in upper]
+        self.own = [(w.u.t(), w.d) for w in (first, *upper)]
+        parts = [part.to(products.dtype) for part in state if part is not None]  # of autocast
+        self.states: list[CellState] = [tuple(part[:, i] for part in parts) for i in range(layers.layers)]
+
+    @property
+    def top(self) -> Tensor:
+        """The last layer's hidden state [B, W]."""
+        return self.states[-1][0]
+
+    def step(self, late: Tensor) -> Tensor:
+        """Run one step; return the last layer's hidden state."""
+        of_input = torch.addmm(next(self.known), late, self.late)
+        for i, (u, d) in enumerate(self.own):
+            if i:
+                lower = self.states[i - 1][0]
+                of_input = F.linear(F.dropout(lower, self.dropout) if self.dropout else lower, *self.below[i - 1])
+            self.states[i] = self.run(of_input, self.states[i], u, d)
+        return self.top
+
+    def state(self) -> RecurrentState:
+        """The current state of all layers."""
+        return RecurrentState(*(torch.stack(parts, dim=1) for parts in zip(*self.states, strict=True)))
+
+
+def _joined(w: Weights, kind: Kind) -> Weights:
+    """The sum of both biases as one; not for the GRU, whose reset gate applies between them."""
+    return w if w.b is None or w.d is None or kind == "gru" else w._replace(b=w.b + w.d, d=None)

@@ -30,16 +30,21 @@ class ChartSection:
     rows: Sequence[Sequence[str]] = ()
 
 
-def page(title: str, parts: Iterable[str], source: str = "") -> str:
-    """The whole document. ``source`` is named in the footer."""
-    made_from = f" from {escape(source)}" if source else ""
+def document(title: str, style: str, body: str, policy: str = POLICY, head: str = "") -> str:
+    """A whole page; ``body`` and ``head`` are markup."""
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
-        '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f"<title>{escape(title)} · regard</title><style>{stylesheet('theme', 'page')}</style></head><body><main>"
-        f"{''.join(parts)}<footer>Made by regard {escape(__version__)}{made_from}.</footer></main></body></html>\n"
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
+        f'<meta name="viewport" content="width=device-width,initial-scale=1">{head}'
+        f"<title>{escape(title)} · regard</title><style>{style}</style></head><body>{body}</body></html>\n"
     )
+
+
+def page(title: str, parts: Iterable[str], source: str = "") -> str:
+    """A report or study. ``source`` is named in the footer."""
+    made_from = f" from {escape(source)}" if source else ""
+    footer = f"<footer>Made by regard {escape(__version__)}{made_from}.</footer>"
+    return document(title, stylesheet("theme", "page"), f"<main>{''.join(parts)}{footer}</main>")
 
 
 def heading(title: str, subtitle: str) -> str:

@@ -9,17 +9,7 @@ import torch
 from regard.errors import UserError
 from regard.models.base import Model
 from regard.prove.model_under_test import Forward, ModelUnderTest, preserved
-from regard.prove.registry import (
-    FAILS,
-    HOLDS,
-    Certificate,
-    Claim,
-    ClaimFails,
-    ClaimResult,
-    all_claims,
-    fails,
-    not_applicable,
-)
+from regard.prove.registry import Certificate, Claim, ClaimFails, ClaimResult, all_claims, fails, not_applicable
 
 #: What a model may raise when a claim is tested on it; each of them is a failure of the claim.
 FAILURES = (RuntimeError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError)
@@ -67,11 +57,11 @@ def _result(subject: ModelUnderTest, claim: Claim) -> ClaimResult:
     Rounding may change what a discontinuous module selects: a model that has one is tested again in float64.
     """
     result = _tested(subject, claim)
-    if result.verdict != FAILS or not claim.reorders_sums or not subject.discontinuous or subject.model is None:
+    if result.verdict != "fails" or not claim.reorders_sums or not subject.discontinuous or subject.model is None:
         return result
     again = _tested(replace(subject, stepper=None, forward=copy.deepcopy(subject.model).double()), claim)
     note = f" in float64; in float32 rounding may change what {subject.discontinuous[0]} selects"
-    return again._replace(evidence=again.evidence + note) if again.verdict == HOLDS else result
+    return again._replace(evidence=again.evidence + note) if again.verdict == "holds" else result
 
 
 def _tested(subject: ModelUnderTest, claim: Claim) -> ClaimResult:

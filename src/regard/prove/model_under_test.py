@@ -173,7 +173,7 @@ class ModelUnderTest:
     def _declaring(self, declares: Callable[[ModuleProperties], bool]) -> list[str]:
         parts = () if self.module is None else self.module.named_modules()
         found = [(name, part) for name, part in parts if isinstance(part, ModuleProperties) and declares(part)]
-        return [f"{name} ({type(part).__name__})" for name, part in found]
+        return [f"{name or 'the model'} ({type(part).__name__})" for name, part in found]
 
     @cached_property
     def discontinuous(self) -> list[str]:

@@ -17,8 +17,6 @@ from typing import Literal, NamedTuple
 from regard.config.parts import catalog
 from regard.prove.model_under_test import ModelUnderTest
 
-HOLDS, FAILS, NOT_APPLICABLE = "holds", "fails", "not applicable"
-
 
 class ClaimResult(NamedTuple):
     """The verdict on one claim, with its evidence. ``certify`` sets ``claim`` and ``statement``."""
@@ -30,16 +28,16 @@ class ClaimResult(NamedTuple):
 
 
 def holds(evidence: str) -> ClaimResult:
-    return ClaimResult(HOLDS, evidence)
+    return ClaimResult("holds", evidence)
 
 
 def fails(evidence: str) -> ClaimResult:
-    return ClaimResult(FAILS, evidence)
+    return ClaimResult("fails", evidence)
 
 
 def not_applicable(reason: str) -> ClaimResult:
     """The claim cannot be tested on this model, or a module declares that it does not keep it."""
-    return ClaimResult(NOT_APPLICABLE, reason)
+    return ClaimResult("not applicable", reason)
 
 
 class ClaimFails(Exception):
@@ -99,7 +97,7 @@ class Certificate(NamedTuple):
     @property
     def failed(self) -> list[str]:
         """The names of the claims that fail."""
-        return [result.claim for result in self.results if result.verdict == FAILS]
+        return [result.claim for result in self.results if result.verdict == "fails"]
 
     @property
     def sound(self) -> bool:

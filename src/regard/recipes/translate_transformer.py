@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from regard.models import TransformerConfig
-from regard.nn import RotaryConfig
+from regard.nn.positions.position import RotaryConfig
 from regard.recipes import translate_bahdanau
 from regard.train import Experiment
 

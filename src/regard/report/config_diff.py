@@ -1,36 +1,37 @@
 """Differences between configs, and the command line options that produce them."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from regard.config import dump, load
+from regard.config.key_path import flag_text
+from regard.config.parts import with_options
+from regard.config.table import plain
 from regard.errors import UserError
 from regard.train import Experiment
 
 #: Keys that a run determines by itself.
 AUTOMATIC = ("model.vocabulary", "train.budget")
 
-Config = Mapping[str, Any]
+Config = Mapping[str, object]
 
 
 class Difference(NamedTuple):
     """One key with another value."""
 
     key: str
-    value: Any
-    default: Any  # None: the other config has no such key
+    value: object
+    default: object  # None: the other config has no such key
 
 
-def flatten(config: Config, prefix: str = "") -> dict[str, Any]:
+def flatten(config: Config, prefix: str = "") -> dict[str, object]:
     """Dotted keys to values; the kind of a choice is the value of the choice's own name, as on the command line.
 
     >>> flatten({"seed": 1, "model": {"kind": "gpt", "norm": {"kind": "rms"}}})
     {'seed': 1, 'model': 'gpt', 'model.norm': 'rms'}
     """
-    values: dict[str, Any] = {}
+    values: dict[str, object] = {}
     for name, value in config.items():
         key = f"{prefix}{name}"
         if isinstance(value, Mapping):
@@ -42,7 +43,7 @@ def flatten(config: Config, prefix: str = "") -> dict[str, Any]:
     return values
 
 
-def kinds(config: Config) -> dict[str, Any]:
+def kinds(config: Config) -> dict[str, object]:
     """Only the choices of a config: loaded, they give its defaults."""
     inner = {name: kinds(value) for name, value in config.items() if isinstance(value, Mapping)}
     return {name: value for name, value in config.items() if name == "kind"} | {k: v for k, v in inner.items() if v}
@@ -78,23 +79,19 @@ def unusual_settings(config: Config) -> list[Difference]:
     return parts + [difference for difference in differences(config, defaults) if difference.key not in AUTOMATIC]
 
 
-def command(recipe: str, changes: Mapping[str, Any]) -> str:
-    """`regard train RECIPE` with options.
+def command(recipe: str, changes: Config) -> str:
+    """`regard train RECIPE` with options, and with the loaded files of parts.
 
     >>> command("shakespeare", {"model.width": 256})
     'regard train shakespeare --model.width 256'
     """
     options = [f"--{key} {shlex.quote(format_value(value))}" for key, value in changes.items()]
-    return " ".join([f"regard train {shlex.quote(recipe)}", *options])
+    return " ".join([f"regard train {shlex.quote(recipe)}", *options]) + with_options()
 
 
-def format_value(value: Any) -> str:
+def format_value(value: object) -> str:
     """A value as the command line takes it."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, (list, tuple)):
-        return ",".join(format_value(item) for item in value)
-    return "none" if value is None else str(value)
+    return flag_text(plain(value))
 
 
 def _table(key: str) -> str:

@@ -1,24 +1,27 @@
 """The facts of a run, gathered from its folder. The words and figures of the report follow from these alone."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Literal
 
 from regard.config import dump
-from regard.errors import UserError
 from regard.report.config_diff import AUTOMATIC, Difference, complete, differences, unusual_settings
-from regard.report.inspection import Inspection, ModelSize
-from regard.report.probes import Record
+from regard.report.inspection import Inspection, ModelSize, attempt, inspect, model_size
 from regard.runs import Run
-from regard.runs.findings import noted
+from regard.runs.disk import JsonObject
 from regard.train import Experiment
 
 Curve = list[tuple[float, float]]
+Recipe = tuple[str, Experiment]  # with its name
+Trend = Literal["diverged", "unknown", "short", "worse", "overfits", "falls", "flat"]
+
+#: A relative change of the loss below this is ignored.
+NOTICEABLE = 0.01
+#: With fewer records than this, there is no trend.
+FEW = 5
 
 
 @dataclass(frozen=True)
@@ -27,8 +30,8 @@ class Facts:
 
     name: str
     path: str
-    config: Record
-    environment: Record = field(default_factory=dict)
+    config: JsonObject
+    environment: JsonObject = field(default_factory=dict)
     date: str = ""  # of the last record
     recipe: str = "shakespeare"  # the nearest one
     changes: list[Difference] = field(default_factory=list)  # from that recipe
@@ -40,7 +43,7 @@ class Facts:
     speed: Curve = field(default_factory=list)  # tokens per second
     gradients: dict[str, Curve] = field(default_factory=dict)  # norm, by layer
     spread: dict[tuple[str, int], Curve] = field(default_factory=dict)  # relative entropy, by mechanism and head
-    samples: list[Record] = field(default_factory=list)
+    samples: list[JsonObject] = field(default_factory=list)
     seconds: float = 0.0
     tokens: int = 0
     memory: int = 0
@@ -49,7 +52,7 @@ class Facts:
     size: ModelSize | None = None
     inspection: Inspection | None = None
     notes: list[str] = field(default_factory=list)  # what is left out, and why
-    findings: list[Record] = field(default_factory=list)  # the doctor's
+    findings: list[JsonObject] = field(default_factory=list)  # the doctor's
 
     @property
     def steps(self) -> int:
@@ -80,22 +83,14 @@ class Facts:
         return str(data.get("path") or data.get("source") or data.get("kind") or "its data")
 
 
-def gather(
-    run: Run,
-    recipe: tuple[str, Experiment] | None,
-    size: ModelSize | None,
-    inspection: Inspection | None,
-    notes: list[str],
-) -> Facts:
-    """Everything that is in the run folder."""
-    metrics = records(run)
-    try:
-        environment = run.environment
-    except UserError as problem:
-        environment = {}
-        notes.append(f"The environment is left out: {problem}.")
+def gather(run: Run, recipe: Recipe | None = None) -> Facts:
+    """The facts of a run. ``recipe`` is the nearest one, for the commands to try next."""
+    notes: list[str] = []
+    size = attempt(notes, "Parameters and FLOPs are left out", lambda: model_size(run))
+    inspection = inspect(run, notes)
+    environment = attempt(notes, "The environment is left out", lambda: run.environment) or {}
     name, base = recipe or ("shakespeare", None)
-    config = complete(run.config)
+    config, metrics = complete(run.config), records(run)
     return Facts(
         name=run.name,
         path=str(run.path),
@@ -110,12 +105,12 @@ def gather(
         size=size,
         inspection=inspection,
         notes=notes,
-        findings=noted(run),
+        findings=run.findings(),
         **curves(metrics),
     )
 
 
-def records(run: Run) -> list[Record]:
+def records(run: Run) -> list[JsonObject]:
     """The metrics, and the step of the last checkpoint if it is later than the last record."""
     metrics = run.metrics()
     logged = max((m["step"] for m in metrics), default=0)
@@ -125,7 +120,7 @@ def records(run: Run) -> list[Record]:
     return [*metrics, {"step": last.step, **{name: last.state.get(name) for name in ("tokens", "seconds")}}]
 
 
-def curves(metrics: Sequence[Record]) -> Record:
+def curves(metrics: Sequence[JsonObject]) -> JsonObject:
     """The fields of `Facts` that come from metrics.jsonl."""
     gradients: dict[str, Curve] = {}
     spread: dict[tuple[str, int], Curve] = {}
@@ -162,11 +157,68 @@ def finite(curve: Curve) -> Curve:
     return [(step, value) for step, raw in curve if (value := number(raw)) is not None]
 
 
-def number(value: Any) -> float | None:
+def number(value: object) -> float | None:
     """A finite number, or None: a run folder stores NaN and infinity as text."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         return None
     return float(value)
+
+
+def trend(facts: Facts) -> Trend:
+    """The label of this run; the most serious one that applies."""
+    if facts.failed:
+        return "diverged"
+    if not facts.loss:
+        return "unknown"
+    if len(facts.loss) < FEW:
+        return "short"
+    late, lowest = tail(facts.loss), lowest_stretch(facts.loss)
+    if late > lowest + max(0.1, 0.1 * lowest):
+        return "worse"
+    if len(facts.validation) > 1:
+        (at, best), (_, last) = best_validation(facts.validation), facts.validation[-1]
+        if last > best * (1 + NOTICEABLE):
+            return "overfits" if late < around(facts.loss, at) else "worse"
+    judged = facts.validation if len(facts.validation) > 2 else smooth(facts.loss)
+    before = [value for step, value in judged if step <= 0.75 * judged[-1][0]]
+    return "falls" if before and before[-1] - judged[-1][1] > NOTICEABLE * before[-1] else "flat"
+
+
+def best_validation(validation: Curve) -> tuple[int, float]:
+    """Step and value of the lowest validation loss."""
+    step, value = min(validation, key=lambda point: point[1])
+    return int(step), value
+
+
+def tail(curve: Curve) -> float:
+    """The mean of the last tenth, at least three records: single batches vary."""
+    return _mean(curve[-_stretch(curve) :])
+
+
+def lowest_stretch(curve: Curve) -> float:
+    """The lowest mean of any tenth of the run."""
+    size = _stretch(curve)
+    return min(_mean(curve[i : i + size]) for i in range(len(curve) - size + 1))
+
+
+def around(curve: Curve, step: float) -> float:
+    """The mean of the records up to a step, as many as `tail` takes."""
+    before = [point for point in curve if point[0] <= step] or curve[:1]
+    return _mean(before[-_stretch(curve) :])
+
+
+def smooth(curve: Curve) -> Curve:
+    """The curve of the means of the latest tenth."""
+    size = _stretch(curve)
+    return [(step, _mean(curve[max(0, i - size + 1) : i + 1])) for i, (step, _) in enumerate(curve)]
+
+
+def _stretch(curve: Curve) -> int:
+    return min(len(curve), max(3, len(curve) // 10))
+
+
+def _mean(points: Curve) -> float:
+    return sum(value for _, value in points) / len(points)
 
 
 def _date(run: Run) -> str:

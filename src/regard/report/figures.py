@@ -1,12 +1,10 @@
 """The figures of the report: each takes the facts and returns HTML, or an empty string if there is nothing to show."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from html import escape
 
 from regard.look import Head, describe
-from regard.look.pictures import align_picture
+from regard.look.pictures import align
 from regard.look.pictures.align import Alignment
 from regard.pages.charts import Axes, Series, thin
 from regard.pages.html import ChartSection, figure, folded, legend, numbers_table, point_table
@@ -83,34 +81,26 @@ def position_chart(losses: PositionLosses) -> ChartSection:
         f"The mean loss at each position over {share} {losses.of:,} whole validation windows, with its 95 % interval "
         "over windows. The further to the right, the more context the model has."
     )
-    values = list(zip(losses.mean, losses.margin, strict=True))
-    band = [(float(i), loss - margin, loss + margin) for i, (loss, margin) in enumerate(values, start=1)]
-    series = [
-        Series(
-            "mean loss, with its 95 % interval",
-            [(x, y) for (x, *_), (y, _) in zip(band, values, strict=True)],
-            band=band,
-        )
-    ]
+    points = [(float(i), loss) for i, loss in enumerate(losses.mean, start=1)]
+    band = [(x, loss - margin, loss + margin) for (x, loss), margin in zip(points, losses.margin, strict=True)]
+    series = [Series("mean loss, with its 95 % interval", points, band=band)]
     return ChartSection("Loss by position", about, series, Axes("position in the window", "loss, nats per token"), 280)
 
 
 def map_figures(inspection: Inspection) -> str:
     """The attention map of every head: small ones, a layer per row, and large ones with the text on both axes."""
-    heads = {(head.layer, head.head): head for head in inspection.heads}
+    drawn = [head for head in inspection.heads if (head.layer, head.head) in inspection.maps]
     layers: dict[int, list[Head]] = {}
-    for layer, head in inspection.maps:
-        layers.setdefault(layer, []).append(heads[layer, head])
-    masks = "".join(define_map(f"m{n}-{h}", rows) for (n, h), rows in inspection.maps.items())
+    for head in drawn:
+        layers.setdefault(head.layer, []).append(head)
+    masks = "".join(define_map(_map_name(head), inspection.maps[head.layer, head.head]) for head in drawn)
     small = "".join(
-        _map_figure(
-            heads[key], attention_map(_map_name(heads[key]), _title(heads[key])), f", entropy {heads[key].spread:.0%}"
-        )
-        for key in inspection.maps
+        _map_figure(head, attention_map(_map_name(head), _title(head)), f", entropy {head.spread:.0%}")
+        for head in drawn
     )
     across = next((n for n in (8, 7, 6, 5, 4, 3, 2) if max(map(len, layers.values())) % n == 0), 4)
     letters = [visible(token) for token in inspection.passage]
-    large = "".join(_large(layer, drawn, letters) for layer, drawn in layers.items())
+    large = "".join(_large(layer, heads, letters) for layer, heads in layers.items())
     names = ("head", "kind", "entropy", "on the previous token", "on itself", "on the first token", "maximum weight")
     rows = [
         (f"{h.layer}.{h.head}", describe(h), *(f"{v:.0%}" for v in (h.spread, h.previous, h.own, h.first, h.peak)))
@@ -125,11 +115,10 @@ def map_figures(inspection: Inspection) -> str:
 
 def alignment_figure(alignment: Alignment) -> str:
     """One alignment at its natural width."""
-    drawn, wide, high = align_picture.figure(alignment)
+    drawn, wide, high = align.figure(alignment)
     box = {"viewBox": f"0 -4 {wide:.0f} {high + 8:.0f}", "style": f"width:{wide:.0f}px"}
-    return tag(
-        "div", tag("svg", drawn, class_="align", **box, role="img", aria_label=alignment.words()), class_="scroll"
-    )
+    picture = tag("svg", drawn, class_="align", **box, role="img", aria_label=alignment.words())
+    return tag("div", picture, class_="scroll")
 
 
 def visible(token: str) -> str:

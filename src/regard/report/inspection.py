@@ -1,17 +1,15 @@
 """Measurements of the newest checkpoint: heads on a passage, alignments of translations, loss by position."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from regard.config import load
+from regard.config.parts import MissingPart
 from regard.data import DataConfig
 from regard.data.base import Data
 from regard.data.translation.pairs import PairData
@@ -63,20 +61,21 @@ class Inspection(NamedTuple):
 
 
 def attempt(notes: list[str], what: str, work: Callable[[], T]) -> T | None:
-    """The result of ``work``; None, and a note why, if it raises."""
+    """The result of ``work``; None, and a note why, if it raises. Only parts that are not loaded are an error."""
     try:
         return work()
-    except UserError as problem:
-        notes.append(f"{what}: {problem}.")
+    except MissingPart:
+        raise
     except Exception as problem:  # the report is written also for models that cannot be inspected
-        notes.append(f"{what}: {type(problem).__name__}: {problem}.")
+        kind = "" if isinstance(problem, UserError) else f"{type(problem).__name__}: "
+        notes.append(f"{what}: {kind}{problem}.")
     return None
 
 
-def model_size(config: Mapping[str, Any]) -> ModelSize:
+def model_size(run: Run) -> ModelSize:
     """The size of a run's model, from its config alone."""
     with torch.device("meta"):
-        model = load(ModelConfig, config["model"]).build()
+        model = run.load(ModelConfig, "model").build()
     parameters = sum(p.numel() for p in model.parameters())
     return ModelSize(parameters, flops_per_token(model), len(model.mechanisms()))
 

@@ -1,44 +1,72 @@
-"""The report of a run as one HTML page."""
-
-from __future__ import annotations
+"""The report of a run as one HTML page, written at the end of training or by `regard report`."""
 
 import re
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from html import escape
-from typing import Any
+from pathlib import Path
 
+from regard.config.parts import with_options
 from regard.pages import html
 from regard.pages.html import chart_section, folded, key_values, section, table
 from regard.pages.numbers import count, duration, plural, unit
 from regard.report import figures
 from regard.report.config_diff import flatten, format_value
-from regard.report.facts import Facts
-from regard.report.trend import best_validation, tail
+from regard.report.facts import Facts, Recipe, best_validation, gather, tail
 from regard.report.words import next_step, summary
+from regard.runs import Run
+from regard.runs.disk import JsonObject, replace_file
 
+FILE = "report.html"
 SAMPLES = 6
+
+
+def write(run: Run, facts: Facts, out: Path | None = None) -> Path:
+    """Write the report atomically into the run folder, or to the file ``out``; return its path."""
+    path = run.file(FILE) if out is None else out
+    replace_file(path, page(facts).encode())
+    return path
+
+
+@contextmanager
+def reported(run: Run, recipe: Recipe | None = None) -> Iterator[None]:
+    """Write the report when the training inside this context ends, also after a signal or an error.
+
+    A report that fails prints a line to stderr and does not fail the training.
+    """
+    before = run.metrics()
+    try:
+        yield
+    except Exception:
+        if run.metrics() != before:  # else training never began: the run folder stays as it was
+            _try_to_write(run, recipe)
+        raise
+    _try_to_write(run, recipe)
+
+
+def _try_to_write(run: Run, recipe: Recipe | None) -> None:
+    try:
+        write(run, gather(run, recipe))
+    except Exception as problem:
+        why = f"{type(problem).__name__}: {problem}"
+        print(
+            f"the report could not be written ({why}); try: regard report {run.path}{with_options()}", file=sys.stderr
+        )
 
 
 def page(facts: Facts) -> str:
     """The whole document."""
-    sections = (
-        heading,
-        tiles,
-        lead,
-        doctor,
-        losses,
-        samples,
-        alignments,
-        maps,
-        entropy,
-        positions,
-        gradients,
-        cost,
-        config,
-        environment,
-        notes,
-    )
-    return html.page(facts.name, (part(facts) for part in sections), facts.path)
+    parts = [heading(facts), tiles(facts), lead(facts), doctor(facts), losses(facts), samples(facts)]
+    parts += [alignments(facts), maps(facts), chart_section(figures.entropy_chart(facts)), positions(facts)]
+    parts += [
+        chart_section(figures.gradient_chart(facts)),
+        cost(facts),
+        config(facts),
+        environment(facts),
+        notes(facts),
+    ]
+    return html.page(facts.name, parts, facts.path)
 
 
 def heading(facts: Facts) -> str:
@@ -82,7 +110,7 @@ def doctor(facts: Facts) -> str:
     return section("Findings of the doctor", about, "".join(finding_card(record) for record in facts.findings))
 
 
-def finding_card(record: Mapping[str, Any]) -> str:
+def finding_card(record: JsonObject) -> str:
     """One record of findings.jsonl."""
     said = {name: escape(str(record.get(name) or "")) for name in ("what", "where", "evidence", "cause", "change")}
     since, step = record.get("since"), record.get("step")
@@ -145,20 +173,10 @@ def maps(facts: Facts) -> str:
     return section("Attention maps", about, figures.map_figures(inspection))
 
 
-def entropy(facts: Facts) -> str:
-    """Attention entropy over training."""
-    return chart_section(figures.entropy_chart(facts))
-
-
 def positions(facts: Facts) -> str:
     """The loss by position in the context."""
     losses = facts.inspection.positions if facts.inspection else None
     return chart_section(figures.position_chart(losses)) if losses else ""
-
-
-def gradients(facts: Facts) -> str:
-    """Gradient norms."""
-    return chart_section(figures.gradient_chart(facts))
 
 
 def cost(facts: Facts) -> str:
@@ -185,14 +203,11 @@ def cost(facts: Facts) -> str:
 
 def config(facts: Facts) -> str:
     """What differs from the defaults, then all settings."""
-    unusual = [
-        (d.key, format_value(d.value), "" if d.default is None else format_value(d.default)) for d in facts.unusual
-    ]
-    first = (
-        table(("key", "value", "default"), unusual, left=3)
-        if unusual
-        else "<p>All settings have their default values.</p>"
-    )
+    first = "<p>All settings have their default values.</p>"
+    if facts.unusual:
+        texts = [(format_value(d.value), "" if d.default is None else format_value(d.default)) for d in facts.unusual]
+        rows = [(d.key, *both) for d, both in zip(facts.unusual, texts, strict=True)]
+        first = table(("key", "value", "default"), rows, left=3)
     everything = key_values((key, format_value(value)) for key, value in flatten(facts.config).items())
     return section("Settings that differ from the defaults", "", first + folded("All settings", everything))
 

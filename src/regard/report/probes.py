@@ -1,9 +1,6 @@
 """Fixed inputs that a model is evaluated on during training: a passage of text, or a few sentences to translate."""
 
-from __future__ import annotations
-
-from abc import ABC, abstractmethod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,34 +12,15 @@ from regard.errors import UserError
 from regard.generate import OutputConstraints, Sampling, decode_seq2seq, sampling_decoder
 from regard.look import evaluation_mode, passage
 from regard.models.base import LanguageModel, Model, ModelConfig, Seq2SeqModel
+from regard.runs.disk import JsonObject
 
 #: Tokens of a sample, tokens of the passage that heads are measured on, sentences that are translated.
 SAMPLE, PASSAGE, SENTENCES = 200, 128, 4
-Record = dict[str, Any]  # of samples.jsonl or metrics.jsonl
 ROOM = 8  # tokens that a translation may have beyond twice its source's
 
 
-class Probe(ABC):
-    """A fixed input for a model."""
-
-    @abstractmethod
-    def forward(self, model: Model) -> Tensor:
-        """The forward pass whose attention is measured."""
-
-    @abstractmethod
-    def sample(self, model: Model) -> Record:
-        """Text that the model generates, always with the same random numbers: a record of samples.jsonl."""
-
-
-def find_probe(data: Data, config: ModelConfig, device: torch.device, seed: int) -> Probe | None:
-    """The probe for this data; None if it is neither text nor sentence pairs."""
-    if isinstance(data, PairData):
-        return TranslationProbe(data, config, device)
-    return None if data.tokenizer is None else TextProbe(data, data.tokenizer, device, seed)
-
-
-class TextProbe(Probe):
-    """A held-out passage, and a text generated from a newline."""
+class TextProbe:
+    """A held-out passage, and a text generated from a newline, always with the same random numbers."""
 
     def __init__(self, data: Data, tokenizer: Tokenizer, device: torch.device, seed: int):
         self._passage = passage(data, PASSAGE, seed).tokens.to(device)
@@ -56,8 +34,8 @@ class TextProbe(Probe):
         """The model on the passage."""
         return model(self._passage[None])
 
-    def sample(self, model: Model) -> Record:
-        """A continuation of a newline."""
+    def sample(self, model: Model) -> JsonObject:
+        """A continuation of a newline, as a record of samples.jsonl."""
         assert isinstance(model, LanguageModel)
         sampling = Sampling()
         with evaluation_mode(model):
@@ -77,7 +55,7 @@ class ProbeTranslation(NamedTuple):
     tokens: list[int]
 
 
-class TranslationProbe(Probe):
+class TranslationProbe:
     """A few held-out pairs, from short to long."""
 
     def __init__(self, data: PairData, config: ModelConfig, device: torch.device):
@@ -95,7 +73,7 @@ class TranslationProbe(Probe):
         inputs = torch.tensor([[self._data.specials.begin, *target]], device=self._device)
         return model(inputs, *self._rows(self._encode(text)))
 
-    def sample(self, model: Model) -> Record:
+    def sample(self, model: Model) -> JsonObject:
         """The translations beside the references."""
         decode = self._data.tokenizer.decode
         lines = [f"{t.text}\n→ {decode(t.tokens)}\n= {t.reference}\n" for t in self.translations(model)]
@@ -119,3 +97,13 @@ class TranslationProbe(Probe):
 
     def _rows(self, source: list[int]) -> tuple[Tensor, Tensor]:
         return torch.tensor([source], device=self._device), torch.tensor([len(source)], device=self._device)
+
+
+Probe = TextProbe | TranslationProbe
+
+
+def find_probe(data: Data, config: ModelConfig, device: torch.device, seed: int) -> Probe | None:
+    """The probe for this data; None if it is neither text nor sentence pairs."""
+    if isinstance(data, PairData):
+        return TranslationProbe(data, config, device)
+    return None if data.tokenizer is None else TextProbe(data, data.tokenizer, device, seed)

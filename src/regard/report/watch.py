@@ -4,11 +4,8 @@ They are written to the run folder for the report. Training is not changed by a 
 without gradients, use their own random generator, and restore every module's mode.
 """
 
-from __future__ import annotations
-
 import math
 import sys
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -17,16 +14,17 @@ from torch import nn
 from regard.attention import BackendRefused
 from regard.look import attentions, heads
 from regard.models.base import LanguageModel, Model, Seq2SeqModel
-from regard.report.probes import Probe, Record, find_probe
+from regard.report.probes import Probe, find_probe
+from regard.runs.disk import JsonObject
 from regard.train import Diverged, Observer, TrainingStart, TrainingStep
 from regard.train.shard import is_sharded
 
 
 class Measurements(NamedTuple):
-    """Records for samples.jsonl and metrics.jsonl."""
+    """Records for samples.jsonl and metrics.jsonl, if there are any."""
 
-    samples: Sequence[Record] = ()
-    metrics: Sequence[Record] = ()
+    sample: JsonObject | None = None
+    metrics: JsonObject | None = None
 
 
 class Watch(Observer):
@@ -62,10 +60,10 @@ class Watch(Observer):
             self._run.log({"step": error.step, "diverged": str(error), "module": error.module})
 
     def _write(self, measurements: Measurements) -> None:
-        for record in measurements.samples:
-            self._run.sample(record)
-        for record in measurements.metrics:
-            self._run.log(record)
+        if measurements.sample is not None:
+            self._run.sample(measurements.sample)
+        if measurements.metrics is not None:
+            self._run.log(measurements.metrics)
 
     def _measure(self, step: int) -> Measurements:
         if self._probe is None:
@@ -85,14 +83,13 @@ class Watch(Observer):
 def measure(model: Model, probe: Probe, step: int) -> Measurements:
     """A sample of the model, and the entropy of every head."""
     decodable = isinstance(model, LanguageModel | Seq2SeqModel) and model.decodable
-    samples = [{"step": step, **probe.sample(model)}] if decodable else []
-    measured = heads(attentions(model, lambda: probe.forward(model)))
+    sample = {"step": step, **probe.sample(model)} if decodable else None
     entropy: dict[str, list[float]] = {}
     spread: dict[str, list[float]] = {}
-    for head in measured:
+    for head in heads(attentions(model, lambda: probe.forward(model))):
         entropy.setdefault(head.name, []).append(round(head.entropy, 5))
         spread.setdefault(head.name, []).append(round(head.spread, 5))
-    return Measurements(samples, [{"step": step, "entropy": entropy, "spread": spread}] if measured else [])
+    return Measurements(sample, {"step": step, "entropy": entropy, "spread": spread} if entropy else None)
 
 
 def layers(model: nn.Module) -> dict[str, list[nn.Parameter]]:

@@ -1,17 +1,15 @@
 """The report in sentences: each is chosen by a rule and filled in from the facts, and omitted without evidence."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from regard.config.parts import with_options
 from regard.look import Head, describe
 from regard.pages.numbers import count, duration, join_words, plural, unit
 from regard.report.config_diff import command
-from regard.report.facts import Facts
-from regard.report.trend import around, best_validation, tail, trend
+from regard.report.facts import Facts, around, best_validation, tail, trend
 
 _KINDS = {
     "previous token": "to the previous token",
@@ -79,10 +77,8 @@ def losses(facts: Facts) -> Iterator[str]:
     if len(facts.loss) == 1:
         yield f"One loss is recorded: {first:.3f} nats per token at step {facts.loss[0][0]:,}{known}."
         return
-    if last < first:
-        yield f"The training loss fell from {first:.2f} to {last:.3f} nats per token{known}."
-    else:
-        yield f"The training loss rose from {first:.2f} to {last:.3f} nats per token{known}."
+    moved = "fell" if last < first else "rose"
+    yield f"The training loss {moved} from {first:.2f} to {last:.3f} nats per token{known}."
     if guess is not None and last >= guess:
         yield "That is no better than uniform guessing: the model has learned nothing useful."
 
@@ -92,7 +88,8 @@ def validation(facts: Facts) -> Iterator[str]:
     if not facts.validation:
         held_out = facts.config.get("data", {}).get("validation")
         if facts.loss and held_out and facts.path:
-            yield f"Training stopped before the first evaluation; `regard evaluate {facts.path}` runs one now."
+            command = f"regard evaluate {facts.path}{with_options()}"
+            yield f"Training stopped before the first evaluation; `{command}` runs one now."
         elif facts.loss:
             yield "No text was held out, so the validation loss is unknown."
         return
@@ -187,13 +184,7 @@ def attention(facts: Facts) -> Iterator[str]:
     if not parts:
         yield f"None of the {plural(len(heads), 'head')} has a clear pattern."
     else:
-        others = (
-            ""
-            if not rest
-            else "; the other one has no clear pattern"
-            if rest == 1
-            else f"; the other {rest} have no clear pattern"
-        )
+        others = f"; the other {'one has' if rest == 1 else f'{rest} have'} no clear pattern" if rest else ""
         yield f"Of {plural(len(heads), 'head')}, {'; '.join(parts)}{others}."
 
 
@@ -217,19 +208,15 @@ def next_step(facts: Facts) -> NextStep:
         key = {"train.optimizer.lr": float(f"{lr / 3:.2g}")} if isinstance(lr, float) else {"train.clip": 0.5}
         return NextStep("Try a lower learning rate:", command(facts.recipe, changes | key))
     if not facts.finished:
-        return NextStep("Resume from the newest checkpoint:", f"regard resume {facts.path}")
+        return NextStep("Resume from the newest checkpoint:", f"regard resume {facts.path}{with_options()}")
     if story == "overfits" and "dropout" in model:
         step = best_validation(facts.validation)[0]
         dropout = min(0.5, round(model["dropout"] + 0.1, 2))
-        return NextStep(
-            f"Stop at {step:,} steps, or regularize more:",
-            command(facts.recipe, changes | {"model.dropout": dropout}),
-        )
+        why = f"Stop at {step:,} steps, or regularize more:"
+        return NextStep(why, command(facts.recipe, changes | {"model.dropout": dropout}))
     if story == "flat" and "width" in model:
-        return NextStep(
-            "More steps would change little. Try a wider model:",
-            command(facts.recipe, changes | {"model.width": 2 * model["width"]}),
-        )
+        wider = command(facts.recipe, changes | {"model.width": 2 * model["width"]})
+        return NextStep("More steps would change little. Try a wider model:", wider)
     factor = 10 if story in ("short", "unknown") else 2
     why = "Train for much longer:" if factor == 10 else "Train for longer:"
     return NextStep(why, command(facts.recipe, changes | {"train.steps": factor * facts.steps}))

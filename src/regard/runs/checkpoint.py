@@ -11,23 +11,19 @@ import os
 import re
 import shutil
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NoReturn
 
-from regard.runs.disk import UNFINISHED, parse_object, plain, sync, unfinished, write_synced, writing
-from regard.runs.tensors import read_tensors, write_tensors
+from regard.runs.disk import UNFINISHED, JsonObject, parse_object, plain, sync, unfinished, write_synced, writing
+from regard.runs.tensors import Tensors, read_tensors, write_tensors
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-MODEL, OPTIMIZER, STATE, MANIFEST = (
-    "model.safetensors",
-    "optimizer.safetensors",
-    "state.json",
-    "MANIFEST.json",
-)
-FILES = (MODEL, OPTIMIZER, STATE)
+FILES = MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
+MANIFEST = "MANIFEST.json"
 SCHEMA = 1
 
 # A step that is saved again gets ".1" while both exist, so that one of them exists at any time.
@@ -44,7 +40,7 @@ class Checkpoint:
 
     step: int
     path: Path
-    state: dict[str, Any]
+    state: JsonObject
 
     def model(self) -> dict[str, "Tensor"]:
         """The model's tensors, on the CPU."""
@@ -70,8 +66,7 @@ def verify(path: Path, step: int) -> Checkpoint:
     contents = _check_sizes(path, step)
     for name, entry in contents.items():
         try:
-            with open(path / name, "rb") as file:
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            digest = _sha256(path / name)
         except OSError as error:
             raise Damaged(f"{name} cannot be read ({error.strerror})") from error
         if digest != entry["sha256"]:
@@ -82,13 +77,7 @@ def verify(path: Path, step: int) -> Checkpoint:
         raise Damaged(f"{STATE} cannot be read ({error})") from error
 
 
-def write(
-    parent: Path,
-    step: int,
-    model: Mapping[str, "Tensor"],
-    optimizer: Mapping[str, "Tensor"],
-    state: Mapping[str, Any],
-) -> Path:
+def write(parent: Path, step: int, model: Tensors, optimizer: Tensors, state: Mapping[str, object]) -> Path:
     """Write the checkpoint of ``step`` into ``parent``, atomically; one of the same step is replaced."""
     if step < 0:
         raise ValueError(f"a checkpoint's step is >= 0, got {step}")
@@ -104,16 +93,12 @@ def write(
         contents = {}
         for file in FILES:
             sync(temporary / file)
-            with open(temporary / file, "rb") as opened:
-                digest = hashlib.file_digest(opened, "sha256").hexdigest()
-            contents[file] = {"size": (temporary / file).stat().st_size, "sha256": digest}
+            contents[file] = {"size": (temporary / file).stat().st_size, "sha256": _sha256(temporary / file)}
         manifest = {"schema": SCHEMA, "step": step, "files": contents}
         write_synced(temporary / MANIFEST, json.dumps(manifest, indent=1).encode())
         sync(temporary)
-        earlier = [(attempt, path) for found, attempt, path in folders(parent) if found == step]
-        final = parent / name
-        if earlier:
-            final = parent / f"{name}.{1 + max(attempt for attempt, _ in earlier)}"
+        earlier = [(attempt, path) for found, attempt, path in folders(parent) if found == step]  # newest first
+        final = parent / (f"{name}.{1 + earlier[0][0]}" if earlier else name)
         os.rename(temporary, final)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -138,15 +123,12 @@ def prune(parent: Path, step: int, keep: int, pinned: Collection[int]) -> None:
     for found, _, path in folders(parent):
         if found > step:
             continue
-        try:
+        with suppress(Damaged):
             _check_sizes(path, found)
-        except Damaged:
-            intact = False
-        else:
-            intact = True
-        if intact and left < keep:
             left += 1
-        elif found not in pinned:
+            if left <= keep:
+                continue
+        if found not in pinned:
             remove(path)
 
 
@@ -170,7 +152,12 @@ def sweep(folder: Path) -> None:
                     path.unlink(missing_ok=True)
 
 
-def _check_sizes(path: Path, step: int) -> dict[str, dict[str, Any]]:
+def _sha256(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _check_sizes(path: Path, step: int) -> JsonObject:
     """The manifest's entries for the three files, after all checks that do not read them."""
     try:
         manifest = parse_object((path / MANIFEST).read_bytes())
@@ -197,5 +184,5 @@ def _check_sizes(path: Path, step: int) -> dict[str, dict[str, Any]]:
     return contents
 
 
-def _refuse_nonfinite(value: float) -> Any:
+def _refuse_nonfinite(value: float) -> NoReturn:
     raise ValueError(f"the state of a checkpoint holds {value}, which JSON cannot; leave the key out or use None")

@@ -1,10 +1,9 @@
 """Loss curves as text, for a terminal."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
+
+from regard.runs.disk import JsonObject
 
 HEIGHTS = "▁▂▃▄▅▆▇█"
 WIDTH = 60
@@ -14,7 +13,7 @@ Points = Sequence[tuple[float, float]]
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 
 
-def curve(metrics: Sequence[dict[str, Any]]) -> str:
+def curve(metrics: Sequence[JsonObject]) -> str:
     """One line per metric: name, first value, sparkline and last value.
 
     >>> print(curve([{"step": 1, "loss": 4.0}, {"step": 2, "loss": 2.0}]))

@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from regard.errors import UserError
 
@@ -70,18 +70,25 @@ def write_synced(path: Path, data: bytes) -> None:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Replace a file atomically."""
+    """Replace a file atomically; a ``UserError`` if it cannot be written."""
+    replace_by(path, lambda temporary: write_synced(temporary, data))
+
+
+def replace_by(path: Path, write: Callable[[Path], None]) -> None:
+    """Replace a file atomically: ``write`` writes a temporary one, which is then renamed."""
     temporary = path.with_name(unfinished(path.name))
-    try:
-        write_synced(temporary, data)
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    sync(path.parent)
+    with writing(str(path)):
+        try:
+            write(temporary)
+            sync(temporary)
+            os.replace(temporary, path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        sync(path.parent)
 
 
-def plain(value: Any, nonfinite: Callable[[float], Any], at: str = "record") -> Any:
+def plain(value: object, nonfinite: Callable[[float], object], at: str = "record") -> Any:
     """``value`` as JSON types, or a ``TypeError`` that names the key.
 
     Tuples become lists, 0-d arrays and tensors numbers; ``nonfinite`` converts NaN and infinities.
@@ -93,14 +100,13 @@ def plain(value: Any, nonfinite: Callable[[float], Any], at: str = "record") -> 
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else nonfinite(float(value))
     if isinstance(value, dict):
-        for key in value:
-            if not isinstance(key, str):
-                raise TypeError(f"{at} has the key {key!r}; JSON keys are strings")
+        if others := [key for key in value if not isinstance(key, str)]:
+            raise TypeError(f"{at} has the key {others[0]!r}; JSON keys are strings")
         return {str(key): plain(item, nonfinite, f"{at}.{key}") for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain(item, nonfinite, f"{at}[{index}]") for index, item in enumerate(value)]
-    if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
-        return plain(value.item(), nonfinite, at)
+    if getattr(value, "ndim", None) == 0:
+        return plain(value.item(), nonfinite, at)  # pyright: ignore[reportAttributeAccessIssue]
     raise TypeError(f"{at} is a {type(value).__name__}, which JSON cannot hold; give numbers, text, lists or dicts")
 
 
@@ -115,11 +121,11 @@ def parse_object(text: bytes) -> JsonObject:
     return value
 
 
-def _refuse_constant(name: str) -> Any:
+def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _once(pairs: list[tuple[str, object]]) -> JsonObject:
     found = dict(pairs)
     if len(found) != len(pairs):
         raise ValueError("a key is given twice")

@@ -3,12 +3,12 @@
 import os
 import platform
 import subprocess
-from typing import Any
 
 from regard import __version__
+from regard.runs.disk import JsonObject
 
 
-def environment() -> dict[str, Any]:
+def environment() -> JsonObject:
     """Versions, machine, threads, device, and the git commit of the working folder, if any."""
     import torch
 
@@ -20,12 +20,14 @@ def environment() -> dict[str, Any]:
         "cpu": _processor(),
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
-        "device": _device(torch),
+        "device": _device(),
         "git": _git_commit(),
     }
 
 
-def _device(torch: Any) -> str:
+def _device() -> str:
+    import torch
+
     if torch.cuda.is_available():
         return torch.cuda.get_device_name()
     if torch.backends.mps.is_available():

@@ -9,31 +9,33 @@ import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TypeVar
 
 from regard.config import load
 from regard.config.parts import record, require
 from regard.errors import UserError
 from regard.runs import checkpoint
 from regard.runs.checkpoint import Checkpoint, Damaged
-from regard.runs.disk import parse_object, plain, replace_file, sync, unfinished, write_synced, writing
+from regard.runs.disk import (
+    JsonObject,
+    parse_object,
+    plain,
+    replace_by,
+    replace_file,
+    sync,
+    unfinished,
+    write_synced,
+    writing,
+)
 from regard.runs.lines import StepLines
 from regard.runs.lock import exclusive
 from regard.runs.schema import read_config, stamp
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from regard.runs.tensors import Tensors
 
 C = TypeVar("C")
 CONFIG, ENVIRONMENT = "config.toml", "environment.json"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
-_TAKEN = {
-    errno.EEXIST,
-    errno.ENOTEMPTY,
-    errno.ENOTDIR,
-    errno.EISDIR,
-    errno.EACCES if os.name == "nt" else None,
-}
+_TAKEN = {errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.EISDIR, *([errno.EACCES] if os.name == "nt" else [])}
 
 
 class Run:
@@ -45,7 +47,7 @@ class Run:
     ...     run.save(1, model.state_dict(), {}, {"position": 64})
     """
 
-    def __init__(self, path: Path, config: dict[str, Any]):
+    def __init__(self, path: Path, config: JsonObject):
         self.path = path
         #: The resolved config as plain values, without the schema key; for `regard.config.load`.
         self.config = config
@@ -53,10 +55,11 @@ class Run:
         self.damaged: list[str] = []
         self._metrics = StepLines(path / "metrics.jsonl")
         self._samples = StepLines(path / "samples.jsonl")
+        self._findings = StepLines(path / "findings.jsonl")
 
     @classmethod
     def create(
-        cls, root: Path, name: str | None, config: str, environment: Mapping[str, Any], prefix: str = "run"
+        cls, root: Path, name: str | None, config: str, environment: Mapping[str, object], prefix: str = "run"
     ) -> "Run":
         """Create the folder ``root/name`` with its config (TOML text) and environment.
 
@@ -123,7 +126,7 @@ class Run:
         return self.path.resolve().name
 
     @property
-    def environment(self) -> dict[str, Any]:
+    def environment(self) -> JsonObject:
         """The environment that the run was created in."""
         try:
             return parse_object((self.path / ENVIRONMENT).read_bytes())
@@ -140,8 +143,7 @@ class Run:
 
     def freeze(self, config: str) -> None:
         """Replace the config atomically, for values that the start determines, such as steps from a time budget."""
-        with writing(str(self.path / CONFIG)):
-            replace_file(self.path / CONFIG, stamp(config))
+        replace_file(self.path / CONFIG, stamp(config))
         self.config = read_config(self.path / CONFIG, None)
 
     def discard(self) -> None:
@@ -157,16 +159,7 @@ class Run:
 
     def add(self, name: str, write: Callable[[Path], None]) -> None:
         """Add a file atomically: ``write`` writes a temporary file, which is then renamed."""
-        with writing(str(self.path / name)):
-            temporary = self.path / unfinished(name)
-            try:
-                write(temporary)
-                sync(temporary)
-                temporary.replace(self.path / name)
-            except BaseException:
-                temporary.unlink(missing_ok=True)
-                raise
-            sync(self.path)
+        replace_by(self.path / name, write)
 
     @contextmanager
     def lock(self) -> Iterator["Run"]:
@@ -176,33 +169,41 @@ class Run:
             checkpoint.sweep(self._checkpoints)
             yield self
 
-    def log(self, record: Mapping[str, Any]) -> None:
+    def log(self, record: Mapping[str, object]) -> None:
         """Append one record, with an integer "step", to metrics.jsonl; NaN and infinities become strings."""
-        self._metrics.append(dict(record))
+        self._metrics.append(record)
 
-    def metrics(self) -> list[dict[str, Any]]:
+    def metrics(self) -> list[JsonObject]:
         """The records logged so far; an incomplete last line is skipped."""
         return self._metrics.read()
 
-    def sample(self, record: Mapping[str, Any]) -> None:
+    def sample(self, record: Mapping[str, object]) -> None:
         """Append one record, with an integer "step", to samples.jsonl."""
-        self._samples.append(dict(record))
+        self._samples.append(record)
 
-    def samples(self) -> list[dict[str, Any]]:
+    def samples(self) -> list[JsonObject]:
         """The samples written so far."""
         return self._samples.read()
 
+    def note(self, record: Mapping[str, object]) -> None:
+        """Append a finding of the doctor, with an integer "step", a "kind" and a "where", to findings.jsonl."""
+        self._findings.append(record)
+
+    def findings(self) -> list[JsonObject]:
+        """The newest finding of every kind and place, in the order of their first records."""
+        return list({(record.get("kind"), record.get("where")): record for record in self._findings.read()}.values())
+
     def rewind(self, step: int) -> None:
-        """Remove the metrics and samples after ``step``, each file atomically."""
-        self._metrics.cut(step)
-        self._samples.cut(step)
+        """Remove the metrics, samples and findings after ``step``, each file atomically."""
+        for lines in (self._metrics, self._samples, self._findings):
+            lines.cut(step)
 
     def save(
         self,
         step: int,
-        model: Mapping[str, "Tensor"],
-        optimizer: Mapping[str, "Tensor"],
-        state: Mapping[str, Any],
+        model: Tensors,
+        optimizer: Tensors,
+        state: Mapping[str, object],
         keep: int = 2,
         pinned: Collection[int] = (),
     ) -> Path:

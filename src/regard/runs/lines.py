@@ -3,11 +3,12 @@
 import json
 import math
 import os
+from collections.abc import Mapping
+from io import FileIO
 from pathlib import Path
-from typing import Any
 
 from regard.errors import UserError
-from regard.runs.disk import parse_object, plain, replace_file, sync, writing
+from regard.runs.disk import JsonObject, parse_object, plain, replace_file, sync, writing
 
 
 class StepLines:
@@ -20,7 +21,7 @@ class StepLines:
     def __init__(self, path: Path):
         self.path = path
 
-    def append(self, record: dict[str, Any]) -> None:
+    def append(self, record: Mapping[str, object]) -> None:
         """Append one record, unbuffered.
 
         NaN and the infinities become the strings "NaN", "Infinity" and "-Infinity", which Python's `float` and
@@ -29,7 +30,7 @@ class StepLines:
         step = record.get("step")
         if not _is_step(step):
             raise ValueError(f"a record of {self.path.name} needs an integer 'step' >= 0, got {step!r}")
-        line = json.dumps(plain(record, _spell), allow_nan=False).encode() + b"\n"
+        line = json.dumps(plain(dict(record), _spell), allow_nan=False).encode() + b"\n"
         # Opened for each record: there is nothing to close, and ``cut`` may replace the file in between.
         with writing(str(self.path)), open(self.path, "a+b", buffering=0) as file:
             _repair_end(file)
@@ -37,15 +38,14 @@ class StepLines:
             while written < len(line):
                 written += file.write(line[written:])
 
-    def read(self) -> list[dict[str, Any]]:
+    def read(self) -> list[JsonObject]:
         """All complete records, oldest first; none if the file does not exist."""
         lines = self._lines()
         records = [_parse(line) for line in lines]
         if records and records[-1] is None and not lines[-1].endswith(b"\n"):
             records.pop()
-        for number, record in enumerate(records, start=1):
-            if record is None:
-                raise self._damage(number)
+        if None in records:
+            raise self._damage(1 + records.index(None))
         return [record for record in records if record is not None]
 
     def cut(self, step: int) -> None:
@@ -63,8 +63,7 @@ class StepLines:
                     raise self._damage(damage)
                 kept.append(line if line.endswith(b"\n") else line + b"\n")
         if kept != lines:
-            with writing(str(self.path)):
-                replace_file(self.path, b"".join(kept))
+            replace_file(self.path, b"".join(kept))
 
     def sync(self) -> None:
         """Flush all records to disk."""
@@ -88,7 +87,7 @@ class StepLines:
         )
 
 
-def _parse(line: bytes) -> dict[str, Any] | None:
+def _parse(line: bytes) -> JsonObject | None:
     # A proper prefix of a JSON object is not a JSON object, so an incomplete line is never a record.
     try:
         record = parse_object(line)
@@ -97,7 +96,7 @@ def _parse(line: bytes) -> dict[str, Any] | None:
     return record if _is_step(record.get("step")) else None
 
 
-def _is_step(value: Any) -> bool:
+def _is_step(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
@@ -107,7 +106,7 @@ def _spell(value: float) -> str:
     return "Infinity" if value > 0 else "-Infinity"
 
 
-def _repair_end(file: Any) -> None:
+def _repair_end(file: FileIO) -> None:
     """Terminate the last line if it is complete, else remove it, so that the next record starts a line."""
     size = file.seek(0, os.SEEK_END)
     if size == 0:

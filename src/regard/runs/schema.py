@@ -1,19 +1,19 @@
 """The config of a run with its schema version: older versions are migrated, newer ones refused."""
 
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from regard import __version__
 from regard.errors import UserError
+from regard.runs.disk import JsonObject
 
 #: The schema of config.toml that this version writes.
 SCHEMA = 2
-Migration = Callable[[dict[str, Any]], dict[str, Any]]
+Migration = Callable[[JsonObject], JsonObject]
 
 
-def _window_became_an_attention(document: dict[str, Any]) -> dict[str, Any]:
+def _window_became_an_attention(document: JsonObject) -> JsonObject:
     """1 to 2: a GPT's ``window`` is a kind of ``attention``."""
     model = document.get("model")
     if isinstance(model, dict) and (window := model.pop("window", None)) is not None:
@@ -34,7 +34,7 @@ def stamp(config: str) -> bytes:
     return stamped.encode("utf-8")
 
 
-def read_config(path: Path, written_by: str | None) -> dict[str, Any]:
+def read_config(path: Path, written_by: str | None) -> JsonObject:
     """The config of a run in the current schema, without the schema key."""
     try:
         document = tomllib.loads(path.read_bytes().decode("utf-8"))
@@ -44,28 +44,22 @@ def read_config(path: Path, written_by: str | None) -> dict[str, Any]:
         raise UserError(f"{path} cannot be read ({error.strerror}); check its permissions") from error
     except ValueError as error:  # bad TOML or bad UTF-8
         raise UserError(f"{path} is damaged ({error}); restore it from a copy") from error
-    return migrate(document, str(path), SCHEMA, MIGRATIONS, written_by)
+    return migrate(document, str(path), written_by)
 
 
-def migrate(
-    document: dict[str, Any],
-    source: str,
-    current: int,
-    migrations: Mapping[int, Migration],
-    written_by: str | None = None,
-) -> dict[str, Any]:
-    """``document`` migrated to the ``current`` schema, without the schema key."""
+def migrate(document: JsonObject, source: str, written_by: str | None = None) -> JsonObject:
+    """``document`` migrated to the current schema, without the schema key."""
     found = document.pop("schema", None)
     if not isinstance(found, int) or isinstance(found, bool) or found < 1:
         raise UserError(f"{source} is damaged (its 'schema' is {found!r}, not a number from 1); restore it from a copy")
-    if found > current:
+    if found > SCHEMA:
         needed = f"regard {written_by} or newer" if written_by else "a newer regard"
         raise UserError(
-            f"{source} has schema {found}, and this regard ({__version__}) reads up to schema {current}; "
+            f"{source} has schema {found}, and this regard ({__version__}) reads up to schema {SCHEMA}; "
             f"install {needed} to use this run"
         )
-    for older in range(found, current):
-        if older not in migrations:
+    for older in range(found, SCHEMA):
+        if older not in MIGRATIONS:
             raise UserError(f"{source} has schema {found}, which this regard can no longer read; use an older regard")
-        document = migrations[older](document)
+        document = MIGRATIONS[older](document)
     return document

@@ -12,11 +12,12 @@ from regard.errors import UserError
 if TYPE_CHECKING:
     from torch import Tensor
 
+Tensors = Mapping[str, "Tensor"]
 #: Key in the file's metadata: a JSON object from each omitted name to the name of the same tensor.
 SHARED = "shared"
 
 
-def write_tensors(path: Path, tensors: Mapping[str, "Tensor"]) -> None:
+def write_tensors(path: Path, tensors: Tensors) -> None:
     """Write ``tensors``; those that share memory (a tied head) are written once.
 
     Raises ``OSError`` if the disk cannot be written, like every other write.

@@ -14,12 +14,13 @@ from regard.errors import UserError
 from regard.generate import Sampling
 from regard.look.pictures.mask_picture import view
 from regard.look.views.session import Session
+from regard.look.views.trace_view import Trace
 from regard.runs.disk import JsonObject
 from regard.runs.notes import TAGS, write_notes
 from regard.serve.limits import OVERVIEW
 from regard.serve.request_params import LARGEST_SEED, RequestParams
 from regard.serve.run_library import NotFoundError
-from regard.serve.session_cache import CachedTrace, SessionCache
+from regard.serve.session_cache import SessionCache
 
 VIEWS = ["runs", "attention", "sampling", "probes", "masks"]
 
@@ -72,32 +73,28 @@ class Api:
 
     def overview(self, params: RequestParams) -> tuple[np.ndarray, int]:
         """Small maps of all heads, and of how many attentions they are complete after ``wait`` seconds."""
-        cached, size = self._trace(params), params.integer("size", 8, 128, 64)
+        trace, size = self._trace(params), params.integer("size", 8, 128, 64)
         wait = params.number("wait", 0.0, 600.0, 600.0)
-        attentions = cached.trace.attentions
-        maps = len(attentions) * max(one.heads for one in attentions)
-        with cached.lock:
-            return cached.trace.overview(min(size, max(8, int((OVERVIEW / maps) ** 0.5))), wait)
+        maps = len(trace.attentions) * max(one.heads for one in trace.attentions)
+        return trace.overview(min(size, max(8, int((OVERVIEW / maps) ** 0.5))), wait)
 
     def tile(self, params: RequestParams) -> np.ndarray:
         indices = [params.integer(name, 0) for name in ("attention", "head", "level", "row", "column")]
-        return self._trace(params).trace.tile(*indices)
+        return self._trace(params).tile(*indices)
 
     def row(self, params: RequestParams) -> JsonObject:
         indices = [params.integer(name, 0) for name in ("attention", "head", "query")]
-        return self._trace(params).trace.row(*indices)
+        return self._trace(params).row(*indices)
 
     def cell(self, params: RequestParams) -> JsonObject:
         indices = [params.integer(name, 0) for name in ("attention", "head", "query", "key")]
-        return self._trace(params).trace.cell(*indices)
+        return self._trace(params).cell(*indices)
 
     def measures(self, params: RequestParams) -> JsonObject:
-        cached = self._trace(params)
-        with cached.lock:
-            return cached.trace.measures
+        return self._trace(params).measures
 
     def rollout(self, params: RequestParams) -> np.ndarray:
-        return self._trace(params).trace.rollout(256)
+        return self._trace(params).rollout(256)
 
     # Models
     def step(self, params: RequestParams) -> JsonObject:
@@ -170,5 +167,5 @@ class Api:
         """The target text of a translation, if there is one."""
         return params.optional_text("target") or None
 
-    def _trace(self, params: RequestParams) -> CachedTrace:
+    def _trace(self, params: RequestParams) -> Trace:
         return self.cache.trace(params.text("trace", 100))

@@ -22,6 +22,7 @@ from regard.look.statistics.maps import SIDE, coarsest_level
 from regard.look.views.session import Session
 from regard.look.views.trace_view import Trace
 from regard.models import Model
+from regard.pages.html import document
 from regard.runs import Run
 from regard.runs.disk import JsonObject, plain
 from regard.serve.limits import FILE
@@ -57,15 +58,12 @@ def html_document(trace: Trace, title: str, text: str, limit: int = FILE) -> str
         f"default-src 'none'; script-src '{_sha256(script)}'; style-src '{_sha256(style)}'; img-src data: blob:; "
         "base-uri 'none'; form-action 'none'"
     )
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
-        '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        '<meta name="color-scheme" content="light dark"><meta name="referrer" content="no-referrer">'
-        f"<title>{escape(title)} · regard</title><style>{style}</style></head>"
-        '<body><div id="page"></div><noscript>This page needs JavaScript.</noscript>'
-        f'<script type="application/json" id="regard-data">{data}</script><script>{script}</script></body></html>\n'
+    head = '<meta name="color-scheme" content="light dark"><meta name="referrer" content="no-referrer">'
+    body = (
+        '<div id="page"></div><noscript>This page needs JavaScript.</noscript>'
+        f'<script type="application/json" id="regard-data">{data}</script><script>{script}</script>'
     )
+    return document(title, style, body, policy, head)
 
 
 class NotebookPage:

@@ -169,7 +169,7 @@ def _hash(path: Path) -> str | None:
 @lru_cache(4096)
 def _model_size(path: Path, version: tuple[int, ...]) -> ModelSize | None:
     try:
-        return model_size(Run.open(path).config)
+        return model_size(Run.open(path))
     except Exception:  # the config uses a component that this version does not have
         return None
 

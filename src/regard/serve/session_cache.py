@@ -6,7 +6,6 @@ import threading
 from collections import OrderedDict
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 
@@ -25,21 +24,13 @@ from regard.serve.run_library import NotFoundError, RunLibrary, file_version
 NO_CAPABILITIES = dict.fromkeys(("attention", "sampling", "beam_search", "probes", "translation"), False)
 
 
-class CachedTrace(NamedTuple):
-    """A trace with its session, and a lock for the statistics that it computes on demand."""
-
-    trace: Trace
-    session: Session
-    lock: threading.Lock
-
-
 class SessionCache:
     """LRU caches: sessions by run and step, traces by a random id."""
 
     def __init__(self, library: RunLibrary, device: torch.device):
         self.library, self.device = library, device
         self._sessions: OrderedDict[tuple[Path, int], Session] = OrderedDict()
-        self._traces: OrderedDict[str, CachedTrace] = OrderedDict()
+        self._traces: OrderedDict[str, tuple[Session, Trace]] = OrderedDict()
         self._lock = threading.Lock()
 
     def session(self, run: str, step: int | None = None) -> Session:
@@ -48,7 +39,10 @@ class SessionCache:
         key = (opened.path, max(opened.steps(), default=-1) if step is None else step)
         if key not in self._sessions:
             while len(self._sessions) >= MODELS:  # evict before loading, so that memory holds at most MODELS models
-                self._drop_traces(self._sessions.popitem(last=False)[1])
+                evicted = self._sessions.popitem(last=False)[1]
+                with self._lock:  # its traces keep the model in memory
+                    kept = (item for item in self._traces.items() if item[1][0] is not evicted)
+                    self._traces = OrderedDict(kept)
             self._sessions[key] = Session.load(opened, self.device, step)
         self._sessions.move_to_end(key)
         return self._sessions[key]
@@ -71,23 +65,18 @@ class SessionCache:
             raise UserError(f"this text would need {trace.nbytes / 2**30:.1f} GB of memory; send a shorter one")
         name = secrets.token_urlsafe(12)
         with self._lock:
-            self._traces[name] = CachedTrace(trace, session, threading.Lock())
-            while len(self._traces) > TRACES or sum(t.trace.nbytes for t in self._traces.values()) > TRACE_BYTES:
+            self._traces[name] = session, trace
+            while len(self._traces) > TRACES or sum(t.nbytes for _, t in self._traces.values()) > TRACE_BYTES:
                 self._traces.popitem(last=False)
         return name
 
-    def trace(self, name: str) -> CachedTrace:
+    def trace(self, name: str) -> Trace:
         """Return a trace by id."""
         with self._lock:
             if name not in self._traces:
                 raise NotFoundError("this trace is no longer cached; send the text again")
             self._traces.move_to_end(name)
-            return self._traces[name]
-
-    def _drop_traces(self, session: Session) -> None:
-        """Remove the traces of a session, which keep its model in memory."""
-        with self._lock:
-            self._traces = OrderedDict((n, t) for n, t in self._traces.items() if t.session is not session)
+            return self._traces[name][1]
 
 
 @lru_cache(4096)

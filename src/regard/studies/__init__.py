@@ -1,18 +1,15 @@
 """Studies: small experiments that answer one question each. Each file here with a function ``study`` is one."""
 
-from __future__ import annotations
-
-import difflib
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from regard.config import hint
 from regard.errors import UserError
 from regard.recipes import docstring
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from regard.studies.page import Study
 
 
@@ -27,10 +24,8 @@ def about(name: str) -> str:
     return docstring(Path(__file__).parent / f"{name}.py", "study") or ""
 
 
-def get(name: str) -> Callable[..., Study]:
+def get(name: str) -> "Callable[..., Study]":
     """The function ``study(scale, seed, say)`` of that name."""
     if name not in names():
-        near = difflib.get_close_matches(name, names(), n=1)
-        hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(names())}"
-        raise UserError(f"there is no study {name!r}; {hint}")
+        raise UserError(f"there is no study {name!r}; {hint(name, names())}")
     return import_module(f"regard.studies.{name}").study

@@ -1,26 +1,17 @@
 """The bottleneck of encoder-decoder models: one vector for a whole sentence against attention over all of it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
-
-import torch
 
 from regard.config import to_toml
 from regard.generate.translation import load_translation_model
-from regard.measure import bleu_by_length, compare, score
-from regard.measure.bleu import LengthBucket
-from regard.measure.bootstrap import Comparison
-from regard.measure.retrieval import RetrievalBaseline
+from regard.measure import Comparison, LengthBucket, RetrievalBaseline, bleu_by_length, compare, score
 from regard.pages.charts import Axes
 from regard.pages.html import ChartSection
 from regard.recipes import get
 from regard.runs import Run, environment
-from regard.studies.machine import machine
-from regard.studies.page import Study, lines
+from regard.studies.page import Study, lines, machine
 from regard.train import Experiment, train
 from regard.train.live import LiveLine
 
@@ -28,7 +19,6 @@ SECONDS, LONG = 600, 12  # of training each; sources with more words than this a
 NAMES = {"one vector": "translate-fixed", "attention": "translate-bahdanau"}
 EDGES = (4, 8, 12, 18, 26)
 FOLDER = Path("studies") / "runs"
-CPU = torch.device("cpu")
 
 
 def study(scale: float, seed: int, say: Callable[[str], None]) -> Study:
@@ -41,12 +31,11 @@ def study(scale: float, seed: int, say: Callable[[str], None]) -> Study:
     """
     seconds = max(5.0, SECONDS * scale)
     translations: dict[str, list[str]] = {}
-    data: Any = None
-    for name, recipe in NAMES.items():
-        trained = load_translation_model(_trained(recipe, seconds, seed, say))
-        data = trained.data()
+    models = {name: load_translation_model(_trained(recipe, seconds, seed, say)) for name, recipe in NAMES.items()}
+    data = models["attention"].data()
+    for name, model in models.items():
         say(f"{name}: translating {len(data.test.sources):,} sentences")
-        translations[name] = [one.text for one in trained.translator().translate(data.test.sources)]
+        translations[name] = [one.text for one in model.translator().translate(data.test.sources)]
     sources, references = data.test.sources, data.test.targets
     nearest = RetrievalBaseline(data.train.sources, data.train.targets)
     translations["nearest neighbor"] = [nearest.translate(source) for source in sources]
@@ -56,8 +45,6 @@ def study(scale: float, seed: int, say: Callable[[str], None]) -> Study:
     overall = compare(fixed, attended, references, seed=seed)
     on_long = compare(*([texts[i] for i in long] for texts in (fixed, attended, references)), seed=seed)
     return Study(
-        "bottleneck",
-        "What does one vector for a whole sentence cost?",
         words(overall, on_long, len(sources), len(long), buckets),
         [_chart(buckets)],
         {
@@ -66,7 +53,7 @@ def study(scale: float, seed: int, say: Callable[[str], None]) -> Study:
             "long": {"words above": LONG, "sentences": len(long), **on_long._asdict()},
             "by length": {name: [bucket._asdict() for bucket in part] for name, part in buckets.items()},
         },
-        f"{seconds:g} s of training each, beam 5, {len(sources)} sentences, seed {seed}, {machine(CPU)}",
+        f"{seconds:g} s of training each, beam 5, {len(sources)} sentences, seed {seed}, {machine()}",
     )
 
 
@@ -109,18 +96,12 @@ def _trained(recipe: str, seconds: float, seed: int, say: Callable[[str], None])
     budget = replace(experiment.train, steps=None, seconds=seconds)
     experiment = replace(experiment, train=budget, seed=seed).checked()
     name = f"{recipe}-{seconds:g}s-seed{seed}"
-    if (FOLDER / name).is_dir():
-        run = Run.open(FOLDER / name)
-        checkpoint = run.latest()
-        if checkpoint is not None and checkpoint.step == run.config["train"]["steps"]:
-            say(f"{recipe}: {run.path} is already trained")
-            return run
-        say(f"{recipe}: resuming {run.path}")
-        return _finished(run, resume=True)
-    say(f"{recipe}: training for {seconds:g} s")
-    return _finished(Run.create(FOLDER, name, to_toml(experiment), environment()), resume=False)
-
-
-def _finished(run: Run, resume: bool) -> Run:
+    resume = (FOLDER / name).is_dir()
+    run = Run.open(FOLDER / name) if resume else Run.create(FOLDER, name, to_toml(experiment), environment())
+    checkpoint = run.latest()
+    if checkpoint is not None and checkpoint.step == run.config["train"]["steps"]:
+        say(f"{recipe}: {run.path} is already trained")
+        return run
+    say(f"{recipe}: resuming {run.path}" if resume else f"{recipe}: training for {seconds:g} s")
     train(run.load(Experiment), run, [LiveLine()], resume)
     return run

@@ -1,34 +1,28 @@
 """Residual connections and norms: how deep a network can be and still learn."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
 
 import numpy as np
-import torch
 
 from regard.config import load
-from regard.data import TextConfig
+from regard.data import TextConfig, TextData
 from regard.models import GPTConfig
 from regard.pages.charts import Axes, Series
 from regard.pages.html import ChartSection
-from regard.studies.machine import machine
-from regard.studies.page import Study, lines
+from regard.studies.page import Study, lines, machine
 from regard.studies.short_training import train_shortly
 from regard.train import AdamWConfig, CosineScheduleConfig, Experiment, TrainConfig
 
 DEPTHS, STEPS = (4, 8, 16, 32, 64, 128), 100
 #: A model that is at least this many nats below the unigram entropy has learned from its context.
 LEARNED = 0.1
-KINDS: dict[str, dict[str, Any]] = {
+KINDS: dict[str, dict[str, str]] = {
     "residual, pre-norm": {"block": "pre-norm"},
     "residual, post-norm": {"block": "post-norm"},
     "residual, no norm": {"block": "pre-norm", "norm": "none"},
-    "no residual, norm": {"block": "bare"},
-    "no residual, no norm": {"block": "bare", "norm": "none"},
+    "no residual, norm": {"block": "no-residual"},
+    "no residual, no norm": {"block": "no-residual", "norm": "none"},
 }
 
 
@@ -44,15 +38,14 @@ def study(scale: float, seed: int, say: Callable[[str], None]) -> Study:
     data_config = TextConfig(batch=8)
     data = data_config.build(64)
     unigram = entropy(data)
-    schedule = CosineScheduleConfig(warmup=0.1)
-    train = TrainConfig(steps=steps, optimizer=AdamWConfig(), schedule=schedule, device="cpu")
+    train = TrainConfig(steps, optimizer=AdamWConfig(), schedule=CosineScheduleConfig(warmup=0.1), device="cpu")
     losses: dict[str, list[float]] = {}
     for name, parts in KINDS.items():
         losses[name] = []
         for depth in DEPTHS:
             sizes = {"context": 64, "width": 64, "heads": 4, "layers": depth, "zero_init": False, "tied": False}
             config = load(GPTConfig, {**sizes, "vocabulary": data.vocabulary, **parts})
-            experiment = replace(Experiment(), model=config, data=data_config, train=train, seed=seed)
+            experiment = Experiment(config, data_config, train=train, seed=seed)
             losses[name].append(train_shortly(experiment, data).loss)
             say(f"{name}, {depth} layers: {format_loss(losses[name][-1])}")
     curves = {
@@ -68,16 +61,10 @@ def study(scale: float, seed: int, say: Callable[[str], None]) -> Study:
         Axes("layers", "loss, nats per character", x_low=0),
     )
     return Study(
-        "depth",
-        "How deep may a network be and still learn?",
         words(losses, unigram),
         [chart],
-        {
-            "depths": list(DEPTHS),
-            "losses": {n: [format_loss(x) for x in f] for n, f in losses.items()},
-            "unigram": unigram,
-        },
-        f"width 64, context 64, batch 8, {steps} steps, AdamW, seed {seed}, {machine(torch.device('cpu'))}",
+        {"depths": DEPTHS, "losses": {n: [*map(format_loss, f)] for n, f in losses.items()}, "unigram": unigram},
+        f"width 64, context 64, batch 8, {steps} steps, AdamW, seed {seed}, {machine()}",
     )
 
 
@@ -99,7 +86,7 @@ def words(losses: dict[str, list[float]], unigram: float) -> list[str]:
     ]
 
 
-def entropy(data: Any) -> float:
+def entropy(data: TextData) -> float:
     """The entropy of single characters in the training part: the loss of the best model without context."""
     counts = np.zeros(data.vocabulary)
     for position in range(64):

@@ -1,10 +1,7 @@
 """Length extrapolation: position encodings beyond the length they were trained at."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from statistics import fmean, stdev
 from typing import NamedTuple
 
@@ -16,8 +13,16 @@ from regard.data import TextConfig
 from regard.models import GPTConfig
 from regard.models.base import LanguageModel
 from regard.models.gpt import GPT
-from regard.nn import LearnedPositionConfig, NoPositionConfig, PositionConfig, RotaryConfig, SinusoidalConfig
-from regard.nn.positions.relative import AlibiConfig, RelativeConfig, T5Config
+from regard.nn import PositionConfig
+from regard.nn.positions.position import (
+    AlibiConfig,
+    LearnedPositionConfig,
+    NoPositionConfig,
+    RelativeConfig,
+    RotaryConfig,
+    SinusoidalConfig,
+    T5Config,
+)
 from regard.nn.positions.scaling import (
     DynamicScalingConfig,
     LinearScalingConfig,
@@ -27,8 +32,7 @@ from regard.nn.positions.scaling import (
 )
 from regard.pages.charts import Axes
 from regard.pages.html import ChartSection
-from regard.studies.machine import machine
-from regard.studies.page import Study, lines
+from regard.studies.page import Study, lines, machine
 from regard.studies.short_training import train_shortly
 from regard.train import Experiment, MuonConfig, TrainConfig
 
@@ -77,27 +81,23 @@ def study(scale: float, seed: int, say: Callable[[str], None]) -> Study:
     for name, position in POSITIONS.items():
         config = GPTConfig(vocabulary=data.vocabulary, context=TRAINED, position=position)
         train = TrainConfig(steps=steps, optimizer=MuonConfig(), device="cpu")
-        experiment = replace(Experiment(), model=config, data=data_config, train=train, seed=seed)
-        model, loss = train_shortly(experiment, data)
-        if not math.isfinite(loss):
+        run = train_shortly(Experiment(config, data_config, train=train, seed=seed), data)
+        if not math.isfinite(run.loss):
             say(f"{name}: left out, its training loss was not finite")
             continue
-        results[name] = {n: position_losses(model, text) for n, text in texts.items() if fits(model, n)}
-        say(f"{name}: {summarize(results[name])}")
+        found = {name: {n: position_losses(run.model, text) for n, text in texts.items() if fits(run.model, n)}}
         if name == "rotary":
-            assert isinstance(model, GPT)
-            scaled = rescaled(model, texts)
-            for label, curves in scaled.items():
-                say(f"{label}: {summarize(curves)}")
-            results |= scaled
+            assert isinstance(run.model, GPT)
+            found |= rescaled(run.model, texts)
+        for label, curves in found.items():
+            say(f"{label}: loss at the end of texts of " + ", ".join(f"{n}: {c.end:.3f}" for n, c in curves.items()))
+        results |= found
     return Study(
-        "extrapolation",
-        "Which position encodings extrapolate beyond the trained length?",
         words(results),
         [_by_position(results), _by_length(results)],
         {"trained": TRAINED, "losses": {k: {n: c._asdict() for n, c in v.items()} for k, v in results.items()}},
         f"width 128, 4 layers, context {TRAINED}, batch 16, {steps} steps each, {len(texts[TRAINED])} held-out "
-        f"texts, seed {seed}, {machine(torch.device('cpu'))}",
+        f"texts, seed {seed}, {machine()}",
     )
 
 
@@ -153,18 +153,11 @@ def words(results: Results) -> list[str]:
     """The change of the loss on the same characters, from the trained to the maximum length."""
     longest = TRAINED * TIMES[-1]
     change = {name: _change(curves[TRAINED], curves[longest]) for name, curves in results.items() if longest in curves}
-    kinds = {
-        "better": [n for n, (x, error) in change.items() if x < -2 * error],
-        "no different": [n for n, (x, error) in change.items() if abs(x) <= 2 * error],
-        "worse": [n for n, (x, error) in change.items() if x > 2 * error],
-    }
-    listed = {
-        what: ", ".join(
-            f"{n} ({change[n][0]:+.3f} ± {change[n][1]:.3f})" for n in sorted(names, key=lambda n: change[n])
-        )
-        for what, names in kinds.items()
-    }
-    parts = [f"{what} with {names}" for what, names in listed.items() if names]
+    listed: dict[str, list[str]] = {"better": [], "no different": [], "worse": []}
+    for name, (x, error) in sorted(change.items(), key=lambda item: item[1]):
+        what = "better" if x < -2 * error else "worse" if x > 2 * error else "no different"
+        listed[what].append(f"{name} ({x:+.3f} ± {error:.3f})")
+    parts = [f"{what} with {', '.join(names)}" for what, names in listed.items() if names]
     sentences = [
         f"Trained on {TRAINED} characters and evaluated on {longest}, the loss of the last {END}, in nats per "
         f"character, is {'; '.join(parts)}. (± is the standard error over texts; two of them are significant.)",
@@ -184,11 +177,6 @@ def _change(near: LossCurve, far: LossCurve) -> tuple[float, float]:
     """The mean difference over texts, and its standard error."""
     differences = [b - a for a, b in zip(near.ends, far.ends, strict=True)]
     return fmean(differences), stdev(differences) / len(differences) ** 0.5
-
-
-def summarize(curves: dict[int, LossCurve]) -> str:
-    """One line per position encoding."""
-    return "loss at the end of texts of " + ", ".join(f"{n}: {curve.end:.3f}" for n, curve in curves.items())
 
 
 def _by_position(results: Results) -> ChartSection:

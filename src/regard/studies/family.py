@@ -1,57 +1,47 @@
 """Every attention, position encoding, block and feed-forward network in the same small model."""
 
-from __future__ import annotations
-
 import math
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import islice
 
-import torch
-
 from regard.config import override
+from regard.data import Data, TextBatch
 from regard.errors import UserError
 from regard.pages.charts import Axes
 from regard.pages.html import ChartSection
 from regard.recipes import get
-from regard.studies.machine import machine
-from regard.studies.page import Study
+from regard.studies.page import Study, machine
+from regard.studies.short_training import train_shortly
 from regard.train import Experiment
-from regard.train.engine import Engine
 from regard.train.evaluate import evaluate
-from regard.train.shard import World
 
 STEPS, BATCHES = 250, 40
-#: Options of `regard train shakespeare`, by the name of the variant.
-GROUPS: dict[str, dict[str, list[str]]] = {
+
+
+def _each(key: str, *kinds: str) -> dict[str, dict[str, object]]:
+    return {kind: {f"model.{key}": kind} for kind in kinds}
+
+
+#: Keys of the recipe `shakespeare`, by the name of the variant.
+GROUPS: dict[str, dict[str, dict[str, object]]] = {
     "attention": {
-        "softmax": [],
-        "softmax, scores capped": ["--model.attention", "softmax", "--model.attention.cap", "20"],
-        **{
-            kind: ["--model.attention", kind]
-            for kind in ("window", "strided", "dilated", "sparse", "longformer", "bigbird", "segments")
-        },
-        "segments with summaries": ["--model.attention", "segments", "--model.attention.summaries", "16"],
-        **{
-            kind: ["--model.attention", kind] for kind in ("linear", "performer", "lsh", "topk", "talking", "linformer")
-        },
-        "window, every 2nd layer global": ["--model.attention", "window", "--model.global_every", "2"],
+        "softmax": {},
+        "softmax, scores capped": {"model.attention": "softmax", "model.attention.cap": 20.0},
+        **_each("attention", "window", "strided", "dilated", "sparse", "longformer", "bigbird", "segments"),
+        "segments with summaries": {"model.attention": "segments", "model.attention.summaries": 16},
+        **_each("attention", "linear", "performer", "lsh", "topk", "talking", "linformer"),
+        "window, every 2nd layer global": {"model.attention": "window", "model.global_every": 2},
     },
-    "position": {
-        kind: ["--model.position", kind]
-        for kind in ("none", "sinusoidal", "learned", "rotary", "alibi", "relative", "t5")
-    },
+    "position": _each("position", "none", "sinusoidal", "learned", "rotary", "alibi", "relative", "t5"),
     "block": {
-        **{kind: ["--model.block", kind] for kind in ("pre-norm", "post-norm", "sandwich", "parallel", "reversible")},
-        "no qk-norm": ["--model.qk_norm", "false"],
-        "layers shared in pairs": ["--model.repeat", "2"],
-        "latent projection": ["--model.projection", "latent"],
-        "shared projection": ["--model.projection", "shared"],
+        **_each("block", "pre-norm", "post-norm", "sandwich", "parallel", "reversible"),
+        "no qk-norm": {"model.qk_norm": False},
+        "layers shared in pairs": {"model.repeat": 2},
+        "latent projection": {"model.projection": "latent"},
+        "shared projection": {"model.projection": "shared"},
     },
-    "feed-forward": {
-        kind: ["--model.feedforward", kind] for kind in ("relu", "gelu", "relu2", "swiglu", "geglu", "moe")
-    },
+    "feed-forward": _each("feedforward", "relu", "gelu", "relu2", "swiglu", "geglu", "moe"),
 }
 
 
@@ -70,8 +60,8 @@ def study(scale: float, seed: int, say: Callable[[str], None]) -> Study:
     steps = max(3, round(STEPS * scale))
     base = get("shakespeare")
     base = replace(base, seed=seed, train=replace(base.train, steps=steps, device="cpu"))
-    data = base.data.build(base.model.context)  # type: ignore[attr-defined]
-    base = replace(base, model=replace(base.model, vocabulary=data.vocabulary))  # type: ignore[call-arg]
+    data = base.data.build(base.model.context)
+    base = replace(base, model=replace(base.model, vocabulary=data.vocabulary))
     held_out = list(islice(data.validation_batches(base.data.batch), BATCHES))
     again = losses_of(replace(base, seed=seed + 1), data, held_out)
     say(f"the base with seed {seed + 1}: {again[0]:.4f}")
@@ -88,26 +78,21 @@ def study(scale: float, seed: int, say: Callable[[str], None]) -> Study:
     assert not isinstance(plain, str)  # the recipe itself
     spread = abs(plain[0] - again[0])
     return Study(
-        "family",
-        "What does each component cost or gain?",
         words(results, plain[0], spread),
         [chart(group, members, steps, plain[0]) for group, members in results.items()],
         {"steps": steps, "other_seed": again[0], "found": results},
-        f"recipe shakespeare, {steps} steps each, seed {seed}, {machine(torch.device('cpu'))}",
+        f"recipe shakespeare, {steps} steps each, seed {seed}, {machine()}",
     )
 
 
-def losses_of(experiment: Experiment, data, held_out: Sequence) -> tuple[float, float]:
+def losses_of(experiment: Experiment, data: Data, held_out: Sequence[TextBatch]) -> tuple[float, float]:
     """Validation loss after training, and characters per second in training."""
-    engine = Engine(experiment, data, World())
-    began = time.perf_counter()
-    for _ in range(experiment.train.steps or 0):
-        if not engine.update().finite:
-            return math.inf, 0.0
-    rate = engine.progress.tokens / (time.perf_counter() - began)
-    result = evaluate(engine, held_out)
+    run = train_shortly(experiment, data)
+    if not math.isfinite(run.loss):
+        return math.inf, 0.0
+    result = evaluate(run.engine, held_out)
     assert result is not None  # there are batches
-    return result["validation_loss"], rate
+    return result["validation_loss"], run.tokens_per_second
 
 
 def summarize(result: Result) -> str:

@@ -1,24 +1,20 @@
 """Vanishing gradients: the gradient of a loss at hidden states many tokens before."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from regard.data import TextConfig
+from regard.data import TextBatch, TextConfig
 from regard.models import GPTConfig, RecurrentConfig
 from regard.models.base import LanguageModel
 from regard.models.recurrent import RecurrentBlock, RecurrentModel
 from regard.pages.charts import Axes
 from regard.pages.html import ChartSection
-from regard.studies.machine import machine
-from regard.studies.page import Study, lines
+from regard.studies.page import Study, lines, machine
 from regard.studies.short_training import train_shortly
 from regard.train import AdamWConfig, CosineScheduleConfig, Experiment, TrainConfig
 
@@ -37,41 +33,34 @@ def study(scale: float, seed: int, say: Callable[[str], None]) -> Study:
     steps = max(1, round(STEPS * scale))
     data_config = TextConfig(batch=16)
     data = data_config.build(LENGTH)
-    sizes: dict[str, Any] = {"vocabulary": data.vocabulary, "context": LENGTH, "width": 128}
+    recurrent = RecurrentConfig(vocabulary=data.vocabulary, context=LENGTH, width=128, layers=1, residual=False)
     models = {
-        "RNN": RecurrentConfig(cell="rnn", layers=1, residual=False, **sizes),
-        "LSTM": RecurrentConfig(cell="lstm", layers=1, residual=False, **sizes),
-        "GRU": RecurrentConfig(cell="gru", layers=1, residual=False, **sizes),
-        "Transformer": GPTConfig(layers=2, heads=4, zero_init=False, **sizes),
+        "RNN": replace(recurrent, cell="rnn"),
+        "LSTM": replace(recurrent, cell="lstm"),
+        "GRU": replace(recurrent, cell="gru"),
+        "Transformer": GPTConfig(
+            vocabulary=data.vocabulary, context=LENGTH, width=128, layers=2, heads=4, zero_init=False
+        ),
     }
+    train = TrainConfig(steps, optimizer=AdamWConfig(), schedule=CosineScheduleConfig(warmup=0.05), device="cpu")
     batch = next(iter(data.validation_batches(WINDOWS)))
     before: dict[str, list[float]] = {}
     after: dict[str, list[float]] = {}
     for name, config in models.items():
         torch.manual_seed(seed)
         before[name] = gradient_norms(config.build(), batch)
-        train = TrainConfig(
-            steps=steps, optimizer=AdamWConfig(), schedule=CosineScheduleConfig(warmup=0.05), device="cpu"
-        )
-        experiment = replace(Experiment(), model=config, data=data_config, train=train, seed=seed)
-        model, loss = train_shortly(experiment, data)
-        after[name] = gradient_norms(model, batch) if math.isfinite(loss) else [0.0] * LENGTH
-        say(f"{name}: loss {loss:.3f} after {steps} steps; {ratio(after[name]):.1e} of the gradient left at {FAR}")
-    charts = [
-        chart("Before training", before, "at initialization"),
-        chart(f"After {steps} steps", after, "after training"),
-    ]
+        run = train_shortly(Experiment(config, data_config, train=train, seed=seed), data)
+        after[name] = gradient_norms(run.model, batch) if math.isfinite(run.loss) else [0.0] * LENGTH
+        say(f"{name}: loss {run.loss:.3f} after {steps} steps; {ratio(after[name]):.1e} of the gradient left at {FAR}")
     return Study(
-        "gradients",
-        "How far back do gradients reach?",
         words(before, after),
-        charts,
+        [chart("Before training", before, "at initialization"), chart(f"After {steps} steps", after, "after training")],
         {"distance": list(range(LENGTH)), "before": before, "after": after},
-        f"width 128, {LENGTH} characters, {WINDOWS} held-out windows, seed {seed}, {machine(torch.device('cpu'))}",
+        f"width 128, {LENGTH} characters, {WINDOWS} held-out windows, seed {seed}, {machine()}",
     )
 
 
-def gradient_norms(model: LanguageModel, batch: Any) -> list[float]:
+def gradient_norms(model: LanguageModel, batch: TextBatch) -> list[float]:
     """|dL/dh_t| by distance, 0 first: L is the loss at a window's last position, h_t the state at position t."""
     model.double().eval()  # in float32 the smallest would underflow
     states, features = hidden_states(model, batch.inputs)
@@ -97,9 +86,8 @@ def hidden_states(model: LanguageModel, tokens: Tensor) -> tuple[list[tuple[Tens
         for t in range(tokens.shape[1]):
             out, state = block(x[:, t : t + 1], state)
             states.append(tuple(part for part in state if part is not None))
-        return [*states[:-1], (out,)], model.norm(out)[
-            :, 0
-        ]  # the loss depends on the last state through its output alone
+        # The loss depends on the last state through its output alone.
+        return [*states[:-1], (out,)], model.norm(out)[:, 0]
     outputs: list[Tensor] = []
     with block.register_forward_hook(lambda *call: outputs.append(call[-1])):
         features = model.features(tokens)

@@ -1,13 +1,13 @@
 """A study as one HTML page and one JSON file: the question, the answer in words, the charts, the numbers."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+import torch
+
+from regard.config.notation import PlainTable
 from regard.pages import html
 from regard.pages.charts import Series
 from regard.pages.html import ChartSection, chart_section
@@ -16,13 +16,11 @@ from regard.runs.disk import replace_file, writing
 
 @dataclass(frozen=True)
 class Study:
-    """The question and the result. The answer follows from the numbers."""
+    """The result of a study. The answer follows from the numbers."""
 
-    name: str
-    question: str
     answer: list[str]
     charts: list[ChartSection]
-    numbers: dict[str, Any]  # everything that was measured, for the JSON file
+    numbers: PlainTable  # everything that was measured, for the JSON file
     setting: str  # sizes, data, seed, machine
 
 
@@ -31,21 +29,29 @@ def lines(curves: Mapping[str, Iterable[tuple[float, float]]], marks: bool = Tru
     return [Series(name, list(points), color, marks) for color, (name, points) in enumerate(curves.items())]
 
 
-def page(study: Study) -> str:
+def machine(device: torch.device | None = None) -> str:
+    """The name of the GPU, or the number of CPU threads and the version of torch."""
+    if device is not None and device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    threads = torch.get_num_threads()
+    return f"CPU with {threads} thread{'s' * (threads != 1)}, torch {torch.__version__.split('+')[0]}"
+
+
+def page(name: str, question: str, study: Study) -> str:
     """The whole document."""
     parts = [
-        html.heading(study.question, f"study {study.name} · {study.setting}"),
+        html.heading(question, f"study {name} · {study.setting}"),
         html.paragraphs(study.answer),
         *(chart_section(chart) for chart in study.charts),
     ]
-    return html.page(study.name, parts)
+    return html.page(name, parts)
 
 
-def write(study: Study, folder: Path) -> Path:
+def write(name: str, question: str, study: Study, folder: Path) -> Path:
     """Write ``NAME.html`` and ``NAME.json`` into the folder; return the path of the page."""
-    summary = {"name": study.name, "question": study.question, "answer": study.answer, "setting": study.setting}
+    summary = {"name": name, "question": question, "answer": study.answer, "setting": study.setting}
     with writing(str(folder)):
         folder.mkdir(parents=True, exist_ok=True)
-        replace_file(folder / f"{study.name}.json", json.dumps({**summary, **study.numbers}, indent=1).encode())
-        replace_file(folder / f"{study.name}.html", page(study).encode())
-    return folder / f"{study.name}.html"
+        replace_file(folder / f"{name}.json", json.dumps({**summary, **study.numbers}, indent=1).encode())
+        replace_file(folder / f"{name}.html", page(name, question, study).encode())
+    return folder / f"{name}.html"

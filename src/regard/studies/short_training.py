@@ -1,11 +1,11 @@
 """Short training runs without a run folder, for studies that need many."""
 
-from __future__ import annotations
-
 import math
 import statistics
-from typing import Any, NamedTuple
+import time
+from typing import NamedTuple
 
+from regard.data import Data
 from regard.models.base import LanguageModel
 from regard.train import Experiment
 from regard.train.engine import Engine
@@ -15,20 +15,23 @@ LAST = 10  # losses that are averaged
 
 
 class ShortRun(NamedTuple):
-    """A trained model and the mean of its last losses; infinite if a loss was not finite."""
+    """A trained model, and the mean of its last losses; infinite if a loss was not finite."""
 
     model: LanguageModel
     loss: float
+    engine: Engine
+    tokens_per_second: float
 
 
-def train_shortly(experiment: Experiment, data: Any) -> ShortRun:
+def train_shortly(experiment: Experiment, data: Data) -> ShortRun:
     """Train for the experiment's number of steps."""
     engine = Engine(experiment, data, World())
     assert isinstance(engine.model, LanguageModel)
-    losses = []
+    losses, began = [], time.perf_counter()
     for _ in range(experiment.train.steps or 0):
         update = engine.update()
+        losses.append(update.loss if update.finite else math.inf)
         if not update.finite:
-            return ShortRun(engine.model, math.inf)
-        losses.append(update.loss)
-    return ShortRun(engine.model, statistics.fmean(losses[-LAST:]))
+            break
+    rate = engine.progress.tokens / (time.perf_counter() - began)
+    return ShortRun(engine.model, statistics.fmean(losses[-LAST:]), engine, rate)

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from regard.config import option
-from regard.data.batch import IGNORE_INDEX, TextBatch
+from regard.data.base import IGNORE_INDEX, TextBatch
 from regard.models import LanguageModel, Model
 from regard.tasks.base import TaskConfig, Term, with_auxiliary_losses
 

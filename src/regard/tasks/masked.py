@@ -7,7 +7,7 @@ from torch import Tensor
 
 from regard.attention import AnySlots, Packed, Padded, Slots
 from regard.config import option
-from regard.data.batch import IGNORE_INDEX, TextBatch
+from regard.data.base import IGNORE_INDEX, TextBatch
 from regard.models import Encoder
 from regard.tasks.base import Term
 from regard.tasks.language import CrossEntropyConfig, cross_entropy_terms

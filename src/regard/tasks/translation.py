@@ -6,7 +6,7 @@ from functools import partial
 from torch import Tensor
 
 from regard.config import option
-from regard.data.batch import PairBatch
+from regard.data.base import PairBatch
 from regard.models import Seq2SeqModel
 from regard.tasks.base import Term
 from regard.tasks.language import CrossEntropyConfig, count_targets, cross_entropy_terms

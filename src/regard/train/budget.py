@@ -4,11 +4,11 @@ import statistics
 import time
 from dataclasses import replace
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from regard.data import Data
+from regard.data import Batch, Data
 from regard.train.device import synchronize
-from regard.train.engine import Engine
+from regard.train.engine import Engine, count_targets
 from regard.train.evaluate import evaluate
 from regard.train.experiment import Experiment
 from regard.train.guard import guarded, make_engine
@@ -28,7 +28,7 @@ class StepTimes(NamedTuple):
     start: float  # what the first step takes beyond the others, mainly compilation
 
 
-def settle(experiment: Experiment, data: Data[Any], world: World, began: float) -> Experiment:
+def settle(experiment: Experiment, data: Data[Batch], world: World, began: float) -> Experiment:
     """The experiment with its budget in steps; ``budget`` notes what they were computed from.
 
     Seconds count from ``began``, a ``time.perf_counter()``, so loading and calibration are part of the budget.
@@ -38,7 +38,7 @@ def settle(experiment: Experiment, data: Data[Any], world: World, began: float) 
         longest = train.seconds * LONGEST_SHARE
         # A separate engine, discarded afterwards: the initial weights depend on the seed alone.
         engine = make_engine(experiment, data, world)
-        times = guarded(engine, lambda: measure(engine, longest))
+        times = guarded(lambda: measure(engine, longest), engine)
         left = train.seconds - (time.perf_counter() - began) - times.start
         steps = steps_within(left, times, train.evaluate_every)
         note = f"{train.seconds:g} seconds"
@@ -89,11 +89,10 @@ def _time_evaluation(engine: Engine) -> float:
     return count * statistics.median(timed[1:] or timed)
 
 
-def tokens_per_step(experiment: Experiment, data: Data[Any], world: World) -> float:
+def tokens_per_step(experiment: Experiment, data: Data[Batch], world: World) -> float:
     """The number of targets in the first update, over all ranks."""
-    task = experiment.task.build()
     batches = [
         data.batch(number, seed=experiment.seed, rank=world.rank, world=world.size, size=experiment.data.batch)
         for number in range(experiment.train.accumulate)
     ]
-    return world.sums([float(sum(int(next(iter(task.counts(batch).values()))) for batch in batches))])[0]
+    return next(iter(count_targets(experiment.task.build(), batches, world).values()))

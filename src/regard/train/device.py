@@ -1,35 +1,28 @@
-"""The device: choice, transfer of batches, synchronization, memory and peak FLOP/s."""
+"""The device: transfer of batches, synchronization, memory and peak FLOP/s."""
 
 import functools
 import math
 import sys
 import time
-from typing import Any
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
-from regard.generate.load import find_device
 from regard.models import Model
 
-
-def pick_device(name: str, local_rank: int = 0) -> torch.device:
-    """The device that a process trains on; see `find_device`."""
-    return find_device(name, local_rank, "--train.device")
+B = TypeVar("B")
 
 
-def move(value: Any, device: torch.device) -> Any:
+def move(batch: B, device: torch.device) -> B:
     """A batch on ``device``: tensors inside named tuples are moved, everything else stays."""
-    if device.type == "cpu":
-        return value
-    if isinstance(value, Tensor):
+
+    def transfer(tensor: Tensor) -> Tensor:
         # From pinned memory the copy overlaps with the computation.
-        value = value.pin_memory() if device.type == "cuda" else value
-        return value.to(device, non_blocking=True)
-    if isinstance(value, tuple):
-        moved = [move(item, device) for item in value]
-        return type(value)(*moved) if hasattr(value, "_fields") else tuple(moved)
-    return value
+        return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
+
+    return batch if device.type == "cpu" else tree_map_only(Tensor, transfer, batch)
 
 
 def synchronize(device: torch.device) -> None:

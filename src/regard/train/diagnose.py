@@ -1,12 +1,13 @@
 """Find the module whose output was not finite first: repeat the forward pass with a hook on every module."""
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
+from regard.data import Batch
 from regard.errors import UserError
 from regard.train.device import move
 from regard.train.engine import Engine, Update
@@ -16,33 +17,36 @@ from regard.train.shard import local
 class Diverged(UserError):
     """A loss or gradient that is not finite. Nothing was updated, and the last checkpoint is unchanged."""
 
-    def __init__(self, message: str, step: int, position: int, module: str | None):
-        super().__init__(message)
+    def __init__(self, problem: str, step: int, position: int, module: str | None = None):
+        super().__init__(
+            f"at step {step}, data position {position}, {problem}; nothing was updated: lower the learning rate "
+            "(--train.optimizer.lr), clip the gradient (--train.clip) or use --train.precision float32"
+        )
         self.step, self.position, self.module = step, position, module
 
 
 def diagnose(engine: Engine, update: Update) -> Diverged:
     """The error for an update that was not finite: its step, its micro-batch, and the first module at fault."""
-    progress = engine.progress
-    for position in range(progress.position, progress.position + engine.experiment.train.accumulate):
+    step, first = engine.progress.step + 1, engine.progress.position
+    for position in range(first, first + engine.experiment.train.accumulate):
         engine.seed_dropout(position)
         module = first_nonfinite(engine, move(engine.batch(position), engine.device))
         if engine.world.any(module is not None):
             module = module or "another rank's model"
             problem = f"the loss became {update.loss}, first in the output of {module}"
-            return _error(problem, progress.step + 1, position, module)
+            return Diverged(problem, step, position, module)
     bad = [name for p, name in engine.optimizer.names.items() if p.grad is not None and _nonfinite(p.grad)]
     problem = f"the gradient's norm became {update.norm}" + (f", first in {bad[0]}" if bad else "")
-    return _error(problem, progress.step + 1, progress.position, None)
+    return Diverged(problem, step, first)
 
 
-def first_nonfinite(engine: Engine, batch: Any) -> str | None:
+def first_nonfinite(engine: Engine, batch: Batch) -> str | None:
     """The first module, in order of execution and innermost first, whose output is not finite; None if all are."""
     found: list[str] = []
 
-    def check_output(name: str) -> Any:
-        def hook(module: nn.Module, inputs: Any, output: Any) -> None:
-            if not found and any(_nonfinite(tensor) for tensor in _tensors(output)):
+    def check_output(name: str) -> Callable[[object, object, object], None]:
+        def hook(module: object, inputs: object, output: object) -> None:
+            if not found and any(_nonfinite(value) for value in tree_leaves(output)):
                 found.append(name)
 
         return hook
@@ -56,21 +60,7 @@ def first_nonfinite(engine: Engine, batch: Any) -> str | None:
     return found[0] if found else None
 
 
-def _error(problem: str, step: int, position: int, module: str | None) -> Diverged:
-    message = (
-        f"at step {step}, data position {position}, {problem}; nothing was updated: lower the learning rate "
-        "(--train.optimizer.lr), clip the gradient (--train.clip) or use --train.precision float32"
-    )
-    return Diverged(message, step, position, module)
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from _tensors(item)
-
-
-def _nonfinite(tensor: Tensor) -> bool:
-    return tensor.is_floating_point() and not bool(torch.isfinite(local(tensor)).all())
+def _nonfinite(value: object) -> bool:
+    if not isinstance(value, Tensor) or not value.is_floating_point():
+        return False
+    return not bool(torch.isfinite(local(value)).all())

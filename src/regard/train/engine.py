@@ -3,15 +3,17 @@
 Nothing is updated before the loss and the gradient norm were found to be finite.
 """
 
+import hashlib
 import math
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from regard.data import Data
+from regard.data import Batch, Data
 from regard.errors import UserError
 from regard.models import Model
 from regard.nn.auxiliary_loss import auxiliary_layers
@@ -19,9 +21,11 @@ from regard.tasks import Task, Term
 from regard.train.device import move
 from regard.train.experiment import Experiment
 from regard.train.precision import Precision
-from regard.train.seeding import DROPOUT, WEIGHTS, mix, seed_generators
 from regard.train.shard import World, shard, whole
 
+Terms = Callable[[Model, Batch], dict[str, Term]]
+#: The purpose of a derived seed; different purposes give independent streams.
+WEIGHTS, DROPOUT = 0, 1
 #: The number of steps that schedules see during calibration, when the real one is not known yet.
 CALIBRATING = 10**9
 
@@ -41,7 +45,7 @@ class Update(NamedTuple):
 
     loss: float  # before the update, over all micro-batches and ranks
     norm: float  # of the gradient, before clipping
-    rate: float  # the learning rate
+    lr: float
     finite: bool  # False: nothing was updated
     terms: dict[str, float]  # each term of the loss, without its weight
 
@@ -53,56 +57,51 @@ class Engine:
     progress).
     """
 
-    def __init__(self, experiment: Experiment, data: Data[Any], world: World):
+    def __init__(self, experiment: Experiment, data: Data[Batch], world: World):
         config = experiment.train
-        self.experiment, self.world, self.device = experiment, world, world.device
-        self.data: Any = data  # a Data, of whatever batches the task takes
+        self.experiment, self.data, self.world, self.device = experiment, data, world, world.device
         self.precision = Precision(config.precision, self.device)
         self.scaler = self.precision.scaler()
         self.task: Task = experiment.task.build()
         self.progress = TrainingProgress()
         # On the CPU first: its generator gives the same weights for every device.
         torch.manual_seed(mix(experiment.seed, WEIGHTS))
-        self.model: Model = experiment.model.build()
-        self.model.to(self.device)
+        self.model: Model = experiment.model.build().to(self.device)
         self.model.checkpointing = config.checkpointing
         #: The task's function, compiled or not. ``model`` itself stays uncompiled, so that its hooks run.
-        self.terms: Callable[[Model, Any], dict[str, Term]] = self.task.terms
+        self.terms: Terms = self.task.terms
         self.graphs = config.compile == "graphs" and self.device.type == "cuda"
         self.auxiliary_layers = auxiliary_layers(self.model)
         self._details: list[dict[str, Tensor]] = []  # of the last update, by micro-batch
-        if self._compiles():
-            self._compile()
+        self._compile()
         shard(self.model, world)
         self.optimizer = config.optimizer.build(self.model)
         self._mechanisms = [mechanism for _, mechanism in self.model.mechanisms()]
-        self._prefetched: tuple[int, list[Any]] | None = None  # (position, batches)
-
-    def _compiles(self) -> bool:
-        asked, recomputed = self.experiment.train.compile, self.experiment.train.checkpointing and self.auxiliary_layers
-        if not recomputed or self.world.size == 1:
-            return compiles(asked, self.model, self.data.dynamic_shapes, self.device)
-        if asked in (True, "graphs"):  # a block compiled by itself saves other tensors when no loss is collected
-            raise UserError("blocks of experts that are recomputed cannot be compiled by many; set compile to auto")
-        return False
+        self._prefetched: tuple[int, list[Batch]] | None = None  # (position, batches)
 
     def _compile(self) -> None:
-        dynamic = self.data.dynamic_shapes
-        if self.world.size > 1:  # FSDP's hooks between the blocks cannot be traced
+        """Compile the task's terms, or each block by itself on several ranks, where it is asked for and possible."""
+        asked, dynamic = self.experiment.train.compile, self.data.dynamic_shapes
+        if self.world.size > 1 and self.experiment.train.checkpointing and self.auxiliary_layers:
+            if asked in (True, "graphs"):  # a block compiled by itself saves other tensors when no loss is collected
+                raise UserError("blocks of experts that are recomputed cannot be compiled by many; set compile to auto")
+        elif not compiles(asked, self.model, dynamic, self.device):
+            pass
+        elif self.world.size > 1:  # FSDP's hooks between the blocks cannot be traced
             for block in self.model.blocks:
                 block.compile(fullgraph=True, dynamic=dynamic)
-            return
-        if self.auxiliary_layers:  # auxiliary losses are side effects; the recomputation must not repeat them
-            torch._dynamo.config.skip_fwd_side_effects_in_bwd_under_checkpoint = True  # type: ignore[attr-defined]
-        mode = "reduce-overhead" if self.graphs else None
-        self.terms = torch.compile(self.task.terms, fullgraph=True, dynamic=dynamic, mode=mode)
+        else:
+            if self.auxiliary_layers:  # auxiliary losses are side effects; the recomputation must not repeat them
+                torch._dynamo.config.skip_fwd_side_effects_in_bwd_under_checkpoint = True  # type: ignore[attr-defined]
+            mode = "reduce-overhead" if self.graphs else None
+            self.terms = torch.compile(self.task.terms, fullgraph=True, dynamic=dynamic, mode=mode)
 
-    def batch(self, position: int) -> Any:
+    def batch(self, position: int) -> Batch:
         """Micro-batch number ``position`` of this rank, on the CPU."""
         seed, size = self.experiment.seed, self.experiment.data.batch
         return self.data.batch(position, seed=seed, rank=self.world.rank, world=self.world.size, size=size)
 
-    def validation_batches(self) -> Any:
+    def validation_batches(self) -> Iterator[Batch]:
         """This rank's batches of the validation part, on the CPU."""
         size = self.experiment.data.batch
         return self.data.validation_batches(size, rank=self.world.rank, world=self.world.size)
@@ -119,7 +118,7 @@ class Engine:
         """
         progress, config = self.progress, self.experiment.train
         batches = self._batches(progress.position)
-        counts = self._counts(batches)
+        counts = count_targets(self.task, batches, self.world)
         losses, terms = self._backward([move(batch, self.device) for batch in batches], counts)
         if self.device.type != "cpu":  # load the next batch while the device computes
             self._prefetched = (progress.position + len(batches), self._batches(progress.position + len(batches)))
@@ -135,17 +134,17 @@ class Engine:
         if finite:
             self._clip(gradients, norm)
             self.optimizer.step(factor)
-        rate = self.optimizer.rates(factor)[0]
+        lr = self.optimizer.learning_rates(factor)[0]
         progress.step += 1
         progress.position += len(batches)
         progress.tokens += round(next(iter(counts.values())))
-        return Update(loss, norm, rate, True, each)
+        return Update(loss, norm, lr, True, each)
 
-    def _backward(self, batches: list[Any], counts: dict[str, float]) -> tuple[list[Tensor], dict[str, Term]]:
+    def _backward(self, batches: Sequence[Batch], counts: dict[str, float]) -> tuple[list[Tensor], dict[str, Term]]:
         """Accumulate the gradients of all micro-batches; return their weighted losses by term, and the last terms."""
         if not self.model.training:
             self.model.train()
-        self.optimizer.zero()
+        self.optimizer.zero_grad()
         for mechanism in self._mechanisms:
             mechanism.advance(self.progress.step)
         if self.graphs:  # the outputs of the last step's graphs, the gradients among them, may be overwritten
@@ -165,45 +164,31 @@ class Engine:
 
     def details(self) -> dict[str, Any]:
         """The layers' own metrics in the last update, as means over micro-batches and ranks. Every rank calls this."""
-        if not self._details:
-            return {}
-        means = {
-            name: torch.stack([details[name] for details in self._details]).double().mean(0).cpu()
-            for name in self._details[0]
-        }
-        flat = torch.cat([mean.flatten() for mean in means.values()]).tolist()
-        summed = torch.tensor(self.world.sums(flat), dtype=torch.float64) / self.world.size
-        pieces = summed.split([mean.numel() for mean in means.values()])
-        return {
-            name: torch.round(piece.view(mean.shape), decimals=4).tolist()
-            for (name, mean), piece in zip(means.items(), pieces, strict=True)
-        }
+        averaged = {}
+        for name in self._details[0] if self._details else ():
+            mean = torch.stack([details[name] for details in self._details]).double().mean(0).cpu()
+            total = torch.tensor(self.world.sums(mean.flatten().tolist()), dtype=torch.float64)
+            averaged[name] = torch.round(total.view(mean.shape) / self.world.size, decimals=4).tolist()
+        return averaged
 
     def release(self) -> None:
         """Free the gradients and the prefetched batches."""
-        self.optimizer.zero()
+        self.optimizer.zero_grad()
         self._prefetched, self._details = None, []
 
-    def _batches(self, position: int) -> list[Any]:
+    def _batches(self, position: int) -> list[Batch]:
         if self._prefetched is not None and self._prefetched[0] == position:
             return self._prefetched[1]
         return [self.batch(position + number) for number in range(self.experiment.train.accumulate)]
 
-    def _counts(self, batches: list[Any]) -> dict[str, float]:
-        """The number of targets of each term over all micro-batches and ranks."""
-        counted = [self.task.counts(batch) for batch in batches]
-        names = list(counted[0])
-        sums = [float(sum(int(counts[name]) for counts in counted)) for name in names]
-        return dict(zip(names, self.world.sums(sums), strict=True))
-
-    def _reduce(self, losses: list[Tensor], gradients: list[Any]) -> tuple[list[float], float]:
+    def _reduce(self, losses: list[Tensor], gradients: list[Tensor]) -> tuple[list[float], float]:
         """The loss by term and the gradient norm over all ranks, with one synchronization of the device."""
         norm = whole(torch.nn.utils.get_total_norm(gradients))
         *parts, length = torch.cat([*losses, norm.to(losses[0].dtype)[None]]).tolist()
         count = len(losses[0])
         return self.world.sums([sum(parts[term::count]) for term in range(count)]), length
 
-    def _clip(self, gradients: list[Any], norm: float) -> None:
+    def _clip(self, gradients: list[Tensor], norm: float) -> None:
         clip = self.experiment.train.clip
         factor = 1.0 if clip is None or norm <= clip else clip / norm
         factor /= self.scaler.scale
@@ -228,3 +213,26 @@ def shares(terms: dict[str, Term], counts: dict[str, float], micro_batches: floa
     An auxiliary loss has no count; it counts once per micro-batch.
     """
     return [term.total * (term.weight / max(counts.get(name, micro_batches), 1.0)) for name, term in terms.items()]
+
+
+def count_targets(task: Task, batches: Sequence[Batch], world: World) -> dict[str, float]:
+    """The number of targets of each term over all micro-batches and ranks."""
+    counted = [task.counts(batch) for batch in batches]
+    sums = [float(sum(int(counts[name]) for counts in counted)) for name in counted[0]]
+    return dict(zip(counted[0], world.sums(sums), strict=True))
+
+
+def mix(seed: int, *numbers: int) -> int:
+    """A 63-bit seed from ``seed`` and ``numbers``, by hashing: the same on every machine."""
+    text = b"".join(struct.pack("<q", number) for number in (seed, *numbers))
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") >> 1
+
+
+def seed_generators(seed: int, device: torch.device) -> None:
+    """As `torch.manual_seed`, which also queries absent device types, but for the CPU and one device only."""
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        index = torch.cuda.current_device() if device.index is None else device.index
+        torch.cuda.default_generators[index].manual_seed(seed)
+    elif device.type == "mps":
+        torch.mps.manual_seed(seed)

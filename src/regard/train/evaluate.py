@@ -1,15 +1,16 @@
 """Evaluation: the loss over whole parts of the data, as sums and counts, so that every target has the same weight."""
 
 import math
-from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import NamedTuple
 
 import torch
 
+from regard.data import Batch
 from regard.models import Model
-from regard.tasks import Task, Term
+from regard.tasks import Task
 from regard.train.device import move
-from regard.train.engine import Engine
+from regard.train.engine import Engine, Terms
 from regard.train.precision import Precision
 
 
@@ -30,15 +31,13 @@ class LossSum(NamedTuple):
         return self.loss / math.log(2) / units_per_token
 
 
-def evaluate(engine: Engine, batches: Iterable[Any] | None = None) -> dict[str, float] | None:
+def evaluate(engine: Engine, batches: Iterable[Batch] | None = None) -> dict[str, float] | None:
     """``{"validation_loss": ...}`` over the validation part, or over ``batches``; None if there are none.
 
     A task of several terms also gets ``validation_<term>`` for each of them.
     """
-    chosen: Iterable[Any] = engine.validation_batches() if batches is None else batches
-    sums = sum_terms(
-        engine.terms, engine.model, engine.task, chosen, engine.device, engine.precision, graphs=engine.graphs
-    )
+    chosen = engine.validation_batches() if batches is None else batches
+    sums = sum_terms(engine.terms, engine.model, engine.task, chosen, engine.precision, engine.graphs)
     if not sums:
         return None
     summed = engine.world.sums([number for term in sums.values() for number in (term.total, term.targets)])
@@ -51,22 +50,15 @@ def evaluate(engine: Engine, batches: Iterable[Any] | None = None) -> dict[str, 
     return result
 
 
-def score(model: Model, task: Task, batches: Iterable[Any], device: torch.device, precision: Precision) -> LossSum:
+def score(model: Model, task: Task, batches: Iterable[Batch], precision: Precision) -> LossSum:
     """The loss over ``batches``, summed over the task's terms."""
-    sums = sum_terms(task.terms, model, task, batches, device, precision).values()
+    sums = sum_terms(task.terms, model, task, batches, precision).values()
     return LossSum(math.fsum(term.total for term in sums), round(sum(term.targets for term in sums)))
 
 
 @torch.no_grad()
 def sum_terms(
-    terms: Callable[[Model, Any], dict[str, Term]],
-    model: Model,
-    task: Task,
-    batches: Iterable[Any],
-    device: torch.device,
-    precision: Precision,
-    *,
-    graphs: bool = False,
+    terms: Terms, model: Model, task: Task, batches: Iterable[Batch], precision: Precision, graphs: bool = False
 ) -> dict[str, LossSum]:
     """Each term of the task over all batches, in evaluation mode; empty without a batch.
 
@@ -81,7 +73,7 @@ def sum_terms(
                 counts.append([float(count) for count in task.counts(batch).values()])
                 if graphs:  # otherwise each batch becomes a new graph that depends on the previous one
                     torch.compiler.cudagraph_mark_step_begin()
-                found = terms(model, move(batch, device))
+                found = terms(model, move(batch, precision.device))
                 totals.append(torch.stack([term.total for term in found.values()]))  # a copy: graphs reuse memory
     finally:
         model.train(was_training)

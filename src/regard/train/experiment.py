@@ -1,13 +1,14 @@
 """An experiment: model, data, task and training in one config, which determines a whole run."""
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal
 
 from regard.config import dump, option
-from regard.data import Data, DataConfig, TextConfig
+from regard.data import Batch, Data, DataConfig, TextConfig
 from regard.models import GPTConfig, ModelConfig
 from regard.tasks import LanguageConfig, TaskConfig
 from regard.train.optimizer import AdamWConfig, OptimizerConfig
+from regard.train.precision import PrecisionName
 from regard.train.schedule import CosineScheduleConfig, ScheduleConfig
 
 
@@ -27,9 +28,7 @@ class TrainConfig:
     )
     clip: float | None = option(1.0, "gradient clipping: the largest norm (none: no clipping)")
     accumulate: int = option(1, "gradient accumulation: micro-batches per step")
-    precision: Literal["auto", "float32", "bfloat16", "float16"] = option(
-        "auto", "number format; auto: bfloat16 on CUDA, float32 elsewhere"
-    )
+    precision: PrecisionName = option("auto", "number format; auto: bfloat16 on CUDA, float32 elsewhere")
     checkpointing: bool = option(
         False, "activation checkpointing: recompute each block in the backward pass; less memory, more time"
     )
@@ -82,7 +81,6 @@ class Experiment:
         dump(self)
         return self
 
-    def model_for(self, data: Data[Any]) -> ModelConfig:
+    def model_for(self, data: Data[Batch]) -> ModelConfig:
         """The model's config with the vocabulary of the data."""
-        model: Any = self.model
-        return model if data.vocabulary is None else replace(model, vocabulary=data.vocabulary)
+        return self.model if data.vocabulary is None else replace(self.model, vocabulary=data.vocabulary)

@@ -6,6 +6,7 @@ import time
 from collections import deque
 from typing import Any, TextIO
 
+from regard.config.parts import with_options
 from regard.runs.curve import MARK, plot
 from regard.train.device import flops_per_token, measured_peak, memory
 from regard.train.observer import Observer, TrainingResult, TrainingStart, TrainingStep
@@ -20,14 +21,11 @@ class LiveLine(Observer):
     """Redraws one line on a terminal; prints a plain line every few seconds elsewhere."""
 
     _stays = False  # whether the last drawing stays on the screen at the end
+    _idle = False  # whether all steps were done before
 
     def __init__(self, out: TextIO | None = None):
         self.out = out if out is not None else sys.stderr
         self._live: Any = None
-        self._idle = False
-        self._due = 0.0
-        self._recent: deque[tuple[float, int, int]] = deque(maxlen=64)  # (clock, step, tokens)
-        self._evaluation: list[str] = []
 
     def started(self, start: TrainingStart) -> None:
         """Measure the peak FLOP/s and print the first line, unless all steps are done."""
@@ -37,8 +35,9 @@ class LiveLine(Observer):
             return
         self._device = start.device
         self._share = flops_per_token(start.model) / measured_peak(start.device, start.dtype)
-        self._recent.clear()
         self._due = 0.0
+        self._recent: deque[tuple[float, int, int]] = deque(maxlen=64)  # (clock, step, tokens)
+        self._evaluation: list[str] = []
         if self.out.isatty():
             from rich.console import Console
             from rich.live import Live
@@ -64,9 +63,10 @@ class LiveLine(Observer):
             self._say(self._line(step))
 
     def evaluated(self, step: int, measures: dict[str, float]) -> None:
-        """Print one line."""
+        """Print one line; below a curve the loss is in the line that is redrawn."""
         self._evaluation = [f"validation {measures['validation_loss']:.4f}"]
-        self._say(f"step {step:,}  validation loss {measures['validation_loss']:.4f}")
+        if not (self._live and self._stays):
+            self._say(f"step {step:,}  validation loss {measures['validation_loss']:.4f}")
 
     def finished(self, result: TrainingResult) -> None:
         """Print the last line, and how to resume if steps are left."""
@@ -75,7 +75,7 @@ class LiveLine(Observer):
             return
         if result.interrupted:
             self._say(f"stopped after step {result.step} of {result.steps}, and saved")
-            self._say(f"continue with: regard resume {result.path}")
+            self._say(f"continue with: regard resume {result.path}{with_options()}")
         else:
             self._say(f"done: {result.step:,} steps, {result.tokens:,} tokens in {_clock(result.seconds)}")
 
@@ -138,12 +138,10 @@ class LiveCurve(LiveLine):
         super().stepped(step)
 
     def evaluated(self, step: int, measures: dict[str, float]) -> None:
-        """Add a mark to the curve; its value is in the line below."""
+        """Add a mark to the curve."""
         if _finite(measures["validation_loss"]):
             self._validation.append((step, measures["validation_loss"]))
-        if not self._live:
-            super().evaluated(step, measures)
-        self._evaluation = [f"validation {measures['validation_loss']:.4f}"]
+        super().evaluated(step, measures)
 
     def _leave(self) -> None:
         """Draw the last step and evaluation; the curve stays on the screen."""
@@ -177,7 +175,7 @@ class ResumeNotice(Observer):
             print(f"{start.run.path} is finished: all {start.step:,} steps are done", file=self.out, flush=True)
 
 
-def _finite(value: Any) -> bool:
+def _finite(value: object) -> bool:
     return isinstance(value, float) and math.isfinite(value)
 
 

@@ -1,24 +1,26 @@
 """The training loop: a run is a function of (config, seed, step), so it can be interrupted and resumed at any step."""
 
+import signal
+import threading
 import time
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import FrameType
 
 from regard.config import to_toml
+from regard.config.parts import with_options
 from regard.errors import UserError
+from regard.generate.load import find_device
 from regard.runs import Run, environment
-from regard.train.allocator import keep_freed_memory
 from regard.train.budget import settle
-from regard.train.device import memory, pick_device
+from regard.train.device import memory
 from regard.train.diagnose import diagnose
 from regard.train.engine import Engine, Update
 from regard.train.evaluate import evaluate
 from regard.train.experiment import Experiment
-from regard.train.guard import check_start, guarded, make_engine
-from regard.train.interrupt import Interrupts
+from regard.train.guard import check_start, guarded, keep_freed_memory, make_engine
 from regard.train.observer import Observer, TrainingResult, TrainingStart, TrainingStep
 from regard.train.restore import restore, save
 from regard.train.shard import World, from_environment, joined
@@ -35,11 +37,11 @@ def train(experiment: Experiment, run: Run, observers: Sequence[Observer] = (), 
     began = time.perf_counter()
     experiment = experiment.checked()
     world = from_environment()
-    device = pick_device(experiment.train.device, world.local)
+    device = find_device(experiment.train.device, world.local, "--train.device")
     if not resume and run.steps():
         raise UserError(
             f"the run {run.path} has checkpoints already; choose another --name, or go on with it: "
-            f"regard resume {run.path}"
+            f"regard resume {run.path}{with_options()}"
         )
     with joined(world, device) as world, run.lock() if world.rank == 0 else nullcontext():
         return TrainingSession(prepare(experiment, run, world, began, resume), run, observers).run()
@@ -92,7 +94,7 @@ class TrainingSession:
         self.steps = self.config.steps or 0
         self.writes = engine.world.rank == 0
         self.observers = tuple(observers) if self.writes else ()
-        self.loss, self.validation_loss = _last_measures(run) if engine.progress.step else (None, None)
+        self.loss, self.validation_loss = _last(run, "loss"), _last(run, "validation_loss")
 
     def run(self) -> TrainingResult:
         """Train. Observers are notified of the end, whether it is success, a signal or an error."""
@@ -105,9 +107,9 @@ class TrainingSession:
 
     def _run(self) -> TrainingResult:
         engine, progress, world = self.engine, self.engine.progress, self.engine.world
-        precision = engine.precision.dtype
+        dtype = engine.precision.dtype
         start = TrainingStart(
-            engine.experiment, self.folder, engine.model, engine.device, precision, progress.step, engine.data
+            engine.experiment, self.folder, engine.model, engine.device, dtype, progress.step, engine.data
         )
         for observer in self.observers:
             observer.started(start)
@@ -115,15 +117,24 @@ class TrainingSession:
         clock = time.perf_counter() - progress.seconds
         self._logged = (progress.seconds, progress.tokens)
         interrupted = False
-        with Interrupts() as interrupts:
+        with deferred_signals() as received:
             while progress.step < self.steps and not interrupted:
-                update = guarded(engine, engine.update)
+                update = guarded(engine.update, engine)
                 if not update.finite:
                     raise diagnose(engine, update)
                 progress.seconds = time.perf_counter() - clock
-                interrupted = world.any(interrupts.requested)
+                interrupted = world.any(bool(received))
                 self._after(update, interrupted)
-        result = self._result(interrupted and progress.step < self.steps)
+        result = TrainingResult(
+            path=self.folder.path,
+            step=progress.step,
+            steps=self.steps,
+            loss=self.loss,
+            validation_loss=self.validation_loss,
+            tokens=progress.tokens,
+            seconds=progress.seconds,
+            interrupted=interrupted and progress.step < self.steps,
+        )
         for observer in self.observers:
             observer.finished(result)
         return result
@@ -132,11 +143,10 @@ class TrainingSession:
         """Log, evaluate and save if due, in this order: a checkpoint comes after the records of its step."""
         config, progress = self.config, self.engine.progress
         step, last = progress.step, progress.step == self.steps
-        if self.observers:
-            measured = (update.loss, update.rate, update.norm, progress.tokens, progress.seconds, update.terms)
-            finished = TrainingStep(step, *measured, progress.position)
-            for observer in self.observers:
-                observer.stepped(finished)
+        measured = (update.loss, update.lr, update.norm, progress.tokens, progress.seconds, update.terms)
+        finished = TrainingStep(step, *measured, progress.position)
+        for observer in self.observers:
+            observer.stepped(finished)
         if step == 1 or step % config.log_every == 0 or last:  # also the first: the curve begins there
             self._log(update)
         if last or (config.evaluate_every and step % config.evaluate_every == 0):
@@ -151,10 +161,10 @@ class TrainingSession:
         self.loss = update.loss
         seconds, tokens = self._logged
         self._logged = (progress.seconds, progress.tokens)
-        record: dict[str, Any] = {
+        record: dict[str, object] = {
             "step": progress.step,
             "loss": update.loss,
-            "lr": update.rate,
+            "lr": update.lr,
             "grad_norm": update.norm,
             "tokens": progress.tokens,
             "seconds": round(progress.seconds, 4),
@@ -168,7 +178,7 @@ class TrainingSession:
             self.folder.log(record)
 
     def _evaluate(self) -> None:
-        measures = guarded(self.engine, lambda: evaluate(self.engine))
+        measures = guarded(lambda: evaluate(self.engine), self.engine)
         if measures is None:
             return
         step = self.engine.progress.step
@@ -178,25 +188,30 @@ class TrainingSession:
         for observer in self.observers:
             observer.evaluated(step, measures)
 
-    def _result(self, interrupted: bool) -> TrainingResult:
-        progress = self.engine.progress
-        return TrainingResult(
-            path=self.folder.path,
-            step=progress.step,
-            steps=self.steps,
-            loss=self.loss,
-            validation_loss=self.validation_loss,
-            tokens=progress.tokens,
-            seconds=progress.seconds,
-            interrupted=interrupted,
-        )
+
+@contextmanager
+def deferred_signals() -> Iterator[list[int]]:
+    """A context in which the first SIGINT or SIGTERM is added to a list; a second one raises KeyboardInterrupt.
+
+    Python delivers signals to the main thread only; in another thread this context does nothing.
+    """
+    received: list[int] = []
+
+    def receive(number: int, frame: FrameType | None) -> None:
+        if received:
+            raise KeyboardInterrupt
+        received.append(number)
+
+    numbers = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
+    previous = {number: signal.signal(number, receive) for number in numbers}
+    try:
+        yield received
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
-def _last_measures(run: Run) -> tuple[float | None, float | None]:
-    """The last loss and validation loss that were logged, for a resumed run."""
-    loss = validation_loss = None
-    for record in run.metrics():
-        loss = record.get("loss", loss)
-        validation_loss = record.get("validation_loss", validation_loss)
-    # Values that are not finite are written as strings.
-    return None if loss is None else float(loss), None if validation_loss is None else float(validation_loss)
+def _last(run: Run, name: str) -> float | None:
+    """The last value that was logged, for a resumed run. Values that are not finite are written as strings."""
+    values = [record[name] for record in run.metrics() if name in record]
+    return float(values[-1]) if values else None

@@ -133,7 +133,6 @@ def _like(update: Tensor, parameter: Tensor) -> Tensor:
         return update
     from torch.distributed.tensor import DTensor, Replicate
 
-    mesh, placements = parameter.device_mesh, parameter.placements  # type: ignore[attr-defined]
-    return DTensor.from_local(update, mesh, [Replicate()] * mesh.ndim, run_check=False).redistribute(
-        placements=placements
-    )
+    mesh = parameter.device_mesh
+    replicated = DTensor.from_local(update, mesh, [Replicate()] * mesh.ndim, run_check=False)
+    return replicated.redistribute(placements=parameter.placements)

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
-from regard.data import Data
+from regard.data import Batch, Data
 from regard.models import Model
 from regard.runs import Run
 from regard.train.experiment import Experiment
@@ -22,7 +22,7 @@ class TrainingStart(NamedTuple):
     device: torch.device
     dtype: torch.dtype  # of matrix products
     step: int  # 0, or the step that a resumed run continues from
-    data: Data[Any]
+    data: Data[Batch]
 
 
 class TrainingStep(NamedTuple):
@@ -30,7 +30,7 @@ class TrainingStep(NamedTuple):
 
     step: int  # number of steps done
     loss: float
-    rate: float  # the learning rate
+    lr: float  # the learning rate
     norm: float  # of the gradient, before clipping
     tokens: int  # since the run began
     seconds: float  # since the run began, earlier sessions included
@@ -62,7 +62,7 @@ class Observer:
 
         class PrintLoss(Observer):
             def stepped(self, step):
-                print(f"step {step.step}: loss {step.loss:.3f}, learning rate {step.rate:.2g}")
+                print(f"step {step.step}: loss {step.loss:.3f}, learning rate {step.lr:.2g}")
 
         experiment = Experiment(data=TextConfig(path="text.txt"), train=TrainConfig(steps=3))
         run = Run.create(Path("runs"), "observed", to_toml(experiment), environment())

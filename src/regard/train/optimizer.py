@@ -20,26 +20,26 @@ class Optimizer:
     def __init__(self, model: nn.Module, parts: Sequence[torch.optim.Optimizer]):
         self.parts = tuple(parts)
         self.names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
-        self.parameters = [p for part in self.parts for group in part.param_groups for p in group["params"]]
-        for part in self.parts:
-            for group in part.param_groups:
-                group["highest"] = group["lr"]
+        self.groups = [group for part in self.parts for group in part.param_groups]
+        self.parameters = [parameter for group in self.groups for parameter in group["params"]]
+        for group in self.groups:
+            group["peak_lr"] = group["lr"]
 
     def step(self, factor: float) -> None:
         """One update with every learning rate multiplied by ``factor``."""
+        for group, lr in zip(self.groups, self.learning_rates(factor), strict=True):
+            group["lr"] = lr
         for part in self.parts:
-            for group in part.param_groups:
-                group["lr"] = group["highest"] * factor
             part.step()
 
-    def zero(self) -> None:
+    def zero_grad(self) -> None:
         """Set the gradients to None."""
         for parameter in self.parameters:
             parameter.grad = None
 
-    def rates(self, factor: float) -> list[float]:
+    def learning_rates(self, factor: float) -> list[float]:
         """The learning rates at ``factor``; the first one is logged."""
-        return [group["highest"] * factor for part in self.parts for group in part.param_groups]
+        return [group["peak_lr"] * factor for group in self.groups]
 
     def state(self) -> dict[str, Tensor]:
         """The optimizer state as ``<parameter>/<key>``; the tensors are not copied."""
@@ -52,22 +52,26 @@ class Optimizer:
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Load a ``state()`` of whole tensors. Each keeps its dtype and is placed and sharded like its parameter."""
-        parameters = {name: parameter for parameter, name in self.names.items()}
-        owners = {parameter: part for part in self.parts for g in part.param_groups for parameter in g["params"]}
+        owners = {
+            self.names[parameter]: (parameter, part)
+            for part in self.parts
+            for group in part.param_groups
+            for parameter in group["params"]
+        }
         for part in self.parts:
             part.state.clear()
         for key, value in state.items():
             name, _, slot = key.rpartition("/")
-            parameter = parameters.get(name)
-            if parameter is None or parameter not in owners:
+            if name not in owners:
                 raise ValueError(f"the optimizer state has {key!r}, but the model has no trained parameter {name!r}")
-            owners[parameter].state[parameter][slot] = placed(value, parameter)
+            parameter, part = owners[name]
+            part.state[parameter][slot] = placed(value, parameter)
 
 
 class OptimizerConfig(Choice):
     """Which optimizer trains the model."""
 
-    lr: float  # the highest learning rate; the schedule multiplies it
+    lr: float  # the peak learning rate; the schedule multiplies it
 
     def build(self, model: Model) -> Optimizer:
         """An optimizer for all trainable parameters of ``model``."""
@@ -86,12 +90,20 @@ class AdamWConfig(OptimizerConfig, kind="adamw"):
     def check(self) -> None:
         """Refuse impossible rates."""
         _check_rates(lr=self.lr, eps=self.eps, weight_decay=self.weight_decay)
-        _check_shares(beta=self.betas)
+        _check_fractions(beta=self.betas)
 
     def build(self, model: Model) -> Optimizer:
         """One AdamW for all parameters."""
-        parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        return Optimizer(model, [_adamw(parameters, self.lr, self.betas, self.eps, self.weight_decay)])
+        return Optimizer(model, [self.over([p for p in model.parameters() if p.requires_grad])])
+
+    def over(self, parameters: list[nn.Parameter]) -> torch.optim.AdamW:
+        """An AdamW for these parameters."""
+        matrices = [parameter for parameter in parameters if parameter.ndim >= 2]
+        others = [parameter for parameter in parameters if parameter.ndim < 2]
+        groups = [{"params": matrices, "weight_decay": self.weight_decay}, {"params": others, "weight_decay": 0.0}]
+        # One kernel for all parameters, on devices that have it.
+        fused = all(parameter.device.type in ("cpu", "cuda", "mps") for parameter in parameters)
+        return torch.optim.AdamW(groups, lr=self.lr, betas=self.betas, eps=self.eps, fused=fused)
 
 
 @dataclass(frozen=True)
@@ -101,10 +113,7 @@ class MuonConfig(OptimizerConfig, kind="muon"):
     lr: float = option(0.02, "Muon's peak learning rate; the schedule scales it")
     momentum: float = option(0.95, "Muon's momentum")
     weight_decay: float = option(0.0, "decoupled weight decay of Muon's matrices")
-    split: bool = option(
-        True,
-        "orthogonalize stacked matrices (queries, keys, values) one by one",
-    )
+    split: bool = option(True, "orthogonalize stacked matrices (queries, keys, values) one by one")
     rest_lr: float = option(4e-3, "AdamW's peak learning rate for everything else")
     rest_betas: tuple[float, float] = option((0.9, 0.95), "AdamW's decay rates")
     rest_eps: float = option(1e-8, "AdamW's epsilon")
@@ -114,7 +123,7 @@ class MuonConfig(OptimizerConfig, kind="muon"):
         """Refuse impossible rates."""
         _check_rates(lr=self.lr, weight_decay=self.weight_decay)
         _check_rates(rest_lr=self.rest_lr, rest_eps=self.rest_eps, rest_weight_decay=self.rest_weight_decay)
-        _check_shares(momentum=(self.momentum,), rest_beta=self.rest_betas)
+        _check_fractions(momentum=(self.momentum,), rest_beta=self.rest_betas)
 
     def build(self, model: Model) -> Optimizer:
         """Muon for the hidden matrices, AdamW for the rest."""
@@ -127,7 +136,8 @@ class MuonConfig(OptimizerConfig, kind="muon"):
             stacked = _stacked(model) if self.split else {}
             parts.append(Muon(matrices, self.lr, self.momentum, self.weight_decay, stacked))
         if rest:
-            parts.append(_adamw(rest, self.rest_lr, self.rest_betas, self.rest_eps, self.rest_weight_decay))
+            adamw = AdamWConfig(self.rest_lr, self.rest_betas, self.rest_eps, self.rest_weight_decay)
+            parts.append(adamw.over(rest))
         return Optimizer(model, parts)
 
 
@@ -143,29 +153,14 @@ def _stacked(model: nn.Module) -> dict[Tensor, tuple[int, ...]]:
     return found
 
 
-def _adamw(
-    parameters: list[nn.Parameter], lr: float, betas: tuple[float, float], eps: float, weight_decay: float
-) -> torch.optim.AdamW:
-    matrices = [parameter for parameter in parameters if parameter.ndim >= 2]
-    others = [parameter for parameter in parameters if parameter.ndim < 2]
-    groups = [
-        {"params": members, "weight_decay": decay}
-        for members, decay in ((matrices, weight_decay), (others, 0.0))
-        if members
-    ]
-    # One kernel for all parameters, on devices that have it.
-    fused = all(parameter.device.type in ("cpu", "cuda", "mps") for parameter in parameters)
-    return torch.optim.AdamW(groups, lr=lr, betas=betas, eps=eps, fused=fused)
-
-
 def _check_rates(**rates: float) -> None:
     for name, rate in rates.items():
         if not math.isfinite(rate) or rate < 0:
             raise ValueError(f"{name} must be a number of at least 0, got {rate}")
 
 
-def _check_shares(**shares: tuple[float, ...]) -> None:
-    for name, values in shares.items():
+def _check_fractions(**fractions: tuple[float, ...]) -> None:
+    for name, values in fractions.items():
         for value in values:
             if not 0 <= value < 1:
                 raise ValueError(f"{name} must lie in [0, 1), got {value}")

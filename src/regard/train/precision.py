@@ -3,8 +3,9 @@
 import functools
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
@@ -55,11 +56,11 @@ class Scaler:
         """Whether the scale is too small to be the cause of an overflow."""
         return self.scale < self.SMALLEST or not self.active
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> dict[str, float]:
         """The state for a checkpoint."""
         return {"scale": self.scale, "good": self.good}
 
-    def load(self, state: dict[str, Any]) -> None:
+    def load(self, state: Mapping[str, float]) -> None:
         """Load a ``state()``."""
         self.scale, self.good = float(state["scale"]), int(state["good"])
 
@@ -78,7 +79,7 @@ class Precision:
             if refusal:
                 raise UserError(f"this CPU cannot multiply {name} matrices ({refusal}); use --train.precision float32")
 
-    def autocast(self) -> AbstractContextManager[Any]:
+    def autocast(self) -> AbstractContextManager[object]:
         """The context for forward passes."""
         if self.name == "float32":
             return nullcontext()

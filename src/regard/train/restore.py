@@ -10,19 +10,16 @@ from regard.train.engine import Engine, TrainingProgress
 from regard.train.optimizer import Optimizer
 from regard.train.shard import gathered, placed, weights
 
+COUNTERS = ("position", "tokens", "seconds")  # of TrainingProgress, besides the step
+
 
 def save(engine: Engine, run: Run) -> None:
     """Write a checkpoint of the current step. Every rank calls this; rank 0 writes."""
     progress = engine.progress
     model = gathered(weights(engine.model))
     optimizer = gathered(engine.optimizer.state())
-    state = {
-        "position": progress.position,
-        "tokens": progress.tokens,
-        "seconds": progress.seconds,
-        "scaler": engine.scaler.state(),
-        "data": engine.data.sha256,
-    }
+    counters = {key: vars(progress)[key] for key in COUNTERS}
+    state = {**counters, "scaler": engine.scaler.state(), "data": engine.data.sha256}
     if engine.world.rank == 0:
         run.save(progress.step, model, optimizer, state, keep=engine.experiment.train.keep)
     engine.world.wait()  # no rank continues before the checkpoint is written
@@ -70,5 +67,5 @@ def restore_optimizer(optimizer: Optimizer, tensors: dict[str, Tensor]) -> None:
 
 def restore_progress(progress: TrainingProgress, checkpoint: Checkpoint) -> None:
     """The counters; batches, dropout and the learning rate follow from ``step`` and ``position``."""
-    progress.step, state = checkpoint.step, checkpoint.state
-    progress.position, progress.tokens, progress.seconds = (state[key] for key in ("position", "tokens", "seconds"))
+    progress.step = checkpoint.step
+    progress.position, progress.tokens, progress.seconds = (checkpoint.state[key] for key in COUNTERS)

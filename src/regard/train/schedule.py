@@ -21,67 +21,65 @@ class ScheduleConfig(Choice):
         raise NotImplementedError
 
 
-@dataclass(frozen=True)
-class ConstantScheduleConfig(ScheduleConfig, kind="constant"):
-    """Warm-up, then 1."""
-
-    warmup: float = option(0.0, _WARMUP)
-
-    def check(self) -> None:
-        """Refuse an impossible warm-up."""
-        _check_length("warmup", self.warmup)
-
-    def factor(self, step: int, steps: int) -> float:
-        """Linear warm-up, then 1."""
-        return _rise(step, _length(self.warmup, steps))
-
-
-class DecayScheduleConfig(ScheduleConfig):
-    """Warm-up, then a decay from 1 to ``final`` that ends with the run."""
+class WarmupScheduleConfig(ScheduleConfig):
+    """Linear warm-up, then ``decay``; a decay ends with the run at the factor ``final``."""
 
     warmup: float
-    final: float
+    final: float = 0.0
 
     def check(self) -> None:
         """Refuse impossible lengths and levels."""
         _check_length("warmup", self.warmup)
-        _check_level(self.final)
-
-    def decay(self, progress: float) -> float:
-        """The factor when the fraction ``progress`` of the decay is done, for ``final`` = 0."""
-        raise NotImplementedError
+        if not 0 <= self.final <= 1:
+            raise ValueError(f"final is a factor between 0 and 1, got {self.final}")
 
     def factor(self, step: int, steps: int) -> float:
+        """Linear warm-up, then the decay from 1 to ``final``."""
         warmup = _length(self.warmup, steps)
         if step < warmup:
-            return _rise(step, warmup)
-        return _blend(self.decay(_progress(step, warmup, steps)), self.final)
+            return (step + 1) / warmup
+        progress = min(1.0, (step - warmup) / max(1, steps - warmup))
+        return self.final + (1 - self.final) * max(0.0, self.remaining(progress))
+
+    def remaining(self, progress: float) -> float:
+        """The factor when the fraction ``progress`` of the time after warm-up is over, for ``final`` = 0."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
-class LinearScheduleConfig(DecayScheduleConfig, kind="linear"):
+class ConstantScheduleConfig(WarmupScheduleConfig, kind="constant"):
+    """Warm-up, then 1."""
+
+    warmup: float = option(0.0, _WARMUP)
+
+    def remaining(self, progress: float) -> float:
+        return 1.0
+
+
+@dataclass(frozen=True)
+class LinearScheduleConfig(WarmupScheduleConfig, kind="linear"):
     """Warm-up, then linear decay from 1 to ``final``."""
 
     warmup: float = option(0.05, _WARMUP)
     final: float = option(0.0, _FINAL)
 
-    def decay(self, progress: float) -> float:
+    def remaining(self, progress: float) -> float:
         return 1 - progress
 
 
 @dataclass(frozen=True)
-class CosineScheduleConfig(DecayScheduleConfig, kind="cosine"):
+class CosineScheduleConfig(WarmupScheduleConfig, kind="cosine"):
     """Warm-up, then cosine decay from 1 to ``final`` (Loshchilov and Hutter 2017, without restarts)."""
 
     warmup: float = option(0.05, _WARMUP)
     final: float = option(0.1, _FINAL)
 
-    def decay(self, progress: float) -> float:
+    def remaining(self, progress: float) -> float:
         return 0.5 * (1 + math.cos(math.pi * progress))
 
 
 @dataclass(frozen=True)
-class TrapezoidScheduleConfig(ScheduleConfig, kind="trapezoid"):
+class TrapezoidScheduleConfig(WarmupScheduleConfig, kind="trapezoid"):
     """Warm-up, constant, then linear decay to ``final`` over the last ``decay`` steps."""
 
     warmup: float = option(0.02, _WARMUP)
@@ -90,20 +88,20 @@ class TrapezoidScheduleConfig(ScheduleConfig, kind="trapezoid"):
 
     def check(self) -> None:
         """Refuse impossible lengths and levels."""
-        _check_length("warmup", self.warmup)
+        super().check()
         if self.decay != 1:
             _check_length("decay", self.decay)
-        _check_level(self.final)
 
     def factor(self, step: int, steps: int) -> float:
         """The minimum of the warm-up and the decay."""
-        decay = steps if self.decay == 1 else _length(self.decay, steps)
-        fall = _blend(min(1.0, (steps - step) / decay), self.final) if decay else 1.0
-        return min(_rise(step, _length(self.warmup, steps)), max(fall, self.final))
+        warmup, decay = _length(self.warmup, steps), steps if self.decay == 1 else _length(self.decay, steps)
+        rise = min(1.0, (step + 1) / max(1, warmup))
+        left = min(1.0, max(0, steps - step) / decay) if decay else 1.0
+        return min(rise, self.final + (1 - self.final) * left)
 
 
 @dataclass(frozen=True)
-class NoamScheduleConfig(ScheduleConfig, kind="noam"):
+class NoamScheduleConfig(WarmupScheduleConfig, kind="noam"):
     """Warm-up, then the inverse square root of the step (Vaswani et al. 2017, equation 3).
 
     The paper's rate is width^-0.5 · min(s^-0.5, s · warmup^-1.5) for s = 1, 2, ... Here it is divided by its peak,
@@ -112,10 +110,6 @@ class NoamScheduleConfig(ScheduleConfig, kind="noam"):
     """
 
     warmup: float = option(4000.0, _WARMUP)
-
-    def check(self) -> None:
-        """Refuse an impossible warm-up."""
-        _check_length("warmup", self.warmup)
 
     def factor(self, step: int, steps: int) -> float:
         """min(s / warmup, (warmup / s)^0.5) for s = step + 1."""
@@ -127,24 +121,6 @@ def _length(value: float, steps: int) -> int:
     return round(value * steps) if value < 1 else round(value)
 
 
-def _rise(step: int, warmup: int) -> float:
-    return min(1.0, (step + 1) / warmup) if warmup else 1.0
-
-
-def _progress(step: int, warmup: int, steps: int) -> float:
-    """The fraction of the decay that is done: 0 at the end of warm-up, 1 at the end of the run."""
-    return min(1.0, (step - warmup) / max(1, steps - warmup))
-
-
-def _blend(share: float, final: float) -> float:
-    return final + (1 - final) * max(0.0, share)
-
-
 def _check_length(name: str, value: float) -> None:
     if not math.isfinite(value) or value < 0 or (value >= 1 and value != round(value)):
         raise ValueError(f"{name} is a share below 1 or a whole number of steps, got {value}")
-
-
-def _check_level(final: float) -> None:
-    if not 0 <= final <= 1:
-        raise ValueError(f"final is a factor between 0 and 1, got {final}")

@@ -8,13 +8,16 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeGuard
 
 import torch
 from torch import Tensor, distributed
 
 from regard.errors import UserError
 from regard.models import Model
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
 
 
 class World(NamedTuple):
@@ -48,15 +51,15 @@ class World(NamedTuple):
 
 def from_environment() -> World:
     """Rank and world size from the environment; one process if they are not set."""
-    numbers = {}
-    for name, default in (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", None)):
-        text = os.environ.get(name, default if default is not None else os.environ.get("RANK", "0"))
+    given = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": os.environ.get("RANK", "0")} | dict(os.environ)
+    texts = {name: given[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
+    for name, text in texts.items():
         if not text.isdigit():
             raise UserError(
                 f"the environment variable {name} is {text!r}, not a number; start with torchrun or unset it"
             )
-        numbers[name] = int(text)
-    world = World(numbers["RANK"], numbers["WORLD_SIZE"], numbers["LOCAL_RANK"])
+    rank, size, local_rank = map(int, texts.values())
+    world = World(rank, size, local_rank)
     if world.rank >= max(1, world.size):
         raise UserError(f"RANK is {world.rank}, but WORLD_SIZE is {world.size}; ranks are counted from 0")
     return world
@@ -108,7 +111,7 @@ def gathered(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: whole(value) for name, value in tensors.items()}
 
 
-def whole(value: Any) -> Tensor:
+def whole(value: Tensor) -> Tensor:
     """The whole tensor, gathered from all ranks if it is sharded."""
     return value.full_tensor() if is_sharded(value) else value
 
@@ -116,28 +119,26 @@ def whole(value: Any) -> Tensor:
 def placed(value: Tensor, like: Tensor) -> Tensor:
     """A copy of the whole tensor ``value`` on the device of ``like``, sharded like it; the dtype stays."""
     value = value.to(like.device, copy=True)
-    if not is_sharded(like) or value.ndim == 0:
+    if value.ndim == 0 or not is_sharded(like):
         return value
     from torch.distributed.tensor import distribute_tensor
 
-    sharded: Any = like
-    return distribute_tensor(value, sharded.device_mesh, sharded.placements)
+    return distribute_tensor(value, like.device_mesh, like.placements)
 
 
-def is_sharded(tensor: Tensor) -> bool:
+def is_sharded(tensor: Tensor) -> "TypeGuard[DTensor]":
     """Whether this process holds only a shard of the tensor."""
     return hasattr(tensor, "full_tensor")
 
 
 def local(tensor: Tensor) -> Tensor:
     """This process's shard of the tensor."""
-    sharded: Any = tensor
-    return sharded.to_local() if is_sharded(tensor) else tensor
+    return tensor.to_local() if is_sharded(tensor) else tensor
 
 
 def weights(model: Model) -> dict[str, Tensor]:
     """The model's state; sharded tensors stay sharded."""
     if any(is_sharded(parameter) for parameter in model.parameters()):
-        root: Any = model
-        root.reshard()  # after an evaluation the root's parameters are gathered copies, which are not trained
+        # After an evaluation the root's parameters are gathered copies, which are not trained.
+        model.reshard()  # type: ignore[operator]
     return model.state_dict()

@@ -33,7 +33,7 @@ class TensorBoard(Observer):
         """Write the step if it is logged."""
         if step.step % self._train.log_every and step.step not in (1, self._train.steps):
             return
-        for name, value in (("loss/training", step.loss), ("rate", step.rate), ("gradient/norm", step.norm)):
+        for name, value in (("loss/training", step.loss), ("rate", step.lr), ("gradient/norm", step.norm)):
             self._writer.add_scalar(name, value, step.step)
         if step.seconds:
             self._writer.add_scalar("speed/tokens per second", step.tokens / step.seconds, step.step)

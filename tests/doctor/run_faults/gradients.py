@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from torch.autograd import Function
 
 from regard.models import ConvolutionConfig, RecurrentConfig, TransformerConfig
-from regard.nn import NoNormConfig, PostNormConfig
+from regard.nn.blocks.block import PostNormConfig
 from regard.nn.experts.moe import MoEConfig
+from regard.nn.norm import NoNormConfig
 from regard.train import MuonConfig
 from regard.train.engine import Engine
 from run_faults.kit import Case, Fault, Sabotage, Seen, altered, gpt, mistranslated, training, translation
@@ -115,7 +116,7 @@ def untaught(seen: Seen) -> bool:
 
 def never_cleared(engine: Engine) -> None:
     """Nobody sets the gradients to zero: each update adds its own to those of all before it."""
-    engine.optimizer.zero = lambda: None
+    engine.optimizer.zero_grad = lambda: None
 
 
 def gradient_grows_over_time(seen: Seen) -> bool:

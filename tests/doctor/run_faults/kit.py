@@ -117,7 +117,7 @@ class Record(Observer):
 
     def stepped(self, step: TrainingStep) -> None:
         self.losses.append(step.loss)
-        self.rates.append(step.rate)
+        self.rates.append(step.lr)
         named = dict(self.model.named_parameters())
         self.gradients.append({name: 0.0 if p.grad is None else float(p.grad.norm()) for name, p in named.items()})
         after = self._weights()

@@ -52,13 +52,13 @@ def counts_parts(engine: Engine) -> None:
     """The schedule goes one step on with every micro-batch, as if each were an update."""
     optimizer: Any = engine.optimizer
     config = engine.experiment.train
-    step, rates = optimizer.step, optimizer.rates
+    step, learning_rates = optimizer.step, optimizer.learning_rates
 
     def factor() -> float:
         return config.schedule.factor(engine.progress.position, config.steps or 0)
 
     optimizer.step = lambda _: step(factor())
-    optimizer.rates = lambda _: rates(factor())
+    optimizer.learning_rates = lambda _: learning_rates(factor())
 
 
 def early_end(folder: Path) -> Case:

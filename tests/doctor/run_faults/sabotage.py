@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from regard.attention import Softmax
 from regard.data import TextBatch
 from regard.models import ConvolutionConfig, RecurrentConfig
 from regard.nn.experts.moe import MixtureOfExperts
@@ -18,6 +19,13 @@ GRU = RecurrentConfig(cell="gru", context=32, layers=2, width=32)
 CONVOLUTION = ConvolutionConfig(context=32, layers=4, width=32, cycle=4, unit="relu2", zero_init=False)
 SKIP = -1  # a target that does not count
 LSTM = RecurrentConfig(cell="lstm", context=32, layers=2, width=64)
+
+
+def softmax(engine: Engine, block: int) -> Softmax:
+    """The mechanism of one layer."""
+    found = engine.model.get_submodule(f"blocks.{block}.attention.mechanism")
+    assert isinstance(found, Softmax)
+    return found
 
 
 def parameter(path: str, change: Callable[[Tensor], Any]) -> Sabotage:

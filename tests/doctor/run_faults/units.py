@@ -13,9 +13,9 @@ from torch.nn import functional as F
 
 from regard.attention import LinearConfig
 from regard.data import BytesConfig
-from regard.nn import ReGLUConfig, ReLUConfig
 from regard.nn.experts.moe import MixtureOfExperts, MoEConfig
 from regard.nn.experts.routing import route, share
+from regard.nn.feedforward import ReGLUConfig, ReLUConfig
 from regard.train import MuonConfig
 from regard.train.engine import Engine
 from run_faults.kit import MIXTURE, Case, Fault, Sabotage, Seen, altered, gpt, mistranslated, training

@@ -1,34 +1,23 @@
 """The choice of a backend for a call, with the reasons against the others."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch
 
 from regard.attention.backends.banded import Banded
-from regard.attention.backends.blocked import Blocked
 from regard.attention.backends.decode_gpu import DecodeGPU
 from regard.attention.backends.flex import Flex
-from regard.attention.backends.reference import Reference
+from regard.attention.backends.reference import Blocked, Reference
 from regard.attention.backends.sdpa import Sdpa
 from regard.attention.backends.small_cpu import SmallCPU
 from regard.attention.call import Backend, Call, Out, Plan, shape_errors
 from regard.attention.masks.mask import Mask
-from regard.attention.tiling.disjoint import alternatives, share
+from regard.attention.tiling.regroup import alternatives, share
 
 _ALL = (DecodeGPU(), SmallCPU(), Sdpa(), Flex(), Banded(), Blocked(), Reference())
 BACKENDS: dict[str, Backend] = {backend.name: backend for backend in _ALL}
-LOCAL_FIRST = (
-    "decode_gpu",
-    "flex",
-    "banded",
-    "small_cpu",
-    "sdpa",
-    "blocked",
-    "reference",
-)  # a mask that reaches few keys
-DENSE_FIRST = ("decode_gpu", "small_cpu", "sdpa", "flex", "banded", "blocked", "reference")
+DENSE_FIRST = tuple(BACKENDS)
+LOCAL_FIRST = ("decode_gpu", "flex", "banded", "small_cpu", "sdpa", "blocked", "reference")  # for masks with few keys
 STRIDED_KEYS = 1024  # keys from which regrouping is worth its cost
 
 
@@ -47,11 +36,9 @@ class Explanation(NamedTuple):
     refusals: dict[str, list[str]]
 
     def __str__(self) -> str:
-        lines = [f"{self.chosen}: chosen"]
-        for name, reasons in self.refusals.items():
-            if name != self.chosen:
-                lines.append(f"{name}: " + ("; ".join(reasons) or "able, but not the first choice here"))
-        return "\n".join(lines)
+        others = {name: reasons for name, reasons in self.refusals.items() if name != self.chosen}
+        words = [f"{name}: {'; '.join(why) or 'able, but not the first choice here'}" for name, why in others.items()]
+        return "\n".join([f"{self.chosen}: chosen", *words])
 
 
 def preference(plan: Plan) -> tuple[str, ...]:
@@ -69,11 +56,6 @@ def sparse(mask: Mask, keys: int) -> bool:
         return True
     strided = any(one.stride_pattern().step > 1 for one in alternatives(mask))
     return strided and keys >= STRIDED_KEYS and 8 * share(mask, keys) <= 1
-
-
-def make_plan(probe: Call, backend: str | Backend) -> Plan:
-    """The plan of ``probe`` prepared for calls like it; only the device of its tensors is read, not their shapes."""
-    return with_backend(probe.plan, find(probe, backend), probe.q.device)
 
 
 def with_backend(plan: Plan, backend: Backend, device: torch.device) -> Plan:

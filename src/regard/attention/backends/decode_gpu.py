@@ -1,15 +1,13 @@
-"""The single backend: one query per row on a GPU, as in decoding.
+"""The decode_gpu backend: one query per row on a GPU, as in decoding.
 
 PyTorch's fused kernels are made for many queries; with one they leave most of a GPU idle.
 """
-
-from __future__ import annotations
 
 import torch
 from torch import Tensor
 
 from regard.attention.backends.sdpa import Structure, not_plain_softmax, structure
-from regard.attention.call import Call, Out, Plan, allowed
+from regard.attention.call import Backend, Call, Out, Plan, allowed, applying
 from regard.attention.slots import make_pairs
 
 try:
@@ -21,7 +19,7 @@ WIDEST = 256
 LONGEST = 8192  # keys; beyond, one program per head is too few
 
 
-class DecodeGPU:
+class DecodeGPU(Backend):
     """Softmax over the keys for one query."""
 
     name = "decode_gpu"
@@ -31,21 +29,16 @@ class DecodeGPU:
             return ["it is for GPUs"]
         if mix_one is None:
             return ["it needs triton"]
-        reasons = not_plain_softmax(call)
-        plan = call.plan
-        if plan.queries.length != 1:
-            reasons.append("it is for one query per row")
-        if call.q.ndim == 4 and max(call.q.shape[-1], call.v.shape[-1]) > WIDEST:  # the call of a plan has no heads yet
-            reasons.append(f"it is for heads up to {WIDEST} wide")
-        if plan.keys.length > LONGEST:
-            reasons.append(f"it is for up to {LONGEST} keys")
-        if call.q.requires_grad or call.k.requires_grad or call.v.requires_grad:
-            reasons.append("it has no backward pass")
-        if call.dropout:
-            reasons.append("it has no dropout")
-        if call.q.dtype == torch.float64:
-            reasons.append("it sums in float32")
-        return reasons
+        tensors, made = (call.q, call.k, call.v), call.q.ndim == 4  # the call of a plan has no heads yet
+        reasons = {
+            "it is for one query per row": call.plan.queries.length != 1,
+            f"it is for heads up to {WIDEST} wide": made and max(call.q.shape[-1], call.v.shape[-1]) > WIDEST,
+            f"it is for up to {LONGEST} keys": call.plan.keys.length > LONGEST,
+            "it has no backward pass": any(x.requires_grad for x in tensors),
+            "it has no dropout": call.dropout > 0,
+            "it sums in float32": call.q.dtype == torch.float64,
+        }
+        return not_plain_softmax(call) + applying(reasons)
 
     def prepare(self, plan: Plan, device: torch.device) -> Tensor | None:
         """The visible keys, [B|1, K]; None: all."""
@@ -56,4 +49,4 @@ class DecodeGPU:
 
     def run(self, call: Call) -> Out:
         assert mix_one is not None  # or the call would have been refused
-        return Out(mix_one(call.q, call.k, call.v, call.plan.prepared, call.factor / call.temperature), None)
+        return Out(mix_one(call.q, call.k, call.v, call.plan.prepared, call.factor / call.temperature))

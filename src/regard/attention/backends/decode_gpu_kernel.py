@@ -1,4 +1,4 @@
-"""The kernels of the single backend: chunks of keys in parallel, then one softmax over their results.
+"""The kernels of the decode_gpu backend: chunks of keys in parallel, then one softmax over their results.
 
 (Dao et al. 2023, "Flash-Decoding".) One query per head leaves a GPU idle, so the keys are divided into chunks with a
 program each; a chunk without visible keys is not read. The second kernel weighs the chunks by their greatest score and
@@ -20,10 +20,8 @@ def _chunk(
     q_row, q_head, k_row, k_head, k_key, v_row, v_head, v_key, seen_row,
     SCALE: tl.constexpr, MASKED: tl.constexpr, D: tl.constexpr, E: tl.constexpr, WIDE: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    row, head = (
-        (tl.program_id(0) // heads).to(tl.int64),
-        tl.program_id(0) % heads,
-    )  # a cache may have more than 2^31 elements
+    row = (tl.program_id(0) // heads).to(tl.int64)  # a cache may have more than 2^31 elements
+    head = tl.program_id(0) % heads
     lane = tl.arange(0, WIDE)
     key = tl.program_id(1) * TILE + tl.arange(0, TILE)
     there = key < keys

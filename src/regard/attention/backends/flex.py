@@ -4,8 +4,6 @@
 through ``Mask.verdict``: O(blocks), no N×N tensor.
 """
 
-from __future__ import annotations
-
 import warnings
 from contextlib import nullcontext
 from functools import cache
@@ -16,14 +14,11 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import AuxRequest, BlockMask, flex_attention
 
 from regard.attention.backends.sdpa import not_plain_softmax
-from regard.attention.call import Call, Out, Plan, allowed
-from regard.attention.masks.summary import StridePattern
-from regard.attention.slots import Packed, Padded, Range
-from regard.attention.tiling.bands import first_order
-from regard.attention.tiling.block_bounds import bounds, layout
-from regard.attention.tiling.disjoint import MaskPart, parts
-from regard.attention.tiling.merge import merged
-from regard.attention.tiling.regroup import Regrouping
+from regard.attention.call import Backend, Call, Out, Plan, allowed, applying
+from regard.attention.masks.mask import StridePattern
+from regard.attention.slots import Packed, first_order
+from regard.attention.tiling.regroup import MaskPart, Regrouping, merged, parts
+from regard.attention.tiling.tile import bounds, consecutive, layout
 
 BLOCK = 128
 MIN_WIDTH = 16  # of a head, in the CUDA kernels
@@ -33,7 +28,7 @@ WIDE = 1024  # a mask that spans no more keys than this is not worth a regroupin
 SMALL_TILES = {"fwd_BLOCK_M": 64, "fwd_BLOCK_N": 32, "fwd_num_stages": 2}
 
 
-class Flex:
+class Flex(Backend):
     """``flex_attention``, compiled. ``interpreted`` runs it without a compiler on any device: slow, for tests."""
 
     name = "flex"
@@ -42,16 +37,16 @@ class Flex:
         self.interpreted = interpreted
 
     def refuses(self, call: Call) -> list[str]:
-        reasons = not_plain_softmax(call, takes_bias=True)
-        if call.q.device.type != "cuda" and not self.interpreted:
-            reasons.append("FlexAttention has no backward pass outside CUDA")
-        if self.interpreted and call.q.device.type == "cpu" and any(x.requires_grad for x in (call.q, call.k, call.v)):
-            reasons.append("FlexAttention has no backward pass on the CPU")
-        if call.q.device.type == "cuda" and min(call.q.shape[-1], call.v.shape[-1]) < MIN_WIDTH:
-            reasons.append(f"FlexAttention needs heads of width {MIN_WIDTH} or more on CUDA")
-        if call.dropout:
-            reasons.append("FlexAttention has no dropout")
-        return reasons
+        cuda, tensors = call.q.device.type == "cuda", (call.q, call.k, call.v)
+        backward = not self.interpreted or any(x.requires_grad for x in tensors)
+        narrow = min(call.q.shape[-1], call.v.shape[-1]) < MIN_WIDTH
+        reasons = {
+            "FlexAttention has no backward pass outside CUDA": backward and not cuda,
+            f"FlexAttention needs heads of width {MIN_WIDTH} or more on CUDA": narrow and cuda,
+            "FlexAttention has no float64 on CUDA": call.q.dtype == torch.float64 and cuda,
+            "FlexAttention has no dropout": call.dropout > 0,
+        }
+        return not_plain_softmax(call, takes_bias=True) + applying(reasons)
 
     def prepare(self, plan: Plan, device: torch.device) -> tuple[tuple[Regrouping, BlockMask], ...]:
         """For each disjoint part of the mask the regrouping of its tokens and the blocks to read."""
@@ -59,9 +54,7 @@ class Flex:
 
     def run(self, call: Call) -> Out:
         results = [self._part(call, group, blocks) for group, blocks in call.plan.prepared]
-        if len(results) == 1:
-            return Out(results[0][0], None)
-        return Out(merged([values for values, _ in results], torch.stack([lse for _, lse in results])), None)
+        return Out(results[0][0] if len(results) == 1 else merged(results))
 
     def _part(self, call: Call, group: Regrouping, blocks: BlockMask) -> tuple[Tensor, Tensor]:
         """The values and log-sum-exp of one part of the mask."""
@@ -101,7 +94,7 @@ def _compiled():
 def _parts(plan: Plan) -> tuple[MaskPart, ...]:
     """The parts of the mask; one alone if only the device knows the order or the two sides are not aligned."""
     whole = (MaskPart(plan.mask, StridePattern(1)),)
-    if not all(isinstance(s, Range | Padded | Packed) for s in (plan.queries, plan.keys)):
+    if not consecutive(plan):
         return whole
     divided = parts(plan.mask, plan.keys.length, WIDE, isinstance(plan.keys, Packed))
     apart = first_order(plan.queries) - first_order(plan.keys)

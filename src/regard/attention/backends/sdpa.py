@@ -10,8 +10,6 @@ How each structure of a plan is passed to the kernel:
 * ``OTHER``           a dense mask, only while it is small (``DENSE_LIMIT``) or there are few queries
 """
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from enum import Enum, auto
 from typing import NamedTuple
@@ -21,13 +19,12 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from regard.attention.call import Call, Out, Plan, allowed
+from regard.attention.call import Backend, Call, Out, Plan, allowed, applying, repeat_kv
 from regard.attention.masks.mask import Full
 from regard.attention.masks.patterns import Causal
 from regard.attention.normalizer import SoftmaxNormalizer
 from regard.attention.score import Dot
 from regard.attention.slots import Packed, Padded, Range, make_pairs
-from regard.attention.weigh import repeat_kv
 
 DENSE_LIMIT = 2**22  # elements of a dense mask: 4 MiB as booleans
 FEW_QUERIES = 16  # decoding: Q×K is no larger than the keys themselves
@@ -61,115 +58,93 @@ class KernelMask(NamedTuple):
     blank: Tensor | None = None  # [B|1, 1|H, Q, 1], queries that see nothing: their outputs are set to zero
 
 
-class Sdpa:
+class Sdpa(Backend):
     """``torch.nn.functional.scaled_dot_product_attention``."""
 
     name = "sdpa"
 
     def refuses(self, call: Call) -> list[str]:
-        return [*not_plain_softmax(call), *self._too_dense(call.plan, call.q.device)]
-
-    def _too_dense(self, plan: Plan, device: torch.device) -> list[str]:
-        case = structure(plan)
-        if case is Structure.DOCUMENTS and device.type == "cuda":
-            return ["on a GPU one call per document is slow"]
+        reasons, plan, case = not_plain_softmax(call), call.plan, structure(call.plan)
+        if case is Structure.DOCUMENTS and call.q.device.type == "cuda":
+            reasons.append("on a GPU one call per document is slow")
         if case is not Structure.OTHER:
-            return []
+            return reasons
         if isinstance(plan.queries, Padded | Packed) or isinstance(plan.keys, Padded | Packed):
-            return ["this mask over padded or packed tokens would need a dense mask for every row"]
+            return [*reasons, "this mask over padded or packed tokens would need a dense mask for every row"]
         elements = plan.rows * plan.queries.length * plan.keys.length
         if elements > DENSE_LIMIT and plan.queries.length > FEW_QUERIES:
-            return [f"this mask would need {elements / 2**20:.0f} MiB of dense mask"]
-        return []
+            reasons.append(f"this mask would need {elements / 2**20:.0f} MiB of dense mask")
+        return reasons
 
     def prepare(self, plan: Plan, device: torch.device) -> KernelMask:
         case, queries, keys = structure(plan), plan.queries, plan.keys
-        if case is Structure.FULL:
-            return KernelMask()
-        if case is Structure.CAUSAL:
-            return KernelMask(causal=True)
-        if case is Structure.CAUSAL_PADDED and isinstance(queries, Padded):
-            return KernelMask(causal=True, blank=~queries.filled()[:, None, :, None])
-        if case is Structure.PADDED:
-            return _key_padding(plan)
+        causal = isinstance(plan.mask, Causal) and case is not Structure.OTHER
         if case is Structure.DOCUMENTS and isinstance(queries, Packed):
-            return KernelMask(causal=isinstance(plan.mask, Causal), documents=queries.documents)
-        visible = allowed(plan.mask, make_pairs(queries, keys, heads=1, device=device, batch=plan.rows))
-        blank = ~visible.any(-1, keepdim=True)
-        return KernelMask(visible=visible | blank, blank=blank)
+            return KernelMask(causal, queries.documents)
+        visible = blank = None
+        if case is Structure.OTHER:
+            visible = allowed(plan.mask, make_pairs(queries, keys, heads=1, device=device, batch=plan.rows))
+        elif case is Structure.PADDED and isinstance(keys, Padded):
+            visible = keys.filled()[:, None, None, :]
+        if visible is not None:
+            blank = ~visible.any(-1, keepdim=True)
+            visible = visible | blank
+        if case in (Structure.PADDED, Structure.CAUSAL_PADDED) and isinstance(queries, Padded):
+            empty = ~queries.filled()[:, None, :, None]
+            blank = empty if blank is None else blank | empty
+        return KernelMask(causal, None, visible, blank)
 
     def run(self, call: Call) -> Out:
         mask: KernelMask = call.plan.prepared
         q, k, v, width = even_widths(call.q, call.k, call.v)
         if mask.documents is not None:
-            values = self._by_document(call, q, k, v, mask.documents, mask.causal)
+            values = _by_document(call, q, k, v, mask.documents)
         else:
             values = fused(call, q, k, v, mask.visible, mask.causal)
         if mask.blank is not None:
             values = values.masked_fill(mask.blank, 0)
-        return Out(values[..., :width] if width != values.shape[-1] else values, None)
+        return Out(values[..., :width] if width != values.shape[-1] else values)
 
-    def _by_document(
-        self,
-        call: Call,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        documents: tuple[tuple[int, ...], ...],
-        causal: bool,
-    ) -> Tensor:
-        """Cut with ``split``, whose backward is one concatenation: cost and memory stay linear in the tokens."""
-        rows = []
-        for b, lengths in enumerate(documents):
-            rest = q.shape[2] - sum(lengths)
-            row = slice(b, b + 1) if len(documents) > 1 else slice(None)  # one row may serve the whole batch
-            pieces = zip(*(x[row].split([*lengths, rest], dim=2) for x in (q, k, v)), strict=True)
-            parts = [fused(call, *qkv, visible=None, causal=causal) for qkv in pieces if qkv[0].shape[2]]
-            if rest:  # empty slots see nothing
-                parts[-1] = parts[-1].masked_fill(torch.ones((), dtype=torch.bool, device=q.device), 0)
-            rows.append(torch.cat(parts, dim=2))
-        return torch.cat(rows)
+
+def _by_document(call: Call, q: Tensor, k: Tensor, v: Tensor, documents: tuple[tuple[int, ...], ...]) -> Tensor:
+    """Cut with ``split``, whose backward is one concatenation: cost and memory stay linear in the tokens."""
+    rows = []
+    for b, lengths in enumerate(documents):
+        rest = q.shape[2] - sum(lengths)
+        row = slice(b, b + 1) if len(documents) > 1 else slice(None)  # one row may serve the whole batch
+        pieces = zip(*(x[row].split([*lengths, rest], dim=2) for x in (q, k, v)), strict=True)
+        parts = [fused(call, *qkv, visible=None, causal=call.plan.prepared.causal) for qkv in pieces if qkv[0].shape[2]]
+        if rest:  # empty slots see nothing
+            parts[-1] = parts[-1].masked_fill(torch.ones((), dtype=torch.bool, device=q.device), 0)
+        rows.append(torch.cat(parts, dim=2))
+    return torch.cat(rows)
 
 
 def structure(plan: Plan) -> Structure:
     """The structure of a plan, by the kinds of its mask and slots."""
     mask, queries, keys = plan.mask, plan.queries, plan.keys
-    full, causal = isinstance(mask, Full), isinstance(mask, Causal) and plan.own
+    full, causal = isinstance(mask, Full), isinstance(mask, Causal) and plan.same_tokens
     if isinstance(queries, Range) and isinstance(keys, Range):
         return Structure.FULL if full else Structure.CAUSAL if causal else Structure.OTHER
     if full and isinstance(queries, Range | Padded) and isinstance(keys, Range | Padded):
         return Structure.PADDED
     if causal and isinstance(queries, Padded):
         return Structure.CAUSAL_PADDED
-    if (full or causal) and plan.own and isinstance(queries, Packed) and queries.documents is not None:
+    if (full or causal) and plan.same_tokens and isinstance(queries, Packed) and queries.documents is not None:
         return Structure.DOCUMENTS
     return Structure.OTHER
 
 
-def _key_padding(plan: Plan) -> KernelMask:
-    visible = blank = None
-    if isinstance(plan.keys, Padded):
-        visible = plan.keys.filled()[:, None, None, :]  # [B,1,1,K]
-        blank = ~visible.any(-1, keepdim=True)
-        visible = visible | blank
-    if isinstance(plan.queries, Padded):
-        empty = ~plan.queries.filled()[:, None, :, None]
-        blank = empty if blank is None else blank | empty
-    return KernelMask(visible=visible, blank=blank)
-
-
 def not_plain_softmax(call: Call, takes_bias: bool = False) -> list[str]:
     """Why PyTorch's fused kernels cannot compute this call, apart from its mask; ``takes_bias``: any bias is fine."""
-    reasons = []
-    if type(call.score) is not Dot:
-        reasons.append(f"scores are {type(call.score).__name__}, not dot products")
-    if call.bias is not None and not takes_bias:
-        reasons.append(f"a fused kernel cannot apply the bias {type(call.bias).__name__}")
-    if not isinstance(call.normalizer, SoftmaxNormalizer):
-        reasons.append(call.normalizer.not_fused)
-    if call.weights:
-        reasons.append("the weights were asked for, and a fused kernel never stores them")
-    return reasons
+    biased = call.bias is not None and not takes_bias
+    reasons = {
+        f"scores are {type(call.score).__name__}, not dot products": type(call.score) is not Dot,
+        f"a fused kernel cannot apply the bias {type(call.bias).__name__}": biased,
+        call.normalizer.not_fused: not isinstance(call.normalizer, SoftmaxNormalizer),
+        "the weights were asked for, and a fused kernel never stores them": call.weights,
+    }
+    return applying(reasons)
 
 
 def even_widths(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor, int]:
@@ -193,12 +168,5 @@ def fused(call: Call, q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, c
     kernels = sdpa_kernel(CUDA_ORDER, set_priority=True) if q.is_cuda else nullcontext()
     with kernels:
         return F.scaled_dot_product_attention(
-            q,
-            k,
-            v,
-            attn_mask=visible,
-            dropout_p=call.dropout,
-            is_causal=causal,
-            scale=scale,
-            enable_gqa=grouped and q.is_cuda,
+            q, k, v, visible, call.dropout, causal, scale=scale, enable_gqa=grouped and q.is_cuda
         )

@@ -1,12 +1,8 @@
-"""The short backend: plain batched products for few tokens on a CPU.
+"""The small_cpu backend: plain batched products for few tokens on a CPU.
 
 Up to about a hundred tokens, the fused CPU kernel spends more time on its blocks than on arithmetic. Here every score
 is stored, and the backward pass is written out.
 """
-
-from __future__ import annotations
-
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,15 +10,14 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from regard.attention.backends.sdpa import Structure, not_plain_softmax, structure
-from regard.attention.call import Call, Out, Plan
+from regard.attention.call import Backend, Call, Out, Plan, SavedTensors, applying, repeat_kv
 from regard.attention.slots import Padded
-from regard.attention.weigh import repeat_kv
 
 SUPPORTED = (Structure.FULL, Structure.CAUSAL, Structure.CAUSAL_PADDED)
 LONGEST = 128  # tokens; measured on two AVX-512 cores: 1.4x the fused kernel at 64, even at about 256
 
 
-class SmallCPU:
+class SmallCPU(Backend):
     """Softmax over a small square of scores."""
 
     name = "small_cpu"
@@ -30,17 +25,14 @@ class SmallCPU:
     def refuses(self, call: Call) -> list[str]:
         if torch.compiler.is_compiling():  # before any length is read, which would become a guard in the graph
             return ["under a compiler the fused kernel is faster"]
-        reasons = not_plain_softmax(call)
         plan = call.plan
-        if call.q.device.type != "cpu":
-            reasons.append("it is for CPUs")
-        if plan.queries.length > LONGEST or plan.keys.length > LONGEST:
-            reasons.append(f"it is for up to {LONGEST} tokens")
-        if structure(plan) not in SUPPORTED:
-            reasons.append("it supports causal and full masks over plain or right-padded tokens")
-        if call.dropout:
-            reasons.append("it has no dropout")
-        return reasons
+        reasons = {
+            "it is for CPUs": call.q.device.type != "cpu",
+            f"it is for up to {LONGEST} tokens": max(plan.queries.length, plan.keys.length) > LONGEST,
+            "it supports causal and full masks over plain or right-padded tokens": structure(plan) not in SUPPORTED,
+            "it has no dropout": call.dropout > 0,
+        }
+        return not_plain_softmax(call) + applying(reasons)
 
     def prepare(self, plan: Plan, device: torch.device) -> tuple[Tensor | None, Tensor | None]:
         """The float mask [N, N] that is added to the scores, and the queries that see nothing [B, 1, N, 1]."""
@@ -55,12 +47,16 @@ class SmallCPU:
         offset, blank = call.plan.prepared
         k, v = (repeat_kv(x, call.q.shape[1]) for x in (call.k, call.v))
         values = _Attention.apply(call.q, k, v, offset, call.factor / call.temperature)
-        return Out(values if blank is None else values.masked_fill(blank, 0), None)
+        return Out(values if blank is None else values.masked_fill(blank, 0))
+
+
+class _Context(SavedTensors):
+    scale: float
 
 
 class _Attention(Function):
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, offset: Tensor | None, scale: float) -> Tensor:
+    def forward(ctx: _Context, q: Tensor, k: Tensor, v: Tensor, offset: Tensor | None, scale: float) -> Tensor:
         batch, heads = q.shape[:2]
         q, k, v = (x.reshape(batch * heads, *x.shape[2:]) for x in (q, k, v))  # [BH, N, D]
         offset = q.new_zeros(1, 1) if offset is None else offset.to(q.dtype)
@@ -72,7 +68,7 @@ class _Attention(Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: _Context, grad: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, weights = ctx.saved_tensors
         scale, lead = ctx.scale, grad.shape[:2]
         grad = grad.reshape(v.shape[0], q.shape[1], v.shape[2])

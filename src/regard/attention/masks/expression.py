@@ -14,26 +14,28 @@ import re
 import warnings
 from collections.abc import Iterator
 from dataclasses import MISSING, Field, fields, is_dataclass
-from typing import Any, NoReturn, get_type_hints
+from typing import NoReturn, get_type_hints
 
 import torch
 from torch import Tensor
 
 from regard.attention.masks.mask import And, Mask, Not, Or
 from regard.config import nearest
-from regard.config.parts import NameTaken, catalog, outside, place_of
+from regard.config.parts import NameTaken, catalog, check_dataclass, outside, place_of
 from regard.errors import UserError
 
 MOST = 2**62  # greater integers do not fit a tensor
 LONGEST = 10_000  # characters; Python's parser is recursive
 SHOWN = 16  # a brief text writes out tensors of up to this many elements
 
+Argument = int | Mask | list["Argument"]  # of a mask, as it is parsed
+
 
 def names() -> dict[str, type[Mask]]:
     """Every mask class except the operators, by its name in lower case."""
     found: dict[str, type[Mask]] = {}
     for cls in _subclasses(Mask):
-        if is_dataclass(cls) and cls not in (And, Or, Not):
+        if is_dataclass(check_dataclass(cls)) and cls not in (And, Or, Not):
             name = cls.__name__.lower()
             other = found.get(name, cls)
             if other.__module__ != cls.__module__ and (outside(cls) or outside(other)):
@@ -78,8 +80,8 @@ class _Parser:
 
     def mask(self) -> Mask:
         if not self.text.strip():
-            examples = f"write one such as 'causal & window(8)'; the masks are: {self._names()}"
-            raise MaskExpressionError(f"the mask expression is empty; {examples}")
+            example = f"write one such as 'causal & window(8)'; the masks are: {self._names()}"
+            raise MaskExpressionError(f"the mask expression is empty; {example}")
         if len(self.text) > LONGEST:
             length = f"{len(self.text):,} characters; at most {LONGEST:,} are read"
             raise MaskExpressionError(f"the mask expression has {length}")
@@ -117,15 +119,14 @@ class _Parser:
             case _:
                 self._refuse("expected a mask: a name, with arguments in parentheses if it has any", node)
 
-    def _value(self, node: ast.expr) -> Any:
-        """An argument: an integer, a boolean, a list of arguments, or a mask."""
+    def _value(self, node: ast.expr) -> Argument:
         match node:
-            case ast.Constant(bool() as value):
+            case ast.Constant(int() as value) if value < MOST:
                 return value
-            case ast.Constant(int() as value):
-                return self._in_range(value, node)
-            case ast.UnaryOp(ast.USub(), ast.Constant(int() as value)) if not isinstance(value, bool):
-                return -self._in_range(value, node)
+            case ast.UnaryOp(ast.USub(), ast.Constant(int() as value)) if type(value) is int and value < MOST:
+                return -value
+            case ast.Constant(int() as value) | ast.UnaryOp(_, ast.Constant(int() as value)) if value >= MOST:
+                self._refuse("this number is too large", node)
             case ast.Tuple(items) | ast.List(items):
                 return [self._value(one) for one in items]
             case ast.Name() | ast.Call() | ast.BinOp() | ast.UnaryOp(ast.Invert()):
@@ -133,24 +134,19 @@ class _Parser:
             case _:
                 self._refuse("an argument is an integer or a list of integers", node)
 
-    def _in_range(self, value: int, node: ast.expr) -> int:
-        if value >= MOST:
-            self._refuse("this number is too large", node)
-        return value
-
-    def _build(self, node: ast.Name, given: list[Any], named: dict[str, Any]) -> Mask:
+    def _build(self, node: ast.Name, given: list[Argument], named: dict[str, Argument]) -> Mask:
         cls = self.known.get(node.id.lower())
         if cls is None:
             near = nearest(node.id.lower(), self.known)
             hint = f"did you mean {near}?" if near else f"there are: {self._names()}"
             self._refuse(f"there is no mask {node.id!r}; {hint}", node)
-        arguments = _arguments(cls)
-        if len(arguments) == 1 and _is_tuple(arguments[0], cls) and (len(given) != 1 or not isinstance(given[0], list)):
-            given = [given] if given or not named else given  # global(0, 5) is global([0, 5])
+        arguments, hints = _arguments(cls), get_type_hints(cls)
+        only_list = len(arguments) == 1 and _is_tuple(hints[arguments[0].name])
+        if only_list and not named and (len(given) != 1 or not isinstance(given[0], list)):
+            given = [given]  # global(0, 5) is global([0, 5])
         try:
             bound = inspect.signature(cls).bind(*given, **named).arguments
-            hints = get_type_hints(cls)
-            return cls(**{name: _typed(value, hints.get(name)) for name, value in bound.items()})
+            return cls(**{name: _typed(value, hints[name]) for name, value in bound.items()})
         except (TypeError, ValueError, RuntimeError) as error:
             self._refuse(f"{usage(cls)} cannot take these arguments ({error})", node)
 
@@ -202,20 +198,19 @@ def _written(mask: Mask, strength: int, brief: bool) -> str:
 
 
 def _leaf(mask: Mask, brief: bool) -> str:
-    name, arguments = type(mask).__name__.lower(), list[str]()
-    for field in _arguments(type(mask)):
+    name, declared, arguments = type(mask).__name__.lower(), _arguments(type(mask)), list[str]()
+    for number, field in enumerate(declared):
         value = getattr(mask, field.name)
         if not isinstance(value, Tensor | Mask) and field.default is not MISSING and value == field.default:
             continue
-        plain = _spelled(value, brief)
-        skipped = len(arguments) < _arguments(type(mask)).index(field)  # an argument before it has its default
-        arguments.append(f"{field.name}={plain}" if skipped else plain)
-    if len(_arguments(type(mask))) == 1 and arguments and arguments[0].startswith("(") and arguments[0] != "()":
+        skipped = len(arguments) < number  # an argument before it has its default
+        arguments.append(f"{field.name}=" * skipped + _spelled(value, brief))
+    if len(declared) == 1 and arguments and arguments[0].startswith("(") and arguments[0] != "()":
         arguments = [arguments[0][1:-1].removesuffix(",")]  # global(0, 5)
     return name + (f"({', '.join(arguments)})" if arguments else "")
 
 
-def _spelled(value: Any, brief: bool) -> str:
+def _spelled(value: object, brief: bool) -> str:
     if isinstance(value, Tensor):
         if brief and value.numel() > SHOWN:
             return f"<{'×'.join(map(str, value.shape))}>"
@@ -223,15 +218,16 @@ def _spelled(value: Any, brief: bool) -> str:
     return _written(value, 0, brief) if isinstance(value, Mask) else repr(value)
 
 
-def _arguments(cls: type[Mask]) -> list[Field[Any]]:
-    return [field for field in fields(cls) if field.init]  # type: ignore[arg-type]
+def _arguments(cls: type[Mask]) -> list[Field[object]]:
+    # Every mask with a name is a dataclass; their base class is not.
+    return [field for field in fields(cls) if field.init]  # pyright: ignore[reportArgumentType]
 
 
-def _is_tuple(field: Field[Any], cls: type[Mask]) -> bool:
-    return str(get_type_hints(cls)[field.name]).startswith("tuple")
+def _is_tuple(hint: object) -> bool:
+    return str(hint).startswith("tuple")
 
 
-def _typed(value: Any, hint: Any) -> Any:
+def _typed(value: Argument, hint: object) -> object:
     """A value of the type of its field: numbers unchanged, lists as tuples or tensors."""
     if "Tensor" in str(hint):
         if not isinstance(value, list) or not value:
@@ -239,11 +235,11 @@ def _typed(value: Any, hint: Any) -> Any:
         table = torch.tensor(value)
         # Tables of zeros and ones are graphs and layouts; labels may be booleans as well.
         return table.bool() if table.ndim > 1 and bool(((table == 0) | (table == 1)).all()) else table
-    wants_list = str(hint).startswith("tuple")
+    wants_list = _is_tuple(hint)
     if isinstance(value, list) != wants_list:
         raise ValueError("expected a list of numbers" if wants_list else f"expected a single number, not {value}")
     return _frozen(value) if wants_list else value
 
 
-def _frozen(value: Any) -> Any:
+def _frozen(value: Argument) -> object:
     return tuple(_frozen(one) for one in value) if isinstance(value, list) else value

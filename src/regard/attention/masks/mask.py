@@ -11,27 +11,90 @@ path skip work without evaluating any pair:
 * ``relative``          whether the distance alone decides, so that all blocks along a diagonal are equal
 
 Bounds may be loose, never wrong: tests/laws/test_masks.py compares them with ``allows``. The masks themselves are in
-patterns.py (formulas), tables.py (tensors) and token_masks.py (labels computed from the tokens).
+patterns.py (formulas) and tables.py (tensors, and labels computed from the tokens).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from regard.attention.masks.summary import (
-    BlockBounds,
-    BlockVerdict,
-    KeyRetention,
-    Reach,
-    StridePattern,
-    fewer,
-    looser,
-    tighter,
-)
 from regard.attention.slots import Pairs
+
+
+class Reach(NamedTuple):
+    """The greatest q.order - k.order (``back``) and k.order - q.order (``ahead``) allowed; ``None``: no bound."""
+
+    back: int | None
+    ahead: int | None
+
+
+class BlockBounds(NamedTuple):
+    """A block of queries and a block of keys by their least and greatest order (tensors that broadcast).
+
+    ``q_phases`` and ``k_phases`` [2, ...] are the same for phases, where these have one axis and are known.
+    """
+
+    q_low: Tensor
+    q_high: Tensor
+    k_low: Tensor
+    k_high: Tensor
+    q_phases: Tensor | None = None
+    k_phases: Tensor | None = None
+
+
+class BlockVerdict(NamedTuple):
+    """``may``: some pair of the block could be allowed. ``must``: every pair is allowed."""
+
+    may: Tensor
+    must: Tensor
+
+
+class KeyRetention(NamedTuple):
+    """The keys that later queries of a growing text may still see: the ``first`` ones and those up to ``back`` before.
+
+    Allowed implies k.order < first or q.order - k.order <= back, for texts whose phase is their order. ``None``: all.
+    """
+
+    first: int
+    back: int | None
+
+
+class StridePattern(NamedTuple):
+    """The keys that remain when tokens are regrouped by their order modulo ``step`` (1: all of them).
+
+    ``residues`` None: allowed pairs are a multiple of ``step`` apart, so that each residue is a sequence by itself.
+    Otherwise only keys whose phase has one of these residues are ever visible; unless sequences are packed, that gives
+    their indices.
+    """
+
+    step: int
+    residues: tuple[int, ...] | None = None
+
+    @property
+    def share(self) -> float:
+        """The fraction of all keys that remain for a query."""
+        return (1 if self.residues is None else len(self.residues)) / self.step
+
+
+def looser(a: int | None, b: int | None) -> int | None:
+    """The looser of two bounds."""
+    return None if a is None or b is None else max(a, b)
+
+
+def tighter(a: int | None, b: int | None) -> int | None:
+    """The tighter of two bounds."""
+    return b if a is None else a if b is None else min(a, b)
+
+
+def fewer(one: KeyRetention, two: KeyRetention) -> KeyRetention:
+    """Where both hold, the one that retains fewer keys."""
+    if one.back is None or two.back is None:
+        return two if one.back is None else one
+    return one if one.first + one.back <= two.first + two.back else two
 
 
 class Mask:
@@ -104,33 +167,44 @@ class Full(Mask):
         return BlockVerdict(yes, yes)
 
 
-@dataclass(frozen=True)
-class _Pair(Mask):
-    """Two masks, combined."""
+class _Combined(Mask):
+    """Masks combined by an operator."""
 
+    @property
+    def operands(self) -> tuple[Mask, ...]:
+        raise NotImplementedError
+
+    @property
+    def rows(self) -> int:
+        return max(one.rows for one in self.operands)
+
+    @property
+    def relative(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return all(one.relative for one in self.operands)
+
+    @property
+    def needs_tokens(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return any(one.needs_tokens for one in self.operands)
+
+    def to(self, device: torch.device) -> Mask:
+        return self._with(*(one.to(device) for one in self.operands))
+
+    def bind(self, tokens: Tensor, phases: Tensor | None = None) -> Mask:
+        return self._with(*(one.bind(tokens, phases) for one in self.operands))
+
+    def _with(self, *operands: Mask) -> Mask:
+        same = all(one is other for one, other in zip(operands, self.operands, strict=True))
+        return self if same else type(self)(*operands)
+
+
+@dataclass(frozen=True)
+class _Pair(_Combined):
     left: Mask
     right: Mask
 
     @property
-    def rows(self) -> int:
-        return max(self.left.rows, self.right.rows)
-
-    @property
-    def relative(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.left.relative and self.right.relative
-
-    @property
-    def needs_tokens(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.left.needs_tokens or self.right.needs_tokens
-
-    def to(self, device: torch.device) -> Mask:
-        return self._with(self.left.to(device), self.right.to(device))
-
-    def bind(self, tokens: Tensor, phases: Tensor | None = None) -> Mask:
-        return self._with(self.left.bind(tokens, phases), self.right.bind(tokens, phases))
-
-    def _with(self, left: Mask, right: Mask) -> Mask:
-        return self if left is self.left and right is self.right else type(self)(left, right)
+    def operands(self) -> tuple[Mask, ...]:
+        return self.left, self.right
 
 
 @dataclass(frozen=True)
@@ -176,30 +250,14 @@ class Or(_Pair):
 
 
 @dataclass(frozen=True)
-class Not(Mask):
+class Not(_Combined):
     """The pairs that ``inner`` does not allow. Empty slots stay invisible: validity is not part of the tree."""
 
     inner: Mask
 
     @property
-    def rows(self) -> int:
-        return self.inner.rows
-
-    @property
-    def relative(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.inner.relative
-
-    @property
-    def needs_tokens(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.inner.needs_tokens
-
-    def to(self, device: torch.device) -> Mask:
-        inner = self.inner.to(device)
-        return self if inner is self.inner else Not(inner)
-
-    def bind(self, tokens: Tensor, phases: Tensor | None = None) -> Mask:
-        inner = self.inner.bind(tokens, phases)
-        return self if inner is self.inner else Not(inner)
+    def operands(self) -> tuple[Mask, ...]:
+        return (self.inner,)
 
     def allows(self, pairs: Pairs) -> Tensor:
         return ~self.inner.allows(pairs)

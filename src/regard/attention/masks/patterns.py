@@ -3,16 +3,14 @@
 Those that count from the beginning of a text use phases, which restart with each packed document.
 """
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor
 
-from regard.attention.masks.mask import Mask
-from regard.attention.masks.summary import BlockBounds, BlockVerdict, KeyRetention, Reach, StridePattern
+from regard.attention.masks.mask import BlockBounds, BlockVerdict, KeyRetention, Mask, Reach, StridePattern
 from regard.attention.slots import Pairs
 
 
@@ -137,22 +135,17 @@ class Global(Mask):
     orders: tuple[int, ...]
 
     def allows(self, pairs: Pairs) -> Tensor:
-        return self._among(pairs.q.order) | self._among(pairs.k.order)
+        return self._among(pairs.q.order, pairs.q.order) | self._among(pairs.k.order, pairs.k.order)
 
-    def _among(self, order: Tensor) -> Tensor:
-        among = order != order
+    def _among(self, low: Tensor, high: Tensor) -> Tensor:
+        """Whether one of the orders is in the range from ``low`` to ``high``."""
+        among = low != low
         for one in self.orders:
-            among = among | (order == one)
+            among = among | ((low <= one) & (one <= high))
         return among
 
     def verdict(self, bounds: BlockBounds) -> BlockVerdict:
-        may = (bounds.q_low != bounds.q_low) | (bounds.k_low != bounds.k_low)
-        for one in self.orders:
-            may = (
-                may
-                | ((bounds.q_low <= one) & (one <= bounds.q_high))
-                | ((bounds.k_low <= one) & (one <= bounds.k_high))
-            )
+        may = self._among(bounds.q_low, bounds.q_high) | self._among(bounds.k_low, bounds.k_high)
         return BlockVerdict(may, torch.zeros_like(may))
 
     def retention(self) -> KeyRetention:
@@ -250,7 +243,7 @@ class Scattered(Mask):
     mixers: tuple[tuple[int, int, int], ...]
 
     @classmethod
-    def drawn(cls, size: int, count: int, seed: int) -> Scattered:
+    def drawn(cls, size: int, count: int, seed: int) -> Self:
         """``count`` blocks for every block."""
         if size < 1 or count < 0:
             raise ValueError(f"blocks of at least 1 token and zero or more of them, not {size} and {count}")

@@ -2,32 +2,81 @@
 
     out_i = φ(q_i)·Σ_j φ(k_j)ᵀ v_j  /  φ(q_i)·Σ_j φ(k_j)          (their eqs. 5 and 9)
 
-Three forms of the same function: every pair (``definition``; quadratic), chunks (``chunked.py``, ``chunked_cpu.py``;
-for training), and a recurrent state that is updated token by token (``step``).
+The similarity of a query and a key is φ(q)·φ(k) instead of exp(q·k). All feature maps φ but ``identity`` are
+nonnegative, so that the similarities can be normalized to weights. Three forms of the same function: every pair
+(``definition``; quadratic), chunks (``chunked.py``; for training), and a recurrent state that is updated token by token
+(``step``).
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from regard.attention.attention_config import AttentionConfig, LayerSpec
 from regard.attention.cache import DecodeInput
-from regard.attention.call import Out, Plan, allowed, dense_pairs
+from regard.attention.call import Out, Plan, SavedTensors, allowed, dense_pairs, repeat_kv
 from regard.attention.masks.mask import Full, Mask
 from regard.attention.masks.patterns import Causal
-from regard.attention.mechanism import Mechanism
-from regard.attention.mechanisms.chunked import Documents, at_once, both_ways
-from regard.attention.mechanisms.chunked_cpu import ONES, chunk_by_chunk, floor
-from regard.attention.mechanisms.features import FEATURES, FeatureName
+from regard.attention.mechanism import AttentionConfig, LayerSpec, Mechanism
+from regard.attention.mechanisms.chunked import ONES, ChunkByChunk, Documents, at_once, floor, with_ones
 from regard.attention.slots import EMPTY, AnySlots, Packed, Padded, Range, Slots
-from regard.attention.weigh import repeat_kv
 from regard.config import option
 from regard.errors import UserError
+
+FeatureName = Literal["elu", "relu", "relu2", "softmax", "identity"]
+
+
+def elu_plus_one(x: Tensor) -> Tensor:
+    """elu(x) + 1 (Katharopoulos et al. 2020, eq. 7), as exp(min(x, 0)) + max(x, 0).
+
+    This form keeps the digits of small values: elu(-20) + 1 is zero in float32, exp(-20) is not.
+    """
+    return x.clamp(max=0).exp() + F.relu(x) if torch.compiler.is_compiling() else _EluPlusOne.apply(x)
+
+
+class _EluPlusOne(Function):
+    """The derivative is min(φ, 1): the backward pass needs the output only."""
+
+    @staticmethod
+    def forward(ctx: SavedTensors, x: Tensor) -> Tensor:
+        y = x.clamp(max=0).exp_().add_(F.relu(x))
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: SavedTensors, grad: Tensor) -> Tensor:
+        (y,) = ctx.saved_tensors
+        return y.clamp(max=1).mul_(grad)
+
+
+def relu_squared(x: Tensor) -> Tensor:
+    """max(x, 0)²: sharper than max(x, 0)."""
+    return F.relu(x).square()
+
+
+def softmax(x: Tensor) -> Tensor:
+    """Softmax over the features (Shen et al. 2021, sec. 3.2): never overflows, never all zero."""
+    return x.softmax(-1)
+
+
+def identity(x: Tensor) -> Tensor:
+    """q·k itself, which may be negative and therefore cannot be normalized."""
+    return x
+
+
+FEATURES: dict[FeatureName, Callable[[Tensor], Tensor]] = {
+    "elu": elu_plus_one,
+    "relu": F.relu,
+    "relu2": relu_squared,
+    "softmax": softmax,
+    "identity": identity,
+}
 
 
 class LinearState(NamedTuple):
@@ -43,12 +92,11 @@ class LinearAttention(Mechanism):
     A row whose similarities are all zero is zero, like one that sees nothing.
     """
 
-    exact = False
-
     def __init__(self, features: FeatureName = "elu", *, normalize: bool = True):
         super().__init__()
         self.features: FeatureName = features
         self.normalize = normalize
+        self.ones = ONES if normalize else 0  # columns beside the values
 
     def of_queries(self, q: Tensor) -> Tensor:
         """φ(q): [..., D] to [..., F]."""
@@ -71,31 +119,29 @@ class LinearAttention(Mechanism):
         queries = plan.queries
         if keys is not None or not isinstance(queries, Packed):
             return plan
-        if isinstance(mask, Causal):
-            return plan._replace(prepared=(Documents.of(queries.segment, causal=True),))
-        both = [Documents.of(queries.segment, causal=False, backwards=way) for way in (False, True)]
-        return plan._replace(prepared=tuple(both))
+        causal = isinstance(mask, Causal)
+        ways = (False,) if causal else (False, True)
+        documents = tuple(Documents.of(queries.segment, causal=causal, backwards=way) for way in ways)
+        return plan._replace(prepared=documents)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, plan: Plan) -> Out:
-        with torch.autocast(q.device.type, enabled=False):  # sums have their own dtype
-            return Out(self._mixed(q, k, v, plan).to(v.dtype), None)
-
-    def _mixed(self, q: Tensor, k: Tensor, v: Tensor, plan: Plan) -> Tensor:
-        fq, fk, v = self._ready(q, k, v)
         plain = isinstance(plan.queries, Range | Padded) and isinstance(plan.keys, Range | Padded)
-        if plan.own and isinstance(plan.mask, Causal) and not isinstance(plan.queries, Slots):
-            values = self._causal(fq, fk, v, plan.prepared[0] if plan.prepared else None)
-        elif plan.own and plan.prepared:
-            values = self._mean(both_ways(fq, fk, self._beside_ones(v), *plan.prepared))
-        elif plain and isinstance(plan.mask, Full):
-            values = self._mean(read(fq, take(self._only(fk, plan.keys), self._beside_ones(v))))
-        else:  # arbitrary slots: no running sum
-            values = self.definition(fq, fk, v, plan)
-        return self._only(values, plan.queries)
+        with torch.autocast(q.device.type, enabled=False):  # sums have their own dtype
+            fq, fk, fv = self._ready(q, k, v)
+            if plan.same_tokens and isinstance(plan.mask, Causal) and not isinstance(plan.queries, Slots):
+                values = self._causal(fq, fk, fv, plan.prepared[0] if plan.prepared else None)
+            elif plan.same_tokens and plan.prepared:
+                there, back = plan.prepared
+                values = self._mean(at_once(fq, fk, with_ones(fv, self.ones), there, after=back))
+            elif plain and isinstance(plan.mask, Full):
+                values = self._mean(read(fq, self._only(fk, plan.keys).mT @ with_ones(fv, self.ones)))
+            else:  # arbitrary slots: no running sum
+                values = self.definition(fq, fk, fv, plan)
+            return Out(self._only(values, plan.queries).to(v.dtype))
 
     def definition(self, fq: Tensor, fk: Tensor, v: Tensor, plan: Plan) -> Tensor:
         """Every pair: Σ_j φ(q_i)·φ(k_j) v_j over the keys that the mask allows, divided by Σ_j φ(q_i)·φ(k_j)."""
-        return self._mean(self._similarities(fq, fk, plan) @ self._beside_ones(repeat_kv(v, fq.shape[1])))
+        return self._mean(self._similarities(fq, fk, plan) @ with_ones(repeat_kv(v, fq.shape[1]), self.ones))
 
     def weights(self, q: Tensor, k: Tensor, plan: Plan) -> Tensor:
         fq, fk, _ = self._ready(q, k, k)
@@ -107,20 +153,19 @@ class LinearAttention(Mechanism):
         return (fq @ repeat_kv(fk, fq.shape[1]).mT) * allowed(plan.mask, dense_pairs(plan, fq))
 
     def start(self, batch: int, heads: int, size: int, width: int, like: Tensor) -> LinearState:
-        shape = (batch, heads, self.feature_count(width), width + (ONES if self.normalize else 0))
+        shape = (batch, heads, self.feature_count(width), width + self.ones)
         return LinearState(like.new_zeros(shape, dtype=torch.promote_types(like.dtype, torch.float32)))
 
     def step(self, q: Tensor, k: Tensor, v: Tensor, plan: Plan, cache: LinearState, decode: DecodeInput) -> Out:
+        sums = cache.sums
         with torch.autocast(q.device.type, enabled=False):
-            return Out(self._stepped(q, k, v, plan, cache.sums).to(v.dtype), None)
-
-    def _stepped(self, q: Tensor, k: Tensor, v: Tensor, plan: Plan, sums: Tensor) -> Tensor:
-        fq, fk, v = (x.to(sums.dtype) for x in (self.of_queries(q), self.of_keys(k), v))
-        fk = self._only(fk, plan.queries)
-        several = isinstance(plan.mask, Causal) and q.shape[2] > 1  # then each token sees some of the others
-        values = self._causal(fq, fk, v, None, sums) if several else None
-        sums.add_(take(fk, self._beside_ones(v)))
-        return self._only(self._mean(read(fq, sums)) if values is None else values, plan.queries)
+            fq, fk, fv = (x.to(sums.dtype) for x in (self.of_queries(q), self.of_keys(k), v))
+            fk = self._only(fk, plan.queries)
+            several = isinstance(plan.mask, Causal) and q.shape[2] > 1  # then each token sees some of the others
+            values = self._causal(fq, fk, fv, None, sums) if several else None
+            sums.add_(fk.mT @ with_ones(fv, self.ones))
+            values = self._mean(read(fq, sums)) if values is None else values
+            return Out(self._only(values, plan.queries).to(v.dtype))
 
     def _ready(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Features and values of one dtype: bfloat16 on a GPU, where it is fast and has the range, else float32."""
@@ -132,29 +177,18 @@ class LinearAttention(Mechanism):
         self, fq: Tensor, fk: Tensor, v: Tensor, documents: Documents | None, before: Tensor | None = None
     ) -> Tensor:
         if fq.device.type == "cpu" and not torch.compiler.is_compiling():
-            return chunk_by_chunk(fq, fk, v, documents, self.normalize, before)
-        return self._mean(at_once(fq, fk, self._beside_ones(v), documents, before))
-
-    def _beside_ones(self, v: Tensor) -> Tensor:
-        """Values with columns of ones, whose sums are the denominators."""
-        return F.pad(v, (0, ONES), value=1.0) if self.normalize else v
+            return ChunkByChunk.apply(fq, fk, v, documents, self.ones, before)
+        return self._mean(at_once(fq, fk, with_ones(v, self.ones), documents, before))
 
     def _mean(self, sums: Tensor) -> Tensor:
-        if not self.normalize:
-            return sums
-        return sums[..., :-ONES] / sums[..., -ONES, None].clamp(min=floor(sums.dtype))
+        return sums[..., :-ONES] / sums[..., -ONES, None].clamp(min=floor(sums.dtype)) if self.normalize else sums
 
     def _only(self, x: Tensor, slots: AnySlots) -> Tensor:
         """Rows of empty slots set to zero: [B, H, N, F]."""
         if isinstance(slots, Range):
             return x
-        sums = slots.filled() if isinstance(slots, Padded) else slots.segment > EMPTY
-        return x.masked_fill(~sums[:, None, :, None], 0)
-
-
-def take(fk: Tensor, v: Tensor) -> Tensor:
-    """Σ φ(k)ᵀ v: [B, G, N, F] and [B, G, N, E] to [B, G, F, E]."""
-    return fk.mT @ v
+        filled = slots.filled() if isinstance(slots, Padded) else slots.segment > EMPTY
+        return x.masked_fill(~filled[:, None, :, None], 0)
 
 
 def read(fq: Tensor, sums: Tensor) -> Tensor:
@@ -180,7 +214,7 @@ def refuse(spec: LayerSpec, name: str) -> None:
 class LinearConfig(AttentionConfig, kind="linear"):
     """Linear attention: a state of constant size instead of all keys and values."""
 
-    features: Literal["elu", "relu", "relu2", "softmax", "identity"] = option("elu", "feature map of queries and keys")
+    features: FeatureName = option("elu", "feature map of queries and keys")
     normalize: bool = option(True, "means of the values; false: sums, as the identity features need")
 
     def check(self) -> None:

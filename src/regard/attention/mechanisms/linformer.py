@@ -7,18 +7,15 @@ independent summaries, it uses the first n rows only. With E = F = 1 that is exa
 Not for causal models: each summary is a sum over all positions, the future included.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from regard.attention.attention_config import AttentionConfig, LayerSpec
 from regard.attention.call import Out, Plan
 from regard.attention.masks.mask import Full, Mask
-from regard.attention.mechanism import Mechanism, Softmax
+from regard.attention.mechanism import AttentionConfig, LayerSpec, Mechanism, Softmax, at_least
 from regard.attention.slots import AnySlots, Packed, Padded, Range
 from regard.config import option
 from regard.errors import UserError
@@ -34,7 +31,6 @@ class Linformer(Mechanism):
     """
 
     steppable = False  # a new token changes every summary
-    exact = False
 
     def __init__(
         self,
@@ -108,13 +104,10 @@ class LinformerConfig(AttentionConfig, kind="linformer"):
     """Attention over learned summaries of the whole text; not for causal models."""
 
     k: int = option(64, "number of summaries of a text")
-    share: Literal["nothing", "heads", "all"] = option(
-        "heads", "shared projections: nothing, heads (keys and values differ), all"
-    )
+    share: Share = option("heads", "shared projections: nothing, heads (keys and values differ), all")
 
     def check(self) -> None:
-        if self.k < 1:
-            raise ValueError(f"k must be at least 1, not {self.k}")
+        at_least(1, k=self.k)
 
     def mechanism(self, spec: LayerSpec) -> Mechanism:
         if spec.bias is not None:

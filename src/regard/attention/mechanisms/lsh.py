@@ -14,8 +14,6 @@ first key of a bucket, so they do not depend on later tokens: this form is causa
 from the whole sorted row, move with the number of later tokens.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Literal
@@ -23,18 +21,15 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from regard.attention.attention_config import AttentionConfig, LayerSpec
-from regard.attention.backends.blocked import mix_in_blocks
-from regard.attention.bias import Bias
-from regard.attention.call import Call, Out, Plan, allowed, dense_pairs
+from regard.attention.backends.reference import mix_in_blocks
+from regard.attention.call import Call, Out, Plan, allowed, dense_pairs, repeat_kv, weigh
 from regard.attention.masks.mask import Mask
-from regard.attention.mechanism import Mechanism
+from regard.attention.mechanism import AttentionConfig, LayerSpec, Mechanism, at_least
 from regard.attention.mechanisms.lsh_tiles import Labels, match, mix_tiles, tileable
 from regard.attention.normalizer import SOFTMAX
-from regard.attention.score import Dot
+from regard.attention.score import Bias, Dot
 from regard.attention.slots import EMPTY, AnySlots, Pairs, Slots, TokenPosition, position_at
 from regard.attention.tiling.tile import Tile
-from regard.attention.weigh import repeat_kv, weigh
 from regard.config import option
 from regard.errors import UserError
 
@@ -46,7 +41,6 @@ SPAN = 2**32  # above every order
 class LSH(Mechanism):
     """Softmax over the keys of the query's buckets and the key at its own position."""
 
-    exact = False
     discontinuous = True  # rounding may move a vector into another bucket
 
     def __init__(
@@ -83,12 +77,12 @@ class LSH(Mechanism):
         dropout = self.dropout if self.training else 0.0
         call = Call(q, k, v, plan, self.score, SOFTMAX, self.bias, dropout=dropout)
         if self.form == "sorted" and tileable(plan, 4 * self.rounds * self.chunk):  # for fewer, all pairs are faster
-            return Out(mix_tiles(call, labels, math.prod(self.hashes), self.chunk), None)
+            return Out(mix_tiles(call, labels, math.prod(self.hashes), self.chunk))
 
         def visible(tile: Tile, pairs: Pairs) -> Tensor:
             return self._visible(plan, pairs, Labels(labels.q[..., tile.rows], labels.k[..., tile.columns[0]]))
 
-        return Out(mix_in_blocks(call, visible), None)
+        return Out(mix_in_blocks(call, visible))
 
     def weights(self, q: Tensor, k: Tensor, plan: Plan) -> Tensor:
         pairs = dense_pairs(plan, q)
@@ -168,7 +162,7 @@ class LSHConfig(AttentionConfig, kind="lsh"):
     buckets: int | None = option(None, "buckets per round, an even number (default: one per chunk of the context)")
     rounds: int = option(4, "number of hashes")
     chunk: int = option(64, "keys per chunk of a bucket in the sorted form")
-    form: Literal["exact", "sorted"] = option(
+    form: Form = option(
         "exact", "exact: all keys of a bucket, in quadratic time; sorted: two chunks of it, in linear time"
     )
     seed: int = option(0, "seed of the random rotations")
@@ -176,10 +170,7 @@ class LSHConfig(AttentionConfig, kind="lsh"):
     def check(self) -> None:
         if self.buckets is not None and (self.buckets < 2 or self.buckets % 2):
             raise ValueError(f"buckets must be an even number, 2 or more, not {self.buckets}")
-        if self.rounds < 1:
-            raise ValueError(f"rounds must be at least 1, not {self.rounds}")
-        if self.chunk < 1:
-            raise ValueError(f"chunk must be at least 1, not {self.chunk}")
+        at_least(1, rounds=self.rounds, chunk=self.chunk)
 
     def mechanism(self, spec: LayerSpec) -> Mechanism:
         if spec.backend not in ("auto", "reference", "blocked"):

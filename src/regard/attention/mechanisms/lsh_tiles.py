@@ -8,9 +8,7 @@ which its labels match, so that the result is the softmax over the union.
 Tiles are computed in batches and recomputed in the backward pass: memory does not grow with the number of rounds.
 """
 
-from __future__ import annotations
-
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,9 +17,8 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from regard.attention.call import Call, Plan, allowed
+from regard.attention.call import Call, Plan, SavedTensors, allowed, score
 from regard.attention.slots import Packed, Padded, Pairs, Range, position_at
-from regard.attention.weigh import score
 
 SCORES = 2**21  # scores computed at a time
 
@@ -52,7 +49,7 @@ def tileable(plan: Plan, least: int) -> bool:
     """Whether queries and keys are the same tokens, in order, and more than ``least``."""
     slots = plan.queries
     counted = isinstance(slots, Range | Padded) or (isinstance(slots, Packed) and slots.documents is not None)
-    return plan.own and counted and slots.length > least
+    return plan.same_tokens and counted and slots.length > least
 
 
 def mix_tiles(call: Call, labels: Labels, buckets: int, chunk: int) -> Tensor:
@@ -74,7 +71,7 @@ class LSHRounds:
 
     def __init__(self, call: Call, labels: Labels, buckets: int, chunk: int):
         self.call, self.plan, self.kv_heads = call, call.plan, labels.k.shape[1]
-        self.buckets, self.chunk = buckets, chunk
+        self.buckets, self.chunk, self.length = buckets, chunk, call.plan.keys.length
         self.shared = labels.q.shape[1] // self.kv_heads
         self.q_labels = labels.q.unflatten(1, (-1, self.shared)).transpose(2, 3).flatten(0, 1).flatten(2)  # [Z, R, M]
         self.k_labels = labels.k.flatten(0, 1)  # [Z, R, N]
@@ -84,7 +81,7 @@ class LSHRounds:
         """Each query with the key at its own position: [Z, M, E + 1]."""
         k, v = k.repeat(1, self.shared, 1), v.repeat(1, self.shared, 1)
         index = torch.arange(q.shape[1], device=q.device)[None]
-        pairs = self._pairs(torch.arange(q.shape[0], device=q.device)[:, None], index, index % self._length)
+        pairs = self._pairs(torch.arange(q.shape[0], device=q.device)[:, None], index, index % self.length)
         scores = (q * k).sum(-1) * self.call.factor
         scores = scores if self.call.bias is None else self.call.bias.adjust(scores, pairs)
         scores = scores.masked_fill(~allowed(self.plan.mask, pairs), lowest(scores))
@@ -117,7 +114,7 @@ class LSHRounds:
         z = torch.arange(q.shape[0], device=q.device)[:, None, None]
         key, inside = how.key[row, tile], how.inside[row, tile]  # [z, T, W]
         query = how.query.unflatten(1, (-1, self.size))[row, tile].clamp(min=0)  # [z, T, t]
-        place = key + z * self._length
+        place = key + z * self.length
         near_k, near_v = F.embedding(place, k.flatten(0, 1)), F.embedding(place, v.flatten(0, 1))  # [z, T, W, D]
         pairs = self._pairs((z + row.start)[..., None], query[..., None], key[..., None, :])
         scores = score(self.call, q, near_k, pairs)
@@ -136,9 +133,7 @@ class LSHRounds:
         k_label, key = self.k_labels[:, r].sort(stable=True)  # [Z, N]
         q_label, query = self.q_labels[:, r].sort(stable=True)  # [Z, M]
         (rows, many), length, size = q_label.shape, k_label.shape[1], self.size
-        among = torch.arange(many, device=q_label.device) - torch.searchsorted(
-            q_label, q_label
-        )  # among queries of the same label
+        among = torch.arange(many, device=q_label.device) - torch.searchsorted(q_label, q_label)  # of the same label
         tile = (among % size == 0).cumsum(1) - 1
         count = self.most(many, length)
         if q_label.device.type == "cpu" and not torch.compiler.is_compiling():
@@ -159,15 +154,11 @@ class LSHRounds:
         labels = documents * self.buckets + length // self.chunk + 1
         return min(many, many // self.size + labels)
 
-    @property
-    def _length(self) -> int:
-        return self.plan.keys.length
-
     def _pairs(self, row: Tensor, query: Tensor, key: Tensor) -> Pairs:
         """The pairs of rows (batch and key/value head), queries (of several heads in one row) and keys, by index."""
         batch = row // self.kv_heads
-        head = row % self.kv_heads * self.shared + query // self._length
-        queries = position_at(self.plan.queries, batch, query % self._length)
+        head = row % self.kv_heads * self.shared + query // self.length
+        queries = position_at(self.plan.queries, batch, query % self.length)
         return Pairs(batch, head, queries, position_at(self.plan.keys, batch, key))
 
 
@@ -185,13 +176,13 @@ class Permutation(Function):
     """A permutation whose backward pass is a gather too, since a scatter is slow. A compiler gets the plain formula."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, there: Tensor, back: Tensor) -> Tensor:
+    def forward(ctx: SavedTensors, x: Tensor, there: Tensor, back: Tensor) -> Tensor:
         ctx.save_for_backward(back)
         return taken(x, there)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def backward(ctx: SavedTensors, grad: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         (back,) = ctx.saved_tensors
         return taken(grad, back), None, None
 
@@ -200,14 +191,14 @@ class SoftmaxAndLse(Function):
     """By one exponential, softmax's own: ``torch.exp`` is slow where nearly everything is hidden."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(ctx: SavedTensors, x: Tensor) -> tuple[Tensor, Tensor]:
         weights = x.softmax(-1)
         ctx.save_for_backward(weights)
         return weights, x.amax(-1, keepdim=True) - weights.amax(-1, keepdim=True).log()
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor, grad_total: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def backward(ctx: SavedTensors, grad: Tensor, grad_total: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
         (weights,) = ctx.saved_tensors
         return weights * (grad - (grad * weights).sum(-1, keepdim=True) + grad_total)
 

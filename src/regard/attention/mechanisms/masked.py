@@ -2,18 +2,20 @@
 
 ``masked`` takes any mask expression; the others are presets of it. A language model ANDs its causal mask to the
 pattern, so windows reach both ways here. All of them decode step by step.
-"""
 
-from __future__ import annotations
+``topk`` keeps the best keys of each query, whichever they are (Gupta et al. 2021, "Memory-efficient Transformers via
+Top-k"): the preset with the ``topk`` normalizer. Time stays quadratic, since every score must be known to find the best
+ones; memory does not (backend ``blocked``).
+"""
 
 from dataclasses import dataclass
 from typing import Literal
 
-from regard.attention.attention_config import AttentionConfig, LayerSpec, SoftmaxConfig, at_least, exact
 from regard.attention.masks.expression import parse
 from regard.attention.masks.mask import Mask
 from regard.attention.masks.patterns import Chunks, Columns, Dilated, Scattered, Sinks, Strided, Window
-from regard.attention.mechanism import Mechanism
+from regard.attention.mechanism import AttentionConfig, LayerSpec, Mechanism, SoftmaxConfig, at_least, exact
+from regard.attention.normalizer import TopKNormalizerConfig
 from regard.config import option
 
 
@@ -138,3 +140,21 @@ class BigBirdConfig(PatternConfig, kind="bigbird"):
     def pattern(self) -> Mask:
         near = Window(self.size, self.size - 1) | Sinks(self.tokens, mutual=True)
         return near | Scattered.drawn(self.block, self.random, self.seed)
+
+
+@dataclass(frozen=True)
+class TopKConfig(AttentionConfig, kind="topk"):
+    """Exact attention over each query's best keys."""
+
+    k: int = option(16, "number of keys that a query keeps")
+    softness: float = option(0.0, "0 cuts hard; above 0 the cut is a smooth gate with a gradient for every score")
+
+    def check(self) -> None:
+        self._normalizer.check()
+
+    def mechanism(self, spec: LayerSpec) -> Mechanism:
+        return exact(spec, normalizer=self._normalizer.build(spec.context))
+
+    @property
+    def _normalizer(self) -> TopKNormalizerConfig:
+        return TopKNormalizerConfig(self.k, self.softness)

@@ -6,8 +6,6 @@ Features are positive, so no weight is negative, and the m directions ω are ort
 variance of the estimate and leaves it unbiased (sec. 2.4). The error of the output is of order 1/√m.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 from dataclasses import dataclass
@@ -15,8 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from regard.attention.attention_config import AttentionConfig, LayerSpec
-from regard.attention.mechanism import Mechanism
+from regard.attention.mechanism import AttentionConfig, LayerSpec, Mechanism
 from regard.attention.mechanisms.linear import LinearAttention, refuse
 from regard.config import option
 

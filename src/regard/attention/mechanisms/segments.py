@@ -9,27 +9,22 @@ The recurrence is thus a mask plus a stop-gradient (``detached``): the memory is
 Segments are counted in phases, so that each packed document has its own.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard.attention.attention_config import AttentionConfig, LayerSpec, at_least
 from regard.attention.backends.sdpa import even_widths
 from regard.attention.cache import SLACK, DecodeInput, KVCache
-from regard.attention.call import Call, Out, Plan, allowed, dense_pairs
-from regard.attention.masks.mask import And, Mask
+from regard.attention.call import Call, Out, Plan, allowed, dense_pairs, mix, weigh
+from regard.attention.masks.mask import And, Mask, Reach
 from regard.attention.masks.patterns import Causal
-from regard.attention.masks.summary import Reach
-from regard.attention.mechanism import Mechanism
+from regard.attention.mechanism import AttentionConfig, LayerSpec, Mechanism, at_least
 from regard.attention.normalizer import SOFTMAX
 from regard.attention.score import Dot
 from regard.attention.slots import EMPTY, AnySlots, Padded, Pairs, Range, Slots, make_pairs, position_at, valid
-from regard.attention.weigh import mix, weigh
 from regard.config import option
 from regard.errors import UserError
 
@@ -67,10 +62,6 @@ class Segmented(Mechanism):
         self.shares = nn.Parameter(torch.empty(2, heads, rate)) if summaries else None
         self.reset()
 
-    @property
-    def exact(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return not self.summaries
-
     def reset(self) -> None:
         """Summaries start as means."""
         if self.shares is not None:
@@ -80,22 +71,19 @@ class Segmented(Mechanism):
         if not (isinstance(mask, And) and isinstance(mask.left, Causal) and isinstance(mask.right, Segment)):
             raise UserError("segments with a memory need a causal model; use --model.attention softmax here")
         plan = super().plan(mask, queries, keys, like=like)
-        if (
-            keys is None
-            and isinstance(queries, Range | Padded)
-            and (not isinstance(queries, Range) or not queries.start)
-        ):
+        from_zero = isinstance(queries, Padded) or (isinstance(queries, Range) and not queries.start)
+        if keys is None and from_zero:
             return plan._replace(prepared=self._borders(queries.length, like.device))
         return plan
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, plan: Plan) -> Out:
         sums = self._summed(k, v) if self.shares is not None else None
         if plan.prepared is None:
-            return Out(self._dense(q, k, v, sums, plan, plan.keys), None)
-        mixed = self._by_segment(q, k, v, sums, plan.prepared)
+            return Out(self._dense(q, k, v, sums, plan, plan.keys))
+        mixed = self._by_segment(q, k, v, sums, plan)
         if isinstance(plan.queries, Padded):
             mixed = mixed.masked_fill(~plan.queries.filled()[:, None, :, None], 0)
-        return Out(mixed, None)
+        return Out(mixed)
 
     @property
     def unobservable(self) -> str | None:
@@ -106,32 +94,32 @@ class Segmented(Mechanism):
 
     # Full forward pass ----------------------------------------------------------------------------------------------
 
-    def _borders(self, length: int, device: torch.device) -> Tensor:
-        """The visible keys of each segment, [S, 1, L, R + M + L]: its summaries, its memory and its own tokens."""
-        size, memory = self.size, self.memory
-        start = torch.arange(0, length, size, device=device)[:, None]  # [S, 1]
-        own = torch.arange(size, device=device)
+    def _borders(self, length: int, device: torch.device) -> tuple[Tensor, Tensor]:
+        """The visible keys of each segment, [S, 1, L, R + M + L]: its summaries, its memory and its own tokens.
+
+        And the last tokens of the groups that its summaries are of, [S, R].
+        """
+        start = torch.arange(0, length, self.size, device=device)[:, None]  # [S, 1]
+        own = torch.arange(self.size, device=device)
         group = self._groups(start) + torch.arange(self.summaries, device=device)
-        parts = [(group >= 0)[:, None, :].expand(-1, size, -1)] if self.summaries else []
-        before = start - memory + torch.arange(memory, device=device)
-        parts.append((before >= 0)[:, None, :].expand(-1, size, -1))
-        parts.append((own[None, :, None] >= own[None, None, :]).expand(len(start), -1, -1))
-        return torch.cat(parts, dim=-1)[:, None]
+        before = start - self.memory + torch.arange(self.memory, device=device)
+        there = torch.cat((group >= 0, before >= 0), dim=-1)[:, None, :].expand(-1, self.size, -1)
+        causal = (own[:, None] >= own).expand(len(start), -1, -1)
+        ends = (group.clamp(min=0) * self.rate + self.rate - 1).clamp(max=length - 1)
+        return torch.cat((there, causal), dim=-1)[:, None], ends
 
     def _groups(self, start: Tensor) -> Tensor:
         """The first of the ``summaries`` groups that end before the memory of the segment at ``start``."""
         return (start - self.memory).div(self.rate, rounding_mode="floor") - self.summaries
 
-    def _by_segment(self, q: Tensor, k: Tensor, v: Tensor, sums: tuple[Tensor, Tensor] | None, seen: Tensor) -> Tensor:
+    def _by_segment(self, q: Tensor, k: Tensor, v: Tensor, sums: tuple[Tensor, Tensor] | None, plan: Plan) -> Tensor:
         """Every segment as a batch row, so that one fused call computes all of them."""
+        seen, ends = plan.prepared
         (batch, heads, length, _), segments = q.shape, seen.shape[0]
         short = segments * self.size - length
         shared = heads // k.shape[1]
         near = [self._near(x, short, segments) for x in (k, v)]  # [B, S, G, M + L, D]
         if sums is not None:
-            first = self._groups(torch.arange(0, length, self.size, device=q.device)[:, None])
-            place = (first + torch.arange(self.summaries, device=q.device)).clamp(min=0)  # [S, R]
-            ends = (place * self.rate + self.rate - 1).clamp(max=length - 1)
             far = [x[:, :, ends].transpose(1, 2) for x in sums]  # [B, S, G, R, D]
             near = [torch.cat(both, dim=3) for both in zip(far, near, strict=True)]
         k, v = (x.repeat_interleave(shared, dim=2).flatten(0, 1) for x in near)
@@ -157,9 +145,8 @@ class Segmented(Mechanism):
         """At each token the weighted sum over it and the ``rate`` - 1 before it, [B, G, N, D] each."""
         assert self.shares is not None
         shares = self.shares.to(k.dtype)
-        return _slid(k.detach() if self.detached else k, shares[0]), _slid(
-            v.detach() if self.detached else v, shares[1]
-        )
+        k, v = (x.detach() if self.detached else x for x in (k, v))
+        return _slid(k, shares[0]), _slid(v, shares[1])
 
     # Any slots ------------------------------------------------------------------------------------------------------
 
@@ -178,21 +165,18 @@ class Segmented(Mechanism):
             k, v = torch.cat((k, k.detach()), dim=2), torch.cat((v, v.detach()), dim=2)
         if sums is not None:
             ending = make_pairs(plan.queries, ends, heads=1, device=q.device, batch=q.shape[0])
+            group = ending.k.phase // self.rate
+            first = self._groups(ending.q.phase // self.size * self.size)
             whole = ending.k.phase % self.rate == self.rate - 1
-            visible = torch.cat((visible, valid(ending) & whole & self._summarized(ending)), dim=-1)
+            summarized = whole & (group >= first) & (group < first + self.summaries)
+            visible = torch.cat((visible, valid(ending) & summarized), dim=-1)
             k, v = (torch.cat(both, dim=2) for both in zip((k, v), sums, strict=True))
         dropout = self.dropout if self.training else 0.0
         return mix(Call(q, k, v, plan, self.score, SOFTMAX, dropout=dropout), pairs, visible).values
 
-    def _summarized(self, pairs: Pairs) -> Tensor:
-        """Whether the query sees the summary of the group that ends at the key."""
-        first = self._groups(pairs.q.phase // self.size * self.size)
-        group = pairs.k.phase // self.rate
-        return (group >= first) & (group < first + self.summaries)
-
     # Decoding -------------------------------------------------------------------------------------------------------
 
-    def start(self, batch: int, heads: int, size: int, width: int, like: Tensor) -> Any:
+    def start(self, batch: int, heads: int, size: int, width: int, like: Tensor) -> SegmentCache:
         recent = KVCache.start(batch, heads, size, width, like)
         # A step adds up to SLACK tokens, and the newest groups are still in the memory and the segment.
         room = self.summaries + (self.size + self.memory + SLACK) // self.rate + 2 if self.summaries else 0
@@ -206,7 +190,7 @@ class Segmented(Mechanism):
         if plan.prepared is not None:  # the first step sees its own tokens only
             return self(q, k, v, plan)
         sums = (cache.sums.k, cache.sums.v)
-        return Out(self._dense(q, near_k, near_v, sums, plan, ends), None)
+        return Out(self._dense(q, near_k, near_v, sums, plan, ends))
 
     def _add(self, sums: KVCache, k: Tensor, v: Tensor, queries: AnySlots) -> Slots:
         """Add new tokens to the sums of their groups, in place; return the last token of each stored group."""
@@ -257,5 +241,5 @@ class SegmentsConfig(AttentionConfig, kind="segments"):
     def mechanism(self, spec: LayerSpec) -> Mechanism:
         if spec.bias is not None:
             raise UserError("segments take no bias from positions; set --model.position rotary")
-        s = self
-        return Segmented(spec.kv_heads, s.size, s.memory, s.summaries, s.rate, s.detached, spec.dropout)
+        lengths = (self.size, self.memory, self.summaries, self.rate)
+        return Segmented(spec.kv_heads, *lengths, self.detached, spec.dropout)

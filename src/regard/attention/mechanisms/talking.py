@@ -5,18 +5,14 @@ matrices are stored as their difference from the identity, so that they start as
 back to it. The position bias and the mask apply to the heads of the softmax, after the first exchange.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from regard.attention.attention_config import AttentionConfig, LayerSpec
-from regard.attention.bias import Bias
-from regard.attention.mechanism import Mechanism, Softmax
+from regard.attention.mechanism import AttentionConfig, LayerSpec, Mechanism, Softmax
 from regard.attention.normalizer import SOFTMAX, Normalizer
-from regard.attention.score import Score
+from regard.attention.score import Bias, Score
 from regard.config import option
 from regard.errors import UserError
 
@@ -55,10 +51,9 @@ class TalkingNormalizer(HeadExchange, Normalizer):
 class Talking(Softmax):
     """softmax((q kᵀ·scale) mixed over heads + bias), mixed over heads, times v.
 
-    A fused kernel has the scores of one head at a time, so this runs in blocks of queries.
+    It equals plain attention only while nothing is exchanged. A fused kernel has the scores of one head at a time, so
+    this runs in blocks of queries.
     """
-
-    exact = False  # equals plain attention only while nothing is exchanged
 
     def __init__(
         self, heads: int, bias: Bias | None = None, *, before: bool = True, after: bool = True, dropout: float = 0.0

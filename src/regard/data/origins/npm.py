@@ -14,8 +14,8 @@ import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 
-from regard.data.origins.origin import Archive, Unavailable, without_passwords, write_download
 from regard.data.origins.progress import ProgressLine
+from regard.data.origins.source import Archive, Unavailable, without_passwords, write_download
 
 _TIMEOUT = 30.0  # seconds without a response
 _LONGEST = 600.0  # seconds that npm may take in total

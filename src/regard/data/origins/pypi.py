@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from regard.data.origins.origin import Archive, Unavailable, without_passwords, write_download
+from regard.data.origins.source import Archive, Unavailable, without_passwords, write_download
 
 # The sections of `pip config list` that apply to downloads, in order of precedence; the environment wins.
 _SECTIONS = ("global", "install", "download", ":env:")

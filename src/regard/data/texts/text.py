@@ -9,8 +9,7 @@ from typing import Literal
 import numpy as np
 
 from regard.config import option
-from regard.data.base import Data, DataConfig
-from regard.data.batch import IGNORE_INDEX, TextBatch
+from regard.data.base import IGNORE_INDEX, Data, DataConfig, TextBatch
 from regard.data.origins.cache import cache_folder
 from regard.data.origins.progress import say
 from regard.data.sources import find_source
@@ -103,17 +102,12 @@ class TextData(Data[TextBatch]):
         sha256: str,
         order: Literal["random", "consecutive"] = "random",
     ) -> None:
-        self.tokenizer = tokenizer
-        self.vocabulary = tokenizer.size
-        self.order = order
-        self.context = context
-        self.name = name
-        self.sha256 = sha256
-        self.parts = parts
+        self.tokenizer, self.vocabulary = tokenizer, tokenizer.size
+        self.context, self.parts, self.order = context, parts, order
+        self.name, self.sha256 = name, sha256
         self._tokens = tokens
         self.train_count = parts.train.size
-        self.validation_count = parts.validation.targets
-        self.test_count = parts.test.targets
+        self.validation_count, self.test_count = parts.validation.targets, parts.test.targets
         if context < 1:
             raise UserError(f"the context is {context}, but must be at least 1")
         if self.train_count <= context:

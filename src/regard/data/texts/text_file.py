@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from regard.data.origins.file_facts import FileStats, forget, recall, remember, stat_files
+from regard.data.origins.cache import FileStats, forget, recall, remember, stat_files
 from regard.data.origins.progress import ProgressLine
 from regard.errors import UserError
 

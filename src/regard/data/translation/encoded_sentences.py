@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.config import dump
-from regard.data.batch import IGNORE_INDEX, PairBatch, Specials
+from regard.data.base import IGNORE_INDEX, PairBatch, Specials
 from regard.data.origins.cache import cached
 from regard.data.origins.progress import ProgressLine
 from regard.data.tokenizers import Tokenizer, TokenizerConfig, load_tokenizer

@@ -112,20 +112,14 @@ class _Index:
 
 def _numbered(texts: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Every 4-gram in order: the index of its text, and an id."""
-    points = np.frombuffer("".join(texts).encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
+    points = np.frombuffer("".join(texts).encode("utf-32-le", "surrogatepass"), dtype=np.uint32).astype(np.int64)
     lengths = np.array([len(text) for text in texts])
     owner = np.repeat(np.arange(len(texts)), lengths)
     left = np.repeat(np.cumsum(lengths), lengths) - np.arange(len(points))  # characters up to the end of the text
     starts = np.flatnonzero(left >= _INDEXED)
-    occurs = np.bincount(points, minlength=1) > 0
-    alphabet, letters = int(occurs.sum()), (np.cumsum(occurs) - 1)[points]
-    if alphabet**_INDEXED >= 2**63:  # 55,109 different characters: number the 2-grams first
-        letters = np.unique(letters[:-1] * alphabet + letters[1:], return_inverse=True)[1].reshape(-1)
-        return owner[starts], letters[starts] * len(points) + letters[starts + 2]
-    run = np.zeros(len(starts), dtype=np.int64)
-    for place in range(_INDEXED):
-        run = run * alphabet + letters[starts + place]
-    return owner[starts], run
+    # Four code points do not fit into 64 bits, but two do: the 2-grams are numbered first.
+    pairs = np.unique(points[:-1] << 32 | points[1:], return_inverse=True)[1].reshape(-1)
+    return owner[starts], pairs[starts] * len(points) + pairs[starts + 2]
 
 
 def _needed(length: int, longest: int, above: float) -> NDArray[np.int64]:  # [longest + 1]

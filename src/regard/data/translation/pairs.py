@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.config import option
-from regard.data.base import Data, DataConfig
-from regard.data.batch import PairBatch, Specials
+from regard.data.base import Data, DataConfig, PairBatch, Specials
 from regard.data.origins.cache import cache_folder
 from regard.data.origins.progress import say
 from regard.data.sources import all_sources, find_source
@@ -170,10 +169,8 @@ class PairData(Data[PairBatch]):
         self.tokenizer = tokenizer
         self.specials = Specials.after(tokenizer.size)
         self.vocabulary = tokenizer.size + len(self.specials)
-        self.context = context
-        self.lower = lower
-        self.name = name
-        self.sha256 = sha256
+        self.context, self.lower = context, lower
+        self.name, self.sha256 = name, sha256
         if context < 2:
             raise UserError(f"the context is {context}, but a sentence needs at least 2: a token and the end token")
         self._train, self._validation, self._test = _fitting(parts[0], context, name), *parts[1:]

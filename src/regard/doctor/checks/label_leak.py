@@ -44,6 +44,4 @@ class LabelLeak(Check):
         if pairs and copied > LEAKED * len(pairs):
             evidence = f"{copied / len(pairs):.0%} of the translations are in their own source, word for word"
             cause = "both sides were read from the same column or file, or the source contains the translation"
-            yield self.finding(
-                "source", evidence, cause, "each line of --data.path: a sentence, a tab, its translation"
-            )
+            yield self.finding("source", evidence, cause, "each line of --data.path must be source, tab, target")

@@ -33,7 +33,7 @@ class LossSpike(Check):
             change = "look at that batch; --train.clip 0.5 limits the damage"
         else:
             cause = "the batch is like others, so the weights have moved too far: the learning rate is near its limit"
-            change = f"--train.optimizer.lr {step.rate / 3:.2g}"
+            change = f"--train.optimizer.lr {step.lr / 3:.2g}"
         yield self.finding(f"batch {worst}", evidence, cause, change)
 
     def on_records(self, records: Sequence[Record]) -> Findings:

@@ -1,7 +1,7 @@
 """Memory that is almost full, with a batch size that fits."""
 
 from regard.doctor import Check, Findings, Resources
-from regard.train.memory import OutOfMemory
+from regard.train.guard import OutOfMemory
 
 #: The share of the available memory in use: allocators need a few percent of slack for blocks of unequal size. And the
 #: share that a suggested batch size may use.

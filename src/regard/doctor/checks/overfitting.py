@@ -24,7 +24,7 @@ class Overfitting(Check):
         if now < lowest + RISEN or trained > then or now - trained < GAP:
             return
         evidence = (
-            f"validation loss {now:.3f}, {lowest:.3f} at step {at:,}; training loss {trained:.3f}, {then:.3f} then"
+            f"validation loss {now:.3f}, at step {at:,} {lowest:.3f}; training loss {trained:.3f}, then {then:.3f}"
         )
         cause = "too little text, or too many steps"
         yield self.finding("", evidence, cause, f"--train.steps {at}, --model.dropout 0.2, or more text")

@@ -1,6 +1,6 @@
 """Exact weights of one head, a strip of queries at a time: Q×K is never in memory, and masked blocks are not computed.
 
-The mask's block bounds (`attention/tiling/block_bounds.py`) give the keys that a strip can see, and those for which the
+The mask's block bounds (`attention/tiling/tile.py`) give the keys that a strip can see, and those for which the
 mask must be evaluated pair by pair: in a causal map, only the strip along the diagonal.
 """
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from regard.attention import Dot, General, Pairs, Softmax, SoftmaxNormalizer
 from regard.attention.call import allowed
 from regard.attention.slots import make_pairs
-from regard.attention.tiling.block_bounds import bounds, layout
+from regard.attention.tiling.tile import bounds, layout
 from regard.generate.sampling import in_float32
 from regard.look.capture.trace import Attention, dense_weights
 
@@ -32,9 +32,7 @@ class StripRange(NamedTuple):
 class Strip(NamedTuple):
     """The weights of some queries of one head over the keys that they may see; all other weights are zero."""
 
-    rows: slice
-    columns: slice
-    masked: slice
+    part: StripRange
     weights: Tensor  # [B, q, k]
     seen: Tensor  # [B, q, masked], the allowed pairs
     scores: Tensor | None = None  # [B, q, k], if the weights are their softmax
@@ -56,10 +54,11 @@ class Strip(NamedTuple):
 
     def first(self) -> Tensor:  # [B, q]
         """The first key that each query sees; undefined if it sees none."""
-        begin, end = self.columns.start, self.masked.stop
-        if not self.seen.shape[-1] or self.masked.start > begin:
-            return self.seen.new_full(self.weights.shape[:2], begin, dtype=torch.long)
-        return torch.where(self.seen.any(-1), begin + self.seen.long().argmax(-1), min(end, self.columns.stop - 1))
+        _, columns, masked = self.part
+        if not self.seen.shape[-1] or masked.start > columns.start:
+            return self.seen.new_full(self.weights.shape[:2], columns.start, dtype=torch.long)
+        first = columns.start + self.seen.long().argmax(-1)
+        return torch.where(self.seen.any(-1), first, min(masked.stop, columns.stop - 1))
 
 
 def strip_ranges(attention: Attention, size: int = ROWS) -> list[StripRange]:
@@ -92,13 +91,13 @@ def strip(attention: Attention, head: int, part: StripRange) -> Strip:
     shape = (attention.q.shape[0], 1, part.rows.stop - part.rows.start, part.masked.stop - part.masked.start)
     seen = allowed(plan.mask, pairs).expand(shape)[:, 0]
     if not isinstance(mechanism, Softmax) or not mechanism.per_head:  # computed for all heads together
-        return Strip(*part, dense_weights(attention, part.rows)[:, head, :, part.columns], seen)
+        return Strip(part, dense_weights(attention, part.rows)[:, head, :, part.columns], seen)
     scores = biased_scores(attention, head, part)
     masked = slice(part.masked.start - part.columns.start, part.masked.stop - part.columns.start)
     if not isinstance(mechanism.normalizer, SoftmaxNormalizer):
         whole = torch.ones_like(scores, dtype=torch.bool)
         whole[..., masked] = seen
-        return Strip(*part, mechanism.normalizer.normalize(scores, whole), seen)
+        return Strip(part, mechanism.normalizer.normalize(scores, whole), seen)
     if mechanism.normalizer.temperature != 1:
         scores = scores.div_(mechanism.normalizer.temperature)
     if seen.shape[-1]:
@@ -106,7 +105,7 @@ def strip(attention: Attention, head: int, part: StripRange) -> Strip:
     weights = scores.softmax(-1)
     if seen.shape[-1] == weights.shape[-1]:  # only then can a query see nothing
         weights.masked_fill_(~seen.any(-1, keepdim=True), 0)
-    return Strip(*part, weights, seen, scores)
+    return Strip(part, weights, seen, scores)
 
 
 def biased_scores(attention: Attention, head: int, part: StripRange) -> Tensor:

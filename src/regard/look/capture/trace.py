@@ -7,7 +7,8 @@ uncompiled model (hooks added after `torch.compile` never fire) and removed afte
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import IO, NamedTuple, Self, TypeVar
+from functools import lru_cache
+from typing import NamedTuple, Self, TypeVar
 from weakref import finalize, ref
 
 import torch
@@ -23,6 +24,20 @@ LONG = 2048
 T = TypeVar("T")
 
 
+class SpillFile:
+    """A temporary file without a name, which disappears with its last user."""
+
+    def __init__(self) -> None:
+        self.file = tempfile.TemporaryFile(buffering=0, prefix="regard-")  # noqa: SIM115
+        finalize(self, self.file.close)
+
+
+@lru_cache(64)
+def _meta(shape: torch.Size, dtype: torch.dtype) -> Tensor:
+    """A tensor without data; one for all layers, since small objects between large ones fragment the heap."""
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
 class Attention(NamedTuple):
     """The inputs of one attention in one forward pass."""
 
@@ -32,7 +47,7 @@ class Attention(NamedTuple):
     k: Tensor  # [B, G, K, D]
     plan: Plan
     v: Tensor | None = None  # [B, G, K, E], if they were recorded
-    spilled: IO[bytes] | None = None  # the file of a long text's q, k and v, which are then meta tensors; see `load`
+    spilled: SpillFile | None = None  # the file of a long text's q, k and v, which are then meta tensors; see `load`
 
     @property
     def heads(self) -> int:
@@ -54,12 +69,11 @@ class Attention(NamedTuple):
         return None if why is None else f"{why}, so there is no map to show"
 
     def spill(self) -> Self:
-        """This attention with its tensors in a temporary file, which has no name and disappears with it."""
-        file = tempfile.TemporaryFile(prefix="regard-")  # noqa: SIM115
-        for x in self.tensors.values():
-            x.detach().contiguous().view(-1).view(torch.uint8).numpy().tofile(file)
-        spilled = self._replace(**{name: x.to("meta") for name, x in self.tensors.items()}, spilled=file)
-        finalize(spilled.q, file.close)
+        """This attention with its tensors in a temporary file."""
+        empty = {name: _meta(x.shape, x.dtype) for name, x in self.tensors.items()}
+        spilled = self._replace(**empty, spilled=SpillFile())
+        for name, x in spilled._mapped(shared=True).items():
+            x.copy_(self.tensors[name])
         return spilled
 
     def load(self) -> Self:
@@ -67,13 +81,16 @@ class Attention(NamedTuple):
 
         The queries, keys and values of a large model over 8,192 tokens take a gigabyte, and a view needs one layer.
         """
-        if self.spilled is None:
-            return self
-        path = f"/dev/fd/{self.spilled.fileno()}"
-        mapped = torch.from_file(path, shared=False, size=self.nbytes, dtype=torch.uint8)
+        return self if self.spilled is None else self._replace(**self._mapped(shared=False), spilled=None)
+
+    def _mapped(self, shared: bool) -> dict[str, Tensor]:
+        """The tensors in the file; if they are ``shared``, the file follows their changes."""
+        assert self.spilled is not None
+        path = f"/dev/fd/{self.spilled.file.fileno()}"
+        mapped = torch.from_file(path, shared=shared, size=self.nbytes, dtype=torch.uint8)
         parts = mapped.split([x.nbytes for x in self.tensors.values()])
         named = zip(self.tensors.items(), parts, strict=True)
-        return self._replace(**{name: part.view(x.dtype).view(x.shape) for (name, x), part in named}, spilled=None)
+        return {name: part.view(x.dtype).view(x.shape) for (name, x), part in named}
 
 
 @contextmanager
@@ -140,7 +157,7 @@ def _joined(steps: list[Attention]) -> Attention:
     if len(steps) == 1:
         return first
     q = torch.cat([step.q for step in steps], dim=2)
-    return first._replace(q=q, plan=first.plan._replace(queries=Range(q.shape[2]), own=False))
+    return first._replace(q=q, plan=first.plan._replace(queries=Range(q.shape[2]), same_tokens=False))
 
 
 @torch.no_grad()
@@ -152,7 +169,7 @@ def dense_weights(attention: Attention, part: slice = slice(None)) -> Tensor:
     order, segment, phase = slots.at(torch.arange(slots.rows, device=q.device)[:, None], index)
     shape = (slots.rows, index.shape[1])
     queries = Slots(order.expand(shape), segment.expand(shape), phase.expand(*shape, *phase.shape[2:]))
-    plan = Plan(attention.plan.mask, queries, attention.plan.keys, False, "", None)
+    plan = Plan(attention.plan.mask, queries, attention.plan.keys, False)
     weights = attention.mechanism.weights(q[:, :, part], k, plan)
     assert weights is not None  # a mechanism without weights is unobservable
     return weights

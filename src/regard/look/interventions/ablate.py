@@ -16,8 +16,7 @@ from regard.generate.sampling import in_float32
 from regard.look.capture.trace import Attention, dense_weights, evaluation_mode, observe
 from regard.look.views.reading import Reading, compare_losses, mean
 from regard.models.base import Model
-from regard.nn import SelfAttention
-from regard.nn.cross_attention import CrossAttention
+from regard.nn.attention import CrossAttention, SelfAttention
 from regard.runs.disk import JsonObject
 
 BUDGET = 5e10  # multiplications and additions, in pairs, spent on the effects of all heads: about a second

@@ -67,7 +67,7 @@ def view(mask: Mask, length: int, *, block: int = 8, most: int = 128) -> MaskVie
         raise UserError(f"this mask's lists are shorter than {length} tokens; choose a shorter length") from error
     side = (torch.arange(length) // cell).bincount()  # tokens per cell; the last one may be smaller
     slots, blank = Range(length), torch.zeros(1, 1, length, 1)
-    call = Softmax().call(blank, blank, blank, Plan(mask, slots, slots, True, "", None))
+    call = Softmax().call(blank, blank, blank, Plan(mask, slots, slots, True))
     return MaskView(
         length=length,
         cell=cell,
@@ -84,7 +84,8 @@ def layout(mask: Mask, length: int, block: int) -> Tensor:
     """Which tiles are empty, partial or full, from the mask's block bounds: no pair is evaluated."""
     low = torch.arange(0, length, block)
     high = (low + block).clamp(max=length) - 1
-    rows, columns = (low[:, None], high[:, None]), (low[None, :], high[None, :])
+    extent = torch.stack((low, high))
+    rows, columns = extent[:, :, None], extent[:, None, :]
     # In plain text, a token's phase is its order.
     verdict = mask.verdict(BlockBounds(*rows, *columns, q_phases=rows, k_phases=columns))
     shape = (low.shape[0], low.shape[0])

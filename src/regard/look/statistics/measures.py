@@ -110,7 +110,7 @@ def _key_at(attention: Attention, back: int) -> Tensor:
     """The index [B, Q] of the key ``back`` positions before each query in its own document; -1 if there is none."""
     plan, batch, device = attention.plan, attention.q.shape[0], attention.q.device
     nowhere = torch.full((batch, attention.q.shape[2]), -1, device=device)
-    if not plan.own:
+    if not plan.same_tokens:
         return nowhere
     rows = torch.arange(plan.queries.rows, device=device)[:, None]
     order, segment, _ = plan.queries.at(rows, torch.arange(plan.queries.length, device=device)[None])
@@ -125,7 +125,7 @@ def _key_at(attention: Attention, back: int) -> Tensor:
 
 def _picked(one: Strip, keys: Tensor) -> Tensor:
     """The weights [B, q] at one key of each row, given as [B, q]; 0 outside the strip."""
-    place = keys - one.columns.start
+    place = keys - one.part.columns.start
     inside = (place >= 0) & (place < one.weights.shape[-1])
     return one.weights.gather(-1, place.clamp(0, one.weights.shape[-1] - 1)[..., None])[..., 0] * inside
 

@@ -11,15 +11,15 @@ from typing import Self
 import torch
 from torch.nn import functional as F
 
-from regard.data.batch import Specials
+from regard.data.base import Specials
 from regard.data.tokenizers import Tokenizer
 from regard.errors import UserError
 from regard.generate import OutputConstraints, Sampling, decode_seq2seq, sampling_decoder
 from regard.generate.cached import CachedLanguageModel, CachedSeq2Seq
 from regard.generate.decoder import Decoder, DecodingStep
 from regard.generate.load import load_model
-from regard.generate.sampler import Sampler, source_streams
-from regard.generate.translation import load_translation_model
+from regard.generate.sampler import Sampler
+from regard.generate.translation import load_translation_model, source_streams
 from regard.look.capture.trace import evaluation_mode, observe
 from regard.look.interventions.ablate import ablate, head_effects
 from regard.look.interventions.residual import contributions, lens, patch

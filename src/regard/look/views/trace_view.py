@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
+from threading import Lock
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,12 +36,13 @@ class Trace:
     loss: float | None
     random_scores: Callable[[], list[list[Scores]]]  # by attention and head; [] without such scores
     effects: Callable[[], list[list[Scores]]] = list  # by attention and head; [] if they are not measured
+    _lock: Lock = field(default_factory=Lock, init=False)
     _overviews: dict[int, tuple[NDArray[np.uint8], int]] = field(default_factory=dict, init=False)  # by size
 
     @property
     def nbytes(self) -> int:
         """Memory and disk space held by this trace, in bytes; used by the session cache's limit."""
-        pictures = [picture for picture, _ in self._overviews.values()]
+        pictures = [picture for picture, _ in list(self._overviews.values())]  # another thread may add one
         return sum(x.nbytes for x in [*self.attentions, *pictures])
 
     def about(self) -> JsonObject:
@@ -67,7 +69,7 @@ class Trace:
             "kind": "self" if queries == keys else "cross",
             "query_tokens": queries,
             "key_tokens": keys,
-            "causal": one.plan.own and one.plan.mask.reach().ahead == 0,
+            "causal": one.plan.same_tokens and one.plan.mask.reach().ahead == 0,
             "exact": one.unobservable is None,
             "reason": one.unobservable,
         }
@@ -76,7 +78,7 @@ class Trace:
         """Which tokens the queries are, and which the keys."""
         if self.target_tokens is None:
             return "tokens", "tokens"
-        if not one.plan.own:
+        if not one.plan.same_tokens:
             return "target_tokens", "tokens"
         side = "tokens" if one.name.startswith("encoder") else "target_tokens"
         return side, side
@@ -89,21 +91,22 @@ class Trace:
         """
         if not 1 <= size <= CELLS:
             raise UserError(f"an overview has 1 to {CELLS} cells per side, not {size}")
-        if size not in self._overviews:
-            lengths = [(one.heads, one.plan.queries.length, one.plan.keys.length) for one in self.attentions]
-            shapes = np.array([(h, maps.cells(q, size)[1], maps.cells(k, size)[1]) for h, q, k in lengths])
-            self._overviews[size] = np.zeros((len(shapes), *shapes.max(0)), np.uint8), 0
-        picture, begin = self._overviews[size]
-        ready, until = begin, time.monotonic() + seconds
-        while ready < len(self.attentions) and (ready == begin or time.monotonic() < until):
-            one = self.attentions[ready]
-            if one.unobservable is None:
-                drawn = maps.overview(one.load(), size)
-                h, q, k = drawn.shape
-                picture[ready, :h, :q, :k] = drawn
-            ready += 1
-        self._overviews[size] = picture, ready
-        return picture.copy(), ready
+        with self._lock:
+            if size not in self._overviews:
+                lengths = [(one.heads, one.plan.queries.length, one.plan.keys.length) for one in self.attentions]
+                shapes = np.array([(h, maps.cells(q, size)[1], maps.cells(k, size)[1]) for h, q, k in lengths])
+                self._overviews[size] = np.zeros((len(shapes), *shapes.max(0)), np.uint8), 0
+            picture, begin = self._overviews[size]
+            ready, until = begin, time.monotonic() + seconds
+            while ready < len(self.attentions) and (ready == begin or time.monotonic() < until):
+                one = self.attentions[ready]
+                if one.unobservable is None:
+                    drawn = maps.overview(one.load(), size)
+                    h, q, k = drawn.shape
+                    picture[ready, :h, :q, :k] = drawn
+                ready += 1
+            self._overviews[size] = picture, ready
+            return picture.copy(), ready
 
     def tile(self, attention: int, head: int, level: int, row: int, column: int) -> NDArray[np.uint8]:
         """A square of one map, up to 256 cells per side of 2^level × 2^level pairs."""

@@ -11,8 +11,6 @@ with depth, at the cost of a second forward pass. Both streams start as the embe
 of experts) are outputs of the same autograd step.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -27,9 +25,7 @@ from torch.autograd.function import once_differentiable
 from regard.errors import UserError
 from regard.nn.attention import AttentionContext
 from regard.nn.auxiliary_loss import AuxiliaryLossLayer, auxiliary_layers
-from regard.nn.blocks.block import Block, BlockConfig
-from regard.nn.blocks.stack import Stack
-from regard.nn.cross_attention import CrossAttentionContext
+from regard.nn.blocks.block import Block, BlockConfig, Stack
 
 Branch = Callable[[Tensor], Tensor]
 
@@ -37,15 +33,13 @@ Branch = Callable[[Tensor], Tensor]
 class Reversible(Block):
     """Two streams in, two streams out."""
 
-    def forward(
-        self, first: Tensor, second: Tensor, context: AttentionContext, cache: Any = None
-    ) -> tuple[Tensor, Tensor]:
-        first = first + self.attention_branch(second, context, cache)
+    def forward(self, first: Tensor, second: Tensor, context: AttentionContext) -> tuple[Tensor, Tensor]:
+        first = first + self.attention_branch(second, context)
         return first, second + self.feedforward_branch(first)
 
-    def attention_branch(self, x: Tensor, context: AttentionContext, cache: Any = None) -> Tensor:
+    def attention_branch(self, x: Tensor, context: AttentionContext) -> Tensor:
         """F."""
-        return self.drop(self.attention(self.norm_attention(x), context, cache))
+        return self.drop(self.attention(self.norm_attention(x), context))
 
     def feedforward_branch(self, x: Tensor) -> Tensor:
         """G."""
@@ -59,7 +53,7 @@ class RandomState(NamedTuple):
     device: Tensor | None
 
     @classmethod
-    def current(cls, device: torch.device) -> RandomState:
+    def current(cls, device: torch.device) -> "RandomState":
         """The states of the generators now."""
         other = None if device.type == "cpu" else torch.get_device_module(device).get_rng_state(*_index(device))
         return cls(torch.get_rng_state(), other)
@@ -226,22 +220,14 @@ class ReversibleStack(Stack):
 
     compilable = False  # a compiler would store the activations of every block
 
-    def forward(
-        self,
-        x: Tensor,
-        contexts: Sequence[AttentionContext],
-        caches: Sequence[Any] | None = None,
-        cross: Sequence[CrossAttentionContext] | None = None,
-        *,
-        recompute: bool = False,
-    ) -> Tensor:
-        layers = cast(list[Reversible], self.layers)
-        if caches is not None or not torch.is_grad_enabled() or torch.compiler.is_compiling():
-            first = second = x
-            for block, context, cache in zip(layers, contexts, caches or [None] * len(layers), strict=True):
-                first, second = block(first, second, context, cache)
+    def forward(self, x: Tensor, contexts: Sequence[AttentionContext], *, recompute: bool = False) -> Tensor:
+        layers, first, second = cast(list[Reversible], self.layers), x, x
+        decoding = contexts[0].decode is not None
+        if decoding or not torch.is_grad_enabled() or torch.compiler.is_compiling():
+            for block, context in zip(layers, contexts, strict=True):
+                first, second = block(first, second, context)
             return (first + second) / 2
-        first, second, streams = x, x, Streams()
+        streams = Streams()
         for block, context in zip(layers, contexts, strict=True):
             first, second, *losses = _Through.apply(first, second, block, context, streams, *_trained(block))
             _replace_losses(_recording_layers(block), losses)
@@ -252,10 +238,12 @@ class ReversibleStack(Stack):
 class ReversibleConfig(BlockConfig, kind="reversible"):
     """Two streams whose inputs are recomputed from their outputs: memory does not grow with depth."""
 
+    block = Reversible
+
     def build(self, *parts, **named) -> Block:
         if named.get("cross") is not None:
             raise UserError("reversible blocks have no cross-attention; use --model.block pre-norm")
-        return Reversible(*parts, **named)
+        return super().build(*parts, **named)
 
-    def stack(self, blocks: Iterable[nn.Module], repeat: int = 1) -> Stack:
+    def stack(self, blocks: Iterable[Block], repeat: int = 1) -> Stack:
         return ReversibleStack(blocks, repeat)

@@ -4,8 +4,6 @@ Rows are moved by gathers only, forward and backward, because every pair of a to
 depends on the order of execution, on a GPU either.
 """
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Any
 

@@ -4,20 +4,17 @@ The matrices of all experts are stacked in one weight, so that an optimizer, a c
 matrices; ``parts`` gives the rows of each.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.attention import ModuleProperties
 from regard.config import option
 from regard.nn.auxiliary_loss import AuxiliaryLoss, AuxiliaryLossLayer
-from regard.nn.dropout import dropout
 from regard.nn.experts.grouped import collect, dispatch, grouped, has_kernel
 from regard.nn.experts.routing import Route, balance_loss, order, route, share, z_loss
 from regard.nn.feedforward import ACTIVATIONS, FeedForwardConfig, FeedForwardLayer, hidden_width
@@ -93,15 +90,13 @@ class MixtureOfExperts(AuxiliaryLossLayer, FeedForwardLayer, ModuleProperties):
         self.config, self.width = config, width
         self.activation, self.gated = ACTIVATIONS[config.activation]
         self.hidden = hidden_width(config.ratio, width, self.gated)
-        self.drop = dropout(config.dropout)
+        self.drop = nn.Dropout(config.dropout)
         count, rows = config.experts + config.shared, self.hidden * (2 if self.gated else 1)
         self.normalise = config.active > 1 if config.normalise is None else config.normalise
         self.router = Linear(width, config.experts, bias=False)
-        up = Linear(width, count * rows, bias=bias)
-        up.parts = (rows,) * count
+        up = Linear(width, *[rows] * count, bias=bias)
         self.add_module("gate_up" if self.gated else "up", up)  # the names of a dense network
-        self.down = Linear(self.hidden, count * width, bias=bias)
-        self.down.parts = (width,) * count
+        self.down = Linear(self.hidden, *[width] * count, bias=bias)
 
     @property
     def inactive_parameters(self) -> int:  # type: ignore[override]

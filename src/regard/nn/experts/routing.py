@@ -6,8 +6,6 @@ Routing is a function of each token alone (the two losses are means over all tok
 probabilities the expert of lower index wins, and pairs are sorted stably.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

@@ -4,8 +4,6 @@ At batch 1 a decoding step is bound by kernel launches, not by memory. Sums are 
 round in between.
 """
 
-from __future__ import annotations
-
 from typing import Any, cast
 
 import torch
@@ -14,7 +12,6 @@ from torch.nn import functional as F
 
 from regard.nn.attention import AttentionContext, SelfAttention
 from regard.nn.blocks.block import PreNorm
-from regard.nn.cross_attention import CrossAttentionContext
 from regard.nn.feedforward import FeedForward, GatedFeedForward, ReLUSquared
 from regard.nn.fused.onednn import OneDNNLinear, unmodified
 from regard.nn.fused.ops import FusedRMSNorm, FusedSquaredFeedForward
@@ -33,28 +30,24 @@ NORMS, LINEARS = (RMSNorm, FusedRMSNorm), (Linear, OneDNNLinear)
 class DecodePreNorm(PreNorm):
     """``PreNorm`` with fused kernels for one row on a GPU, outside autograd."""
 
-    def forward(
-        self, x: Tensor, context: AttentionContext, cache: Any = None, cross: CrossAttentionContext | None = None
-    ) -> Tensor:
+    def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
         if through is None or not x.is_cuda or x.numel() != x.shape[-1] or torch.is_grad_enabled() or self.training:
-            return super().forward(x, context, cache, cross)
-        attended = attention_row(x, self.norm_attention, self.attention, context, cache)
-        x = x + self.attention(self.norm_attention(x), context, cache) if attended is None else attended
-        if self.cross is not None and self.norm_cross is not None and cross is not None:
-            x = x + self.cross(self.norm_cross(x), cross)
+            return super().forward(x, context)
+        attended = attention_row(x, self.norm_attention, self.attention, context)
+        x = x + self.attention(self.norm_attention(x), context) if attended is None else attended
+        if self.cross is not None:
+            x = x + self.cross(self.norm_cross(x), context.cross)
         output = feedforward_row(x, self.norm_feedforward, self.feedforward)
         return x + self.feedforward(self.norm_feedforward(x)) if output is None else output
 
 
-def attention_row(
-    x: Tensor, norm: nn.Module, attention: SelfAttention, context: AttentionContext, cache: Any
-) -> Tensor | None:
+def attention_row(x: Tensor, norm: nn.Module, attention: SelfAttention, context: AttentionContext) -> Tensor | None:
     """x + attention(norm(x)), or None where the kernels do not support these layers."""
     qkv, out = attention.qkv, attention.out
     if type(norm) not in NORMS or type(attention) is not SelfAttention or not suits(x, norm, attention, qkv, out):
         return None
     heads = through(x, norm.gain, norm.eps, qkv.weight, qkv.bias, "", None)
-    mixed = attention.mix(heads, context, cache)
+    mixed = attention.mix(heads, context)
     return through(mixed, None, 0.0, out.weight, out.bias, "", x)
 
 

@@ -54,30 +54,6 @@ def _through(
     tl.store(out + row, result.to(out.dtype.element_ty), mask=there)
 
 
-def launch(
-    x: Tensor,
-    gain: Tensor | None,
-    eps: float,
-    weight: Tensor,
-    bias: Tensor | None,
-    after: str,
-    other: Tensor | None,
-    kernel,
-) -> Tensor:
-    """x [..., K], all but the last axis 1; weight [R, K], or [2R, K] with ``after`` "swiglu" -> [..., R]."""
-    gated = after == "swiglu"
-    rows, width = weight.shape[0] // (2 if gated else 1), weight.shape[1]
-    out = torch.empty(*x.shape[:-1], rows, dtype=x.dtype, device=x.device)
-    few = 2  # rows per program, and how much of them at once: what keeps most reads under way on an H200
-    wide = min(triton.next_power_of_2(width), 1024 if gated else 2048)
-    kernel[(triton.cdiv(rows, few),)](
-        x, x if gain is None else gain, weight, x if bias is None else bias, x if other is None else other, out, rows,
-        WIDTH=width, EPS=eps, NORMED=gain is not None, BIASED=bias is not None, GATED=gated, ACTIVATION=after,
-        ADDED=other is not None, ROWS=few, WIDE=wide, num_warps=4,
-    )  # fmt: skip
-    return out
-
-
 @torch.library.triton_op("regard::through", mutates_args={})
 def through(
     x: Tensor,
@@ -88,5 +64,18 @@ def through(
     after: str,
     other: Tensor | None,
 ) -> Tensor:
-    """after(norm(x) Wᵀ + b) + other for one row."""
-    return launch(x, gain, eps, weight, bias, after, other, torch.library.wrap_triton(_through))
+    """after(norm(x) Wᵀ + b) + other for one row: x [..., K], all but the last axis 1, to [..., R].
+
+    ``weight`` is [R, K], or [2R, K] with ``after`` "swiglu".
+    """
+    gated = after == "swiglu"
+    rows, width = weight.shape[0] // (2 if gated else 1), weight.shape[1]
+    out = torch.empty(*x.shape[:-1], rows, dtype=x.dtype, device=x.device)
+    few = 2  # rows per program, and how much of them at once: what keeps most reads under way on an H200
+    wide = min(triton.next_power_of_2(width), 1024 if gated else 2048)
+    torch.library.wrap_triton(_through)[(triton.cdiv(rows, few),)](
+        x, x if gain is None else gain, weight, x if bias is None else bias, x if other is None else other, out, rows,
+        WIDTH=width, EPS=eps, NORMED=gain is not None, BIASED=bias is not None, GATED=gated, ACTIVATION=after,
+        ADDED=other is not None, ROWS=few, WIDE=wide, num_warps=4,
+    )  # fmt: skip
+    return out

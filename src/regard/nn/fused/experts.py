@@ -4,13 +4,11 @@ Each group of rows passes through its whole network before the next group, so th
 cache; autograd would store every step of every expert, and copy halves of gated hidden layers back and forth.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
@@ -33,21 +31,12 @@ SLOPES: dict[Activation, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
-def networks(
-    x: Tensor,
-    weights: tuple[Tensor, Tensor, Tensor | None, Tensor | None],
-    ends: list[int],
-    activation: Activation,
-    gated: bool,
-) -> Tensor:
+class _Networks(Function):
     """Rows x [R, C], of which group e ends at ends[e], through the network of their group: [R, C].
 
-    ``weights`` are up [E, O, C] and down [E, C, H] with biases [E, O] and [E, C] or None.
+    Weights are up [E, O, C] and down [E, C, H] with biases [E, O] and [E, C] or None.
     """
-    return _Networks.apply(x, *weights, ends, activation, gated)
 
-
-class _Networks(Function):
     @staticmethod
     def forward(
         ctx: Any,
@@ -122,10 +111,10 @@ class FusedExperts(MixtureOfExperts):
 
     def _networks(self, rows: Tensor, weights: ExpertWeights, ends: Tensor | None = None) -> Tensor:
         kernel = has_kernel(rows, weights[0]) and has_kernel(rows, weights[1])
-        if torch.compiler.is_compiling() or kernel or not isinstance(self.drop, nn.Identity):
+        if torch.compiler.is_compiling() or kernel or self.drop.p:
             return super()._networks(rows, weights, ends)
         lasts = [len(rows)] if ends is None else ends.tolist()
-        return networks(rows, weights, lasts, self.activation, self.gated)
+        return _Networks.apply(rows, *weights, lasts, self.activation, self.gated)
 
 
 class FusedCapacityExperts(FusedExperts, CapacityExperts):

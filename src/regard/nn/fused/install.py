@@ -4,8 +4,6 @@ A replaced module keeps its parameters, hooks and names; only its class changes,
 the fast path where it applies and calls the readable one elsewhere (under a compiler above all).
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from torch import nn
@@ -14,10 +12,16 @@ from regard.nn.blocks.block import PreNorm
 from regard.nn.experts.moe import CapacityExperts, MixtureOfExperts
 from regard.nn.feedforward import FeedForward, ReLUSquared
 from regard.nn.fused.decode_gemv import DecodePreNorm, through
-from regard.nn.fused.dropout import FastDropout
 from regard.nn.fused.experts import FusedCapacityExperts, FusedExperts
 from regard.nn.fused.onednn import AVAILABLE, OneDNNLinear
-from regard.nn.fused.ops import FusedGridRotary, FusedReLUSquared, FusedRMSNorm, FusedRotary, FusedSquaredFeedForward
+from regard.nn.fused.ops import (
+    FastDropout,
+    FusedGridRotary,
+    FusedReLUSquared,
+    FusedRMSNorm,
+    FusedRotary,
+    FusedSquaredFeedForward,
+)
 from regard.nn.linear import Linear
 from regard.nn.norm import LayerNorm, RMSNorm
 from regard.nn.positions.grid import GridRotary

@@ -5,8 +5,6 @@ in decoding, 263 against 508, since only oneDNN divides it between the cores. Py
 numbers only.)
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -14,7 +12,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
-from torch.nn.modules import module as global_hooks
+from torch.nn.modules.module import _has_any_global_hook
 
 from regard.nn.linear import Linear
 
@@ -55,10 +53,7 @@ def unmodified(module: nn.Module, *kinds: type) -> bool:
         or module._forward_pre_hooks
         or module._backward_hooks
         or module._backward_pre_hooks
-        or global_hooks._global_forward_hooks
-        or global_hooks._global_forward_pre_hooks
-        or global_hooks._global_backward_hooks
-        or global_hooks._global_backward_pre_hooks
+        or _has_any_global_hook()
     )
 
 

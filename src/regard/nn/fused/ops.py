@@ -4,8 +4,6 @@ Autograd differentiates a formula operation by operation, and on a CPU each is a
 every layer and have a shorter backward pass than autograd's. A compiler gets the plain formulas and fuses them itself.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -21,6 +19,8 @@ from regard.nn.norm import RMSNorm
 from regard.nn.positions.grid import GridRotary
 from regard.nn.positions.position import Rotary, RotaryRotation
 
+STEPS = 2**16  # the share of dropped elements is a multiple of 1 / STEPS
+
 
 class FusedReLUSquared(ReLUSquared):
     """max(x, 0)² (So et al. 2021)."""
@@ -34,7 +34,7 @@ class FusedSquaredFeedForward(FeedForward):
 
     def forward(self, x: Tensor) -> Tensor:
         layers = unmodified(self.up, Linear, OneDNNLinear) and unmodified(self.down, Linear, OneDNNLinear)
-        plain = isinstance(self.activation, ReLUSquared) and isinstance(self.drop, nn.Identity)
+        plain = isinstance(self.activation, ReLUSquared) and self.drop.p == 0
         if plain and layers and self.up.bias is None and suits(x, self.up.weight):
             return _SquaredNetwork.apply(x, self.up.weight, self.down.weight)
         return super().forward(x)
@@ -146,3 +146,21 @@ def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     torch.mul(a, cos, out=c).addcmul_(b, sin, value=-1)
     torch.mul(b, cos, out=d).addcmul_(a, sin)
     return out
+
+
+class FastDropout(nn.Dropout):
+    """``nn.Dropout`` (Srivastava et al. 2014) with 16 random bits per element on a CPU.
+
+    PyTorch draws one random number per element there, on one core: a tenth of a small model's step. Here one 64-bit
+    draw gives four elements.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        if not (self.training and self.p) or input.device.type != "cpu" or torch.compiler.is_compiling():
+            return super().forward(input)
+        dropped = min(round(self.p * STEPS), STEPS - 1)
+        draws = torch.empty(-(-input.numel() // 4), dtype=torch.int64, device=input.device)
+        draws.random_(-(2**63), None)  # all 64 bits
+        numbers = draws.view(torch.int16)[: input.numel()].view(input.shape)
+        kept = numbers >= dropped - STEPS // 2
+        return input * kept.to(input.dtype).mul_(STEPS / (STEPS - dropped))

@@ -4,8 +4,6 @@ An image of another size than in training is the same grid at another resolution
 (``patches``). Learned vectors are interpolated; waves and rotations accept fractions.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -15,11 +13,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.attention import Slots
-from regard.attention.bias import GridRelative
+from regard.attention.score import GridRelative
 from regard.config import Choice, option
 from regard.errors import UserError
-from regard.nn.positions.position import Position, RotaryRotation, rotary_rotation, sinusoids
-from regard.nn.positions.relative import Distances
+from regard.nn.positions.position import Distances, Position, RotaryRotation, rotary_rotation, sinusoids
 from regard.nn.positions.scaling import angle_dtype, frequencies
 
 Interpolation = Literal["bicubic", "bilinear"]

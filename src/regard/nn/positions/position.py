@@ -4,15 +4,15 @@ A position encoding acts in up to three places: on embeddings (``embed``), on qu
 scores (``bias``). It takes phases, which restart at each packed document, not the order that masks compare.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from regard.attention import Bias
+from regard.attention import Alibi, Bias, Relative, RelativeBuckets
 from regard.config import Choice, option
 from regard.errors import UserError
 from regard.nn.positions.scaling import NoScalingConfig, ScalingConfig, frequencies
@@ -136,6 +136,31 @@ def rotary_rotation(angle: Tensor, strength: float = 1.0) -> RotaryRotation:
     return RotaryRotation(cos, sin) if wide else RotaryRotation(cos.float(), sin.float())
 
 
+class Distances(Position):
+    """A bias on the scores by the distance of query and key, a separate one for each layer, made by ``make``.
+
+    It depends on distances only, so sequences may be longer than in training.
+    """
+
+    def __init__(self, make: Callable[[], Bias]):
+        super().__init__()
+        self.make = make
+
+    def bias(self) -> Bias:
+        return self.make()
+
+
+class SharedDistances(Position):
+    """``Distances`` with one bias for all layers."""
+
+    def __init__(self, bias: Bias):
+        super().__init__()
+        self.shared = bias
+
+    def bias(self) -> Bias:
+        return self.shared
+
+
 class PositionConfig(Choice):
     """Which position encoding a model uses."""
 
@@ -191,3 +216,48 @@ class RotaryConfig(PositionConfig, kind="rotary"):
 
     def build(self, *, width: int, head_width: int, context: int, causal: bool = True) -> Position:
         return Rotary(head_width, base=self.base, scaling=self.scaling, context=context)
+
+
+@dataclass(frozen=True)
+class AlibiConfig(PositionConfig, kind="alibi"):
+    """A fixed penalty that grows with distance (Press et al. 2022, sec. 3)."""
+
+    def build(self, *, width: int, head_width: int, context: int, causal: bool = True) -> Position:
+        return Distances(partial(Alibi, width // head_width))
+
+
+@dataclass(frozen=True)
+class RelativeConfig(PositionConfig, kind="relative"):
+    """A learned value r per layer, head and clipped distance, inside the scale: softmax((q·k + r_ij)/√d).
+
+    The parameter is r/√d, which has the scale of a score and learns as fast; r itself hardly changed in 800 updates.
+    """
+
+    distance: int = option(64, "distances beyond this share a value")
+
+    def check(self) -> None:
+        if self.distance < 1:
+            raise ValueError(f"distance must be at least 1, not {self.distance}")
+
+    def build(self, *, width: int, head_width: int, context: int, causal: bool = True) -> Position:
+        return Distances(partial(Relative, width // head_width, self.distance))
+
+
+@dataclass(frozen=True)
+class T5Config(PositionConfig, kind="t5"):
+    """A learned value per head and bucket of distances, shared by all layers (Raffel et al. 2020, sec. 2.1)."""
+
+    buckets: int = option(32, "number of buckets per head")
+    furthest: int = option(128, "distances beyond this share a value")
+
+    def check(self) -> None:
+        if self.buckets < 4 or self.buckets % 2:
+            raise ValueError(f"buckets must be an even number from 4 on, not {self.buckets}")
+        if self.furthest <= self.buckets // 2:
+            raise ValueError(
+                f"the first {self.buckets // 2} distances have a bucket each, so furthest must be more, "
+                f"not {self.furthest}"
+            )
+
+    def build(self, *, width: int, head_width: int, context: int, causal: bool = True) -> Position:
+        return SharedDistances(RelativeBuckets(width // head_width, self.buckets, self.furthest, causal=causal))

@@ -5,8 +5,6 @@ model has never seen. Each scaling slows the rotation, so that the trained angle
 which pairs they slow. All are functions of the pair's index, so trained weights can be used with any of them.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 
@@ -29,6 +27,16 @@ def angle_dtype(device: torch.device) -> torch.dtype:
 
 class ScalingConfig(Choice):
     """How rotary positions are scaled beyond the trained length."""
+
+    def check(self) -> None:
+        """Every option is a finite number above 0, and a factor at least 1."""
+        for name, value in vars(self).items():
+            if value is None:
+                continue
+            if not 0 < value < math.inf:
+                raise ValueError(f"{name} must be a finite number above 0, not {value}")
+            if name == "factor" and value < 1:
+                raise ValueError(f"factor must be at least 1, not {value}: a scaling is for longer sequences")
 
     def frequencies(self, width: int, base: float, context: int, device: torch.device) -> Tensor:
         """The rotation of each pair of a head per position, [width / 2]; ``context`` is the model's context."""
@@ -53,9 +61,6 @@ class LinearScalingConfig(ScalingConfig, kind="linear"):
 
     factor: float = option(2.0, "how many times the trained length is supported")
 
-    def check(self) -> None:
-        _check(factor=self.factor)
-
     def frequencies(self, width: int, base: float, context: int, device: torch.device) -> Tensor:
         return frequencies(width, base, device) / self.factor
 
@@ -65,9 +70,6 @@ class NTKScalingConfig(ScalingConfig, kind="ntk"):
     """A greater base: the slowest pair is slowed by the factor, the fastest not at all (Peng et al. 2023, sec. 3.1)."""
 
     factor: float = option(2.0, "how many times the trained length is supported")
-
-    def check(self) -> None:
-        _check(factor=self.factor)
 
     def frequencies(self, width: int, base: float, context: int, device: torch.device) -> Tensor:
         return frequencies(width, _greater(base, self.factor, width), device)
@@ -85,9 +87,6 @@ class DynamicScalingConfig(ScalingConfig, kind="dynamic"):
     length: int | None = option(None, "longest sequence to support (default: the trained length, without scaling)")
     trained: int | None = option(None, "longest sequence in training (default: the model's context)")
 
-    def check(self) -> None:
-        _check(factor=self.factor, length=self.length, trained=self.trained)
-
     def frequencies(self, width: int, base: float, context: int, device: torch.device) -> Tensor:
         trained = self.trained or context
         longer = max(self.length or trained, trained) / trained
@@ -95,23 +94,31 @@ class DynamicScalingConfig(ScalingConfig, kind="dynamic"):
 
 
 @dataclass(frozen=True)
-class YarnScalingConfig(ScalingConfig, kind="yarn"):
+class RampScalingConfig(ScalingConfig):
+    """Base class of the scalings by how often a pair rotates within the trained length: fast ones stay, slow ones are
+    interpolated, and those between are mixed.
+    """
+
+    factor: float = option(2.0, "how many times the trained length is supported")
+    fast: float = option(32.0, "pairs with more rotations than this within the trained length are not slowed")
+    slow: float = option(1.0, "pairs with fewer rotations than this are slowed by the whole factor")
+    trained: int | None = option(None, "longest sequence in training (default: the model's context)")
+
+    def check(self) -> None:
+        super().check()
+        if self.fast <= self.slow:
+            raise ValueError(f"fast = {self.fast:g} rounds must be more than slow = {self.slow:g}")
+
+
+@dataclass(frozen=True)
+class YarnScalingConfig(RampScalingConfig, kind="yarn"):
     """Fast pairs stay, slow ones are interpolated, and scores are sharpened (Peng et al. 2023, sec. 3.2 and 3.4).
 
     The number of rotations within the trained length decides; between ``fast`` and ``slow`` rotations the two are
     mixed linearly by the pair's index. As in the authors' code, the ends of that ramp are whole pairs.
     """
 
-    factor: float = option(2.0, "how many times the trained length is supported")
-    fast: float = option(32.0, "pairs with more rotations than this within the trained length are not slowed")
-    slow: float = option(1.0, "pairs with fewer rotations than this are slowed by the whole factor")
     temperature: float | None = option(None, "factor on queries and keys (default: 0.1 ln factor + 1)")
-    trained: int | None = option(None, "longest sequence in training (default: the model's context)")
-
-    def check(self) -> None:
-        _check(factor=self.factor, fast=self.fast, slow=self.slow, temperature=self.temperature, trained=self.trained)
-        if self.fast <= self.slow:
-            raise ValueError(f"fast = {self.fast:g} rounds must be more than slow = {self.slow:g}")
 
     def frequencies(self, width: int, base: float, context: int, device: torch.device) -> Tensor:
         def pair(rounds: float) -> float:  # the pair with so many rotations within the trained length
@@ -131,18 +138,11 @@ class YarnScalingConfig(ScalingConfig, kind="yarn"):
 
 
 @dataclass(frozen=True)
-class Llama3ScalingConfig(ScalingConfig, kind="llama3"):
+class Llama3ScalingConfig(RampScalingConfig, kind="llama3"):
     """As YaRN, with a ramp in rotations rather than in pairs and no factor on the scores (Grattafiori et al. 2024)."""
 
     factor: float = option(8.0, "how many times the trained length is supported")
     fast: float = option(4.0, "pairs with more rotations than this within the trained length are not slowed")
-    slow: float = option(1.0, "pairs with fewer rotations than this are slowed by the whole factor")
-    trained: int | None = option(None, "longest sequence in training (default: the model's context)")
-
-    def check(self) -> None:
-        _check(factor=self.factor, fast=self.fast, slow=self.slow, trained=self.trained)
-        if self.fast <= self.slow:
-            raise ValueError(f"fast = {self.fast:g} rounds must be more than slow = {self.slow:g}")
 
     def frequencies(self, width: int, base: float, context: int, device: torch.device) -> Tensor:
         plain = frequencies(width, base, device)
@@ -158,13 +158,3 @@ def _greater(base: float, factor: float, width: int) -> float:
             f"ntk scaling spreads over the pairs of a head; a head width of {width} has one: use wider heads"
         )
     return base * factor ** (width / (width - 2))
-
-
-def _check(**named: float | None) -> None:
-    for name, value in named.items():
-        if value is None:
-            continue
-        if not 0 < value < math.inf:
-            raise ValueError(f"{name} must be a finite number above 0, not {value}")
-        if name == "factor" and value < 1:
-            raise ValueError(f"factor must be at least 1, not {value}: a scaling is for longer sequences")

@@ -5,7 +5,7 @@ from torch import nn
 
 from regard.attention import Mechanism
 from regard.models.base import Model
-from regard.nn import Recurrent
+from regard.nn.recurrent import Recurrent
 from regard.prove import ClaimFails, ClaimResult, ModelUnderTest, claim, holds, not_applicable
 from regard.prove.batches import Batch, batch_size, take_rows
 from regard.prove.comparison import LargestGap, gradients

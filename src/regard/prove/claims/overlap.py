@@ -41,10 +41,8 @@ def overlap(subject: ModelUnderTest) -> ClaimResult:
         rows = _row_hashes(islice(held_out(size), -(-HELD_OUT // (size * width)) + 1), run)
         known = [bool(np.isin(hashes, trained).any()) for hashes in rows]
         if sum(known) > max(KNOWN * len(known), 1):
-            return fails(
-                f"{sum(known)} of {len(known)} {part} rows ({np.mean(known):.0%}; first row {known.index(True)}) have "
-                f"{run} consecutive tokens of the training text, within {len(batches)} batches"
-            )
+            rows = f"{sum(known)} of {len(known)} {part} rows ({np.mean(known):.0%}; first row {known.index(True)})"
+            return fails(f"{rows} have {run} consecutive tokens of {len(batches)} training batches")
         if known:
             evidence.append(f"{sum(known)} of {len(known):,} {part} rows")
     if not evidence:

@@ -1,4 +1,4 @@
-"""The meter's parts: what is measured is what is said, on models of random weights in float64."""
+"""`approximate`: what is measured is what is said, on models of random weights in float64."""
 
 from __future__ import annotations
 
@@ -11,16 +11,23 @@ import torch
 from hypothesis import given, settings
 from torch import Tensor
 
-from regard.approximate import Bench, Trial, Windows, measure, trials
+from regard.approximate import Bench, Trial, measure, trials
 from regard.approximate.budgets import available, doubling
-from regard.approximate.error import errors, weights
-from regard.approximate.gather import Given, gather
-from regard.approximate.replacement import exact, fit, make_replacement
-from regard.approximate.swap import swapped
+from regard.approximate.replacement import (
+    AttentionInputs,
+    attention_inputs,
+    errors,
+    fit,
+    make_replacement,
+    own_outputs,
+    replaced,
+    unit_vector_weights,
+)
 from regard.approximate.words import numbers, rows, sentences
 from regard.attention import BACKENDS, AttentionConfig, Full, LayerSpec, SoftmaxConfig, WindowConfig
 from regard.attention.mechanisms.linformer import LinformerConfig
-from regard.attention.mechanisms.topk import TopKConfig
+from regard.attention.mechanisms.masked import TopKConfig
+from regard.data import TextBatch
 from regard.errors import UserError
 from regard.models import GPTConfig
 from regard.tasks import LanguageConfig
@@ -44,11 +51,11 @@ def tokens(count: int = 10, seed: int = 1) -> Tensor:
 
 def bench(config: GPTConfig = CONFIG) -> Bench:
     inputs = tokens()
-    text = Windows(inputs, inputs.roll(-1, 1))
+    text = TextBatch(inputs, inputs.roll(-1, 1))
     return Bench(model(config), LanguageConfig().build(), text, torch.device("cpu"))  # type: ignore[arg-type]
 
 
-def naive(given: Given, head: int, sees) -> Tensor:
+def naive(given: AttentionInputs, head: int, sees) -> Tensor:
     """Weights of one head by the formula, a pair at a time: [B, N, N]."""
     q, k = given.q[:, head], given.k[:, head * given.k.shape[1] // given.q.shape[1]]
     batch, length, width = q.shape
@@ -63,7 +70,7 @@ def naive(given: Given, head: int, sees) -> Tensor:
 
 
 def test_errors_are_those_of_the_formula() -> None:
-    one = gather(model(), tokens(2))[1]
+    one = attention_inputs(model(), tokens(2))[1]
     made = make_replacement(WindowConfig(size=3), one, CONFIG.context)
     for head, found in enumerate(errors(2, made, one)):
         whole, near = naive(one, head, lambda i, j: j <= i), naive(one, head, lambda i, j: i - 3 < j <= i)
@@ -77,17 +84,17 @@ def test_errors_are_those_of_the_formula() -> None:
 @settings(max_examples=10)
 @given(st.integers(1, 12), st.integers(0, 5), st.sampled_from([WindowConfig, TopKConfig]))
 def test_weights_out_of_unit_vectors_are_the_references(size: int, seed: int, kind: type[AttentionConfig]) -> None:
-    one = gather(model(seed=seed), tokens(2, seed))[0]
+    one = attention_inputs(model(seed=seed), tokens(2, seed))[0]
     config = kind(size)  # type: ignore[call-arg]
     made = make_replacement(config, one, CONFIG.context)
     call = made.mechanism.call(one.q, one.k, one.v, made.plan, weights=True)  # type: ignore[attr-defined]
     want = BACKENDS["reference"].run(call).weights
-    torch.testing.assert_close(weights(made.mechanism, one, made.plan), want, rtol=0, atol=1e-12)
+    torch.testing.assert_close(unit_vector_weights(made.mechanism, one, made.plan), want, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("config", [WindowConfig(size=12), TopKConfig(k=12), SoftmaxConfig()])
 def test_what_cuts_nothing_off_is_exact(config: AttentionConfig) -> None:
-    for one in gather(model(), tokens(2)):
+    for one in attention_inputs(model(), tokens(2)):
         assert all(head.error < 1e-12 > head.variation for head in errors(1, make_replacement(config, one, 12), one))
 
 
@@ -99,7 +106,7 @@ def test_a_swapped_model_is_the_one_built_that_way_and_is_put_back(repeat: int) 
     built.load_state_dict(mine.state_dict())
     before = mine(tokens())
     mechanisms = {i: window.mechanism(sizes()) for i in range(config.layers // repeat)}
-    with swapped(mine, window, mechanisms):
+    with replaced(mine, window, mechanisms):
         found = mine(tokens())
     torch.testing.assert_close(found, built(tokens()), rtol=1e-12, atol=1e-12)
     assert not torch.allclose(found, before)
@@ -110,13 +117,13 @@ def sizes() -> LayerSpec:
     return LayerSpec(CONFIG.heads, 2, CONFIG.width // CONFIG.heads, CONFIG.context)
 
 
-def test_one_block_alone_is_swapped() -> None:
+def test_one_block_alone_is_replaced() -> None:
     """A window in the last layer changes nothing before it."""
     mine, window = model(), WindowConfig(size=1)
     every = {i: window.mechanism(sizes()) for i in range(3)}
-    before = gather(mine, tokens())
-    with swapped(mine, window, {2: every[2]}):
-        after = gather(mine, tokens())
+    before = attention_inputs(mine, tokens())
+    with replaced(mine, window, {2: every[2]}):
+        after = attention_inputs(mine, tokens())
     assert all(torch.equal(a.v, b.v) for a, b in zip(before, after, strict=True))
     assert [one.plan.mask == before[0].plan.mask for one in after] == [True, True, False]
 
@@ -125,7 +132,7 @@ def test_the_loss_is_the_cross_entropy() -> None:
     one = bench()
     logits = one.model(one.text.inputs).detach()
     want = torch.nn.functional.cross_entropy(logits.flatten(0, 1), one.text.targets.flatten())
-    assert sum(one.losses()) / len(one.text) == pytest.approx(float(want), rel=1e-9)
+    assert sum(one.losses()) / len(one.text.inputs) == pytest.approx(float(want), rel=1e-9)
 
 
 def test_linformer_is_measured_without_the_mask_and_never_put_into_the_model() -> None:
@@ -141,10 +148,10 @@ def test_linformer_is_measured_without_the_mask_and_never_put_into_the_model() -
 
 @pytest.mark.parametrize("k", [2, 6])
 def test_fitting_never_harms_the_windows_that_judge_it(k: int) -> None:
-    one = gather(model(), tokens(8))[0]
+    one = attention_inputs(model(), tokens(8))[0]
     made = make_replacement(LinformerConfig(k=k), one, CONFIG.context)
     assert isinstance(made.mask, Full)
-    want = exact(one, made.mask).values
+    want = own_outputs(one, made.mask)[0]
 
     def miss() -> float:
         found = made.mechanism(one.q, one.k, one.v, made.plan).values
@@ -159,13 +166,13 @@ def test_fitting_never_harms_the_windows_that_judge_it(k: int) -> None:
 
 def test_a_refusal_is_an_outcome_and_a_sentence() -> None:
     capped = replace(CONFIG, attention=SoftmaxConfig(cap=5.0))  # a bias on the scores, which linformer has not
-    meter = measure(bench(capped), trials(["linformer", "window"], ["linformer=4", "window=4"], 12, 4))
-    refused, window = meter.outcomes
+    sweep = measure(bench(capped), trials(["linformer", "window"], ["linformer=4", "window=4"], 12, 4))
+    refused, window = sweep.outcomes
     assert "bias" in (refused.refused or "")
     assert window.loss is not None
-    assert any(text.startswith("linformer cannot be used in this model: ") for text in sentences(meter))
-    assert rows(meter)[0][2] == "refused"
-    assert numbers(meter)["outcomes"][0]["error"] is None
+    assert any(text.startswith("linformer cannot be used in this model: ") for text in sentences(sweep))
+    assert rows(sweep)[0][2] == "refused"
+    assert numbers(sweep)["outcomes"][0]["error"] is None
 
 
 def test_each_layer_alone_costs_what_it_costs() -> None:
@@ -173,13 +180,13 @@ def test_each_layer_alone_costs_what_it_costs() -> None:
     (found,) = measure(one, trials(["window"], ["window=2"], 12, 4), each_layer=True).outcomes
     assert len(found.loss_by_block) == 3
     before = one.losses()
-    with swapped(one.model, WindowConfig(size=2), {i: WindowConfig(size=2).mechanism(sizes()) for i in range(3)}):
+    with replaced(one.model, WindowConfig(size=2), {i: WindowConfig(size=2).mechanism(sizes()) for i in range(3)}):
         more = torch.tensor(one.losses(), dtype=torch.float64) - torch.tensor(before, dtype=torch.float64)
     assert found.more_margin == pytest.approx(1.96 * float(more.std()) / len(before) ** 0.5)
     config = WindowConfig(size=2)
     for block, loss in enumerate(found.loss_by_block):
-        with swapped(one.model, config, {block: config.mechanism(sizes())}):
-            assert sum(one.losses()) / len(one.text) == pytest.approx(loss, rel=1e-12)
+        with replaced(one.model, config, {block: config.mechanism(sizes())}):
+            assert sum(one.losses()) / len(one.text.inputs) == pytest.approx(loss, rel=1e-12)
 
 
 def test_budgets_double_and_are_combined() -> None:
@@ -217,7 +224,7 @@ def test_a_mistake_in_a_budget_is_a_sentence(case: str) -> None:
 
 def test_speed_is_measured_on_as_many_tokens_as_one_says() -> None:
     inputs, task = tokens(), LanguageConfig().build()
-    text = Windows(inputs, inputs)
+    text = TextBatch(inputs, inputs)
     one = Bench(model(), task, text, torch.device("cpu"), windows=3, timed=50)  # type: ignore[arg-type]
     assert one.timed.tolist() == [inputs.flatten()[:50].tolist()]
     (found,) = measure(one, trials(["window"], ["window=2"], 12, 4)).outcomes
@@ -230,4 +237,4 @@ def test_speed_is_measured_on_as_many_tokens_as_one_says() -> None:
 def test_a_text_too_short_and_a_model_without_exact_attention_are_sentences() -> None:
     one = tokens(1)
     with pytest.raises(UserError, match="shorter than two windows"):
-        Bench(model(), LanguageConfig().build(), Windows(one, one), torch.device("cpu"))  # type: ignore[arg-type]
+        Bench(model(), LanguageConfig().build(), TextBatch(one, one), torch.device("cpu"))  # type: ignore[arg-type]
