@@ -26,9 +26,9 @@ def test_logit_lens(tab: Tab, session: Session) -> None:
     table = page.get_by_role("region", name="Logit lens").get_by_role("table")
     table.wait_for()
     rows = [row.split("\t") for row in table.get_by_role("row").all_inner_texts()]
-    assert [row[0].strip() for row in rows[1:]] == ["layer 2", "layer 1", "embedding"]
+    assert [row[0].strip() for row in rows[1:]] == ["layer 2", "layer 1", "embedding", "next token"]
     lens = session.lens(TEXT, None)
-    for row, top, ranks in zip(rows[1:], reversed(lens["top"]), reversed(lens["target_rank"]), strict=True):
+    for row, top, ranks in zip(rows[1:-1], reversed(lens["top"]), reversed(lens["target_rank"]), strict=True):
         for cell, prediction, rank in zip(row[1:], top, ranks, strict=True):
             assert cell.strip().startswith(prediction["text"].replace(" ", "␣").replace("\n", "⏎"))
             assert ("•" in cell) == (rank == 0)

@@ -97,7 +97,7 @@ def head_effects(model: Model, reading: Reading, attentions: Sequence[Attention]
         encodes = reading.source is not None and one.name.startswith("encoder")
         tokens = reading.source_batch[0] if encodes else reading.inputs
         lengths = one.plan.queries.length, one.plan.keys.length
-        keys = role_keys(tokens[0]) if one.plan.own else cross_role_keys(*lengths, tokens.device)
+        keys = role_keys(tokens[0]) if one.plan.same_tokens else cross_role_keys(*lengths, tokens.device)
         weights, values = dense_weights(one)[0, head], in_float32(one.v[0, head * one.v.shape[1] // one.heads])
         for name, chosen in keys.items():
             hook = layer.out.register_forward_pre_hook(_less((weights * chosen) @ values, head, one.heads))

@@ -127,7 +127,7 @@ class Trace:
         for number, one in enumerate(self.attentions):
             for head in heads([one.load()]) if one.unobservable is None else ():
                 by_text, effect = (scores[number][head.head - 1] if scores else {} for scores in (random, effects))
-                measured.append(_measured(number, head, one.plan.own, by_text, effect))
+                measured.append(_measured(number, head, one.plan.same_tokens, by_text, effect))
         return {"heads": measured}
 
     def rollout(self, size: int = 256) -> NDArray[np.float32]:
