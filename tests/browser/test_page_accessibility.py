@@ -17,7 +17,7 @@ VIEWS: dict[str, tuple[str, dict[str, Any], str]] = {
     "lines": (
         "attention",
         {"run": "plain", "text": TEXT, "layer": 1, "head": 2, "as": "lines", "lines": "0"},
-        "svg path",
+        "svg .token",
     ),
     "translation": ("attention", {"run": "transformer", "text": "one two", "target": "eins zwei"}, "table"),
     "sampling": ("sampling", {"run": "plain", "text": TEXT, "top_k": 4}, "tr.excluded"),
@@ -201,7 +201,7 @@ def test_nothing_is_clipped_on_a_phone(tab: Tab, name: str) -> None:
 def test_scrolled_content_fades_out_at_the_edge(tab: Tab) -> None:
     tab.page.set_viewport_size({"width": 390, "height": 844})
     page = open_view(tab, "lens")
-    right = "getComputedStyle(document.querySelector('[aria-label=\"Logit lens\"]')).getPropertyValue('--right')"
+    right = "getComputedStyle(document.querySelector('[role=region][aria-label=\"Logit lens\"]')).getPropertyValue('--right')"
     assert page.evaluate(right) == "28px"
     page.get_by_role("region", name="Logit lens").evaluate("region => region.scrollTo(9999, 0)")
     tab.wait_until(f"{right} === '0px'")

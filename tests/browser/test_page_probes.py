@@ -67,7 +67,7 @@ def test_head_roles_are_sorted(tab: Tab, session: Session) -> None:
     page = tab.open("probes", run="plain", text=TEXT, probe="roles")
     table = page.get_by_role("tabpanel").get_by_role("table")
     table.wait_for()
-    page.get_by_role("button", name="previous").click()
+    page.get_by_role("button", name="previous", exact=True).click()
     scores = [float(row.split("\t")[1]) for row in table.get_by_role("row").all_inner_texts()[1:]]
     expected = [head["roles"]["previous"] for head in session.trace(TEXT).measures["heads"]]
     assert scores == [round(score, 2) for score in sorted((round(score, 2) for score in expected), reverse=True)]
