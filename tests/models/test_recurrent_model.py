@@ -109,7 +109,7 @@ def test_gradients_stop_at_the_border() -> None:
     """The second window's gradient is what it would be, were its first state just some numbers."""
     model, first, second = carrying(), *tokens(3, 12).split(6, dim=1)
     model(first, Range(6))
-    state = model.carried.initial(3, starts=False)
+    state = model.carried.initial(3, 1, starts=False)
     assert not any(part.requires_grad for layer in state for part in layer)
     caught: list[torch.Tensor] = []
     model.embed.register_forward_hook(lambda _, __, out: caught.append(out) or out)
@@ -194,7 +194,7 @@ def test_a_resumed_run_is_bit_identical(text: Path, tmp_path: Path, cell: Any) -
     run = broken(wanted, tmp_path, "broken")
     train(load(Experiment, run.config), run, resume=True)
     got, want = checkpoint(run), checkpoint(whole)
-    assert want["carried.hidden"].shape == (4, 2, 12)
+    assert want["carried.hidden"].shape == (8, 2, 12)  # of both micro-batches
     assert got.keys() == want.keys()
     assert all(torch.equal(got[name], want[name]) for name in want)
     loaded = load_model(whole)  # the carried state is a buffer of training only

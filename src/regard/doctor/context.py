@@ -117,8 +117,8 @@ class TrainingRun:
     def batch(self, number: int) -> Batch:
         """A training batch by its number."""
         assert self.data is not None
-        seed, size, world = self.experiment.seed, self.experiment.data.batch, from_environment()
-        return self.data.batch(number, seed=seed, rank=world.rank, world=world.size, size=size)
+        world = from_environment()
+        return self.experiment.batch(self.data, number, world.rank, world.size)
 
     @cached_property
     def _task(self) -> Task:

@@ -75,6 +75,7 @@ class Model(nn.Module, ModuleProperties):
         super().__init__()
         self.config = config
         self.checkpointing = False  # recompute each block in the backward pass instead of storing its activations
+        self.micro_batches = 1  # per update, of other rows each: a model that carries a state keeps one for each
 
     def head(self, x: Tensor) -> Tensor:
         """Features [B, N, C] to logits [B, N, V]. Default: ``unembed``."""

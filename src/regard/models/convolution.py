@@ -18,7 +18,7 @@ from regard.errors import UserError
 from regard.models.base import LanguageModel, ModelConfig, State, check_dropouts, check_sizes
 from regard.nn.convolution import CausalConvolution
 from regard.nn.feedforward import ReLUSquared
-from regard.nn.init import initialize, normal
+from regard.nn.init import damp_logits, initialize, normal
 from regard.nn.linear import Linear
 from regard.nn.norm import NormConfig, RMSNormConfig
 
@@ -119,6 +119,7 @@ class Convolution(LanguageModel):
         initialize(self, normal(0.02), normal(0.02))
         for block in self._blocks():
             block.down.weight.data.mul_(0.0 if self.config.zero_init else self.config.layers**-0.5)
+        damp_logits(self.norm, self.config.width, 0.02)
 
     def features(self, tokens: Tensor, slots: AnySlots | None = None) -> Tensor:
         """Everything but the head: [B, N, C]. ``slots`` describes padding or packing. Default: one unpadded row.

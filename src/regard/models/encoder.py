@@ -15,7 +15,7 @@ from regard.models.parts import AttentionModelConfig, check_length
 from regard.nn.attention import AttentionContext
 from regard.nn.blocks.block import Stack
 from regard.nn.feedforward import FeedForwardConfig, GELUConfig
-from regard.nn.init import initialize, normal
+from regard.nn.init import damp_logits, initialize, normal
 from regard.nn.linear import Linear
 from regard.nn.positions.position import LearnedPositionConfig, PositionConfig
 
@@ -50,6 +50,7 @@ class TransformerEncoder(Encoder):
         c = config
         self.position = c.build_position(causal=False)
         self.limit, self.positional = self.position.limit, c.positional
+        self.token_scale = self.position.token_scale(c.width)
         self.embed = nn.Embedding(c.vocabulary + 1, self.position.token_width(c.width))
         self.drop = nn.Dropout(c.dropout)
         self.blocks = c.block.stack(c.build_block(c.attention, self.position) for _ in range(c.layers))
@@ -69,6 +70,7 @@ class TransformerEncoder(Encoder):
         """As GPT-2: normal with deviation 0.02, residual branches scaled down with depth, or zero."""
         initialize(self, normal(0.02), normal(0.02))
         self.blocks.scale_residual(0.0 if self.config.zero_init else (2 * self.config.layers) ** -0.5)
+        damp_logits(self.config.last_norm(self.blocks, self.norm), self.config.width, 0.02)
 
     def forward(self, tokens: Tensor, slots: AnySlots | None = None) -> Tensor:
         x = self.features(tokens, slots)
@@ -79,7 +81,8 @@ class TransformerEncoder(Encoder):
         slots = Range(tokens.shape[1]) if slots is None else slots
         check_length(self.position, slots.length)
         phase = slots.phases(tokens.device)
-        x = self.drop(self.position.embed(self.embed(tokens), phase))
+        x = self.embed(tokens)
+        x = self.drop(self.position.embed(x if self.token_scale == 1 else x * self.token_scale, phase))
         plan = self.blocks.layers[0].attention.mechanism.plan(self.masks[0].bind(tokens, phase), slots, like=x)
         contexts = [AttentionContext(plan, self.position.rotation(phase))] * self.config.layers
         return self.norm(self.blocks(x, contexts, recompute=self.checkpointing and self.training))

@@ -31,7 +31,7 @@ from regard.models.parts import AttentionModelConfig, check_length
 from regard.nn.attention import AttentionContext
 from regard.nn.blocks.block import Stack
 from regard.nn.embedding import NGrams
-from regard.nn.init import initialize, normal
+from regard.nn.init import damp_logits, initialize, normal
 from regard.nn.linear import Linear
 
 T = TypeVar("T")
@@ -84,7 +84,7 @@ class GPT(LanguageModel):
         c, attentions = config, config.attentions()
         self.position = c.build_position()
         self.limit, self.positional = self.position.limit, c.positional
-        token_width = self.position.token_width(c.width)
+        token_width, self.token_scale = self.position.token_width(c.width), self.position.token_scale(c.width)
         self.embed = nn.Embedding(c.vocabulary, token_width)
         self.ngrams = NGrams(c.vocabulary, c.ngrams, c.buckets, token_width)
         self.drop = nn.Dropout(c.dropout)
@@ -105,6 +105,7 @@ class GPT(LanguageModel):
         """GPT-2's initial weights: normal with deviation 0.02, residual branches scaled down with depth, or zero."""
         initialize(self, normal(0.02), normal(0.02))
         self.blocks.scale_residual(0.0 if self.config.zero_init else (2 * self.config.layers) ** -0.5)
+        damp_logits(self.config.last_norm(self.blocks, self.norm), self.config.width, 0.02)
 
     @property
     def attention_calls(self) -> int:
@@ -195,7 +196,7 @@ class GPT(LanguageModel):
         x = self.embed(tokens)
         if self.ngrams.longest > 1:
             x = x + self.ngrams(earlier, phase)
-        return self.drop(self.position.embed(x, phase))
+        return self.drop(self.position.embed(x if self.token_scale == 1 else x * self.token_scale, phase))
 
     def residual_blocks(self) -> list[nn.Module]:
         return list(self.blocks.layers)

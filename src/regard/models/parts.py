@@ -11,7 +11,7 @@ from regard.config import option
 from regard.errors import UserError
 from regard.models.base import REDUCED, ModelConfig, check_dropouts, check_sizes
 from regard.nn.attention import ProjectionConfig, SeparateConfig
-from regard.nn.blocks.block import Block, BlockConfig, PreNormConfig
+from regard.nn.blocks.block import Block, BlockConfig, PreNormConfig, Stack
 from regard.nn.feedforward import FeedForwardConfig, ReLUSquaredConfig
 from regard.nn.norm import NormConfig, RMSNormConfig
 from regard.nn.positions.position import NoPositionConfig, Position, PositionConfig, RotaryConfig
@@ -116,6 +116,10 @@ class AttentionModelConfig(ModelConfig):
     def build_final_norm(self) -> nn.Module:
         """The norm between the blocks and the head, unless the blocks end with one."""
         return self.norm.build(self.width) if self.block.final_norm else nn.Identity()
+
+    def last_norm(self, blocks: Stack, norm: nn.Module) -> nn.Module:
+        """The norm whose output the head reads: ``norm``, the final one, or that of the last block."""
+        return norm if self.block.final_norm else blocks.layers[-1].norm_feedforward
 
 
 def check_length(position: Position, length: int, what: str = "the input") -> int:

@@ -66,8 +66,9 @@ class RecurrentBlock(nn.Module):
 class Carried(nn.Module):
     """A state carried from batch to batch: truncated back-propagation through time (Werbos 1990).
 
-    The buffers are the last states of the rows of the previous training batch, so that checkpoints contain them. They
-    have as many rows as that batch, and none before the first batch. They carry no gradient.
+    The buffers are the last states of the rows of the previous update, so that checkpoints contain them. They have as
+    many rows as its micro-batches together, the oldest micro-batch first, and none before the first update. They carry
+    no gradient.
     """
 
     hidden: Tensor
@@ -78,7 +79,7 @@ class Carried(nn.Module):
         self.register_buffer("hidden", torch.zeros(0, layers, width))
         self.register_buffer("cell", torch.zeros(0, layers, width) if with_cell else None)
 
-    def initial(self, batch: int, *, starts: bool) -> list[RecurrentState] | None:
+    def initial(self, batch: int, micro_batches: int, *, starts: bool) -> list[RecurrentState] | None:
         """The first state of each layer; None if the batch ``starts`` a text, or has another number of rows."""
         if distributed.is_initialized() and distributed.get_world_size() > 1:
             raise UserError(
@@ -89,18 +90,22 @@ class Carried(nn.Module):
                 "carry needs consecutive windows, but these are drawn at random; "
                 "set --data.order consecutive, or --model.carry false"
             )
-        if starts or len(self.hidden) != batch:
+        if starts or len(self.hidden) != batch * micro_batches:
             return None
         # Copies, because `store` overwrites the buffers before the backward pass.
-        whole = RecurrentState(self.hidden.clone(), None if self.cell is None else self.cell.clone())
-        return [whole.map(lambda part, i=i: part[:, i : i + 1]) for i in range(self.hidden.shape[1])]
+        oldest = RecurrentState(self.hidden, self.cell).map(lambda part: part[:batch].clone())
+        return [oldest.map(lambda part, i=i: part[:, i : i + 1]) for i in range(self.hidden.shape[1])]
 
     @torch.no_grad()
-    def store(self, states: list[RecurrentState]) -> None:
-        """Store the last state of each layer."""
-        self.resize(states[0].hidden.shape[0])
+    def store(self, states: list[RecurrentState], micro_batches: int) -> None:
+        """Store the last state of each layer in place of the oldest micro-batch."""
+        batch = len(states[0].hidden)
+        self.resize(batch * micro_batches)
+        buffers = RecurrentState(self.hidden, self.cell)
+        if micro_batches > 1:
+            buffers.copy_(buffers.map(lambda part: part.roll(-batch, dims=0)))
         for i, state in enumerate(states):
-            RecurrentState(self.hidden, self.cell).map(lambda part, i=i: part[:, i : i + 1]).copy_(state)
+            buffers.map(lambda part, i=i: part[-batch:, i : i + 1]).copy_(state)
 
     def resize(self, rows: int) -> None:
         """Reallocate the buffers for ``rows`` rows."""
@@ -171,8 +176,9 @@ class RecurrentModel(LanguageModel):
             return self._run(rows)[0][document, place]
         if self.carried is None or not self.training:
             return self._run(tokens)[0]
-        x, states = self._run(tokens, self.carried.initial(tokens.shape[0], starts=slots is not None))
-        self.carried.store(states)
+        initial = self.carried.initial(tokens.shape[0], self.micro_batches, starts=slots is not None)
+        x, states = self._run(tokens, initial)
+        self.carried.store(states, self.micro_batches)
         return x
 
     def _run(

@@ -143,11 +143,12 @@ class Transformer(Seq2SeqModel):
     def reset(self) -> None:
         """Xavier's uniform weights (Glorot & Bengio 2010), as in the paper's code; biases 0, gains 1.
 
-        Residual branches are scaled down with depth, as GPT-2's, unless the residual path is normalized. Scaled
-        embeddings have length one, so that embeddings after scaling, and logits of a tied head, have unit variance.
+        Residual branches are scaled down with depth, as GPT-2's, unless the residual path is normalized. Embeddings
+        have the length 1/3: with length 1 the logits of a tied head would start with unit variance, and that of the
+        input token near the root of the width, far from a uniform guess.
         """
         c = self.config
-        table = normal(c.width**-0.5 if c.scaled else 0.02)
+        table = normal(c.width**-0.5 / 3)
         initialize(self, nn.init.xavier_uniform_, table)
         table(self.unembed.weight)
         if c.zero_init or c.block.final_norm:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor, nn
 
 from regard.attention import Bias, Mechanism
@@ -34,3 +35,16 @@ def initialize(model: nn.Module, matrix: Initializer, table: Initializer) -> Non
     for module in model.modules():
         if isinstance(module, LayerNorm | RMSNorm | NGrams | Mechanism):
             module.reset()
+
+
+@torch.no_grad()
+def damp_logits(norm: nn.Module, width: int, std: float) -> None:
+    """Scale the gain of the norm before the head down, so that a new model predicts every token about equally.
+
+    Normalized features that are mostly the embedding of the input, as with residual branches that start at zero, give
+    that token a logit of std * width with a tied head: 15 for GPT-2. The gain (std * width)^(-2/3) reduces it to its
+    cube root, and the deviation of the others from std * width^(1/2) to less than 0.12. (The gain 1 / (std * width)
+    makes the first hundred updates slower.)
+    """
+    if isinstance(norm, LayerNorm | RMSNorm):
+        norm.gain.mul_(min(1.0, (std * width) ** (-2 / 3)))

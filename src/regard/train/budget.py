@@ -91,8 +91,5 @@ def _time_evaluation(engine: Engine) -> float:
 
 def tokens_per_step(experiment: Experiment, data: Data[Batch], world: World) -> float:
     """The number of targets in the first update, over all ranks."""
-    batches = [
-        data.batch(number, seed=experiment.seed, rank=world.rank, world=world.size, size=experiment.data.batch)
-        for number in range(experiment.train.accumulate)
-    ]
+    batches = [experiment.batch(data, number, world.rank, world.size) for number in range(experiment.train.accumulate)]
     return next(iter(count_targets(experiment.task.build(), batches, world).values()))

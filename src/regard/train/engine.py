@@ -68,6 +68,7 @@ class Engine:
         torch.manual_seed(mix(experiment.seed, WEIGHTS))
         self.model: Model = experiment.model.build().to(self.device)
         self.model.checkpointing = config.checkpointing
+        self.model.micro_batches = config.accumulate
         #: The task's function, compiled or not. ``model`` itself stays uncompiled, so that its hooks run.
         self.terms: Terms = self.task.terms
         self.graphs = config.compile == "graphs" and self.device.type == "cuda"
@@ -98,8 +99,7 @@ class Engine:
 
     def batch(self, position: int) -> Batch:
         """Micro-batch number ``position`` of this rank, on the CPU."""
-        seed, size = self.experiment.seed, self.experiment.data.batch
-        return self.data.batch(position, seed=seed, rank=self.world.rank, world=self.world.size, size=size)
+        return self.experiment.batch(self.data, position, self.world.rank, self.world.size)
 
     def validation_batches(self) -> Iterator[Batch]:
         """This rank's batches of the validation part, on the CPU."""

@@ -81,6 +81,16 @@ class Experiment:
         dump(self)
         return self
 
+    def batch(self, data: Data[Batch], position: int, rank: int = 0, world: int = 1) -> Batch:
+        """Micro-batch number ``position`` of a rank.
+
+        The micro-batches of an update, like the ranks', are parts of one batch: batch b accumulated a times trains on
+        exactly what batch a*b trains on.
+        """
+        step, number = divmod(position, self.train.accumulate)
+        rank, world = number * world + rank, self.train.accumulate * world
+        return data.batch(step, seed=self.seed, rank=rank, world=world, size=self.data.batch)
+
     def model_for(self, data: Data[Batch]) -> ModelConfig:
         """The model's config with the vocabulary of the data."""
         return self.model if data.vocabulary is None else replace(self.model, vocabulary=data.vocabulary)

@@ -61,19 +61,19 @@ def learned_by_heart(seen: Seen) -> bool:
     return losses[-1] < losses[0] - 0.7 and validation[-1] > min(validation) + 0.7
 
 
-def by_update(accumulate: int) -> Sabotage:
-    """A loader that counts updates where it should count micro-batches: all parts of an update are the same one."""
+def by_update() -> Sabotage:
+    """A loader that ignores the number of the micro-batch: all parts of an update are the same one."""
 
     def sabotage(engine: Engine) -> None:
         plain = engine.data.batch
-        engine.data.batch = lambda position, **named: plain(position // accumulate, **named)
+        engine.data.batch = lambda position, **named: plain(position, **{**named, "rank": 0})
 
     return sabotage
 
 
 def same_parts(folder: Path) -> Case:
     experiment = training(folder, train={"optimizer": MuonConfig(), "accumulate": 4}, batch=2)
-    return Case(experiment, by_update(4))
+    return Case(experiment, by_update())
 
 
 def same_seed(workers: int) -> Sabotage:

@@ -32,11 +32,12 @@ class LengthBuckets:
         self._drawn = lru_cache(2)(self._draw)
 
     def rows(self, position: int, *, seed: int, rank: int, world: int, size: int) -> NDArray[np.int64]:
-        """The pairs of a step for this rank, with at most ``size`` tokens on either side when padded.
+        """The pairs of a step for this rank, with about ``size`` tokens on either side when padded.
 
-        At the end of an epoch there may be fewer pairs than ranks; some ranks then get none.
+        The batch of all ranks together has at most ``size * world`` tokens, whatever ``world`` is, so that fewer ranks
+        with larger batches train on the same pairs. A rank's part may be one pair longer than ``size``, or empty.
         """
-        cuts = self.cuts(size, world)
+        cuts = self.cuts(size * world)
         epoch, step = divmod(position, len(cuts) - 1)
         pairs, batches = self._drawn(seed, epoch, len(cuts) - 1)
         number = batches[step]
@@ -45,20 +46,20 @@ class LengthBuckets:
     def in_order(self, size: int, rank: int, world: int) -> Iterator[NDArray[np.int64]]:
         """Every pair once over all ranks, short ones first; the same number of batches for each rank."""
         order = np.lexsort((self._quarters, self._tops))
-        for start, stop in pairwise(self.cuts(size, world)):
+        for start, stop in pairwise(self.cuts(size * world)):
             yield order[start:stop][rank::world]
 
-    def _cut(self, size: int, world: int) -> list[int]:
-        """The boundaries of the batches: each rank's part has at most ``size`` tokens per side, or is a single pair."""
+    def _cut(self, size: int) -> list[int]:
+        """The boundaries of the batches: each has at most ``size`` tokens per side, or is a single pair."""
         total = len(self._sorted)
         cuts = [0]
         while (start := cuts[-1]) < total:
 
             def tokens(stop: int, start: int = start) -> int:
-                return -(-(stop - start) // world) * int(self._sorted[stop - 1])
+                return (stop - start) * int(self._sorted[stop - 1])
 
             room = bisect_right(range(start + 1, total + 1), size, key=tokens)
-            cuts.append(min(start + max(room, world), total))
+            cuts.append(start + max(room, 1))
         return cuts
 
     def _draw(self, seed: int, epoch: int, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

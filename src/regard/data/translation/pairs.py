@@ -185,17 +185,17 @@ class PairData(Data[PairBatch]):
 
     def epoch(self, size: int, world: int = 1) -> int:
         """Number of steps in which every pair is seen once."""
-        return len(self._buckets.cuts(size, world)) - 1
+        return len(self._buckets.cuts(size * world)) - 1
 
     def encode_source(self, text: str) -> list[int]:
         """The tokens of a source sentence, with the end token."""
         return [*self.tokenizer.encode(text.lower() if self.lower else text).tolist(), self.specials.end]
 
     def batch(self, position: int, *, seed: int, rank: int = 0, world: int = 1, size: int) -> PairBatch:
-        """The training batch of step ``position``: pairs with at most ``size`` tokens on either side, padding included.
+        """The training batch of step ``position``: pairs with about ``size`` tokens on either side, padding included.
 
-        The ranks' batches are equal parts of one batch of ``size * world`` tokens. In an epoch (``epoch(size, world)``
-        steps) every pair occurs once over all ranks.
+        The ranks' batches are equal parts of one batch of at most ``size * world`` tokens; one may have a pair more
+        than fits into ``size``, or none. In an epoch (``epoch(size, world)`` steps) every pair occurs once.
         """
         numbers = self._buckets.rows(position, seed=seed, rank=rank, world=world, size=size)
         return self._batch(self._train, numbers)
@@ -203,8 +203,8 @@ class PairData(Data[PairBatch]):
     def validation_batches(self, size: int, *, rank: int = 0, world: int = 1) -> Iterator[PairBatch]:
         """The validation part: over all ranks every pair exactly once, short ones first.
 
-        A batch has at most ``size`` tokens on either side, or is a single pair. Every rank gets the same number of
-        batches; the last one may be an empty pair without targets.
+        The ranks' batches together have at most ``size * world`` tokens on either side, or are a single pair. Every
+        rank gets the same number of batches; some may be an empty pair without targets.
         """
         return self._batches(self._validation, size, rank, world)
 

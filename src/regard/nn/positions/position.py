@@ -4,6 +4,7 @@ A position encoding acts in up to three places: on embeddings (``embed``), on qu
 scores (``bias``). It takes phases, which restart at each packed document, not the order that masks compare.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -52,6 +53,10 @@ class Position(nn.Module):
         """The width of token embeddings that gives ``width`` after ``embed``."""
         return width
 
+    def token_scale(self, width: int) -> float:
+        """The factor of token embeddings in a language model or an encoder of ``width``."""
+        return 1.0
+
     def embed(self, x: Tensor, phase: Tensor) -> Tensor:
         """x [B, N, C] combined with its positions, phase [B|1, N]."""
         return x
@@ -74,6 +79,10 @@ class Sinusoidal(Position):
 
     def token_width(self, width: int) -> int:
         return width - self.width if self.concatenate else width
+
+    def token_scale(self, width: int) -> float:
+        """The root of the width (Vaswani et al. 2017, sec. 3.4): waves of height 1 would drown smaller embeddings."""
+        return math.sqrt(width)
 
     def embed(self, x: Tensor, phase: Tensor) -> Tensor:
         waves = sinusoids(phase, self.width, self.base).to(x.dtype)
