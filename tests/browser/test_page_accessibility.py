@@ -201,7 +201,8 @@ def test_nothing_is_clipped_on_a_phone(tab: Tab, name: str) -> None:
 def test_scrolled_content_fades_out_at_the_edge(tab: Tab) -> None:
     tab.page.set_viewport_size({"width": 390, "height": 844})
     page = open_view(tab, "lens")
-    right = "getComputedStyle(document.querySelector('[role=region][aria-label=\"Logit lens\"]')).getPropertyValue('--right')"
+    region = "document.querySelector('[role=region][aria-label=\"Logit lens\"]')"
+    right = f"getComputedStyle({region}).getPropertyValue('--right')"
     assert page.evaluate(right) == "28px"
     page.get_by_role("region", name="Logit lens").evaluate("region => region.scrollTo(9999, 0)")
     tab.wait_until(f"{right} === '0px'")

@@ -136,4 +136,4 @@ def test_contributions_to_the_residual_stream(name):
         after = mean(reading.losses(model, reading.features(model)))
     if name != "repeated":  # there the first block is also the third
         first = next(part for part in found["parts"] if part["kind"] == "feed-forward")
-        assert first["effect"] == pytest.approx(after - before, abs=1e-5)
+        assert first["effect"] == pytest.approx((after or 0) - (before or 0), abs=1e-5)
