@@ -54,9 +54,11 @@ def translation(folder: Path) -> Experiment:
 def experiments(folder: Path) -> dict[str, Experiment]:
     """Return the experiments by run name; the learning rate of `wild` is far too high."""
     lm, pairs = language(folder), translation(folder)
+    bpe = BpeConfig(vocabulary=300)
     wild = replace(lm.train, optimizer=AdamWConfig(lr=3.0), schedule=ConstantScheduleConfig(), clip=None)
     return {
         "plain": lm,
+        "bpe": replace(lm, data=TextConfig(path=str(folder / "text.txt"), batch=4, validation=0.2, tokenizer=bpe)),
         "wide": language(folder, replace(MODEL, width=48)),
         "wild": replace(lm, train=wild),
         "windowed": language(folder, replace(MODEL, attention=WindowConfig(size=6, sinks=1))),

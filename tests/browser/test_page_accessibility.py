@@ -14,9 +14,15 @@ VIEWS: dict[str, tuple[str, dict[str, Any], str]] = {
     "runs": ("runs", {"runs": "plain,wild"}, "[aria-label=Findings] li"),
     "heads": ("attention", {"run": "plain", "text": TEXT}, "table"),
     "head": ("attention", {"run": "plain", "text": TEXT, "layer": 1, "head": 2, "query": 9, "key": 4}, ".cell"),
+    "lines": (
+        "attention",
+        {"run": "plain", "text": TEXT, "layer": 1, "head": 2, "as": "lines", "lines": "0"},
+        "svg .token",
+    ),
     "translation": ("attention", {"run": "transformer", "text": "one two", "target": "eins zwei"}, "table"),
     "sampling": ("sampling", {"run": "plain", "text": TEXT, "top_k": 4}, "tr.excluded"),
     "lens": ("probes", {"run": "plain", "text": TEXT}, "[aria-label='Logit lens'] td"),
+    "model": ("probes", {"run": "plain", "text": TEXT, "probe": "model"}, "[aria-label='Whole model'] td"),
     "rollout": ("probes", {"run": "plain", "text": TEXT, "probe": "rollout"}, "#probe-panel canvas"),
     "roles": ("probes", {"run": "plain", "text": TEXT, "probe": "roles"}, "#probe-panel td"),
     "ablation": ("probes", {"run": "plain", "text": TEXT, "probe": "ablation", "ablated": "0.1"}, "pre"),
@@ -123,7 +129,7 @@ CONTRAST = """() => {
     const found = [], walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
     while (walk.nextNode()) {
         const text = walk.currentNode.data.trim(), element = walk.currentNode.parentElement;
-        const left = element.closest(":disabled, option, svg, .visually-hidden, .skip, noscript, script");
+        const left = element.closest("option, svg, .visually-hidden, .skip, noscript, script");
         if (!text || left || !element.checkVisibility({ checkOpacity: true })) continue;
         const style = getComputedStyle(element), under = ground(element);
         const [a, b] = [light(over(read(style.color), under)), light(under)].sort((x, y) => y - x);
@@ -175,6 +181,31 @@ def test_number_keys_switch_views(tab: Tab) -> None:
     page.keyboard.press("Escape")
     page.keyboard.press("/")
     tab.wait_until("document.activeElement.id === 'input-text'")
+    page.keyboard.press("Escape")  # leaves the text box
+    page.keyboard.press("5")
+    tab.wait_until("location.hash.startsWith('#/masks')")
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_nothing_is_clipped_on_a_phone(tab: Tab, name: str) -> None:
+    tab.page.set_viewport_size({"width": 390, "height": 844})
+    page = open_view(tab, name)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    clipped = """[...document.querySelectorAll("main *")].filter((element) => {
+        const box = element.getBoundingClientRect(), scrolls = element.closest(".scroll, .cue, svg, .visually-hidden");
+        return box.width && !scrolls && (box.right > innerWidth + 1 || box.left < -1);
+    }).map((element) => `${element.tagName}.${element.className}`)"""
+    assert page.evaluate(clipped) == []
+
+
+def test_scrolled_content_fades_out_at_the_edge(tab: Tab) -> None:
+    tab.page.set_viewport_size({"width": 390, "height": 844})
+    page = open_view(tab, "lens")
+    region = "document.querySelector('[role=region][aria-label=\"Logit lens\"]')"
+    right = f"getComputedStyle({region}).getPropertyValue('--right')"
+    assert page.evaluate(right) == "28px"
+    page.get_by_role("region", name="Logit lens").evaluate("region => region.scrollTo(9999, 0)")
+    tab.wait_until(f"{right} === '0px'")
 
 
 def test_request_without_a_token_is_rejected(chromium: Any, tab: Tab) -> None:

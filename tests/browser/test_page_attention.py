@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from browser_kit import Tab, parse_export
+from serve_kit import run_server  # pyright: ignore[reportMissingImports]
 
+from regard.data import TextConfig
 from regard.generate.load import load_model
-from regard.look import attentions, dense_weights
+from regard.look import attentions, dense_weights, passage
 from regard.look.views.session import Session
 from regard.runs import Run
 
@@ -194,7 +198,68 @@ def test_bahdanau_alignment(tab: Tab, runs: Path) -> None:
     assert saved["cell"]["exp"] / saved["cell"]["sum"] == pytest.approx(saved["cell"]["weight"], abs=1e-5)
 
 
-def test_empty_state(tab: Tab) -> None:
-    page = tab.open("attention", run="plain")
-    page.get_by_text("Enter a text above").wait_for()
-    assert page.get_by_role("button", name="Run").is_disabled()
+def test_opens_with_a_held_out_passage_of_the_newest_run_with_a_checkpoint(
+    chromium: Any, runs: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(runs / "plain", tmp_path / "plain")
+    shutil.copytree(runs / "plain", tmp_path / "begun", ignore=shutil.ignore_patterns("checkpoints"))
+    (tmp_path / "begun" / "environment.json").touch()  # the newest
+    data = Run.open(runs / "plain").load(TextConfig, "data").build(64)
+    held_out = data.tokenizer.decode(passage(data, 48).tokens.tolist())
+    with run_server(tmp_path) as server:
+        tab = Tab(chromium, f"http://127.0.0.1:{server.port}")
+        tab.page.goto(f"{tab.origin}/?token={server.token}")
+        for view, content in (("attention", "gridcell"), ("sampling", "table"), ("probes", "table")):
+            page = tab.open(view)
+            page.get_by_text("A held-out passage").wait_for()
+            page.get_by_role(content).first.wait_for()
+            assert page.get_by_label("Run", exact=True).input_value() == "plain"
+            assert len(tab.params()["text"]) > 20
+            assert held_out.endswith(tab.params()["text"])
+        tab.close()
+
+
+def test_checkpoint_choice(tab: Tab, runs: Path) -> None:
+    run = Run.open(runs / "plain")
+    page = tab.open("attention", run="plain", text=TEXT)
+    page.get_by_label("Checkpoint").select_option("20")
+    loss = Session.load(run, step=20).trace(TEXT).loss
+    page.get_by_text(f"loss {loss:.3g} nats").wait_for()
+    page.keyboard.press("4")  # the choice is kept in other views
+    page.get_by_role("region", name="Logit lens").get_by_role("table").wait_for()
+    assert page.get_by_label("Checkpoint").input_value() == "20"
+    lens = Session.load(run, step=20).lens(TEXT)
+    saved = parse_export(tab.export("JSON"))["lens"]
+    assert [row["text"] for row in saved["top"][-1]] == [row["text"] for row in lens["top"][-1]]
+
+
+def test_lines_between_tokens(tab: Tab, maps: list[np.ndarray]) -> None:
+    page = tab.open("attention", run="plain", text=TEXT, layer=1, head=2)
+    page.get_by_role("button", name="Lines").click()
+    drawing = page.get_by_role("img", name=f"Lines from {len(TEXT)} queries on the left")
+    drawing.locator("path").nth(3).wait_for()
+    tab.wait_until("document.querySelectorAll('svg path').length === arg", int((maps[1][2] >= 0.0499).sum()))
+    page.get_by_role("button", name="head 1", exact=True).click()
+    both = int((maps[1][2] >= 0.0499).sum() + (maps[1][0] >= 0.0499).sum())
+    tab.wait_until("Math.abs(document.querySelectorAll('svg path').length - arg) <= 3", both)
+    drawing.locator(".token").nth(9).hover()  # the lines of one query, and its weights in the table
+    page.get_by_label("Query weights").get_by_text("query 9 ").wait_for()
+    assert drawing.locator("path").count() < both
+    drawing.locator(".token").nth(9).click()
+    page.get_by_role("region", name="Weight computation").wait_for()
+    assert (tab.params()["query"], tab.params()["key"]) == ("9", str(int(maps[1][2, 9].argmax())))
+
+
+def test_head_table_says_where_its_scores_come_from(tab: Tab) -> None:
+    page = tab.open("attention", run="plain", text=TEXT)
+    page.get_by_text("on this text, but induction and positional on random texts").wait_for()
+    page.get_by_text("What the roles mean").click()
+    page.get_by_text("attends to the previous token").first.wait_for()
+    page.get_by_role("button", name="layer 1, head 1").hover()
+    assert re.search(r"layer 1, head 1\n.+ → .+: .*%", page.locator(".tip").inner_text())
+    page = tab.open("attention", run="transformer", **PAIR)
+    row = page.get_by_role("row", name=re.compile("^d1×.1"))  # cross-attention has no previous token
+    row.wait_for()
+    cells = row.inner_text().split("\t")
+    assert cells[1] == "–"
+    assert "induction" not in page.get_by_role("table").inner_text()

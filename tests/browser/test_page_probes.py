@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from browser_kit import PIXELS, Tab, parse_export
+from browser_kit import Tab, parse_export
 
 from regard.look.views.session import Session
 from regard.runs import Run
@@ -26,9 +26,9 @@ def test_logit_lens(tab: Tab, session: Session) -> None:
     table = page.get_by_role("region", name="Logit lens").get_by_role("table")
     table.wait_for()
     rows = [row.split("\t") for row in table.get_by_role("row").all_inner_texts()]
-    assert [row[0].strip() for row in rows[1:]] == ["layer 2", "layer 1", "embedding"]
+    assert [row[0].strip() for row in rows[1:]] == ["layer 2", "layer 1", "embedding", "next token"]
     lens = session.lens(TEXT, None)
-    for row, top, ranks in zip(rows[1:], reversed(lens["top"]), reversed(lens["target_rank"]), strict=True):
+    for row, top, ranks in zip(rows[1:-1], reversed(lens["top"]), reversed(lens["target_rank"]), strict=True):
         for cell, prediction, rank in zip(row[1:], top, ranks, strict=True):
             assert cell.strip().startswith(prediction["text"].replace(" ", "␣").replace("\n", "⏎"))
             assert ("•" in cell) == (rank == 0)
@@ -37,7 +37,7 @@ def test_logit_lens(tab: Tab, session: Session) -> None:
 
 def test_rollout(tab: Tab, session: Session) -> None:
     page = tab.open("probes", run="plain", text=TEXT, probe="rollout")
-    canvas = page.get_by_role("application", name="Attention rollout")
+    canvas = page.get_by_role("application", name=f"Attention rollout, {len(TEXT)} queries down")
     page.get_by_text("Attention is averaged over heads").wait_for()
     canvas.focus()
     page.keyboard.press("ArrowDown")
@@ -46,15 +46,28 @@ def test_rollout(tab: Tab, session: Session) -> None:
     text = page.get_by_text("receives").inner_text()
     assert text.startswith("n receives")
     assert float(text.split("%")[0].split()[-1]) == pytest.approx(100 * rollout[1, 0], abs=0.06)
-    width = canvas.evaluate(f"canvas => ({PIXELS})(canvas).width")
-    assert width == len(TEXT)
+
+
+def test_whole_model(tab: Tab, session: Session) -> None:
+    page = tab.open("probes", run="plain", text=TEXT, probe="model")
+    table = page.get_by_role("region", name="Whole model").get_by_role("table")
+    table.get_by_role("rowheader", name="prediction").first.wait_for()
+    names = [name.split("\n")[-1].strip() for name in table.get_by_role("rowheader").all_inner_texts()]
+    layer = ["prediction", "residual", "feed-forward", "attention"]
+    assert [name.split("  ")[-1].split(" ", 2)[-1] if name.startswith("layer") else name for name in names][:4] == layer
+    expected = session.residual(TEXT)
+    saved = parse_export(tab.export("JSON"))["residual"]
+    assert saved["residual"][1] == pytest.approx(expected["residual"][1], rel=1e-4)
+    assert [part["effect"] for part in saved["parts"]] == pytest.approx(
+        [part["effect"] for part in expected["parts"]], abs=1e-4
+    )
 
 
 def test_head_roles_are_sorted(tab: Tab, session: Session) -> None:
     page = tab.open("probes", run="plain", text=TEXT, probe="roles")
     table = page.get_by_role("tabpanel").get_by_role("table")
     table.wait_for()
-    page.get_by_role("button", name="previous").click()
+    page.get_by_role("button", name="previous", exact=True).click()
     scores = [float(row.split("\t")[1]) for row in table.get_by_role("row").all_inner_texts()[1:]]
     expected = [head["roles"]["previous"] for head in session.trace(TEXT).measures["heads"]]
     assert scores == [round(score, 2) for score in sorted((round(score, 2) for score in expected), reverse=True)]

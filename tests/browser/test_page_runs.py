@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
+import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from browser_kit import PIXELS, Tab, parse_export
 from browser_runs import language
 from serve_kit import REGARD, run_server  # pyright: ignore[reportMissingImports]
 
 from regard.config import to_toml
+from regard.data import TextConfig
 from regard.runs import Run
 
 CHART = "document.querySelector('[aria-label=Metrics] [role=img]')"
@@ -136,3 +140,118 @@ def test_json_export(tab: Tab, runs: Path) -> None:
     column = saved[0]["columns"].index("loss")
     losses = [row[column] for row in saved[0]["rows"] if row[column] is not None]
     assert losses == [record["loss"] for record in Run.open(runs / "plain").metrics() if "loss" in record]
+
+
+def test_horizontal_axis_smoothing_and_zoom(tab: Tab, runs: Path) -> None:
+    # The axis titles are drawn on a canvas: record its texts.
+    tab.page.add_init_script(
+        """window.drawn = []; const draw = CanvasRenderingContext2D.prototype.fillText;
+        CanvasRenderingContext2D.prototype.fillText = function (text, ...rest) {
+            window.drawn.push(text); return draw.call(this, text, ...rest); };"""
+    )
+    page = tab.open("runs", runs="plain")
+    page.reload()
+    tab.wait_until("drawn.includes('step') && drawn.includes('loss (nats per token)')")
+    for axis, title in (("tokens", "tokens"), ("time", "time in seconds"), ("flops", "FLOPs")):
+        page.get_by_label("Horizontal axis").select_option(axis)
+        tab.wait_until("drawn.includes(arg)", title)
+        assert tab.params()["x"] == axis
+    page.get_by_label("Horizontal axis").select_option("step")
+    losses = [record["loss"] for record in Run.open(runs / "plain").metrics() if "loss" in record]
+    assert float(re.findall(r"loss: ([\d.]+) at step 40", chart_label(tab))[0]) == float(f"{losses[-1]:.3g}")
+    page.get_by_label("smoothing").fill("0.9")
+    mean, total = 0.0, 0.0
+    for loss in losses:
+        mean, total = 0.9 * mean + 0.1 * loss, 0.9 * total + 0.1
+    tab.wait_until(f"{CHART}.ariaLabel.includes(arg)", f" {mean / total:.3g} at step 40")
+    chart = page.locator(".u-over")
+    box = chart.bounding_box()
+    page.mouse.move(box["x"] + 0.5 * box["width"], box["y"] + 50)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 0.9 * box["width"], box["y"] + 60, steps=4)
+    page.mouse.up()
+    tab.wait_until("location.hash.includes('zoom=')")
+    low, high = map(float, tab.params()["zoom"].split(","))
+    assert 15 < low < 25 < 32 < high < 40
+    page.get_by_role("button", name="Reset zoom").click()
+    assert "zoom" not in tab.params()
+
+
+def test_dashed_in_the_legend_where_dashed_in_the_plot(tab: Tab) -> None:
+    page = tab.open("runs", runs="plain,wide")
+    button = page.get_by_role("button", name="plain, validation")
+    button.wait_for()
+    assert button.locator("line").get_attribute("stroke-dasharray")
+    assert (
+        not page.get_by_role("button", name=re.compile(r"^plain \d")).locator("line").get_attribute("stroke-dasharray")
+    )
+    button.click()
+    assert button.get_attribute("aria-pressed") == "false"
+
+
+def test_losses_of_different_tokenizers_are_compared_in_bits_per_byte(tab: Tab, runs: Path) -> None:
+    page = tab.open("runs", runs="plain,bpe", metric="validation_loss")
+    page.get_by_text("compared in bits per byte").wait_for()
+    tab.wait_until(f"{CHART}?.ariaLabel.includes('bpe:')")
+    label = chart_label(tab)
+    for name in ("plain", "bpe"):
+        run = Run.open(runs / name)
+        data = run.load(TextConfig, "data").build(64)
+        loss = [record["validation_loss"] for record in run.metrics() if "validation_loss" in record][-1]
+        scale = data.validation_count / data.amount("validation")[1] / math.log(2)
+        assert f"{name}: {loss * scale:.3g}".rstrip("0") in label
+    assert page.get_by_label("Unit").locator("option", has_text="nats").is_disabled()
+
+
+def test_unknown_runs_are_named(tab: Tab) -> None:
+    page = tab.open("runs", runs="plain,removed")
+    page.get_by_role("alert").get_by_text("no run named “removed”").wait_for()
+    assert page.get_by_role("checkbox", checked=True).count() == 1
+    for view in ("attention", "sampling", "probes"):
+        page = tab.open(view, run="removed")
+        page.get_by_role("alert").get_by_text("no run named “removed”").wait_for()
+        assert page.get_by_label("Run", exact=True).input_value() == ""
+
+
+def test_many_runs_search_tags_notes_and_report(chromium: Any, runs: Path, tmp_path: Path) -> None:
+    for number in range(18):
+        shutil.copytree(runs / "plain", tmp_path / f"sweep-{number}", ignore=shutil.ignore_patterns("checkpoints"))
+    (tmp_path / "sweep-3" / "report.html").write_text("<!doctype html><title>a</title><h1>the report</h1>")
+    with run_server(tmp_path) as server:
+        tab = Tab(chromium, f"http://127.0.0.1:{server.port}")
+        page = tab.page
+        page.goto(f"{tab.origin}/?token={server.token}")
+        page.get_by_role("button", name="All", exact=True).click()
+        page.get_by_text("At most 16 runs are shown together").wait_for()
+        assert page.get_by_role("checkbox", checked=True).count() == 16
+        tab.wait_until("document.querySelectorAll('.legend button').length === 32")  # each with its validation loss
+        page.get_by_role("button", name="None", exact=True).click()
+        page.get_by_label("Search runs").fill("sweep-3")
+        tab.wait_until("document.querySelectorAll('[aria-label=\"Run list\"] li').length === 1")
+        page.get_by_role("checkbox", name="sweep-3").check()
+        page.get_by_label("Tags of sweep-3").fill("baseline, tiny")
+        page.get_by_label("Note on sweep-3").fill("the first one")
+        page.get_by_label("Search runs").fill("baseline first")
+        page.get_by_role("checkbox", name="sweep-3").wait_for()
+        tab.wait_until("document.querySelectorAll('[aria-label=\"Run list\"] .tag').length === 2")
+        saved = json.loads((tmp_path / "sweep-3" / "notes.json").read_text())
+        assert saved == {"tags": ["baseline", "tiny"], "note": "the first one"}
+        with page.expect_popup() as popup:
+            page.get_by_role("link", name="report").click()
+        popup.value.get_by_role("heading", name="the report").wait_for()
+        popup.value.close()
+        tab.close()
+
+
+def test_two_runs_side_by_side(tab: Tab, runs: Path) -> None:
+    page = tab.open("runs", runs="plain,wide")
+    table = page.get_by_role("region", name="Selected runs").get_by_role("table")
+    table.get_by_text("parameters").wait_for()
+    tab.wait_until("document.querySelector('[aria-label=\"Selected runs\"]').innerText.includes('validation loss')")
+    rows = {row[0]: row[1:] for row in (line.split("\t") for line in table.inner_text().splitlines()) if len(row) == 4}
+    first, second = (
+        [record["validation_loss"] for record in Run.open(runs / name).metrics() if "validation_loss" in record][-1]
+        for name in ("plain", "wide")
+    )
+    assert rows["validation loss, last"][:2] == [f"{first:.4g}", f"{second:.4g}"]
+    assert float(rows["validation loss, last"][2].replace("−", "-")) == pytest.approx(second - first, abs=1e-3)

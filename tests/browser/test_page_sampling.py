@@ -109,3 +109,11 @@ def test_translation_until_the_end_token(tab: Tab) -> None:
     page.get_by_role("button", name="Sample 20").wait_for()  # the button reads Stop while it generates
     tab.wait_until("location.hash.includes('target=')")
     assert page.get_by_label("Target text so far").input_value().strip().startswith("eins")
+
+
+def test_a_text_that_the_tokenizer_cannot_encode(tab: Tab) -> None:
+    """The error is on the page, not in the browser's console: closing the tab fails on console errors."""
+    for view in ("sampling", "probes", "attention"):
+        page = tab.open(view, run="plain", text="漢字")
+        page.get_by_role("alert").wait_for()
+        assert page.get_by_role("alert").inner_text()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -11,7 +12,10 @@ from session_kit import TEXT, traced
 
 from regard.errors import UserError
 from regard.generate import Sampling
+from regard.look.interventions.ablate import cross_role_keys, head_effects, role_keys
+from regard.look.views.reading import mean
 from regard.look.views.session import Session
+from regard.nn import Block
 
 
 @pytest.mark.parametrize("name", ["plain", "repeated", "reversible", "transformer"])
@@ -79,3 +83,57 @@ def test_patching_moves_what_it_says(name):
         session.patch(TEXT, other, 3)
     with pytest.raises(UserError, match="positions 0 to"):
         session.patch(TEXT, other, 0, [99])
+
+
+@pytest.mark.parametrize("name", ["plain", "grouped", "transformer"])
+def test_effects_of_heads_are_those_of_ablation(name, monkeypatch):
+    session, trace = traced(name)
+    texts = ("the light is on", "so is it in the kitchen") if session.specials is not None else (TEXT, None)
+    reading = session.read(*texts)
+    everywhere = lambda *shape: {"all": torch.ones((), dtype=torch.bool)}  # noqa: E731
+    monkeypatch.setattr("regard.look.interventions.ablate.role_keys", everywhere)
+    monkeypatch.setattr("regard.look.interventions.ablate.cross_role_keys", everywhere)
+    effects = head_effects(session.model, reading, trace.attentions)
+    for attention, head in ((0, 0), (len(effects) - 1, 1)):
+        loss = session.ablate(texts[0], [(attention, head)], count=0, target=texts[1])["loss"]
+        found = effects[attention][head]
+        assert found["head"] == pytest.approx(loss["after"] - loss["before"], abs=1e-5)
+        assert found["all"] == pytest.approx(found["head"], abs=1e-4)  # without its attention to any key
+    assert head_effects(session.model, reading, trace.attentions * 10**6) == []
+
+
+def test_keys_of_a_role():
+    keys = role_keys(torch.tensor([5, 6, 5, 6, 7]))
+    pairs = {name: [tuple(pair) for pair in chosen.nonzero().tolist()] for name, chosen in keys.items()}
+    assert pairs["previous"] == [(1, 0), (2, 1), (3, 2), (4, 3)]
+    assert pairs["self"] == [(i, i) for i in range(5)]
+    assert pairs["sink"] == [(2, 0), (3, 0), (4, 0)]
+    assert pairs["duplicate"] == [(2, 0), (3, 1)]
+    assert pairs["induction"] == [(2, 1), (3, 2)]  # the token after the earlier occurrence
+    assert cross_role_keys(2, 5, torch.device("cpu"))["diagonal"].tolist() == [[1, 1, 0, 0, 0], [0, 0, 0, 1, 1]]
+
+
+@pytest.mark.parametrize("name", ["plain", "repeated", "reversible", "transformer"])
+def test_contributions_to_the_residual_stream(name):
+    session, _ = traced(name)
+    texts = ("the light is on", "so is it in the kitchen") if session.specials is not None else (TEXT, None)
+    found = session.residual(*texts)
+    count = len(found["tokens"])
+    assert all(len(norms) == count for norms in found["residual"])
+    assert len({part["layer"] for part in found["parts"]}) == len(found["residual"]) - 1
+    for (before, after), layer in zip(pairwise(found["residual"]), range(1, 99), strict=False):
+        parts = [part["norm"] for part in found["parts"] if part["layer"] == layer]
+        for i in range(count):  # the triangle inequality: a layer adds its parts and nothing else
+            assert abs(after[i] - before[i]) <= sum(norms[i] for norms in parts) + 1e-4
+    kinds = {part["kind"] for part in found["parts"]}
+    assert kinds == {"attention", "feed-forward"} | ({"cross-attention"} if session.specials is not None else set())
+    model, reading = copy.deepcopy(session.model), session.read(*texts)
+    with torch.no_grad():
+        before = mean(reading.losses(model.eval(), reading.features(model)))
+        block = model.residual_blocks()[0]
+        assert isinstance(block, Block)
+        block.feedforward.forward = torch.zeros_like
+        after = mean(reading.losses(model, reading.features(model)))
+    if name != "repeated":  # there the first block is also the third
+        first = next(part for part in found["parts"] if part["kind"] == "feed-forward")
+        assert first["effect"] == pytest.approx((after or 0) - (before or 0), abs=1e-5)

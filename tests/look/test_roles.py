@@ -40,6 +40,10 @@ def test_roles_are_told_from_scores():
     assert role({"previous": 0.2, "induction": 0.7, "sink": 0.1, "positional": 0.9, "self": 0.0}) == "induction"
     assert role({"previous": 0.2, "induction": None, "sink": 0.1, "positional": 0.9, "self": 0.0}) == "positional"
     assert role({"previous": 0.2, "induction": None, "sink": 0.1, "positional": None, "self": 0.0}) == "mixed"
+    spread = {"previous": 0.2, "induction": 0.0, "sink": 0.1, "positional": 0.4, "self": 0.1}
+    assert role(spread, 0.5, {"head": 0.1, "previous": 0.02, "duplicate": 0.06, "sink": 0.0}) == "duplicate"
+    assert role(spread, 0.5, {"head": 0.001, "previous": 0.002}) == "idle"
+    assert role(spread, 0.95, {}) == "even"
 
 
 def test_measures_of_every_head():

@@ -2,6 +2,7 @@
 
 import io
 import re
+from collections import deque
 from pathlib import Path
 
 import pytest
@@ -142,10 +143,37 @@ def test_flops_count_what_is_multiplied():
 
     tied = GPTConfig(vocabulary=50, context=8, layers=2, heads=2, width=16, qk_norm=False, ngrams=2).build()
     block = 16 * 48 + 16 * 16 + 2 * 16 * 64
-    attention = 12 * 2 * 16 * 8
+    attention = 12 * 2 * 16 * 4.5  # a causal mask over 8 tokens lets a query see 4.5 keys
     assert flops_per_token(tied) == 6 * (2 * block + 50 * 16) + attention
     untied = GPTConfig(vocabulary=50, context=8, layers=2, heads=2, width=16, qk_norm=False, tied=False).build()
     assert flops_per_token(untied) == flops_per_token(tied)
+
+
+def test_flops_of_short_sentences_and_of_windows():
+    from regard.attention import WindowConfig
+    from regard.models import GPTConfig, TransformerConfig
+
+    def gpt(context, **parts):
+        return flops_per_token(GPTConfig(vocabulary=50, context=context, layers=2, heads=2, width=16, **parts).build())
+
+    window = WindowConfig(size=8)
+    assert gpt(4096) > 5 * gpt(64)
+    assert gpt(4096, attention=window) < 1.1 * gpt(64, attention=window)
+    # The context of a translation model only limits its sentences: a longer one costs nothing.
+    short, long = (TransformerConfig(vocabulary=50, context=c, layers=2, heads=2, width=16).build() for c in (32, 4096))
+    assert flops_per_token(short) == flops_per_token(long)
+
+
+def test_no_utilization_above_the_peak_is_shown():
+    out = io.StringIO()
+    line = LiveLine(out)
+    line._steps, line._device, line._evaluation = 100, torch.device("cpu"), []
+    line._recent = deque([(0.0, 1, 100), (1.0, 2, 1100)])  # 1,000 tokens per second
+    step = TrainingStep(step=2, loss=1.0, lr=0.1, norm=1.0, tokens=1100, seconds=1.0)
+    for share, shown in ((0.5e-3, "50% of peak"), (1.13e-3, "")):
+        line._share = share
+        assert ("of peak" in line._line(step)) == bool(shown)
+        assert shown in line._line(step)
 
 
 @pytest.mark.parametrize(("seconds", "shown"), [(5, "0:05"), (65.4, "1:05"), (3661, "1:01:01"), (-1, "0:00")])

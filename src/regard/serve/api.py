@@ -16,8 +16,10 @@ from regard.look.pictures.mask_picture import view
 from regard.look.views.session import Session
 from regard.look.views.trace_view import Trace
 from regard.runs.disk import JsonObject
+from regard.runs.notes import TAGS, write_notes
 from regard.serve.limits import OVERVIEW
 from regard.serve.request_params import LARGEST_SEED, RequestParams
+from regard.serve.run_library import NotFoundError
 from regard.serve.session_cache import SessionCache
 
 VIEWS = ["runs", "attention", "sampling", "probes", "masks"]
@@ -49,9 +51,23 @@ class Api:
             raise UserError("'runs' must be 2 to 16 run ids, separated by commas")
         return self.library.difference(runs)
 
+    def notes(self, params: RequestParams) -> JsonObject:
+        write_notes(self.library.open(params.text("run")), params.texts("tags", TAGS), params.text("note"))
+        return {}
+
+    def report(self, params: RequestParams) -> str:
+        path = self.library.open(params.text("run")).file("report.html")
+        if not path.is_file():
+            raise NotFoundError("this run has no report yet; `regard report RUN` writes it")
+        return path.read_text("utf-8")
+
+    def passage(self, params: RequestParams) -> JsonObject:
+        """A text of the run's data that the model was not trained on, to begin with."""
+        return self.cache.passage(params.text("run"))
+
     # Traces
     def traces(self, params: RequestParams) -> JsonObject:
-        session = self._session(params, params.optional_integer("checkpoint", 0))
+        session = self._session(params)
         trace = session.trace(params.text("text"), self._target(params))
         return {"id": self.cache.add_trace(trace, session), **trace.about()}
 
@@ -106,6 +122,9 @@ class Api:
     def lens(self, params: RequestParams) -> JsonObject:
         return self._session(params).lens(params.text("text"), self._target(params))
 
+    def residual(self, params: RequestParams) -> JsonObject:
+        return self._session(params).residual(params.text("text"), self._target(params))
+
     def ablate(self, params: RequestParams) -> JsonObject:
         return self._session(params).ablate(
             params.text("text"),
@@ -140,8 +159,9 @@ class Api:
             "error": None,
         }
 
-    def _session(self, params: RequestParams, step: int | None = None) -> Session:
-        return self.cache.session(params.text("run", 100), step)
+    def _session(self, params: RequestParams) -> Session:
+        """The model of a run's ``checkpoint``, by default the newest."""
+        return self.cache.session(params.text("run", 100), params.optional_integer("checkpoint", 0))
 
     def _target(self, params: RequestParams) -> str | None:
         """The target text of a translation, if there is one."""

@@ -12,7 +12,7 @@ import numpy as np
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from regard.errors import UserError
@@ -28,7 +28,12 @@ from regard.serve.session_cache import SessionCache
 
 T = TypeVar("T")
 Handler = Callable[[Request], Awaitable[Response]]
-Endpoint = Callable[[RequestParams], JsonObject | np.ndarray | tuple[np.ndarray, int]]
+Endpoint = Callable[[RequestParams], JsonObject | str | np.ndarray | tuple[np.ndarray, int]]
+#: A report is one file; as a file from a run folder it may not reach the server, whatever it contains.
+REPORT_POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; "
+    "sandbox allow-scripts; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+)
 
 
 class Worker:
@@ -71,16 +76,19 @@ class PageServer:
             "/api/runs": _handler(api.runs, files),
             run: _handler(api.run, files),
             f"{run}/metrics": _handler(api.metrics, files),
+            f"{run}/passage": _handler(api.passage, models),
+            f"{run}/report": _handler(api.report, files),
             f"{run}/events": self._events,
             "/api/difference": _handler(api.difference, files),
             **{f"{trace}/{e.__name__}": _handler(e, readers) for e in (api.overview, api.tile, api.row, api.cell)},
             f"{trace}/measures": _handler(api.measures, models),
         }
         post: dict[Worker, tuple[Endpoint, ...]] = {
-            models: (api.traces, api.step, api.beam, api.lens, api.ablate, api.patch),
+            models: (api.traces, api.step, api.beam, api.lens, api.residual, api.ablate, api.patch),
             readers: (api.rollout, api.masks),
         }
         routes = [Route(path, handler, methods=["GET"]) for path, handler in get.items()]
+        routes.append(Route(f"{run}/notes", _handler(api.notes, files), methods=["POST"]))
         for worker, endpoints in post.items():
             routes += [Route(f"/api/{e.__name__}", _handler(e, worker), methods=["POST"]) for e in endpoints]
         errors = (HTTPException, UserError, NotFoundError, queue.Full, ClientDisconnect, Exception)
@@ -143,16 +151,21 @@ class PageServer:
             case _:
                 print(f"regard serve: {request.url.path}: {type(error).__name__}: {error}", file=sys.stderr)
                 status, message = 500, f"internal error ({type(error).__name__}); see the terminal of `regard serve`"
-        return JSONResponse({"error": message}, status, {"Connection": "close"})
+        # The page asks for status 200 where a person can fix the error: a browser logs every 400 in its console.
+        fixable = isinstance(error, UserError) and request.headers.get("x-error-status") == "200"
+        headers = {"Connection": "close", "X-Error": str(status)}
+        return JSONResponse({"error": message}, 200 if fixable else status, headers)
 
 
 def _handler(endpoint: Endpoint, worker: Worker) -> Handler:
     """Return a handler that calls ``endpoint`` in ``worker`` and encodes its result."""
 
     async def handle(request: Request) -> Response:
-        values = {**request.query_params, **request.path_params}
-        params = RequestParams(await read_json(request) if request.method == "POST" else values)
+        body = await read_json(request) if request.method == "POST" else request.query_params
+        params = RequestParams({**body, **request.path_params})
         result = await worker.run(lambda: endpoint(params))
+        if isinstance(result, str):  # a report, which carries a policy for its own inline styles and scripts
+            return HTMLResponse(result, headers={"Content-Security-Policy": REPORT_POLICY})
         if isinstance(result, dict):
             return JSONResponse(plain(result, lambda _: None))  # NaN and infinity become null
         array, ready = result if isinstance(result, tuple) else (result, None)

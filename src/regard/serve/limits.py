@@ -8,6 +8,8 @@ RECEIVE_TIMEOUT, SEND_TIMEOUT, KEEP_ALIVE = 5.0, 30.0, 15
 CONNECTIONS, QUEUED, STREAMS = 128, 32, 24
 #: Cached traces, their total bytes, and loaded models.
 TRACES, TRACE_BYTES, MODELS = 8, 2 * 2**30, 2
+#: Tokens of the held-out passage that a view opens with.
+PASSAGE = 48
 #: Rows per metrics table, characters per sample, samples and findings per run.
 ROWS, SAMPLE, SAMPLES, FINDINGS = 2000, 4000, 200, 500
 #: Bytes at the end of metrics.jsonl that the list of runs is read from.

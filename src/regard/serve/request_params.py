@@ -71,6 +71,13 @@ class RequestParams:
             raise UserError(f"{name!r} must be a list of at most {limit:,} integers, not {_brief(value)}")
         return [_integer(name, item, 0, limit) for item in value]
 
+    def texts(self, name: str, limit: int) -> list[str]:
+        """A list of at most ``limit`` strings."""
+        value = self._values.get(name)
+        if not isinstance(value, list) or len(value) > limit:
+            raise UserError(f"{name!r} must be a list of at most {limit:,} strings, not {_brief(value)}")
+        return [RequestParams({name: item}).text(name) for item in value]
+
     def heads(self, name: str, limit: int = 4096) -> list[tuple[int, int]]:
         """A list of at most ``limit`` pairs (attention, head)."""
         value = self._values.get(name)

@@ -1,6 +1,6 @@
-"""The folder of runs, read-only, in the format of the API. Runs have opaque ids; paths never reach the client.
+"""The folder of runs in the format of the API. Runs have opaque ids; paths never reach the client.
 
-A damaged run is listed with the error, so it does not hide the others.
+Only the notes on a run are ever written. A damaged run is listed with the error, so it does not hide the others.
 """
 
 import hashlib
@@ -17,9 +17,10 @@ from pathlib import Path
 
 from regard.errors import UserError
 from regard.report.config_diff import flatten
-from regard.report.inspection import model_size
+from regard.report.inspection import ModelSize, model_size
 from regard.runs import Run
 from regard.runs.disk import JsonObject
+from regard.runs.notes import read_notes
 from regard.serve.limits import METRICS_TAIL, SAMPLES
 from regard.serve.records import JsonlTail, latest_findings, latest_value, metrics_table, sample_entry
 
@@ -78,6 +79,8 @@ class RunLibrary:
             "checkpoints": opened.steps(),
             "samples": [sample_entry(record) for record in samples[-SAMPLES:]],
             "findings": latest_findings(JsonlTail(opened.file("findings.jsonl")).read().records),
+            "report": opened.file("report.html").is_file(),
+            "tokenizer": _hash(opened.file("tokenizer.json")),
         }
 
     def metrics(self, run: str, after: int = -1) -> JsonObject:
@@ -110,15 +113,18 @@ class RunLibrary:
     def _summary(self, run: str, path: Path) -> JsonObject:
         summary: JsonObject = {"id": run, "name": path.resolve().name, "model": None, "state": "damaged"}
         empty = ("step", "total_steps", "loss", "validation_loss", "started", "parameters", "error")
-        summary |= dict.fromkeys(empty)
+        summary |= dict.fromkeys(empty) | {"flops_per_token": None, "checkpoint": None, "tags": [], "note": ""}
         try:
-            config = Run.open(path).config
+            opened = Run.open(path)
+            config = opened.config
             first = path / "environment.json"
             started = (first if first.exists() else path / "config.toml").stat().st_mtime
         except (UserError, OSError) as error:
             return {**summary, "error": self.remove_paths(str(error))}
         progress = _progress(path / "metrics.jsonl", file_version(path / "metrics.jsonl"))
-        step = max([progress["step"], *Run(path, config).steps()])
+        checkpoints = opened.steps()
+        step = max([progress["step"], *checkpoints])
+        size = _model_size(path, file_version(path / "config.toml"))
         model, train = config.get("model"), config.get("train")
         planned = train.get("steps") if isinstance(train, dict) else None
         total_steps = planned if isinstance(planned, int) else None  # None: a time budget, not yet converted into steps
@@ -131,7 +137,10 @@ class RunLibrary:
             "step": step,
             "total_steps": total_steps,
             "started": datetime.fromtimestamp(started, UTC).isoformat(timespec="seconds"),
-            "parameters": _parameter_count(path, file_version(path / "config.toml")),
+            "parameters": size and size.parameters,
+            "flops_per_token": size and size.flops,
+            "checkpoint": max(checkpoints, default=None),
+            **read_notes(opened)._asdict(),
         }
 
 
@@ -152,10 +161,15 @@ def _progress(path: Path, version: tuple[int, ...]) -> JsonObject:
     return {"step": step} | {name: latest_value(records, name) for name in ("loss", "validation_loss")}
 
 
+def _hash(path: Path) -> str | None:
+    """Return a short hash of a file; None if there is none."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16] if path.is_file() else None
+
+
 @lru_cache(4096)
-def _parameter_count(path: Path, version: tuple[int, ...]) -> int | None:
+def _model_size(path: Path, version: tuple[int, ...]) -> ModelSize | None:
     try:
-        return model_size(Run.open(path)).parameters
+        return model_size(Run.open(path))
     except Exception:  # the config uses a component that this version does not have
         return None
 

@@ -1,5 +1,6 @@
 """Caches of loaded models and of traces, limited in number and in bytes."""
 
+import re
 import secrets
 import threading
 from collections import OrderedDict
@@ -8,13 +9,16 @@ from pathlib import Path
 
 import torch
 
+from regard.data import DataConfig, TextData
+from regard.data.translation.pairs import PairData
 from regard.errors import UserError
+from regard.look import passage
 from regard.look.views.session import Session, capabilities
 from regard.look.views.trace_view import Trace
 from regard.models import ModelConfig
 from regard.runs import Run
 from regard.runs.disk import JsonObject
-from regard.serve.limits import MODELS, TRACE_BYTES, TRACES
+from regard.serve.limits import MODELS, PASSAGE, TRACE_BYTES, TRACES
 from regard.serve.run_library import NotFoundError, RunLibrary, file_version
 
 NO_CAPABILITIES = dict.fromkeys(("attention", "sampling", "beam_search", "probes", "translation"), False)
@@ -50,6 +54,11 @@ class SessionCache:
             return {**NO_CAPABILITIES, "reason": "this run has no checkpoint yet"}
         return _capabilities(opened.path, file_version(opened.path / "config.toml"))
 
+    def passage(self, run: str) -> JsonObject:
+        """Return a held-out text of a run's data, or a pair, and the bytes per predicted token of that part."""
+        opened = self.library.open(run)
+        return _passage(opened.path, file_version(opened.path / "config.toml"))
+
     def add_trace(self, trace: Trace, session: Session) -> str:
         """Store a trace and return its id; the least recently used traces are evicted."""
         if trace.nbytes > TRACE_BYTES:
@@ -80,3 +89,24 @@ def _capabilities(path: Path, version: tuple[int, ...]) -> JsonObject:
         return capabilities(model, translates=isinstance(data, dict) and data.get("kind") == "pairs")
     except Exception as error:  # the config uses a component that this version does not have
         return {**NO_CAPABILITIES, "reason": f"the model cannot be built ({type(error).__name__}: {error})"}
+
+
+@lru_cache(256)
+def _passage(path: Path, version: tuple[int, ...]) -> JsonObject:
+    run = Run.open(path)
+    data = run.load(DataConfig, "data").build(run.load(ModelConfig, "model").context)
+    if isinstance(data, PairData):
+        held_out = bool(data.validation.sources)
+        pairs = data.validation if held_out else data.train
+        return _opening(pairs.sources[0], pairs.targets[0], held_out, None)
+    if not isinstance(data, TextData):
+        raise UserError(f"{data.name} is no text, so there is no passage to begin with; enter a text")
+    shown, targets = passage(data, PASSAGE), data.parts.validation.targets
+    scale = data.amount("validation")[1] / targets if targets else None
+    text = data.tokenizer.decode(shown.tokens.tolist())
+    text = re.sub(r"^\S{0,20}\s+(?=\S)", "", text)  # a part may begin within a word
+    return _opening(text, None, shown.held_out, scale)
+
+
+def _opening(text: str, target: str | None, held_out: bool, bytes_per_token: float | None) -> JsonObject:
+    return {"text": text, "target": target, "held_out": held_out, "bytes_per_token": bytes_per_token}

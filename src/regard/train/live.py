@@ -99,7 +99,9 @@ class LiveLine(Observer):
         (began, first, before), (now, last, tokens) = self._recent[0], self._recent[-1]
         if last > first and now > began:
             rate = (tokens - before) / (now - began)
-            parts += [f"{rate:,.0f} tokens/s", f"{rate * self._share:.0%} of peak"]
+            parts.append(f"{rate:,.0f} tokens/s")
+            if rate * self._share <= 1:  # otherwise the peak was measured while the machine was busy
+                parts.append(f"{rate * self._share:.0%} of peak")
         parts.append(f"{memory(self._device) / 2**30:.2f} GiB")
         if last > first and now > began:
             parts.append(f"{_clock((self._steps - last) * (now - began) / (last - first))} left")

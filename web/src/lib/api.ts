@@ -15,7 +15,8 @@ async function request(path: string, body: unknown, signal?: AbortSignal): Promi
   try {
     response = await fetch(`/api/${path}`, {
       method: body === undefined ? "GET" : "POST",
-      headers: body === undefined ? {} : { "Content-Type": "application/json" },
+      // A rejected text is not a failure of the page: the browser's console logs every status of 400 and above.
+      headers: { "X-Error-Status": "200", ...(body === undefined ? {} : { "Content-Type": "application/json" }) },
       body: body === undefined ? undefined : JSON.stringify(body),
       signal,
     });
@@ -23,11 +24,12 @@ async function request(path: string, body: unknown, signal?: AbortSignal): Promi
     if (signal?.aborted) throw error;
     throw new ApiError("The server does not respond. Is `regard serve` still running?", 0);
   }
-  if (response.ok) return response;
-  if (response.status === 401 || response.status === 403)
-    throw new ApiError("The token is missing: open the full address that `regard serve` printed.", response.status);
+  const status = Number(response.headers.get("X-Error") ?? response.status);
+  if (status < 400) return response;
+  if (status === 401 || status === 403)
+    throw new ApiError("The token is missing: open the full address that `regard serve` printed.", status);
   const failure = await response.json().catch(() => null);
-  throw new ApiError(failure?.error ?? `The server returned status ${response.status}.`, response.status);
+  throw new ApiError(failure?.error ?? `The server returned status ${status}.`, status);
 }
 
 export async function get<T>(path: string, signal?: AbortSignal): Promise<T> {

@@ -5,7 +5,7 @@ export type View = (typeof VIEWS)[number];
 type Params = Record<string, string>;
 
 // Parameters that are kept when the view changes.
-const SHARED = ["run", "text", "target"];
+const SHARED = ["run", "text", "target", "checkpoint"];
 
 function parse(hash: string): { view: View; params: Params } {
   const [path, query] = hash.replace(/^#\/?/, "").split("?", 2);
@@ -30,7 +30,10 @@ class Route {
 
   /** The URL of a view; the shared parameters are kept. */
   href(view: View, extra: Params = {}): string {
-    const kept = Object.fromEntries(SHARED.filter((key) => this.params[key]).map((key) => [key, this.params[key]]));
+    // Another run has other checkpoints.
+    const other = extra.run !== undefined && extra.run !== this.params.run;
+    const shared = SHARED.filter((key) => this.params[key] && !(other && key === "checkpoint"));
+    const kept = Object.fromEntries(shared.map((key) => [key, this.params[key]]));
     const query = new URLSearchParams({ ...kept, ...extra }).toString();
     return `#/${view}${query ? `?${query}` : ""}`;
   }

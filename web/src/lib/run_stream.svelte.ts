@@ -1,7 +1,7 @@
 // The metrics, samples and findings of one run, updated by server-sent events while it trains.
 import { errorMessage, get } from "./api";
 import { runDetail } from "./runs.svelte";
-import type { Finding, Metrics, Run, Sample } from "./types";
+import type { Finding, Metrics, Run, RunDetail, Sample } from "./types";
 
 export class RunStream {
   columns = $state.raw<string[]>([]);
@@ -9,6 +9,7 @@ export class RunStream {
   samples = $state.raw<Sample[]>([]);
   findings = $state.raw<Finding[]>([]);
   state = $state<Run["state"]>("finished");
+  detail = $state.raw<RunDetail | null>(null);
   error = $state("");
   ready = $state(false);
   private stream: EventSource | null = null;
@@ -26,6 +27,7 @@ export class RunStream {
         runDetail(this.run),
       ]);
       this.addMetrics(metrics);
+      this.detail = detail;
       this.samples = detail.samples;
       this.findings = detail.findings;
       this.ready = true;

@@ -1,7 +1,7 @@
 // The list of runs, refreshed every few seconds while the page is visible.
 import { ApiError, errorMessage, get } from "./api";
 import { route } from "./route.svelte";
-import type { Run, RunDetail } from "./types";
+import type { Passage, Run, RunDetail } from "./types";
 
 class Runs {
   list = $state.raw<Run[]>([]);
@@ -33,11 +33,22 @@ class Runs {
     return label ? this.list.find((run) => run.id === label || run.name === label) : undefined;
   }
 
-  /** The run in the URL, or the newest undamaged run. */
+  /** The run in the URL; without one, the newest run with a checkpoint, or else the newest undamaged one. */
   get current(): Run | undefined {
-    return this.find(route.params.run) ?? this.list.find((run) => run.state !== "damaged");
+    if (route.params.run) return this.find(route.params.run);
+    const opened = this.list.filter((run) => run.state !== "damaged");
+    return opened.find((run) => run.checkpoint !== null) ?? opened[0];
+  }
+
+  /** Why the run in the URL cannot be shown; empty if it can. */
+  get missing(): string {
+    const name = route.params.run;
+    return this.state === "ready" && name && !this.find(name) ? noSuchRun([name]) : "";
   }
 }
+
+export const noSuchRun = (names: string[]): string =>
+  `There is no run named ${names.map((name) => `“${name}”`).join(", ")} here; it may have been renamed or removed. Choose another one.`;
 
 export const runs = new Runs();
 
@@ -51,4 +62,14 @@ export function runDetail(run: Run): Promise<RunDetail> {
   details.set(key, detail);
   if (details.size > 24) details.delete(details.keys().next().value!);
   return detail;
+}
+
+const passages = new Map<string, Promise<Passage>>();
+
+/** A held-out passage of the run's data. The server reads the data for it, so it is requested once. */
+export function runPassage(run: Run): Promise<Passage> {
+  const passage = passages.get(run.id) ?? get<Passage>(`runs/${run.id}/passage`);
+  passage.catch(() => passages.delete(run.id));
+  passages.set(run.id, passage);
+  return passage;
 }

@@ -5,8 +5,8 @@ import type { BeamNode } from "./types";
 /** True for special tokens, which are not part of the text. */
 export const isSpecialToken = (text: string): boolean => /^<(begin|end|pad)>$/.test(text);
 
-export async function translate(run: string, text: string): Promise<string> {
-  const { nodes } = await post<{ nodes: BeamNode[] }>("beam", { run, text, beams: 3, length: 48 });
+export async function translate(run: string, text: string, checkpoint: number | null): Promise<string> {
+  const { nodes } = await post<{ nodes: BeamNode[] }>("beam", { run, text, checkpoint, beams: 3, length: 48 });
   const byId = new Map(nodes.map((node) => [node.id, node]));
   const finished = nodes.filter((node) => node.finished);
   const candidates = finished.length ? finished : nodes;

@@ -11,6 +11,12 @@ export interface Run {
   validation_loss: number | null;
   started: string | null;
   parameters: number | null;
+  /** Operations of the forward and backward pass of one token. */
+  flops_per_token: number | null;
+  /** The step of the newest checkpoint. */
+  checkpoint: number | null;
+  tags: string[];
+  note: string;
   /** Why a damaged run cannot be opened. */
   error: string | null;
 }
@@ -40,6 +46,10 @@ export interface RunDetail extends Run {
   checkpoints: number[];
   samples: Sample[];
   findings: Finding[];
+  /** Whether the run has a report.html. */
+  report: boolean;
+  /** A hash of the tokenizer: losses per token compare only between runs with the same one. */
+  tokenizer: string | null;
   capabilities: {
     attention: boolean;
     sampling: boolean;
@@ -48,6 +58,15 @@ export interface RunDetail extends Run {
     translation: boolean;
     reason: string | null;
   };
+}
+
+/** A text of the run's data that the model was not trained on, if `held_out`. */
+export interface Passage {
+  text: string;
+  target: string | null;
+  held_out: boolean;
+  /** Bytes per predicted token of the validation part; null for other data than texts. */
+  bytes_per_token: number | null;
 }
 
 export interface Metrics {
@@ -117,8 +136,10 @@ export interface HeadMeasure {
   head: number;
   entropy: number | null;
   uniformity: number | null;
-  roles: Record<string, number>;
+  roles: Record<string, number | null>;
   role: string;
+  /** The increase of this text's loss in nats per token without the head ("head"), or without one kind of key. */
+  effects?: Record<string, number>;
 }
 
 export interface Measures {
@@ -183,6 +204,14 @@ export interface AblationResult extends Intervention {
 
 export interface PatchResult extends Intervention {
   next: { before: Prediction[]; after: Prediction[] };
+}
+
+/** Norms of the residual stream and of what each part of a layer adds to it, by token. */
+export interface ResidualStream {
+  tokens: string[];
+  /** The norm before the first layer and after each one. */
+  residual: number[][];
+  parts: { layer: number; kind: string; norm: number[]; effect: number | null }[];
 }
 
 export interface MaskDescription {

@@ -7,15 +7,21 @@ Michel et al. 2019). A head's output is zeroed at the input of the layer's outpu
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
+import torch
 from torch import Tensor, nn
 
 from regard.attention import Out
 from regard.errors import UserError
-from regard.look.capture.trace import Attention, evaluation_mode, observe
-from regard.look.views.reading import Reading, compare_losses
+from regard.generate.sampling import in_float32
+from regard.look.capture.trace import Attention, dense_weights, evaluation_mode, observe
+from regard.look.views.reading import Reading, compare_losses, mean
 from regard.models.base import Model
 from regard.nn.attention import CrossAttention, SelfAttention
 from regard.runs.disk import JsonObject
+
+BUDGET = 5e10  # multiplications and additions, in pairs, spent on the effects of all heads: about a second
+RECENT = 8  # tokens back
+KINDS = 6  # of keys, at most
 
 
 @contextmanager
@@ -62,6 +68,82 @@ def _zero_outputs(heads: list[int]) -> Callable[..., Out]:
         return out._replace(values=values)
 
     return zero
+
+
+def head_effects(model: Model, reading: Reading, attentions: Sequence[Attention]) -> list[list[dict[str, float]]]:
+    """By attention and head, the increase of the mean loss in nats without the head ("head") and without its attention
+    to one kind of key (`role_keys`); [] if that takes too many operations.
+    """
+    passes = sum(one.heads for one in attentions) * (1 + KINDS)
+    if passes * sum(p.numel() for p in model.parameters()) * reading.inputs.shape[1] > BUDGET:
+        return []
+
+    def loss() -> float:
+        return mean(reading.losses(model, reading.features(model))) or 0.0
+
+    def effects(number: int, head: int) -> dict[str, float]:
+        with ablated(model, attentions, [(number, head)]):
+            found = {"head": loss() - before}
+        one = attentions[number].load()
+        layer = model.get_submodule(one.name.rpartition(".")[0])
+        again = sum(other.name == one.name for other in attentions) > 1  # a repeated block
+        if (
+            one.unobservable is not None
+            or one.v is None
+            or again
+            or not isinstance(layer, SelfAttention | CrossAttention)
+        ):
+            return found
+        encodes = reading.source is not None and one.name.startswith("encoder")
+        tokens = reading.source_batch[0] if encodes else reading.inputs
+        lengths = one.plan.queries.length, one.plan.keys.length
+        keys = role_keys(tokens[0]) if one.plan.same_tokens else cross_role_keys(*lengths, tokens.device)
+        weights, values = dense_weights(one)[0, head], in_float32(one.v[0, head * one.v.shape[1] // one.heads])
+        for name, chosen in keys.items():
+            hook = layer.out.register_forward_pre_hook(_less((weights * chosen) @ values, head, one.heads))
+            try:
+                found[name] = loss() - before
+            finally:
+                hook.remove()
+        return found
+
+    with evaluation_mode(model):
+        before = loss()
+        return [[effects(number, head) for head in range(one.heads)] for number, one in enumerate(attentions)]
+
+
+def role_keys(tokens: Tensor) -> dict[str, Tensor]:
+    """Which keys each role attends to, [N, N]; see `regard.look.statistics.measures`."""
+    place = torch.arange(len(tokens), device=tokens.device)
+    back = place[:, None] - place
+    same = (tokens[:, None] == tokens) & (back > 0)
+    return {
+        "previous": back == 1,
+        "self": back == 0,
+        "sink": (place == 0) & (back > 1),
+        "induction": same.roll(1, 1) & (back >= 0) & (place > 0),
+        "duplicate": same,
+        "recent": (back > 1) & (back <= RECENT),
+    }
+
+
+def cross_role_keys(queries: int, keys: int, device: torch.device) -> dict[str, Tensor]:
+    """The same for cross-attention, [Q, K]: the first and the last key, and those at the same relative position."""
+    place = torch.arange(keys, device=device)
+    diagonal = torch.arange(queries, device=device)[:, None] * ((keys - 1) / max(1, queries - 1))
+    first, last = (place == 0).expand(queries, -1), (place == keys - 1).expand(queries, -1)
+    return {"sink": first, "end": last, "diagonal": (place - diagonal).abs() <= 1}
+
+
+def _less(part: Tensor, head: int, heads: int) -> Callable[..., tuple[Tensor]]:
+    """Subtracts ``part`` [N, D] from a head's output."""
+
+    def subtract(_: nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor]:
+        parts = inputs[0].unflatten(-1, (heads, -1)).clone()
+        parts[..., head, :] -= part.to(parts.dtype)
+        return (parts.flatten(-2),)
+
+    return subtract
 
 
 def ablate(

@@ -8,17 +8,20 @@ position (Meng et al. 2022, causal tracing).
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
 
 from regard.errors import UserError
 from regard.look.capture.trace import evaluation_mode
-from regard.look.views.reading import NO_TARGET, Reading, compare_losses
+from regard.look.views.reading import NO_TARGET, Reading, compare_losses, mean
 from regard.models.base import Model
+from regard.nn import Block
 from regard.runs.disk import JsonObject
 
 LONGEST = 1024  # tokens under the lens; each passes through the head once per layer
+PARTS = 64  # whose effect is measured, by one forward pass each
 TOP = 5  # next tokens that patching lists
 
 Spell = Callable[[Sequence[int]], list[str]]  # tokens as text
@@ -101,6 +104,59 @@ def lens(model: Model, reading: Reading, spell: Spell) -> JsonObject:
             ranks.append(layer_ranks)
     layers = ["embedding", *map(str, range(1, len(top)))]
     return {"tokens": spell(reading.inputs[0].tolist()), "layers": layers, "top": top, "target_rank": ranks}
+
+
+def contributions(model: Model, reading: Reading, spell: Spell) -> JsonObject:
+    """The norm of the residual stream of each layer and of what each of its parts adds, by token.
+
+    ``effect`` of a part is the increase of the mean loss if it adds nothing. The parts of a layer that is no `Block`
+    are not known: the difference between its output and its input stands for them.
+    """
+    outputs: list[Tensor] = []
+    parts = list(_parts(model))
+
+    def record(_: nn.Module, __: object, out: Tensor) -> None:
+        outputs.append(out)
+
+    def without(call: int) -> float:
+        calls = iter(range(len(parts)))
+        with _hooked(parts, lambda _, __, out: torch.zeros_like(out) if next(calls) == call else None):
+            return (mean(reading.losses(model, reading.features(model))) or 0.0) - loss
+
+    with evaluation_mode(model):
+        with _hooked(parts, record):
+            streams = _streams(model, reading)
+        loss = mean(reading.losses(model, reading.features(model))) or 0.0
+        effects = [without(call) if len(parts) <= PARTS else None for call in range(len(parts))]
+    found = [(layer, kind) for layer, kind, _ in parts]
+    if not parts:
+        outputs = [after - before for before, after in pairwise(streams)]
+        found, effects = [(layer, "layer") for layer in range(1, len(streams))], [None] * len(outputs)
+    norms = [out[0].float().norm(dim=-1).tolist() for out in outputs]
+    return {
+        "tokens": spell(reading.inputs[0].tolist()),
+        "residual": [x[0].float().norm(dim=-1).tolist() for x in streams],
+        "parts": [
+            {"layer": layer, "kind": kind, "norm": norm, "effect": effect}
+            for (layer, kind), norm, effect in zip(found, norms, effects, strict=True)
+        ],
+    }
+
+
+def _parts(model: Model) -> Iterator[tuple[int, str, nn.Module]]:
+    """Layer, kind and module of what is added to the residual stream, in order of execution."""
+    for layer, block in enumerate(model.residual_blocks(), start=1):
+        if isinstance(block, Block):
+            kinds = {"attention": block.attention, "cross-attention": block.cross, "feed-forward": block.feedforward}
+            yield from ((layer, kind, part) for kind, part in kinds.items() if part is not None)
+
+
+@contextmanager
+def _hooked(parts: Sequence[tuple[int, str, nn.Module]], hook: Callable[..., Tensor | None]) -> Iterator[None]:
+    with ExitStack() as hooks:
+        for module in dict.fromkeys(module for _, _, module in parts):
+            hooks.callback(module.register_forward_hook(hook).remove)
+        yield
 
 
 def patch(

@@ -27,6 +27,8 @@ from regard.models.base import LanguageModel
 
 #: A head with at least this share of its weight on one kind of key is named after it.
 MOST = 0.5
+#: Nats per token by which the loss must change for an effect to count.
+NOTABLE = 0.005
 #: A head with at least this share of the maximum entropy is called even.
 EVEN = 0.9
 #: A head whose rows overlap by this much is positional; any two rows over few keys overlap by half.
@@ -163,10 +165,24 @@ def random_scores(attention: Attention) -> list[dict[str, float]]:
     return scores
 
 
-def role(scores: Mapping[str, float | None]) -> str:
-    """The role of a head, "mixed" if it has none. A specific role takes precedence over ``positional``."""
+def role(scores: Mapping[str, float | None], spread: float = 0.0, effects: Mapping[str, float] | None = None) -> str:
+    """The role of a head, by its weights if they are clear, otherwise by what it does.
+
+    Few heads of a small model put half of their weight on one kind of key. Such a head is named after the kind of key
+    without which the loss of the text changes most (``effects``, from `head_effects`): these may also be ``duplicate``
+    (earlier occurrences of the token), ``recent`` (a few tokens back) and, in cross-attention, ``diagonal`` (the same
+    relative position) and ``end`` (the last token). A head is ``idle`` if nothing that is taken
+    from it changes the loss, ``even`` if it attends to all keys alike, and otherwise ``mixed``.
+    """
     places = {name: score for name, score in scores.items() if name != "positional" and score is not None}
-    best = max(places, key=lambda name: places[name])
-    if places[best] >= MOST:
+    if places[best := max(places, key=lambda name: places[name])] >= MOST:
         return best
-    return "positional" if (scores["positional"] or 0.0) >= POSITIONAL else "mixed"
+    if (scores["positional"] or 0.0) >= POSITIONAL:
+        return "positional"
+    effects = effects or {}
+    kinds = {name: effect for name, effect in effects.items() if name != "head"}
+    if kinds and abs(kinds[best := max(kinds, key=lambda name: abs(kinds[name]))]) >= NOTABLE:
+        return best
+    if kinds and abs(effects["head"]) < NOTABLE:
+        return "idle"
+    return "even" if spread >= EVEN else "mixed"

@@ -21,8 +21,8 @@ from regard.generate.load import load_model
 from regard.generate.sampler import Sampler
 from regard.generate.translation import load_translation_model, source_streams
 from regard.look.capture.trace import evaluation_mode, observe
-from regard.look.interventions.ablate import ablate
-from regard.look.interventions.residual import lens, patch
+from regard.look.interventions.ablate import ablate, head_effects
+from regard.look.interventions.residual import contributions, lens, patch
 from regard.look.statistics.measures import on_random_text, random_text
 from regard.look.views.generation import beam_tree, distribution, nbytes
 from regard.look.views.reading import NO_TARGET, Reading, mean
@@ -125,7 +125,8 @@ class Session:
         if reading.source is not None:
             inputs, target_tokens = self.texts(reading.source[0].tolist()), inputs
             predicted = self.texts(reading.targets.tolist())
-        return Trace(inputs, target_tokens, predicted, attentions, loss, self._random_scores)
+        effects = lambda: head_effects(self.model, reading, attentions)  # noqa: E731
+        return Trace(inputs, target_tokens, predicted, attentions, loss, self._random_scores, effects)
 
     def _random_scores(self) -> list[list[dict[str, float]]]:
         """The role scores from random texts by attention and head; [] for sequence-to-sequence models."""
@@ -202,6 +203,10 @@ class Session:
     def lens(self, text: str, target: str | None = None) -> JsonObject:
         """The logit lens: the prediction of each layer if it were the last."""
         return lens(self.model, self.read(text, target), self.texts)
+
+    def residual(self, text: str, target: str | None = None) -> JsonObject:
+        """The size of the residual stream, and what each attention and feed-forward network adds to it."""
+        return contributions(self.model, self.read(text, target), self.texts)
 
     def ablate(
         self, text: str, heads: Sequence[tuple[int, int]], *, count: int = 40, seed: int = 1, target: str | None = None

@@ -21,6 +21,7 @@ from regard.look.statistics.measures import Head, heads, role
 from regard.look.views import cell as cells
 from regard.runs.disk import JsonObject
 
+Scores = dict[str, float]
 CELLS = 128  # per side of an overview
 
 
@@ -33,7 +34,8 @@ class Trace:
     predicted_tokens: list[str] | None  # its labels
     attentions: list[Attention]
     loss: float | None
-    random_scores: Callable[[], list[list[dict[str, float]]]]  # by attention and head; [] without such scores
+    random_scores: Callable[[], list[list[Scores]]]  # by attention and head; [] without such scores
+    effects: Callable[[], list[list[Scores]]] = list  # by attention and head; [] if they are not measured
     _lock: Lock = field(default_factory=Lock, init=False)
     _overviews: dict[int, tuple[NDArray[np.uint8], int]] = field(default_factory=dict, init=False)  # by size
 
@@ -120,16 +122,13 @@ class Trace:
 
     @cached_property
     def measures(self) -> JsonObject:
-        """Entropy, uniformity and roles of every head with a map."""
-        random = self.random_scores()
-        return {
-            "heads": [
-                _measured(number, head, random[number][head.head - 1] if random else {})
-                for number, one in enumerate(self.attentions)
-                if one.unobservable is None
-                for head in heads([one.load()])
-            ]
-        }
+        """Entropy, uniformity, roles and effect of every head with a map."""
+        random, effects, measured = self.random_scores(), self.effects(), []
+        for number, one in enumerate(self.attentions):
+            for head in heads([one.load()]) if one.unobservable is None else ():
+                by_text, effect = (scores[number][head.head - 1] if scores else {} for scores in (random, effects))
+                measured.append(_measured(number, head, one.plan.same_tokens, by_text, effect))
+        return {"heads": measured}
 
     def rollout(self, size: int = 256) -> NDArray[np.float32]:
         """Attention rollout through the layers of the text's (or the source's) stack, [Q, K]."""
@@ -153,11 +152,13 @@ class Trace:
         return one.load()
 
 
-def _measured(number: int, head: Head, random: dict[str, float]) -> JsonObject:
-    scores = {"previous": head.previous, "induction": None, "sink": head.first, "positional": None, "self": head.own}
-    scores |= random
+def _measured(number: int, head: Head, own: bool, random: Scores, effects: Scores) -> JsonObject:
+    """The measures of one head; in cross-attention (not ``own``) there is no previous token and no token itself."""
+    scores: dict[str, float | None] = {"previous": head.previous if own else None, "induction": None}
+    scores |= {"sink": head.first, "positional": None, "self": head.own if own else None, **random}
+    named = {"roles": scores, "role": role(scores, head.spread, effects), "effects": effects}
     place = {"attention": number, "head": head.head - 1}
-    return {**place, "entropy": head.entropy, "uniformity": head.spread, "roles": scores, "role": role(scores)}
+    return {**place, "entropy": head.entropy, "uniformity": head.spread, **named}
 
 
 def _check(name: str, number: int, count: int) -> None:
