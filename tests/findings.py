@@ -63,4 +63,29 @@ FINDINGS = (
         "Nothing shows that a table scrolls",
         "tests/browser/test_page_accessibility.py::test_scrolled_content_fades_out_at_the_edge",
     ),
+    (
+        "Presets cannot be chosen by name on the command line",
+        "tests/models/test_presets.py::test_presets_are_chosen_by_name",
+    ),
+    ("There is no command that describes a published model", "tests/models/test_presets.py::test_describe_command"),
+    (
+        "A model that the task cannot train ends in an internal error, or trains on tokens that it sees",
+        "tests/models/test_presets.py::test_a_model_that_the_task_cannot_train_is_refused",
+    ),
+    (
+        "Python users find no load, generate and train",
+        "tests/test_python_docs.py::test_every_block_runs",
+    ),
+    (
+        "There is no Weights & Biases",
+        "tests/report/test_trackers.py::test_weights_and_biases_offline",
+    ),
+    (
+        "There is no MLflow",
+        "tests/report/test_trackers.py::test_mlflow_gets_the_config_the_curves_and_the_end",
+    ),
+    (
+        "The notes' defaults are no recipe",
+        "tests/laws/test_initial_loss.py::test_a_recipe_starts_at_a_uniform_guess",
+    ),
 )

@@ -25,13 +25,33 @@ def test_every_public_name_resolves() -> None:
 
 
 def test_public_names_do_not_hide_packages() -> None:
-    """``regard.train`` is the package, whether it was imported before or not."""
+    """``regard.train`` is the package, which can be called, whether it was imported before or not."""
     source = Path(regard.__file__ or "").parent
-    assert not {path.stem for path in source.iterdir()} & set(regard.__all__)
+    assert {path.stem for path in source.iterdir()} & set(regard.__all__) == {"train"}
+    assert regard.train is sys.modules["regard.train"]
+    assert callable(regard.train)
+
+
+def test_generate_explains_its_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "text.txt").write_text("to be or not to be, that is the question\n" * 60)
+    keys = ["--model.width=32", "--train.steps=2", "--data.path=text.txt", "--train.device=cpu"]
+    regard.train(regard.recipe("shakespeare-small", *keys))
+    loaded = regard.load("runs/run-1", "auto")
+    with pytest.raises(regard.UserError, match="it takes tokens, seed, stop, temperature, top_k"):
+        loaded.generate("to be", temp=1)
+    with pytest.raises(regard.UserError, match="temperature must be zero or more"):
+        loaded.generate("to be", temperature=-1)
+    with pytest.raises(regard.UserError, match="the prompt is empty"):
+        loaded.generate("")
+    with pytest.raises(regard.UserError, match="no device 'tpu' here; choose device from: auto"):
+        regard.load("runs/run-1", "tpu")
+    assert loaded.generate("to be", stop="\n") == loaded.generate("to be", stop=["\n"])
 
 
 def test_the_blocks_are_short_and_use_every_kind_of_name() -> None:
-    assert len(BLOCKS) == 5
+    assert len(BLOCKS) == 7
     assert max(len([line for line in block.splitlines() if line.strip()]) for block in BLOCKS) <= 15
 
 

@@ -13,23 +13,28 @@ _MODULES = {
     "config": ("load_parts", "override"),
     "errors": ("UserError",),
     "generate": ("Prompt", "Sampling", "TextGenerator"),
-    "generate.load": ("load_run",),
+    "generate.load": ("load",),
     "models": ("GPT", "GPTConfig", "LanguageModel"),
     "nn": ("DecoderLayer", "EncoderLayer", "MultiHeadAttention"),
     "prove": ("certify",),
     "serve.html_file": ("show",),
-    "train": ("Experiment", "Observer", "fit"),
+    "recipes": ("recipe",),
+    "train": ("Experiment", "Observer"),
+    "train.tensorboard": ("TensorBoard",),
+    "train.trackers": ("MLflow", "WandB"),
 }
 _PUBLIC = {name: module for module, names in _MODULES.items() for name in names}
 
-__all__ = [*_PUBLIC]  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = [*_PUBLIC, "train"]  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _PUBLIC:
-        raise AttributeError(f"module 'regard' has no attribute {name!r}")
     import importlib
 
+    if name == "train":  # the package is a function too
+        return importlib.import_module("regard.train")
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'regard' has no attribute {name!r}")
     return getattr(importlib.import_module(f"regard.{_PUBLIC[name]}"), name)
 
 

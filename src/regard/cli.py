@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 #: In the order of `regard --help`; each is a function in the module of `regard.commands` with its name.
 COMMANDS = ("train", "resume", "generate", "translate", "evaluate", "report", "approximate", "study")
-COMMANDS += ("look", "serve", "prove", "doctor", "mask", "info", "recipes", "data")
+COMMANDS += ("look", "serve", "prove", "doctor", "mask", "info", "describe", "recipes", "data")
 
 USER_ERROR, INTERNAL_ERROR, INTERRUPTED = 2, 1, 130
 
@@ -90,7 +90,8 @@ def dispatch(arguments: list[str]) -> int:
     found = parse(rest, table, lambda flag: _unknown(command, flag, flags, takes_keys))
     if found.keys and not takes_keys:
         raise UserError(
-            f"`{title}` takes no --{next(iter(found.keys))}; only `regard train` sets keys of an experiment"
+            f"`{title}` takes no --{next(iter(found.keys))}; only `regard train` and `regard describe` take keys of "
+            "an experiment"
         )
     options = read_options(table, found, title)
     load_declared(options.with_)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import config_tree as tree
 import pytest
 
-from regard.config import Choice, dump, keys, kinds, load
+from regard.config import Choice, add_presets, dump, keys, kinds, load, override
 from regard.errors import UserError
 
 
@@ -122,3 +122,32 @@ def test_a_part_without_dataclass_or_with_a_field_called_kind_is_refused() -> No
 def test_keys_of_a_union_are_its_kind() -> None:
     (key,) = keys(ShapeConfig)
     assert (key.path, key.choices, key.required) == ("kind", ("circle", "disc", "square"), True)
+
+
+class AreaConfig(Choice):
+    """A union with presets."""
+
+
+@dataclass(frozen=True)
+class RectangleConfig(AreaConfig, kind="rectangle"):
+    width: int = 1
+    height: int = 1
+
+
+@dataclass(frozen=True)
+class Plan:
+    area: AreaConfig = RectangleConfig()
+
+
+def test_a_preset_is_a_config_by_name() -> None:
+    add_presets(AreaConfig, {"hall": RectangleConfig(30, 20)})
+    assert load(Plan, {"area": "hall"}).area == RectangleConfig(30, 20)
+    assert load(Plan, {"area": {"kind": "hall", "height": 5}}).area == RectangleConfig(30, 5)
+    changed = override(Plan(RectangleConfig(7, 7)), ["--area.height", "5", "--area", "hall"])
+    assert changed.area == RectangleConfig(30, 5)
+    assert dump(changed) == {"area": {"kind": "rectangle", "width": 30, "height": 5}}
+    assert keys(Plan)[0].choices == ("rectangle", "hall")
+    with pytest.raises(UserError, match='the kind "rectangle" or of the presets "hall"; write `--area hall`'):
+        override(Plan(), ["--area", "hal"])
+    with pytest.raises(TypeError, match='has the kind "rectangle" already'):
+        add_presets(AreaConfig, {"rectangle": RectangleConfig()})

@@ -38,6 +38,8 @@ class TrainOptions(CommandOptions):
     watch: bool = option(False, "draw the losses as a curve in the terminal during training")
     doctor: bool = option(False, "report training problems with place, cause and fix; the training itself is unchanged")
     tensorboard: bool = option(False, "also write TensorBoard events into the run folder (needs `regard[tensorboard]`)")
+    wandb: bool = option(False, "also log to Weights & Biases (needs `regard[wandb]`)")
+    mlflow: bool = option(False, "also log to MLflow (needs `regard[mlflow]`)")
 
 
 def train(options: TrainOptions, keys: Mapping[str, object]) -> int:
@@ -51,6 +53,10 @@ def train(options: TrainOptions, keys: Mapping[str, object]) -> int:
       --data.path FILE           your own text
       --model.width 256          a size
       --model.position rotary --model.position.base 5e5    a choice, and a key of the chosen kind
+      --model gpt2-medium --model.layers 2                 a preset, and a key that differs
+
+    Presets: shakespeare, gpt2, gpt2-medium, gpt2-large, gpt2-xl, gpt3-small, gpt3-medium, gpt3-large, gpt3-xl,
+    gpt3-2.7b, gpt3-6.7b, gpt3-13b, gpt3-175b, transformer-base, transformer-big, bert-base, bert-large.
 
     Ctrl-C saves a checkpoint and stops; `regard resume` continues.
     """
@@ -153,6 +159,10 @@ def observers(options: CommandOptions, resume: bool) -> list[Observer]:
         from regard.train.tensorboard import TensorBoard
 
         found.append(TensorBoard())
+    if chosen.wandb or chosen.mlflow:
+        from regard.train.trackers import MLflow, WandB
+
+        found += [*([WandB()] if chosen.wandb else []), *([MLflow()] if chosen.mlflow else [])]
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any, ClassVar, TypeVar
 
 from regard.config.parts import NameTaken, catalog, check_dataclass, place_of
@@ -23,10 +24,12 @@ class Choice:
             base: float = 10_000.0
 
     A field annotated `position: PositionConfig` then takes `"rotary"` or `{kind = "rotary", base = 5e5}`.
+    `add_presets` gives names to whole configs; such a name is written like a kind, and further keys change it.
     """
 
     kind: ClassVar[str]
     _kinds: ClassVar[dict[str, type[Choice]]]
+    _presets: ClassVar[dict[str, Choice]]
 
     def __init_subclass__(cls, kind: str | None = None, **rest: Any) -> None:
         super().__init_subclass__(**rest)
@@ -35,7 +38,7 @@ class Choice:
         if Choice in cls.__bases__:
             if kind is not None:
                 raise TypeError(f"{cls.__name__} is a union and has no kind itself: give the kinds to its subclasses")
-            cls._kinds = {}
+            cls._kinds, cls._presets = {}, {}
             catalog(
                 cls.__name__.removesuffix("Config").lower(),
                 lambda: {kind: check_dataclass(member) for kind, member in cls._kinds.items()},
@@ -67,3 +70,18 @@ def _unions(cls: type[Choice]) -> list[type[Choice]]:
 def kinds(cls: type[C]) -> dict[str, type[C]]:
     """Every kind registered so far that a field annotated with `cls` takes, in order of registration."""
     return {kind: member for union in _unions(cls) for kind, member in union._kinds.items() if issubclass(member, cls)}
+
+
+def add_presets(union: type[C], named: Mapping[str, C]) -> None:
+    """Let files and the command line choose these configs of a union by name."""
+    for name in named:
+        if name in union._kinds:
+            raise NameTaken(f'{union.__name__} has the kind "{name}" already; give the preset another name')
+    union._presets.update(named)
+
+
+def presets(cls: type[C]) -> dict[str, C]:
+    """Every preset that a field annotated with `cls` takes."""
+    return {
+        name: preset for union in _unions(cls) for name, preset in union._presets.items() if isinstance(preset, cls)
+    }

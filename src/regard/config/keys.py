@@ -18,7 +18,7 @@ class Key(NamedTuple):
     type: str  # "float", "int | none", "float, ...", "choice"
     default: object  # the value, for an instance; the default, for a class; for a choice, the kind
     help: str
-    choices: tuple[str, ...] = ()  # kinds of a choice, values of a Literal
+    choices: tuple[str, ...] = ()  # kinds and presets of a choice, values of a Literal
     required: bool = False  # a class's field without a default
 
 
@@ -64,7 +64,9 @@ def _keys(shape: Shape, value: object, path: str, help: str, within: tuple[type,
     absent = value is MISSING
     if isinstance(inner, ChoiceShape):
         chosen = value if isinstance(value, Choice) else None
-        yield Key(path, shape.name, chosen and chosen.kind, help or _about(inner.cls), tuple(inner.kinds), absent)
+        yield Key(
+            path, shape.name, chosen and chosen.kind, help or _about(inner.cls), (*inner.kinds, *inner.presets), absent
+        )
         if chosen is not None:
             yield from table_keys(table_of(type(chosen)), chosen, f"{path}.", within)
     elif isinstance(inner, Table):

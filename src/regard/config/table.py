@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from regard.config import notation
-from regard.config.choice import Choice, kinds
+from regard.config.choice import Choice, kinds, presets
 from regard.config.key_path import FlagText, KeyPath, describe, listed, nearest
 from regard.config.notation import PlainTable
 from regard.config.parts import outside
@@ -139,9 +139,15 @@ class ChoiceShape(Shape):
         return known
 
     @property
+    def presets(self) -> dict[str, Choice]:
+        """Configs that can be chosen by name, like a kind."""
+        return presets(self.cls)
+
+    @property
     def expects(self) -> str:  # type: ignore[override]
         names = ", ".join(f'"{kind}"{outside(member)}' for kind, member in self.kinds.items())
-        return ("one of the kinds " if len(self.kinds) > 1 else "the kind ") + names
+        more = f" or of the presets {listed(self.presets, chr(34))}" if self.presets else ""
+        return ("one of the kinds " if len(self.kinds) > 1 else "the kind ") + names + more
 
     @property
     def example(self) -> str:  # type: ignore[override]
@@ -149,11 +155,11 @@ class ChoiceShape(Shape):
 
     def read(self, given: object, base: object, place: KeyPath) -> object:
         given, base = opened(given, base, place)
-        if isinstance(given, str) and given in self.kinds:
+        if isinstance(given, str) and (given in self.kinds or given in self.presets):
             given = {"kind": given}
         if not isinstance(given, Mapping):
             raise self.wrong(given, place)
-        member = self._member(given, base, place)
+        member, base = self._start(given, base, place)
         table = table_of(member)
         keys = {name: value for name, value in given.items() if name not in ("", "kind")}
         for name in keys:
@@ -167,13 +173,14 @@ class ChoiceShape(Shape):
         return table.read(keys, base if type(base) is member else None, place)
 
     def closest(self, given: object) -> str | None:
-        return nearest(given, self.kinds) if isinstance(given, str) else None
+        return nearest(given, [*self.kinds, *self.presets]) if isinstance(given, str) else None
 
     def wrong(self, given: object, place: KeyPath) -> UserError:
         usual = place.example.get("kind") if isinstance(place.example, dict) else None
         return super().wrong(given, place._replace(example=usual))
 
-    def _member(self, given: Mapping[str, object], base: object, place: KeyPath) -> type[Choice]:
+    def _start(self, given: Mapping[str, object], base: object, place: KeyPath) -> tuple[type[Choice], object]:
+        """The kind, and the config whose values hold for the keys that are not given."""
         named = [given[name] for name in ("", "kind") if name in given]
         if len(named) == 2 and named[0] != named[1]:
             raise place.error(f"{place} is given two kinds, {listed(map(str, named))}; leave out one of the two")
@@ -181,15 +188,17 @@ class ChoiceShape(Shape):
             kind = named[0]
             if not isinstance(kind, str):
                 raise self.wrong(kind, place if place.flags else place.child("kind"))
+            if kind in self.presets:
+                return type(self.presets[kind]), self.presets[kind]
             if kind not in self.kinds:
                 right = self._choose(self.closest(kind) or self.example, place)
                 given_kind = notation.quoted(kind)
                 raise place.error(f"{place} is of kind {given_kind}, but must be {self.expects}; write {right}")
-            return self.kinds[kind]
+            return self.kinds[kind], base
         if isinstance(base, Choice):
-            return type(base)
+            return type(base), base
         if self.cls.__dict__.get("kind"):
-            return self.cls  # the annotation names one member, so `kind` may be left out
+            return self.cls, base  # the annotation names one member, so `kind` may be left out
         raise place.error(f"{place} needs a kind, {self.expects}; write {self._choose(self.example, place)}")
 
     def _choose(self, kind: str, place: KeyPath) -> str:

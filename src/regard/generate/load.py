@@ -1,14 +1,18 @@
 """Load the trained model of a run folder."""
 
+from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from regard.config.parts import with_options
 from regard.data import Data, Tokenizer, load_tokenizer
 from regard.errors import UserError
-from regard.models import ModelConfig
+from regard.generate.sampling import Sampling
+from regard.generate.text import Prompt, TextGenerator
+from regard.models import LanguageModel, ModelConfig
 from regard.models.base import Model
 from regard.runs import Run
 
@@ -26,10 +30,40 @@ class LoadedModel(NamedTuple):
         if self.data_sha256 not in (None, data.sha256):
             raise UserError(f"{data.name} is not what this run was trained on; put the old files back")
 
+    def generate(
+        self, prompt: str = "\n", tokens: int = 200, *, seed: int = 1, stop: Sequence[str] = (), **sampling: Any
+    ) -> str:
+        """The continuation of ``prompt``: at most ``tokens`` new tokens, up to the first of the strings ``stop``.
 
-def load_run(folder: str | Path, device: torch.device | str = "cpu", step: int | None = None) -> LoadedModel:
-    """The trained model of a run folder and its tokenizer; see ``load_model``."""
-    return load_model(Run.open(Path(folder)), device, step)
+        ``sampling`` are the parameters of ``Sampling``: temperature (0 is greedy), top_k, top_p, min_p, repetition.
+        The same seed gives the same text, the one that `regard generate` prints.
+        """
+        if not isinstance(self.model, LanguageModel):
+            raise UserError(
+                f"a {type(self.model).__name__} generates no text; load the run of a language model, or translate with "
+                "`regard translate`"
+            )
+        try:
+            options = Sampling(**sampling)
+        except (TypeError, ValueError) as error:  # an unknown name, or an impossible value
+            names = ", ".join(field.name for field in fields(Sampling))
+            raise UserError(f"generate: {error}; it takes tokens, seed, stop, {names}") from error
+        generator = TextGenerator(
+            self.model, self.tokenizer, options, tokens, seed, (stop,) if isinstance(stop, str) else tuple(stop)
+        )
+        ids = tuple(self.tokenizer.encode(prompt).tolist())
+        if not ids:
+            raise UserError("the prompt is empty; give at least one character")
+        return generator.texts([Prompt(ids)])[0].text
+
+
+def load(run: str | Path, device: torch.device | str = "cpu", step: int | None = None) -> LoadedModel:
+    """The trained model of a run folder and its tokenizer; see ``load_model``.
+
+    ``device`` is "cpu", "cuda", "cuda:1", "mps", or "auto" for the fastest that is available.
+    """
+    device = find_device(device, option="device") if isinstance(device, str) else device
+    return load_model(Run.open(Path(run)), device, step)
 
 
 def load_model(run: Run, device: torch.device | str = "cpu", step: int | None = None) -> LoadedModel:

@@ -1,10 +1,12 @@
-"""Configs of published models, and ``describe``, which counts a model without allocating its weights."""
+"""Configs of published models, which `--model NAME` chooses, and ``describe``, which counts without allocating."""
 
 from dataclasses import replace
 
 import torch
 
+from regard.config import add_presets
 from regard.models.base import ModelConfig
+from regard.models.encoder import EncoderConfig
 from regard.models.gpt import GPTConfig
 from regard.models.transformer import TransformerConfig
 from regard.nn.blocks.block import PostNormConfig, PreNormConfig
@@ -49,6 +51,22 @@ BASE = TransformerConfig(
     block=PostNormConfig(),
 )  # Vaswani et al. 2017, table 3
 
+BERT = EncoderConfig(
+    vocabulary=30_521,  # and the mask token
+    context=512,
+    layers=12,
+    heads=12,
+    width=768,
+    dropout=0.1,
+    bias=True,
+    qk_norm=False,
+    zero_init=False,
+    norm=LayerNormConfig(),
+    position=LearnedPositionConfig(),
+    feedforward=GELUConfig(),
+    block=PostNormConfig(),
+)  # Devlin et al. 2019, section 3, without segment embeddings, their norm, the pooler and the head's extra layer
+
 PRESETS: dict[str, ModelConfig] = {
     "shakespeare": SHAKESPEARE,
     "gpt2": GPT2,
@@ -65,7 +83,10 @@ PRESETS: dict[str, ModelConfig] = {
     "gpt3-175b": _gpt3(96, 12_288, 96),
     "transformer-base": BASE,
     "transformer-big": replace(BASE, heads=16, width=1024, dropout=0.3),
+    "bert-base": BERT,
+    "bert-large": replace(BERT, layers=24, heads=16, width=1024),
 }
+add_presets(ModelConfig, PRESETS)
 
 
 def describe(config: ModelConfig) -> dict[str, int]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from regard.config import nearest
+from regard.config import nearest, override
 from regard.config.parts import NameTaken, catalog, defining, outside, place_of
 from regard.errors import UserError
 
@@ -52,6 +52,11 @@ def get(name: str) -> Experiment:
     if name in _outside():
         return _outside()[name].recipe()
     return import_module(f"regard.recipes.{_file(name).stem}").recipe()
+
+
+def recipe(name: str, *arguments: str) -> Experiment:
+    """The experiment that a recipe describes, changed by arguments as on the command line: ``"--model.width=32"``."""
+    return override(get(name), arguments)
 
 
 def _built_in() -> list[str]:

@@ -6,12 +6,13 @@ mean of means would give tokens of short micro-batches more weight.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from regard.config import Choice
+from regard.models import Model
 from regard.nn.auxiliary_loss import collect
 
 
@@ -44,6 +45,8 @@ class Task(Protocol):
 
 class TaskConfig(Choice):
     """Which loss an experiment trains with."""
+
+    trains: ClassVar[type[Model]] = Model  # the models that it can train
 
     def build(self) -> Task:
         """The task."""

@@ -31,6 +31,8 @@ class CrossEntropyConfig(TaskConfig):
 class LanguageConfig(CrossEntropyConfig, kind="language"):
     """Predict each next token."""
 
+    trains = LanguageModel
+
     def build(self) -> "LanguageTask":
         """The task."""
         return LanguageTask(self)

@@ -17,6 +17,7 @@ from regard.tasks.language import CrossEntropyConfig, cross_entropy_terms
 class MaskedTokensConfig(CrossEntropyConfig, kind="masked"):
     """Predict masked tokens from both sides."""
 
+    trains = Encoder
     share: float = option(0.15, "share of each sequence's tokens to predict")
 
     def check(self) -> None:

@@ -16,6 +16,7 @@ from regard.tasks.language import CrossEntropyConfig, count_targets, cross_entro
 class TranslationConfig(CrossEntropyConfig, kind="translation"):
     """Predict each next token of the translation (teacher forcing)."""
 
+    trains = Seq2SeqModel
     smoothing: float = option(0.1, "label smoothing, in training only")
 
     def check(self) -> None:

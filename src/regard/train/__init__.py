@@ -1,4 +1,12 @@
-"""Training: the loop, optimizers, schedules, precision, sharding, budgets and observers."""
+"""Training: the loop, optimizers, schedules, precision, sharding, budgets and observers.
+
+``regard.train`` is this package and a function: ``regard.train(experiment, name="one", observers=[...])`` is ``fit``.
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
 
 from regard.train.diagnose import Diverged
 from regard.train.experiment import Experiment, TrainConfig
@@ -15,3 +23,20 @@ from regard.train.schedule import (
     ScheduleConfig,
     TrapezoidScheduleConfig,
 )
+
+
+class _CallablePackage(ModuleType):
+    """This package, which can be called."""
+
+    def __call__(
+        self,
+        experiment: Experiment,
+        name: str | None = None,
+        observers: Sequence[Observer] = (),
+        runs: str | Path = "runs",
+    ) -> TrainingResult:
+        """Train an experiment into a new run folder; see ``fit``."""
+        return fit(experiment, name, observers, runs)
+
+
+sys.modules[__name__].__class__ = _CallablePackage

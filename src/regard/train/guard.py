@@ -23,12 +23,16 @@ from regard.attention import BackendRefused
 from regard.data import Batch, Data
 from regard.errors import UserError
 from regard.generate.load import find_device
+from regard.models import Encoder, LanguageModel, Seq2SeqModel
 from regard.train.engine import Engine
 from regard.train.experiment import Experiment
 from regard.train.precision import Precision
 from regard.train.shard import World, from_environment
 
 T = TypeVar("T")
+
+#: A recipe with data and a task for each kind of model.
+STARTS = {LanguageModel: "shakespeare", Encoder: "shakespeare-encoder", Seq2SeqModel: "translate-transformer"}
 
 #: Phrases of the allocators of torch, numpy and the C++ library, whose error types do not say it.
 _PHRASES = ("can't allocate memory", "cannot allocate memory", "not enough memory", "out of memory", "bad_alloc")
@@ -52,7 +56,20 @@ def check_start(experiment: Experiment) -> None:
     Precision(experiment.train.precision, device)
     if experiment.train.compile is True and device.type == "mps":
         raise UserError("nothing can be compiled for mps; leave out --train.compile, or use --train.device cpu")
+    check_task(experiment)
     check_model(experiment, device, world)
+
+
+def check_task(experiment: Experiment) -> None:
+    """Refuse a model that the task cannot train, such as an encoder that would predict tokens that it sees."""
+    with torch.device("meta"), _SkipInit():
+        model = experiment.model.reduced().build()
+    if not isinstance(model, experiment.task.trains):
+        recipe = next((name for kind, name in STARTS.items() if isinstance(model, kind)), "")
+        raise UserError(
+            f"the task {experiment.task.kind} cannot train the {experiment.model.kind}, as it needs a "
+            f"{experiment.task.trains.__name__}; start from another recipe: regard train {recipe} --model ..."
+        )
 
 
 def make_engine(experiment: Experiment, data: Data[Batch], world: World) -> Engine:

@@ -47,12 +47,20 @@ def train(experiment: Experiment, run: Run, observers: Sequence[Observer] = (), 
         return TrainingSession(prepare(experiment, run, world, began, resume), run, observers).run()
 
 
-def fit(experiment: Experiment, folder: str | Path, observers: Sequence[Observer] = ()) -> TrainingResult:
-    """Train an experiment into a new run folder."""
+def fit(
+    experiment: Experiment, name: str | None = None, observers: Sequence[Observer] = (), runs: str | Path = "runs"
+) -> TrainingResult:
+    """Train an experiment into the new run folder ``runs/name``; ``regard.train`` is this function.
+
+    The default name is ``run-1``, ``run-2``, ... A run that fails before its first record is removed.
+    """
     check_start(experiment.checked())
-    folder = Path(folder)
-    run = Run.create(folder.parent, folder.name, to_toml(experiment), environment())
-    return train(experiment, run, observers)
+    run = Run.create(Path(runs), name, to_toml(experiment), environment())
+    try:
+        return train(experiment, run, observers)
+    except BaseException:
+        run.discard()
+        raise
 
 
 def prepare(experiment: Experiment, run: Run, world: World, began: float, resume: bool) -> Engine:
