@@ -209,6 +209,16 @@ def test_a_run_with_checkpoints_is_not_started_anew(text, tmp_path):
         train(wanted, run)
 
 
+def test_a_changed_validation_file_is_refused(text, tmp_path):
+    held_out = tmp_path / "held-out.txt"
+    held_out.write_text("the cat sat on a rat. " * 5)
+    wanted = experiment(text)
+    run = _killed(tmp_path, replace(wanted, data=replace(wanted.data, validation_path=str(held_out))), 5)
+    held_out.write_text("the rat sat on a cat. " * 5)
+    with pytest.raises(UserError, match="data"):
+        train(load(Experiment, run.config), run, resume=True)
+
+
 def test_changed_data_is_refused(text, tmp_path):
     run = _killed(tmp_path, experiment(text), 5)
     text.write_text(text.read_text(encoding="utf-8").replace("cat", "tac"), encoding="utf-8")
