@@ -83,6 +83,18 @@ def take_screenshots(page: Page, origin: str) -> None:
     scroll(page, 960)
     save_screenshot(page, "cell")
 
+    open(
+        "attention",
+        run="shakespeare",
+        text="What light is this? It is the light of day.",
+        layer=2,
+        head=1,
+        **{"as": "lines"},
+    )
+    page.locator("svg .token").first.wait_for()
+    scroll(page, 150)
+    save_screenshot(page, "lines")
+
     open("sampling", run="shakespeare", text="ROMEO:\nWhat light", temperature=0.8, top_p=0.9)
     page.get_by_role("button", name="Sample", exact=True).wait_for()
     for _ in range(12):
@@ -99,6 +111,11 @@ def take_screenshots(page: Page, origin: str) -> None:
     open("probes", **lm, probe="ablation", ablated="0.0,1.2")
     page.get_by_text("Generated text before").wait_for()
     save_screenshot(page, "probes")
+
+    open("probes", **lm, probe="model")
+    page.get_by_role("rowheader", name="prediction").first.wait_for()
+    scroll(page, 150)
+    save_screenshot(page, "model")
 
     open("masks", mask="causal & (window(24) | sinks(2))", length=96, block=8)
     page.get_by_role("region", name="Blocks").wait_for()
