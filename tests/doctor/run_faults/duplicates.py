@@ -18,6 +18,7 @@ from run_faults.kit import (
     Seen,
     altered,
     changed,
+    dataset,
     gpt,
     noise,
     training,
@@ -33,7 +34,7 @@ def leaked_validation(folder: Path) -> Case:
 
 def validation_was_trained_on(seen: Seen) -> bool:
     """Every whole validation window is in the training part."""
-    data = seen.ended.engine.data
+    data = dataset(seen.ended.engine)
     tokens = [bytes(data._tokens.windows(np.array([part.start]), part.size)[0].tolist()) for part in data.parts[:2]]
     known, held = tokens
     return all(held[first : first + 32] in known for first in range(0, len(held) - 32, 32))
@@ -43,7 +44,7 @@ def repeated(count: int) -> Sabotage:
     """A loader that goes round in a circle: the same few batches over and over."""
 
     def sabotage(engine: Engine) -> None:
-        plain = engine.data.batch
+        plain = dataset(engine).batch
         engine.data.batch = lambda position, **named: plain(position % count, **named)
 
     return sabotage
@@ -65,7 +66,7 @@ def by_update() -> Sabotage:
     """A loader that ignores the number of the micro-batch: all parts of an update are the same one."""
 
     def sabotage(engine: Engine) -> None:
-        plain = engine.data.batch
+        plain = dataset(engine).batch
         engine.data.batch = lambda position, **named: plain(position, **{**named, "rank": 0})
 
     return sabotage
@@ -105,7 +106,7 @@ def mirrored_page(folder: Path) -> Case:
 
 def read_before(seen: Seen) -> bool:
     """Most runs of sixteen tokens occur many times in the text, and the validation loss is close to zero."""
-    data = seen.ended.engine.data
+    data = dataset(seen.ended.engine)
     text = bytes(data._tokens.windows(np.array([0]), data.train_count)[0].tolist())
     stretches = [text[begin : begin + 16] for begin in range(0, len(text) - 16, 97)]
     often = sum(text.count(stretch) > 20 for stretch in stretches) / len(stretches)

@@ -267,6 +267,11 @@ def written_pairs(folder: Path) -> Path:
     return path
 
 
+def dataset(engine: Engine) -> Any:
+    """The data of an engine, with the attributes of its kind."""
+    return engine.data
+
+
 def changed(change: Callable[[int, Any, Engine], Any]) -> Sabotage:
     """Training batches pass through `change`, which also gets their number."""
 

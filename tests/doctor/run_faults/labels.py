@@ -21,6 +21,7 @@ from run_faults.kit import (
     Seen,
     altered,
     changed,
+    dataset,
     mistranslated,
     training,
     translation,
@@ -36,7 +37,7 @@ def unshifted(engine: Engine) -> None:
     def copied(batch: TextBatch) -> TextBatch:
         return batch._replace(targets=torch.where(batch.targets >= 0, batch.inputs, batch.targets))
 
-    plain = engine.data.validation_batches
+    plain = dataset(engine).validation_batches
 
     def validation_batches(size: int, **named: Any) -> Iterator[TextBatch]:
         return map(copied, plain(size, **named))
@@ -55,7 +56,7 @@ def marked_elsewhere(number: int) -> Sabotage:
     """One batch has its padding marked as other libraries do."""
 
     def sabotage(engine: Engine) -> None:
-        plain = engine.data.batch
+        plain = dataset(engine).batch
 
         def batch(position: int, **named: Any) -> PairBatch:
             found = plain(position, **named)
@@ -77,10 +78,10 @@ def one_column(engine: Engine) -> None:
 
     def copied(batch: PairBatch) -> PairBatch:
         real = batch.targets >= 0
-        source = torch.where(real, batch.targets, engine.data.specials.pad)
+        source = torch.where(real, batch.targets, dataset(engine).specials.pad)
         return batch._replace(source=source, source_lengths=real.sum(1))
 
-    plain = engine.data.validation_batches
+    plain = dataset(engine).validation_batches
 
     def validation_batches(size: int, **named: Any) -> Iterator[PairBatch]:
         return map(copied, plain(size, **named))
@@ -110,7 +111,7 @@ def wrong_direction(engine: Engine) -> None:
         before = F.pad(batch.inputs[:, :-1], (1, 0), value=SKIP)
         return batch._replace(targets=torch.where(batch.targets >= 0, before, batch.targets))
 
-    plain = engine.data.validation_batches
+    plain = dataset(engine).validation_batches
 
     def validation_batches(size: int, **named: Any) -> Iterator[TextBatch]:
         return map(earlier, plain(size, **named))
@@ -161,7 +162,7 @@ FAULTS: list[Fault] = [
         "token_range",
         r"\b12\b",
         "One token of one batch is a number that no embedding has.",
-        altered(planted(12, lambda engine: engine.data.vocabulary)),
+        altered(planted(12, lambda engine: dataset(engine).vocabulary)),
         shows=beyond,
         quick=True,
     ),

@@ -22,6 +22,7 @@ from run_faults.kit import (
     Seen,
     altered,
     changed,
+    dataset,
     gpt,
     noise,
     training,
@@ -39,7 +40,7 @@ def poisoned(number: int) -> Sabotage:
         if position != number:
             return batch
         generator = torch.Generator().manual_seed(number)
-        shape, vocabulary = batch.targets.shape, engine.data.vocabulary
+        shape, vocabulary = batch.targets.shape, dataset(engine).vocabulary
         return batch._replace(targets=torch.randint(vocabulary, shape, generator=generator))
 
     return changed(change)
@@ -63,7 +64,7 @@ def exchanged(number: int) -> Sabotage:
     """The two columns of one batch have changed places: it translates back."""
 
     def sabotage(engine: Engine) -> None:
-        data, plain = engine.data, engine.data.batch
+        data, plain = dataset(engine), dataset(engine).batch
 
         def batch(position: int, **named: Any) -> PairBatch:
             if position != number:

@@ -13,7 +13,7 @@ from regard.attention.backends.choose import run
 from regard.nn.convolution import CausalConvolution
 from regard.nn.positions.position import Sinusoidal, T5Config, sinusoids
 from regard.train.engine import Engine
-from run_faults.kit import Fault, Sabotage, Seen, altered, gpt, mistranslated
+from run_faults.kit import Fault, Sabotage, Seen, altered, dataset, gpt, mistranslated
 from run_faults.sabotage import CONVOLUTION, softmax
 
 
@@ -63,7 +63,7 @@ def padding_seen(engine: Engine) -> None:
 
 def padding_matters(seen: Seen) -> bool:
     """A sentence's memory is another one when there is more padding behind it."""
-    batch, pad = seen.batch(), seen.ended.engine.data.specials.pad
+    batch, pad = seen.batch(), dataset(seen.ended.engine).specials.pad
     wider = F.pad(batch.source, (0, 4), value=pad)
     real = torch.arange(batch.source.shape[1]) < batch.source_lengths[:, None]
     with torch.no_grad():

@@ -24,6 +24,7 @@ from run_faults.kit import (
     Seen,
     altered,
     changed,
+    dataset,
     gpt,
     mistranslated,
     training,
@@ -56,7 +57,7 @@ def diverged(module: str, position: int) -> Callable[[Seen], bool]:
 
 def rare(engine: Engine) -> int:
     """The token of the character that occurs once in the text."""
-    return int(engine.data.tokenizer.encode(RARE)[0])
+    return int(dataset(engine).tokenizer.encode(RARE)[0])
 
 
 def broken_row(number: int) -> Sabotage:
@@ -115,7 +116,7 @@ def blank_line(number: int) -> Sabotage:
         if position != number:
             return batch
         source, lengths = batch.source.clone(), batch.source_lengths.clone()
-        source[0], lengths[0] = engine.data.specials.pad, 0
+        source[0], lengths[0] = dataset(engine).specials.pad, 0
         return batch._replace(source=source, source_lengths=lengths)
 
     def sabotage(engine: Engine) -> None:
@@ -129,7 +130,7 @@ def blank_line(number: int) -> Sabotage:
 
 def hidden_logits(engine: Engine) -> None:
     """The marks that no translation has are kept from it: their logits are minus infinity."""
-    pad, begin, _ = engine.data.specials
+    pad, begin, _ = dataset(engine).specials
 
     def after(module: nn.Module, given: Any, out: Tensor) -> Tensor:
         return out.index_fill(-1, torch.tensor([pad, begin]), -torch.inf)
