@@ -83,18 +83,6 @@ def take_screenshots(page: Page, origin: str) -> None:
     scroll(page, 960)
     save_screenshot(page, "cell")
 
-    open(
-        "attention",
-        run="shakespeare",
-        text="What light is this? It is the light of day.",
-        layer=2,
-        head=1,
-        **{"as": "lines"},
-    )
-    page.locator("svg .token").first.wait_for()
-    scroll(page, 150)
-    save_screenshot(page, "lines")
-
     open("sampling", run="shakespeare", text="ROMEO:\nWhat light", temperature=0.8, top_p=0.9)
     page.get_by_role("button", name="Sample", exact=True).wait_for()
     for _ in range(12):
@@ -129,6 +117,10 @@ def take_screenshots(page: Page, origin: str) -> None:
     page.get_by_label("Query weights").get_by_role("table").wait_for()
     scroll(page, 0)
     save_screenshot(page, "translation")
+    page.get_by_role("button", name="Lines").click()
+    page.get_by_role("button", name="head 1", exact=True).click()
+    page.locator("svg .token").first.wait_for()
+    save_screenshot(page, "lines")
 
 
 def main(runs: Path) -> None:

@@ -82,7 +82,11 @@ def metrics_table(records: Sequence[JsonObject]) -> JsonObject:
     rows = subsample(list(merged.values()))
     keys = dict.fromkeys(key for row in rows for key in row)
     columns = [*(key for key in FIRST if key in keys or key == "step"), *(key for key in keys if key not in FIRST)]
-    return {"recorded": len(merged), "columns": columns, "rows": [[finite(row.get(key)) for key in columns] for row in rows]}
+    return {
+        "recorded": len(merged),
+        "columns": columns,
+        "rows": [[finite(row.get(key)) for key in columns] for row in rows],
+    }
 
 
 def subsample(records: Sequence[JsonObject], limit: int = ROWS) -> list[JsonObject]:
