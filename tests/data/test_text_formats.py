@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from regard.data import BytesConfig, TextConfig
+from regard.data import BytesConfig, CharactersConfig, TextConfig
 from regard.data.texts import formats, text_file
 from regard.errors import UserError
 
@@ -40,8 +40,10 @@ def test_compressed_texts(tmp_path, suffix, monkeypatch):
     path.write_bytes(COMPRESSIONS[suffix](TEXT.encode()))
     plain.write_text(TEXT)
     monkeypatch.setattr(text_file, "_PIECE", 1000)
-    for tokenizer in ({}, {"tokenizer": BytesConfig()}):
-        made, other = (TextConfig(path=str(one), **tokenizer).build(8, tmp_path / "cache") for one in (path, plain))
+    for tokenizer in (CharactersConfig(), BytesConfig()):
+        made, other = (
+            TextConfig(path=str(one), tokenizer=tokenizer).build(8, tmp_path / "cache") for one in (path, plain)
+        )
         assert made.sha256 == other.sha256
     assert text_of(path, tmp_path, limit=25) == TEXT[:25]
 

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import IO
 
 from regard.data.origins.progress import ProgressLine
 from regard.errors import UserError
@@ -30,7 +29,7 @@ def form(path: Path) -> str:
 
 
 @contextmanager
-def opened(path: Path, progress: ProgressLine | None = None) -> Iterator[IO[bytes]]:
+def opened(path: Path, progress: ProgressLine | None = None) -> Iterator[io.BufferedIOBase]:
     """The file, decompressed. A file that cannot be read or is damaged is a ``UserError``, also while it is read."""
     suffix = path.suffix.lower()
     zstd = _extra(_ZSTD, path, "zst") if suffix == ".zst" else None
