@@ -96,11 +96,10 @@ def _capabilities(path: Path, version: tuple[int, ...]) -> JsonObject:
 def _passage(path: Path, version: tuple[int, ...]) -> JsonObject:
     run = Run.open(path)
     config = run.load(DataConfig, "data")
-    downloaded = isinstance(config, TextConfig | PairsConfig) and config.path is None
-    if downloaded and find_source(config.source).cached() is None:  # a look at a run downloads nothing
-        raise UserError(
-            f"{config.source} is not on this machine; enter a text, or run: regard data get {config.source}"
-        )
+    source = config.source if isinstance(config, TextConfig | PairsConfig) and config.path is None else None
+    if source and find_source(source).cached() is None:  # a look at a run downloads nothing
+        fix = f"enter a text, or run: regard data get {source}"
+        raise UserError(f"{source} is not on this machine; {fix}")
     data = config.build(run.load(ModelConfig, "model").context)
     if isinstance(data, PairData):
         held_out = bool(data.validation.sources)
