@@ -4,6 +4,7 @@ import asyncio
 import logging
 import secrets
 import socket
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -20,7 +21,7 @@ from regard.serve.limits import CONNECTIONS, HEADERS, KEEP_ALIVE, RECEIVE_TIMEOU
 from regard.serve.run_library import RunLibrary
 from regard.serve.session_cache import SessionCache
 
-HOST = "127.0.0.1"
+HOST, PORT = "127.0.0.1", 8765
 
 
 class TimeoutProtocol(H11Protocol):
@@ -74,21 +75,28 @@ def _cancel(timer: asyncio.TimerHandle | None) -> None:
         timer.cancel()
 
 
-def bind(port: int) -> socket.socket:
-    """Return a listening socket on the loopback address; port 0 chooses a free port."""
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((HOST, port))
-        listener.listen()
-    except OSError as error:
-        listener.close()
-        reason = f"port {port} cannot be used ({error.strerror})"
-        raise UserError(f"{reason}; leave --port out to use a free port") from error
-    return listener
+def bind(port: int | None) -> socket.socket:
+    """Return a listening socket on the loopback address; None takes the default port or the next free one, 0 any.
+
+    The address stays the same from one start to the next, so that a bookmark and an SSH tunnel keep working.
+    """
+    for candidate in range(PORT, PORT + 20) if port is None else (port,):
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        if sys.platform != "win32":  # there it would share a port with another server instead of refusing it
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((HOST, candidate))
+            listener.listen()
+            return listener
+        except OSError as error:
+            listener.close()
+            reason = error
+    if port is None:
+        return bind(0)
+    raise UserError(f"port {port} cannot be used ({reason.strerror}); leave --port out to use a free port") from reason
 
 
-def run(runs: Path, device: torch.device, port: int, ready: Callable[[str], None]) -> None:
+def run(runs: Path, device: torch.device, port: int | None, ready: Callable[[str], None]) -> None:
     """Serve the folder ``runs`` until a signal; ``ready`` receives the address when the server accepts connections.
 
     Worker threads may still be running when this returns.
