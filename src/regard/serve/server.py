@@ -78,22 +78,31 @@ def _cancel(timer: asyncio.TimerHandle | None) -> None:
 def bind(port: int | None) -> socket.socket:
     """Return a listening socket on the loopback address; None takes the default port or the next free one, 0 any.
 
-    The address stays the same from one start to the next, so that a bookmark and an SSH tunnel keep working.
+    The address stays the same from one start to the next, so that an SSH tunnel keeps working.
     """
-    for candidate in range(PORT, PORT + 20) if port is None else (port,):
-        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        if sys.platform != "win32":  # there it would share a port with another server instead of refusing it
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind((HOST, candidate))
-            listener.listen()
-            return listener
-        except OSError as error:
-            listener.close()
-            reason = error
     if port is None:
-        return bind(0)
-    raise UserError(f"port {port} cannot be used ({reason.strerror}); leave --port out to use a free port") from reason
+        for candidate in range(PORT, PORT + 20):
+            with suppress(OSError):
+                return _listen(candidate)
+        port = 0
+    try:
+        return _listen(port)
+    except OSError as error:
+        reason = f"port {port} cannot be used ({error.strerror})"
+        raise UserError(f"{reason}; leave --port out to use a free port") from error
+
+
+def _listen(port: int) -> socket.socket:
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    if sys.platform != "win32":  # there it would share a port with another server instead of refusing it
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((HOST, port))
+        listener.listen()
+    except OSError:
+        listener.close()
+        raise
+    return listener
 
 
 def run(runs: Path, device: torch.device, port: int | None, ready: Callable[[str], None]) -> None:
@@ -102,16 +111,16 @@ def run(runs: Path, device: torch.device, port: int | None, ready: Callable[[str
     Worker threads may still be running when this returns.
     """
     listener = bind(port)
-    port, token = listener.getsockname()[1], secrets.token_urlsafe(32)
+    bound, token = listener.getsockname()[1], secrets.token_urlsafe(32)
     for name in ("uvicorn.error", "uvicorn.access", "uvicorn.asgi"):  # invalid requests are not worth a log line
         logging.getLogger(name).setLevel(logging.CRITICAL)
     page = PageServer(
         SessionCache(RunLibrary(runs), device),
-        on_start=lambda: ready(f"http://{HOST}:{port}/?token={token}"),
+        on_start=lambda: ready(f"http://{HOST}:{bound}/?token={token}"),
         stopping=lambda: server.should_exit,
     )
     config = uvicorn.Config(
-        Guard(page.build(), port, token),
+        Guard(page.build(), bound, token),
         http=TimeoutProtocol,
         ws="none",
         lifespan="on",
