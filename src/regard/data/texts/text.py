@@ -95,10 +95,8 @@ class TextConfig(DataConfig, kind="text"):
         parts = own_parts(path, found.files) if path.is_dir() and part == "train" else {}
 
         def text(key: str, files: tuple[Path, ...]) -> TextFile:
-            limit, named = (
-                self.limit if key == "train" else None,
-                files[0] if key in parts and len(files) == 1 else path,
-            )
+            limit = self.limit if key == "train" else None
+            named = files[0] if key in parts and len(files) == 1 else path
             members = () if files == (path,) else files
             return TextFile(named, limit, cache, members, self.separator, root, self.field)
 
