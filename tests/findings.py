@@ -102,6 +102,8 @@ FINDINGS = (
     (
         "An attribution in a third column is taken for groups and halves the held-out pairs",
         "tests/data/test_pair_files.py::test_a_third_column_that_differs_on_every_line_is_no_group",
+    ),
+    (
         "Training on Windows fails at names that only Unix has",
         "tests/test_windows.py::test_train_generate_look_and_the_page_need_no_unix_names",
     ),
