@@ -16,8 +16,8 @@ def recipe() -> Experiment:
     regard train translate-base
 
     8 heads, feed-forward width 2,048, dropout 0.1 everywhere, AdamW with learning rate 1e-4, warm-up over 4,000 steps
-    and then the inverse square root of the step, 32 sentences a step on average. Home Assistant's interface, English to French.
-    For a GPU: a CPU takes hours, and `translate-transformer` a quarter of an hour.
+    and then the inverse square root of the step, 32 sentences a step on average. English into French
+    on Home Assistant's interface. For a GPU: a CPU takes hours, and `translate-transformer` a quarter of an hour.
     """
     base = translate_bahdanau.recipe()
     model: TransformerConfig = replace(BASE, context=64, attention_dropout=None, feedforward=ReLUConfig(dropout=0.1))
