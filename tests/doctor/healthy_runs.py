@@ -29,7 +29,7 @@ OVERRIDES: dict[str, str] = {
     "shakespeare-moe": f"{PLAYS} --train.steps 60 --train.evaluate_every 30 --data.batch 4 --model.context 128",
     "shakespeare-rnn": f"{PLAYS} --train.steps 60 --train.evaluate_every 30 --data.batch 8 --model.context 64",
     "shakespeare-small": f"{PLAYS} --train.steps 150 --train.evaluate_every 50",
-    "translate-base": f"{PAIRS} --model.layers 2",
+    "translate-base": f"{PAIRS} --model.layers 2 --train.schedule.warmup 20",
     "translate-bahdanau": f"{PAIRS} --model.embedding 64",
     "translate-fixed": f"{PAIRS} --model.embedding 64",
     "translate-luong": f"{PAIRS} --model.embedding 64",
