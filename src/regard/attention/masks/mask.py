@@ -111,6 +111,11 @@ class Mask:
         """The number of batch rows that it distinguishes: 1 unless it holds tensors that differ by row."""
         return 1
 
+    @property
+    def heads(self) -> int:
+        """The number of query heads that it distinguishes."""
+        return 1
+
     def reach(self) -> Reach:
         return Reach(None, None)
 
@@ -177,6 +182,10 @@ class _Combined(Mask):
     @property
     def rows(self) -> int:
         return max(one.rows for one in self.operands)
+
+    @property
+    def heads(self) -> int:
+        return max(one.heads for one in self.operands)
 
     @property
     def relative(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
