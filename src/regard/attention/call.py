@@ -41,7 +41,7 @@ class Plan(NamedTuple):
     @property
     def masks(self) -> int:
         """The number of masks [Q, K] that it distinguishes, by row and head."""
-        return self.rows * self.mask.heads
+        return self.rows * self.mask.distinct_heads
 
 
 class Call(NamedTuple):

@@ -83,8 +83,8 @@ class Sdpa(Backend):
             return KernelMask(causal, queries.documents)
         visible = blank = None
         if case is Structure.OTHER:
-            sizes = {"heads": plan.mask.heads, "batch": plan.rows}
-            visible = allowed(plan.mask, make_pairs(queries, keys, device=device, **sizes))
+            pairs = make_pairs(queries, keys, heads=plan.mask.distinct_heads, device=device, batch=plan.rows)
+            visible = allowed(plan.mask, pairs)
         elif case is Structure.PADDED and isinstance(keys, Padded):
             visible = keys.filled()[:, None, None, :]
         if visible is not None:

@@ -27,6 +27,10 @@ class Same(Mask):
     def rows(self) -> int:
         return self.labels.shape[0] if self.labels.ndim == 2 else 1
 
+    @property
+    def table_length(self) -> int:
+        return self.labels.shape[-1]
+
     def to(self, device: torch.device) -> Mask:
         return self if self.labels.device == device else replace(self, labels=self.labels.to(device))
 
@@ -47,8 +51,12 @@ class Edges(Mask):
         return self.adjacency.shape[0] if self.adjacency.ndim > 2 else 1
 
     @property
-    def heads(self) -> int:
+    def distinct_heads(self) -> int:
         return self.adjacency.shape[1] if self.adjacency.ndim == 4 else 1
+
+    @property
+    def table_length(self) -> int:
+        return min(self.adjacency.shape[-2:])
 
     def to(self, device: torch.device) -> Mask:
         return self if self.adjacency.device == device else replace(self, adjacency=self.adjacency.to(device))
@@ -77,7 +85,7 @@ class Rule(Mask):
         return self.by_row
 
     @property
-    def heads(self) -> int:
+    def distinct_heads(self) -> int:
         return self.by_head
 
     def allows(self, pairs: Pairs) -> Tensor:
@@ -91,6 +99,10 @@ class Blocks(Mask):
 
     layout: Tensor  # [blocks, blocks], bool
     size: int
+
+    @property
+    def table_length(self) -> int:
+        return self.layout.shape[0] * self.size
 
     def to(self, device: torch.device) -> Mask:
         return self if self.layout.device == device else replace(self, layout=self.layout.to(device))

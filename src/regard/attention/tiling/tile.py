@@ -40,7 +40,7 @@ class Tile(NamedTuple):
         """Which pairs of the tile are allowed, [B|1, 1|H, q, k]."""
         if self.visible is not None:
             return self.visible
-        return allowed(self.mask, self.pairs(plan, heads=plan.mask.heads, batch=plan.rows, device=device))
+        return allowed(self.mask, self.pairs(plan, heads=plan.mask.distinct_heads, batch=plan.rows, device=device))
 
     def keys(self, x: Tensor) -> Tensor:
         """Of keys or values [B, G, K, D] those of the tile."""
