@@ -105,6 +105,7 @@ FINDINGS = (
     (
         "LSH attention cannot share queries and keys as Reformer does",
         "tests/attention/test_lsh.py::test_shared_queries_and_keys_as_in_reformer",
+    ),
     (
         "A folder with train, valid and test files is silently joined",
         "tests/data/test_own_parts.py::test_a_folder_with_parts_is_recognized",
