@@ -2,6 +2,8 @@
 
 import io
 import re
+import subprocess
+import sys
 from collections import deque
 from pathlib import Path
 
@@ -191,3 +193,30 @@ def test_a_step_is_cheap_to_watch():
     for number in range(2000):
         line.stepped(TrainingStep(number, 1.0, 1.0, 1.0, 1, 1.0))
     assert (time.process_time() - began) / 2000 < 1e-4
+
+
+def test_a_long_evaluation_shows_its_progress(text, tmp_path, monkeypatch):
+    monkeypatch.setattr(live, "PATIENCE", 0.0)
+    monkeypatch.setattr(live, "PLAIN_EVERY", 0.0)
+    out = io.StringIO()
+    wanted = experiment(text)
+    train(wanted, start(tmp_path, wanted), [LiveLine(out)])
+    shown = [line for line in out.getvalue().splitlines() if "evaluating" in line]
+    assert shown[0].startswith("step 4  evaluating, ")
+    assert shown[-1] == "step 8  evaluating, 100%"
+
+
+def test_a_log_file_has_plain_lines(text, tmp_path):
+    """A whole `regard train` with standard error in a file: the end of the run is shown, without carriage returns."""
+    slow = "import sys, regard.runs.waiting as w, regard.train.live as l, regard.data.origins.progress as p\n"
+    slow += "w.DELAY = l.PATIENCE = l.PLAIN_EVERY = p._PATIENCE = 0.0\nfrom regard.cli import main\nsys.exit(main())"
+    options = ["--train.steps", "3", "--train.device", "cpu", "--model.layers", "1", "--model.width", "32"]
+    command = [sys.executable, "-c", slow, "train", "shakespeare", "--data.path", str(text), *options, "--doctor"]
+    log = tmp_path / "log"
+    with log.open("wb") as out:
+        subprocess.run(command, stderr=out, stdout=out, check=True, cwd=tmp_path, timeout=120)
+    written = log.read_bytes()
+    assert b"\r" not in written
+    assert b"\x1b" not in written
+    assert b"evaluating" in written
+    assert b"writing the report, " in written

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from regard.commands.common import CheckpointOptions
-from regard.commands.waiting import progress
 from regard.config import option
 from regard.errors import UserError
+from regard.runs.waiting import progress
 
 
 @dataclass(frozen=True)
