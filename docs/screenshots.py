@@ -100,6 +100,11 @@ def take_screenshots(page: Page, origin: str) -> None:
     page.get_by_text("Generated text before").wait_for()
     save_screenshot(page, "probes")
 
+    open("probes", **lm, probe="model")
+    page.get_by_role("rowheader", name="prediction").first.wait_for()
+    scroll(page, 150)
+    save_screenshot(page, "model")
+
     open("masks", mask="causal & (window(24) | sinks(2))", length=96, block=8)
     page.get_by_role("region", name="Blocks").wait_for()
     save_screenshot(page, "masks")
@@ -112,6 +117,10 @@ def take_screenshots(page: Page, origin: str) -> None:
     page.get_by_label("Query weights").get_by_role("table").wait_for()
     scroll(page, 0)
     save_screenshot(page, "translation")
+    page.get_by_role("button", name="Lines").click()
+    page.get_by_role("button", name="head 1", exact=True).click()
+    page.locator("svg .token").first.wait_for()
+    save_screenshot(page, "lines")
 
 
 def main(runs: Path) -> None:

@@ -2,6 +2,22 @@
 
 FINDINGS = (
     (
+        "Sinusoidal positions of a GPT drown its embeddings, which lack the factor sqrt(d)",
+        "tests/nn/test_positions.py::test_sinusoidal_positions_do_not_drown_the_tokens",
+    ),
+    (
+        "Gradient accumulation trains on other data than the larger batch",
+        "tests/train/test_micro_batches.py::test_micro_batches_are_parts_of_one_batch",
+    ),
+    (
+        "translate-transformer starts at a loss of 12.4, where a uniform guess gives 8.3",
+        "tests/laws/test_initial_loss.py::test_a_recipe_starts_at_a_uniform_guess",
+    ),
+    (
+        "Bahdanau's first decoder state is not the paper's, and the docs do not say so",
+        "tests/models/test_seq2seq.py::test_bahdanaus_model_is_the_papers",
+    ),
+    (
         "The head table says 'on this text' for scores from random texts, and 0.00 where a role does not apply",
         "tests/browser/test_page_attention.py::test_head_table_says_where_its_scores_come_from",
     ),

@@ -40,11 +40,11 @@ def translation(folder: Path) -> Experiment:
         validation=0.1, test=0.1, batch=256,
     )  # fmt: skip
     times = TrainConfig(
-        steps=60,
+        steps=150,
         optimizer=AdamWConfig(lr=1e-2),
         schedule=ConstantScheduleConfig(),
-        evaluate_every=60,
-        save_every=60,
+        evaluate_every=150,
+        save_every=150,
         device="cpu",
     )
     model = TransformerConfig(context=32, layers=2, heads=2, width=32, dropout=0.0)

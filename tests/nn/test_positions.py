@@ -330,3 +330,14 @@ def test_one_pair_cannot_be_stretched_by_its_base() -> None:
     with pytest.raises(UserError, match="a head width of 2 has one"):
         GPTConfig(width=8, heads=4, position=RotaryConfig(scaling=NTKScalingConfig())).build()
     assert replace(RotaryConfig(), scaling=LinearScalingConfig()).build(width=8, head_width=2, context=4) is not None
+
+
+def test_sinusoidal_positions_do_not_drown_the_tokens():
+    """Vaswani et al. 2017, sec. 3.4: embeddings are multiplied by the root of the width before waves of height 1."""
+    torch.manual_seed(1)
+    model = GPTConfig(vocabulary=50, context=16, layers=1, heads=4, width=64, position=SinusoidalConfig()).build()
+    caught: list[torch.Tensor] = []
+    model.blocks[0].register_forward_pre_hook(lambda _, given: caught.append(given[0]))
+    model(torch.randint(50, (2, 16)))
+    tokens = caught[0][0] - caught[0][1]  # the positions cancel
+    assert tokens.std().item() == pytest.approx(0.02 * 2**0.5 * 64**0.5, rel=0.1)

@@ -151,7 +151,8 @@ def test_long_tables_are_subsampled_with_ends_and_validation_losses() -> None:
     assert (steps, steps[0], steps[-1]) == (sorted(steps), 1, 20_000)
     assert sum(row[2] is not None for row in rows) == 40
     assert len(subsample(records, 10)) == 10
-    assert metrics_table([{"step": 1, "loss": "NaN"}]) == {"columns": ["step", "loss"], "rows": [[1, None]]}
+    table = metrics_table([{"step": 1, "loss": "NaN"}])
+    assert table == {"recorded": 1, "columns": ["step", "loss"], "rows": [[1, None]]}
     assert metrics_table([{"step": 0, "spread": {"a": [1.0]}}])["rows"] == []
 
 

@@ -1,7 +1,7 @@
-"""Bridges: how a recurrent decoder learns of the source. One vector for the whole sentence, or attention over it.
+"""Bridges: how a recurrent decoder reads the source, as one vector of the whole sentence or by attention.
 
-A bridge is the decoder with its memory of the source. It is asked three things: what to ``remember`` of the encoder's
-work, how to ``begin``, and then to go on over any number of tokens, which serves training and decoding alike.
+A bridge is the decoder with its view of the source. ``remember`` prepares the encoder's outputs, ``begin`` gives the
+first state, and ``forward`` decodes any number of tokens, in training as well as in generation.
 Sizes: R rows are decoded from B sentences, beam j of sentence b in row b·beams + j; S source and T target tokens.
 """
 
@@ -114,7 +114,8 @@ class Bahdanau(Bridge[Annotated]):
     """Additive attention by the PREVIOUS state, then the step: h_t = f(h_{t-1}, y_{t-1}, c_t), with c_t = Σ_j α_tj a_j.
 
     The output layer is given g(h_t, y_{t-1}, c_t) (Bahdanau et al. 2015, sec. 3.1 and appendix A). With several layers
-    the last one is the query.
+    the last one is the query. The first state is tanh(W a + b) of the encoder's last states in both directions, so that
+    a one-directional encoder works too; the paper (A.2.2) takes the backward direction only.
     """
 
     def __init__(self, sizes: BridgeSpec, hidden: int):

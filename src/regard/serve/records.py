@@ -73,7 +73,7 @@ def _parse(data: bytes) -> list[JsonObject]:
 
 
 def metrics_table(records: Sequence[JsonObject]) -> JsonObject:
-    """Return the numeric values as columns and rows, one row per step, at most `ROWS` rows."""
+    """Return the numeric values as columns and rows, one row per step, at most `ROWS` of the ``recorded`` ones."""
     merged: dict[int, JsonObject] = {}
     for record in records:
         numbers = {key: value for key, value in record.items() if _is_number(value) or value in NONFINITE}
@@ -82,7 +82,11 @@ def metrics_table(records: Sequence[JsonObject]) -> JsonObject:
     rows = subsample(list(merged.values()))
     keys = dict.fromkeys(key for row in rows for key in row)
     columns = [*(key for key in FIRST if key in keys or key == "step"), *(key for key in keys if key not in FIRST)]
-    return {"columns": columns, "rows": [[finite(row.get(key)) for key in columns] for row in rows]}
+    return {
+        "recorded": len(merged),
+        "columns": columns,
+        "rows": [[finite(row.get(key)) for key in columns] for row in rows],
+    }
 
 
 def subsample(records: Sequence[JsonObject], limit: int = ROWS) -> list[JsonObject]:
@@ -98,7 +102,7 @@ def subsample(records: Sequence[JsonObject], limit: int = ROWS) -> list[JsonObje
 def sample_entry(record: JsonObject) -> JsonObject:
     """Return one text sample."""
     text = f"{record.get('prompt') or ''}{record.get('text') or ''}"
-    return {"step": record["step"], "text": text[:SAMPLE]}
+    return {"step": record["step"], "text": text if len(text) <= SAMPLE else f"{text[:SAMPLE]} … (cut)"}
 
 
 def latest_findings(records: Sequence[JsonObject]) -> list[JsonObject]:

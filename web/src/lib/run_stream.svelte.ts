@@ -9,6 +9,8 @@ export class RunStream {
   samples = $state.raw<Sample[]>([]);
   findings = $state.raw<Finding[]>([]);
   state = $state<Run["state"]>("finished");
+  /** Recorded steps that are not among the rows. */
+  left = $state(0);
   detail = $state.raw<RunDetail | null>(null);
   error = $state("");
   ready = $state(false);
@@ -27,6 +29,7 @@ export class RunStream {
         runDetail(this.run),
       ]);
       this.addMetrics(metrics);
+      this.left = metrics.recorded - metrics.rows.length;
       this.detail = detail;
       this.samples = detail.samples;
       this.findings = detail.findings;

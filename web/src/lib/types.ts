@@ -70,6 +70,8 @@ export interface Passage {
 }
 
 export interface Metrics {
+  /** How many steps have a record; the rows may be evenly spaced ones of them. */
+  recorded: number;
   columns: string[];
   rows: (number | null)[][];
 }
