@@ -11,7 +11,7 @@ from fault_kit import small
 from faults import FAULTS
 from faulty_torch import LENGTH, VOCABULARY, MaskedInTraining, Plain, randomized
 from healthy_models import HEALTHY
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard.attention import LinearConfig, LinformerConfig, LSHConfig
 from regard.errors import UserError
@@ -145,3 +145,25 @@ def test_a_certificate_is_plain_data():
     assert certificate["sound"] is False
     assert [claim["verdict"] for claim in certificate["claims"]] == ["fails", "holds"]
     assert all(claim["statement"] and claim["evidence"] for claim in certificate["claims"])
+
+
+class PositionTable(nn.Embedding):
+    """A table that is given the shape of the tokens, as RoFormer's positions in `transformers` are."""
+
+    def forward(self, shape: torch.Size) -> Tensor:  # type: ignore[override]
+        return super().forward(torch.arange(shape[1]))
+
+
+def test_a_table_that_is_given_a_shape():
+    class Averages(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed, self.positions, self.head = nn.Embedding(20, 8), PositionTable(32, 8), nn.Linear(8, 20)
+
+        def forward(self, tokens: Tensor) -> Tensor:
+            x = (self.embed(tokens) + self.positions(tokens.shape)).cumsum(1)
+            return self.head(x)
+
+    torch.manual_seed(1)
+    found = certify(Averages(), vocabulary=20, length=12, claims=["future"])
+    assert found.sound, found.of("future").evidence

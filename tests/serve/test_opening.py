@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
+import torch
 from serve_kit import RunningServer, run_server
 
 from regard.data import TextConfig
@@ -13,6 +15,8 @@ from regard.errors import UserError
 from regard.look.views.session import Session
 from regard.runs import Run
 from regard.runs.notes import read_notes, write_notes
+from regard.serve.run_library import RunLibrary
+from regard.serve.session_cache import SessionCache
 
 
 def test_notes_are_written_to_the_run_folder(served: RunningServer, runs: Path) -> None:
@@ -57,6 +61,16 @@ def test_passage_is_held_out(served: RunningServer, runs: Path) -> None:
     assert held_out.endswith(found["text"])
     assert not found["text"][0].isspace()
     assert found["bytes_per_token"] == pytest.approx(1.0)  # characters of ASCII
+
+
+def test_a_passage_is_never_downloaded(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
+    shutil.copytree(runs / "small", tmp_path / "runs" / "small")
+    config = tmp_path / "runs" / "small" / "config.toml"
+    config.write_text("".join(line for line in config.read_text().splitlines(True) if not line.startswith("path =")))
+    library = RunLibrary(tmp_path / "runs")
+    with pytest.raises(UserError, match="plays is not on this machine"):
+        SessionCache(library, torch.device("cpu")).passage(library.runs()[0]["id"])
 
 
 def test_every_view_takes_a_checkpoint(runs: Path, tmp_path: Path) -> None:

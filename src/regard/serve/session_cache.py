@@ -9,7 +9,8 @@ from pathlib import Path
 
 import torch
 
-from regard.data import DataConfig, TextData
+from regard.data import DataConfig, PairsConfig, TextConfig, TextData
+from regard.data.sources import find_source
 from regard.data.translation.pairs import PairData
 from regard.errors import UserError
 from regard.look import passage
@@ -94,7 +95,12 @@ def _capabilities(path: Path, version: tuple[int, ...]) -> JsonObject:
 @lru_cache(256)
 def _passage(path: Path, version: tuple[int, ...]) -> JsonObject:
     run = Run.open(path)
-    data = run.load(DataConfig, "data").build(run.load(ModelConfig, "model").context)
+    config = run.load(DataConfig, "data")
+    source = config.source if isinstance(config, TextConfig | PairsConfig) and config.path is None else None
+    if source and find_source(source).cached() is None:  # a look at a run downloads nothing
+        fix = f"enter a text, or run: regard data get {source}"
+        raise UserError(f"{source} is not on this machine; {fix}")
+    data = config.build(run.load(ModelConfig, "model").context)
     if isinstance(data, PairData):
         held_out = bool(data.validation.sources)
         pairs = data.validation if held_out else data.train

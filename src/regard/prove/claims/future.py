@@ -139,8 +139,9 @@ def _check_gradients(subject: ModelUnderTest, module: nn.Module, mode: str) -> N
     embedded: list[tuple[str, Tensor]] = []
 
     def record(name: str) -> Hook:
-        def hook(table: nn.Module, given: tuple[Tensor, ...], out: Tensor) -> Tensor | None:
-            if not (given and given[0].shape == tokens.shape and out.ndim == 3):
+        def hook(table: nn.Module, given: tuple[object, ...], out: Tensor) -> Tensor | None:
+            first = given[0] if given else None  # a table of positions may be given a shape
+            if not (isinstance(first, Tensor) and first.shape == tokens.shape and out.ndim == 3):
                 return None
             out = out if out.requires_grad else out.detach().requires_grad_()
             embedded.append((name, out))
