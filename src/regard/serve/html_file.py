@@ -6,7 +6,6 @@ the cells and the rows follow as far as there is space. A long text is shown com
 """
 
 import base64
-import hashlib
 import json
 from collections.abc import Iterator
 from html import escape
@@ -22,7 +21,7 @@ from regard.look.statistics.maps import SIDE, coarsest_level
 from regard.look.views.session import Session
 from regard.look.views.trace_view import Trace
 from regard.models import Model
-from regard.pages.html import document
+from regard.pages.html import document, sha256
 from regard.runs import Run
 from regard.runs.disk import JsonObject, plain
 from regard.serve.limits import FILE
@@ -56,7 +55,7 @@ def html_document(trace: Trace, title: str, text: str, limit: int = FILE) -> str
     data = _to_json(embedded_data(trace, title, text, limit))
     data = data.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
     policy = (
-        f"default-src 'none'; script-src '{_sha256(script)}'; style-src '{_sha256(style)}'; img-src data: blob:; "
+        f"default-src 'none'; script-src '{sha256(script)}'; style-src '{sha256(style)}'; img-src data: blob:; "
         "base-uri 'none'; form-action 'none'"
     )
     head = '<meta name="color-scheme" content="light dark"><meta name="referrer" content="no-referrer">'
@@ -281,7 +280,3 @@ def _rounded(value: object) -> object:
     if isinstance(value, dict):
         return {key: _rounded(item) for key, item in value.items()}
     return [_rounded(item) for item in value] if isinstance(value, (list, tuple)) else value
-
-
-def _sha256(text: str) -> str:
-    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
