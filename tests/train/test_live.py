@@ -166,13 +166,19 @@ def test_flops_of_short_sentences_and_of_windows():
     assert flops_per_token(short) == flops_per_token(long)
 
 
-def test_no_utilization_above_the_peak_is_shown():
+def test_no_utilization_above_the_peak_is_shown(monkeypatch):
+    """A peak that was measured while other processes were busy is measured again; one still below is not shown."""
+    measured = iter([5e5])  # FLOP/s
+    again = lambda device, dtype: next(measured)  # noqa: E731
+    again.cache_clear = lambda: None
+    monkeypatch.setattr(live, "measured_peak", again)
     out = io.StringIO()
     line = LiveLine(out)
     line._steps, line._device, line._evaluation = 100, torch.device("cpu"), []
     line._recent = deque([(0.0, 1, 100), (1.0, 2, 1100)])  # 1,000 tokens per second
     step = TrainingStep(step=2, loss=1.0, lr=0.1, norm=1.0, tokens=1100, seconds=1.0)
-    for share, shown in ((0.5e-3, "50% of peak"), (1.13e-3, "")):
+    line._flops, line._dtype = 250.0, torch.float32
+    for share, shown in ((0.5e-3, "50% of peak"), (1.13e-3, "50% of peak"), (1.13e-3, "")):
         line._share = share
         assert ("of peak" in line._line(step)) == bool(shown)
         assert shown in line._line(step)

@@ -22,6 +22,7 @@ class LiveLine(Observer):
 
     _stays = False  # whether the last drawing stays on the screen at the end
     _idle = False  # whether all steps were done before
+    _measured_again = False  # the peak FLOP/s
 
     def __init__(self, out: TextIO | None = None):
         self.out = out if out is not None else sys.stderr
@@ -34,7 +35,8 @@ class LiveLine(Observer):
         if self._idle:
             return
         self._device = start.device
-        self._share = flops_per_token(start.model) / measured_peak(start.device, start.dtype)
+        self._dtype, self._flops = start.dtype, flops_per_token(start.model)
+        self._share = self._flops / measured_peak(start.device, start.dtype)
         self._due = 0.0
         self._recent: deque[tuple[float, int, int]] = deque(maxlen=64)  # (clock, step, tokens)
         self._evaluation: list[str] = []
@@ -115,7 +117,11 @@ class LiveLine(Observer):
         if last > first and now > began:
             rate = (tokens - before) / (now - began)
             parts.append(f"{rate:,.0f} tokens/s")
-            if rate * self._share <= 1:  # otherwise the peak was measured while the machine was busy
+            if rate * self._share > 1 and not self._measured_again:  # other processes were busy: measure again
+                measured_peak.cache_clear()
+                self._share = min(self._share, self._flops / measured_peak(self._device, self._dtype))
+                self._measured_again = True
+            if rate * self._share <= 1:  # a share above the peak is an error of the measurement
                 parts.append(f"{rate * self._share:.0%} of peak")
         parts.append(f"{memory(self._device) / 2**30:.2f} GiB")
         if last > first and now > began:
