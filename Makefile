@@ -7,7 +7,7 @@ THREADS := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 RUNS    ?= runs
 WORKERS ?= 2
 
-.PHONY: install demo test test-avx2 test-all check format web web-check bench bench-install quality clean
+.PHONY: install demo test test-avx2 test-all check format web web-check docs bench bench-install quality clean
 
 install: $(STAMP)
 
@@ -54,6 +54,12 @@ web-check:
 format: install
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+# The documentation site in build/site; strict, so that a broken link or reference is an error.
+docs:
+	test -x build/docs/bin/mkdocs || $(PYTHON) -m venv build/docs
+	build/docs/bin/pip install --quiet --disable-pip-version-check 'mkdocs-material>=9.5' 'mkdocstrings[python]>=0.26'
+	build/docs/bin/mkdocs build
 
 # Peers are installed only for this.
 bench-install: install

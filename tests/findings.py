@@ -79,4 +79,60 @@ FINDINGS = (
         "Nothing shows that a table scrolls",
         "tests/browser/test_page_accessibility.py::test_scrolled_content_fades_out_at_the_edge",
     ),
+    (
+        "A folder with train, valid and test files is silently joined",
+        "tests/data/test_own_parts.py::test_a_folder_with_parts_is_recognized",
+    ),
+    (
+        "A text cannot have validation and test files of its own",
+        "tests/data/test_own_parts.py::test_given_paths_are_the_same_as_a_folder",
+    ),
+    (
+        "Resume does not notice a changed validation file",
+        "tests/train/test_resume.py::test_a_changed_validation_file_is_refused",
+    ),
+    (
+        "A model cannot be evaluated on any file, and perplexity is not given",
+        "tests/train/test_evaluate_command.py::test_any_file_is_measured_with_the_tokenizer_of_the_run",
+    ),
+    ("Compressed texts cannot be read", "tests/data/test_text_formats.py::test_compressed_texts"),
+    (".jsonl texts cannot be read by field", "tests/data/test_text_formats.py::test_lines_of_json"),
+    (".parquet texts cannot be read", "tests/data/test_text_formats.py::test_tables"),
+    ("Epochs are no budget", "tests/train/test_budget.py::test_epochs_become_steps"),
+    (
+        "An attribution in a third column is taken for groups and halves the held-out pairs",
+        "tests/data/test_pair_files.py::test_a_third_column_that_differs_on_every_line_is_no_group",
+    ),
+    (
+        "Training on Windows fails at names that only Unix has",
+        "tests/test_windows.py::test_train_generate_look_and_the_page_need_no_unix_names",
+    ),
+    (
+        "A character outside the encoding of a Windows pipe ends a command with an internal error",
+        "tests/test_windows.py::test_a_character_that_the_terminal_cannot_show_is_no_error",
+    ),
+    (
+        "There is no shell completion",
+        "tests/test_completion.py::test_bash_completes_commands_options_keys_values_and_runs",
+    ),
+    (
+        "`regard serve` prints nothing for seconds, and gives no hint over SSH",
+        "tests/serve/test_start.py::test_a_line_comes_at_once_then_the_address_and_the_tunnel",
+    ),
+    (
+        "`regard serve` has another port at each start",
+        "tests/serve/test_start.py::test_the_default_port_is_fixed_and_the_next_free_one_follows",
+    ),
+    (
+        "There is no `pip install regard[all]`",
+        "tests/test_docs.py::test_all_extras_of_commands_are_in_all",
+    ),
+    (
+        "The README does not say for whom it is, why not another library, and what the notes are",
+        "tests/test_docs.py::test_the_opening_says_what_for_whom_and_why",
+    ),
+    (
+        "There is no documentation site with an API reference",
+        "tests/test_docs.py::test_every_public_name_is_in_the_reference",
+    ),
 )

@@ -5,30 +5,22 @@ from __future__ import annotations
 import _thread
 import contextlib
 import errno
-import importlib
 import inspect
+import io
 import os
 import sys
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, get_type_hints
+from typing import TYPE_CHECKING
 
 from regard import __version__
+from regard.commands import COMMANDS, find, options_of
 from regard.errors import UserError
 
 if TYPE_CHECKING:
     from regard.config.table import Table
 
-#: In the order of `regard --help`; each is a function in the module of `regard.commands` with its name.
-COMMANDS = ("train", "resume", "generate", "translate", "evaluate", "report", "approximate", "study")
-COMMANDS += ("look", "serve", "prove", "doctor", "mask", "info", "recipes", "data")
-
 USER_ERROR, INTERNAL_ERROR, INTERRUPTED = 2, 1, 130
-
-
-def find(name: str) -> Callable[..., int]:
-    """A command's function. Its first parameter, `options`, is a dataclass that declares the command's options."""
-    return getattr(importlib.import_module(f"regard.commands.{name}"), name)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -71,13 +63,12 @@ def dispatch(arguments: list[str]) -> int:
     from regard.config import hint
     from regard.config.command_line import Arguments, flag_name, parse, read_options
     from regard.config.parts import load_declared
-    from regard.config.table import Table
 
     command, rest = arguments[0], arguments[1:]
     if command not in COMMANDS:
         raise UserError(f"there is no command {command!r}; {hint(command, COMMANDS)}")
     function, title = find(command), f"regard {command}"
-    table = Table(get_type_hints(function)["options"])
+    table = options_of(command)
     takes_keys = "keys" in inspect.signature(function).parameters
     if {"-h", "--help"} & set(rest):
         found = Arguments([], {}, {})
@@ -163,6 +154,8 @@ def repeat_dropped_interrupt(dropped: sys.UnraisableHookArgs) -> None:
 def entry() -> None:
     """The console script."""
     sys.unraisablehook = repeat_dropped_interrupt
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.encoding.lower() != "utf-8":  # a pipe on Windows
+        sys.stdout.reconfigure(errors="replace")
     sys.exit(main())
 
 

@@ -139,7 +139,7 @@ HEAVY = {
     "wrong key in TOML": Case(
         "train mine.toml", ("mine.toml", "train.stepps", "train.steps`?"), write("mine.toml", "[train]\nstepps = 3\n")
     ),
-    "no such text": Case(changed("--data.path", "no.txt"), ("no.txt", "--data.path")),
+    "no such text": Case(changed("--data.path", "no.txt"), ("there is no file no.txt", "check the path")),
     "empty text": Case(changed("--data.path", "e.txt"), ("e.txt", "empty"), write("e.txt", "")),
     "no text": Case(changed("--data.path", "e.txt"), ("e.txt", "not text", "line 2"), write("e.txt", b"a\n\xff\n")),
     "folder without text": Case(changed("--data.path", "there"), ("there",), folder("there")),

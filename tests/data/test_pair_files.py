@@ -65,6 +65,29 @@ def test_sentences_without_a_group_stay_together(tmp_path):
     assert sum(map(len, parts)) == len({one for one, _ in rows})
 
 
+def test_a_third_column_that_differs_on_every_line_is_no_group(tmp_path, capsys):
+    """As in every public corpus of pairs: sentence, translation, attribution."""
+    plain = [(one, f"{other} {number}") for one, other, _ in lines(60) for number in range(3)]
+    rows = [(*pair, f"CC-BY 2.0 #{number} (CM)") for number, pair in enumerate(plain)]
+    rows[7] = (*plain[7], rows[6][2])  # nearly every line
+    made, same_parts = (
+        PairsConfig(path=write(tmp_path / name, some), validation=0.2, test=0.2).build(64, tmp_path)
+        for name, some in (("attributed.tsv", rows), ("plain.tsv", plain))
+    )
+    said = capsys.readouterr().err
+    assert "attributed.tsv: the third column is ignored, as an attribution: it differs on 179 of 180 lines" in said
+    assert "plain.tsv: the third" not in said
+    for part in ("train", "validation", "test"):
+        assert vars(made)[part] == vars(same_parts)[part]
+
+
+def test_a_third_column_of_groups_is_told_of(tmp_path, capsys):
+    rows = [(one, other, f"chapter {number % 6}") for number, (one, other, _) in enumerate(lines(60))]
+    data = PairsConfig(path=write(tmp_path / "p.tsv", rows), near=100, validation=0.2).build(64, tmp_path)
+    assert "p.tsv: the third column is taken for groups (6)" in capsys.readouterr().err
+    assert not set(data.train.groups) & set(data.validation.groups)
+
+
 def test_what_is_nearly_known_is_dropped(tmp_path, capsys):
     rows = lines(100)
     train, validation, test = rows[:60], rows[60:80], rows[80:]

@@ -44,7 +44,7 @@ def books(tmp_path, monkeypatch):
 
 def text_of(path, tmp_path, **options):
     config = TextConfig(path=str(path), **options)
-    return "".join(config.text(tmp_path / "cache").pieces())
+    return "".join(config.texts(tmp_path / "cache")["train"].pieces())
 
 
 def test_a_folder(books, tmp_path, capfd):
@@ -70,7 +70,7 @@ def test_a_pattern(books, tmp_path):
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        ("books/*.html", r"no file matches --data\.path 'books/\*\.html'"),
+        ("books/*.html", r"no file matches the pattern 'books/\*\.html'"),
         ("books/absent.txt", r"there is no file books/absent\.txt"),
         ("void", r"no text file below the folder void \(1 skipped: 1 hidden\)"),
         ("books/e*.txt", r"everything in books/e\*\.txt is empty"),
@@ -135,7 +135,7 @@ def test_every_change_is_noticed(books, tmp_path):
     """The list of names and sizes is part of the summary, as the text is."""
 
     def summary():
-        return TextConfig(path="books").text(tmp_path / "cache").summary()
+        return TextConfig(path="books").texts(tmp_path / "cache")["train"].summary()
 
     seen = {summary()}
     for change in (
@@ -152,15 +152,15 @@ def test_every_change_is_noticed(books, tmp_path):
 
 
 def test_a_moved_folder_is_the_same_text(books, tmp_path):
-    before = TextConfig(path="books").text(tmp_path / "cache").summary()
+    before = TextConfig(path="books").texts(tmp_path / "cache")["train"].summary()
     books.rename(tmp_path / "moved")
-    assert TextConfig(path="moved").text(tmp_path / "cache").summary() == before
+    assert TextConfig(path="moved").texts(tmp_path / "cache")["train"].summary() == before
 
 
 def test_a_pattern_is_the_same_text_from_anywhere(books, tmp_path, monkeypatch):
-    before = TextConfig(path="books/*.txt").text(tmp_path / "cache").summary()
+    before = TextConfig(path="books/*.txt").texts(tmp_path / "cache")["train"].summary()
     monkeypatch.chdir(books)
-    assert TextConfig(path="*.txt").text(tmp_path / "cache").summary() == before
+    assert TextConfig(path="*.txt").texts(tmp_path / "cache")["train"].summary() == before
 
 
 def test_training_on_a_folder(books, tmp_path):

@@ -106,7 +106,7 @@ def receive(client: socket.socket) -> HttpResponse:
 def run_server(runs: Path) -> Iterator[RunningServer]:
     """Run `regard serve` in a subprocess."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUTF8": "1"}
-    arguments = ["serve", "--runs", str(runs), "--no-browser", "--device", "cpu", "--json"]
+    arguments = ["serve", "--runs", str(runs), "--no-browser", "--device", "cpu", "--json", "--port", "0"]
     process = subprocess.Popen(
         [*REGARD, *arguments], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

@@ -1,5 +1,6 @@
 """Budgets in tokens and seconds become steps, once, and are written down."""
 
+import math
 import time
 
 import pytest
@@ -8,8 +9,10 @@ from hypothesis import strategies as st
 from train_kit import experiment, run_whole, same, start, weights
 
 from regard.config import load
+from regard.errors import UserError
 from regard.train import Experiment, train
-from regard.train.budget import StepTimes, steps_within
+from regard.train.budget import StepTimes, settle, steps_within
+from regard.train.shard import World
 
 
 def test_tokens_become_steps(text, tmp_path):
@@ -17,6 +20,21 @@ def test_tokens_become_steps(text, tmp_path):
     settled = load(Experiment, run.config).train
     assert (settled.steps, settled.tokens, settled.budget) == (3, None, "200 tokens")
     assert run.metrics()[-1]["step"] == 3
+
+
+@pytest.mark.parametrize(("epochs", "accumulate", "steps"), [(0.3, 1, 5), (0.6, 2, 5)])
+def test_epochs_become_steps(text, tmp_path, epochs, accumulate, steps):
+    wanted = experiment(text, epochs=epochs, accumulate=accumulate)  # 4 rows of 8 of the 496 tokens to train on
+    settled = load(Experiment, run_whole(tmp_path, wanted).config).train
+    assert (settled.steps, settled.epochs, settled.budget) == (steps, None, f"{epochs:g} epochs")
+
+
+def test_epochs_of_data_without_an_end_are_refused(text, monkeypatch):
+    wanted = experiment(text, epochs=1.0)
+    data = wanted.data.build(wanted.model.context)
+    monkeypatch.setattr(data, "epoch", lambda size, world: math.inf)
+    with pytest.raises(UserError, match=r"--train\.epochs: the length of .* is unknown; give --train\.steps"):
+        settle(wanted, data, World(), 0.0)
 
 
 def test_seconds_are_frozen_into_steps_before_the_run_starts(text, tmp_path):

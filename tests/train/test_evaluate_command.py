@@ -1,5 +1,6 @@
 """`regard evaluate`: what training measured, any part, any stride, and only the text that was trained on."""
 
+import gzip
 import json
 import math
 import subprocess
@@ -49,6 +50,30 @@ def test_bits_are_counted_by_what_the_part_stands_for(folder):
     assert size < 0.11 * len(TEXT)
     assert found["bits_per_byte"] == pytest.approx(found["bits_per_character"])  # plain ASCII
     assert found["targets"] < size  # a token of these is more than a byte
+
+
+def test_any_file_is_measured_with_the_tokenizer_of_the_run(folder):
+    """The run's own validation part, as a file, is what it was as a part; the training text is not needed."""
+    whole = folder / "text.txt"
+    (folder / "other.txt.gz").write_bytes(gzip.compress(("another text: über den Fuß. " * 9).encode()))
+    whole.rename(folder / "elsewhere.txt")
+    try:
+        found = evaluated(folder, "--file", "other.txt.gz")
+        said = regard(folder, "evaluate", "one", "--device", "cpu", "--file", "other.txt.gz").stdout
+        missing = regard(folder, "evaluate", "one", "--file", "nowhere.txt")
+    finally:
+        (folder / "elsewhere.txt").rename(whole)
+    assert "part" not in found
+    assert found["file"] == "other.txt.gz"
+    assert found["perplexity"] == pytest.approx(math.exp(found["loss"]))
+    assert found["bits_per_character"] / found["bits_per_byte"] == pytest.approx(31 / 29, rel=0.02)  # 29 + 2 of UTF-8
+    assert f"other.txt.gz of {found['targets']:,} tokens: {found['loss']:.4f} nats per token, perplexity " in said
+    assert "bits per byte" in said
+    assert (missing.returncode, missing.stdout) == (2, "")
+    assert "there is no file nowhere.txt" in missing.stderr
+    start = int(len(TEXT) * 0.8)
+    (folder / "held.txt").write_text(TEXT[start : start + 400])
+    assert evaluated(folder, "--file", "held.txt")["loss"] == pytest.approx(evaluated(folder)["loss"], rel=0.05)
 
 
 def test_another_text_or_part_is_a_sentence(folder):

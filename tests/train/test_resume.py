@@ -9,6 +9,7 @@ from train_kit import MODEL, TRAIN, RowsConfig, experiment, newest, run_whole, s
 
 from regard.commands.resume import replanned
 from regard.config import load
+from regard.data import TextConfig
 from regard.errors import UserError
 from regard.train import (
     ConstantScheduleConfig,
@@ -207,6 +208,16 @@ def test_a_run_with_checkpoints_is_not_started_anew(text, tmp_path):
     run = run_whole(tmp_path, wanted)
     with pytest.raises(UserError, match="regard resume"):
         train(wanted, run)
+
+
+def test_a_changed_validation_file_is_refused(text, tmp_path):
+    held_out = tmp_path / "held-out.txt"
+    held_out.write_text("the cat sat on a rat. " * 5)
+    wanted = experiment(text)
+    run = _killed(tmp_path, replace(wanted, data=TextConfig(path=str(text), validation_path=str(held_out), batch=4)), 5)
+    held_out.write_text("the rat sat on a cat. " * 5)
+    with pytest.raises(UserError, match="data"):
+        train(load(Experiment, run.config), run, resume=True)
 
 
 def test_changed_data_is_refused(text, tmp_path):

@@ -1,19 +1,28 @@
 """`regard evaluate`."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from regard.commands.common import CheckpointOptions
 from regard.config import option
 from regard.errors import UserError
 from regard.runs.waiting import progress
 
+if TYPE_CHECKING:
+    from regard.data import TextData
+    from regard.generate.load import LoadedModel
+    from regard.runs import Run
+    from regard.train import Experiment
+
 
 @dataclass(frozen=True)
 class EvaluateOptions(CheckpointOptions):
     """Options of `regard evaluate`."""
 
-    part: Literal["validation", "test", "train"] = option("validation", "the part of the text; test is --data.test")
+    part: Literal["validation", "test", "train"] = option("validation", "the part of the run's own text")
+    file: str | None = option(
+        None, "any other text instead: a file, a folder or a pattern, with the run's tokenizer", metavar="FILE"
+    )
     stride: int | None = option(
         None, "slide the window by this many tokens, so that each is predicted from a long context; default: no overlap"
     )
@@ -21,11 +30,14 @@ class EvaluateOptions(CheckpointOptions):
 
 
 def evaluate(options: EvaluateOptions) -> int:
-    """Measure a trained model's loss on a part of its text: nats per token, bits per character and per byte."""
-    part, stride = options.part, options.stride
+    """Measure a trained model's loss on a part of its text, or on any file.
+
+    In nats per token and as perplexity, which depend on the tokenizer, and in bits per character and per byte, which
+    compare models of different tokenizers.
+    """
+    part, stride = options.part if options.file is None else "test", options.stride
     options.check_at_least_one("batch")
     run = options.open()
-    from regard.data import TextData
     from regard.generate.load import find_device, load_model
     from regard.train import Experiment
     from regard.train.evaluate import score
@@ -34,15 +46,12 @@ def evaluate(options: EvaluateOptions) -> int:
     experiment = run.load(Experiment)
     device = find_device(options.device)
     loaded = load_model(run, device, options.step)
-    data = experiment.data.build(experiment.model.context)
-    if data.specials is not None:
-        raise UserError(f"{run.path} translates: regard translate {run.path} --test gives its BLEU")
-    if not isinstance(data, TextData):
-        raise UserError(f"{run.path} was trained on {data.name}, which is no text; `regard evaluate` needs a text")
+    data = (
+        own_text(run, experiment, loaded) if options.file is None else other_text(options.file, run, experiment, loaded)
+    )
     targets = data.parts._asdict()[part].targets
     if not targets:
         raise UserError(f"this run's text has no {part} part; train with --data.{part} 0.05 to keep one back")
-    loaded.check_data(data)
     batches = data.sliding_batches(part, options.batch, data.context if stride is None else stride)
     task, precision = experiment.task.build(), Precision("auto", device)
     watched = progress(batches, targets, "tokens", lambda batch: int((batch.targets >= 0).sum()))
@@ -51,14 +60,37 @@ def evaluate(options: EvaluateOptions) -> int:
     summary = {
         "run": str(run.path),
         "step": loaded.step,
-        "part": part,
+        **({"part": part} if options.file is None else {"file": options.file}),
         "stride": stride,
         "targets": result.targets,
         "loss": result.loss,
+        "perplexity": result.perplexity,
         "bits_per_character": result.bits_per(characters / result.targets),
         "bits_per_byte": result.bits_per(size / result.targets),
     }
     bits = f"{summary['bits_per_character']:.4f} bits per character, {summary['bits_per_byte']:.4f} bits per byte"
-    what = f"{run.path}, step {loaded.step:,}, {part} part of {result.targets:,} tokens"
-    options.show(summary, f"{what}: {result.loss:.4f} nats per token, {bits}")
+    what = f"{run.path}, step {loaded.step:,}, {options.file or f'{part} part'} of {result.targets:,} tokens"
+    options.show(summary, f"{what}: {result.loss:.4f} nats per token, perplexity {result.perplexity:.4g}, {bits}")
     return 0
+
+
+def own_text(run: "Run", experiment: "Experiment", loaded: "LoadedModel") -> "TextData":
+    """The text that the run was trained on."""
+    from regard.data import TextData
+
+    data = experiment.data.build(experiment.model.context)
+    if data.specials is not None:
+        raise UserError(f"{run.path} translates: regard translate {run.path} --test gives its BLEU")
+    if not isinstance(data, TextData):
+        raise UserError(f"{run.path} was trained on {data.name}, which is no text; `regard evaluate` needs a text")
+    loaded.check_data(data)
+    return data
+
+
+def other_text(file: str, run: "Run", experiment: "Experiment", loaded: "LoadedModel") -> "TextData":
+    """Another text, with the run's tokenizer; its training text is not needed."""
+    from regard.data import TextConfig
+
+    if not isinstance(experiment.data, TextConfig):
+        raise UserError(f"{run.path} was not trained on a text; --file is for language models of text")
+    return experiment.data.evaluated(file, experiment.model.context, loaded.tokenizer)

@@ -54,4 +54,4 @@ def replanned(experiment: "Experiment", steps: int, done: int) -> "Experiment":
     before = "" if train.steps is None else f"{train.steps} steps planned, "
     note = f"{before}{steps} from step {done} on; the schedule follows the newer plan"
     note = note if train.budget is None else f"{train.budget}; {note}"
-    return replace(experiment, train=replace(train, steps=steps, tokens=None, seconds=None, budget=note))
+    return replace(experiment, train=replace(train, steps=steps, tokens=None, epochs=None, seconds=None, budget=note))

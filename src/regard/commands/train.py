@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 #: The tables of an experiment: `--model recurrent` chooses a kind, `--model.width` sets a key.
 TABLES = ("model", "data", "task", "train")
 #: The length of a training; one given on the command line replaces that of the recipe or file.
-BUDGETS = ("steps", "tokens", "seconds")
+BUDGETS = ("steps", "tokens", "epochs", "seconds")
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,8 @@ def train(options: TrainOptions, keys: Mapping[str, object]) -> int:
 
       --train.steps 500          number of updates; or, instead,
       --train.seconds 90         duration, preparation included; or
-      --train.tokens 1000000     number of tokens
+      --train.tokens 1000000     number of tokens; or
+      --train.epochs 3           how many times to go through the training part
       --data.path FILE           your own text
       --model.width 256          a size
       --model.position rotary --model.position.base 5e5    a choice, and a key of the chosen kind
@@ -98,7 +99,7 @@ def one_budget(keys: Mapping[str, object]) -> dict[str, object]:
     if len(given) > 1:
         both = " and ".join(f"--train.{name}" for name in given)
         raise UserError(f"{both} are given, but a run has one budget; leave out all but one")
-    others = {f"train.{name}": "none" for name in ("tokens", "seconds") if given and name not in given}
+    others = {f"train.{name}": "none" for name in BUDGETS[1:] if given and name not in given}
     return {**others, **keys}
 
 

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import secrets
 import socket
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -20,7 +21,7 @@ from regard.serve.limits import CONNECTIONS, HEADERS, KEEP_ALIVE, RECEIVE_TIMEOU
 from regard.serve.run_library import RunLibrary
 from regard.serve.session_cache import SessionCache
 
-HOST = "127.0.0.1"
+HOST, PORT = "127.0.0.1", 8765
 
 
 class TimeoutProtocol(H11Protocol):
@@ -74,36 +75,52 @@ def _cancel(timer: asyncio.TimerHandle | None) -> None:
         timer.cancel()
 
 
-def bind(port: int) -> socket.socket:
-    """Return a listening socket on the loopback address; port 0 chooses a free port."""
+def bind(port: int | None) -> socket.socket:
+    """Return a listening socket on the loopback address; None takes the default port or the next free one, 0 any.
+
+    The address stays the same from one start to the next, so that an SSH tunnel keeps working.
+    """
+    if port is None:
+        for candidate in range(PORT, PORT + 20):
+            with suppress(OSError):
+                return _listen(candidate)
+        port = 0
+    try:
+        return _listen(port)
+    except OSError as error:
+        reason = f"port {port} cannot be used ({error.strerror})"
+        raise UserError(f"{reason}; leave --port out to use a free port") from error
+
+
+def _listen(port: int) -> socket.socket:
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if sys.platform != "win32":  # there it would share a port with another server instead of refusing it
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((HOST, port))
         listener.listen()
-    except OSError as error:
+    except OSError:
         listener.close()
-        reason = f"port {port} cannot be used ({error.strerror})"
-        raise UserError(f"{reason}; leave --port out to use a free port") from error
+        raise
     return listener
 
 
-def run(runs: Path, device: torch.device, port: int, ready: Callable[[str], None]) -> None:
+def run(runs: Path, device: torch.device, port: int | None, ready: Callable[[str], None]) -> None:
     """Serve the folder ``runs`` until a signal; ``ready`` receives the address when the server accepts connections.
 
     Worker threads may still be running when this returns.
     """
     listener = bind(port)
-    port, token = listener.getsockname()[1], secrets.token_urlsafe(32)
+    bound, token = listener.getsockname()[1], secrets.token_urlsafe(32)
     for name in ("uvicorn.error", "uvicorn.access", "uvicorn.asgi"):  # invalid requests are not worth a log line
         logging.getLogger(name).setLevel(logging.CRITICAL)
     page = PageServer(
         SessionCache(RunLibrary(runs), device),
-        on_start=lambda: ready(f"http://{HOST}:{port}/?token={token}"),
+        on_start=lambda: ready(f"http://{HOST}:{bound}/?token={token}"),
         stopping=lambda: server.should_exit,
     )
     config = uvicorn.Config(
-        Guard(page.build(), port, token),
+        Guard(page.build(), bound, token),
         http=TimeoutProtocol,
         ws="none",
         lifespan="on",

@@ -1,5 +1,6 @@
-"""Budgets: tokens and seconds become a number of steps before a run starts, which its config records."""
+"""Budgets: tokens, epochs and seconds become a number of steps before a run starts, which its config records."""
 
+import math
 import statistics
 import time
 from dataclasses import replace
@@ -7,6 +8,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from regard.data import Batch, Data
+from regard.errors import UserError
 from regard.train.device import synchronize
 from regard.train.engine import Engine, count_targets
 from regard.train.evaluate import evaluate
@@ -45,10 +47,16 @@ def settle(experiment: Experiment, data: Data[Batch], world: World, began: float
     elif train.tokens is not None:
         steps = max(1, round(train.tokens / max(1.0, tokens_per_step(experiment, data, world))))
         note = f"{train.tokens} tokens"
+    elif train.epochs is not None:
+        epoch = data.epoch(experiment.data.batch, train.accumulate * world.size)
+        if epoch == math.inf:
+            raise UserError(f"--train.epochs: the length of {data.name} is unknown; give --train.steps instead")
+        steps = max(1, round(train.epochs * epoch))
+        note = f"{train.epochs:g} epochs"
     else:
         return experiment
     steps = world.first(steps)  # every rank must take the same number
-    return replace(experiment, train=replace(train, steps=steps, seconds=None, tokens=None, budget=note))
+    return replace(experiment, train=replace(train, steps=steps, seconds=None, tokens=None, epochs=None, budget=note))
 
 
 def steps_within(seconds: float, times: StepTimes, evaluate_every: int | None) -> int:

@@ -26,6 +26,11 @@ class LossSum(NamedTuple):
         """Nats per token."""
         return self.total / max(1.0, self.targets)
 
+    @property
+    def perplexity(self) -> float:
+        """exp(loss); infinite beyond the range of a float."""
+        return math.inf if self.loss > 700 else math.exp(self.loss)
+
     def bits_per(self, units_per_token: float) -> float:
         """Bits per character or byte, given how many of them a token holds on average."""
         return self.loss / math.log(2) / units_per_token

@@ -14,10 +14,11 @@ from regard.train.schedule import CosineScheduleConfig, ScheduleConfig
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """How to train. The budget is ``seconds`` or ``tokens`` if given, else ``steps``."""
+    """How to train. The budget is ``seconds``, ``tokens`` or ``epochs`` if given, else ``steps``."""
 
-    steps: int | None = option(2000, "number of optimizer steps; the budget, unless tokens or seconds is given")
+    steps: int | None = option(2000, "number of optimizer steps; the budget, unless another is given")
     tokens: int | None = option(None, "train on this many tokens, instead of a number of steps")
+    epochs: float | None = option(None, "train on the training part this many times, instead of a number of steps")
     seconds: float | None = option(
         None, "train for this many seconds, preparation included, instead of a number of steps"
     )
@@ -43,17 +44,19 @@ class TrainConfig:
 
     def check(self) -> None:
         """Refuse impossible values."""
-        if self.steps is None and self.tokens is None and self.seconds is None:
-            raise ValueError("no budget is given; set one of steps, tokens and seconds")
-        if self.tokens is not None and self.seconds is not None:
-            raise ValueError("tokens and seconds are both given; leave out one of the two budgets")
+        others = {"tokens": self.tokens, "epochs": self.epochs, "seconds": self.seconds}
+        given = [name for name, value in others.items() if value is not None]
+        if self.steps is None and not given:
+            raise ValueError("no budget is given; set one of steps, tokens, epochs and seconds")
+        if len(given) > 1:
+            raise ValueError(f"{' and '.join(given)} are given, but a run has one budget; leave out all but one")
         for name in ("steps", "tokens", "accumulate", "evaluate_every", "log_every", "save_every", "keep"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
         if self.compile == "graphs" and self.accumulate > 1:
             raise ValueError("compile = graphs holds the gradients of one micro-batch only; set accumulate to 1")
-        for name in ("seconds", "clip"):
+        for name in ("epochs", "seconds", "clip"):
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):
                 raise ValueError(f"{name} must be a number above 0, got {value}")

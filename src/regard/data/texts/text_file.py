@@ -14,6 +14,7 @@ from typing import NamedTuple, TypeVar
 
 from regard.data.origins.cache import FileStats, forget, recall, remember, stat_files
 from regard.data.origins.progress import ProgressLine
+from regard.data.texts.formats import opened, records, unreadable
 from regard.errors import UserError
 
 _PIECE = 1 << 22  # bytes; the memory used is a small multiple of it
@@ -33,7 +34,7 @@ class Summary(NamedTuple):
 class TextFile:
     """A UTF-8 text file, or several as one text; or its first ``limit`` characters (raw: bytes).
 
-    Several files have a separator between them; empty ones are ignored.
+    Several files, and the records of one, have a separator between them; empty ones are ignored.
     """
 
     path: Path  # of the file; of several: the folder or pattern that the user gave
@@ -42,6 +43,7 @@ class TextFile:
     members: tuple[Path, ...] = ()  # the files; none: the one at ``path``
     separator: str = "\n\n"
     root: Path = Path()  # names in the listing are relative to it, so that the folder may be moved
+    field: str = "text"  # of records (.jsonl, .parquet): the one that holds the text
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -51,13 +53,13 @@ class TextFile:
     def pieces(self) -> Iterator[str]:
         """The text in chunks of a few million characters."""
         with self._progress() as progress:
-            files = (_decoded(file, progress) for file in self.files)
+            files = (_decoded(file, self._chunks(file, progress)) for file in self.files)
             yield from _first(_joined(files, self.separator, "".join), self.limit)
 
     def raw_pieces(self) -> Iterator[bytes]:
         """The raw bytes in chunks of a few million, text or not."""
         with self._progress() as progress:
-            files = (_chunks(file, progress) for file in self.files)
+            files = (self._chunks(file, progress) for file in self.files)
             yield from _first(_joined(files, self.separator.encode(), b"".join), self.limit)
 
     def summary(self, raw: bool = False) -> Summary:
@@ -72,7 +74,7 @@ class TextFile:
             length += len(piece)
         if not length:
             what = "everything in" if self.members else "the file"
-            raise UserError(f"{what} {self.path} is empty; give a text file with --data.path FILE")
+            raise UserError(f"{what} {self.path} is empty; give a file with text")
         summary = Summary(digest.hexdigest(), length, self._listing(before))
         if self.memory is not None:
             remember(self.memory, key, before, self._stat(), summary._asdict())
@@ -85,8 +87,9 @@ class TextFile:
                 forget(self.memory, self._key(raw))
 
     def _key(self, raw: bool) -> str:
-        key = f"{'bytes' if raw else 'text'}|{self.limit}|{[str(file.absolute()) for file in self.files]}"
-        return f"{key}|{self.separator!r}|{self.root.absolute()}" if self.members else key
+        files = [str(file.absolute()) for file in self.files]
+        root = self.root.absolute() if self.members else ""
+        return f"{'bytes' if raw else 'text'}|{self.limit}|{files}|{self.separator!r}|{self.field}|{root}"
 
     def _listing(self, now: FileStats) -> str:
         """``Summary.listing``."""
@@ -94,6 +97,16 @@ class TextFile:
             return ""
         names = [Path(os.path.relpath(file, self.root)).as_posix() for file in self.members]
         return hashlib.sha256(repr(list(zip(names, now.sizes, strict=True))).encode()).hexdigest()
+
+    def _chunks(self, path: Path, progress: ProgressLine) -> Iterator[bytes]:
+        """A file's bytes in chunks."""
+        found = records(path, self.field, progress)
+        if found is not None:
+            yield from _joined(([record] for record in found), self.separator.encode(), b"".join)
+            return
+        with opened(path, progress) as file:
+            while chunk := file.read(_PIECE):
+                yield chunk
 
     def _stat(self) -> FileStats:
         try:
@@ -136,22 +149,11 @@ def _joined(
     yield join(held)
 
 
-def _chunks(path: Path, progress: ProgressLine) -> Iterator[bytes]:
-    """A file's bytes in chunks."""
-    try:
-        with open(path, "rb") as file:
-            while chunk := file.read(_PIECE):
-                progress.advance(len(chunk))
-                yield chunk
-    except OSError as error:
-        raise unreadable(path, error) from error
-
-
-def _decoded(path: Path, progress: ProgressLine) -> Iterator[str]:
+def _decoded(path: Path, chunks: Iterable[bytes]) -> Iterator[str]:
     """A file's text in chunks; a ``UserError`` names the first byte that is not text, and its position."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     done = lines = 0  # bytes decoded so far, and newlines among them
-    for chunk in itertools.chain(_chunks(path, progress), [b""]):
+    for chunk in itertools.chain(chunks, [b""]):
         held = len(decoder.getstate()[0])  # bytes of a character that the previous chunk ended in
         nul = chunk.find(b"\0")
         if nul >= 0:
@@ -165,15 +167,6 @@ def _decoded(path: Path, progress: ProgressLine) -> Iterator[str]:
         yield piece
         done += held + len(chunk) - len(decoder.getstate()[0])
         lines += piece.count("\n")
-
-
-def unreadable(path: Path, error: OSError) -> UserError:
-    """The error for a file that cannot be read."""
-    if isinstance(error, FileNotFoundError):
-        return UserError(f"there is no file {path}; check the path given with --data.path")
-    if isinstance(error, IsADirectoryError):
-        return UserError(f"{path} is a folder; give one text file with --data.path FILE")
-    return UserError(f"cannot read {path}: {error.strerror or error}")
 
 
 def _not_text(path: Path, what: str, position: int, line: int) -> UserError:

@@ -6,7 +6,7 @@ import io
 import json
 import os
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from regard.config import dump
-from regard.data.origins.cache import cached
+from regard.data.origins.cache import cached, partial_folder
 from regard.data.origins.progress import say
 from regard.data.texts.text_file import Summary, TextFile
 from regard.data.tokenizers import Tokenizer, TokenizerConfig, load_tokenizer, regroup
@@ -32,7 +32,7 @@ class Counts(NamedTuple):
     tokens: int
     characters: int  # of bytes that are not text: as many as `decode` returns
     bytes: int
-    learned_from: int  # bytes at the beginning that the tokenizer was learned from
+    learned_from: int  # bytes at the beginning that the tokenizer was learned from; 0: from another text
 
     @classmethod
     def read(cls, path: Path) -> "Counts":
@@ -89,22 +89,53 @@ class Tokens:
         return np.frombuffer(os.pread(self._descriptor, length * width, self._start + start * width), self._dtype)
 
 
-def tokenize(text: TextFile, config: TokenizerConfig, cache: Path) -> tuple[Tokens, Tokenizer, Summary]:
-    """The tokens of a text and their tokenizer, from the cache if possible."""
+class JoinedTokens:
+    """The tokens of several texts, one after another. No window crosses from one to the next: the rest of it is 0."""
+
+    def __init__(self, texts: Sequence[Tokens]) -> None:
+        self._texts = texts
+        self.starts = np.cumsum([0, *map(len, texts)])  # [texts + 1]
+
+    def __len__(self) -> int:
+        return int(self.starts[-1])
+
+    def windows(self, starts: NDArray[np.int64], length: int) -> NDArray[np.int64]:  # [B] -> [B, length]
+        """``length`` tokens from each start; positions past the end of the start's text are 0."""
+        found = np.zeros((len(starts), length), dtype=np.int64)
+        number = np.searchsorted(self.starts[1:-1], starts, side="right")
+        for index, text in enumerate(self._texts):
+            rows = number == index
+            found[rows] = text.windows(starts[rows] - self.starts[index], length)
+        return found
+
+
+def tokenize(
+    text: TextFile, config: TokenizerConfig, cache: Path, given: Tokenizer | None = None
+) -> tuple[Tokens, Tokenizer, Summary]:
+    """The tokens of a text and their tokenizer, from the cache if possible.
+
+    The tokenizer is learned from the text, unless it is given.
+    """
     summary = text.summary(config.raw)
-    key = hashlib.sha256(f"{_FORMAT}|{sorted(dump(config).items())}|{summary}".encode()).hexdigest()[:32]
-    folder = cache / "tokens" / key
+    key = f"{_FORMAT}|{sorted(dump(config).items())}|{summary}" + ("" if given is None else _digest(given, cache))
+    folder = cache / "tokens" / hashlib.sha256(key.encode()).hexdigest()[:32]
 
     def write(made: Path) -> None:
-        tokenizer = config.build(text.pieces())
+        tokenizer = given or config.build(text.pieces())
         tokenizer.save(made / _TOKENIZER)
-        counts = _write(made / _TOKENS, text, config, tokenizer, summary)
+        counts = _write(made / _TOKENS, text, config, tokenizer, summary, given is None)
         counts.write(made / _COUNTS)
         if 0 < counts.learned_from < counts.bytes:
             megabytes = f"{counts.learned_from / 1e6:,.0f} of {counts.bytes / 1e6:,.0f} MB"
             say(f"the vocabulary is learned from the first {megabytes} (--data.tokenizer.megabytes)")
 
     return *cached(folder, cache, _open, write), summary
+
+
+def _digest(tokenizer: Tokenizer, cache: Path) -> str:
+    with partial_folder(cache) as partial:
+        tokenizer.save(partial / _TOKENIZER)
+        return hashlib.sha256((partial / _TOKENIZER).read_bytes()).hexdigest()
 
 
 def _open(folder: Path) -> tuple[Tokens, Tokenizer] | None:
@@ -115,14 +146,16 @@ def _open(folder: Path) -> tuple[Tokens, Tokenizer] | None:
         return None
 
 
-def _write(path: Path, text: TextFile, config: TokenizerConfig, tokenizer: Tokenizer, summary: Summary) -> Counts:
+def _write(
+    path: Path, text: TextFile, config: TokenizerConfig, tokenizer: Tokenizer, summary: Summary, learned: bool
+) -> Counts:
     """Encode the text chunk by chunk. It is read again here, so its hash is compared with ``summary``."""
     dtype = np.min_scalar_type(max(tokenizer.size - 1, 0))
     digest = hashlib.sha256()
     tokens = characters = size = 0
     with open(path, "wb") as file:
         file.write(_header(dtype, 0))  # the count is known at the end
-        for ids, length, raw in _encoded(text, config, tokenizer):
+        for ids, length, raw in _encoded(text, config, tokenizer, learned):
             file.write(ids.astype(dtype).tobytes())
             digest.update(raw)
             tokens, characters, size = tokens + len(ids), characters + length, size + len(raw)
@@ -130,10 +163,12 @@ def _write(path: Path, text: TextFile, config: TokenizerConfig, tokenizer: Token
         file.write(_header(dtype, tokens))
     if digest.hexdigest() != summary.sha256:
         raise _changed(text)
-    return Counts(tokens, characters, size, config.learns_from(size))
+    return Counts(tokens, characters, size, config.learns_from(size) if learned else 0)
 
 
-def _encoded(text: TextFile, config: TokenizerConfig, tokenizer: Tokenizer) -> Iterator[tuple[NDArray, int, bytes]]:
+def _encoded(
+    text: TextFile, config: TokenizerConfig, tokenizer: Tokenizer, learned: bool
+) -> Iterator[tuple[NDArray, int, bytes]]:
     """For each chunk the token ids, the number of characters, and the bytes."""
     encode: Any = tokenizer.encode
     if config.raw:
@@ -145,8 +180,11 @@ def _encoded(text: TextFile, config: TokenizerConfig, tokenizer: Tokenizer) -> I
     for piece in regroup(text.pieces(), tokenizer.cut):
         try:
             ids = encode(piece)
-        except UserError:
-            raise _changed(text) from None
+        except UserError as error:
+            if learned:
+                raise _changed(text) from None
+            fix = "every tokenizer but `characters` takes any text: train with --data.tokenizer bpe"
+            raise UserError(f"{text.path} has what the training text lacks: {error}; {fix}") from None
         yield ids, len(piece), piece.encode()
 
 

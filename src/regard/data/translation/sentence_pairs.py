@@ -5,8 +5,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from regard.data.origins.progress import say
-from regard.data.texts.text_file import unreadable
+from regard.data.texts.formats import unreadable
 from regard.errors import UserError
+
+_UNIQUE = 0.8  # of the lines: a third column with more different values is no group
 
 
 class SentencePairs(NamedTuple):
@@ -54,15 +56,16 @@ def read_table(path: Path, source: str, target: str) -> SentencePairs:
 
 
 def read_pairs(given: str, source: str, target: str) -> SentencePairs:
-    """The pairs of a file (source, tab, target and optionally a tab and a group per line) or of two aligned files.
+    """The pairs of a file (source, tab, target and optionally a third column per line) or of two aligned files.
 
-    The latter are named by their common prefix: `train` for `train.en` and `train.de`. The group of a pair without one
-    is its source, so that the same sentence is never in two parts.
+    The latter are named by their common prefix: `train` for `train.en` and `train.de`. The third column is the
+    group of a pair, unless it differs on nearly every line, like an attribution. The group of a pair without one is
+    its source, so that the same sentence is never in two parts.
     """
     path = Path(given).expanduser()
     sides = [path.with_name(f"{path.name}.{language}") for language in (source, target)]
     if path.is_file():
-        rows = [_columns(path, number, line) for number, line in enumerate(_lines(path), 1)]
+        rows = _grouped(path, [_columns(path, number, line) for number, line in enumerate(_lines(path), 1)])
     elif all(side.is_file() for side in sides):
         first, second = (_lines(side) for side in sides)
         if len(first) != len(second):
@@ -89,10 +92,26 @@ def _columns(path: Path, number: int, line: str) -> tuple[str, str, str]:
     if len(columns) not in (2, 3) and line.strip():
         raise UserError(
             f"line {number} of {path} has {len(columns)} columns, but should be a sentence, a tab and its translation, "
-            "and perhaps a tab and a group"
+            "and perhaps a tab and a group or an attribution"
         )
     source, target, group, *_ = (*columns, "", "")
     return source, target, group
+
+
+def _grouped(path: Path, rows: list[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
+    """The rows without their third column where it cannot be a group; says what it was taken for."""
+    third = [group for *_, group in rows if group]
+    if not third:
+        return rows
+    different = len(set(third))
+    if different <= max(1, _UNIQUE * len(third)):
+        say(f"{path}: the third column is taken for groups ({different:,}); none is split between the parts")
+        return rows
+    say(
+        f"{path}: the third column is ignored, as an attribution: it differs on {different:,} of {len(third):,} lines; "
+        "pairs with the same source sentence stay in one part"
+    )
+    return [(source, target, "") for source, target, _ in rows]
 
 
 def _lines(path: Path) -> list[str]:

@@ -4,6 +4,7 @@ Hooks on the mechanisms record queries, keys and values; the forward pass itself
 uncompiled model (hooks added after `torch.compile` never fire) and removed after the pass.
 """
 
+import os
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -18,8 +19,10 @@ from regard.attention import Mechanism, Plan, Range, Slots
 from regard.generate.sampling import in_float32
 from regard.models.base import Model
 
-#: Attentions with at least this many queries are spilled to temporary files.
+#: Attentions with at least this many queries are spilled to temporary files, where a process can open its own
+#: descriptors by name (not on Windows; there they stay in memory).
 LONG = 2048
+SPILLABLE = os.path.isdir("/dev/fd")
 
 T = TypeVar("T")
 
@@ -127,7 +130,7 @@ def observe(model: Model, forward: Callable[[], T], values: bool = False) -> tup
         def record(q: Tensor, k: Tensor, v: Tensor, plan: Plan) -> None:
             nonlocal keys, steps
             one = Attention(name, mechanism, q, k, plan, v if values else None)
-            if values and q.shape[2] >= LONG and q.device.type == "cpu":
+            if values and SPILLABLE and q.shape[2] >= LONG and q.device.type == "cpu":
                 recorded.append([one.spill()])
             elif keys is not None and keys() is k and steps[0].plan is plan and isinstance(plan.queries, Range):
                 steps.append(steps[0]._replace(q=_copy(q)))  # a recurrent decoder: the same keys at every time step
