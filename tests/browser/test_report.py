@@ -25,7 +25,7 @@ def test_curves_and_maps_answer_the_pointer(chromium: Any, runs: Path, tmp_path:
     assert "training: " in page.locator(".tip").inner_text()
 
     def labels() -> list[str]:
-        return chart.locator("text.x").all_inner_texts()
+        return chart.locator("text.x").all_text_contents()
 
     before = labels()
     page.mouse.move(box["x"] + 0.3 * box["width"], middle)
