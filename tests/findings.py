@@ -79,6 +79,33 @@ FINDINGS = (
         "Nothing shows that a table scrolls",
         "tests/browser/test_page_accessibility.py::test_scrolled_content_fades_out_at_the_edge",
     ),
+    ("attend takes no boolean tensor", "tests/laws/test_mask_forms.py::test_a_boolean_tensor_is_that_of_sdpa"),
+    ("attend takes no float tensor", "tests/laws/test_mask_forms.py::test_a_float_tensor_is_that_of_sdpa"),
+    (
+        "attend takes no mask expression as text and no function as FlexAttention's users write it",
+        "tests/laws/test_mask_forms.py::test_functions_and_text",
+    ),
+    (
+        "A mask of another type fails somewhere inside of attend",
+        "tests/laws/test_mask_forms.py::test_anything_else_is_one_sentence",
+    ),
+    (
+        "A causal mask aligned to the lower right is not documented or tested",
+        "tests/laws/test_mask_forms.py::test_causal_aligned_to_the_lower_right",
+    ),
+    (
+        "Masks do not draw themselves in a notebook",
+        "tests/attention/test_mask_picture.py::test_masks_draw_themselves_in_a_notebook",
+    ),
+    (
+        "GPTConfig(position='learned') fails in Python",
+        "tests/laws/test_configs.py::test_every_choice_takes_the_name_of_a_kind",
+    ),
+    ("LSH attention is quadratic by default", "tests/attention/test_lsh.py::test_the_default_form_is_the_faster_one"),
+    (
+        "LSH attention cannot share queries and keys as Reformer does",
+        "tests/attention/test_lsh.py::test_shared_queries_and_keys_as_in_reformer",
+    ),
     (
         "A folder with train, valid and test files is silently joined",
         "tests/data/test_own_parts.py::test_a_folder_with_parts_is_recognized",
