@@ -58,7 +58,7 @@ format: install
 # The documentation site in build/site; strict, so that a broken link or reference is an error.
 docs:
 	test -x build/docs/bin/mkdocs || $(PYTHON) -m venv build/docs
-	build/docs/bin/pip install --quiet --disable-pip-version-check 'mkdocs-material>=9.5' 'mkdocstrings[python]>=0.26'
+	build/docs/bin/pip install --quiet --disable-pip-version-check 'mkdocs-material>=9.5' 'mkdocstrings[python]>=0.26' 'ruff>=0.8'
 	build/docs/bin/mkdocs build
 
 # Peers are installed only for this.

@@ -79,6 +79,33 @@ FINDINGS = (
         "Nothing shows that a table scrolls",
         "tests/browser/test_page_accessibility.py::test_scrolled_content_fades_out_at_the_edge",
     ),
+    ("attend takes no boolean tensor", "tests/laws/test_mask_forms.py::test_a_boolean_tensor_is_that_of_sdpa"),
+    ("attend takes no float tensor", "tests/laws/test_mask_forms.py::test_a_float_tensor_is_that_of_sdpa"),
+    (
+        "attend takes no mask expression as text and no function as FlexAttention's users write it",
+        "tests/laws/test_mask_forms.py::test_functions_and_text",
+    ),
+    (
+        "A mask of another type fails somewhere inside of attend",
+        "tests/laws/test_mask_forms.py::test_anything_else_is_one_sentence",
+    ),
+    (
+        "A causal mask aligned to the lower right is not documented or tested",
+        "tests/laws/test_mask_forms.py::test_causal_aligned_to_the_lower_right",
+    ),
+    (
+        "Masks do not draw themselves in a notebook",
+        "tests/attention/test_mask_picture.py::test_masks_draw_themselves_in_a_notebook",
+    ),
+    (
+        "GPTConfig(position='learned') fails in Python",
+        "tests/laws/test_configs.py::test_every_choice_takes_the_name_of_a_kind",
+    ),
+    ("LSH attention is quadratic by default", "tests/attention/test_lsh.py::test_the_default_form_is_the_faster_one"),
+    (
+        "LSH attention cannot share queries and keys as Reformer does",
+        "tests/attention/test_lsh.py::test_shared_queries_and_keys_as_in_reformer",
+    ),
     (
         "A folder with train, valid and test files is silently joined",
         "tests/data/test_own_parts.py::test_a_folder_with_parts_is_recognized",
@@ -134,6 +161,41 @@ FINDINGS = (
     (
         "There is no documentation site with an API reference",
         "tests/test_docs.py::test_every_public_name_is_in_the_reference",
+    ),
+    ("Train for longer starts over", "tests/report/test_words.py::test_longer_training_continues_the_run"),
+    (
+        "The doctor advises qk_norm true where it is true already",
+        "tests/doctor/test_doctor_parts.py::test_a_suggested_change_differs_from_the_setting",
+    ),
+    (
+        "The doctor advises two learning rates for one run",
+        "tests/doctor/test_doctor_parts.py::test_all_checks_suggest_one_learning_rate",
+    ),
+    (
+        "The doctor and the report advise different learning rates",
+        "tests/report/test_words.py::test_a_report_names_one_learning_rate",
+    ),
+    (
+        "The doctor says nothing where a run does not start near a uniform guess",
+        "tests/doctor/test_doctor_parts.py::test_a_first_loss_is_compared_with_a_uniform_guess",
+    ),
+    (
+        "The doctor's smaller batch with accumulation trains on other windows",
+        "tests/doctor/test_doctor_parts.py::test_the_batch_that_fits_trains_on_the_same_tokens",
+    ),
+    ("A long evaluation shows no progress", "tests/train/test_live.py::test_a_long_evaluation_shows_its_progress"),
+    (
+        "Report writing shows no progress; a log file has carriage returns",
+        "tests/train/test_live.py::test_a_log_file_has_plain_lines",
+    ),
+    ("A file of regard look has 5.6 MB", "tests/serve/test_look_command.py::test_a_short_text_makes_a_small_file"),
+    (
+        "The report has no hover, zoom and token labels",
+        "tests/browser/test_report.py::test_curves_and_maps_answer_the_pointer",
+    ),
+    (
+        "Layers have other names in the report than on the page",
+        "tests/report/test_page.py::test_a_finished_run_shows_everything_and_its_text_as_text",
     ),
     (
         "Presets cannot be chosen by name on the command line",

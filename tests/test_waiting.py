@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-from regard.commands import waiting as module
-from regard.commands.waiting import waiting
+from regard.runs import waiting as module
+from regard.runs.waiting import waiting
 
 
 def test_nothing_is_said_about_what_is_quick(capsys) -> None:

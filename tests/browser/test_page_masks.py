@@ -8,7 +8,7 @@ import pytest
 from browser_kit import PIXELS, Tab
 
 from regard.attention.masks.expression import parse
-from regard.look.pictures.mask_picture import view
+from regard.attention.masks.picture import view
 
 
 def pixels(tab: Tab, label: str, side: int) -> list[list[bool]]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,8 @@ import torch
 from torch import nn
 
 from regard.attention import Packed, Padded
-from regard.data import PairBatch, TextBatch
+from regard.config import override
+from regard.data import PairBatch, TextBatch, TextConfig
 from regard.data.texts.rolling_hash import hashes_of
 from regard.data.translation.sentence_pairs import SentencePairs
 from regard.doctor import Finding
@@ -20,6 +23,7 @@ from regard.doctor.check import Check
 from regard.doctor.checks.duplicated_data import DuplicatedData, occurrences
 from regard.doctor.checks.experts import OverloadedExpert, UnusedExpert
 from regard.doctor.checks.gradients import ExplodingGradients, VanishingGradients
+from regard.doctor.checks.initial_loss import InitialLoss
 from regard.doctor.checks.label_leak import LabelLeak
 from regard.doctor.checks.learning_rate import LearningRateTooHigh, LearningRateTooLow
 from regard.doctor.checks.loss_spike import spike
@@ -30,9 +34,11 @@ from regard.doctor.checks.token_range import TokenRange
 from regard.doctor.context import History, RecentBatches, Resources, TrainingRun
 from regard.doctor.gradients import Gradients, LayerPart, layer_parts
 from regard.doctor.side_pass import first_rows
-from regard.models import GPTConfig
+from regard.models import GPTConfig, RecurrentConfig
 from regard.nn.experts.moe import MoEConfig
-from regard.train import ConstantScheduleConfig, Experiment, TrainConfig
+from regard.train import ConstantScheduleConfig, Experiment, TrainConfig, TrainingStep
+from regard.train.engine import Engine
+from regard.train.shard import World
 
 
 def a_run(vocabulary: int = 20, epoch: float = math.inf, **train: Any) -> TrainingRun:
@@ -294,3 +300,67 @@ def test_a_few_rows_of_a_batch() -> None:
     assert padded.slots.lengths.tolist() == [12, 5]
     packed: Any = first_rows(batch()._replace(slots=Packed.of([[12], [5, 7], [3], [2, 2]], 12)), 2)
     assert (packed.slots.rows, packed.slots.documents) == (2, ((12,), (5, 7)))
+
+
+def test_a_suggested_change_differs_from_the_setting() -> None:
+    run = a_run()
+    normalized = TrainingRun(Experiment(GPTConfig(vocabulary=20, qk_norm=True)))
+    recurrent = TrainingRun(Experiment(RecurrentConfig(vocabulary=20)))
+    changes = "--model.qk_norm true", "a lower --train.optimizer.lr"
+    plain = TrainingRun(Experiment(GPTConfig(vocabulary=20, qk_norm=False)))
+    assert Overfitting(plain).finding("", "", "", *changes).change == ", or ".join(changes)
+    for other in (normalized, recurrent):
+        assert Overfitting(other).finding("", "", "", *changes).change == changes[1]
+    assert Overfitting(normalized).finding("", "", "", changes[0]).change == "follow the evidence: no setting fixes it"
+    same = f"--train.clip {run.experiment.train.clip}"
+    assert same not in Overfitting(run).finding("", "", "", f"{same}, which limits the damage", "more text").change
+
+
+def test_all_checks_suggest_one_learning_rate() -> None:
+    """Curves that look too high and, without measured updates, too low as well."""
+    losses = [3.0, *[3.3] * 30, *[3.0] * 30]
+    found = curves(losses, updates=()).findings()
+    changes = [re.findall(r"--train.optimizer.lr ([\d.e-]+)", finding.change) for finding in found]
+    assert len({rate for rates in changes for rate in rates}) == 1
+    assert [finding.kind for finding in found] == ["rate_too_high"]
+
+
+def test_a_first_loss_is_compared_with_a_uniform_guess() -> None:
+    check = InitialLoss(a_run(vocabulary=4099))
+    guess = math.log(4099)
+    step = TrainingStep(1, guess + 0.05, 0.1, 1.0, 1, 1.0)
+    assert not list(check.on_step(step))
+    assert not list(check.on_step(step._replace(loss=guess + 1, terms={"next_token": guess, "balance": 1.0})))
+    assert not list(check.on_step(step._replace(step=2, loss=guess - 3)))
+    (finding,) = check.on_step(step._replace(loss=12.4))
+    assert "12.40 before any update, and 8.32" in finding.evidence
+    records = [
+        {"step": 0, "entropy": {}},
+        {"step": 1, "loss": 12.4},
+        {"step": 1, "gradients": {}},
+        {"step": 2, "loss": 9.0},
+    ]
+    assert [one.evidence for one in check.on_records(records)] == [finding.evidence]
+    assert not list(check.on_records([{"step": 1, "loss": "NaN"}]))
+
+
+def test_the_batch_that_fits_trains_on_the_same_tokens(tmp_path: Path) -> None:
+    """The advice for full memory changes the micro-batches and not the updates."""
+    path = tmp_path / "text.txt"
+    path.write_text("the cat sat on the mat; a rat ran at the cat. " * 20, encoding="utf-8")
+    model = GPTConfig(context=8, layers=1, heads=2, width=8, zero_init=False)
+    train = TrainConfig(steps=5, device="cpu", evaluate_every=None)
+    experiment = Experiment(model, TextConfig(path=str(path), batch=8), train=train)
+    (finding,) = MemoryFull(TrainingRun(experiment)).on_resources(Resources(1.0, 0.0, [], 95, 10, 100))
+    smaller = override(experiment, finding.change.split())
+    assert smaller.data.batch * smaller.train.accumulate == 8 > smaller.data.batch
+    weights = []
+    for each in (experiment, smaller):
+        data = each.data.build(8)
+        engine = Engine(replace(each, model=each.model_for(data)), data, World())
+        engine.model.double()
+        for _ in range(5):
+            engine.update()
+        weights.append(engine.model.state_dict())
+    for name, value in weights[0].items():
+        torch.testing.assert_close(weights[1][name], value, rtol=0, atol=1e-10, msg=name)

@@ -24,7 +24,7 @@ from regard.attention import (
 )
 from regard.models import GPT, GPTConfig
 from regard.nn import FeedForwardConfig
-from regard.nn.attention import SeparateConfig, SharedConfig
+from regard.nn.attention import SeparateConfig, SharedConfig, SharedQKConfig
 from regard.nn.blocks.block import ParallelConfig, PostNormConfig, PreNormConfig, SandwichConfig
 from regard.nn.blocks.reversible import ReversibleConfig
 from regard.nn.experts.moe import MoEConfig
@@ -72,7 +72,7 @@ exact = st.one_of(
     st.just(BigBirdConfig(block=4)),
     st.builds(TopKConfig, k=st.integers(1, 5), softness=st.sampled_from([0.0, 0.5])),
     st.just(TalkingConfig()),
-    st.builds(LSHConfig, buckets=st.sampled_from([2, 4]), rounds=st.integers(1, 2)),
+    st.builds(LSHConfig, buckets=st.sampled_from([2, 4]), rounds=st.integers(1, 2), avoid_self=st.booleans()),
 )
 unbiased = st.one_of(  # those without scores that a bias could be added to
     st.builds(LinearConfig, features=st.sampled_from(["elu", "relu", "relu2", "softmax"]), normalize=st.booleans()),
@@ -110,7 +110,12 @@ def configs(draw: st.DrawFn, attention: st.SearchStrategy[AttentionConfig] = att
     unscored = isinstance(chosen, LinearConfig | PerformerConfig | SegmentsConfig)
     position = draw(absolute if unscored else positions)
     beside = isinstance(position, SinusoidalConfig) and position.mode == "concatenate"
-    projections = [SeparateConfig(), SeparateConfig(), LatentConfig(), *([SharedConfig()] if kv_heads is None else [])]
+    projections = [
+        SeparateConfig(),
+        SeparateConfig(),
+        LatentConfig(),
+        *([SharedConfig(), SharedQKConfig()] if kv_heads is None else []),
+    ]
     return GPTConfig(
         vocabulary=VOCABULARY,
         context=CONTEXT,

@@ -36,7 +36,7 @@ from regard.models import (
     Seq2SeqModel,
     TransformerConfig,
 )
-from regard.nn.attention import SharedConfig
+from regard.nn.attention import SharedConfig, SharedQKConfig
 from regard.nn.blocks.reversible import ReversibleConfig
 from regard.nn.experts.moe import MoEConfig
 from regard.nn.latent import LatentConfig
@@ -57,6 +57,7 @@ MODELS: dict[str, ModelConfig] = {
     "gpt experts": replace(GPT, feedforward=MoEConfig(experts=4, active=2)),
     "gpt reversible": replace(GPT, block=ReversibleConfig()),
     "gpt latent": replace(GPT, kv_heads=None, projection=LatentConfig()),
+    "gpt reformer": replace(GPT, kv_heads=None, projection=SharedQKConfig(), attention=LSHConfig(avoid_self=True)),
     "gpt shared": replace(GPT, kv_heads=None, projection=SharedConfig()),
     "rnn": RecurrentConfig(**SIZES, cell="rnn"),
     "lstm": RecurrentConfig(**SIZES, cell="lstm"),

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import tomllib
+from dataclasses import MISSING, fields, replace
 from typing import Any
 
 import hypothesis.strategies as st
+import pytest
 from gpts import configs
 from hypothesis import given
 from strategies import examples
 
-from regard.config import dump, load, notation, override, to_toml
+from regard.config import Choice, dump, kinds, load, notation, override, to_toml
+from regard.config.table import ChoiceShape, Table, table_of
+from regard.errors import UserError
 from regard.models import PRESETS, GPTConfig, ModelConfig
+from regard.train.experiment import Experiment, TrainConfig
 
 starts = st.sampled_from([GPTConfig(), *(preset for preset in PRESETS.values() if isinstance(preset, GPTConfig))])
 whole = st.integers(1, 2**40)
@@ -78,3 +83,52 @@ def test_the_command_line_and_the_toml_give_the_same_model(
 def test_what_is_written_is_read_back(config: GPTConfig) -> None:
     assert load(ModelConfig, {"kind": "gpt"} | dump(config)) == config
     assert load(GPTConfig, tomllib.loads(to_toml(config))) == config
+
+
+@examples(10)
+@given(any_configs())
+def test_python_takes_the_tables_of_the_toml(config: GPTConfig) -> None:
+    table = dump(config)
+    tables: Any = {one.name: table.get(one.name) for one in fields(config) if isinstance(table.get(one.name), dict)}
+    assert replace(GPTConfig(), **(vars(config) | tables)) == config
+
+
+def choice_fields() -> list[tuple[type, str, type[Choice]]]:
+    """Every field of every config that is a choice."""
+    found, todo = [], [Table(Experiment), Table(TrainConfig)]
+    while todo:
+        table = todo.pop()
+        for name, (_, shape) in table.fields.items():
+            if isinstance(shape, ChoiceShape) and (table.cls, name, shape.cls) not in found:
+                found.append((table.cls, name, shape.cls))
+                todo += [table_of(member) for member in shape.kinds.values()]
+    return found
+
+
+@pytest.mark.parametrize(("cls", "name", "union"), choice_fields())
+def test_every_choice_takes_the_name_of_a_kind(cls: type, name: str, union: type[Choice]) -> None:
+    for kind, member in kinds(union).items():
+        if all(field.default is not MISSING or field.default_factory is not MISSING for field in fields(member)):  # pyright: ignore[reportArgumentType]
+            assert getattr(cls(**{name: kind}), name) == member()
+            assert getattr(cls(**{name: {"kind": kind}}), name) == member()
+    wrong: list[dict[str, Any]] = [{name: "nothing"}, {name: {"kind": "nothing"}}, {name: {"nothing": 1}}]
+    for values in wrong:
+        with pytest.raises(UserError) as in_python:
+            cls(**values)
+        with pytest.raises(UserError) as in_toml:
+            load(cls, values, cls.__name__)
+        assert str(in_python.value).split("; write")[0] == str(in_toml.value).split("; write")[0]
+
+
+def test_choices_by_name_in_python() -> None:
+    named: Any = {"position": "learned", "attention": {"kind": "window", "size": 8}}
+    assert override(GPTConfig(), ["--position", "learned", "--attention", "{kind='window', size=8}"]) == GPTConfig(
+        **named
+    )
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"position": "lerned"}, 'write `position = "learned"`'),
+        ({"attention": {"kind": "window", "size": 0}}, "size"),
+    ]
+    for values, expected in wrong:
+        with pytest.raises(UserError, match=expected):
+            GPTConfig(**values)

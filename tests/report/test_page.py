@@ -14,6 +14,7 @@ from report_kit import experiment, start, trained
 
 from regard.commands.report import ReportOptions, nearest_recipe, report
 from regard.errors import UserError
+from regard.pages.html import sha256
 from regard.report import Watch, gather, reported, write
 from regard.report.page import page
 from regard.runs import Run
@@ -52,7 +53,7 @@ class Checker(HTMLParser):
             self.open.pop()
 
     def handle_data(self, data):
-        if self.open[-1:] != ["style"]:
+        if self.open[-1:] not in (["style"], ["script"]):
             self.text.append(data)
 
 
@@ -62,7 +63,9 @@ def checked(html: str) -> Checker:
     seen.feed(html)
     seen.close()
     assert seen.open == []
-    assert "script" not in seen.tags
+    assert seen.tags.count("script") == 1
+    (script,) = re.findall("<script>(.*?)</script>", html, re.S)
+    assert f"script-src '{sha256(script)}'" in html  # no other script runs
     assert "link" not in seen.tags
     assert all(address.startswith("data:image/png;base64,") for address in seen.addresses)
     assert "http://" not in html
@@ -101,6 +104,10 @@ def test_a_finished_run_shows_everything_and_its_text_as_text(text, tmp_path):
     assert "<script>alert('&lt;')</script>" in shown  # the passage, as it is in the file
     assert len(html) < 2_000_000
     assert html.count("<mask") == 4
+    assert "data-plot=" in html  # curves have values under the pointer and zoom
+    assert "data-tokens=" in html
+    assert "layer 1</li>" in html  # as on the page of `regard serve`, not blocks.0
+    assert "blocks.0</li>" not in html
     assert all(svg in seen.tags for svg in ("svg", "title", "desc", "details"))
 
 
@@ -247,7 +254,7 @@ def test_the_command_writes_and_tells_where(text, tmp_path, capsys, monkeypatch)
     assert report(ReportOptions(run="older", runs=tmp_path / "runs", out=out, json=True)) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["report"] == str(out)
-    assert told["next"].startswith("regard train")
+    assert told["next"].startswith("regard resume")
     assert "<title>older" in out.read_text(encoding="utf-8")
     assert not older.file("report.html").exists()
     with pytest.raises(UserError, match="there is no folder"):

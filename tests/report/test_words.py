@@ -80,6 +80,9 @@ def test_its_sentence_is_said_there_and_nowhere_else(story, said):
 def test_what_to_try_is_a_command_that_works_and_changes_something(story):
     step = next_step(RUNS[story])
     line = shlex.split(step.command)
+    if line[1] == "resume":
+        assert line == ["regard", "resume", "runs/made", "--steps", str(STEPS * (2 if story == "falls" else 10))]
+        return
     assert line[:3] == ["regard", "train", "shakespeare"]
     assert parse(line[3:]).positional == []
     assert override(get("shakespeare"), line[3:]) != get("shakespeare")
@@ -87,12 +90,26 @@ def test_what_to_try_is_a_command_that_works_and_changes_something(story):
 
 def test_advice_follows_the_story():
     tried = {story: next_step(run).command.partition("shakespeare ")[2] for story, run in RUNS.items()}
-    assert tried["falls"] == "--train.steps 8000"
     assert tried["flat"] == "--model.width 256"
     assert tried["overfits"] == "--model.dropout 0.1"
     assert tried["diverged"] == tried["worse"] == "--train.optimizer.lr 0.0067"
-    assert tried["short"] == "--train.steps 40000"
     assert next_step(RUNS["unknown"]).command == "regard resume runs/made"
+
+
+def test_longer_training_continues_the_run():
+    """`regard train` would start over."""
+    assert next_step(RUNS["falls"]).command == "regard resume runs/made --steps 8000"
+    assert next_step(RUNS["short"]).command == "regard resume runs/made --steps 40000"
+
+
+def test_a_suggestion_differs_from_the_setting():
+    most = {**CONFIG, "model": {**CONFIG["model"], "dropout": 0.5}}
+    assert next_step(replace(RUNS["overfits"], config=most)).command.endswith("--train.steps 2000")
+
+
+def test_a_report_names_one_learning_rate():
+    finding = {"change": "--train.optimizer.lr 0.002, or --train.clip 1.0"}
+    assert next_step(replace(RUNS["worse"], findings=[finding])).command.endswith("--train.optimizer.lr 0.002")
 
 
 def test_a_run_cut_short_is_resumed():

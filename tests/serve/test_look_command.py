@@ -14,10 +14,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from serve_kit import REGARD
 
+from regard.data.tokenizers.characters import Characters
 from regard.generate.load import load_model
 from regard.look.views.session import Session
+from regard.models import GPTConfig
 from regard.runs import Run
 from regard.serve.html_file import embedded_data, html_document, show
 
@@ -47,10 +50,8 @@ def test_look_writes_a_self_contained_file(runs: Path, tmp_path: Path) -> None:
     content = embedded_json(html)
     assert "".join(content["trace"]["tokens"]) == "to be or not"
     assert set(content["tiles"]) == {f"{layer}/{head}/0/0/0" for layer in (0, 1) for head in (0, 1)}
-    assert "0/1/7" in content["rows"]
-    assert content["cells"]["0/1/7/3"]["weight"] == pytest.approx(
-        dict(content["rows"]["0/1/7"]["weights"])[3], rel=1e-3
-    )
+    assert set(content["cells"]) == {"0/0", "0/1", "1/0", "1/1"}
+    assert not content["rows"]  # the page computes them from the cells
 
 
 def test_content_security_policy_allows_only_the_inlined_files(runs: Path) -> None:
@@ -72,11 +73,10 @@ def test_small_limits_drop_details_first(runs: Path) -> None:
     trace = Session.load(Run.open(runs / "small")).trace("to be or not to be")
     whole = embedded_data(trace, "t", "x")
     assert whole["cells"]
-    assert whole["rows"]
-    less = embedded_data(trace, "t", "x", limit=40_000)
+    less = embedded_data(trace, "t", "x", limit=12_000)
     assert less["tiles"]
     assert not less["cells"]
-    assert len(json.dumps(less)) <= 40_000
+    assert len(json.dumps(less)) <= 12_000
 
 
 def test_coarse_tiles_match_the_trace(runs: Path) -> None:
@@ -133,3 +133,32 @@ def test_default_text_is_the_last_sample(runs: Path, tmp_path: Path) -> None:
     done = run_regard("look", "own", "--runs", str(tmp_path))
     assert done.returncode == 2
     assert "--text TEXT" in done.stderr
+
+
+def decoded(grid: dict) -> np.ndarray:
+    return np.frombuffer(base64.b64decode(grid["data"]), "<f4").reshape(grid["shape"])
+
+
+def test_cells_follow_from_the_embedded_vectors(runs: Path) -> None:
+    """The file has each vector once; what the page computes from them is what the server computes."""
+    trace = Session.load(Run.open(runs / "small")).trace("to be or not to be")
+    head = embedded_data(trace, "t", "x")["cells"]["1/1"]
+    q, k, v = (decoded(head[name]) for name in "qkv")
+    cell = trace.cell(1, 1, 9, 4)
+    assert (q[9] @ k[4]) == pytest.approx(cell["dot"], rel=1e-4, abs=1e-5)
+    largest, total = head["rows"][9]
+    weight = np.exp(q[9] @ k[4] * head["scale"] / head["temperature"] - largest) / total
+    assert weight == pytest.approx(cell["weight"], rel=1e-4)
+    assert v[4].tolist() == pytest.approx(cell["v"], rel=1e-5)
+
+
+def test_a_short_text_makes_a_small_file() -> None:
+    """The model of the recipe `shakespeare`: below one megabyte, every cell included."""
+    torch.manual_seed(0)
+    text = "a mask is a value that is passed to the operator"
+    config = GPTConfig(vocabulary=len(set(text)), context=256, layers=4, heads=4, width=128)
+    shown = show(config.build().eval(), text, tokenizer=Characters("".join(sorted(set(text)))))
+    assert len(shown.html.encode()) < 1_000_000
+    content = embedded_json(shown.html)
+    assert content["text"] == text
+    assert len(content["cells"]) == 16

@@ -2,6 +2,8 @@
 
 import io
 import re
+import subprocess
+import sys
 from collections import deque
 from pathlib import Path
 
@@ -164,13 +166,19 @@ def test_flops_of_short_sentences_and_of_windows():
     assert flops_per_token(short) == flops_per_token(long)
 
 
-def test_no_utilization_above_the_peak_is_shown():
+def test_no_utilization_above_the_peak_is_shown(monkeypatch):
+    """A peak that was measured while other processes were busy is measured again; one still below is not shown."""
+    measured = iter([5e5])  # FLOP/s
+    again = lambda device, dtype: next(measured)  # noqa: E731
+    again.cache_clear = lambda: None
+    monkeypatch.setattr(live, "measured_peak", again)
     out = io.StringIO()
     line = LiveLine(out)
     line._steps, line._device, line._evaluation = 100, torch.device("cpu"), []
     line._recent = deque([(0.0, 1, 100), (1.0, 2, 1100)])  # 1,000 tokens per second
     step = TrainingStep(step=2, loss=1.0, lr=0.1, norm=1.0, tokens=1100, seconds=1.0)
-    for share, shown in ((0.5e-3, "50% of peak"), (1.13e-3, "")):
+    line._flops, line._dtype = 250.0, torch.float32
+    for share, shown in ((0.5e-3, "50% of peak"), (1.13e-3, "50% of peak"), (1.13e-3, "")):
         line._share = share
         assert ("of peak" in line._line(step)) == bool(shown)
         assert shown in line._line(step)
@@ -191,3 +199,30 @@ def test_a_step_is_cheap_to_watch():
     for number in range(2000):
         line.stepped(TrainingStep(number, 1.0, 1.0, 1.0, 1, 1.0))
     assert (time.process_time() - began) / 2000 < 1e-4
+
+
+def test_a_long_evaluation_shows_its_progress(text, tmp_path, monkeypatch):
+    monkeypatch.setattr(live, "PATIENCE", 0.0)
+    monkeypatch.setattr(live, "PLAIN_EVERY", 0.0)
+    out = io.StringIO()
+    wanted = experiment(text)
+    train(wanted, start(tmp_path, wanted), [LiveLine(out)])
+    shown = [line for line in out.getvalue().splitlines() if "evaluating" in line]
+    assert shown[0].startswith("step 4  evaluating, ")
+    assert shown[-1] == "step 8  evaluating, 100%"
+
+
+def test_a_log_file_has_plain_lines(text, tmp_path):
+    """A whole `regard train` with standard error in a file: the end of the run is shown, without carriage returns."""
+    slow = "import sys, regard.runs.waiting as w, regard.train.live as l, regard.data.origins.progress as p\n"
+    slow += "w.DELAY = l.PATIENCE = l.PLAIN_EVERY = p._PATIENCE = 0.0\nfrom regard.cli import main\nsys.exit(main())"
+    options = ["--train.steps", "3", "--train.device", "cpu", "--model.layers", "1", "--model.width", "32"]
+    command = [sys.executable, "-c", slow, "train", "shakespeare", "--data.path", str(text), *options, "--doctor"]
+    log = tmp_path / "log"
+    with log.open("wb") as out:
+        subprocess.run(command, stderr=out, stdout=out, check=True, cwd=tmp_path, timeout=120)
+    written = log.read_bytes()
+    assert b"\r" not in written
+    assert b"\x1b" not in written
+    assert b"evaluating" in written
+    assert b"writing the report, " in written

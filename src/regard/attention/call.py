@@ -38,6 +38,11 @@ class Plan(NamedTuple):
         """The number of batch rows that it distinguishes; 1: all rows of a batch share it."""
         return max(self.mask.rows, self.queries.rows, self.keys.rows)
 
+    @property
+    def masks(self) -> int:
+        """The number of masks [Q, K] that it distinguishes, by row and head."""
+        return self.rows * self.mask.distinct_heads
+
 
 class Call(NamedTuple):
     """One use of the operator. G divides H; with G < H it is grouped-query attention."""

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from regard.attention.backends.choose import find, run, with_backend
 from regard.attention.cache import DecodeInput, KVCache
 from regard.attention.call import Backend, Call, Out, Plan, dense_pairs, weigh
+from regard.attention.masks.from_user import MaskLike, from_user
 from regard.attention.masks.mask import Full, Mask
 from regard.attention.normalizer import (
     HardLookup,
@@ -146,12 +147,18 @@ class Softmax(Mechanism):
     def weights(self, q: Tensor, k: Tensor, plan: Plan) -> Tensor:
         return weigh(self.call(q, k, k, plan), dense_pairs(plan, q))
 
+    def and_bias(self, bias: Bias) -> "Softmax":
+        """The same mechanism with a further bias after its own."""
+        both = bias if self.bias is None else Chain(self.bias, bias)
+        rest = {"normalizer": self.normalizer, "dropout": self.dropout, "backend": self.backend}
+        return Softmax(self.score, both, scale=self.scale, **rest).train(self.training)
+
 
 def attend(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    mask: Mask | None = None,
+    mask: MaskLike | None = None,
     *,
     queries: AnySlots | None = None,
     keys: AnySlots | None = None,
@@ -159,6 +166,10 @@ def attend(
     weights: bool = False,
 ) -> Out:
     """The operator in one call: q [..., Q, D], k and v [..., K, D], with up to two leading axes (batch, heads).
+
+    ``mask`` is a Mask, a boolean tensor (True: may attend, as in ``F.scaled_dot_product_attention``) or a float tensor
+    (added to the scores), both broadcastable to [B, H, Q, K], text, or a function of (q_index, k_index) or
+    (b, h, q_index, k_index) as FlexAttention takes it; see ``masks/from_user.py``.
 
     Without ``queries`` and ``keys`` both sides count from 0, as tokens of the same text if Q = K; ``queries`` alone
     describes both sides if Q = K.
@@ -168,16 +179,21 @@ def attend(
     >>> x = torch.randn(5, 8)
     >>> attend(x, x, x, Causal()).values.shape
     torch.Size([5, 8])
+    >>> same = "causal", torch.ones(5, 5).bool().tril(), lambda q, k: q >= k
+    >>> [bool((attend(x, x, x, mask).values - attend(x, x, x, Causal()).values).abs().max() < 1e-5) for mask in same]
+    [True, True, True]
     """
     missing = 4 - q.ndim
     if missing < 0 or {k.ndim, v.ndim} != {q.ndim}:
         raise ValueError(f"q, k and v have the same number of axes, 2 to 4: {q.ndim}, {k.ndim} and {v.ndim} were given")
     q, k, v = (x[(None,) * missing] for x in (q, k, v))
-    mechanism = Softmax() if mechanism is None else mechanism
     same = keys is None and q.shape[2] == k.shape[2]
     queries = Range(q.shape[2]) if queries is None else queries
     others = None if same else (Range(k.shape[2]) if keys is None else keys)
-    plan = mechanism.plan(Full() if mask is None else mask, queries, others, like=q)
+    mask, bias = from_user(mask, q, k, queries, queries if others is None else others)
+    mechanism = Softmax() if mechanism is None else mechanism
+    mechanism = mechanism if bias is None else mechanism.and_bias(bias)
+    plan = mechanism.plan(mask, queries, others, like=q)
     values, weighed = run(mechanism.call(q, k, v, plan, weights), mechanism.backend)
     lead = (0,) * missing
     return Out(values[lead], None if weighed is None else weighed[lead])

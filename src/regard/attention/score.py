@@ -9,7 +9,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from regard.attention.slots import Pairs
+from regard.attention.slots import Pairs, table_at
 from regard.errors import UserError
 
 
@@ -72,8 +72,26 @@ class Bias(nn.Module):
             if parameter.ndim >= 2:
                 table(parameter)
 
+    def learned(self) -> list[Tensor]:
+        """The tensors that get gradients."""
+        return [parameter for parameter in self.parameters() if parameter.requires_grad]
+
     def adjust(self, score: Tensor, pairs: Pairs) -> Tensor:
         raise NotImplementedError
+
+
+class AddedTensor(Bias):
+    """A tensor [B|1, H|1, Q, K] that is added to the scores, by the orders of the pair."""
+
+    def __init__(self, added: Tensor):
+        super().__init__()
+        self.added = added
+
+    def learned(self) -> list[Tensor]:
+        return [self.added] if self.added.requires_grad else []
+
+    def adjust(self, score: Tensor, pairs: Pairs) -> Tensor:
+        return score + table_at(self.added, pairs).to(score.dtype)
 
 
 class Alibi(Bias):
@@ -196,6 +214,9 @@ class Chain(Bias):
     @property
     def additive(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         return all(part.additive for part in self.parts)
+
+    def learned(self) -> list[Tensor]:
+        return [tensor for part in self.parts if isinstance(part, Bias) for tensor in part.learned()]
 
     def adjust(self, score: Tensor, pairs: Pairs) -> Tensor:
         for part in self.parts:

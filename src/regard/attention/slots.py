@@ -210,6 +210,13 @@ def _indices(length: int, piece: slice, device: torch.device) -> Tensor:
     return torch.arange(piece.start, min(piece.stop, length), piece.step or 1, device=device)
 
 
+def table_at(table: Tensor, pairs: Pairs) -> Tensor:
+    """A table [B|1, H|1, N, N] at the batch row, the head and the orders of each pair."""
+    row = pairs.batch if table.shape[0] > 1 else torch.zeros_like(pairs.batch)
+    head = pairs.head if table.shape[1] > 1 else torch.zeros_like(pairs.head)
+    return table[row, head, pairs.q.order, pairs.k.order]
+
+
 def valid(pairs: Pairs) -> Tensor:
     """Both slots hold a token of the same document. ANDed after the mask, so that ``~`` cannot show an empty slot."""
     return (pairs.q.segment == pairs.k.segment) & (pairs.q.segment > EMPTY)

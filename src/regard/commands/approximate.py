@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from regard.commands.common import CheckpointOptions, split_names
 from regard.commands.lines import contents
-from regard.commands.waiting import waiting
 from regard.config import option
 from regard.errors import UserError
+from regard.runs.waiting import waiting
 
 if TYPE_CHECKING:
     from regard.data import TextBatch

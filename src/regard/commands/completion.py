@@ -35,7 +35,9 @@ class Flag(NamedTuple):
 
 
 def completion(options: CompletionOptions) -> int:
-    """Print a completion script for bash, zsh or fish. Write it to a file once; a later version may know more options.
+    """Print a completion script for bash, zsh or fish.
+
+    Write it to a file once, and again after an update, which may add options.
 
     bash  regard completion bash > ~/.local/share/bash-completion/completions/regard
     zsh   regard completion zsh > ~/.zfunc/_regard    (~/.zshrc: fpath+=~/.zfunc; autoload -Uz compinit; compinit)

@@ -1,7 +1,7 @@
 """`regard doctor`."""
 
 from regard.commands.common import RunOptions
-from regard.commands.waiting import waiting
+from regard.runs.waiting import waiting
 
 
 def doctor(options: RunOptions) -> int:

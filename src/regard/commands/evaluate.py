@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from regard.commands.common import CheckpointOptions
-from regard.commands.waiting import progress
 from regard.config import option
 from regard.errors import UserError
+from regard.runs.waiting import progress
 
 if TYPE_CHECKING:
     from regard.data import TextData

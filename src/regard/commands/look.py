@@ -6,11 +6,11 @@ from pathlib import Path
 
 from regard.commands.common import CheckpointOptions, check_parent
 from regard.commands.lines import contents
-from regard.commands.waiting import waiting
 from regard.config import option
 from regard.errors import UserError
 from regard.runs import Run
 from regard.runs.disk import replace_file
+from regard.runs.waiting import waiting
 
 
 @dataclass(frozen=True)

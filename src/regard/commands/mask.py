@@ -38,7 +38,7 @@ def mask(options: MaskOptions) -> int:
         lines.append("&, | and ~ join them: causal & window(8)")
         options.show(listed, "\n".join(lines))
         return 0
-    from regard.look.pictures.mask_picture import EMPTY, FULL, PARTIAL, draw_mask, mask_svg, view
+    from regard.attention.masks.picture import EMPTY, FULL, PARTIAL, draw_mask, mask_svg, view
 
     found = parse(options.expression)
     seen = view(found, options.length, block=options.block)

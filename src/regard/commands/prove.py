@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from regard.commands.common import RUNS, CommandOptions, is_run, open_run, split_names
-from regard.commands.waiting import waiting
 from regard.config import argument, option
 from regard.errors import UserError
+from regard.runs.waiting import waiting
 
 if TYPE_CHECKING:
     from regard.prove import Certificate, ModelUnderTest

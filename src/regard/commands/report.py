@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from regard.commands.common import RunOptions, check_parent
 from regard.config import option
 from regard.runs import Run
+from regard.runs.waiting import waiting
 
 if TYPE_CHECKING:
     from regard.train import Experiment
@@ -29,8 +30,9 @@ def report(options: ReportOptions) -> int:
 
     recipe = nearest_recipe(run)
     check_parent(options.out)
-    facts = gather(run, recipe)
-    path = write(run, facts, options.out)
+    with waiting("writing the report"):
+        facts = gather(run, recipe)
+        path = write(run, facts, options.out)
     step = next_step(facts)
     words = {"words": " ".join(summary(facts)), "why": step.why, "next": step.command, "left_out": facts.notes}
     options.show({"run": str(run.path), "report": str(path), **words}, str(path))

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, TextIO
 
 from regard.commands.common import CheckpointOptions, check_parent, is_run, open_run
 from regard.commands.lines import Lines, gathered, notices
-from regard.commands.waiting import progress
 from regard.config import argument, option
 from regard.errors import UserError
 from regard.runs import Run
 from regard.runs.disk import JsonObject
+from regard.runs.waiting import progress
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,7 +7,7 @@ the same config.
 The names imported here are the public ones.
 """
 
-from regard.config.choice import Choice, add_presets, kinds, presets
+from regard.config.choice import Choice, Config, add_presets, kinds, presets
 from regard.config.command_line import override, parse
 from regard.config.key_path import hint, nearest
 from regard.config.keys import Key, argument, keys, option

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any, ClassVar, TypeVar
 
 from regard.config.parts import NameTaken, catalog, check_dataclass, place_of
@@ -11,7 +12,23 @@ from regard.config.parts import NameTaken, catalog, check_dataclass, place_of
 C = TypeVar("C", bound="Choice")
 
 
-class Choice:
+class Config:
+    """The base of configs with fields that are choices or tables.
+
+    In Python too, such a field takes the name of a kind or a dict, as on the command line and in TOML:
+    `GPTConfig(position="learned")`, `GPTConfig(position={"kind": "rotary", "base": 5e5})`. A subclass with a
+    `__post_init__` of its own calls this one first.
+    """
+
+    def __post_init__(self) -> None:
+        for field in fields(self):  # pyright: ignore[reportArgumentType]  (every subclass is a dataclass)
+            if field.init and isinstance(given := getattr(self, field.name), str | Mapping):
+                from regard.config.load import read_field  # which imports this file
+
+                object.__setattr__(self, field.name, read_field(type(self), field.name, given))
+
+
+class Choice(Config):
     """The base of all tagged unions.
 
     A direct subclass is one union, abstract; each class below it that names a `kind` is one of its members:

@@ -7,9 +7,11 @@ from dataclasses import fields, is_dataclass
 from typing import TypeVar, cast
 
 from regard.config import notation
+from regard.config.choice import Choice
 from regard.config.key_path import KeyPath, short
 from regard.config.notation import PlainTable
-from regard.config.table import ChoiceShape, Table, invalid, plain, shape_of
+from regard.config.shape import Maybe
+from regard.config.table import ChoiceShape, Table, invalid, plain, shape_of, table_of
 from regard.errors import UserError
 
 C = TypeVar("C")
@@ -36,6 +38,19 @@ def read_onto(base: object, cls: type[C], given: object, place: KeyPath) -> C:
     config = shape.read(given, base, place)
     _check(config, place)
     return cast(C, config)
+
+
+def read_field(cls: type, name: str, given: object) -> object:
+    """A value that Python code gave for a field of `cls`: names of kinds and dicts are read, others are kept."""
+    table = table_of(cls) if issubclass(cls, Choice) else shape_of(cls)
+    assert isinstance(table, Table)
+    shape = table.fields[name][1]
+    if not isinstance(shape.inner if isinstance(shape, Maybe) else shape, ChoiceShape | Table):
+        return given
+    place = KeyPath(cls.__name__, (name,))
+    config = shape.read(given, None, place)
+    _check(config, place)
+    return config
 
 
 def dump(config: object) -> PlainTable:

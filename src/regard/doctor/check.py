@@ -15,16 +15,19 @@ Each threshold is defined in the file of its check, with the reason for its valu
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import ClassVar, Self, get_type_hints
 
+from regard.config import override
 from regard.config.parts import catalog
 from regard.doctor.context import History, RecentBatches, Record, Resources, TrainingRun
 from regard.doctor.gradients import Gradients
 from regard.doctor.side_pass import SidePass
+from regard.errors import UserError
 from regard.runs import Run
 from regard.train import TrainingStep
 
@@ -102,9 +105,19 @@ class Check:
     def __init__(self, run: TrainingRun):
         self.run = run
 
-    def finding(self, where: str, evidence: str, cause: str, change: str) -> Finding:
-        """A finding of this check's kind."""
+    def finding(self, where: str, evidence: str, cause: str, *changes: str) -> Finding:
+        """A finding of this check's kind. Of the alternative ``changes``, only those that change this run are named."""
+        change = ", or ".join(filter(self._changes_something, changes)) or "follow the evidence: no setting fixes it"
         return Finding(self.kind, where, evidence, cause, change, what=self.description)
+
+    def _changes_something(self, change: str) -> bool:
+        """Whether the options that ``change`` begins with exist in this experiment and have another value there."""
+        options = re.match(r"(--\S+ [^\s,;]+ ?)*", change)
+        given = options[0].split() if options else []
+        try:
+            return not given or override(self.run.experiment, given) != self.run.experiment
+        except UserError:  # another kind of model, which has no such key
+            return False
 
     def on_step(self, step: TrainingStep) -> Findings:
         """After every training step."""

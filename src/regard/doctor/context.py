@@ -12,6 +12,7 @@ import torch
 
 from regard.data import Data
 from regard.models.base import Model
+from regard.pages.numbers import short
 from regard.prove.batches import Batch, out_of_range
 from regard.tasks import Task, Term
 from regard.train import Experiment
@@ -130,6 +131,11 @@ class TrainingRun:
         mixed = self.dtype != torch.float32
         with torch.autocast(self.device.type, self.dtype if mixed else torch.bfloat16, enabled=mixed):
             return self._task.terms(self.model, batch)
+
+    @property
+    def lower_rate(self) -> str:
+        """The option for a lower learning rate: all checks suggest the same one."""
+        return f"--train.optimizer.lr {short(self.experiment.train.optimizer.lr / 10)}"
 
     @property
     def vocabulary(self) -> int:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from regard.attention import DecodeInput, KVCache, Mechanism, Out, Plan
 from regard.config import Choice
@@ -93,19 +94,34 @@ def values(mechanism: Mechanism, out: Out) -> Tensor:
     return out.values
 
 
+def _check_equal(heads: int, kv_heads: int) -> None:
+    if heads != kv_heads:
+        raise ValueError(f"a shared projection has as many key heads as query heads: {heads}, not {kv_heads}")
+
+
 class SharedSelfAttention(SelfAttention):
     """Q = K = V: one matrix instead of three. Without rotation every score matrix is symmetric."""
 
     def _parts(self) -> tuple[int, ...]:
-        if self.heads != self.kv_heads:
-            raise ValueError(
-                f"a shared projection has as many key heads as query heads: {self.heads}, not {self.kv_heads}"
-            )
+        _check_equal(self.heads, self.kv_heads)
         return (self.heads * self.head_width,)
 
     def _split(self, heads: Tensor, rotation: Rotation) -> tuple[Tensor, ...]:
         both = rotation.apply(self.norm_qk(heads))
         return both, both, heads
+
+
+class SharedQKSelfAttention(SelfAttention):
+    """Keys are the queries divided by their length (Kitaev et al. 2020, sec. 2); values have their own matrix."""
+
+    def _parts(self) -> tuple[int, ...]:
+        _check_equal(self.heads, self.kv_heads)
+        return (self.heads * self.head_width,) * 2
+
+    def _split(self, heads: Tensor, rotation: Rotation) -> tuple[Tensor, ...]:
+        q, v = heads.split(self.heads, dim=2)
+        q = rotation.apply(self.norm_qk(q))
+        return q, F.normalize(q, dim=-1), v
 
 
 class CrossAttention(nn.Module):
@@ -202,3 +218,10 @@ class SharedConfig(ProjectionConfig, kind="shared"):
     def fits(self, width: int, heads: int, kv_heads: int) -> None:
         if heads != kv_heads:
             raise ValueError(f"a shared projection has as many key heads as query heads; set kv_heads = {heads}")
+
+
+@dataclass(frozen=True)
+class SharedQKConfig(SharedConfig, kind="shared_qk"):
+    """One matrix for queries and keys, which are normalized queries, as in Reformer; cross-attention has three."""
+
+    self_attention, cross_attention = SharedQKSelfAttention, CrossAttention

@@ -6,7 +6,7 @@ A mask is a boolean tensor that is True where a query may see a key, of shape [Q
 
 from torch import Tensor, nn
 
-from regard.attention import Edges, Softmax, attend
+from regard.attention import Softmax, attend
 from regard.nn.feedforward import FeedForward
 from regard.nn.linear import Linear
 from regard.nn.norm import LayerNorm
@@ -38,22 +38,8 @@ class MultiHeadAttention(nn.Module):
             layer(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
             for layer, x in ((self.q, q), (self.k, k), (self.v, v))
         )
-        return self.out(self._attend(queries, keys, values, mask).transpose(1, 2).flatten(2))
-
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-        """[B, H, N, D] each; a mask that differs by head makes every head a row of its own."""
-        if mask is None:
-            return attend(q, k, v, mechanism=self.mechanism).values
-        if mask.ndim < 4:
-            rows = mask
-        elif mask.shape[1] == 1:
-            rows = mask[:, 0]
-        else:
-            rows = mask.expand(q.shape[0], self.heads, q.shape[2], k.shape[2]).flatten(0, 1)
-            q, k, v = (x.flatten(0, 1)[:, None] for x in (q, k, v))
-        shape = (*rows.shape[:-2], q.shape[2], k.shape[2])  # a mask may have one row for all queries
-        mixed = attend(q, k, v, Edges(rows.expand(shape)), mechanism=self.mechanism).values
-        return mixed.reshape(-1, self.heads, *mixed.shape[2:])
+        mask = mask[:, None] if mask is not None and mask.ndim == 3 else mask
+        return self.out(attend(queries, keys, values, mask, mechanism=self.mechanism).values.transpose(1, 2).flatten(2))
 
 
 class EncoderLayer(nn.Module):

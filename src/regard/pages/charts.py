@@ -1,5 +1,6 @@
 """Line charts and dot plots as SVG text."""
 
+import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -66,14 +67,15 @@ def line_chart(series: Sequence[Series], axes: Axes, width: int, height: int, ti
     parts = []
     for y in y_ticks:
         parts.append(tag("path", class_="grid", d=f"M{left} {down(y):.1f}H{width - RIGHT}"))
-        parts.append(text(tick(y), left - 6, down(y) + 4, anchor="end"))
+        parts.append(_label(tick(y), left - 6, down(y) + 4, "y", down(y), "end"))
     for x in x_ticks:
         anchor = "end" if across(x) > width - RIGHT - 16 else "middle"
-        parts.append(text(tick(x), across(x), height - BOTTOM + 16, anchor=anchor))
+        parts.append(_label(tick(x), across(x), height - BOTTOM + 16, "x", across(x), anchor))
     parts.append(text(axes.y, 4, 12, "name"))
     parts.append(text(axes.x, width - RIGHT, height - 3, "name", "end"))
     parts += [_line(s, across, down) for s in sorted(shown, key=lambda s: not s.faint)]
-    return _chart(width, height, title, describe(shown, axes), parts)
+    plot = [x0, x1, left, width - RIGHT, y_ticks[0], y_ticks[-1], height - BOTTOM, TOP, axes.log]
+    return _chart(width, height, title, describe(shown, axes), parts, json.dumps(plot), axes.x)
 
 
 def dot_plot(values: Sequence[tuple[str, float]], label: str, title: str, width: int, line: float | None = None) -> str:
@@ -166,13 +168,41 @@ def _line(s: Series, across: Scale, down: Scale) -> str:
         parts.append(tag("path", class_=f"band {s.css_class}", d=f"M{'L'.join(edge)}Z"))
     if len(s.points) > 1:
         faint = " faint" if s.faint else ""
-        parts.append(tag("path", class_=f"line {s.css_class}{faint}", d="M" + "L".join(at(*p) for p in s.points)))
+        parts.append(
+            tag(
+                "path",
+                class_=f"line {s.css_class}{faint}",
+                data_name=s.name,
+                d="M" + "L".join(at(*p) for p in s.points),
+            )
+        )
     if s.marks or len(s.points) == 1:
         dots = "".join(tag("circle", cx=across(x), cy=down(y), r=3.2) for x, y in s.points)
         parts.append(tag("g", dots, class_=f"dots {s.css_class}"))
     return "".join(parts)
 
 
-def _chart(width: int, height: int, title: str, description: str, parts: Sequence[str]) -> str:
+def _label(content: str, x: float, y: float, axis: str, at: float, anchor: str) -> str:
+    """A number beside an axis; ``at`` is its place on the axis, for the script that zooms."""
+    return tag("text", escape(content), class_=axis, x=x, y=y, text_anchor=anchor, data_at=at)
+
+
+def _chart(
+    width: int,
+    height: int,
+    title: str,
+    description: str,
+    parts: Sequence[str],
+    plot: str | None = None,
+    x: str | None = None,
+) -> str:
     words = tag("title", escape(title)) + tag("desc", escape(description))
-    return tag("svg", words + "".join(parts), class_="chart", viewBox=f"0 0 {width} {height}", role="img")
+    return tag(
+        "svg",
+        words + "".join(parts),
+        class_="chart",
+        viewBox=f"0 0 {width} {height}",
+        role="img",
+        data_plot=plot,
+        data_x=x,
+    )

@@ -1,12 +1,14 @@
-"""Self-contained HTML pages: no script, nothing fetched, every text escaped."""
+"""Self-contained HTML pages: one inline script for hover and zoom, nothing fetched, every text escaped."""
 
+import base64
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
 from regard import __version__
 from regard.pages.charts import Axes, Series, dot_plot, line_chart
-from regard.pages.svg import picture, rectangle, stylesheet, tag, text
+from regard.pages.svg import FOLDER, picture, rectangle, stylesheet, tag, text
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 WIDE, NARROW = 1000, 330  # pixels; the page shows the chart that fits the window
@@ -44,7 +46,14 @@ def page(title: str, parts: Iterable[str], source: str = "") -> str:
     """A report or study. ``source`` is named in the footer."""
     made_from = f" from {escape(source)}" if source else ""
     footer = f"<footer>Made by regard {escape(__version__)}{made_from}.</footer>"
-    return document(title, stylesheet("theme", "page"), f"<main>{''.join(parts)}{footer}</main>")
+    script = (FOLDER / "chart.js").read_text(encoding="utf-8")
+    body = f"<main>{''.join(parts)}{footer}</main><script>{script}</script>"
+    return document(title, stylesheet("theme", "page"), body, f"{POLICY}; script-src '{sha256(script)}'")
+
+
+def sha256(text: str) -> str:
+    """The hash by which a Content-Security-Policy allows a script or a style sheet."""
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
 
 
 def heading(title: str, subtitle: str) -> str:

@@ -30,6 +30,15 @@ def unit(value: float, name: str) -> str:
     return f"{value:.3g} {name}"
 
 
+def short(value: float) -> str:
+    """A number with two significant digits, as an option takes it.
+
+    >>> short(0.02 / 3), short(5e-05)
+    ('0.0067', '5e-05')
+    """
+    return f"{float(f'{value:.2g}'):g}"
+
+
 def duration(seconds: float) -> str:
     """A length of time.
 

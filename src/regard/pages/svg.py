@@ -82,14 +82,19 @@ def define_map(name: str, weights: Sequence[bytes]) -> str:
 
 def attention_map(name: str, title: str, letters: Sequence[str] = ()) -> str:
     """A map; ``letters``, if given, is the text on both axes: a row is a query, a column a key."""
-    size, edge = (len(letters) * CELL, EDGE) if letters else (100, 0)
+    longest = max(map(len, letters), default=0)
+    size, edge = (len(letters) * CELL, EDGE + 6 * (longest - 1)) if letters else (100, 0)
     parts = tag("title", escape(title))
     for class_, mask in (("ground", None), ("ink", f"url(#{name})")):
         parts += rectangle(class_, size, size, x=edge, y=edge, mask=mask)
     for i, letter in enumerate(letters):
-        place = EDGE + i * CELL + CELL / 2
-        parts += text(letter, place, EDGE - 4) + text(letter, EDGE - 7, place + 3)
-    return tag("svg", parts, class_="map", viewBox=f"0 0 {size + edge} {size + edge}", role="img")
+        place = edge + i * CELL + CELL / 2
+        upright = f"rotate(-90 {place + 3} {edge - 4})" if longest > 1 else None
+        across = place + 3 if upright else place
+        begin = "text-anchor:start" if upright else None
+        parts += tag("text", escape(letter), x=across, y=edge - 4, transform=upright, style=begin)
+        parts += tag("text", escape(letter), x=edge - 4, y=place + 3, style="text-anchor:end")
+    return tag("svg", parts, class_="map", data_map=name, viewBox=f"0 0 {size + edge} {size + edge}", role="img")
 
 
 def picture(title: str, description: str, width: float, height: float, content: Iterable[str]) -> str:

@@ -1,5 +1,6 @@
 """The figures of the report: each takes the facts and returns HTML, or an empty string if there is nothing to show."""
 
+import json
 from dataclasses import replace
 from html import escape
 
@@ -12,6 +13,7 @@ from regard.pages.svg import attention_map, define_map, tag
 from regard.report.facts import Curve, Facts
 from regard.report.inspection import Inspection, PositionLosses
 
+LETTERS = 9  # of a token on an axis
 MANY = 24  # lines; more of them are drawn as one mean per layer
 
 
@@ -40,7 +42,7 @@ def speed_figure(facts: Facts) -> str:
 def gradient_chart(facts: Facts) -> ChartSection:
     """The gradient norm by layer."""
     about = "The norm of each layer's gradient before clipping, on a logarithmic axis."
-    series = [Series(name, thin(curve, 150), i) for i, (name, curve) in enumerate(facts.gradients.items())]
+    series = [Series(layer_name(name), thin(curve, 150), i) for i, (name, curve) in enumerate(facts.gradients.items())]
     axes = Axes("step", "gradient norm", log=True, x_low=0)
     return ChartSection("Gradient norm by layer", about, series, axes, 300)
 
@@ -64,14 +66,17 @@ def entropy_chart(facts: Facts) -> ChartSection:
 
 
 def layer_name(path: str) -> str:
-    """The layer of an attention, from its module path.
+    """The layer of a module, from its path, with the name that it has on the page of `regard serve`.
 
     >>> [layer_name(path + ".mechanism") for path in ("blocks.0.attention", "encoder.2.attention", "decoder.0.cross")]
-    ['layer 1', 'encoder 3', 'decoder 1, to the source']
+    ['layer 1', 'encoder layer 3', 'decoder layer 1, cross']
+    >>> layer_name("embed")
+    'embed'
     """
     stack, *rest = path.split(".")
-    number = f" {int(rest[0]) + 1}" if rest and rest[0].isdigit() else ""
-    return {"blocks": "layer"}.get(stack, stack) + number + (", to the source" if "cross" in rest else "")
+    if not rest or not rest[0].isdigit():
+        return stack
+    return f"{stack} layer {int(rest[0]) + 1}{', cross' if 'cross' in rest else ''}".removeprefix("blocks ")
 
 
 def position_chart(losses: PositionLosses) -> ChartSection:
@@ -99,6 +104,7 @@ def map_figures(inspection: Inspection) -> str:
         for head in drawn
     )
     across = next((n for n in (8, 7, 6, 5, 4, 3, 2) if max(map(len, layers.values())) % n == 0), 4)
+    tokens = escape(json.dumps(inspection.passage))
     letters = [visible(token) for token in inspection.passage]
     large = "".join(_large(layer, heads, letters) for layer, heads in layers.items())
     names = ("head", "kind", "entropy", "on the previous token", "on itself", "on the first token", "maximum weight")
@@ -109,7 +115,8 @@ def map_figures(inspection: Inspection) -> str:
     return (
         f'<svg class="masks" aria-hidden="true">{masks}</svg>'
         f'<pre class="passage">{escape("".join(inspection.passage))}</pre>'
-        f'<div class="maps" style="--across:{across}">{small}</div>{large}{numbers_table(names, rows)}'
+        f'<div data-tokens="{tokens}"><div class="maps" style="--across:{across}">{small}</div>{large}</div>'
+        f"{numbers_table(names, rows)}"
     )
 
 
@@ -122,12 +129,13 @@ def alignment_figure(alignment: Alignment) -> str:
 
 
 def visible(token: str) -> str:
-    """A token as one character on an axis.
+    """A token on an axis, at most nine characters.
 
-    >>> [visible(token) for token in ("a", " ", chr(10), "word")]
-    ['a', '·', '↵', 'w']
+    >>> [visible(token) for token in ("a", " ", chr(10), " word", "incomprehensible")]
+    ['a', '·', '↵', '·word', 'incompre…']
     """
-    return {" ": "·", "\n": "↵", "\t": "→", "": "∅"}.get(token) or (token.strip() or "·")[0]
+    shown = token.replace(" ", "·").replace("\n", "↵").replace("\t", "→") or "∅"
+    return shown if len(shown) <= LETTERS else f"{shown[: LETTERS - 1]}…"
 
 
 def running_mean(curve: Curve) -> Curve:

@@ -17,6 +17,7 @@ from regard.report.facts import Facts, Recipe, best_validation, gather, tail
 from regard.report.words import next_step, summary
 from regard.runs import Run
 from regard.runs.disk import JsonObject, replace_file
+from regard.runs.waiting import waiting
 
 FILE = "report.html"
 SAMPLES = 6
@@ -47,7 +48,8 @@ def reported(run: Run, recipe: Recipe | None = None) -> Iterator[None]:
 
 def _try_to_write(run: Run, recipe: Recipe | None) -> None:
     try:
-        write(run, gather(run, recipe))
+        with waiting("writing the report"):
+            write(run, gather(run, recipe))
     except Exception as problem:
         why = f"{type(problem).__name__}: {problem}"
         print(
@@ -126,7 +128,8 @@ def finding_card(record: JsonObject) -> str:
 
 def losses(facts: Facts) -> str:
     """Loss and learning rate."""
-    about = "The faint line is the loss of single batches, the solid one a running mean over a tenth of the run."
+    about = "The faint line is the loss of single batches, the solid one a running mean over a tenth of the run. "
+    about += "In every chart, the pointer shows values, dragging zooms and a double click shows the whole again."
     return section("Loss", about, figures.loss_figure(facts) if facts.loss or facts.validation else "")
 
 

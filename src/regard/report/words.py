@@ -1,13 +1,15 @@
 """The report in sentences: each is chosen by a rule and filled in from the facts, and omitted without evidence."""
 
 import math
+import re
+import shlex
 import statistics
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from regard.config.parts import with_options
 from regard.look import Head, describe
-from regard.pages.numbers import count, duration, join_words, plural, unit
+from regard.pages.numbers import count, duration, join_words, plural, short, unit
 from regard.report.config_diff import command
 from regard.report.facts import Facts, around, best_validation, tail, trend
 
@@ -201,25 +203,38 @@ def speed(facts: Facts) -> Iterator[str]:
 def next_step(facts: Facts) -> NextStep:
     """One thing to try, as a command."""
     story = trend(facts)
-    train, model = facts.config.get("train", {}), facts.config.get("model", {})
+    model = facts.config.get("model", {})
     changes = {change.key: change.value for change in facts.changes}
     if story == "diverged" or story == "worse":
-        lr = train.get("optimizer", {}).get("lr")
-        key = {"train.optimizer.lr": float(f"{lr / 3:.2g}")} if isinstance(lr, float) else {"train.clip": 0.5}
-        return NextStep("Try a lower learning rate:", command(facts.recipe, changes | key))
+        return NextStep("Try a lower learning rate:", command(facts.recipe, changes | _lower_rate(facts)))
+    resume = f"regard resume {shlex.quote(facts.path)}"
     if not facts.finished:
-        return NextStep("Resume from the newest checkpoint:", f"regard resume {facts.path}{with_options()}")
-    if story == "overfits" and "dropout" in model:
+        return NextStep("Resume from the newest checkpoint:", f"{resume}{with_options()}")
+    if story == "overfits":
         step = best_validation(facts.validation)[0]
-        dropout = min(0.5, round(model["dropout"] + 0.1, 2))
-        why = f"Stop at {step:,} steps, or regularize more:"
-        return NextStep(why, command(facts.recipe, changes | {"model.dropout": dropout}))
+        dropout = min(0.5, round(model.get("dropout", 0.5) + 0.1, 2))
+        if dropout > model.get("dropout", 0.5):
+            why = f"Stop at {step:,} steps, or regularize more:"
+            return NextStep(why, command(facts.recipe, changes | {"model.dropout": dropout}))
+        return NextStep(
+            "Stop where the validation loss was best:", command(facts.recipe, changes | {"train.steps": step})
+        )
     if story == "flat" and "width" in model:
         wider = command(facts.recipe, changes | {"model.width": 2 * model["width"]})
         return NextStep("More steps would change little. Try a wider model:", wider)
     factor = 10 if story in ("short", "unknown") else 2
     why = "Train for much longer:" if factor == 10 else "Train for longer:"
-    return NextStep(why, command(facts.recipe, changes | {"train.steps": factor * facts.steps}))
+    return NextStep(why, f"{resume} --steps {factor * facts.steps}{with_options()}")
+
+
+def _lower_rate(facts: Facts) -> dict[str, object]:
+    """The learning rate that the doctor suggests, so that a report names one; otherwise a third of the run's."""
+    advised = (
+        re.search(r"--train\.optimizer\.lr ([\d.e-]*\d)", str(record.get("change"))) for record in facts.findings
+    )
+    lr = facts.config.get("train", {}).get("optimizer", {}).get("lr")
+    rates = [match[1] for match in advised if match] or ([short(lr / 3)] if isinstance(lr, float) else [])
+    return {"train.optimizer.lr": float(rates[0])} if rates else {"train.clip": 0.5}
 
 
 def _named(heads: list[Head], of: int) -> str:

@@ -10,9 +10,9 @@ import numpy as np
 
 from regard import __version__
 from regard.attention.masks.expression import MaskExpressionError, parse, write
+from regard.attention.masks.picture import view
 from regard.errors import UserError
 from regard.generate import Sampling
-from regard.look.pictures.mask_picture import view
 from regard.look.views.session import Session
 from regard.look.views.trace_view import Trace
 from regard.runs.disk import JsonObject

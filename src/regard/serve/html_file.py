@@ -2,11 +2,10 @@
 
 The Content-Security-Policy allows the script and the style sheet by hash and forbids everything else. The size of the
 data is limited. Overview maps of all heads and the head statistics always fit; the attention tiles from coarse to fine,
-the rows and the cells follow as far as there is space. A long text is shown completely at a lower resolution.
+the cells and the rows follow as far as there is space. A long text is shown completely at a lower resolution.
 """
 
 import base64
-import hashlib
 import json
 from collections.abc import Iterator
 from html import escape
@@ -22,7 +21,7 @@ from regard.look.statistics.maps import SIDE, coarsest_level
 from regard.look.views.session import Session
 from regard.look.views.trace_view import Trace
 from regard.models import Model
-from regard.pages.html import document
+from regard.pages.html import document, sha256
 from regard.runs import Run
 from regard.runs.disk import JsonObject, plain
 from regard.serve.limits import FILE
@@ -31,6 +30,7 @@ from regard.serve.limits import FILE
 MEDIA_TYPES = {"index.html": "text/html", "page.js": "text/javascript", "page.css": "text/css"}
 HEIGHT = 720  # of the frame in a notebook, pixels
 DIGITS = 5  # significant digits of embedded numbers
+CELLS = 20_000  # that are computed for a file: more take too long
 
 Attention = JsonObject  # an entry of Trace.about()["attentions"]
 ModelSource = str | Path | Run | LoadedModel | Session | Model
@@ -55,7 +55,7 @@ def html_document(trace: Trace, title: str, text: str, limit: int = FILE) -> str
     data = _to_json(embedded_data(trace, title, text, limit))
     data = data.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
     policy = (
-        f"default-src 'none'; script-src '{_sha256(script)}'; style-src '{_sha256(style)}'; img-src data: blob:; "
+        f"default-src 'none'; script-src '{sha256(script)}'; style-src '{sha256(style)}'; img-src data: blob:; "
         "base-uri 'none'; form-action 'none'"
     )
     head = '<meta name="color-scheme" content="light dark"><meta name="referrer" content="no-referrer">'
@@ -137,8 +137,8 @@ def embedded_data(trace: Trace, title: str, text: str, limit: int = FILE) -> Jso
     data |= {"measures": trace.measures, "tiles": {}, "rows": {}, "cells": {}}
     remaining = limit - len(_to_json(data))
     for name, part_size, entries in _optional_parts(trace, [a for a in attentions if a["exact"]], remaining):
-        if part_size > remaining:
-            break
+        if part_size > remaining or (name == "rows" and data["cells"]):  # rows follow from the cells
+            continue
         data[name] = dict(entries)
         remaining -= part_size
     return data
@@ -154,10 +154,11 @@ def _optional_parts(trace: Trace, maps: list[Attention], limit: int) -> Iterator
             break
         size, levels = size + level_size, levels + 1
     yield "tiles", size, _tiles(trace, maps, levels)
+    costs = {a["index"]: _cell_cost(trace, a) for a in maps}
+    shown = [a for a in maps if costs[a["index"]][0]]
+    if sum(cells for _, cells in costs.values()) <= CELLS:
+        yield "cells", sum(size for size, _ in costs.values()), _cells(trace, shown)
     yield "rows", sum(a["heads"] * a["queries"] for a in maps) * (64 * 18 + 80), _rows(trace, maps)
-    maps = [a for a in maps if _cell_size(trace, a)]
-    pairs = [a["heads"] * sum(_visible_keys(a, query) for query in range(a["queries"])) for a in maps]
-    yield "cells", sum(n * _cell_size(trace, a) for n, a in zip(pairs, maps, strict=True)), _cells(trace, maps)
 
 
 def _coarsest_level(attention: Attention) -> int:
@@ -206,19 +207,58 @@ def _rows(trace: Trace, maps: list[Attention]) -> Entries:
             yield f"{index}/{head}/{query}", _rounded(trace.row(index, head, query))
 
 
-def _cell_size(trace: Trace, attention: Attention) -> int:
-    """Return the approximate size of a cell in bytes; 0 if a weight cannot be computed step by step."""
+def _cell_cost(trace: Trace, attention: Attention) -> tuple[int, int]:
+    """Return the approximate size in bytes of all cells of an attention, and how many must be computed.
+
+    (0, 0) if a weight cannot be computed step by step.
+    """
+    index, queries, keys = (attention[name] for name in ("index", "queries", "keys"))
     try:
-        return 24 + len(json.dumps(_rounded(trace.cell(attention["index"], 0, attention["queries"] - 1, 0))))
+        cell = trace.cell(index, 0, queries - 1, 0)
     except UserError:
-        return 0
+        return 0, 0
+    numbers = queries * len(cell["q"]) + keys * (len(cell["k"]) + len(cell["v"])) + 8 * queries
+    number_of_grids = len(_pair_grids(cell))
+    pairs = number_of_grids or trace.row(index, 0, queries - 1)["visible_keys"] < _visible_keys(attention, queries - 1)
+    size = (numbers + number_of_grids * queries * keys) * 16 // 3
+    return attention["heads"] * size, attention["heads"] * (queries * keys if pairs else queries + keys)
+
+
+def _pair_grids(cell: JsonObject) -> list[str]:
+    """Return the numbers of a cell that do not follow from the vectors of its two tokens and from its row."""
+    summed = abs(sum(cell["terms"]) - cell["dot"]) < 1e-3 * max(1.0, abs(cell["dot"]))
+    needed = {"bias": cell["bias"] is not None, "weight": cell["max"] is None, "dot": not summed}
+    return [name for name, needs in needed.items() if needs]
 
 
 def _cells(trace: Trace, maps: list[Attention]) -> Entries:
+    """Yield for each head what the page computes its cells from: vectors once per token, and numbers once per row."""
     for attention, index, head in _heads(maps):
-        for query in range(attention["queries"]):
-            for key in range(_visible_keys(attention, query)):
-                yield f"{index}/{head}/{query}/{key}", _rounded(trace.cell(index, head, query, key))
+        queries, keys = attention["queries"], attention["keys"]
+        rows = [trace.cell(index, head, query, 0) for query in range(queries)]
+        columns = [trace.cell(index, head, queries - 1, key) for key in range(keys)]
+        first = rows[0]
+        grids = {"q": [cell["q"] for cell in rows], **{name: [cell[name] for cell in columns] for name in ("k", "v")}}
+        if first["score"] == "additive":  # the terms are mix * tanh(q + k)
+            grids["mix"] = [np.array(first["terms"]) / np.tanh(np.add(first["q"], first["k"]))]
+        pairs = {name: np.zeros((queries, keys)) for name in _pair_grids(first)}
+        hidden: dict[str, list[int]] = {}
+        for query in range(queries):
+            visible = _visible_keys(attention, query)
+            if not pairs and trace.row(index, head, query)["visible_keys"] == visible:
+                continue
+            for key in range(visible):
+                cell = trace.cell(index, head, query, key)
+                for name, grid in pairs.items():
+                    grid[query, key] = cell[name]
+                if cell["reason"]:
+                    hidden.setdefault(cell["reason"], []).append(query * keys + key)
+        encoded = {name: _encode(np.asarray(grid, "<f4")) for name, grid in (grids | pairs).items()}
+        constants = {name: first[name] for name in ("scale", "temperature")}
+        yield (
+            f"{index}/{head}",
+            {**constants, **encoded, "rows": [[c["max"], c["sum"]] for c in rows], "hidden": hidden},
+        )
 
 
 def _heads(maps: list[Attention]) -> Iterator[tuple[Attention, int, int]]:
@@ -240,7 +280,3 @@ def _rounded(value: object) -> object:
     if isinstance(value, dict):
         return {key: _rounded(item) for key, item in value.items()}
     return [_rounded(item) for item in value] if isinstance(value, (list, tuple)) else value
-
-
-def _sha256(text: str) -> str:
-    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from regard.config import dump, option
+from regard.config import Config, dump, option
 from regard.data import Batch, Data, DataConfig, TextConfig
 from regard.models import GPTConfig, ModelConfig
 from regard.tasks import LanguageConfig, TaskConfig
@@ -13,7 +13,7 @@ from regard.train.schedule import CosineScheduleConfig, ScheduleConfig
 
 
 @dataclass(frozen=True)
-class TrainConfig:
+class TrainConfig(Config):
     """How to train. The budget is ``seconds``, ``tokens`` or ``epochs`` if given, else ``steps``."""
 
     steps: int | None = option(2000, "number of optimizer steps; the budget, unless another is given")
@@ -63,7 +63,7 @@ class TrainConfig:
 
 
 @dataclass(frozen=True)
-class Experiment:
+class Experiment(Config):
     """Everything that determines a run."""
 
     model: ModelConfig = field(default_factory=GPTConfig, metadata={"help": "the model"})

@@ -11,8 +11,8 @@ from regard.runs.curve import MARK, plot
 from regard.train.device import flops_per_token, measured_peak, memory
 from regard.train.observer import Observer, TrainingResult, TrainingStart, TrainingStep
 
-#: Seconds between two lines without a terminal, and between two redraws on one.
-PLAIN_EVERY, DRAWN_EVERY = 10.0, 0.2
+#: Seconds between two lines without a terminal, and between two redraws on one; of an evaluation before its first line.
+PLAIN_EVERY, DRAWN_EVERY, PATIENCE = 10.0, 0.2, 2.0
 #: Points of the curve that are kept.
 MOST_POINTS = 4000
 
@@ -22,6 +22,7 @@ class LiveLine(Observer):
 
     _stays = False  # whether the last drawing stays on the screen at the end
     _idle = False  # whether all steps were done before
+    _measured_again = False  # the peak FLOP/s
 
     def __init__(self, out: TextIO | None = None):
         self.out = out if out is not None else sys.stderr
@@ -34,10 +35,12 @@ class LiveLine(Observer):
         if self._idle:
             return
         self._device = start.device
-        self._share = flops_per_token(start.model) / measured_peak(start.device, start.dtype)
+        self._dtype, self._flops = start.dtype, flops_per_token(start.model)
+        self._share = self._flops / measured_peak(start.device, start.dtype)
         self._due = 0.0
         self._recent: deque[tuple[float, int, int]] = deque(maxlen=64)  # (clock, step, tokens)
         self._evaluation: list[str] = []
+        self._evaluating = 0.0  # when the present evaluation began; 0: none is running
         if self.out.isatty():
             from rich.console import Console
             from rich.live import Live
@@ -62,8 +65,22 @@ class LiveLine(Observer):
         else:
             self._say(self._line(step))
 
+    def evaluating(self, step: int, done: float | None) -> None:
+        """Print the progress of an evaluation that takes more than two seconds."""
+        now = time.monotonic()
+        self._evaluating = self._evaluating or now
+        if now - self._evaluating < PATIENCE or now < self._due:
+            return
+        self._due = now + (DRAWN_EVERY if self._live else PLAIN_EVERY)
+        line = f"step {step:,}  evaluating" + ("" if done is None else f", {done:.0%}")
+        if self._live:
+            self._live.update(self._picture(line), refresh=True)
+        else:
+            self._say(line)
+
     def evaluated(self, step: int, measures: dict[str, float]) -> None:
         """Print one line; below a curve the loss is in the line that is redrawn."""
+        self._evaluating = 0.0
         self._evaluation = [f"validation {measures['validation_loss']:.4f}"]
         if not (self._live and self._stays):
             self._say(f"step {step:,}  validation loss {measures['validation_loss']:.4f}")
@@ -100,7 +117,11 @@ class LiveLine(Observer):
         if last > first and now > began:
             rate = (tokens - before) / (now - began)
             parts.append(f"{rate:,.0f} tokens/s")
-            if rate * self._share <= 1:  # otherwise the peak was measured while the machine was busy
+            if rate * self._share > 1 and not self._measured_again:  # other processes were busy: measure again
+                measured_peak.cache_clear()
+                self._share = min(self._share, self._flops / measured_peak(self._device, self._dtype))
+                self._measured_again = True
+            if rate * self._share <= 1:  # a share above the peak is an error of the measurement
                 parts.append(f"{rate * self._share:.0%} of peak")
         parts.append(f"{memory(self._device) / 2**30:.2f} GiB")
         if last > first and now > began:

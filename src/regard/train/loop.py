@@ -11,6 +11,7 @@ from types import FrameType
 
 from regard.config import to_toml
 from regard.config.parts import with_options
+from regard.data import Batch
 from regard.errors import UserError
 from regard.generate.load import find_device
 from regard.runs import Run, environment
@@ -185,8 +186,17 @@ class TrainingSession:
         if self.writes:
             self.folder.log(record)
 
+    def _validation_batches(self) -> Iterator[Batch]:
+        """The validation batches; observers are told the share that is done."""
+        engine, done, total = self.engine, 0, self.engine.data.validation_count
+        for batch in engine.validation_batches():
+            yield batch
+            done += engine.world.size * batch[0].numel()  # with padding, so the share is approximate
+            for observer in self.observers:
+                observer.evaluating(engine.progress.step, min(1.0, done / total) if total else None)
+
     def _evaluate(self) -> None:
-        measures = guarded(lambda: evaluate(self.engine), self.engine)
+        measures = guarded(lambda: evaluate(self.engine, self._validation_batches()), self.engine)
         if measures is None:
             return
         step = self.engine.progress.step

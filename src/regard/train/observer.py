@@ -77,6 +77,9 @@ class Observer:
     def stepped(self, step: TrainingStep) -> None:
         """After every step; its time is part of the training time."""
 
+    def evaluating(self, step: int, done: float | None) -> None:
+        """After every batch of an evaluation; ``done`` is the approximate share of it, None if it is unknown."""
+
     def evaluated(self, step: int, measures: dict[str, float]) -> None:
         """After an evaluation; ``measures`` contains ``validation_loss``."""
 

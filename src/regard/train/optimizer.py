@@ -145,7 +145,7 @@ def _stacked(model: nn.Module) -> dict[Tensor, tuple[int, ...]]:
     """The numbers of rows of the matrices that are stacked in one parameter, by parameter."""
     found: dict[Tensor, tuple[int, ...]] = {}
     for module in model.modules():
-        if isinstance(module, Linear) and module.parts:
+        if isinstance(module, Linear) and len(module.parts) > 1:
             found[module.weight] = module.parts
         elif isinstance(module, nn.RNNBase):  # one matrix per gate
             matrices = (parameter for parameter in module.parameters(recurse=False) if parameter.ndim == 2)

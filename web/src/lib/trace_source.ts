@@ -1,5 +1,6 @@
 // The data of one trace, from the server or embedded in this file. Views use both through the same interface.
 import { ApiError, get, getGrid, post } from "./api";
+import { HeadCells } from "./file_cells";
 import type { Cell, EmbeddedTrace, EncodedGrid, Grid, Measures, Row, Trace } from "./types";
 
 export interface TraceSource {
@@ -65,6 +66,7 @@ function decode({ shape, data }: EncodedGrid): Grid {
 class FileTrace implements TraceSource {
   trace: Trace;
   private tiles = new Map<string, Grid>();
+  private heads = new Map<string, HeadCells>();
 
   constructor(private file: EmbeddedTrace) {
     this.trace = file.trace;
@@ -83,10 +85,17 @@ class FileTrace implements TraceSource {
     return grid;
   }
 
-  // A row that is not in the file is read from the finest tiles, with their 8-bit precision.
+  // A row follows from the cells; otherwise it is in the file, or read from the finest tiles with 8-bit precision.
   async row(attention: number, head: number, query: number): Promise<Row | null> {
     const row = this.file.rows?.[`${attention}/${head}/${query}`];
     if (row) return row;
+    const cells = this.cells(attention, head);
+    if (cells) {
+      const { weights, shown } = cells.weights(query, this.visible(attention, query));
+      const entropy = -weights.reduce((sum, weight) => sum + (weight > 0 ? weight * Math.log(weight) : 0), 0);
+      const listed = weights.map((weight, k): [number, number] => [k, weight]).filter(([, weight]) => weight > 0);
+      return { query, weights: listed.sort((a, b) => b[1] - a[1]).slice(0, 64), entropy, visible_keys: shown };
+    }
     const weights: [number, number][] = [];
     const columns = Math.ceil(this.trace.attentions[attention].keys / 256);
     for (let column = 0; column < columns; column++) {
@@ -104,8 +113,24 @@ class FileTrace implements TraceSource {
     return { query, weights: weights.sort((a, b) => b[1] - a[1]).slice(0, 64), entropy, visible_keys: weights.length };
   }
 
-  cell = async (attention: number, head: number, query: number, key: number) =>
-    this.file.cells?.[`${attention}/${head}/${query}/${key}`] ?? null;
+  private cells(attention: number, head: number): HeadCells | null {
+    const place = `${attention}/${head}`;
+    const vectors = this.file.cells?.[place];
+    if (!vectors) return null;
+    const cells = this.heads.get(place) ?? new HeadCells(vectors);
+    this.heads.set(place, cells);
+    return cells;
+  }
+
+  private visible(attention: number, query: number): number {
+    const { causal, keys } = this.trace.attentions[attention];
+    return causal ? Math.min(query + 1, keys) : keys;
+  }
+
+  async cell(attention: number, head: number, query: number, key: number): Promise<Cell | null> {
+    const visible = this.visible(attention, query);
+    return key < visible ? (this.cells(attention, head)?.cell(query, key, visible) ?? null) : null;
+  }
   measures = async () => this.file.measures ?? null;
 }
 

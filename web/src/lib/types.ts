@@ -247,5 +247,23 @@ export interface EmbeddedTrace {
   measures?: Measures | null;
   tiles?: Record<string, EncodedGrid>;
   rows?: Record<string, Row>;
-  cells?: Record<string, Cell>;
+  cells?: Record<string, HeadVectors>;
+}
+
+/** What the cells of one head are computed from; the numbers are float32 in base64. */
+export interface HeadVectors {
+  scale: number;
+  temperature: number;
+  q: EncodedGrid;
+  k: EncodedGrid;
+  v: EncodedGrid;
+  /** Only for additive scores, whose terms are mix * tanh(q + k). */
+  mix?: EncodedGrid;
+  bias?: EncodedGrid;
+  weight?: EncodedGrid;
+  dot?: EncodedGrid;
+  /** The maximum and the sum of the softmax of each query. */
+  rows: [number | null, number | null][];
+  /** The cells (query * keys + key) that have no weight, by reason. */
+  hidden: Record<string, number[]>;
 }

@@ -46,7 +46,7 @@ class Banded(Backend):
         q, k, v, width = even_widths(*in_one_type(call.q, call.k, call.v))
         if torch.compiler.is_compiling():
             return Out(traced(call, q, k, v)[..., :width])
-        learned = tuple(p for p in call.bias.parameters() if p.requires_grad) if call.bias is not None else ()
+        learned = () if call.bias is None else tuple(call.bias.learned())
         additive = call.bias is None or call.bias.additive
         if q.device.type == "cpu" and additive and not learned and not call.dropout:
             scale = call.factor / call.temperature
@@ -185,7 +185,7 @@ class TileTensors(NamedTuple):
     q: Tensor  # [B, H, q, D]
     k: Tensor  # [B, G, k, D]
     v: Tensor
-    visible: Tensor | None  # [B|1, 1, q, k]; None: every pair
+    visible: Tensor | None  # [B|1, 1|H, q, k]; None: every pair
     offset: Tensor | None  # the same as a float mask
 
     def repeated(self) -> tuple[Tensor, Tensor]:

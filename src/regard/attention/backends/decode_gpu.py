@@ -34,6 +34,7 @@ class DecodeGPU(Backend):
             "it is for one query per row": call.plan.queries.length != 1,
             f"it is for heads up to {WIDEST} wide": made and max(call.q.shape[-1], call.v.shape[-1]) > WIDEST,
             f"it is for up to {LONGEST} keys": call.plan.keys.length > LONGEST,
+            "it has one mask for all heads": call.plan.mask.distinct_heads > 1,
             "it has no backward pass": any(x.requires_grad for x in tensors),
             "it has no dropout": call.dropout > 0,
             "it sums in float32": call.q.dtype == torch.float64,

@@ -71,7 +71,7 @@ class Sdpa(Backend):
             return reasons
         if isinstance(plan.queries, Padded | Packed) or isinstance(plan.keys, Padded | Packed):
             return [*reasons, "this mask over padded or packed tokens would need a dense mask for every row"]
-        elements = plan.rows * plan.queries.length * plan.keys.length
+        elements = plan.masks * plan.queries.length * plan.keys.length
         if elements > DENSE_LIMIT and plan.queries.length > FEW_QUERIES:
             reasons.append(f"this mask would need {elements / 2**20:.0f} MiB of dense mask")
         return reasons
@@ -83,7 +83,8 @@ class Sdpa(Backend):
             return KernelMask(causal, queries.documents)
         visible = blank = None
         if case is Structure.OTHER:
-            visible = allowed(plan.mask, make_pairs(queries, keys, heads=1, device=device, batch=plan.rows))
+            pairs = make_pairs(queries, keys, heads=plan.mask.distinct_heads, device=device, batch=plan.rows)
+            visible = allowed(plan.mask, pairs)
         elif case is Structure.PADDED and isinstance(keys, Padded):
             visible = keys.filled()[:, None, None, :]
         if visible is not None:

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from regard.attention.masks.mask import And, Mask, Not, Or
+from regard.attention.masks.tables import Rule
 from regard.config import nearest
 from regard.config.parts import NameTaken, catalog, check_dataclass, outside, place_of
 from regard.errors import UserError
@@ -32,10 +33,10 @@ Argument = int | Mask | list["Argument"]  # of a mask, as it is parsed
 
 
 def names() -> dict[str, type[Mask]]:
-    """Every mask class except the operators, by its name in lower case."""
+    """Every mask class that can be written, by its name in lower case."""
     found: dict[str, type[Mask]] = {}
     for cls in _subclasses(Mask):
-        if is_dataclass(check_dataclass(cls)) and cls not in (And, Or, Not):
+        if is_dataclass(check_dataclass(cls)) and cls not in (And, Or, Not, Rule):
             name = cls.__name__.lower()
             other = found.get(name, cls)
             if other.__module__ != cls.__module__ and (outside(cls) or outside(other)):
@@ -186,6 +187,8 @@ def write(mask: Mask, *, brief: bool = False) -> str:
 def _written(mask: Mask, strength: int, brief: bool) -> str:
     """``strength``: the precedence of the context: 0 none, 1 right of |, 2 left of &, 3 right of &, 4 after ~."""
     match mask:
+        case Rule():
+            return f"<{mask.name}>"
         case Or(left, right):
             text, own = f"{_written(left, 0, brief)} | {_written(right, 1, brief)}", 0
         case And(left, right):

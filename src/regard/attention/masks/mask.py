@@ -111,6 +111,16 @@ class Mask:
         """The number of batch rows that it distinguishes: 1 unless it holds tensors that differ by row."""
         return 1
 
+    @property
+    def distinct_heads(self) -> int:
+        """The number of query heads that it distinguishes."""
+        return 1
+
+    @property
+    def table_length(self) -> int | None:
+        """The number of tokens that its tables describe; None: any number."""
+        return None
+
     def reach(self) -> Reach:
         return Reach(None, None)
 
@@ -152,6 +162,12 @@ class Mask:
 
         return write(self, brief=True)
 
+    def _repr_html_(self) -> str | None:
+        """A picture in a notebook, as `regard mask` draws it."""
+        from regard.attention.masks.picture import mask_html
+
+        return mask_html(self)
+
 
 @dataclass(frozen=True)
 class Full(Mask):
@@ -177,6 +193,14 @@ class _Combined(Mask):
     @property
     def rows(self) -> int:
         return max(one.rows for one in self.operands)
+
+    @property
+    def distinct_heads(self) -> int:
+        return max(one.distinct_heads for one in self.operands)
+
+    @property
+    def table_length(self) -> int | None:
+        return min((one.table_length for one in self.operands if one.table_length is not None), default=None)
 
     @property
     def relative(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]

@@ -1,17 +1,19 @@
-"""Masks given by a tensor: labels, a graph, a layout of blocks; or by labels that are computed from the tokens.
+"""Masks given by a tensor: labels, a graph, a layout of blocks; by a function; or by labels computed from the tokens.
 
-A model binds the latter to its tokens in each forward pass (``Mask.bind``): a label is computed for every token, and
+A model binds the last to its tokens in each forward pass (``Mask.bind``): a label is computed for every token, and
 tokens with equal labels see each other. While decoding, a cache holds the tokens so far.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from types import FunctionType
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from regard.attention.masks.mask import BlockBounds, BlockVerdict, Mask
-from regard.attention.slots import Pairs
+from regard.attention.slots import Pairs, table_at
 from regard.errors import UserError
 
 
@@ -25,6 +27,10 @@ class Same(Mask):
     def rows(self) -> int:
         return self.labels.shape[0] if self.labels.ndim == 2 else 1
 
+    @property
+    def table_length(self) -> int:
+        return self.labels.shape[-1]
+
     def to(self, device: torch.device) -> Mask:
         return self if self.labels.device == device else replace(self, labels=self.labels.to(device))
 
@@ -36,13 +42,21 @@ class Same(Mask):
 
 @dataclass(frozen=True, eq=False)
 class Edges(Mask):
-    """A graph: ``adjacency[q.order, k.order]``, or ``adjacency[row, ...]`` when it differs by row."""
+    """A graph: ``adjacency[q.order, k.order]``, or ``adjacency[row, ...]``, or ``adjacency[row, head, ...]``."""
 
-    adjacency: Tensor  # [N, N] or [B, N, N], bool
+    adjacency: Tensor  # [N, N], [B, N, N] or [B|1, H|1, N, N], bool
 
     @property
     def rows(self) -> int:
-        return self.adjacency.shape[0] if self.adjacency.ndim == 3 else 1
+        return self.adjacency.shape[0] if self.adjacency.ndim > 2 else 1
+
+    @property
+    def distinct_heads(self) -> int:
+        return self.adjacency.shape[1] if self.adjacency.ndim == 4 else 1
+
+    @property
+    def table_length(self) -> int:
+        return min(self.adjacency.shape[-2:])
 
     def to(self, device: torch.device) -> Mask:
         return self if self.adjacency.device == device else replace(self, adjacency=self.adjacency.to(device))
@@ -50,7 +64,33 @@ class Edges(Mask):
     def allows(self, pairs: Pairs) -> Tensor:
         if self.adjacency.ndim == 2:
             return self.adjacency[pairs.q.order, pairs.k.order]
-        return self.adjacency[pairs.batch, pairs.q.order, pairs.k.order]
+        return table_at(self.adjacency if self.adjacency.ndim == 4 else self.adjacency[:, None], pairs)
+
+
+@dataclass(frozen=True, eq=False)
+class Rule(Mask):
+    """The pairs for which a function returns True: one of (q.order, k.order), or of (row, head, q.order, k.order)."""
+
+    function: Callable[..., Tensor]
+    of_pair: bool = True
+    by_row: int = 1  # rows of the batch that it tells apart
+    by_head: int = 1
+
+    @property
+    def name(self) -> str:
+        return self.function.__name__ if isinstance(self.function, FunctionType) else type(self.function).__name__
+
+    @property
+    def rows(self) -> int:
+        return self.by_row
+
+    @property
+    def distinct_heads(self) -> int:
+        return self.by_head
+
+    def allows(self, pairs: Pairs) -> Tensor:
+        place = (pairs.q.order, pairs.k.order)
+        return self.function(*place) if self.of_pair else self.function(pairs.batch, pairs.head, *place)
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +99,10 @@ class Blocks(Mask):
 
     layout: Tensor  # [blocks, blocks], bool
     size: int
+
+    @property
+    def table_length(self) -> int:
+        return self.layout.shape[0] * self.size
 
     def to(self, device: torch.device) -> Mask:
         return self if self.layout.device == device else replace(self, layout=self.layout.to(device))

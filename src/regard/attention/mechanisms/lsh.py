@@ -6,6 +6,15 @@ same hash, so that a query finds the keys of similar direction. Each round has i
 over the union of all rounds: a pair that shares buckets in several rounds counts once. (The paper divides by the number
 of rounds that contain a pair, eq. 5-6, to the same effect.) The key at the query's own position is always visible.
 
+Differences from the paper, and how to get its form:
+
+* Reformer shares queries and keys, k = q/|q| (sec. 2): ``--model.projection shared_qk``. By default they are different.
+* In Reformer a token attends to itself only if it has no other key, since q·q would outweigh all others (sec. 2,
+  "Causal masking for shared-QK attention"): ``avoid_self``. By default the own position is visible.
+* Reformer cuts the row, sorted by bucket and position, into chunks of equal length that ignore the boundaries of
+  buckets; here chunks are counted within each bucket (below), so that none depends on later tokens.
+* Rotations are drawn once from ``seed``, not in every forward pass.
+
 The rounds are described by one number per token and round, its *label*: a query sees a key if the query's label minus
 the key's is 0 or 1. In the form "exact" a label is the bucket (doubled, so that labels never differ by 1). In the form
 "sorted" the keys of a bucket are divided in order into chunks, and a query sees the chunk of its own position and the
@@ -36,6 +45,7 @@ from regard.errors import UserError
 Form = Literal["exact", "sorted"]
 WIDEST = 64  # directions of one hash; more buckets are a pair of hashes
 SPAN = 2**32  # above every order
+FASTER = 4  # times rounds * chunk: the tokens from which tiles are faster than all pairs
 
 
 class LSH(Mechanism):
@@ -54,9 +64,10 @@ class LSH(Mechanism):
         chunk: int = 64,
         bias: Bias | None = None,
         dropout: float = 0.0,
+        avoid_self: bool = False,
     ):
         super().__init__()
-        self.rounds, self.form, self.chunk = rounds, form, chunk
+        self.rounds, self.form, self.chunk, self.avoid_self = rounds, form, chunk, avoid_self
         self.score, self.bias, self.dropout = Dot(), bias, dropout
         self.hashes = factors(buckets)
         g = torch.Generator().manual_seed(seed)
@@ -76,8 +87,8 @@ class LSH(Mechanism):
         labels = self.labels(q, k, plan)
         dropout = self.dropout if self.training else 0.0
         call = Call(q, k, v, plan, self.score, SOFTMAX, self.bias, dropout=dropout)
-        if self.form == "sorted" and tileable(plan, 4 * self.rounds * self.chunk):  # for fewer, all pairs are faster
-            return Out(mix_tiles(call, labels, math.prod(self.hashes), self.chunk))
+        if self.form == "sorted" and tileable(plan, FASTER * self.rounds * self.chunk):
+            return Out(mix_tiles(call, labels, math.prod(self.hashes), self.chunk, self.avoid_self))
 
         def visible(tile: Tile, pairs: Pairs) -> Tensor:
             return self._visible(plan, pairs, Labels(labels.q[..., tile.rows], labels.k[..., tile.columns[0]]))
@@ -91,11 +102,16 @@ class LSH(Mechanism):
 
     def _visible(self, plan: Plan, pairs: Pairs, labels: Labels) -> Tensor:
         """Allowed pairs that share a bucket in some round, and the query's own position."""
-        met = pairs.q.order == pairs.k.order
+        own = pairs.q.order == pairs.k.order
         k_labels = repeat_kv(labels.k, labels.q.shape[1])
+        met = torch.zeros_like(own)
         for r in range(self.rounds):
             met = met | match(labels.q[:, :, r, :, None], k_labels[:, :, r, None, :])
-        return met & allowed(plan.mask, pairs)
+        seen = allowed(plan.mask, pairs)
+        if not self.avoid_self:
+            return (met | own) & seen
+        others = met & seen & ~own
+        return others | (own & seen & ~others.any(-1, keepdim=True))
 
     @torch.no_grad()
     def buckets(self, x: Tensor) -> Tensor:
@@ -162,9 +178,12 @@ class LSHConfig(AttentionConfig, kind="lsh"):
     buckets: int | None = option(None, "buckets per round, an even number (default: one per chunk of the context)")
     rounds: int = option(4, "number of hashes")
     chunk: int = option(64, "keys per chunk of a bucket in the sorted form")
-    form: Form = option(
-        "exact", "exact: all keys of a bucket, in quadratic time; sorted: two chunks of it, in linear time"
+    form: Literal["auto", "exact", "sorted"] = option(
+        "auto",
+        "exact: all keys of a bucket, in quadratic time; sorted: two chunks of it, in O(n log n); "
+        "auto: sorted for contexts of 4 * rounds * chunk tokens or more, where it is faster",
     )
+    avoid_self: bool = option(False, "a token attends to itself only if it has no other key, as in Reformer")
     seed: int = option(0, "seed of the random rotations")
 
     def check(self) -> None:
@@ -176,5 +195,8 @@ class LSHConfig(AttentionConfig, kind="lsh"):
         if spec.backend not in ("auto", "reference", "blocked"):
             raise UserError(f"lsh cannot run on the backend {spec.backend!r}; set backend = auto")
         buckets = even(spec.context / self.chunk) if self.buckets is None else self.buckets
-        options = {"form": self.form, "chunk": self.chunk, "bias": spec.bias, "dropout": spec.dropout}
-        return LSH(spec.head_width, buckets, self.rounds, self.seed, **options)
+        form = self.form
+        if form == "auto":  # by the context, not by the text at hand: training and decoding must agree
+            form = "sorted" if spec.context >= FASTER * self.rounds * self.chunk else "exact"
+        options = {"form": form, "chunk": self.chunk, "bias": spec.bias, "dropout": spec.dropout}
+        return LSH(spec.head_width, buckets, self.rounds, self.seed, avoid_self=self.avoid_self, **options)

@@ -52,8 +52,11 @@ def tileable(plan: Plan, least: int) -> bool:
     return plan.same_tokens and counted and slots.length > least
 
 
-def mix_tiles(call: Call, labels: Labels, buckets: int, chunk: int) -> Tensor:
-    """The mixed values [B, H, N, E] of a call, by labels of the sorted form with chunks of ``chunk`` keys."""
+def mix_tiles(call: Call, labels: Labels, buckets: int, chunk: int, avoid_self: bool = False) -> Tensor:
+    """The mixed values [B, H, N, E] of a call, by labels of the sorted form with chunks of ``chunk`` keys.
+
+    ``avoid_self``: the key at the query's own position counts only if no other key is visible.
+    """
     q, k, v = call.q, call.k, call.v
     batch, heads, length, _ = q.shape
     shared = heads // k.shape[1]
@@ -61,6 +64,9 @@ def mix_tiles(call: Call, labels: Labels, buckets: int, chunk: int) -> Tensor:
     work = LSHRounds(call, labels, buckets, chunk)
     parts = [work.own(q, k, v), *(work.round(r, q, k, v) for r in range(labels.k.shape[2]))]
     mixes, sums = torch.stack([part[..., :-1] for part in parts]), torch.stack([part[..., -1] for part in parts])
+    if avoid_self:
+        others = (sums[1:] > lowest(sums) / 2).any(0)
+        sums = torch.cat((sums[:1].masked_fill(others, lowest(sums)), sums[1:]))
     nothing = (sums <= lowest(sums) / 2).all(0)[..., None]
     mixed = (sums.softmax(0)[..., None] * mixes).sum(0).masked_fill(nothing, 0)
     return mixed.view(batch, heads, length, -1)

@@ -24,7 +24,7 @@ class Tile(NamedTuple):
     rows: slice
     columns: tuple[slice, ...]
     whole: bool = False  # every pair is allowed: no mask is needed
-    visible: Tensor | None = None  # [B|1, 1, q, k], the allowed pairs; None: whole, or not stored
+    visible: Tensor | None = None  # [B|1, 1|H, q, k], the allowed pairs; None: whole, or not stored
 
     @property
     def elements(self) -> int:
@@ -37,10 +37,10 @@ class Tile(NamedTuple):
         return make_pairs(plan.queries, plan.keys, rows=self.rows, columns=self.columns, **size)
 
     def allowed(self, plan: Plan, device: torch.device) -> Tensor:
-        """Which pairs of the tile are allowed, [B|1, 1, q, k]."""
+        """Which pairs of the tile are allowed, [B|1, 1|H, q, k]."""
         if self.visible is not None:
             return self.visible
-        return allowed(self.mask, self.pairs(plan, heads=1, batch=plan.rows, device=device))
+        return allowed(self.mask, self.pairs(plan, heads=plan.mask.distinct_heads, batch=plan.rows, device=device))
 
     def keys(self, x: Tensor) -> Tensor:
         """Of keys or values [B, G, K, D] those of the tile."""
@@ -116,7 +116,7 @@ def with_masks(tiles: list[Tile], plan: Plan, device: torch.device) -> list[Tile
         start = tile.rows.start
         key = (length(tile.rows), *((c.start - start, c.stop - start, c.step) for c in tile.columns))
         visible = alike.get(key) if plain and tile.mask.relative else None
-        if visible is None and not tile.whole and plan.rows * tile.elements <= room:
+        if visible is None and not tile.whole and plan.masks * tile.elements <= room:
             alike[key] = visible = tile.allowed(plan, device)
             room -= visible.numel()
         made.append(tile._replace(visible=visible))
@@ -137,7 +137,7 @@ def by_verdict(part: MaskPart, plan: Plan, device: torch.device) -> list[Tile]:
     if device.type != "cpu" and (isinstance(plan.queries, Packed) or isinstance(plan.keys, Packed)):
         q, k = q._replace(phases=None), k._replace(phases=None)  # each document has its own
     may, must = (x.expand(torch.broadcast_shapes(x.shape, (1, len(columns), 1, 1))) for x in layout(part.mask, q, k))
-    if type(queries) is not type(plan.queries) or type(keys) is not type(plan.keys) or plan.mask.rows > 1:
+    if type(queries) is not type(plan.queries) or type(keys) is not type(plan.keys) or plan.masks > 1:
         must = torch.zeros_like(must)
     some, every = may.any(0), must.all(0)
     kinds = [(some, False)]

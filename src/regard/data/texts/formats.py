@@ -15,7 +15,7 @@ from regard.data.origins.progress import ProgressLine
 from regard.errors import UserError
 
 _ZSTD = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
-_ROWS = 1024  # of a table, read at once
+_ROWS = 64  # of a table, read at once
 
 
 def form(path: Path) -> str:
@@ -95,10 +95,10 @@ def _table(path: Path, field: str, progress: ProgressLine) -> Iterator[bytes]:
     number = 0
     with opened(path, progress) as file:
         try:
-            table = parquet.ParquetFile(file)
+            table = parquet.ParquetFile(file, pre_buffer=False)
             if field not in table.schema_arrow.names:
                 raise _no_field(path, "the table", field, table.schema_arrow.names)
-            for batch in table.iter_batches(_ROWS, columns=[field]):
+            for batch in table.iter_batches(_ROWS, columns=[field], use_threads=False):
                 for text in batch.column(0).to_pylist():
                     number += 1
                     yield _utf8(path, f"row {number}", field, text)

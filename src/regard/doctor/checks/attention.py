@@ -20,8 +20,7 @@ class AttentionCollapse(Check):
             if largest < COLLAPSED:
                 evidence = f"the entropy of its heads is at most {largest:.1%} of the largest possible"
                 cause = "queries and keys are too large: each row attends to one key and ignores the rest"
-                change = "--model.qk_norm true, or a lower --train.optimizer.lr"
-                yield self.finding(name, evidence, cause, change)
+                yield self.finding(name, evidence, cause, "--model.qk_norm true", "a lower --train.optimizer.lr")
 
 
 class UniformHeads(Check):
@@ -34,5 +33,5 @@ class UniformHeads(Check):
             if smallest > UNIFORM:
                 evidence = f"the entropy of its heads is within {1 - smallest:.1e} of the largest possible"
                 cause = "its scores are scaled to nothing, or its queries or keys are zero: it averages all values"
-                change = "check the scale (1/√d is usual); --model.qk_norm true gives scores a fixed size"
-                yield self.finding(name, evidence, cause, change)
+                normalized = "--model.qk_norm true, which gives scores a fixed size"
+                yield self.finding(name, evidence, cause, "check the scale (1/√d is usual)", normalized)

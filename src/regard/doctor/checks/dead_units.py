@@ -25,8 +25,8 @@ class DeadUnits(Check):
                 where = name if recurrent else name.rpartition(".")[0] or name
                 evidence = f"{constant:,} of the {units:,} units that {name} reads are the same for every token"
                 cause = "activations that are always off or always saturated: biases or weights out of range"
-                change = "a lower --train.optimizer.lr, or --model.feedforward gelu, which never cuts off fully"
-                yield self.finding(where, evidence, cause, change)
+                changes = "a lower --train.optimizer.lr", "--model.feedforward gelu, which never cuts off fully"
+                yield self.finding(where, evidence, cause, *changes)
 
 
 def in_stack(name: str, layer: nn.Module) -> bool:

@@ -94,5 +94,5 @@ class OverloadedExpert(ExpertCheck):
             if active < len(shares) and crowded:
                 evidence = f"{tokens:.0%} of all tokens go through it; fair is {active * fair:.0%}"
                 cause = "its router prefers it for every token"
-                change = "--model.feedforward.balance 0.05, or --model.feedforward.capacity 1.25"
-                yield self.finding(f"{layer}, expert {number}", evidence, cause, change)
+                changes = "--model.feedforward.balance 0.05", "--model.feedforward.capacity 1.25"
+                yield self.finding(f"{layer}, expert {number}", evidence, cause, *changes)

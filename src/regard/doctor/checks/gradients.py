@@ -37,8 +37,8 @@ class ExplodingGradients(Check):
         if late > max(GROWN, GROWTH * early):
             evidence = f"the gradient's norm has grown from {early:.3g} to {late:.3g}"
             cause = "gradients of earlier updates are still in it, or weights grow without bound"
-            change = "clear gradients after every update; --train.clip 1.0 limits the damage"
-            yield self.finding("", evidence, cause, change)
+            limit = "--train.clip 1.0, which limits the damage"
+            yield self.finding("", evidence, cause, "clear gradients after every update", limit)
 
     def on_gradients(self, gradients: Gradients) -> Findings:
         lower = "a lower --train.optimizer.lr"

@@ -5,6 +5,7 @@ import statistics
 
 from regard.doctor import Check, Findings, History
 from regard.doctor.context import RECENT
+from regard.pages.numbers import short
 
 #: An update relative to the weights. About 1e-3 is good; with 0.05, twenty updates replace a weight. Both count only
 #: beside a loss that does badly: matrices that begin small have large updates in a healthy run.
@@ -47,8 +48,8 @@ class LearningRateTooHigh(Check):
             cause = "the first updates have the full rate, and the run has only recovered from them"
             yield self.finding("train.schedule.warmup", evidence, cause, "--train.schedule.warmup 0.05")
             return
-        cause, change = f"at {_short(rate)} each update overshoots", f"--train.optimizer.lr {_short(rate / 10)}"
-        yield self.finding("train.optimizer.lr", evidence, cause, change)
+        cause = f"at {short(rate)} each update overshoots"
+        yield self.finding("train.optimizer.lr", evidence, cause, self.run.lower_rate)
 
 
 class LearningRateTooLow(Check):
@@ -56,7 +57,8 @@ class LearningRateTooLow(Check):
 
     def on_history(self, history: History) -> Findings:
         yield from self._unmoved(history)
-        if len(history.steps) >= RECENT:
+        too_high = any(True for _ in LearningRateTooHigh(self.run).on_history(history))
+        if len(history.steps) >= RECENT and not too_high:
             scheduled = list(self._schedule(history))
             yield from scheduled or self._slow(history)
 
@@ -80,7 +82,7 @@ class LearningRateTooLow(Check):
             cause = "the schedule's warm-up is longer than the run"
             yield self.finding("train.schedule.warmup", evidence, cause, "--train.schedule.warmup 0.05")
         elif 0 < highest < reached * HIGHEST:
-            evidence = f"the highest rate was {_short(highest)}, and {_short(reached)} was configured"
+            evidence = f"the highest rate was {short(highest)}, and {short(reached)} was configured"
             cause = "something else than the schedule lowers the rate"
             yield self.finding("train.optimizer.lr", evidence, cause, "find what else sets the optimizer's rate")
         elif low > 0.5:
@@ -111,9 +113,5 @@ class LearningRateTooLow(Check):
         moved = "" if update is None else f"; an update is {update:.1g} of the weights, where 1e-3 is usual"
         evidence = f"the loss fell by {fell:.3f} in {last:,} steps{moved}"
         factor = 100.0 if not update else min(max(30 * SMALL_UPDATE / update, 10.0), 1000.0)
-        change = f"--train.optimizer.lr {_short(highest * factor)}"
+        change = f"--train.optimizer.lr {short(highest * factor)}"
         yield self.finding("train.optimizer.lr", evidence, "the weights hardly move", change)
-
-
-def _short(value: float) -> str:
-    return f"{float(f'{value:.2g}'):g}"

@@ -13,6 +13,7 @@ from regard.train.device import move
 #: How far a loss is above all of those just before: so many times their spread (a normal deviate of 6 comes once in a
 #: thousand million steps), and so much in nats, a quarter being 28 % in perplexity.
 SPREADS, NATS, WINDOW = 6.0, 0.25, 10
+CLIP = "--train.clip 0.5, which limits the damage"
 
 
 class LossSpike(Check):
@@ -30,11 +31,11 @@ class LossSpike(Check):
         evidence = f"the loss is {step.loss:.3f}, {rise:.2f} above all of the last {WINDOW}"
         if losses[worst] - usual > rise / 2:
             cause = f"this batch alone has a loss of {losses[worst]:.3f}: its text or its targets are unlike all others"
-            change = "look at that batch; --train.clip 0.5 limits the damage"
+            changes = ["look at that batch", CLIP]
         else:
             cause = "the batch is like others, so the weights have moved too far: the learning rate is near its limit"
-            change = f"--train.optimizer.lr {step.lr / 3:.2g}"
-        yield self.finding(f"batch {worst}", evidence, cause, change)
+            changes = [self.run.lower_rate]
+        yield self.finding(f"batch {worst}", evidence, cause, *changes)
 
     def on_records(self, records: Sequence[Record]) -> Findings:
         history, accumulate = self.run.history, self.run.experiment.train.accumulate
@@ -44,7 +45,7 @@ class LossSpike(Check):
                 numbers = " or ".join(str((step.step - 1) * accumulate + i) for i in range(accumulate))
                 evidence = f"at step {step.step} the loss is {step.loss:.3f}, {rise:.2f} above the ones logged before"
                 cause = "its text or its targets are unlike all others, or the learning rate is near its limit"
-                yield self.finding(f"batch {numbers}", evidence, cause, "look at that batch; --train.clip 0.5")
+                yield self.finding(f"batch {numbers}", evidence, cause, "look at that batch", CLIP)
 
     def _loss(self, number: int) -> float:
         """The mean loss of one batch."""

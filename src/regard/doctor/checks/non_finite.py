@@ -10,7 +10,7 @@ from regard.doctor.context import Record
 from regard.train import Diverged
 
 OVERFLOW = "its result is beyond the number format: weights or inputs too large for what it computes"
-REMEDY = "--train.clip 1.0, or --train.precision float32"
+CLIP, PRECISE = "--train.clip 1.0", "--train.precision float32"
 
 
 class NonFinite(Check):
@@ -25,18 +25,19 @@ class NonFinite(Check):
             grads = ((name, p.grad) for name, p in named.items() if p.grad is not None)
             module = f"the gradient of {next((name for name, grad in grads if not finite(grad)), 'the loss')}"
         weights = [name for name, p in named.items() if name.startswith(f"{module}.") and not finite(p)]
-        rate = (self.run.history.rates or [self.run.experiment.train.optimizer.lr])[-1]
-        cause, change = OVERFLOW, f"--train.optimizer.lr {rate / 10:.2g}, {REMEDY}"
+        cause, changes = OVERFLOW, [self.run.lower_rate, CLIP]
+        if self.run.dtype != torch.float32:
+            changes.append(PRECISE)
         if weights:
-            cause, change = f"{weights[0]} itself is not finite", "start from finite weights"
+            cause, changes = f"{weights[0]} itself is not finite", ["start from finite weights"]
         evidence = f"the first output that is not finite, at step {error.step}"
-        yield self.finding(f"{module}, batch {error.position}", evidence, cause, change)
+        yield self.finding(f"{module}, batch {error.position}", evidence, cause, *changes)
 
     def on_records(self, records: Sequence[Record]) -> Findings:
         for record in records:
             if "diverged" in record:
                 evidence, module = str(record["diverged"]).partition(";")[0], record.get("module") or "the gradient"
-                yield self.finding(module, evidence, OVERFLOW, f"--train.optimizer.lr lower by 10, {REMEDY}")
+                yield self.finding(module, evidence, OVERFLOW, self.run.lower_rate, CLIP, PRECISE)
 
     def on_checkpoint(self) -> Findings:
         weights = () if self.run.model is None else self.run.model.named_parameters()

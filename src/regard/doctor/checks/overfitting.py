@@ -2,6 +2,7 @@
 
 import statistics
 
+from regard.config import dump
 from regard.doctor import Check, Findings, History
 from regard.doctor.context import RECENT
 
@@ -27,6 +28,7 @@ class Overfitting(Check):
             f"validation loss {now:.3f}, at step {at:,} {lowest:.3f}; training loss {trained:.3f}, then {then:.3f}"
         )
         cause = "too little text, or too many steps"
-        yield self.finding("", evidence, cause, f"--train.steps {at}, --model.dropout 0.2, or more text")
+        dropout = min(0.5, round(dump(self.run.experiment)["model"].get("dropout", 0.0) + 0.1, 2))
+        yield self.finding("", evidence, cause, f"--train.steps {at}", f"--model.dropout {dropout}", "more text")
 
     on_history = on_evaluation

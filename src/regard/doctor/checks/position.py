@@ -54,8 +54,8 @@ class PositionFault(Check):
             if other is not None and relative_difference(plain, other) > 100 * MOVED:
                 evidence = f"with earlier tokens {how}, {name} gives the last one the same output, to {difference:.1g}"
                 cause = "positions do not reach the scores, or are the same for several tokens"
-                change = "--model.position rotary, and check that positions differ from token to token"
-                yield self.finding(f"positions of the {side}", evidence, cause, change)
+                changes = "--model.position rotary", "check that positions differ from token to token"
+                yield self.finding(f"positions of the {side}", evidence, cause, *changes)
                 return
 
 

@@ -1,1 +1,1 @@
-"""Pictures of masks and alignments."""
+"""Pictures of alignments."""

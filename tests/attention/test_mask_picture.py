@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import doctest
 import re
 import xml.etree.ElementTree as ET
@@ -11,11 +12,10 @@ import pytest
 import torch
 from hypothesis import given
 
-from regard.attention import Causal, Full, Mask, Same, Window, attend
+from regard.attention import Blocks, Causal, Edges, Full, Mask, Same, Spans, Window, attend
+from regard.attention.masks import picture
 from regard.attention.masks.expression import parse
-from regard.errors import UserError
-from regard.look.pictures import mask_picture
-from regard.look.pictures.mask_picture import (
+from regard.attention.masks.picture import (
     EMPTY,
     FULL,
     PARTIAL,
@@ -26,6 +26,7 @@ from regard.look.pictures.mask_picture import (
     pooled,
     view,
 )
+from regard.errors import UserError
 
 EXPRESSIONS = [
     "causal",
@@ -119,7 +120,7 @@ def test_the_words_say_what_is_computed_and_by_whom() -> None:
 
 
 def test_the_example_in_the_docstring_is_true() -> None:
-    assert doctest.testmod(mask_picture) == (0, 2)
+    assert doctest.testmod(picture) == (0, 2)
 
 
 def test_what_cannot_be_drawn_is_a_sentence() -> None:
@@ -129,3 +130,26 @@ def test_what_cannot_be_drawn_is_a_sentence() -> None:
         view(Causal(), 4, block=0)
     with pytest.raises(UserError, match="choose a shorter length"):
         view(Same(torch.tensor([0, 1])), 3)
+
+
+@pytest.mark.parametrize(
+    ("mask", "tokens"),
+    [
+        (Causal() & Window(8), 32),
+        (Same(torch.arange(5) // 2) | Causal(), 5),
+        (Edges(torch.ones(2, 3, 7, 9).bool()), 7),
+        (Blocks(torch.eye(3).bool(), 4), 12),
+    ],
+)
+def test_masks_draw_themselves_in_a_notebook(mask: Mask, tokens: int) -> None:
+    html = mask._repr_html_()
+    assert html is not None
+    shown = re.fullmatch(r'<img src="data:image/svg\+xml;base64,([^"]+)" alt="[^"<>]+" style="[^"]+">', html)
+    assert shown is not None
+    drawn = base64.b64decode(shown[1]).decode()
+    assert drawn == mask_svg(mask, tokens)
+    ET.fromstring(drawn)
+
+
+def test_a_mask_that_follows_from_the_tokens_has_no_picture() -> None:
+    assert Spans((3,))._repr_html_() is None

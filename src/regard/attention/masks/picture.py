@@ -5,6 +5,8 @@ Counts come from ``Mask.allows``, a few rows at a time. Next to the pairs is the
 bounds are loose: a tile without any allowed pair is computed.
 """
 
+import base64
+from html import escape
 from itertools import zip_longest
 from typing import NamedTuple
 
@@ -12,9 +14,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from regard.attention import BlockBounds, Explanation, Mask, Plan, Range, Softmax, explain
+from regard.attention.backends.choose import Explanation, explain
+from regard.attention.call import Plan
 from regard.attention.masks.expression import write
-from regard.attention.slots import make_pairs
+from regard.attention.masks.mask import BlockBounds, Mask
+from regard.attention.mechanism import Softmax
+from regard.attention.slots import Range, make_pairs
 from regard.errors import UserError
 from regard.pages.numbers import plural
 from regard.pages.svg import cell_paths, moved, picture, rectangle, tag, text
@@ -162,6 +167,19 @@ def mask_svg(mask: Mask, length: int = 32, *, block: int = 8) -> str:
     ]
     about = f"{'. '.join(lines)}. Rows are queries, columns are keys."
     return picture(f"{name}, {plural(length, 'token')}", about, 2 * SIDE + GAP + 2 * EDGE, SIDE + EDGE + 96, parts)
+
+
+def mask_html(mask: Mask, length: int = 32) -> str | None:
+    """The picture as an image for a notebook, of fewer tokens if the mask's tables are smaller; None: cannot be drawn.
+
+    An image, since the style sheet of an inline SVG would apply to the whole notebook.
+    """
+    try:
+        drawn = mask_svg(mask, length if mask.table_length is None else min(length, mask.table_length))
+    except UserError:  # a mask that follows from the tokens
+        return None
+    source = f"data:image/svg+xml;base64,{base64.b64encode(drawn.encode()).decode()}"
+    return f'<img src="{source}" alt="{escape(str(mask))}" style="width:100%;max-width:{SIDE + 2 * GAP + 80}px">'
 
 
 def _map(levels: Tensor, length: int, above: str) -> str:
