@@ -1,7 +1,6 @@
 """The contract between models and everything above them.
 
-Training, sharding, optimizers, generation, `prove`, `look`, `doctor` and the report use the classes of this file and
-nothing else of a model. A model file subclasses one of
+Everything above models uses the classes of this file and nothing else of a model. A model file subclasses one of
 
 * ``LanguageModel``  tokens [B, N] to logits [B, N, V], causal, decodable token by token with a ``State``
 * ``Encoder``        tokens [B, N] to features [B, N, C], bidirectional

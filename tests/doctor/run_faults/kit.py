@@ -277,6 +277,11 @@ def changed(change: Callable[[int, Any, Engine], Any]) -> Sabotage:
 
     def sabotage(engine: Engine) -> None:
         plain = engine.data.batch
-        engine.data.batch = lambda position, **named: change(position, plain(position, **named), engine)
+
+        def batch(position: int, **named: Any) -> Any:
+            number = position * named["world"] + named["rank"]  # of the micro-batch, in a run of one process
+            return change(number, plain(position, **named), engine)
+
+        engine.data.batch = batch
 
     return sabotage
