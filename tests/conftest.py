@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import signal
 from typing import Any
 
 import pytest
@@ -18,6 +19,10 @@ from hypothesis.errors import StopTest, UnsatisfiedAssumption
 import regard
 
 torch.set_num_threads(1)
+
+# A process that a shell starts in the background inherits an ignored SIGINT, and so would every process of a test.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ANY_SPEED = [HealthCheck.too_slow, HealthCheck.data_too_large]  # shared machines; drawing a model is slow by nature
 COMMON: dict[str, Any] = {"deadline": None, "database": None, "suppress_health_check": ANY_SPEED}
