@@ -35,8 +35,8 @@ def serve(options: ServeOptions) -> int:
             f"there is no folder {runs}; train a run first (regard train), or give another with --runs FOLDER"
         )
     try:
-        import starlette  # noqa: F401
-        import uvicorn  # noqa: F401
+        import starlette  # noqa: F401 (installed?)
+        import uvicorn  # noqa: F401 (installed?)
     except ImportError as error:
         raise UserError(f"`regard serve` needs {error.name}; install it: pip install 'regard[serve]'") from error
     print(f"starting the page of the runs in {runs} ...", file=sys.stderr, flush=True)  # importing torch takes seconds

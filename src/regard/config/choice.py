@@ -16,8 +16,8 @@ class Config:
     """The base of configs with fields that are choices or tables.
 
     In Python too, such a field takes the name of a kind or a dict, as on the command line and in TOML:
-    `GPTConfig(position="learned")`, `GPTConfig(position={"kind": "rotary", "base": 5e5})`. A subclass with a
-    `__post_init__` of its own calls this one first.
+    `GPTConfig(position="learned")`, `GPTConfig(position={"kind": "rotary", "base": 5e5})`. A subclass that
+    defines `__post_init__` calls this one first.
     """
 
     def __post_init__(self) -> None:

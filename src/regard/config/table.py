@@ -144,13 +144,13 @@ class ChoiceShape(Shape):
         return presets(self.cls)
 
     @property
-    def expects(self) -> str:  # type: ignore[override]
+    def expects(self) -> str:  # type: ignore[override]  (a class attribute in the base)
         names = ", ".join(f'"{kind}"{outside(member)}' for kind, member in self.kinds.items())
         more = f" or of the presets {listed(self.presets, chr(34))}" if self.presets else ""
         return ("one of the kinds " if len(self.kinds) > 1 else "the kind ") + names + more
 
     @property
-    def example(self) -> str:  # type: ignore[override]
+    def example(self) -> str:  # type: ignore[override]  (likewise)
         return next(iter(self.kinds))
 
     def read(self, given: object, base: object, place: KeyPath) -> object:

@@ -187,7 +187,7 @@ class TrainingSession:
             self.folder.log(record)
 
     def _validation_batches(self) -> Iterator[Batch]:
-        """The validation batches; observers are told the share that is done."""
+        """The validation batches; observers are notified of the share that is done."""
         engine, done, total = self.engine, 0, self.engine.data.validation_count
         for batch in engine.validation_batches():
             yield batch

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,19 +31,20 @@ from run_faults.sabotage import GRU, SKIP, planted
 ELSEWHERE = -100  # what other libraries write where a target does not count
 
 
+def everywhere(change: Callable[[Any], Any], engine: Engine) -> None:
+    """Training and validation batches pass through `change`."""
+    plain = dataset(engine).validation_batches
+    changed(lambda position, batch, _: change(batch))(engine)
+    engine.data.validation_batches = lambda size, **named: map(change, plain(size, **named))
+
+
 def unshifted(engine: Engine) -> None:
     """Targets are the inputs themselves, in training and in validation: to copy is to win."""
 
     def copied(batch: TextBatch) -> TextBatch:
         return batch._replace(targets=torch.where(batch.targets >= 0, batch.inputs, batch.targets))
 
-    plain = dataset(engine).validation_batches
-
-    def validation_batches(size: int, **named: Any) -> Iterator[TextBatch]:
-        return map(copied, plain(size, **named))
-
-    changed(lambda position, batch, _: copied(batch))(engine)
-    engine.data.validation_batches = validation_batches
+    everywhere(copied, engine)
 
 
 def beyond(seen: Seen) -> bool:
@@ -81,13 +82,7 @@ def one_column(engine: Engine) -> None:
         source = torch.where(real, batch.targets, dataset(engine).specials.pad)
         return batch._replace(source=source, source_lengths=real.sum(1))
 
-    plain = dataset(engine).validation_batches
-
-    def validation_batches(size: int, **named: Any) -> Iterator[PairBatch]:
-        return map(copied, plain(size, **named))
-
-    changed(lambda position, batch, _: copied(batch))(engine)
-    engine.data.validation_batches = validation_batches
+    everywhere(copied, engine)
 
 
 def read_twice(folder: Path) -> Case:
@@ -111,13 +106,7 @@ def wrong_direction(engine: Engine) -> None:
         before = F.pad(batch.inputs[:, :-1], (1, 0), value=SKIP)
         return batch._replace(targets=torch.where(batch.targets >= 0, before, batch.targets))
 
-    plain = dataset(engine).validation_batches
-
-    def validation_batches(size: int, **named: Any) -> Iterator[TextBatch]:
-        return map(earlier, plain(size, **named))
-
-    changed(lambda position, batch, _: earlier(batch))(engine)
-    engine.data.validation_batches = validation_batches
+    everywhere(earlier, engine)
 
 
 def shifted_the_wrong_way(folder: Path) -> Case:

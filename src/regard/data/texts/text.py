@@ -89,7 +89,7 @@ class TextConfig(DataConfig, kind="text"):
         return {key: texts[key] for key in Split._fields if key in texts}
 
     def _given(self, given: str, cache: Path, part: str = "train") -> dict[str, TextFile]:
-        """The text of a path by part. Only a folder given for training may have parts of its own."""
+        """The text of a path by part. Only a folder given for training may be divided by file names."""
         found, path = find_texts(given), Path(given).expanduser()
         root = path if path.is_dir() else Path(os.path.commonpath([file.parent for file in found.files]))
         parts = own_parts(path, found.files) if path.is_dir() and part == "train" else {}
