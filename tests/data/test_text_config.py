@@ -13,20 +13,6 @@ from regard.config import dump, load
 from regard.data import DataConfig, TextConfig
 from regard.errors import UserError
 
-TEXT = "".join(chr(0x100 + i) for i in range(1000))  # every character once: a token is its own position
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("text")
-
-
-@pytest.fixture(scope="module")
-def config(folder):
-    path = folder / "numbered.txt"
-    path.write_text(TEXT, encoding="utf-8")
-    return TextConfig(path=str(path))
-
 
 def same(one, other):
     return torch.equal(one.inputs, other.inputs) and torch.equal(one.targets, other.targets)
