@@ -56,7 +56,8 @@ def study(scale: float, seed: int, say: Callable[[str], None]) -> Study:
     regard study family
 
     The recipe `shakespeare`, 250 steps each with its own schedule, one component replaced at a time; validation loss in
-    nats per character on the same 80,000 characters, and characters per second in training. Half an hour on 2 cores, a few minutes on a GPU.
+    nats per character on the same 80,000 characters, and characters per second in training. Half an hour on 2 cores, a
+    few minutes on a GPU.
     """
     steps = max(3, round(STEPS * scale))
     base = get("shakespeare")
