@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from regard.errors import UserError
 from regard.prove import Certificate, ModelUnderTest, certify
 from regard.prove.foreign import CLAIMS, TransformersAdapter, logits_of
 
@@ -24,7 +25,7 @@ class CausalAdapter(TransformersAdapter):
         out = self.module(input_ids=tokens + self.first, use_cache=True, **given)
         found = {name: value for name in CACHES if (value := getattr(out, name, None)) is not None}
         if not found:
-            raise RuntimeError("the output has no cache")
+            raise UserError("the output has no cache")
         return logits_of(out), found
 
 

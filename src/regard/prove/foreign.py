@@ -40,14 +40,15 @@ class TransformersAdapter:
 
     def __init__(self, model: Any, implementation: str | None = None, return_weights: bool = False):
         self.module, self.implementation = model, implementation
+        self.config = model.config.get_text_config()  # of several configurations, that of the text
         self.options = {"output_attentions": True} if return_weights else {}
         specials = [self._setting(name) for name in SPECIALS]
         self.first = max((one for one in specials if one is not None and one < 16), default=-1) + 1
-        self.vocabulary = min(VOCABULARY, model.config.vocab_size) - self.first
+        self.vocabulary = min(VOCABULARY, self.config.vocab_size) - self.first
 
     def _setting(self, *names: str) -> int | None:
         """The first of these config entries that is an integer."""
-        values = (getattr(self.module.config, name, None) for name in names)
+        values = (getattr(self.config, name, None) for name in names)
         return next((value for value in values if isinstance(value, int)), None)
 
     @property
