@@ -73,8 +73,8 @@ def maxima(attention: Attention, head: int, area: tuple[slice, slice], cell: tup
 
 
 def to_bytes(weights: Tensor) -> NDArray[np.uint8]:
-    """Weights as bytes: round(255·√w)."""
-    return weights.sqrt().mul(255).round().to(torch.uint8).cpu().numpy()
+    """Weights as bytes: round(255·√w), for those above 1 (not every mechanism normalizes them) 255."""
+    return weights.clamp(max=1).sqrt().mul(255).round().to(torch.uint8).cpu().numpy()
 
 
 def _pooled(x: Tensor, axis: int, start: int, size: int) -> tuple[int, Tensor]:
