@@ -123,7 +123,7 @@ def test_the_command_tells_what_is_in_the_folder(tmp_path: Path, capsys: pytest.
     assert command(RunOptions(run=str(ended.run.path))) == 0
     assert "no faults found" in capsys.readouterr().out
     finding = Finding("memory", "data.batch", "3.9 of 4 GiB", "it grows with it", "--data.batch 4", 12, 8)
-    ended.run.note(finding.record())
+    ended.run.add_finding(finding.record())
     assert command(RunOptions(run=str(ended.run.path), json=True)) == 1
     (record,) = json.loads(capsys.readouterr().out)["findings"]
     assert Finding.read(record) == finding

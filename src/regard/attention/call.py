@@ -1,7 +1,7 @@
 """The operator: a call, its plan, its result, and the definition of attention, written once.
 
 The definition is score, scale, bias, mask, normalize, dropout, mix. ``Call`` is a NamedTuple because those trace under
-``torch.compile(fullgraph=True)`` (docs/design.md, "Measurements behind decisions").
+``torch.compile(fullgraph=True)`` (docs/decisions.md).
 """
 
 import math

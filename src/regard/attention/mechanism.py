@@ -65,7 +65,8 @@ class Mechanism(nn.Module, ModuleProperties):
     def weights(self, q: Tensor, k: Tensor, plan: Plan) -> Tensor | None:
         """The weight of every key for every query, [B, H, Q, K], without dropout; None: see ``unobservable``.
 
-        `regard look` shows them; they may be negative, and need not sum to one. Only the plan's mask and slots are read, so that a plan for some of the queries will do.
+        They may be negative and need not sum to one. Only the plan's mask and slots are read, so that a plan for some
+        of the queries will do.
         """
         return None
 
@@ -73,7 +74,7 @@ class Mechanism(nn.Module, ModuleProperties):
     def unobservable(self) -> str | None:
         """Why ``weights`` returns None; None where it returns the weights.
 
-        A class that overrides ``forward`` and not ``weights`` has none: those that it inherits belong to another formula.
+        A class that overrides ``forward`` but not ``weights`` has none: those it inherits belong to another formula.
         """
         definer = next(base for base in type(self).__mro__ if {"forward", "weights"} & vars(base).keys())
         defined = definer is not Mechanism and "weights" in vars(definer)

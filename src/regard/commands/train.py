@@ -145,13 +145,13 @@ def run_training(experiment: Experiment, run: Run, options: CommandOptions, *, r
 
 def observers(options: CommandOptions, resume: bool) -> list[Observer]:
     """The observers of a training."""
-    from regard.report import Watch
+    from regard.report import ModelMeasurements
     from regard.train import ResumeNotice
     from regard.train.live import LiveCurve, LiveLine
 
     chosen = options if isinstance(options, TrainOptions) else TrainOptions()
     found: list[Observer] = [ResumeNotice()] if resume and not rank() else []
-    found += [Watch(), LiveCurve() if chosen.watch else LiveLine()]
+    found += [ModelMeasurements(), LiveCurve() if chosen.watch else LiveLine()]
     if chosen.doctor:
         from regard.doctor import Doctor
 

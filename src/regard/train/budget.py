@@ -10,7 +10,7 @@ from typing import NamedTuple
 from regard.data import Batch, Data
 from regard.errors import UserError
 from regard.train.device import synchronize
-from regard.train.engine import Engine, count_targets
+from regard.train.engine import Engine, targets_per_term
 from regard.train.evaluate import evaluate
 from regard.train.experiment import Experiment
 from regard.train.guard import guarded, make_engine
@@ -100,4 +100,4 @@ def _time_evaluation(engine: Engine) -> float:
 def tokens_per_step(experiment: Experiment, data: Data[Batch], world: World) -> float:
     """The number of targets in the first update, over all ranks."""
     batches = [experiment.batch(data, number, world.rank, world.size) for number in range(experiment.train.accumulate)]
-    return next(iter(count_targets(experiment.task.build(), batches, world).values()))
+    return next(iter(targets_per_term(experiment.task.build(), batches, world).values()))

@@ -13,9 +13,10 @@ from regard.config import to_toml
 from regard.config.parts import with_options
 from regard.data import Batch
 from regard.errors import UserError
-from regard.generate.load import find_device
+from regard.models.device import find_device
 from regard.runs import Run, environment
 from regard.train.budget import settle
+from regard.train.checkpoint import restore, save
 from regard.train.device import memory
 from regard.train.diagnose import diagnose
 from regard.train.engine import Engine, Update
@@ -23,7 +24,6 @@ from regard.train.evaluate import evaluate
 from regard.train.experiment import Experiment
 from regard.train.guard import check_start, guarded, keep_freed_memory, make_engine
 from regard.train.observer import Observer, TrainingResult, TrainingStart, TrainingStep
-from regard.train.restore import restore, save
 from regard.train.shard import World, from_environment, joined
 
 
@@ -74,7 +74,7 @@ def prepare(experiment: Experiment, run: Run, world: World, began: float, resume
         restore_latest(engine, run)
     # After restoring: a run that cannot be resumed, for example because its text has changed, is left unchanged.
     if world.rank == 0:
-        run.freeze(to_toml(experiment))
+        run.replace_config(to_toml(experiment))
         if data.tokenizer is not None:
             run.add("tokenizer.json", data.tokenizer.save)
     world.wait()

@@ -29,7 +29,7 @@ from regard.attention.slots import Packed, Padded, Range, make_pairs
 DENSE_LIMIT = 2**22  # elements of a dense mask: 4 MiB as booleans
 FEW_QUERIES = 16  # decoding: Q×K is no larger than the keys themselves
 
-# cuDNN first: 1.4-1.7x faster than flash on an H200, and not what the default order picks (docs/design.md).
+# cuDNN first: 1.4-1.7x faster than flash on an H200, and not what the default order picks (docs/decisions.md).
 CUDA_ORDER = [
     SDPBackend.CUDNN_ATTENTION,
     SDPBackend.FLASH_ATTENTION,

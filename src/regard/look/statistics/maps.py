@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from regard.errors import UserError
+from regard.look.capture.observe import Attention
 from regard.look.capture.strips import ROWS, strip, strip_ranges
-from regard.look.capture.trace import Attention
 
 SIDE = 256  # cells per side of a tile
 
