@@ -31,8 +31,8 @@ class Doubled(Softmax):
 
 def session(mechanism: type[Softmax]) -> Session:
     made = gpt()
-    for block in made.model.blocks:
-        block.attention.mechanism = mechanism()
+    for name, _ in made.model.mechanisms():
+        made.model.set_submodule(name, mechanism())
     return made
 
 
