@@ -15,7 +15,7 @@ from report_kit import experiment, start, trained
 from regard.commands.report import ReportOptions, nearest_recipe, report
 from regard.errors import UserError
 from regard.pages.html import sha256
-from regard.report import ModelMeasurements, gather, reported, write
+from regard.report import ModelMeasurements, gather, report_at_end, write
 from regard.report.page import page
 from regard.runs import Run
 from regard.train import AdamWConfig, ConstantScheduleConfig, Diverged, Observer, train
@@ -129,7 +129,7 @@ class Stop(Observer):
 def test_an_interrupted_run(text, tmp_path):
     wanted = experiment(text)
     run = start(tmp_path, wanted)
-    with reported(run):
+    with report_at_end(run):
         assert train(wanted, run, [ModelMeasurements(), Stop()]).interrupted
     html = run.file("report.html").read_text(encoding="utf-8")
     checked(html)
@@ -160,7 +160,7 @@ def test_a_diverged_run(text, tmp_path):
         text, optimizer=optimizer, schedule=ConstantScheduleConfig(), clip=None, save_every=1, evaluate_every=1
     )
     run = start(tmp_path, wanted)
-    with pytest.raises(Diverged), reported(run):
+    with pytest.raises(Diverged), report_at_end(run):
         train(wanted, run, [ModelMeasurements()])
     html = run.file("report.html").read_text(encoding="utf-8")
     checked(html)
@@ -176,7 +176,7 @@ def test_a_run_that_fails_before_its_first_step_leaves_nothing(text, tmp_path):
 
     wanted = experiment(text)
     run = start(tmp_path, wanted)
-    with pytest.raises(UserError, match="not today"), reported(run):
+    with pytest.raises(UserError, match="not today"), report_at_end(run):
         train(wanted, run, [ModelMeasurements(), Late()])
     assert run.metrics() == run.samples() == []
     assert not run.file("report.html").exists()
@@ -282,7 +282,7 @@ def test_the_nearest_recipe(text, tmp_path):
 def test_a_report_that_fails_does_not_take_the_training_with_it(text, tmp_path, capsys):
     run = trained(tmp_path, experiment(text), [])
     run.file("report.html").mkdir()
-    with reported(run):
+    with report_at_end(run):
         pass
     assert "the report could not be written" in capsys.readouterr().err
 

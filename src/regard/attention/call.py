@@ -39,7 +39,7 @@ class Plan(NamedTuple):
         return max(self.mask.rows, self.queries.rows, self.keys.rows)
 
     @property
-    def masks(self) -> int:
+    def mask_count(self) -> int:
         """The number of masks [Q, K] that it distinguishes, by row and head."""
         return self.rows * self.mask.distinct_heads
 

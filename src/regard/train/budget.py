@@ -30,7 +30,7 @@ class StepTimes(NamedTuple):
     start: float  # what the first step takes beyond the others, mainly compilation
 
 
-def settle(experiment: Experiment, data: Data[Batch], world: World, began: float) -> Experiment:
+def budget_in_steps(experiment: Experiment, data: Data[Batch], world: World, began: float) -> Experiment:
     """The experiment with its budget in steps; ``budget`` notes what they were computed from.
 
     Seconds count from ``began``, a ``time.perf_counter()``, so loading and calibration are part of the budget.

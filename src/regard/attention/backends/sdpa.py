@@ -71,7 +71,7 @@ class Sdpa(Backend):
             return reasons
         if isinstance(plan.queries, Padded | Packed) or isinstance(plan.keys, Padded | Packed):
             return [*reasons, "this mask over padded or packed tokens would need a dense mask for every row"]
-        elements = plan.masks * plan.queries.length * plan.keys.length
+        elements = plan.mask_count * plan.queries.length * plan.keys.length
         if elements > DENSE_LIMIT and plan.queries.length > FEW_QUERIES:
             reasons.append(f"this mask would need {elements / 2**20:.0f} MiB of dense mask")
         return reasons

@@ -53,7 +53,7 @@ def _decodable(model: Model) -> bool:
 
 @dataclass(frozen=True)
 class Session:
-    """One trained model."""
+    """A loaded model with its tokenizer, which answers the requests of the views one at a time."""
 
     model: Model
     tokenizer: Tokenizer
