@@ -26,6 +26,7 @@ from regard.config import override
 from regard.config.parts import catalog
 from regard.doctor.context import History, RecentBatches, Record, Resources, TrainingRun
 from regard.doctor.gradients import Gradients
+from regard.doctor.replay import ReplayedStep
 from regard.doctor.side_pass import SidePass
 from regard.errors import UserError
 from regard.runs import Run
@@ -83,13 +84,14 @@ Findings = Iterable[Finding]  # what a hook yields
 class Check:
     """Looks for one kind of fault, during training and afterwards in a run folder.
 
-    ``on_step``, ``on_evaluation``, ``on_resources`` and ``on_failure`` are called during training only; ``on_records``
-    and ``on_checkpoint`` only when a run folder is examined; the others in both cases. A hook must not change the model
-    or the data.
+    ``on_start``, ``on_step``, ``on_replay``, ``on_evaluating``, ``on_evaluation``, ``on_resources`` and ``on_failure``
+    are called during training only; ``on_records`` and ``on_checkpoint`` only when a run folder is examined; the others
+    in both cases. A hook must not change the model or the data.
     """
 
     kind: ClassVar[str]  # the name in findings.jsonl
     description: ClassVar[str]  # the kind in words
+    rank: ClassVar[int] = 1  # of the evidence: 0 a definition is violated, 1 numbers beyond a limit, 2 merely unusual
     needs_confirmation: ClassVar[bool] = False  # report it only if two examinations in a row find it
     registry: ClassVar[dict[str, type[Check]]] = {}
 
@@ -119,8 +121,20 @@ class Check:
         except UserError:  # another kind of model, which has no such key
             return False
 
+    def on_start(self) -> Findings:
+        """Before the first step of a session."""
+        return ()
+
     def on_step(self, step: TrainingStep) -> Findings:
         """After every training step."""
+        return ()
+
+    def on_replay(self, replayed: ReplayedStep) -> Findings:
+        """A step that was made a second time from the config."""
+        return ()
+
+    def on_evaluating(self) -> Findings:
+        """After the first batch of an evaluation, while it goes on."""
         return ()
 
     def on_evaluation(self, history: History) -> Findings:

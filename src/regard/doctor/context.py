@@ -12,10 +12,11 @@ import torch
 
 from regard.data import Data
 from regard.models.base import Model
+from regard.doctor.replay import Replay
 from regard.pages.numbers import short
 from regard.prove.batches import Batch, out_of_range
 from regard.tasks import Task, Term
-from regard.train import Experiment
+from regard.train import Experiment, Optimizer
 from regard.train.shard import from_environment
 
 Record = Mapping[str, Any]  # a record of metrics.jsonl
@@ -114,6 +115,8 @@ class TrainingRun:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     dtype: torch.dtype = torch.float32  # of matrix products
     position: int = 0  # micro-batches consumed
+    optimizer: Optimizer | None = None  # during training
+    replay: Replay | None = None  # during training, if there is memory for it
 
     def batch(self, number: int) -> Batch:
         """A training batch by its number."""

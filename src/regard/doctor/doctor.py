@@ -10,6 +10,7 @@ import statistics
 import sys
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import chain
 from typing import TextIO
@@ -18,13 +19,14 @@ from regard.attention import BackendRefused
 from regard.doctor.check import Check, Finding, Findings, all_checks, known_findings
 from regard.doctor.context import Resources, TrainingRun
 from regard.doctor.gradients import Gradients, UpdateMeter, layer_parts
+from regard.doctor.replay import COPIES, ROOM, Replay
 from regard.doctor.side_pass import SidePass
 from regard.errors import UserError
 from regard.runs import Run
 from regard.train import Experiment, Observer, TrainingResult, TrainingStart, TrainingStep
 from regard.train.device import memory
 from regard.train.guard import capacity
-from regard.train.shard import is_sharded
+from regard.train.shard import from_environment, is_sharded
 
 #: The share of training time that the doctor may take. Three examinations are made at any cost: short runs need them.
 SHARE = 0.015
@@ -43,14 +45,18 @@ class Doctor(Observer):
         self._limit, self._out = limit, out
         self._unconfirmed: set[tuple[str, str]] = set()
         self._checks: list[Check] = []
+        self._evaluating: int | None = None  # the step of the evaluation whose mode was checked
 
     def started(self, start: TrainingStart) -> None:
         self._start, train = start, start.experiment.train
-        self._run = TrainingRun(start.experiment, data=start.data, device=start.device, dtype=start.dtype)
+        self._run = TrainingRun(
+            start.run.load(Experiment), data=start.data, device=start.device, dtype=start.dtype
+        )  # the config in the folder: what the run should be
         self._run.position = start.step * train.accumulate
         # A sharded model runs on all ranks or on none, and the observer runs on the first one only.
         if not any(is_sharded(parameter) for parameter in start.model.parameters()):
             self._run.model = start.model
+        self._run.optimizer = start.optimizer
         self._checks = [check(self._run) for check in all_checks().values()]
         self._parts = {} if self._run.model is None else layer_parts(self._run.model)
         self._updates = UpdateMeter(self._parts)
@@ -60,10 +66,27 @@ class Doctor(Observer):
         self._limit = self._limit or capacity(start.device)
         left = (train.steps or 0) - start.step
         self._due = {start.step + max(1, -(-left * third // 3)) for third in (1, 2, 3)}
+        self._last = train.steps or 0
+        # Gradients that are not cleared show from the second step on, moments of the optimizer from the third.
+        self._replayed = {start.step + 2, start.step + 2 * left // 3}
         self._measured = {start.step + max(2, left // 10), *self._due}  # steps before a measured update
         if start.step:
             self._run.history.read(start.run.metrics())
         self.findings |= known_findings(start.run)  # an earlier session has reported them
+        began = time.perf_counter()
+        self._guarded(self._begin)
+        self.cost += time.perf_counter() - began
+
+    def _begin(self) -> None:
+        """What is checked before the first step."""
+        run, start = self._run, self._start
+        size = 0 if run.model is None else sum(p.numel() * p.element_size() for p in run.model.parameters())
+        room = self._limit is None or COPIES * size < ROOM * self._limit
+        if run.model is not None and room and from_environment().size == 1:
+            run.replay = Replay(run.experiment, start.data, start.device, run.model, start.optimizer)
+        self._report(chain(*(check.on_start() for check in self._checks)))
+        if run.replay is not None:
+            run.replay.predict(start.step, run.position)
 
     def stepped(self, step: TrainingStep) -> None:
         began = time.perf_counter()
@@ -75,15 +98,23 @@ class Doctor(Observer):
         self._seconds, self._step, self._run.position = step.seconds, step.step, step.position
         self._run.history.add(step.step, step.loss, step.lr, step.norm)
         if self.active:
-            try:
-                self._check(step)
-            except BackendRefused:  # training raises it too
-                self.active = False
-            except Exception as problem:  # a model that cannot be examined can still be trained
-                self.active = False
-                self._print(f"the doctor gave up ({type(problem).__name__}: {problem}); training continues without it")
+            self._guarded(lambda: self._check(step))
         self._own_seconds = time.perf_counter() - began
         self.cost += self._own_seconds
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except BackendRefused:  # training raises it too
+            self.active = False
+        except Exception as problem:  # a model that cannot be examined can still be trained
+            self.active = False
+            self._print(f"the doctor gave up ({type(problem).__name__}: {problem}); training continues without it")
+
+    def evaluating(self, step: int, done: float | None) -> None:
+        if self.active and self._evaluating != step:
+            self._evaluating = step
+            self._report(chain(*(check.on_evaluating() for check in self._checks)))
 
     def evaluated(self, step: int, measures: dict[str, float]) -> None:
         if self._checks and self.active:
@@ -114,18 +145,28 @@ class Doctor(Observer):
         if (update := self._updates.compare()) is not None:
             ratio, history.unmoved = update
             history.updates.append(ratio)
+        replay = self._run.replay
+        replayed = None if replay is None else replay.compare(step)
+        if replayed is not None:
+            self._report(chain(*(check.on_replay(replayed) for check in self._checks)))
         self._report(chain(*(check.on_step(step) for check in self._checks)))
-        if self._is_due(step):
+        due = self._is_due(step)
+        if due:
             self._report(self._examine(step), confirm=True)
             self.examinations += 1
         if step.step in self._measured:
             self._updates.copy()
+        if replay is not None and step.step < self._last and (due or step.step in self._replayed):
+            if step.step in self._replayed or self._cheap(step, 2 * self._step_seconds()):
+                replay.predict(step.step, step.position)
 
     def _is_due(self, step: TrainingStep) -> bool:
         """Whether to examine: at three steps at any cost, else while it takes a small share of the time."""
         each = self.cost / self.examinations if self.examinations else 5 * (self._step_seconds() or 1e9)
-        cheap = self.cost + each < SHARE * (step.seconds - self._first_seconds)
-        return step.step in self._due or (step.step % EVERY == 0 and cheap)
+        return step.step in self._due or (step.step % EVERY == 0 and self._cheap(step, each))
+
+    def _cheap(self, step: TrainingStep, seconds: float) -> bool:
+        return self.cost + seconds < SHARE * (step.seconds - self._first_seconds)
 
     def _step_seconds(self) -> float:
         """The median time of the last steps; 0 before the second one."""

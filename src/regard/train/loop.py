@@ -117,9 +117,8 @@ class TrainingSession:
     def _run(self) -> TrainingResult:
         engine, progress, world = self.engine, self.engine.progress, self.engine.world
         dtype = engine.precision.dtype
-        start = TrainingStart(
-            engine.experiment, self.folder, engine.model, engine.device, dtype, progress.step, engine.data
-        )
+        began = (engine.device, dtype, progress.step, engine.data, engine.optimizer)
+        start = TrainingStart(engine.experiment, self.folder, engine.model, *began)
         for observer in self.observers:
             observer.started(start)
         # The clock continues from the end of the previous session.

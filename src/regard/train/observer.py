@@ -11,6 +11,7 @@ from regard.data import Batch, Data
 from regard.models import Model
 from regard.runs import Run
 from regard.train.experiment import Experiment
+from regard.train.optimizer import Optimizer
 
 
 class TrainingStart(NamedTuple):
@@ -23,6 +24,7 @@ class TrainingStart(NamedTuple):
     dtype: torch.dtype  # of matrix products
     step: int  # 0, or the step that a resumed run continues from
     data: Data[Batch]
+    optimizer: Optimizer
 
 
 class TrainingStep(NamedTuple):

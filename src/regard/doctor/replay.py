@@ -1,0 +1,245 @@
+"""Replays of single training steps: a second engine, built from the run's config, makes the same step.
+
+Given the same weights, optimizer state and batch numbers it must get the same loss, gradients and weights. Where it
+does not, the run is not what its config describes, and the first thing that differs is the place of the fault.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from regard.data import Batch, Data
+from regard.models.base import Model
+from regard.prove.batches import take_rows
+from regard.prove.comparison import forward_hooks
+from regard.train import Experiment, Optimizer, TrainingStep
+from regard.train.device import move
+from regard.train.engine import Engine, Update
+from regard.train.shard import World
+
+#: A difference relative to the size of a tensor that is more than rounding: the same operations in the same order
+#: differ by nothing on a CPU; on a GPU sums have no fixed order, and a compiled step rounds at other places.
+ROUNDING = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.05}
+#: Copies that a replay holds: the second model, its gradient and optimizer state, the weights and gradients before.
+COPIES = 6
+#: The share of the memory that these copies may take.
+ROOM = 0.05
+TOKENS = 2048  # of a pass in which modules are compared
+
+
+class Call(NamedTuple):
+    """One call of a module."""
+
+    name: str
+    inputs: tuple[Tensor, ...]
+    output: Tensor
+
+
+class Divergence(NamedTuple):
+    """The first module of the run whose output is not that of the module built from the config."""
+
+    where: str
+    what: str  # how the two differ
+    size: float
+
+
+class Change(NamedTuple):
+    """Of one parameter: its gradient and its update, in the run and as expected."""
+
+    gradient: Tensor
+    expected_gradient: Tensor
+    update: Tensor
+    expected_update: Tensor
+    weight: Tensor  # before the step
+    earlier: Tensor | None  # the gradient of the step before
+
+
+class ReplayedStep(NamedTuple):
+    """One step of the run, and what its definition gives."""
+
+    step: TrainingStep
+    expected: Update
+    position: int  # micro-batches consumed before the step
+    changes: dict[str, Change]
+    tolerance: float
+    divergence: Divergence | None  # None: all modules agree, or the steps do
+
+    @property
+    def loss_differs(self) -> bool:
+        """Whether the losses differ by more than rounding."""
+        return abs(self.step.loss - self.expected.loss) > self.tolerance * max(abs(self.expected.loss), 1e-3)
+
+    def wrong_gradients(self) -> list[str]:
+        """The parameters whose gradient differs by more than rounding."""
+        return [n for n, c in self.changes.items() if _apart(c.gradient, c.expected_gradient, self.tolerance)]
+
+    def wrong_updates(self) -> list[str]:
+        """The parameters whose update differs by more than rounding."""
+        return [n for n, c in self.changes.items() if _apart(c.update, c.expected_update, 5 * self.tolerance)]
+
+
+class Replay:
+    """The second engine. ``model`` and ``optimizer`` are those of the run, which it only reads."""
+
+    def __init__(self, experiment: Experiment, data: Data, device: torch.device, model: Model, optimizer: Optimizer):
+        self.model, self.optimizer = model, optimizer
+        plain = replace(experiment, train=replace(experiment.train, compile=False))
+        with isolated(device):
+            self.engine = Engine(plain, data, World(device=device))
+        self.tolerance = ROUNDING[self.engine.precision.dtype]
+        self.loaded = False  # True: its weights are no longer the initial ones
+        self._expected: tuple[Update, int, dict[str, Tensor], dict[str, Tensor]] | None = None
+
+    @property
+    def parameters(self) -> dict[str, tuple[nn.Parameter, nn.Parameter]]:
+        """The run's parameter and the second engine's, by name."""
+        own = dict(self.model.named_parameters(remove_duplicate=False))
+        return {name: (own[name], p) for name, p in self.engine.model.named_parameters() if name in own}
+
+    @torch.no_grad()
+    def synchronize(self) -> None:
+        """Take over the weights and the optimizer state of the run."""
+        self.loaded = True
+        weights = {name: value.clone() for name, value in self.model.state_dict().items()}
+        self.engine.model.prepare_load(weights)
+        self.engine.model.load_state_dict(weights)
+        names = set(self.engine.optimizer.names.values())
+        state = {key: value.clone() for key, value in self.optimizer.state().items()}
+        self.engine.optimizer.load({key: value for key, value in state.items() if key.rpartition("/")[0] in names})
+
+    def predict(self, step: int, position: int) -> None:
+        """Make the step after ``step``, before the run does."""
+        self.synchronize()
+        progress = self.engine.progress
+        progress.step, progress.position = step, position
+        before = {name: p.detach().clone() for name, (p, _) in self.parameters.items()}
+        earlier = {name: p.grad.clone() for name, (p, _) in self.parameters.items() if p.grad is not None}
+        with isolated(self.engine.device):
+            self._expected = self.engine.update(), position, before, earlier
+
+    @torch.no_grad()
+    def compare(self, step: TrainingStep) -> ReplayedStep | None:
+        """Compare the run's step with the predicted one. None if none was predicted."""
+        if self._expected is None:
+            return None
+        (expected, position, before, earlier), self._expected = self._expected, None
+        changes = {}
+        for name, (p, reference) in self.parameters.items():
+            weight = before[name]
+            gradients = [torch.zeros_like(weight) if one.grad is None else one.grad for one in (p, reference)]
+            updates = [one.detach() - weight for one in (p, reference)]
+            changes[name] = Change(*gradients, *updates, weight, earlier.get(name))
+        replayed = ReplayedStep(step, expected, position, changes, self.tolerance, None)
+        if replayed.loss_differs or replayed.wrong_gradients():
+            replayed = replayed._replace(divergence=self.divergence(self.engine.batch(position), True))
+        return replayed
+
+    def divergence(self, batch: Batch, training: bool) -> Divergence | None:
+        """The first module whose outputs differ in a pass over a batch with the same weights and random numbers."""
+        self.synchronize()
+        batch = move(take_rows(batch, slice(max(1, TOKENS // batch.inputs.shape[1]))), self.engine.device)
+        training = training and not self.model.carries_state  # a pass in training mode would change the state
+        models = (self.model, self.engine.model)
+        (total, calls), (expected_total, expected) = (self._calls(model, batch, training) for model in models)
+        for ours, theirs in zip(calls, expected, strict=False):
+            if ours.name != theirs.name:
+                return Divergence(ours.name, f"the model built from the config calls {theirs.name} here", 1.0)
+            size = difference(ours.output, theirs.output)
+            if size > self.tolerance:
+                same = all(difference(x, y) <= self.tolerance for x, y in zip(ours.inputs, theirs.inputs, strict=False))
+                if same and len(ours.inputs) == len(theirs.inputs):
+                    return Divergence(ours.name, describe(ours, theirs), size)
+                parent = ours.name.rpartition(".")[0] or "the model"
+                return Divergence(parent, f"what it passes to {ours.name} is another input", size)
+        size = difference(total[None], expected_total[None])
+        return Divergence("the model", "all modules agree and the loss does not", size) if size > 0.01 else None
+
+    def _calls(self, model: Model, batch: Batch, training: bool) -> tuple[Tensor, list[Call]]:
+        """The loss, and the calls of all modules in order of execution."""
+        calls: list[Call] = []
+
+        def record(name: str, module: nn.Module, inputs: tuple[object, ...], output: object) -> None:
+            first = output[0] if isinstance(output, tuple | list) and output else output
+            if isinstance(first, Tensor) and first.is_floating_point():
+                given = tuple(x.detach().clone() for x in inputs if isinstance(x, Tensor))
+                calls.append(Call(name, given, first.detach().clone()))
+
+        modules = [(name, module) for name, module in model.named_modules() if name]
+        modes = [(module, module.training) for module in model.modules()]
+        buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
+        hooks = ((module, lambda *call, n=name: record(n, *call)) for name, module in modules)
+        with isolated(self.engine.device), torch.no_grad(), forward_hooks(hooks), self.engine.precision.autocast():
+            if not training:
+                model.eval()
+            elif model is self.engine.model:  # the run's modules keep the modes that they train in
+                model.train()
+            self.engine.seed_dropout(0)
+            try:
+                total = next(iter(self.engine.task.terms(model, batch).values())).total
+            finally:
+                for module, mode in modes:
+                    module.training = mode
+                for buffer, value in buffers:
+                    buffer.copy_(value)
+        return total.detach().float(), calls
+
+
+@contextmanager
+def isolated(device: torch.device) -> Iterator[None]:
+    """A context after which the random states are as before."""
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        yield
+
+
+def _apart(one: Tensor, other: Tensor, tolerance: float) -> bool:
+    """Whether two tensors differ by more than ``tolerance`` of the larger one's norm."""
+    size = max(float(one.norm()), float(other.norm()))
+    return float((one - other).norm()) > tolerance * size
+
+
+def difference(one: Tensor, other: Tensor) -> float:
+    """The norm of the difference relative to the larger norm; infinite for other shapes."""
+    if one.shape != other.shape:
+        return torch.inf
+    one, other = one.float(), other.float()
+    size = max(float(one.norm()), float(other.norm()))
+    return float((one - other).norm()) / size if size > 0 else 0.0
+
+
+def describe(ours: Call, theirs: Call) -> str:
+    """How the output of one call differs from the expected one."""
+    if ours.output.shape != theirs.output.shape:
+        return f"its output has the shape {list(ours.output.shape)}, not {list(theirs.output.shape)}"
+    if ours.output.dtype != theirs.output.dtype:
+        return f"its output is {ours.output.dtype}, not {theirs.output.dtype}"
+    got, want = ours.output.float(), theirs.output.float()
+    inputs = [x.float() for x in ours.inputs if x.shape == got.shape]
+    if not got.any():
+        return "its output is zero"
+    if any(difference(got, x) < 1e-3 for x in inputs):
+        return "its output is its input: the layer does nothing"
+    if any(difference(got, want - x) < 1e-2 for x in inputs):
+        return "its output lacks its input: the residual connection is missing"
+    ratio = float((got * want).sum() / want.square().sum().clamp(min=1e-30))
+    if difference(got, ratio * want) < 1e-2:
+        return f"its output is {ratio:.3g} times the right one"
+    return _where_wrong(got, want)
+
+
+def _where_wrong(got: Tensor, want: Tensor) -> str:
+    """The axis along which only some entries differ."""
+    axes = {got.ndim - 1: "channels"} if got.ndim < 3 else {0: "rows", 1: "positions", got.ndim - 1: "channels"}
+    if got.ndim == 4:
+        axes = {0: "rows", 1: "heads or positions", 2: "positions or heads", 3: "channels"}
+    wrong = (got - want).abs() > 1e-3 * want.abs().max()
+    for axis, name in axes.items():
+        rest = [one for one in range(got.ndim) if one != axis]
+        places = wrong.amax(rest).nonzero().flatten().tolist()
+        if len(places) < 0.9 * got.shape[axis]:
+            few = ", ".join(map(str, places[:4])) + (" ..." if len(places) > 4 else "")
+            return f"{len(places)} of its {got.shape[axis]} {name} differ ({few})"
+    return "its output is another one"
