@@ -79,6 +79,20 @@ def known_findings(run: Run) -> dict[tuple[str, str], Finding]:
 
 
 Findings = Iterable[Finding]  # what a hook yields
+ANY = ("*",)  # of `Check.follows`: every other kind
+
+
+def explained(finding: Finding, others: Iterable[Finding]) -> bool:
+    """Whether another finding explains this one."""
+    checks = all_checks()
+    follows = checks[finding.kind].follows if finding.kind in checks else ()
+    return any(one.kind != finding.kind and (follows == ANY or one.kind in follows) for one in others)
+
+
+def ranked(findings: Findings) -> list[Finding]:
+    """The findings, those with the best evidence first."""
+    checks = all_checks()
+    return sorted(findings, key=lambda one: (checks[one.kind].rank if one.kind in checks else 1, one.since))
 
 
 class Check:
@@ -92,6 +106,7 @@ class Check:
     kind: ClassVar[str]  # the name in findings.jsonl
     description: ClassVar[str]  # the kind in words
     rank: ClassVar[int] = 1  # of the evidence: 0 a definition is violated, 1 numbers beyond a limit, 2 merely unusual
+    follows: ClassVar[tuple[str, ...]] = ()  # kinds of findings that explain this one: then it is not reported
     needs_confirmation: ClassVar[bool] = False  # report it only if two examinations in a row find it
     registry: ClassVar[dict[str, type[Check]]] = {}
 

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import torch
 
 from regard.data import Data
-from regard.models.base import Model
 from regard.doctor.replay import Replay
+from regard.models.base import Model
 from regard.pages.numbers import short
 from regard.prove.batches import Batch, out_of_range
 from regard.tasks import Task, Term
@@ -125,15 +125,20 @@ class TrainingRun:
         return self.experiment.batch(self.data, number, world.rank, world.size)
 
     @cached_property
-    def _task(self) -> Task:
+    def task(self) -> Task:
+        """The task of the config."""
         return self.experiment.task.build()
 
     def terms(self, batch: Batch) -> dict[str, Term]:
         """The task's loss terms, in the run's number format."""
         assert self.model is not None
+        return self.terms_of(self.model, batch)
+
+    def terms_of(self, model: Model, batch: Batch) -> dict[str, Term]:
+        """The same for another model."""
         mixed = self.dtype != torch.float32
         with torch.autocast(self.device.type, self.dtype if mixed else torch.bfloat16, enabled=mixed):
-            return self._task.terms(self.model, batch)
+            return self.task.terms(model, batch)
 
     @property
     def lower_rate(self) -> str:

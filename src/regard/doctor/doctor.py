@@ -16,8 +16,8 @@ from itertools import chain
 from typing import TextIO
 
 from regard.attention import BackendRefused
-from regard.doctor.check import Check, Finding, Findings, all_checks, known_findings
-from regard.doctor.context import Resources, TrainingRun
+from regard.doctor.check import Check, Finding, Findings, all_checks, explained, known_findings, ranked
+from regard.doctor.context import History, Resources, TrainingRun
 from regard.doctor.gradients import Gradients, UpdateMeter, layer_parts
 from regard.doctor.replay import COPIES, ROOM, Replay
 from regard.doctor.side_pass import SidePass
@@ -46,6 +46,21 @@ class Doctor(Observer):
         self._unconfirmed: set[tuple[str, str]] = set()
         self._checks: list[Check] = []
         self._evaluating: int | None = None  # the step of the evaluation whose mode was checked
+
+    @property
+    def history(self) -> History:
+        """The numbers of the run so far."""
+        return self._run.history
+
+    @property
+    def experiment(self) -> Experiment:
+        """The run's experiment."""
+        return self._run.experiment
+
+    @property
+    def parameters(self) -> int:
+        """The number of the model's parameters."""
+        return sum(p.numel() for p in self._start.model.parameters())
 
     def started(self, start: TrainingStart) -> None:
         self._start, train = start, start.experiment.train
@@ -156,9 +171,9 @@ class Doctor(Observer):
             self.examinations += 1
         if step.step in self._measured:
             self._updates.copy()
-        if replay is not None and step.step < self._last and (due or step.step in self._replayed):
-            if step.step in self._replayed or self._cheap(step, 2 * self._step_seconds()):
-                replay.predict(step.step, step.position)
+        planned = step.step in self._replayed
+        if replay is not None and step.step < self._last and (planned or (due and self._cheap(step, 0.0))):
+            replay.predict(step.step, step.position)
 
     def _is_due(self, step: TrainingStep) -> bool:
         """Whether to examine: at three steps at any cost, else while it takes a small share of the time."""
@@ -191,8 +206,10 @@ class Doctor(Observer):
     def _report(self, findings: Findings, confirm: bool = False) -> None:
         """Report new findings and update known ones. One that needs confirmation waits for the next examination."""
         unconfirmed, checks = set(), all_checks()
-        for finding in findings:
+        for finding in sorted(findings, key=lambda one: checks[one.kind].rank + bool(checks[one.kind].follows)):
             known = self.findings.get(finding.key)
+            if known is None and explained(finding, self.findings.values()):
+                continue
             finding = replace(finding, step=self._step, since=known.since if known else self._step)
             if known is None and checks[finding.kind].needs_confirmation and finding.key not in self._unconfirmed:
                 unconfirmed.add(finding.key)
@@ -235,7 +252,8 @@ def examine(run: Run) -> tuple[list[Finding], list[str]]:
                 found.setdefault(finding.key, replace(finding, step=checkpoint.step, since=checkpoint.step))
         except UserError as problem:
             notes.append(str(problem))
-    return list(found.values()), notes
+    causes = [one for one in found.values() if one.kind in watched or not explained(one, found.values())]
+    return ranked(causes), notes
 
 
 def _checkpoint(training: TrainingRun, checks: list[Check]) -> Findings:

@@ -4,6 +4,7 @@ Given the same weights, optimizer state and batch numbers it must get the same l
 does not, the run is not what its config describes, and the first thing that differs is the place of the fault.
 """
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -25,7 +26,7 @@ from regard.train.shard import World
 #: differ by nothing on a CPU; on a GPU sums have no fixed order, and a compiled step rounds at other places.
 ROUNDING = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.05}
 #: Copies that a replay holds: the second model, its gradient and optimizer state, the weights and gradients before.
-COPIES = 6
+COPIES = 7
 #: The share of the memory that these copies may take.
 ROOM = 0.05
 TOKENS = 2048  # of a pass in which modules are compared
@@ -58,6 +59,15 @@ class Change(NamedTuple):
     earlier: Tensor | None  # the gradient of the step before
 
 
+class PredictedParameter(NamedTuple):
+    """One parameter before a step of the run, and after the predicted one."""
+
+    before: Tensor
+    earlier: Tensor | None  # the gradient of the step before
+    gradient: Tensor | None
+    after: Tensor
+
+
 class ReplayedStep(NamedTuple):
     """One step of the run, and what its definition gives."""
 
@@ -73,9 +83,29 @@ class ReplayedStep(NamedTuple):
         """Whether the losses differ by more than rounding."""
         return abs(self.step.loss - self.expected.loss) > self.tolerance * max(abs(self.expected.loss), 1e-3)
 
+    @property
+    def lengths(self) -> tuple[float, float]:
+        """The norms of the whole gradient after clipping, in the run and as expected."""
+        pairs = [(float(c.gradient.norm()), float(c.expected_gradient.norm())) for c in self.changes.values()]
+        return math.hypot(*(one for one, _ in pairs)), math.hypot(*(other for _, other in pairs))
+
+    @property
+    def scales(self) -> tuple[float, float]:
+        """What clipping has divided the gradients by, in the run and as expected."""
+        (got, want), norms = self.lengths, (self.step.norm, self.expected.norm)
+        return norms[0] / got if got else 1.0, norms[1] / want if want else 1.0
+
     def wrong_gradients(self) -> list[str]:
-        """The parameters whose gradient differs by more than rounding."""
-        return [n for n, c in self.changes.items() if _apart(c.gradient, c.expected_gradient, self.tolerance)]
+        """The parameters whose gradient, before clipping, differs by more than rounding."""
+        ours, theirs = self.scales
+        pairs = {n: (c.gradient * ours, c.expected_gradient * theirs) for n, c in self.changes.items()}
+        return [name for name, (one, other) in pairs.items() if _apart(one, other, self.tolerance)]
+
+    @property
+    def clipping_differs(self) -> bool:
+        """Whether the gradients agree before clipping only."""
+        got, want = self.lengths
+        return abs(got - want) > 2 * self.tolerance * max(got, want)
 
     def wrong_updates(self) -> list[str]:
         """The parameters whose update differs by more than rounding."""
@@ -92,7 +122,7 @@ class Replay:
             self.engine = Engine(plain, data, World(device=device))
         self.tolerance = ROUNDING[self.engine.precision.dtype]
         self.loaded = False  # True: its weights are no longer the initial ones
-        self._expected: tuple[Update, int, dict[str, Tensor], dict[str, Tensor]] | None = None
+        self._expected: tuple[Update, int, dict[str, PredictedParameter]] | None = None
 
     @property
     def parameters(self) -> dict[str, tuple[nn.Parameter, nn.Parameter]]:
@@ -116,23 +146,31 @@ class Replay:
         self.synchronize()
         progress = self.engine.progress
         progress.step, progress.position = step, position
-        before = {name: p.detach().clone() for name, (p, _) in self.parameters.items()}
-        earlier = {name: p.grad.clone() for name, (p, _) in self.parameters.items() if p.grad is not None}
+        earlier = {name: None if p.grad is None else p.grad.clone() for name, (p, _) in self.parameters.items()}
         with isolated(self.engine.device):
-            self._expected = self.engine.update(), position, before, earlier
+            update = self.engine.update()
+        self._expected = (
+            update,
+            position,
+            {
+                name: PredictedParameter(p.detach().clone(), earlier[name], reference.grad, reference.detach().clone())
+                for name, (p, reference) in self.parameters.items()
+            },
+        )
+        self.engine.release()
 
     @torch.no_grad()
     def compare(self, step: TrainingStep) -> ReplayedStep | None:
         """Compare the run's step with the predicted one. None if none was predicted."""
         if self._expected is None:
             return None
-        (expected, position, before, earlier), self._expected = self._expected, None
+        (expected, position, predicted), self._expected = self._expected, None
         changes = {}
-        for name, (p, reference) in self.parameters.items():
-            weight = before[name]
-            gradients = [torch.zeros_like(weight) if one.grad is None else one.grad for one in (p, reference)]
-            updates = [one.detach() - weight for one in (p, reference)]
-            changes[name] = Change(*gradients, *updates, weight, earlier.get(name))
+        for name, (p, _) in self.parameters.items():
+            weight, earlier, gradient, after = predicted[name]
+            none = torch.zeros_like(weight)
+            got, want = (none if one is None else one for one in (p.grad, gradient))
+            changes[name] = Change(got, want, p.detach() - weight, after - weight, weight, earlier)
         replayed = ReplayedStep(step, expected, position, changes, self.tolerance, None)
         if replayed.loss_differs or replayed.wrong_gradients():
             replayed = replayed._replace(divergence=self.divergence(self.engine.batch(position), True))
@@ -158,11 +196,17 @@ class Replay:
         size = difference(total[None], expected_total[None])
         return Divergence("the model", "all modules agree and the loss does not", size) if size > 0.01 else None
 
-    def _calls(self, model: Model, batch: Batch, training: bool) -> tuple[Tensor, list[Call]]:
+    def loss(self, model: Model, batch: Batch, seed: int) -> float:
+        """The loss of a batch in training mode with the random numbers of ``seed``."""
+        return float(self._calls(model, move(batch, self.engine.device), True, seed, record=False)[0])
+
+    def _calls(
+        self, model: Model, batch: Batch, training: bool, seed: int = 0, record: bool = True
+    ) -> tuple[Tensor, list[Call]]:
         """The loss, and the calls of all modules in order of execution."""
         calls: list[Call] = []
 
-        def record(name: str, module: nn.Module, inputs: tuple[object, ...], output: object) -> None:
+        def note(name: str, module: nn.Module, inputs: tuple[object, ...], output: object) -> None:
             first = output[0] if isinstance(output, tuple | list) and output else output
             if isinstance(first, Tensor) and first.is_floating_point():
                 given = tuple(x.detach().clone() for x in inputs if isinstance(x, Tensor))
@@ -171,13 +215,13 @@ class Replay:
         modules = [(name, module) for name, module in model.named_modules() if name]
         modes = [(module, module.training) for module in model.modules()]
         buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
-        hooks = ((module, lambda *call, n=name: record(n, *call)) for name, module in modules)
+        hooks = ((module, lambda *call, n=name: note(n, *call)) for name, module in modules if record)
         with isolated(self.engine.device), torch.no_grad(), forward_hooks(hooks), self.engine.precision.autocast():
             if not training:
                 model.eval()
             elif model is self.engine.model:  # the run's modules keep the modes that they train in
                 model.train()
-            self.engine.seed_dropout(0)
+            self.engine.seed_dropout(seed)
             try:
                 total = next(iter(self.engine.task.terms(model, batch).values())).total
             finally:

@@ -37,6 +37,11 @@ class SidePass:
         with evaluation_mode(self.model):
             self.run.terms(batch)
 
+    def total(self, batch: Batch) -> Tensor:
+        """The loss, summed over the targets, in float32. Call it in `evaluation_mode`."""
+        terms = self.run.task.terms(self.model, batch)
+        return next(iter(terms.values())).total
+
     def measure(
         self, layers: Mapping[str, Layer], function: Callable[[Layer, tuple[Any, ...], Any], Measured]
     ) -> dict[str, list[Measured]]:

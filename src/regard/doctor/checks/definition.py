@@ -32,6 +32,7 @@ class InitialWeights(Check):
 class ModelDiffers(Check):
     kind, description = "model_differs", "a module does not compute what the config describes"
     rank = 0
+    follows = ("tied_weights",)
 
     def __init__(self, run: TrainingRun):
         super().__init__(run)
@@ -52,7 +53,9 @@ class ModelDiffers(Check):
         if found is None:
             return
         self._found = True
-        evidence = f"{found.what}; built from the config, with the same weights, it differs by {found.size:.2g} in {mode}"
+        evidence = (
+            f"{found.what}; built from the config, with the same weights, it differs by {found.size:.2g} in {mode}"
+        )
         cause = "a hook, a replaced method or attribute, a module in the wrong mode, or an edit after it was built"
         yield self.finding(found.where, evidence, cause, f"compare {found.where} with the class that the config names")
 
@@ -107,6 +110,8 @@ class UnoptimizedParameters(Check):
         known = {id(p) for p in model.parameters()}
         foreign = sum(one not in known for one in given)
         if foreign or len(set(given)) < len(given):
-            evidence = f"{foreign} tensors of the optimizer are not in the model, {len(given) - len(set(given))} are twice"
+            evidence = (
+                f"{foreign} tensors of the optimizer are not in the model, {len(given) - len(set(given))} are twice"
+            )
             cause = "parameters were replaced after the optimizer was made, or are in two groups"
             yield self.finding("the optimizer", evidence, cause, change)

@@ -20,6 +20,7 @@ NAMED = 3  # parameters that a finding names
 class StepLoss(Check):
     kind, description = "step_loss", "the loss of a step is not that of its batch"
     rank = 0
+    follows = ("batch_counter",)
 
     def on_replay(self, replayed: ReplayedStep) -> Findings:
         if replayed.divergence is not None or not replayed.loss_differs:
@@ -45,16 +46,15 @@ class StepGradient(Check):
         if replayed.divergence is not None or replayed.loss_differs or not wrong:
             return
         changes, total = [replayed.changes[name] for name in wrong], len(replayed.changes)
-        ratio = common_ratio(changes)
-        measured = abs(replayed.step.norm - replayed.expected.norm) > replayed.tolerance * replayed.expected.norm
+        ratio = common_ratio(replayed, changes)
         if len(wrong) < 0.9 * total:
             yield from self._some(replayed, wrong)
         elif any(stale(change) for change in changes):
             evidence = "it is the right one plus that of the step before"
             cause = "gradients are not zero before the step: those of earlier batches stay in it"
-            yield self.finding("the gradient", evidence, cause, "call zero_grad before the first backward of every step")
-        elif ratio is not None and not measured:
-            return  # clipping
+            yield self.finding(
+                "the gradient", evidence, cause, "call zero_grad before the first backward of every step"
+            )
         elif ratio is not None:
             evidence = f"all of it is {ratio:.3g} times the right one (norm {replayed.step.norm:.3g})"
             cause = "the loss is scaled before the backward pass: divided by another number of micro-batches or targets"
@@ -70,14 +70,16 @@ class StepGradient(Check):
 
     def _some(self, replayed: ReplayedStep, wrong: list[str]) -> Findings:
         """A part of the parameters has another gradient."""
-        first = replayed.changes[wrong[0]]
-        ratio, zero = common_ratio([first]), not first.gradient.any()
+        first = replayed.changes[wrong[-1]]  # the nearest to the loss: an error passes on to the layers before it
+        ratio, zero = common_ratio(replayed, [first]), not first.gradient.any()
         how = "zero" if zero else "another one" if ratio is None else f"{ratio:.3g} times the right one"
-        evidence = f"the gradient of {', '.join(wrong[:NAMED])} ({len(wrong)} of {len(replayed.changes)}) is {how}"
+        evidence = (
+            f"the gradient of {', '.join(wrong[: -NAMED - 1 : -1])} ({len(wrong)} of {len(replayed.changes)}) is {how}"
+        )
         cause = "a hook on the parameter or on a module's backward pass changes it, or it is cut off from the loss"
         if ratio is not None and ratio < 0:
             cause = "its sign is reversed: a hook, or a backward pass with the wrong sign"
-        yield self.finding(wrong[0], evidence, cause, "remove the hook, or correct the backward pass")
+        yield self.finding(wrong[-1], evidence, cause, "remove the hook, or correct the backward pass")
 
 
 class StepClipping(Check):
@@ -86,18 +88,13 @@ class StepClipping(Check):
 
     def on_replay(self, replayed: ReplayedStep) -> Findings:
         clip, norm = self.run.experiment.train.clip, replayed.expected.norm
-        wrong = replayed.wrong_gradients()
-        if replayed.divergence is not None or replayed.loss_differs or len(wrong) < 0.9 * len(replayed.changes):
-            return
-        if abs(replayed.step.norm - norm) > replayed.tolerance * norm:
-            return
-        if common_ratio([replayed.changes[name] for name in wrong]) is None:
-            return
-        length = math.hypot(*(float(change.gradient.norm()) for change in replayed.changes.values()))
-        want = norm if clip is None else min(norm, clip)
-        evidence = f"a gradient of norm {norm:.3g} has {length:.3g} in the update, and {want:.3g} with clip {clip}"
-        cause = "gradients are clipped to another norm, or not at all"
-        yield self.finding("train.clip", evidence, cause, "clip the norm of the whole gradient once, before the update")
+        if replayed.divergence is None and not replayed.loss_differs and not replayed.wrong_gradients():
+            got, want = replayed.lengths
+            if replayed.clipping_differs:
+                evidence = f"a gradient of norm {norm:.3g} has {got:.3g} in the update, and {want:.3g} with clip {clip}"
+                cause = "gradients are clipped to another norm, or not at all"
+                change = "clip the norm of the whole gradient once, before the update"
+                yield self.finding("train.clip", evidence, cause, change)
 
 
 class StepRate(Check):
@@ -124,10 +121,13 @@ class StepRate(Check):
 class StepUpdate(Check):
     kind, description = "step_update", "an update is not the optimizer's"
     rank = 0
+    follows = ("model_differs", "step_gradient", "unoptimized_parameters")
 
     def on_replay(self, replayed: ReplayedStep) -> Findings:
         wrong = replayed.wrong_updates()
         if replayed.divergence is not None or replayed.loss_differs or replayed.wrong_gradients() or not wrong:
+            return
+        if replayed.clipping_differs:
             return
         rate = abs(replayed.step.lr - replayed.expected.lr) > 1e-3 * abs(replayed.expected.lr)
         if rate:
@@ -152,13 +152,14 @@ class BatchCounter(Check):
             yield self.finding("the batches", evidence, cause, "take --train.accumulate new batches in every step")
 
 
-def common_ratio(changes: list[Change]) -> float | None:
-    """The factor between the gradients and the expected ones, if it is one factor."""
+def common_ratio(replayed: ReplayedStep, changes: list[Change]) -> float | None:
+    """The factor between the gradients and the expected ones before clipping, if it is one factor."""
     dot = sum(float((c.gradient * c.expected_gradient).sum()) for c in changes)
     size = sum(float(c.expected_gradient.square().sum()) for c in changes)
     ratio = dot / size if size > 0 else 0.0
     alike = all(difference(c.gradient, ratio * c.expected_gradient) < CLOSE for c in changes)
-    return ratio if alike and ratio else None
+    ours, theirs = replayed.scales
+    return ratio * ours / theirs if alike and ratio else None
 
 
 def stale(change: Change) -> bool:
