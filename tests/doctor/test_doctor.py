@@ -14,6 +14,7 @@ import torch
 from healthy_runs import HEALTHY
 from run_faults import FAULTS
 from run_faults.kit import MIXTURE, Case, Ended, Fault, gpt, trained, training
+from unusual_runs import UNUSUAL
 
 from regard.commands.common import RunOptions
 from regard.commands.doctor import doctor as command
@@ -90,6 +91,15 @@ def test_it_finds_nothing_in_a_healthy_recipe(line: str, tmp_path: Path, monkeyp
     train(experiment, Run.create(tmp_path, None, to_toml(experiment), {}), [doctor])
     assert doctor.active
     assert not [one.line() for one in doctor.findings.values()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", UNUSUAL)
+def test_it_finds_nothing_in_an_unusual_healthy_run(name: str, tmp_path: Path) -> None:
+    doctor, ended = watched(Case(UNUSUAL[name](tmp_path)), tmp_path)
+    assert ended.error is None
+    assert not [one.line() for one in doctor.findings.values()]
+    assert not [one.line() for one in examine(Run.open(ended.run.path))[0]]
 
 
 def test_a_finding_is_told_once_and_brought_up_to_date(tmp_path: Path) -> None:

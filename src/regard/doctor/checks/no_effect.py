@@ -76,11 +76,13 @@ class NoEffect(Check):
 
 
 def skip(given: tuple[Any, ...], output: Any) -> Any:
-    """The input instead of the output. A module with other shapes gets another output, so that it counts as used."""
-    first = given[0] if given else None
-    if isinstance(output, Tensor) and isinstance(first, Tensor) and first.shape == output.shape:
-        return first
-    return output + 1 if isinstance(output, Tensor) else output
+    """The input instead of the output, or of the first of several. Where shapes differ, the output is changed instead,
+    so that the module counts as used.
+    """
+    if isinstance(output, tuple):
+        return (skip(given, output[0]), *output[1:])
+    same = bool(given) and isinstance(given[0], Tensor) and given[0].shape == output.shape
+    return given[0] if same else output + 1
 
 
 def without(head: int) -> Edit:

@@ -13,8 +13,8 @@ from regard.doctor.context import RECENT
 from regard.doctor.reference import near, reference_at
 from regard.tasks import LanguageConfig
 
-#: Nats above the recorded loss; factors around the recorded gradient norm and update. Other seeds, rates and batch sizes
-#: within the limits of a comparison stay within a third of these.
+#: Nats above the recorded loss; factors around the recorded gradient norm and update. Other seeds, rates and batch
+#: sizes within the limits of a comparison stay within a third of these.
 ABOVE, FACTOR = 0.4, 8.0
 #: Steps after which a model must beat the frequencies of single tokens, and by how much, if the text has so much more
 #: structure between neighbors; only if the loss has hardly fallen in the second half of them.
