@@ -27,7 +27,7 @@ FINDINGS = (
     ),
     (
         "FLOPs count attention over the whole context, whatever the mask and the sentences",
-        "tests/train/test_live.py::test_flops_of_short_sentences_and_of_windows",
+        "tests/models/test_size.py::test_flops_of_short_sentences_and_of_windows",
     ),
     (
         "Curves have no smoothing, axis choice, zoom or axis titles",
