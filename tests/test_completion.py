@@ -52,8 +52,8 @@ def zsh(folder: Path, lines: Sequence[str]) -> list[str]:
     (folder / "_regard").write_text(bash_script(zsh=True))
     (folder / ".zshrc").write_text(
         "fpath=($HOME $fpath); autoload -Uz compinit; compinit -u -D\n"
-        'compadd() { local -a fits; builtin compadd -O fits "$@"; print -n - "$fits " >>offered; builtin compadd "$@" }\n'
-        "finish() { print >>offered; BUFFER= }; zle -N finish; bindkey ^G finish\n"
+        'compadd() { local -a fits; builtin compadd -O fits "$@"; print -n - "$fits " >>log; builtin compadd "$@" }\n'
+        "finish() { print >>log; BUFFER= }; zle -N finish; bindkey ^G finish\n"
     )
     keyboard, terminal = pty.openpty()
     os.write(keyboard, "".join(f"regard {line}\t\a" for line in lines).encode() + b"exit\n")
@@ -66,7 +66,7 @@ def zsh(folder: Path, lines: Sequence[str]) -> list[str]:
                 pass
         except OSError:  # the shell has exited
             os.close(keyboard)
-    return (folder / "offered").read_text().splitlines()
+    return (folder / "log").read_text().splitlines()
 
 
 def output(folder: Path, command: list[str]) -> str:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 import regard
+from warm_process import python
 
 PAGE = (Path(__file__).parents[1] / "docs" / "python.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
@@ -58,8 +57,6 @@ def test_the_blocks_are_short_and_use_every_kind_of_name() -> None:
 def test_every_block_runs(tmp_path: Path) -> None:
     """In order, in one process: a run that is loaded was trained by an earlier block."""
     (tmp_path / "text.txt").write_text("to be or not to be, that is the question\n" * 60)
-    code = "\n".join(BLOCKS)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "REGARD_CACHE": str(tmp_path / "cache")}
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    done = python("\n".join(BLOCKS), tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     assert (tmp_path / "look.html").exists()

@@ -3,18 +3,13 @@
 import gzip
 import json
 import math
-import subprocess
-import sys
 
 import pytest
 
+from warm_process import regard
+
 TEXT = "the quick brown fox jumps over the lazy dog, and the dog looks up. " * 60
 TINY = "--model.context 16 --model.layers 1 --model.heads 2 --model.width 16 --data.batch 4 --train.steps 4".split()  # noqa: SIM905
-
-
-def regard(folder, *arguments):
-    command = [sys.executable, "-m", "regard.cli", *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True)
 
 
 @pytest.fixture(scope="module")
