@@ -222,4 +222,20 @@ FINDINGS = (
         "The notes' defaults are no recipe",
         "tests/laws/test_initial_loss.py::test_a_recipe_starts_at_a_uniform_guess",
     ),
+    (
+        "In zsh, the first TAB after `regard` completes nothing",
+        "tests/test_completion.py::test_a_shell_completes_commands_options_keys_values_and_runs",
+    ),
+    (
+        "`regard describe` counts attention over the full context, and the embeddings, as FLOPs",
+        "tests/models/test_size.py::test_describe_counts_as_training_does",
+    ),
+    (
+        "FLOPs of mixed layers count every mask alike, and repeated blocks once",
+        "tests/models/test_size.py::test_each_layer_counts_with_its_own_mask",
+    ),
+    (
+        "A benchmark with too few rounds says so after it has measured",
+        "tests/test_bench.py::test_too_few_rounds_are_refused_at_once",
+    ),
 )

@@ -80,8 +80,8 @@ def kill_once(folder: Path, name: str, chance: random.Random, during_save: bool)
     """Start a run and kill it at a random step, or while a half-written checkpoint lies there. Was it a save?"""
     run = folder / "runs" / name
     command = [sys.executable, "-m", "regard.cli", "train", "kill.toml", "--name", name]
-    silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    process = subprocess.Popen(command, cwd=folder, env=cache_inside(folder), **silent)
+    nowhere = subprocess.DEVNULL
+    process = subprocess.Popen(command, cwd=folder, env=cache_inside(folder), stdout=nowhere, stderr=nowhere)
     after = chance.randrange(0, 50)
     wait_for(lambda: steps_logged(run) >= after, process)
     if during_save:  # an unfinished checkpoint is a folder that is not called step-...
