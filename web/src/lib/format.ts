@@ -60,16 +60,6 @@ export function axisTokens(trace: Trace, attention: Attention): { queries: strin
   };
 }
 
-/** "encoder" or "decoder" in a model that has both, otherwise empty. */
-const stack = (attention: Attention): string => /^(encoder|decoder)\b/.exec(attention.name)?.[1] ?? "";
-
-export function layerName(attention: Attention): string {
-  return `${stack(attention)} layer ${attention.layer + 1}${attention.kind === "cross" ? ", cross" : ""}`.trim();
-}
-
-export const layerAbbreviation = (attention: Attention): string =>
-  `${stack(attention).slice(0, 1)}${attention.layer + 1}${attention.kind === "cross" ? "×" : ""}`;
-
 export function formatValue(value: unknown): string {
   if (value === null || value === undefined) return "–";
   return typeof value === "object" ? JSON.stringify(value) : String(value);
