@@ -30,14 +30,14 @@ def look(options: LookOptions) -> int:
     run = options.open()
     from regard.generate.load import find_device
     from regard.look.views.session import Session
-    from regard.serve.html_file import html_document
+    from regard.serve.html_file import html_document, shown_text
 
     source, target = texts(options, run)
     with waiting("reading") as say:
         session = Session.load(run, find_device(options.device), options.step)
         trace = session.trace(source, target)
         say("drawing")
-        html = html_document(trace, run.name, source, int(options.most * 2**20)).encode()
+        html = html_document(trace, run.name, shown_text(source, target), int(options.most * 2**20)).encode()
     path = run.file("look.html") if options.out is None else options.out
     replace_file(path, html)
     about = trace.about()

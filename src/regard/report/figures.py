@@ -15,12 +15,13 @@ from regard.report.facts import Curve, Facts
 from regard.report.inspection import Inspection, PositionLosses
 
 LETTERS = 9  # of a token on an axis
+FEW = 20  # records of the loss; more of them are also drawn one by one
 MANY = 24  # lines; more of them are drawn as one mean per layer
 
 
 def loss_figure(facts: Facts) -> str:
     """Training and validation loss, and the learning rate below over the same steps."""
-    training = [Series("training, each record", thin(facts.loss, 400), 0, faint=True)] if len(facts.loss) > 20 else []
+    training = [Series("training, each record", thin(facts.loss, 400), 0, faint=True)] if len(facts.loss) > FEW else []
     training.append(Series("training", thin(running_mean(facts.loss)), 0, marks=len(facts.loss) < 6))
     series = [*training, Series("validation", facts.validation, 1, marks=True)]
     end = max((step for s in series for step, _ in s.points), default=0)

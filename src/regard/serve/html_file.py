@@ -105,8 +105,14 @@ def show(
         limit: Bytes of embedded data; a long text is shown at a lower resolution.
     """
     session = _make_session(model, tokenizer)
-    document = html_document(session.trace(text, target), type(session.model).__name__, text, limit)
+    title = type(session.model).__name__
+    document = html_document(session.trace(text, target), title, shown_text(text, target), limit)
     return NotebookPage(document, height)
+
+
+def shown_text(text: str, target: str | None) -> str:
+    """Return the text above the maps: with a translation, both."""
+    return text if target is None else f"{text}\n→ {target}"
 
 
 def _make_session(model: ModelSource, tokenizer: Tokenizer | None) -> Session:

@@ -180,7 +180,8 @@ export interface StepResult {
   candidates: Candidate[];
   sampled: { token: number; text: string };
   entropy: number;
-  cache: { bytes: number; tokens: number; capacity: number };
+  /** A state that does not grow with the text has no capacity. */
+  cache: { bytes: number; tokens: number; capacity: number | null };
 }
 
 export interface BeamNode {
@@ -211,7 +212,7 @@ export interface Intervention {
 }
 
 export interface AblationResult extends Intervention {
-  text: { before: string; after: string };
+  text: { before: string | null; after: string | null };
 }
 
 export interface PatchResult extends Intervention {

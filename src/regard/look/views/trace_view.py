@@ -31,7 +31,7 @@ class Trace:
 
     tokens: list[str]  # the text or source
     target_tokens: list[str] | None  # the decoder inputs of a translation
-    predicted_tokens: list[str] | None  # its labels
+    predicted_tokens: list[str] | None  # the labels of a translation or of an encoder; else the next tokens
     attentions: list[Attention]
     loss: float | None
     random_scores: Callable[[], list[list[Scores]]]  # by attention and head; [] without such scores
