@@ -157,8 +157,8 @@ def alignments(facts: Facts) -> str:
     drawn = facts.inspection.alignments if facts.inspection else ()
     about = (
         "A row is a word of the translation, a column a word of the source; the color's strength is the attention "
-        "weight, the mean over all heads. The small maps below show each head: d1×.2 is head 2 of the cross-attention in "
-        "decoder layer 1."
+        "weight, the mean over all heads. The small maps below show each head: d1×.2 is head 2 of the cross-attention "
+        "of decoder layer 1."
     )
     return section("Alignment", about, "".join(figures.alignment_figure(alignment) for alignment in drawn))
 

@@ -222,9 +222,15 @@ def _cell_cost(trace: Trace, attention: Attention) -> tuple[int, int]:
     cell = trace.cell(index, 0, queries - 1, 0)
     numbers = queries * len(cell["q"]) + keys * (len(cell["k"]) + len(cell["v"])) + 8 * queries
     number_of_grids = len(_pair_grids(cell))
-    pairs = number_of_grids or trace.row(index, 0, queries - 1)["visible_keys"] < _visible_keys(attention, queries - 1)
+    pairs = number_of_grids or not _all_weighted(trace, attention, 0, queries - 1, cell)
     size = (numbers + number_of_grids * queries * keys) * 16 // 3
     return attention["heads"] * size, attention["heads"] * (queries * keys if pairs else queries + keys)
+
+
+def _all_weighted(trace: Trace, attention: Attention, head: int, query: int, cell: JsonObject) -> bool:
+    """Return whether every key that the causal order allows has a weight; ``cell`` is any of the attention."""
+    seen = trace.row(attention["index"], head, query)["visible_keys"]
+    return seen == _visible_keys(attention, query) and cell["normalizer"] != "TopKSoftmax"
 
 
 def _pair_grids(cell: JsonObject) -> list[str]:
@@ -248,7 +254,7 @@ def _cells(trace: Trace, maps: list[Attention]) -> Entries:
         hidden: dict[str, list[int]] = {}
         for query in range(queries):
             visible = _visible_keys(attention, query)
-            if not pairs and trace.row(index, head, query)["visible_keys"] == visible:
+            if not pairs and _all_weighted(trace, attention, head, query, first):
                 continue
             for key in range(keys if pairs else visible):
                 cell = trace.cell(index, head, query, key)

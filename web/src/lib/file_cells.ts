@@ -49,7 +49,7 @@ export class HeadCells {
   /** The weights of a query for its first `visible` keys, and how many of these the mask shows. */
   weights(query: number, visible: number): { weights: number[]; shown: number } {
     const cells = Array.from({ length: visible }, (_, key) => this.score(query, key, visible));
-    return { weights: cells.map(({ weight }) => weight), shown: cells.filter(({ allowed }) => allowed).length };
+    return { weights: cells.map(({ weight }) => weight), shown: cells.filter(({ reason }) => reason !== HIDDEN).length };
   }
 
   cell(query: number, key: number, visible: number): Cell {
