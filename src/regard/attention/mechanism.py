@@ -147,12 +147,6 @@ class Softmax(Mechanism):
     def weights(self, q: Tensor, k: Tensor, plan: Plan) -> Tensor:
         return weigh(self.call(q, k, k, plan), dense_pairs(plan, q))
 
-    def and_bias(self, bias: Bias) -> "Softmax":
-        """The same mechanism with a further bias after its own."""
-        both = bias if self.bias is None else Chain(self.bias, bias)
-        rest = {"normalizer": self.normalizer, "dropout": self.dropout, "backend": self.backend}
-        return Softmax(self.score, both, scale=self.scale, **rest).train(self.training)
-
 
 def attend(
     q: Tensor,
@@ -192,9 +186,10 @@ def attend(
     others = None if same else (Range(k.shape[2]) if keys is None else keys)
     mask, bias = from_user(mask, q, k, queries, queries if others is None else others)
     mechanism = Softmax() if mechanism is None else mechanism
-    mechanism = mechanism if bias is None else mechanism.and_bias(bias)
-    plan = mechanism.plan(mask, queries, others, like=q)
-    values, weighed = run(mechanism.call(q, k, v, plan, weights), mechanism.backend)
+    call = mechanism.call(q, k, v, Mechanism.plan(mechanism, mask, queries, others, like=q), weights)
+    if bias is not None:  # into the call: PyTorch 2.11 cannot compile a new module that holds another
+        call = call._replace(bias=bias if call.bias is None else Chain(call.bias, bias))
+    values, weighed = run(call, mechanism.backend)
     lead = (0,) * missing
     return Out(values[lead], None if weighed is None else weighed[lead])
 
