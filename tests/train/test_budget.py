@@ -11,7 +11,7 @@ from train_kit import experiment, run_whole, same, start, weights
 from regard.config import load
 from regard.errors import UserError
 from regard.train import Experiment, train
-from regard.train.budget import StepTimes, settle, steps_within
+from regard.train.budget import StepTimes, budget_in_steps, steps_within
 from regard.train.shard import World
 
 
@@ -34,7 +34,7 @@ def test_epochs_of_data_without_an_end_are_refused(text, monkeypatch):
     data = wanted.data.build(wanted.model.context)
     monkeypatch.setattr(data, "epoch", lambda size, world: math.inf)
     with pytest.raises(UserError, match=r"--train\.epochs: the length of .* is unknown; give --train\.steps"):
-        settle(wanted, data, World(), 0.0)
+        budget_in_steps(wanted, data, World(), 0.0)
 
 
 def test_seconds_are_frozen_into_steps_before_the_run_starts(text, tmp_path):

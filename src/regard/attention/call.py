@@ -1,7 +1,7 @@
 """The operator: a call, its plan, its result, and the definition of attention, written once.
 
 The definition is score, scale, bias, mask, normalize, dropout, mix. ``Call`` is a NamedTuple because those trace under
-``torch.compile(fullgraph=True)`` (docs/design.md, "Measurements behind decisions").
+``torch.compile(fullgraph=True)`` (docs/decisions.md).
 """
 
 import math
@@ -39,7 +39,7 @@ class Plan(NamedTuple):
         return max(self.mask.rows, self.queries.rows, self.keys.rows)
 
     @property
-    def masks(self) -> int:
+    def mask_count(self) -> int:
         """The number of masks [Q, K] that it distinguishes, by row and head."""
         return self.rows * self.mask.distinct_heads
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from regard.commands.common import CommandOptions
-from regard.commands.train import described
+from regard.commands.train import read_experiment
 from regard.config import argument, dump
 
 SIZES = ("layers", "heads", "width", "context", "vocabulary")
@@ -30,7 +30,7 @@ def describe(options: DescribeOptions, keys: Mapping[str, object]) -> int:
       --model.vocabulary 50257                 the vocabulary, which in training follows from the data
     """
     path = Path(options.recipe)
-    model = described(path if path.suffix == ".toml" else options.recipe, keys).model
+    model = read_experiment(path if path.suffix == ".toml" else options.recipe, keys).model
     from regard.models import describe as count
     from regard.pages.numbers import unit
 

@@ -38,7 +38,8 @@ def evaluate(options: EvaluateOptions) -> int:
     part, stride = options.part if options.file is None else "test", options.stride
     options.check_at_least_one("batch")
     run = options.open()
-    from regard.generate.load import find_device, load_model
+    from regard.generate.load import load_model
+    from regard.models.device import find_device
     from regard.train import Experiment
     from regard.train.evaluate import score
     from regard.train.precision import Precision

@@ -60,7 +60,7 @@ def prove(options: ProveOptions) -> int:
 
 def _recipe(options: ProveOptions) -> ModelUnderTest:
     """The recipe's model at a reduced size, with its task and data."""
-    from regard.generate.load import find_device
+    from regard.models.device import find_device
     from regard.prove.reduced import reduced_experiment
     from regard.recipes import get, names
 
@@ -75,7 +75,8 @@ def _recipe(options: ProveOptions) -> ModelUnderTest:
 
 def _run(options: ProveOptions) -> ModelUnderTest:
     """A trained model with its tokenizer and, if it is still available, its data."""
-    from regard.generate.load import find_device, load_model
+    from regard.generate.load import load_model
+    from regard.models.device import find_device
     from regard.prove import ModelUnderTest
     from regard.train import Experiment
 

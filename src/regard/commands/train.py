@@ -78,12 +78,12 @@ def train(options: TrainOptions, keys: Mapping[str, object]) -> int:
     is_file = path.suffix == ".toml"
     if not rank():  # what needs no torch comes first, so that common mistakes are reported at once
         Run.check(options.runs, options.name)
-    experiment = described(path if is_file else options.recipe, keys, options.seed)
+    experiment = read_experiment(path if is_file else options.recipe, keys, options.seed)
     from regard.train import check_start
 
     check_start(experiment)
     if rank():  # the first process creates the folder, the others join it
-        run = joined(options.runs, options.name)
+        run = wait_for_run(options.runs, options.name)
     else:
         prefix = path.stem if is_file else options.recipe
         run = Run.create(options.runs, options.name, to_toml(experiment), environment(), prefix=prefix)
@@ -95,7 +95,7 @@ def train(options: TrainOptions, keys: Mapping[str, object]) -> int:
         raise
 
 
-def described(
+def read_experiment(
     recipe: Path | str, arguments: Sequence[str] | Mapping[str, object], seed: int | None = None
 ) -> Experiment:
     """The experiment of a recipe or a TOML file with the command line's changes, checked."""
@@ -139,13 +139,13 @@ def key_like(name: str) -> str | None:
 def run_training(experiment: Experiment, run: Run, options: CommandOptions, *, resume: bool) -> int:
     """Train to the end or to a signal, write the report, and print the result."""
     from regard.commands.report import nearest_recipe
-    from regard.report import reported
+    from regard.report import report_at_end
     from regard.train import train
 
     budget = experiment.train.seconds
     trial = "" if budget is None else f", and a few steps to see how many fit into {budget:g} seconds"
     print(f"{run.path}: preparing text and model{trial}", file=sys.stderr, flush=True)
-    with nullcontext() if rank() else reported(run, nearest_recipe(run)):
+    with nullcontext() if rank() else report_at_end(run, nearest_recipe(run)):
         result = train(experiment, run, observers=observers(options, resume), resume=resume)
     if rank():
         pass  # only the first process prints
@@ -163,13 +163,13 @@ def run_training(experiment: Experiment, run: Run, options: CommandOptions, *, r
 
 def observers(options: CommandOptions, resume: bool) -> list[Observer]:
     """The observers of a training."""
-    from regard.report import Watch
+    from regard.report import ModelMeasurements
     from regard.train import ResumeNotice
     from regard.train.live import LiveCurve, LiveLine
 
     chosen = options if isinstance(options, TrainOptions) else TrainOptions()
     found: list[Observer] = [ResumeNotice()] if resume and not rank() else []
-    found += [Watch(), LiveCurve() if chosen.watch else LiveLine()]
+    found += [ModelMeasurements(), LiveCurve() if chosen.watch else LiveLine()]
     if chosen.doctor:
         from regard.doctor import Doctor
 
@@ -185,8 +185,8 @@ def observers(options: CommandOptions, resume: bool) -> list[Observer]:
     return found
 
 
-def joined(runs: Path, name: str | None, timeout: float = 120) -> Run:
-    """The run that the first of several processes creates."""
+def wait_for_run(runs: Path, name: str | None, timeout: float = 120) -> Run:
+    """Wait for the run folder that the first of several processes creates, and open it."""
     if name is None:
         raise UserError("several processes train one run: give it a --name, so that all of them find it")
     end = time.monotonic() + timeout

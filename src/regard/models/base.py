@@ -40,7 +40,7 @@ class State(NamedTuple):
 
     position: Tensor  # [B], the number of tokens each row has consumed
     layers: tuple[Any, ...]  # one KV cache, hidden state or ring buffer per layer
-    caches: tuple[CacheIndex, ...] = ()  # which token each KV cache place holds, one per distinct attention
+    cache_indices: tuple[CacheIndex, ...] = ()  # which token each KV cache place holds, one per distinct attention
     recent: Tensor | None = None  # [B, n], the latest tokens, for models that embed n-grams
     capacity: int | None = None  # the longest row; None: unlimited
     used: int = 0  # tokens consumed by the longest row

@@ -11,7 +11,7 @@ from regard.data import Batch, Data
 from regard.data.origins.progress import say
 from regard.errors import UserError
 from regard.train.device import synchronize
-from regard.train.engine import Engine, count_targets
+from regard.train.engine import Engine, targets_per_term
 from regard.train.evaluate import evaluate
 from regard.train.experiment import Experiment
 from regard.train.guard import guarded, make_engine
@@ -33,7 +33,7 @@ class StepTimes(NamedTuple):
     start: float  # what the first step takes beyond the others, mainly compilation
 
 
-def settle(experiment: Experiment, data: Data[Batch], world: World, began: float) -> Experiment:
+def budget_in_steps(experiment: Experiment, data: Data[Batch], world: World, began: float) -> Experiment:
     """The experiment with its budget in steps; ``budget`` notes what they were computed from.
 
     Seconds count from ``began``, a ``time.perf_counter()``, so loading and calibration are part of the budget.
@@ -113,4 +113,4 @@ def _time_evaluation(engine: Engine) -> float:
 def tokens_per_step(experiment: Experiment, data: Data[Batch], world: World) -> float:
     """The number of targets in the first update, over all ranks."""
     batches = [experiment.batch(data, number, world.rank, world.size) for number in range(experiment.train.accumulate)]
-    return next(iter(count_targets(experiment.task.build(), batches, world).values()))
+    return next(iter(targets_per_term(experiment.task.build(), batches, world).values()))
