@@ -17,7 +17,7 @@ from regard.attention import LinearConfig, SoftmaxConfig, StridedConfig
 from regard.attention.normalizer import EntmaxConfig, SigmoidConfig, SoftmaxNormalizerConfig, TopKNormalizerConfig
 from regard.data import Bytes
 from regard.look.views.session import Session
-from regard.look.views.trace_view import Trace
+from regard.look.views.trace import Trace
 from regard.models import EncoderConfig
 from regard.nn.positions.position import RelativeConfig
 from regard.serve.html_file import html_document
