@@ -222,6 +222,46 @@ FINDINGS = (
         "tests/report/test_trackers.py::test_mlflow_gets_the_config_the_curves_and_the_end",
     ),
     (
+        "A budget of seconds trains for one step if an evaluation takes longer than the budget",
+        "tests/train/test_budget.py::test_a_long_evaluation_does_not_leave_an_untrained_model",
+    ),
+    (
+        "The lists of recipes and studies are not aligned",
+        "tests/test_cli.py::test_lists_have_two_columns",
+    ),
+    (
+        "A note for developers is in the help of --model.feedforward",
+        "tests/test_cli.py::test_the_help_of_a_choice_is_one_sentence_for_users",
+    ),
+    (
+        "--data-path is answered with --data.validation_path, --learning-rate with nothing",
+        "tests/test_cli.py::test_options_of_other_libraries_are_understood",
+    ),
+    (
+        "regard data breaks words at 80 columns",
+        "tests/data/test_data_command.py::test_list",
+    ),
+    (
+        "The commands of `regard completion --help` fail in a new home",
+        "tests/test_completion.py::test_the_commands_of_the_help_work_in_a_new_home",
+    ),
+    (
+        "regard evaluate --file of a translation model names no command",
+        "tests/train/test_evaluate_command.py::test_a_file_for_a_translation_model_is_a_sentence_with_the_command",
+    ),
+    (
+        "The docs do not say which arguments the methods of an observer take",
+        "tests/test_python_docs.py::test_the_methods_of_an_observer_are_documented_with_their_arguments",
+    ),
+    (
+        "A list of prompts, or q and k of different widths, end in an error of Python or PyTorch",
+        "tests/test_python_docs.py::test_generate_explains_its_errors",
+    ),
+    (
+        "The README does not name the extras zst, parquet, wandb and mlflow",
+        "tests/test_docs.py::test_the_readme_names_every_extra",
+    ),
+    (
         "The notes' defaults are no recipe",
         "tests/laws/test_initial_loss.py::test_a_recipe_starts_at_a_uniform_guess",
     ),

@@ -73,11 +73,27 @@ def test_as_many_steps_as_fit_and_no_more(seconds, pace, every):
 
     steps = steps_within(seconds, pace, every)
     assert steps >= 1
-    if steps > 1:
-        assert cost(steps) <= seconds * (1 + 1e-9)
+    if steps > 1:  # at most one evaluation is late, and then half of the time was for steps
+        late = steps <= (every or steps) and steps * pace.step <= seconds / 2 * (1 + 1e-9)
+        assert cost(steps) <= (seconds + late * pace.evaluation) * (1 + 1e-9)
     # Not much is given away: less than one round of steps and its evaluation, and the one at the end.
     room = pace.step * 2 + pace.evaluation * 2
     assert cost(steps) >= seconds - room - pace.step * (every or 1) or steps == 1
+
+
+@pytest.mark.parametrize(("every", "steps"), [(None, 450), (300, 300)])
+def test_a_long_evaluation_does_not_leave_an_untrained_model(every, steps):
+    assert steps_within(90, StepTimes(step=0.1, evaluation=300, start=0), every) == steps
+
+
+def test_a_long_evaluation_is_announced(text, monkeypatch, capsys):
+    wanted = experiment(text, seconds=60)
+    monkeypatch.setattr("regard.train.budget.measure", lambda engine, longest: StepTimes(1.0, 300.0, 0.0))
+    settled = settle(wanted, wanted.data.build(wanted.model.context), World(), time.perf_counter())
+    assert (settled.train.steps or 0) > 1
+    said = capsys.readouterr().err
+    assert "one evaluation takes about 300 s, so the run takes longer than 60 s" in said
+    assert "--data.validation" in said
 
 
 @pytest.mark.slow

@@ -25,6 +25,19 @@ if TYPE_CHECKING:
 TABLES = ("model", "data", "task", "train")
 #: The length of a training; one given on the command line replaces that of the recipe or file.
 BUDGETS = ("steps", "tokens", "epochs", "seconds")
+#: Names of other libraries' options, for the error that suggests ours.
+OTHER_WORDS = {
+    "batch_size": "data.batch",
+    "block_size": "model.context",
+    "d_model": "model.width",
+    "gpu": "train.device",
+    "hidden_size": "model.width",
+    "learning_rate": "train.optimizer.lr",
+    "max_iters": "train.steps",
+    "max_length": "model.context",
+    "n_embd": "model.width",
+    "seq_len": "model.context",
+}
 
 
 @dataclass(frozen=True)
@@ -113,8 +126,13 @@ def key_like(name: str) -> str | None:
     """The key of an experiment that is most similar to `name`: `--train.steps` for "steps"."""
     from regard.train import Experiment
 
-    paths = {path.rpartition(".")[2]: path for path in reversed([key.path for key in keys_of(Experiment)])}
-    meant = nearest(name.replace("-", "_"), paths)
+    name = name.replace("-", "_")
+    all_paths = [key.path for key in keys_of(Experiment)]
+    paths = {path.rpartition(".")[2]: path for path in reversed(all_paths)} | OTHER_WORDS
+    whole = {path.replace(".", "_"): path for path in all_paths}
+    if (meant := nearest(name, whole, cutoff=0.9)) is not None:
+        return f"--{whole[meant]}"
+    meant = nearest(name, paths)
     return None if meant is None else f"--{paths[meant]}"
 
 
@@ -135,7 +153,7 @@ def run_training(experiment: Experiment, run: Run, options: CommandOptions, *, r
         print(json.dumps({**result._asdict(), "path": str(result.path)}))
     elif not result.interrupted:
         loss = "" if result.validation_loss is None else f", validation loss {result.validation_loss:.4f}"
-        print(f"{result.path}: {result.step:,} steps{loss}")
+        print(f"{result.path}: {result.step:,} step{'s' * (result.step != 1)}{loss}")
         print(f"report: {run.file('report.html')}")
         if experiment.model.generates:
             verb = "translate" if run.config["data"].get("kind") == "pairs" else "generate"

@@ -14,6 +14,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, replace
+from numbers import Integral
 from typing import Any, ClassVar, NamedTuple, Protocol, Self, TypeVar, cast
 
 import torch
@@ -283,6 +284,8 @@ def check_sizes(config: ModelConfig, *names: str) -> None:
     """Each size is at least 1; None is allowed where a size is optional."""
     for name in names:
         size = getattr(config, name)
+        if size is not None and not isinstance(size, Integral):
+            raise ValueError(f"{name} must be a whole number, not {size!r}")
         if size is not None and size < 1:
             raise ValueError(f"{name} must be at least 1, not {size}")
 
