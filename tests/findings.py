@@ -289,11 +289,36 @@ FINDINGS = (
         "docs/design.md is long and names functions that are gone",
         "tests/test_design.py::test_a_name_in_a_picture_exists",
     ),
-    ("Heads of encoder-decoders have other numbers in the report than on the page", "tests/report/test_words.py::test_heads_of_a_translation_have_the_names_of_the_page"),
-    ("A file of `regard look` gives weights to keys that top-k attention leaves out, and hidden cells get a wrong message", "tests/browser/test_page_cells.py::test_cells_of_a_file_are_those_of_the_server"),
-    ("A file of `regard look` has no exact rows for mechanisms whose weights have no steps", "tests/serve/test_look_command.py::test_rows_of_mechanisms_without_steps_are_embedded"),
-    ("The page measures an encoder on the next token, which it does not predict", "tests/look/test_session.py::test_an_encoder_predicts_the_tokens_that_it_reads"),
-    ("The progress of `regard translate` does not say how long the rest will take", "tests/test_waiting.py::test_progress_says_how_long_the_rest_will_take"),
-    ("`regard data verify` prints only at its end", "tests/data/test_data_command.py::test_each_text_is_reported_when_it_is_verified"),
-    ("Attention opens with the newest run even if its model has no attention", "tests/browser/test_page_attention.py::test_a_view_opens_with_a_run_that_it_supports"),
+    (
+        "Heads of encoder-decoders have other numbers in the report than on the page",
+        "tests/report/test_words.py::test_heads_of_a_translation_have_the_names_of_the_page",
+    ),
+    (
+        "A file of `regard look` gives weights to keys that top-k attention leaves out",
+        "tests/browser/test_page_cells.py::test_cells_of_a_file_are_those_of_the_server",
+    ),
+    (
+        "A file of `regard look` has no exact rows for mechanisms whose weights have no steps",
+        "tests/serve/test_look_command.py::test_rows_of_mechanisms_without_steps_are_embedded",
+    ),
+    (
+        "The page measures an encoder on the next token, which it does not predict",
+        "tests/look/test_session.py::test_an_encoder_predicts_the_tokens_that_it_reads",
+    ),
+    (
+        "The progress of `regard translate` does not say how long the rest will take",
+        "tests/test_waiting.py::test_progress_says_how_long_the_rest_will_take",
+    ),
+    (
+        "`regard data verify` prints only at its end",
+        "tests/data/test_data_command.py::test_each_text_is_reported_when_it_is_verified",
+    ),
+    (
+        "Attention opens with the newest run even if its model has no attention",
+        "tests/browser/test_page_attention.py::test_a_view_opens_with_a_run_that_it_supports",
+    ),
+    (
+        "The doctor takes negative attention weights for a collapse (entropy -inf%)",
+        "tests/look/test_subclasses.py::test_negative_weights_are_no_collapse",
+    ),
 )

@@ -89,7 +89,7 @@ def test_a_long_evaluation_does_not_leave_an_untrained_model(every, steps):
 def test_a_long_evaluation_is_announced(text, monkeypatch, capsys):
     wanted = experiment(text, seconds=60)
     monkeypatch.setattr("regard.train.budget.measure", lambda engine, longest: StepTimes(1.0, 300.0, 0.0))
-    settled = settle(wanted, wanted.data.build(wanted.model.context), World(), time.perf_counter())
+    settled = budget_in_steps(wanted, wanted.data.build(wanted.model.context), World(), time.perf_counter())
     assert (settled.train.steps or 0) > 1
     said = capsys.readouterr().err
     assert "one evaluation takes about 300 s, so the run takes longer than 60 s" in said
