@@ -20,7 +20,7 @@ from regard.generate.load import load_model
 from regard.look import attentions, dense_weights, passage
 from regard.look.views.session import Session
 from regard.models import RecurrentConfig
-from regard.runs import Run
+from regard.runs import Run, environment
 from regard.train import Experiment
 
 TEXT = "one two three four one two"
@@ -225,11 +225,10 @@ def test_opens_with_a_held_out_passage_of_the_newest_run_with_a_checkpoint(
 
 def test_a_view_opens_with_a_run_that_it_supports(chromium: Any, runs: Path, tmp_path: Path) -> None:
     """The newest run is recurrent: it has no attention."""
-    for name in ("plain", "recurrent"):
-        shutil.copytree(runs / "plain", tmp_path / name)
+    shutil.copytree(runs / "plain", tmp_path / "plain")
     recurrent = replace(Run.open(runs / "plain").load(Experiment), model=RecurrentConfig(vocabulary=17, context=64))
-    (tmp_path / "recurrent" / "config.toml").write_text(to_toml(recurrent), encoding="utf-8")
-    (tmp_path / "recurrent" / "environment.json").touch()
+    run = Run.create(tmp_path, "recurrent", to_toml(recurrent), environment())
+    shutil.copytree(runs / "plain" / "checkpoints", run.path / "checkpoints", dirs_exist_ok=True)
     with run_server(tmp_path) as server:
         tab = Tab(chromium, f"http://127.0.0.1:{server.port}")
         tab.page.goto(f"{tab.origin}/?token={server.token}")
