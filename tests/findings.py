@@ -222,4 +222,12 @@ FINDINGS = (
         "The notes' defaults are no recipe",
         "tests/laws/test_initial_loss.py::test_a_recipe_starts_at_a_uniform_guess",
     ),
+    (
+        "`regard resume` has no --wandb and --mlflow",
+        "tests/report/test_trackers.py::test_only_the_chosen_trackers_observe",
+    ),
+    (
+        "An error of W&B or MLflow ends the training",
+        "tests/report/test_trackers.py::test_a_tracker_that_fails_is_warned_about_once_and_training_goes_on",
+    ),
 )
