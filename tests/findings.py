@@ -208,7 +208,7 @@ FINDINGS = (
     ),
     (
         "Python users find no load, generate and train",
-        "tests/test_python_docs.py::test_every_block_runs",
+        "tests/test_doc_blocks.py::test_every_block_runs",
     ),
     (
         "There is no Weights & Biases",
@@ -229,5 +229,13 @@ FINDINGS = (
     (
         "An error of W&B or MLflow ends the training",
         "tests/report/test_trackers.py::test_a_tracker_that_fails_is_warned_about_once_and_training_goes_on",
+    ),
+    (
+        "Code blocks of the README and the docs may be wrong: not all of them run in a test",
+        "tests/test_doc_blocks.py::test_every_block_runs",
+    ),
+    (
+        "Commands that the text of the docs mentions may not exist",
+        "tests/test_doc_blocks.py::test_commands_in_prose_exist",
     ),
 )

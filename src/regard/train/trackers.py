@@ -135,8 +135,8 @@ class MLflow(Tracker):
             self.id = known
             self.client.update_run(known, "RUNNING")
             return known
-        known = self.client.get_experiment_by_name(self.experiment)
-        number = known.experiment_id if known else self.client.create_experiment(self.experiment)
+        experiment = self.client.get_experiment_by_name(self.experiment)
+        number = experiment.experiment_id if experiment else self.client.create_experiment(self.experiment)
         self.id = self.client.create_run(number, run_name=start.run.path.name).info.run_id
         for key, value in config.items():
             self.client.log_param(self.id, key, value)
