@@ -104,9 +104,9 @@ VALID: dict[str, Callable[..., object]] = {
     "prove": lambda options: None,
     "study": lambda options: importlib.import_module("regard.studies").get(options.name),
     "data": lambda options: importlib.import_module("regard.data.sources").find_source(options.name),
-    "describe": lambda options, keys: DESCRIBED(options.recipe, keys),
+    "describe": lambda options, keys: READ(options.recipe, keys),
 }
-DESCRIBED = train_command.described
+READ = train_command.read_experiment
 
 
 @contextlib.contextmanager
@@ -189,7 +189,7 @@ def run_toml(block: Block, names: dict[str, Any], slow: bool) -> None:
         assert listing()["my_parts.py"], "no part was loaded"
     else:
         Path("experiment.toml").write_text(block.code, "utf-8")
-        DESCRIBED(Path("experiment.toml"), {})
+        READ(Path("experiment.toml"), {})
 
 
 #: By language; a block of another language fails. `text` is a drawing or a listing.
@@ -231,7 +231,7 @@ def main(folder: Path, slow: bool, more: list[Path]) -> None:
     base.mkdir()
     os.environ["REGARD_CACHE"] = str(folder / "cache")
     folder_of_files(base)
-    train_command.described = lambda *given: shrunk(DESCRIBED(*given))
+    train_command.read_experiment = lambda *given: shrunk(READ(*given))
     Source.fetch = no_network
     probes.SAMPLE = 8  # tokens of a sample
     os.chdir(base)

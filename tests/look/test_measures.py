@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from regard import attention as a
 from regard.attention.call import allowed, dense_pairs
-from regard.look.capture.trace import Attention
+from regard.look.capture.observe import Attention
 from regard.look.statistics.maps import maxima
 from regard.look.statistics.measures import row_measures
 

@@ -14,6 +14,8 @@ from serve_kit import REGARD
 
 from regard.commands.serve import tunnel_hint
 from regard.errors import UserError
+
+pytest.importorskip("uvicorn")
 from regard.serve.server import HOST, PORT, bind
 
 

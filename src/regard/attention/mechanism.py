@@ -65,14 +65,19 @@ class Mechanism(nn.Module, ModuleProperties):
     def weights(self, q: Tensor, k: Tensor, plan: Plan) -> Tensor | None:
         """The weight of every key for every query, [B, H, Q, K], without dropout; None: see ``unobservable``.
 
-        Only the plan's mask and slots are read, so that a plan for some of the queries will do.
+        They may be negative and need not sum to one. Only the plan's mask and slots are read, so that a plan for some
+        of the queries will do.
         """
         return None
 
     @property
     def unobservable(self) -> str | None:
-        """Why ``weights`` returns None; None where it returns the weights."""
-        defined = type(self).weights is not Mechanism.weights
+        """Why ``weights`` returns None; None where it returns the weights.
+
+        A class that overrides ``forward`` but not ``weights`` has none: those it inherits belong to another formula.
+        """
+        definer = next(base for base in type(self).__mro__ if {"forward", "weights"} & vars(base).keys())
+        defined = definer is not Mechanism and "weights" in vars(definer)
         return None if defined else f"{type(self).__name__} does not define the weight of each key"
 
     def advance(self, step: int) -> None:
@@ -129,8 +134,8 @@ class Softmax(Mechanism):
 
     @property
     def per_head(self) -> bool:
-        """The weights of a head follow from its own queries and keys."""
-        return self.score.per_head and self.normalizer.per_head
+        """Whether the weights of a head are the normalized scores of its own queries and keys alone."""
+        return type(self).weights is Softmax.weights and self.score.per_head and self.normalizer.per_head
 
     def plan(self, mask: Mask, queries: AnySlots, keys: AnySlots | None = None, *, like: Tensor) -> Plan:
         probe = self.call(like, like, like, super().plan(mask, queries, keys, like=like))  # shapes are not read
@@ -146,12 +151,6 @@ class Softmax(Mechanism):
 
     def weights(self, q: Tensor, k: Tensor, plan: Plan) -> Tensor:
         return weigh(self.call(q, k, k, plan), dense_pairs(plan, q))
-
-    def and_bias(self, bias: Bias) -> "Softmax":
-        """The same mechanism with a further bias after its own."""
-        both = bias if self.bias is None else Chain(self.bias, bias)
-        rest = {"normalizer": self.normalizer, "dropout": self.dropout, "backend": self.backend}
-        return Softmax(self.score, both, scale=self.scale, **rest).train(self.training)
 
 
 def attend(
@@ -192,9 +191,10 @@ def attend(
     others = None if same else (Range(k.shape[2]) if keys is None else keys)
     mask, bias = from_user(mask, q, k, queries, queries if others is None else others)
     mechanism = Softmax() if mechanism is None else mechanism
-    mechanism = mechanism if bias is None else mechanism.and_bias(bias)
-    plan = mechanism.plan(mask, queries, others, like=q)
-    values, weighed = run(mechanism.call(q, k, v, plan, weights), mechanism.backend)
+    call = mechanism.call(q, k, v, Mechanism.plan(mechanism, mask, queries, others, like=q), weights)
+    if bias is not None:  # into the call: PyTorch 2.11 cannot compile a new module that holds another
+        call = call._replace(bias=bias if call.bias is None else Chain(call.bias, bias))
+    values, weighed = run(call, mechanism.backend)
     lead = (0,) * missing
     return Out(values[lead], None if weighed is None else weighed[lead])
 

@@ -67,8 +67,8 @@ def translate(options: TranslateOptions) -> int:
         raise UserError("--test brings its own texts and references; leave out TEXT, --file and --reference")
     run = open_run(name, options.runs)  # a mistyped name is reported before torch is imported
     from regard.generate import BeamSearch, Sampling
-    from regard.generate.load import find_device
     from regard.generate.translation import load_translation_model
+    from regard.models.device import find_device
 
     try:
         strategy = Sampling(options.temperature) if options.sample else BeamSearch(options.beam, options.length_penalty)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from regard.data import Data
 from regard.models.base import LanguageModel
+from regard.models.device import find_device
 from regard.train import Experiment
 from regard.train.engine import Engine
 from regard.train.shard import World
@@ -25,7 +26,7 @@ class ShortRun(NamedTuple):
 
 def train_shortly(experiment: Experiment, data: Data) -> ShortRun:
     """Train for the experiment's number of steps."""
-    engine = Engine(experiment, data, World())
+    engine = Engine(experiment, data, World(device=find_device(experiment.train.device)))
     assert isinstance(engine.model, LanguageModel)
     losses, began = [], time.perf_counter()
     for _ in range(experiment.train.steps or 0):

@@ -118,7 +118,7 @@ class Engine:
         """
         progress, config = self.progress, self.experiment.train
         batches = self._batches(progress.position)
-        counts = count_targets(self.task, batches, self.world)
+        counts = targets_per_term(self.task, batches, self.world)
         losses, terms = self._backward([move(batch, self.device) for batch in batches], counts)
         if self.device.type != "cpu":  # load the next batch while the device computes
             self._prefetched = (progress.position + len(batches), self._batches(progress.position + len(batches)))
@@ -215,7 +215,7 @@ def shares(terms: dict[str, Term], counts: dict[str, float], micro_batches: floa
     return [term.total * (term.weight / max(counts.get(name, micro_batches), 1.0)) for name, term in terms.items()]
 
 
-def count_targets(task: Task, batches: Sequence[Batch], world: World) -> dict[str, float]:
+def targets_per_term(task: Task, batches: Sequence[Batch], world: World) -> dict[str, float]:
     """The number of targets of each term over all micro-batches and ranks."""
     counted = [task.counts(batch) for batch in batches]
     sums = [float(sum(int(counts[name]) for counts in counted)) for name in counted[0]]

@@ -66,7 +66,7 @@ def from_environment() -> World:
 
 
 @contextmanager
-def joined(world: World, device: torch.device) -> Iterator[World]:
+def process_group(world: World, device: torch.device) -> Iterator[World]:
     """A context in which the process group of ``world`` exists; one that already exists is used and kept."""
     world = world._replace(device=device)
     if device.type == "cuda":

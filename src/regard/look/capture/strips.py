@@ -14,7 +14,7 @@ from regard.attention.call import allowed
 from regard.attention.slots import make_pairs
 from regard.attention.tiling.tile import bounds, layout
 from regard.generate.sampling import in_float32
-from regard.look.capture.trace import Attention, dense_weights
+from regard.look.capture.observe import Attention, dense_weights
 
 ROWS = 128  # queries of a strip: their scores over thousands of keys fit in the CPU cache
 KEYS = 128  # keys per block of the mask's bounds

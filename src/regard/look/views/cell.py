@@ -11,8 +11,8 @@ from torch import Tensor
 from regard.attention import Additive, General, HardLookup, Softmax, SoftmaxNormalizer, TopKSoftmax
 from regard.errors import UserError
 from regard.generate.sampling import in_float32
+from regard.look.capture.observe import Attention
 from regard.look.capture.strips import StripRange, biased_scores, head_inputs, strip
-from regard.look.capture.trace import Attention
 from regard.runs.disk import JsonObject
 
 TOP = 64  # keys of a row that are listed
