@@ -83,7 +83,7 @@ def record(command: str, folder: Path) -> Session:
         except OSError:  # the end, on Linux
             break
         events.append(Event(round(time.monotonic() - began, 3), text))
-        if not text or READY in text:
+        if not text or READY in "".join(event.text for event in events[-3:]):
             break
     child.terminate()
     child.wait()
@@ -100,16 +100,16 @@ class Screen:
 
     def write(self, text: str) -> None:
         for codes, letter, control, plain in CODE.findall(text):
-            if plain:
-                cells = [(character, self.style) for character in plain]
+            for character in plain:
+                if self.column == COLUMNS:
+                    self._down()
+                    self.column = 0
                 line = self.lines[self.row]
                 line += [(" ", "")] * (self.column - len(line))
-                line[self.column : self.column + len(cells)] = cells
-                self.column += len(cells)
-            elif control == "\n":
-                self.row += 1
-                if self.row == len(self.lines):
-                    self.lines.append([])
+                line[self.column : self.column + 1] = [(character, self.style)]
+                self.column += 1
+            if control == "\n":
+                self._down()
             elif control == "\r":
                 self.column = 0
             elif letter == "K":
@@ -118,6 +118,11 @@ class Screen:
                 self.row = max(0, self.row - int(codes or 1))
             elif letter == "m":
                 self.style = "c" if "36" in codes.split(";") else "" if codes in ("", "0") else self.style
+
+    def _down(self) -> None:
+        self.row += 1
+        if self.row == len(self.lines):
+            self.lines.append([])
 
     def shown(self) -> Lines:
         return tuple(map(tuple, self.lines))

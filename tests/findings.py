@@ -309,4 +309,8 @@ FINDINGS = (
         "The config.toml of a run cannot be trained again",
         "tests/test_cli.py::test_the_config_of_a_run_is_an_experiment",
     ),
+    (
+        "The README has no animated demo",
+        "tests/test_demo.py::test_the_picture_is_of_the_readme_small_and_needs_nothing_else",
+    ),
 )

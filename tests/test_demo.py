@@ -31,6 +31,7 @@ def demo():
     [
         ("one\r\ntwo", ["one", "two"]),
         ("step 1\r\x1b[2Kstep 2", ["step 2"]),
+        ("x" * 100 + "\r\n" + "y" * 101, ["x" * 100, "y" * 100, "y"]),
         ("step 100\r\x1b[Kend\r\n", ["end", ""]),
         ("a\r\nb\x1b[1A\r\x1b[2Kc\r\nd", ["c", "d"]),
         ("\x1b[?25lloss \x1b[1;36m3.2\x1b[0m nats", ["loss 3.2 nats"]),

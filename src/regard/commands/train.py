@@ -112,7 +112,7 @@ def read_experiment(
     if isinstance(recipe, Path):
         table = read_toml(recipe)
         if "schema" in table:  # the config.toml of a run
-            table = migrate(dict(table), str(recipe))
+            table = migrate(table, str(recipe))
         from regard.train import Experiment
 
         experiment = load(Experiment, table, recipe)
