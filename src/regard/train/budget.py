@@ -64,7 +64,7 @@ def budget_in_steps(experiment: Experiment, data: Data[Batch], world: World, beg
         note = f"{train.epochs:g} epochs"
     else:
         return experiment
-    steps = world.first(steps)  # every rank must take the same number
+    steps = world.broadcast(steps)  # every rank must take the same number
     return replace(experiment, train=replace(train, steps=steps, seconds=None, tokens=None, epochs=None, budget=note))
 
 
