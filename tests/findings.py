@@ -226,6 +226,14 @@ FINDINGS = (
         "tests/train/test_budget.py::test_a_long_evaluation_does_not_leave_an_untrained_model",
     ),
     (
+        "A slow machine that prepares for longer than the budget trains for one step without a word",
+        "tests/train/test_budget.py::test_a_run_that_will_be_late_trains_and_says_why",
+    ),
+    (
+        "The report of a short run explains a faint line that is not drawn",
+        "tests/report/test_words.py::test_the_faint_line_is_explained_where_it_is_drawn",
+    ),
+    (
         "The lists of recipes and studies are not aligned",
         "tests/test_cli.py::test_lists_have_two_columns",
     ),
@@ -288,5 +296,9 @@ FINDINGS = (
     (
         "docs/design.md is long and names functions that are gone",
         "tests/test_design.py::test_a_name_in_a_picture_exists",
+    ),
+    (
+        "The doctor takes negative attention weights for a collapse (entropy -inf%)",
+        "tests/look/test_subclasses.py::test_negative_weights_are_no_collapse",
     ),
 )

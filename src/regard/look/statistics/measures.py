@@ -58,7 +58,7 @@ class RowMeasures(NamedTuple):
     """
 
     seen: Tensor  # the number of visible keys
-    entropy: Tensor  # -Σ w log w in nats; 0 without visible keys
+    entropy: Tensor  # in nats; 0 without visible keys
     previous: Tensor  # weight on the previous token
     own: Tensor  # weight on the token itself
     first: Tensor  # weight on the first visible token

@@ -25,8 +25,7 @@ def row(attention: Attention, head: int, query: int) -> JsonObject:
     weights = one.weights[0, 0]
     best = weights.topk(min(TOP, len(weights)))
     listed = [[key, w] for key, w in zip(best.indices.tolist(), best.values.tolist(), strict=True) if w > 0]
-    entropy = float(torch.special.entr(weights).sum())
-    return {"query": query, "weights": listed, "entropy": entropy, "visible_keys": int(one.count())}
+    return {"query": query, "weights": listed, "entropy": float(one.entropy()), "visible_keys": int(one.count())}
 
 
 @torch.no_grad()
