@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 from bench.torture.kills import OPTIONS
@@ -52,11 +53,10 @@ def attack(folder: Path, count: int, seed: int) -> Tally:
     return tally
 
 
-def _copying(disk: Path, rest: Path, begin: object) -> object:
+def _copying(disk: Path, rest: Path, begin: Callable[[], None]) -> Callable[[], None]:
     """Mount before the command; after it, copy the disk's files to ``rest``, since the mount ends with the process."""
 
     def before() -> None:
-        assert callable(begin)
         begin()
         leave = os._exit
 

@@ -98,7 +98,10 @@ def attack(folder: Path, count: int, seed: int) -> Tally:
 
 
 def _write(file: Path, data: bytes) -> Callable[[Room], None]:
-    return lambda room: (room.run / file).write_bytes(data) and None
+    def change(room: Room) -> None:
+        (room.run / file).write_bytes(data)
+
+    return change
 
 
 def _evil(line: str, touch: str) -> Callable[[Room], None]:
