@@ -211,7 +211,7 @@ FINDINGS = (
     ),
     (
         "Python users find no load, generate and train",
-        "tests/test_python_docs.py::test_every_block_runs",
+        "tests/test_doc_blocks.py::test_every_block_runs",
     ),
     (
         "There is no Weights & Biases",
@@ -224,6 +224,14 @@ FINDINGS = (
     (
         "A budget of seconds trains for one step if an evaluation takes longer than the budget",
         "tests/train/test_budget.py::test_a_long_evaluation_does_not_leave_an_untrained_model",
+    ),
+    (
+        "A slow machine that prepares for longer than the budget trains for one step without a word",
+        "tests/train/test_budget.py::test_a_run_that_will_be_late_trains_and_says_why",
+    ),
+    (
+        "The report of a short run explains a faint line that is not drawn",
+        "tests/report/test_words.py::test_the_faint_line_is_explained_where_it_is_drawn",
     ),
     (
         "The lists of recipes and studies are not aligned",
@@ -264,6 +272,22 @@ FINDINGS = (
     (
         "The notes' defaults are no recipe",
         "tests/laws/test_initial_loss.py::test_a_recipe_starts_at_a_uniform_guess",
+    ),
+    (
+        "`regard resume` has no --wandb and --mlflow",
+        "tests/report/test_trackers.py::test_only_the_chosen_trackers_observe",
+    ),
+    (
+        "An error of W&B or MLflow ends the training",
+        "tests/report/test_trackers.py::test_a_tracker_that_fails_is_warned_about_once_and_training_goes_on",
+    ),
+    (
+        "Code blocks of the README and the docs may be wrong: not all of them run in a test",
+        "tests/test_doc_blocks.py::test_every_block_runs",
+    ),
+    (
+        "Commands that the text of the docs mentions may not exist",
+        "tests/test_doc_blocks.py::test_commands_in_prose_exist",
     ),
     (
         "`regard look` shows the weights of a plain softmax for a subclass of Softmax that defines other weights",
@@ -316,6 +340,14 @@ FINDINGS = (
     (
         "Attention opens with the newest run even if its model has no attention",
         "tests/browser/test_page_attention.py::test_a_view_opens_with_a_run_that_it_supports",
+    ),
+    (
+        "The config.toml of a run cannot be trained again",
+        "tests/test_cli.py::test_the_config_of_a_run_is_an_experiment",
+    ),
+    (
+        "The README has no animated demo",
+        "tests/test_demo.py::test_the_picture_is_of_the_readme_small_and_needs_nothing_else",
     ),
     (
         "The doctor takes negative attention weights for a collapse (entropy -inf%)",

@@ -17,6 +17,7 @@ from regard.report.config_diff import AUTOMATIC, differences
 from regard.report.facts import Facts, curves, trend
 from regard.report.figures import entropy_chart
 from regard.report.inspection import Inspection, ModelSize, PositionLosses
+from regard.report.page import losses
 from regard.report.words import next_step, summary
 
 STEPS = 4000
@@ -126,6 +127,12 @@ def test_a_loss_that_is_no_number_is_a_divergence_even_if_nobody_said_so():
     )
     assert run.loss == [(10, 3.0)]
     assert "at step 20 the loss was not finite" in words(run)
+
+
+@pytest.mark.parametrize(("records", "drawn"), [(100, True), (11, False)])
+def test_the_faint_line_is_explained_where_it_is_drawn(records, drawn):
+    html = losses(facts(falling(records)))
+    assert ("each record" in html, "faint line" in html) == (drawn, drawn)
 
 
 def test_no_better_than_a_guess():

@@ -15,13 +15,17 @@ from regard.report.facts import Curve, Facts
 from regard.report.inspection import Inspection, PositionLosses
 
 LETTERS = 9  # of a token on an axis
-FEW = 20  # records of the loss; more of them are also drawn one by one
 MANY = 24  # lines; more of them are drawn as one mean per layer
+
+
+def has_faint_line(facts: Facts) -> bool:
+    """Whether the loss has enough records to be drawn besides their running mean."""
+    return len(facts.loss) > 20
 
 
 def loss_figure(facts: Facts) -> str:
     """Training and validation loss, and the learning rate below over the same steps."""
-    training = [Series("training, each record", thin(facts.loss, 400), 0, faint=True)] if len(facts.loss) > FEW else []
+    training = [Series("training, each record", thin(facts.loss, 400), 0, faint=True)] if has_faint_line(facts) else []
     training.append(Series("training", thin(running_mean(facts.loss)), 0, marks=len(facts.loss) < 6))
     series = [*training, Series("validation", facts.validation, 1, marks=True)]
     end = max((step for s in series for step, _ in s.points), default=0)

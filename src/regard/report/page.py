@@ -128,9 +128,8 @@ def finding_card(record: JsonObject) -> str:
 
 def losses(facts: Facts) -> str:
     """Loss and learning rate."""
-    about = "The line is a running mean over a tenth of the run. "
-    if len(facts.loss) > figures.FEW:
-        about = "The faint line is the loss of single batches, the solid one a running mean over a tenth of the run. "
+    faint = "The faint line is the loss of single batches, the solid one a running mean over a tenth of the run. "
+    about = faint if figures.has_faint_line(facts) else ""
     about += "In every chart, the pointer shows values, dragging zooms and a double click shows the whole again."
     return section("Loss", about, figures.loss_figure(facts) if facts.loss or facts.validation else "")
 
