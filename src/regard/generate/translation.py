@@ -17,7 +17,8 @@ from regard.generate.decoder import Decoder
 from regard.generate.load import LoadedModel, load_model
 from regard.generate.sampler import Sampler
 from regard.generate.sampling import Sampling
-from regard.models.base import Seq2SeqModel, parameter_device
+from regard.models.base import Seq2SeqModel
+from regard.models.device import parameter_device
 from regard.runs import Run
 
 AHEAD = 16  # batches whose lines are sorted by length together; the output keeps the order of the input

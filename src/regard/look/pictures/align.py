@@ -19,7 +19,8 @@ from regard.data.base import Specials
 from regard.data.tokenizers import Tokenizer
 from regard.errors import UserError
 from regard.look.capture.observe import attentions, dense_weights
-from regard.models.base import Seq2SeqModel, parameter_device
+from regard.models.base import Seq2SeqModel
+from regard.models.device import parameter_device
 from regard.pages.html import document
 from regard.pages.numbers import plural
 from regard.pages.svg import cell_paths, moved, picture, rectangle, tag, text

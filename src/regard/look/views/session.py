@@ -27,7 +27,8 @@ from regard.look.statistics.measures import on_random_text, random_text
 from regard.look.views.generation import beam_tree, distribution, nbytes
 from regard.look.views.reading import NO_TARGET, Reading, mean
 from regard.look.views.trace import Trace
-from regard.models.base import LanguageModel, Model, Seq2SeqModel, parameter_device
+from regard.models.base import LanguageModel, Model, Seq2SeqModel
+from regard.models.device import parameter_device
 from regard.runs import Run
 from regard.runs.disk import JsonObject
 
