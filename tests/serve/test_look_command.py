@@ -124,11 +124,11 @@ def test_invalid_arguments(runs: Path, arguments: tuple[str, ...], message: str)
     assert len(done.stderr.strip().splitlines()) == 1
 
 
-@pytest.mark.parametrize("given", [{}, {"text": "to be"}])
-def test_a_translation_model_needs_both_texts(tmp_path: Path, given: dict[str, str]) -> None:
+@pytest.mark.parametrize("text", [None, "to be"])
+def test_a_translation_model_needs_both_texts(tmp_path: Path, text: str | None) -> None:
     run = Run.create(tmp_path, "pairs", '[data]\nkind = "pairs"\n', {})
     with pytest.raises(UserError, match="give both texts: --pair SOURCE TRANSLATION"):
-        texts(LookOptions(**given), run)
+        texts(LookOptions(text=text), run)
 
 
 def test_default_text_is_the_last_sample(runs: Path, tmp_path: Path) -> None:
