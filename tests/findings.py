@@ -211,7 +211,7 @@ FINDINGS = (
     ),
     (
         "Python users find no load, generate and train",
-        "tests/test_python_docs.py::test_every_block_runs",
+        "tests/test_doc_blocks.py::test_every_block_runs",
     ),
     (
         "There is no Weights & Biases",
@@ -278,6 +278,22 @@ FINDINGS = (
         "tests/laws/test_initial_loss.py::test_a_recipe_starts_at_a_uniform_guess",
     ),
     (
+        "`regard resume` has no --wandb and --mlflow",
+        "tests/report/test_trackers.py::test_only_the_chosen_trackers_observe",
+    ),
+    (
+        "An error of W&B or MLflow ends the training",
+        "tests/report/test_trackers.py::test_a_tracker_that_fails_is_warned_about_once_and_training_goes_on",
+    ),
+    (
+        "Code blocks of the README and the docs may be wrong: not all of them run in a test",
+        "tests/test_doc_blocks.py::test_every_block_runs",
+    ),
+    (
+        "Commands that the text of the docs mentions may not exist",
+        "tests/test_doc_blocks.py::test_commands_in_prose_exist",
+    ),
+    (
         "`regard look` shows the weights of a plain softmax for a subclass of Softmax that defines other weights",
         "tests/look/test_subclasses.py::test_the_weights_of_a_subclass_are_shown",
     ),
@@ -300,6 +316,14 @@ FINDINGS = (
     (
         "docs/design.md is long and names functions that are gone",
         "tests/test_design.py::test_a_name_in_a_picture_exists",
+    ),
+    (
+        "The config.toml of a run cannot be trained again",
+        "tests/test_cli.py::test_the_config_of_a_run_is_an_experiment",
+    ),
+    (
+        "The README has no animated demo",
+        "tests/test_demo.py::test_the_picture_is_of_the_readme_small_and_needs_nothing_else",
     ),
     (
         "The doctor takes negative attention weights for a collapse (entropy -inf%)",
