@@ -142,12 +142,13 @@ def test_what_recipes_list_can_be_set_and_is_explained(name):
     assert override(recipe, settable) == recipe
 
 
-@pytest.mark.parametrize("command", ["recipes", "study"])
+@pytest.mark.parametrize("command", ["recipes", "study", "mask"])
 def test_lists_have_two_columns(capsys, command):
     assert main([command]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    texts = {line.index(line.split(maxsplit=1)[1]) for line in lines}
-    assert len(texts) == 1, lines
+    shown = capsys.readouterr().out
+    lines = [line for line in shown.splitlines() if not line.startswith("&")]
+    assert len({line.rindex("  ", 0, 32) for line in lines}) == 1, lines
+    assert "``" not in shown  # a notation of docstrings
 
 
 def test_the_help_of_a_choice_is_one_sentence_for_users():

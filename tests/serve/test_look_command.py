@@ -18,7 +18,9 @@ import torch
 from serve_kit import REGARD
 
 from regard.attention import LinearConfig
+from regard.commands.look import LookOptions, texts
 from regard.data.tokenizers.characters import Characters
+from regard.errors import UserError
 from regard.generate.load import load_model
 from regard.look.views.session import Session
 from regard.models import GPTConfig
@@ -121,6 +123,13 @@ def test_invalid_arguments(runs: Path, arguments: tuple[str, ...], message: str)
     assert done.returncode == 2
     assert message in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("text", [None, "to be"])
+def test_a_translation_model_needs_both_texts(tmp_path: Path, text: str | None) -> None:
+    run = Run.create(tmp_path, "pairs", '[data]\nkind = "pairs"\n', {})
+    with pytest.raises(UserError, match="give both texts: --pair SOURCE TRANSLATION"):
+        texts(LookOptions(text=text), run)
 
 
 def test_default_text_is_the_last_sample(runs: Path, tmp_path: Path) -> None:

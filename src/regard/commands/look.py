@@ -64,6 +64,8 @@ def texts(options: LookOptions, run: Run) -> tuple[str, str | None]:
     """The text to read and, for a pair, its translation."""
     if options.pair:
         return options.pair[0], options.pair[1]
+    if run.config.get("data", {}).get("kind") == "pairs":
+        raise UserError(f"{run.path} is a translation model; give both texts: --pair SOURCE TRANSLATION")
     if options.file is not None:
         return contents(options.file), None
     if options.text is not None:

@@ -210,7 +210,7 @@ def load_translation_model(run: Run, device: torch.device | str = "cpu", step: i
     if kind != "pairs":
         raise UserError(
             f"the run {run.path} was trained on {kind or 'text'} and does not translate; `regard generate` generates "
-            "text with it, and `regard recipes` lists recipes that translate"
+            "text with it; name a run that translates: regard translate RUN TEXT (recipes for one: `regard recipes`)"
         )
     config = run.load(DataConfig, "data")
     model, tokenizer, reached, sha256 = load_model(run, device, step)

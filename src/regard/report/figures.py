@@ -88,12 +88,12 @@ def position_chart(losses: PositionLosses) -> ChartSection:
     """The loss at every position of a window."""
     share = "all" if losses.windows == losses.of else f"{losses.windows:,} evenly spaced of the"
     about = (
-        f"The mean loss at each position over {share} {losses.of:,} whole validation windows, with its 95 % interval "
+        f"The mean loss at each position over {share} {losses.of:,} whole validation windows, with its 95% interval "
         "over windows. The further to the right, the more context the model has."
     )
     points = [(float(i), loss) for i, loss in enumerate(losses.mean, start=1)]
     band = [(x, loss - margin, loss + margin) for (x, loss), margin in zip(points, losses.margin, strict=True)]
-    series = [Series("mean loss, with its 95 % interval", points, band=band)]
+    series = [Series("mean loss, with its 95% interval", points, band=band)]
     return ChartSection("Loss by position", about, series, Axes("position in the window", "loss, nats per token"), 280)
 
 

@@ -50,7 +50,7 @@ def budget_in_steps(experiment: Experiment, data: Data[Batch], world: World, beg
         steps = steps_within(max(left, least), times, train.evaluate_every)
         if left < max(least, steps * times.step + times.evaluation):
             taken = f"preparation takes {prepared:.0f} s and one evaluation about {times.evaluation:.0f} s"
-            late = f"so the run takes longer than {train.seconds:g} s ({steps} steps)"
+            late = f"so the run takes longer than {train.seconds:g} s ({steps} step{'s' * (steps != 1)})"
             say(f"{taken}, {late}; a smaller --data.validation makes evaluations shorter")
         note = f"{train.seconds:g} seconds"
     elif train.tokens is not None:
