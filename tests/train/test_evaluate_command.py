@@ -3,9 +3,15 @@
 import gzip
 import json
 import math
+from typing import cast
 
 import pytest
 
+from regard.commands.evaluate import other_text
+from regard.errors import UserError
+from regard.generate.load import LoadedModel
+from regard.recipes import get
+from regard.runs import Run
 from warm_process import regard
 
 TEXT = "the quick brown fox jumps over the lazy dog, and the dog looks up. " * 60
@@ -83,3 +89,9 @@ def test_another_text_or_part_is_a_sentence(folder):
         done = regard(folder, "evaluate", "one", *options)
         assert (done.returncode, done.stdout) == (2, "")
         assert named in done.stderr
+
+
+def test_a_file_for_a_translation_model_is_a_sentence_with_the_command(tmp_path):
+    run = Run.create(tmp_path, "pairs", "", {})
+    with pytest.raises(UserError, match=r"regard translate .*pairs --file SOURCES --reference TRANSLATIONS"):
+        other_text("x.tsv", run, get("translate-transformer"), cast(LoadedModel, None))
