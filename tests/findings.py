@@ -143,7 +143,7 @@ FINDINGS = (
     ),
     (
         "There is no shell completion",
-        "tests/test_completion.py::test_bash_completes_commands_options_keys_values_and_runs",
+        "tests/test_completion.py::test_a_shell_completes_commands_options_keys_values_and_runs",
     ),
     (
         "`regard serve` prints nothing for seconds, and gives no hint over SSH",
