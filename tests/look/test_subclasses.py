@@ -9,6 +9,7 @@ from torch import Tensor
 
 from regard.attention import Out, Plan, Softmax
 from regard.errors import UserError
+from regard.look import attentions, heads
 from regard.look.views.session import Session
 
 
@@ -44,6 +45,8 @@ def test_the_weights_of_a_subclass_are_shown() -> None:
     for query in (0, 20):
         row = trace.row(0, 1, query)
         assert row["visible_keys"] == query + 1
+        share = weights[query].abs() / weights[query].abs().sum()
+        assert row["entropy"] == pytest.approx(float(torch.special.entr(share).sum()), abs=1e-5)
         shown = torch.zeros(len(TEXT))
         for key, weight in row["weights"]:
             shown[key] = weight
@@ -63,3 +66,10 @@ def test_a_subclass_with_a_forward_of_its_own_has_no_weights_but_its_own() -> No
     assert Softmax().unobservable is None
     assert Difference().unobservable is None
     assert "does not define the weight of each key" in (Doubled().unobservable or "")
+
+
+def test_negative_weights_are_no_collapse() -> None:
+    """An entropy of minus infinity would be one for the doctor."""
+    model = session(Difference).model
+    tokens = torch.randint(256, (2, 40), generator=torch.Generator().manual_seed(1))
+    assert all(0.1 < head.spread <= 1 for head in heads(attentions(model, lambda: model(tokens))))

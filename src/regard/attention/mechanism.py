@@ -50,7 +50,10 @@ class Mechanism(nn.Module, ModuleProperties):
         self.bias: Bias | None = None
 
     def plan(self, mask: Mask, queries: AnySlots, keys: AnySlots | None = None, *, like: Tensor) -> Plan:
-        """Prepare for calls between these slots, on ``like``'s device. Default ``keys``: the queries' own tokens."""
+        """Prepare for calls between these slots, on ``like``'s device. Default ``keys``: the queries' own tokens.
+
+        The plan of one layer serves all layers with the same config, so it does not depend on parameters.
+        """
         device = like.device
         queries = queries.to(device)
         return Plan(mask.to(device), queries, queries if keys is None else keys.to(device), keys is None)

@@ -17,6 +17,7 @@ from regard.config import keys as keys_of
 from regard.config.parts import with_options
 from regard.errors import UserError
 from regard.runs import Run, environment
+from regard.runs.schema import migrate
 
 if TYPE_CHECKING:
     from regard.train import Experiment, Observer
@@ -25,21 +26,40 @@ if TYPE_CHECKING:
 TABLES = ("model", "data", "task", "train")
 #: The length of a training; one given on the command line replaces that of the recipe or file.
 BUDGETS = ("steps", "tokens", "epochs", "seconds")
+#: Names of other libraries' options, for the error that suggests ours.
+OTHER_WORDS = {
+    "batch_size": "data.batch",
+    "block_size": "model.context",
+    "d_model": "model.width",
+    "gpu": "train.device",
+    "hidden_size": "model.width",
+    "learning_rate": "train.optimizer.lr",
+    "max_iters": "train.steps",
+    "max_length": "model.context",
+    "n_embd": "model.width",
+    "seq_len": "model.context",
+}
 
 
 @dataclass(frozen=True)
-class TrainOptions(CommandOptions):
+class ObserverOptions(CommandOptions):
+    """Options that choose the observers of a training."""
+
+    watch: bool = option(False, "draw the losses as a curve in the terminal during training")
+    doctor: bool = option(False, "report training problems with place, cause and fix; the training itself is unchanged")
+    tensorboard: bool = option(False, "also write TensorBoard events into the run folder (needs `regard[tensorboard]`)")
+    wandb: bool = option(False, "also log to Weights & Biases (needs `regard[wandb]`)")
+    mlflow: bool = option(False, "also log to MLflow (needs `regard[mlflow]`)")
+
+
+@dataclass(frozen=True)
+class TrainOptions(ObserverOptions):
     """Options of `regard train`."""
 
     recipe: str = argument("shakespeare", "a recipe's name (`regard recipes` lists them) or a TOML file")
     name: str | None = option(None, "the run's name; default: the recipe's name with a number")
     runs: Path = option(RUNS, "the folder that holds runs")
     seed: int | None = option(None, "random seed of weights, batches and dropout; default: the recipe's")
-    watch: bool = option(False, "draw the losses as a curve in the terminal during training")
-    doctor: bool = option(False, "report training problems with place, cause and fix; the training itself is unchanged")
-    tensorboard: bool = option(False, "also write TensorBoard events into the run folder (needs `regard[tensorboard]`)")
-    wandb: bool = option(False, "also log to Weights & Biases (needs `regard[wandb]`)")
-    mlflow: bool = option(False, "also log to MLflow (needs `regard[mlflow]`)")
 
 
 def train(options: TrainOptions, keys: Mapping[str, object]) -> int:
@@ -91,6 +111,8 @@ def read_experiment(
     keys = one_budget(arguments if isinstance(arguments, Mapping) else parse(arguments).keys)
     if isinstance(recipe, Path):
         table = read_toml(recipe)
+        if "schema" in table:  # the config.toml of a run
+            table = migrate(table, str(recipe))
         from regard.train import Experiment
 
         experiment = load(Experiment, table, recipe)
@@ -113,12 +135,17 @@ def key_like(name: str) -> str | None:
     """The key of an experiment that is most similar to `name`: `--train.steps` for "steps"."""
     from regard.train import Experiment
 
-    paths = {path.rpartition(".")[2]: path for path in reversed([key.path for key in keys_of(Experiment)])}
-    meant = nearest(name.replace("-", "_"), paths)
+    name = name.replace("-", "_")
+    all_paths = [key.path for key in keys_of(Experiment)]
+    paths = {path.rpartition(".")[2]: path for path in reversed(all_paths)} | OTHER_WORDS
+    whole = {path.replace(".", "_"): path for path in all_paths}
+    if (meant := nearest(name, whole, cutoff=0.9)) is not None:
+        return f"--{whole[meant]}"
+    meant = nearest(name, paths)
     return None if meant is None else f"--{paths[meant]}"
 
 
-def run_training(experiment: Experiment, run: Run, options: CommandOptions, *, resume: bool) -> int:
+def run_training(experiment: Experiment, run: Run, options: ObserverOptions, *, resume: bool) -> int:
     """Train to the end or to a signal, write the report, and print the result."""
     from regard.commands.report import nearest_recipe
     from regard.report import report_at_end
@@ -135,7 +162,7 @@ def run_training(experiment: Experiment, run: Run, options: CommandOptions, *, r
         print(json.dumps({**result._asdict(), "path": str(result.path)}))
     elif not result.interrupted:
         loss = "" if result.validation_loss is None else f", validation loss {result.validation_loss:.4f}"
-        print(f"{result.path}: {result.step:,} steps{loss}")
+        print(f"{result.path}: {result.step:,} step{'s' * (result.step != 1)}{loss}")
         print(f"report: {run.file('report.html')}")
         if experiment.model.generates:
             verb = "translate" if run.config["data"].get("kind") == "pairs" else "generate"
@@ -143,27 +170,26 @@ def run_training(experiment: Experiment, run: Run, options: CommandOptions, *, r
     return 130 if result.interrupted else 0
 
 
-def observers(options: CommandOptions, resume: bool) -> list[Observer]:
+def observers(options: ObserverOptions, resume: bool) -> list[Observer]:
     """The observers of a training."""
     from regard.report import ModelMeasurements
     from regard.train import ResumeNotice
     from regard.train.live import LiveCurve, LiveLine
 
-    chosen = options if isinstance(options, TrainOptions) else TrainOptions()
     found: list[Observer] = [ResumeNotice()] if resume and not rank() else []
-    found += [ModelMeasurements(), LiveCurve() if chosen.watch else LiveLine()]
-    if chosen.doctor:
+    found += [ModelMeasurements(), LiveCurve() if options.watch else LiveLine()]
+    if options.doctor:
         from regard.doctor import Doctor
 
         found.append(Doctor())
-    if chosen.tensorboard:
+    if options.tensorboard:
         from regard.train.tensorboard import TensorBoard
 
         found.append(TensorBoard())
-    if chosen.wandb or chosen.mlflow:
+    if options.wandb or options.mlflow:
         from regard.train.trackers import MLflow, WandB
 
-        found += [*([WandB()] if chosen.wandb else []), *([MLflow()] if chosen.mlflow else [])]
+        found += [*([WandB()] if options.wandb else []), *([MLflow()] if options.mlflow else [])]
     return found
 
 

@@ -44,6 +44,9 @@ class LoadedModel(NamedTuple):
                 f"a {type(self.model).__name__} generates no text; load the run of a language model, or translate with "
                 "`regard translate`"
             )
+        if not isinstance(prompt, str):
+            several = "regard.TextGenerator generates several texts (docs/python.md)"
+            raise UserError(f"generate: the prompt is one text, not a {type(prompt).__name__}; {several}")
         try:
             options = Sampling(**sampling)
         except (TypeError, ValueError) as error:  # an unknown name, or an impossible value

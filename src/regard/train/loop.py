@@ -77,7 +77,7 @@ def prepare(experiment: Experiment, run: Run, world: World, began: float, resume
         run.replace_config(to_toml(experiment))
         if data.tokenizer is not None:
             run.add("tokenizer.json", data.tokenizer.save)
-    world.wait()
+    world.barrier()
     return engine
 
 

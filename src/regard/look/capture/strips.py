@@ -38,12 +38,13 @@ class Strip(NamedTuple):
     scores: Tensor | None = None  # [B, q, k], if the weights are their softmax
 
     def entropy(self) -> Tensor:  # [B, q]
-        """-Σ w log w in nats; 0 for a query without visible keys.
+        """-Σ p log p in nats, p = |w| / Σ |w| (weights may be negative or sum to less); 0 without visible keys.
 
         From scores it is log Σ exp(s - max) - Σ w (s - max): one logarithm per row instead of one per weight.
         """
         if self.scores is None:
-            return torch.special.entr(self.weights).sum(-1)
+            size = self.weights.abs()
+            return torch.special.entr(size / size.sum(-1, keepdim=True).clamp(min=1e-30)).sum(-1)
         below = self.scores - self.scores.amax(-1, keepdim=True)
         most = self.weights.amax(-1)
         return torch.where(most > 0, -most.log() - (self.weights * below).sum(-1), 0).clamp_(min=0)
