@@ -73,7 +73,8 @@ def test_a_loss_no_better_than_single_tokens(tmp_path: Path) -> None:
     data = TextConfig(path=str(tmp_path / "text.txt"), validation=0.1)
     run = TrainingRun(Experiment(GPTConfig(vocabulary=4, context=16), data, train=TrainConfig(steps=200)))
     run.data = data.build(16)
-    batches = RecentBatches({i: TextBatch(*[torch.arange(i, i + 160).view(10, 16) % 4] * 2) for i in range(9)})
+    rows = {i: torch.arange(i, i + 160).view(10, 16) % 4 for i in range(9)}
+    batches = RecentBatches({number: TextBatch(tokens, tokens) for number, tokens in rows.items()})
     check = Unusual(run)
     for losses, found in (([1.385] * 200, 1), ([1.385 - 0.001 * i for i in range(200)], 0), ([0.1] * 200, 0)):
         check._losses = losses

@@ -149,7 +149,7 @@ class Check:
         return ()
 
     def on_evaluating(self) -> Findings:
-        """After the first batch of an evaluation, while it goes on."""
+        """During an evaluation, after its first batch."""
         return ()
 
     def on_evaluation(self, history: History) -> Findings:

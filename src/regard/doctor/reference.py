@@ -19,7 +19,7 @@ STEPS = (1, 5, 10, 20, 30, 45, 60, 100, 150)
 RATE, TOKENS, SIZE = 2.0, 4.0, 4.0
 
 
-class Reference(NamedTuple):
+class RecordedStatistics(NamedTuple):
     """What a healthy run of the same kind has at one step."""
 
     recipe: str
@@ -53,7 +53,7 @@ def near(one: float, other: float, factor: float) -> bool:
     return one > 0 and other > 0 and 1 / factor <= one / other <= factor
 
 
-def reference_at(experiment: Experiment, parameters: int, step: int) -> Reference | None:
+def reference_at(experiment: Experiment, parameters: int, step: int) -> RecordedStatistics | None:
     """The reference of a run at one step, interpolated over the logarithms of steps and sizes, if there is one."""
     own = json.loads(json.dumps(description(experiment)))
     like = [
@@ -77,7 +77,7 @@ def reference_at(experiment: Experiment, parameters: int, step: int) -> Referenc
         return sum(weight * interpolate(row["steps"], row[key], step) for weight, row in zip(share, like, strict=False))
 
     loss = value("loss") * math.log(max(experiment.model.vocabulary, 2))
-    return Reference(like[0]["recipe"], loss, value("norm"), like[0]["update"])
+    return RecordedStatistics(like[0]["recipe"], loss, value("norm"), like[0]["update"])
 
 
 def interpolate(steps: list[int], values: list[float], step: int) -> float:

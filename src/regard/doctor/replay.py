@@ -32,7 +32,7 @@ ROOM = 0.05
 TOKENS = 2048  # of a pass in which modules are compared
 
 
-class Call(NamedTuple):
+class ModuleCall(NamedTuple):
     """One call of a module."""
 
     name: str
@@ -48,7 +48,7 @@ class Divergence(NamedTuple):
     size: float
 
 
-class Change(NamedTuple):
+class ParameterChange(NamedTuple):
     """Of one parameter: its gradient and its update, in the run and as expected."""
 
     gradient: Tensor
@@ -74,7 +74,7 @@ class ReplayedStep(NamedTuple):
     step: TrainingStep
     expected: Update
     position: int  # micro-batches consumed before the step
-    changes: dict[str, Change]
+    changes: dict[str, ParameterChange]
     tolerance: float
     divergence: Divergence | None  # None: all modules agree, or the steps do
 
@@ -170,7 +170,7 @@ class Replay:
             weight, earlier, gradient, after = predicted[name]
             none = torch.zeros_like(weight)
             got, want = (none if one is None else one for one in (p.grad, gradient))
-            changes[name] = Change(got, want, p.detach() - weight, after - weight, weight, earlier)
+            changes[name] = ParameterChange(got, want, p.detach() - weight, after - weight, weight, earlier)
         replayed = ReplayedStep(step, expected, position, changes, self.tolerance, None)
         if replayed.loss_differs or replayed.wrong_gradients():
             replayed = replayed._replace(divergence=self.divergence(self.engine.batch(position), True))
@@ -202,15 +202,15 @@ class Replay:
 
     def _calls(
         self, model: Model, batch: Batch, training: bool, seed: int = 0, record: bool = True
-    ) -> tuple[Tensor, list[Call]]:
+    ) -> tuple[Tensor, list[ModuleCall]]:
         """The loss, and the calls of all modules in order of execution."""
-        calls: list[Call] = []
+        calls: list[ModuleCall] = []
 
         def note(name: str, module: nn.Module, inputs: tuple[object, ...], output: object) -> None:
             first = output[0] if isinstance(output, tuple | list) and output else output
             if isinstance(first, Tensor) and first.is_floating_point():
                 given = tuple(x.detach().clone() for x in inputs if isinstance(x, Tensor))
-                calls.append(Call(name, given, first.detach().clone()))
+                calls.append(ModuleCall(name, given, first.detach().clone()))
 
         modules = [(name, module) for name, module in model.named_modules() if name]
         modes = [(module, module.training) for module in model.modules()]
@@ -254,7 +254,7 @@ def difference(one: Tensor, other: Tensor) -> float:
     return float((one - other).norm()) / size if size > 0 else 0.0
 
 
-def describe(ours: Call, theirs: Call) -> str:
+def describe(ours: ModuleCall, theirs: ModuleCall) -> str:
     """How the output of one call differs from the expected one."""
     if ours.output.shape != theirs.output.shape:
         return f"its output has the shape {list(ours.output.shape)}, not {list(theirs.output.shape)}"

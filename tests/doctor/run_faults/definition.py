@@ -102,8 +102,8 @@ FAULTS: list[Fault] = [
         r"blocks\.2\.feedforward\.up",
         scaled_at_the_start,
         lambda seen: (
-            float(seen.model.get_parameter("blocks.2.feedforward.up.weight").std())
-            > 2 * float(seen.model.get_parameter("blocks.1.feedforward.up.weight").std())
+            float(seen.model.get_parameter("blocks.2.feedforward.up.weight").detach().std())
+            > 2 * float(seen.model.get_parameter("blocks.1.feedforward.up.weight").detach().std())
         ),
     ),
     fault(

@@ -17,7 +17,7 @@ STEPS = (2e-3, 5e-4)
 CLEAR = 2e-5
 #: Bounds of measured / predicted change. Curvature moves it by a few percent.
 LEAST, GREATEST = 0.6, 1.6
-#: Nats by which every one of so many measured updates must raise the loss of its own batch.
+#: Nats by which each of so many measured updates must raise the loss of the batch that it was made from.
 RAISED, MEASURED = 1e-3, 3
 PARTS = 6  # layer parts in one examination; further ones come in the next
 LENGTH = 64

@@ -9,7 +9,7 @@ import math
 import torch
 
 from regard.doctor import Check, Findings, ReplayedStep
-from regard.doctor.replay import Change, difference
+from regard.doctor.replay import ParameterChange, difference
 from regard.pages.numbers import short
 from regard.train import TrainingStep
 
@@ -152,7 +152,7 @@ class BatchCounter(Check):
             yield self.finding("the batches", evidence, cause, "take --train.accumulate new batches in every step")
 
 
-def common_ratio(replayed: ReplayedStep, changes: list[Change]) -> float | None:
+def common_ratio(replayed: ReplayedStep, changes: list[ParameterChange]) -> float | None:
     """The factor between the gradients and the expected ones before clipping, if it is one factor."""
     dot = sum(float((c.gradient * c.expected_gradient).sum()) for c in changes)
     size = sum(float(c.expected_gradient.square().sum()) for c in changes)
@@ -162,7 +162,7 @@ def common_ratio(replayed: ReplayedStep, changes: list[Change]) -> float | None:
     return ratio * ours / theirs if alike and ratio else None
 
 
-def stale(change: Change) -> bool:
+def stale(change: ParameterChange) -> bool:
     """Whether the gradient of the step before is in this one."""
     if change.earlier is None or not change.earlier.any():
         return False
@@ -175,7 +175,7 @@ def stale(change: Change) -> bool:
     return bool(rest.any()) and left < 0.05 and abs(float(weights[1])) > CLOSE
 
 
-def explain_update(change: Change) -> tuple[str, str]:
+def explain_update(change: ParameterChange) -> tuple[str, str]:
     """Evidence and cause of an update that is not the expected one."""
     got, want, weight = change.update, change.expected_update, change.weight
     if not got.any():
