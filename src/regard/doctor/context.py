@@ -56,6 +56,11 @@ class History:
     def norms(self) -> list[float]:
         return [step.norm for step in self.steps]
 
+    @property
+    def last(self) -> int:
+        """The number of the last step."""
+        return self.steps[-1].step if self.steps else 0
+
     def add(self, step: int, loss: float, rate: float, norm: float) -> None:
         """Add one step; steps that are not finite are left out."""
         if math.isfinite(loss) and math.isfinite(norm):

@@ -100,8 +100,19 @@ class Doctor(Observer):
         if run.model is not None and room and from_environment().size == 1:
             run.replay = Replay(run.experiment, start.data, start.device, run.model, start.optimizer)
         self._report(chain(*(check.on_start() for check in self._checks)))
-        if run.replay is not None:
-            run.replay.predict(start.step, run.position)
+        self._predict()
+
+    def _predict(self) -> None:
+        """Make the next step of the run with the second engine, if it can be made."""
+        run = self._run
+        numbers = range(run.position, run.position + run.experiment.train.accumulate)
+        if run.replay is None or not all(run.usable(run.batch(number)) for number in numbers):
+            return
+        try:
+            run.replay.predict(self._step, run.position)
+        except (RuntimeError, ValueError, KeyError) as problem:  # memory, or weights that do not fit the config's model
+            run.replay = None
+            self._print(f"doctor: steps are not replayed ({type(problem).__name__}: {str(problem).splitlines()[0]})")
 
     def stepped(self, step: TrainingStep) -> None:
         began = time.perf_counter()
@@ -173,7 +184,7 @@ class Doctor(Observer):
             self._updates.copy()
         planned = step.step in self._replayed
         if replay is not None and step.step < self._last and (planned or (due and self._cheap(step, 0.0))):
-            replay.predict(step.step, step.position)
+            self._predict()
 
     def _is_due(self, step: TrainingStep) -> bool:
         """Whether to examine: at three steps at any cost, else while it takes a small share of the time."""

@@ -145,3 +145,21 @@ FAULTS: list[Fault] = [
         make=altered(block_in_evaluation, model=gpt(dropout=0.2), **SHORT),
     ),
 ]
+
+
+def another_width(engine: Engine) -> None:
+    """A feed-forward layer was replaced by a narrower one."""
+    layer = engine.model.get_submodule("blocks.1.feedforward")
+    layer.up, layer.down = (nn.Linear(*sizes, bias=False) for sizes in ((32, 48), (48, 32)))  # type: ignore[assignment]
+    engine.optimizer = engine.experiment.train.optimizer.build(engine.model)
+
+
+FAULTS.append(
+    fault(
+        "layer of another width",
+        "model_differs",
+        r"blocks\.1\.feedforward",
+        another_width,
+        lambda seen: seen.model.get_submodule("blocks.1.feedforward.up").weight.shape[0] == 48,
+    )
+)

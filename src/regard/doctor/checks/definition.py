@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from regard.doctor import Check, Findings, SidePass, TrainingRun
-from regard.doctor.replay import Divergence, ReplayedStep, difference
+from regard.doctor.replay import Divergence, Replay, ReplayedStep, difference
 
 NAMED = 3  # parameters that a finding names
 
@@ -19,7 +19,8 @@ class InitialWeights(Check):
         replay = self.run.replay
         if replay is None or self.run.position or replay.loaded:
             return
-        wrong = [(name, p, fresh) for name, (p, fresh) in replay.parameters.items() if not torch.equal(p, fresh)]
+        same = [one for one in replay.parameters.items() if one[1][0].shape == one[1][1].shape]
+        wrong = [(name, p, fresh) for name, (p, fresh) in same if not torch.equal(p, fresh)]
         if len(wrong) > len(replay.parameters) / 2:
             return  # weights that were trained before
         for name, p, fresh in wrong[:NAMED]:
@@ -39,8 +40,15 @@ class ModelDiffers(Check):
         self._found = False
 
     def on_start(self) -> Findings:
-        if self.run.replay is not None and self.run.data is not None:
-            yield from self._report(self.run.replay.divergence(self.run.batch(self.run.position), True), "training")
+        other = [] if self.run.replay is None else other_parameters(self.run.replay)
+        if other:
+            self.run.replay = None  # the two cannot be compared
+            evidence = f"{len(other)} parameters are new, missing or of another shape: {', '.join(other[:NAMED])}"
+            cause = "modules were replaced, added or removed after the model was built"
+            yield self.finding(other[0], evidence, cause, "describe the model in its config, or change its class")
+        replay, batch = self.run.replay, None if self.run.data is None else self.run.batch(self.run.position)
+        if replay is not None and batch is not None and self.run.usable(batch):
+            yield from self._report(replay.divergence(batch, True), "training")
 
     def on_replay(self, replayed: ReplayedStep) -> Findings:
         yield from self._report(replayed.divergence, "training")
@@ -58,6 +66,13 @@ class ModelDiffers(Check):
         )
         cause = "a hook, a replaced method or attribute, a module in the wrong mode, or an edit after it was built"
         yield self.finding(found.where, evidence, cause, f"compare {found.where} with the class that the config names")
+
+
+def other_parameters(replay: Replay) -> list[str]:
+    """The names of parameters that only one of the two models has, or with another shape."""
+    models = (replay.model, replay.engine.model)
+    own, built = ({n: p.shape for n, p in m.named_parameters(remove_duplicate=False)} for m in models)
+    return [name for name in {**own, **built} if own.get(name) != built.get(name)]
 
 
 class TiedWeights(Check):

@@ -30,7 +30,7 @@ class NoEffect(Check):
 
     def on_model(self, side_pass: SidePass) -> Findings:
         few = first_rows(side_pass.few, 1, LENGTH)
-        if len(self.run.history.steps) < EARLY or few.inputs.shape[1] < SHORTEST or not side_pass.plain:
+        if self.run.history.last < EARLY or few.inputs.shape[1] < SHORTEST or not side_pass.plain:
             return
         last = side_pass.plain[-1][0]
         plain = side_pass.outputs(few, few.inputs.shape, only=last)
@@ -113,7 +113,7 @@ class ZeroWeights(Check):
 
     @torch.no_grad()
     def on_model(self, side_pass: SidePass) -> Findings:
-        if len(self.run.history.steps) < EARLY:
+        if self.run.history.last < EARLY:
             return
         for name, layer in side_pass.model.named_modules():
             if isinstance(layer, nn.Linear) and in_stack(name, layer):
