@@ -9,6 +9,9 @@ from pathlib import Path
 
 from regard.errors import UserError
 from regard.runs.disk import JsonObject, parse_object, plain, replace_file, sync, writing
+from regard.untrusted import open_plain, read_plain, unreadable
+
+LARGEST = 2**30  # bytes
 
 
 class StepLines:
@@ -32,7 +35,10 @@ class StepLines:
             raise ValueError(f"a record of {self.path.name} needs an integer 'step' >= 0, got {step!r}")
         line = json.dumps(plain(dict(record), _spell), allow_nan=False).encode() + b"\n"
         # Opened for each record: there is nothing to close, and ``cut`` may replace the file in between.
-        with writing(str(self.path)), open(self.path, "a+b", buffering=0) as file:
+        with (
+            writing(str(self.path)),
+            open(open_plain(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT), "a+b", buffering=0) as file,
+        ):
             _repair_end(file)
             written = 0
             while written < len(line):
@@ -72,11 +78,11 @@ class StepLines:
 
     def _lines(self) -> list[bytes]:
         try:
-            data = self.path.read_bytes()
+            data = read_plain(self.path, LARGEST)
         except FileNotFoundError:
             return []
         except OSError as error:
-            raise UserError(f"{self.path} cannot be read ({error.strerror}); check its permissions") from error
+            raise unreadable(self.path, error) from error
         *whole, last = data.split(b"\n")  # not splitlines(): text may hold other line breaks
         return [line + b"\n" for line in whole] + ([last] if last else [])
 
@@ -97,7 +103,7 @@ def _parse(line: bytes) -> JsonObject | None:
 
 
 def _is_step(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
 
 
 def _spell(value: float) -> str:

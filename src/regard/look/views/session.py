@@ -64,7 +64,7 @@ class Session:
     @classmethod
     def load(cls, run: Run, device: torch.device | str = "cpu", step: int | None = None) -> Self:
         """The newest complete checkpoint of a run, or that of ``step``."""
-        if run.config.get("data", {}).get("kind") == "pairs":
+        if run.table("data").get("kind") == "pairs":
             loaded = load_translation_model(run, device, step)
             return cls(loaded.model, loaded.tokenizer, loaded.specials, loaded.step, loaded.config.lower)
         model, tokenizer, reached, _ = load_model(run, device, step)
