@@ -141,6 +141,36 @@ def test_what_recipes_list_can_be_set_and_is_explained(name):
     assert override(recipe, settable) == recipe
 
 
+@pytest.mark.parametrize("command", ["recipes", "study"])
+def test_lists_have_two_columns(capsys, command):
+    assert main([command]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    texts = {line.index(line.split(maxsplit=1)[1]) for line in lines}
+    assert len(texts) == 1, lines
+
+
+def test_the_help_of_a_choice_is_one_sentence_for_users():
+    helps = [help for _, _, help in listing(get("shakespeare"))]
+    assert not [help for help in helps if ". " in help]
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("--data-path", "--data.path"),
+        ("--model-width", "--model.width"),
+        ("--learning-rate", "--train.optimizer.lr"),
+        ("--block_size", "--model.context"),
+        ("--batch-size", "--data.batch"),
+        ("--max_iters", "--train.steps"),
+        ("--n_layer", "--model.layers"),
+    ],
+)
+def test_options_of_other_libraries_are_understood(capsys, written, meant):
+    assert main(["train", written, "3"]) == 2
+    assert f"did you mean {meant}?" in capsys.readouterr().err
+
+
 def test_the_overview_names_debug(capsys):
     assert main(["--help"]) == 0
     assert "--debug" in capsys.readouterr().out
@@ -155,6 +185,10 @@ BAD = {
     "not divisible": (["train", "--model.width", "130"], "not divisible by 4 heads"),
     "missing file": (["train", "--data.path", "nowhere.txt"], "nowhere.txt"),
     "bad kind": (["train", "--model.position", "rotaty"], "rotary"),
+    "neither a run nor a recipe": (
+        ["prove", "nothing"],
+        "'nothing' is neither a run in runs nor a recipe; choose from",
+    ),
     "no such run": (["info", "nothing"], "there is no run"),
     "no run at all": (["generate"], "regard train"),
     "override elsewhere": (["info", "--model.width", "3"], "only `regard train`"),

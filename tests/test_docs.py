@@ -66,6 +66,13 @@ def test_all_extras_of_commands_are_in_all() -> None:
     assert {"data", "serve", "translate", "pictures", "tensorboard"} <= set(re.split(r"[\[\],]", everything))
 
 
+def test_the_readme_names_every_extra() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+    text = (ROOT / "README.md").read_text("utf-8")
+    install = text[text.index("## Install") : text.index("## The two commands")]
+    assert {extra for extra in extras if f"`{extra}`" not in install} == {"all", "docs", "dev", "bench"}
+
+
 def test_the_opening_says_what_for_whom_and_why() -> None:
     text = (ROOT / "README.md").read_text("utf-8")
     opening = text[: text.index("## Commands")]

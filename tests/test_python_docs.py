@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import subprocess
@@ -43,6 +44,8 @@ def test_generate_explains_its_errors(tmp_path: Path, monkeypatch: pytest.Monkey
         loaded.generate("to be", temp=1)
     with pytest.raises(regard.UserError, match="temperature must be zero or more"):
         loaded.generate("to be", temperature=-1)
+    with pytest.raises(regard.UserError, match=r"one text, not a list; regard\.TextGenerator"):
+        loaded.generate(["to be", "not"])  # pyright: ignore[reportArgumentType]
     with pytest.raises(regard.UserError, match="the prompt is empty"):
         loaded.generate("")
     with pytest.raises(regard.UserError, match="no device 'tpu' here; choose device from: auto"):
@@ -50,8 +53,16 @@ def test_generate_explains_its_errors(tmp_path: Path, monkeypatch: pytest.Monkey
     assert loaded.generate("to be", stop="\n") == loaded.generate("to be", stop=["\n"])
 
 
+def test_the_methods_of_an_observer_are_documented_with_their_arguments() -> None:
+    methods = inspect.getmembers(regard.Observer, inspect.isfunction)
+    assert len(methods) == 7
+    for name, method in methods:  # without them, a callback is written by trial and error
+        assert f"| `{name}({', '.join(inspect.signature(method).parameters)})` |" in PAGE
+    assert "name=None, observers=(), runs=" in (regard.train.__doc__ or "")  # what help(regard.train) shows
+
+
 def test_the_blocks_are_short_and_use_every_kind_of_name() -> None:
-    assert len(BLOCKS) == 8
+    assert len(BLOCKS) == 9
     assert max(len([line for line in block.splitlines() if line.strip()]) for block in BLOCKS) <= 15
 
 

@@ -50,6 +50,8 @@ def test_list(offline):
     assert done.stderr == ""
     for source in SOURCES.values():
         assert source.name in done.stdout
+        assert source.title in done.stdout  # not broken at the width of the terminal
+        assert str(source.origin).removeprefix("the ") in done.stdout
     listed = json.loads(regard(offline, "list", "--json").stdout)
     names = ["bible", "enwik8", "homeassistant", "moby-dick", "plays", "sotu"]
     assert [row["name"] for row in listed] == sorted(SOURCES) == names

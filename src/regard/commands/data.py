@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from regard.data import Source
 
 
+CACHED = {"yes": "in the cache", "no": "not in the cache", "damaged": "damaged in the cache"}
+
+
 @dataclass(frozen=True)
 class DataOptions(CommandOptions):
     """Options of `regard data`."""
@@ -57,20 +60,14 @@ def data(options: DataOptions) -> int:
 
 def print_table(rows: list[dict]) -> None:
     """Print the texts. This compares names and sizes in the cache only; `verify` reads the files."""
-    from rich.console import Console
-    from rich.table import Table
-
     from regard.data.origins.cache import cache_folder
     from regard.data.origins.progress import human_size
 
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for column in ("name", "title", "size", "cached", "origin", "license"):
-        table.add_column(column, justify="right" if column == "size" else "left", overflow="fold")
+    longest = max(len(row["name"]) for row in rows)
     for row in rows:
-        cached = {"yes": "[green]yes[/]", "no": "no", "damaged": "[red]damaged[/]"}[row["cached"]]
         origin = row["origins"][0].removeprefix("the ")
-        table.add_row(row["name"], row["title"], human_size(row["size"]), cached, origin, row["license"])
-    Console().print(table)
+        print(f"{row['name']:{longest}}  {row['title']}")
+        print(f"{'':{longest}}  {human_size(row['size'])}, {CACHED[row['cached']]}; {origin}; {row['license']}")
     print(f"cache: {cache_folder()}\ntrain on one: regard train --data.source NAME; on your own: --data.path FILE")
     print("pairs of sentences: regard train translate-transformer --data.source NAME")
 

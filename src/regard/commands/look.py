@@ -28,8 +28,8 @@ def look(options: LookOptions) -> int:
     """Show a model's attention on a text: one self-contained HTML file."""
     check(options)
     run = options.open()
-    from regard.generate.load import find_device
     from regard.look.views.session import Session
+    from regard.models.device import find_device
     from regard.serve.html_file import html_document
 
     source, target = texts(options, run)

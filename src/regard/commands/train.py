@@ -25,6 +25,19 @@ if TYPE_CHECKING:
 TABLES = ("model", "data", "task", "train")
 #: The length of a training; one given on the command line replaces that of the recipe or file.
 BUDGETS = ("steps", "tokens", "epochs", "seconds")
+#: Names of other libraries' options, for the error that suggests ours.
+OTHER_WORDS = {
+    "batch_size": "data.batch",
+    "block_size": "model.context",
+    "d_model": "model.width",
+    "gpu": "train.device",
+    "hidden_size": "model.width",
+    "learning_rate": "train.optimizer.lr",
+    "max_iters": "train.steps",
+    "max_length": "model.context",
+    "n_embd": "model.width",
+    "seq_len": "model.context",
+}
 
 
 @dataclass(frozen=True)
@@ -65,12 +78,12 @@ def train(options: TrainOptions, keys: Mapping[str, object]) -> int:
     is_file = path.suffix == ".toml"
     if not rank():  # what needs no torch comes first, so that common mistakes are reported at once
         Run.check(options.runs, options.name)
-    experiment = described(path if is_file else options.recipe, keys, options.seed)
+    experiment = read_experiment(path if is_file else options.recipe, keys, options.seed)
     from regard.train import check_start
 
     check_start(experiment)
     if rank():  # the first process creates the folder, the others join it
-        run = joined(options.runs, options.name)
+        run = wait_for_run(options.runs, options.name)
     else:
         prefix = path.stem if is_file else options.recipe
         run = Run.create(options.runs, options.name, to_toml(experiment), environment(), prefix=prefix)
@@ -82,7 +95,7 @@ def train(options: TrainOptions, keys: Mapping[str, object]) -> int:
         raise
 
 
-def described(
+def read_experiment(
     recipe: Path | str, arguments: Sequence[str] | Mapping[str, object], seed: int | None = None
 ) -> Experiment:
     """The experiment of a recipe or a TOML file with the command line's changes, checked."""
@@ -113,21 +126,26 @@ def key_like(name: str) -> str | None:
     """The key of an experiment that is most similar to `name`: `--train.steps` for "steps"."""
     from regard.train import Experiment
 
-    paths = {path.rpartition(".")[2]: path for path in reversed([key.path for key in keys_of(Experiment)])}
-    meant = nearest(name.replace("-", "_"), paths)
+    name = name.replace("-", "_")
+    all_paths = [key.path for key in keys_of(Experiment)]
+    paths = {path.rpartition(".")[2]: path for path in reversed(all_paths)} | OTHER_WORDS
+    whole = {path.replace(".", "_"): path for path in all_paths}
+    if (meant := nearest(name, whole, cutoff=0.9)) is not None:
+        return f"--{whole[meant]}"
+    meant = nearest(name, paths)
     return None if meant is None else f"--{paths[meant]}"
 
 
 def run_training(experiment: Experiment, run: Run, options: CommandOptions, *, resume: bool) -> int:
     """Train to the end or to a signal, write the report, and print the result."""
     from regard.commands.report import nearest_recipe
-    from regard.report import reported
+    from regard.report import report_at_end
     from regard.train import train
 
     budget = experiment.train.seconds
     trial = "" if budget is None else f", and a few steps to see how many fit into {budget:g} seconds"
     print(f"{run.path}: preparing text and model{trial}", file=sys.stderr, flush=True)
-    with nullcontext() if rank() else reported(run, nearest_recipe(run)):
+    with nullcontext() if rank() else report_at_end(run, nearest_recipe(run)):
         result = train(experiment, run, observers=observers(options, resume), resume=resume)
     if rank():
         pass  # only the first process prints
@@ -135,7 +153,7 @@ def run_training(experiment: Experiment, run: Run, options: CommandOptions, *, r
         print(json.dumps({**result._asdict(), "path": str(result.path)}))
     elif not result.interrupted:
         loss = "" if result.validation_loss is None else f", validation loss {result.validation_loss:.4f}"
-        print(f"{result.path}: {result.step:,} steps{loss}")
+        print(f"{result.path}: {result.step:,} step{'s' * (result.step != 1)}{loss}")
         print(f"report: {run.file('report.html')}")
         if experiment.model.generates:
             verb = "translate" if run.config["data"].get("kind") == "pairs" else "generate"
@@ -145,13 +163,13 @@ def run_training(experiment: Experiment, run: Run, options: CommandOptions, *, r
 
 def observers(options: CommandOptions, resume: bool) -> list[Observer]:
     """The observers of a training."""
-    from regard.report import Watch
+    from regard.report import ModelMeasurements
     from regard.train import ResumeNotice
     from regard.train.live import LiveCurve, LiveLine
 
     chosen = options if isinstance(options, TrainOptions) else TrainOptions()
     found: list[Observer] = [ResumeNotice()] if resume and not rank() else []
-    found += [Watch(), LiveCurve() if chosen.watch else LiveLine()]
+    found += [ModelMeasurements(), LiveCurve() if chosen.watch else LiveLine()]
     if chosen.doctor:
         from regard.doctor import Doctor
 
@@ -167,8 +185,8 @@ def observers(options: CommandOptions, resume: bool) -> list[Observer]:
     return found
 
 
-def joined(runs: Path, name: str | None, timeout: float = 120) -> Run:
-    """The run that the first of several processes creates."""
+def wait_for_run(runs: Path, name: str | None, timeout: float = 120) -> Run:
+    """Wait for the run folder that the first of several processes creates, and open it."""
     if name is None:
         raise UserError("several processes train one run: give it a --name, so that all of them find it")
     end = time.monotonic() + timeout

@@ -16,7 +16,7 @@ from regard.config import argument, option
 from regard.errors import UserError
 from regard.runs import Run
 from regard.runs.disk import JsonObject
-from regard.runs.waiting import notice, progress
+from regard.runs.waiting import progress
 from regard.untrusted import printable
 
 if TYPE_CHECKING:
@@ -68,8 +68,8 @@ def translate(options: TranslateOptions) -> int:
         raise UserError("--test brings its own texts and references; leave out TEXT, --file and --reference")
     run = open_run(name, options.runs)  # a mistyped name is reported before torch is imported
     from regard.generate import BeamSearch, Sampling
-    from regard.generate.load import find_device
     from regard.generate.translation import load_translation_model
+    from regard.models.device import find_device
 
     try:
         strategy = Sampling(options.temperature) if options.sample else BeamSearch(options.beam, options.length_penalty)
@@ -86,13 +86,13 @@ def translate(options: TranslateOptions) -> int:
     if not lines.texts:
         lines = sentences_of_run(model, run, options.test)
     if name is None:
-        notice(f"translated by {run.path}, step {model.step:,}")
+        print(printable(f"translated by {run.path}, step {model.step:,}"), file=sys.stderr, flush=True)
     quiet = options.json or options.test or lines.examples
     translated, seconds = translate_lines(translator, lines, options.out, quiet)
     scored = bool(lines.references) and not lines.examples
     metrics = measure_translations(model, lines, translated, options.test) if scored else {}
-    for notice in notices(translated, options.max_length or translator.context, translator.context):
-        print(notice, file=sys.stderr)
+    for line in notices(translated, options.max_length or translator.context, translator.context):
+        print(printable(line), file=sys.stderr)
     if options.json:
         about = {"run": str(run.path), "step": model.step, "damaged": run.damaged, "seconds": seconds, **metrics}
         records = [as_record(number, line, lines) for number, line in enumerate(translated)]

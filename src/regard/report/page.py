@@ -31,7 +31,7 @@ def write(run: Run, facts: Facts, out: Path | None = None) -> Path:
 
 
 @contextmanager
-def reported(run: Run, recipe: Recipe | None = None) -> Iterator[None]:
+def report_at_end(run: Run, recipe: Recipe | None = None) -> Iterator[None]:
     """Write the report when the training inside this context ends, also after a signal or an error.
 
     A report that fails prints a line to stderr and does not fail the training.

@@ -93,6 +93,15 @@ def verify(path: Path, step: int) -> Checkpoint:
         raise Damaged(f"{STATE} cannot be read ({error})") from error
 
 
+def damage(path: Path, step: int, thorough: bool) -> str | None:
+    """What is wrong with a checkpoint; None if nothing is. If not ``thorough``, its large files are not read."""
+    try:
+        (verify if thorough else check_sizes)(path, step)
+    except Damaged as found:
+        return str(found)
+    return None
+
+
 def write(parent: Path, step: int, model: Tensors, optimizer: Tensors, state: Mapping[str, object]) -> Path:
     """Write the checkpoint of ``step`` into ``parent``, atomically; one of the same step is replaced."""
     if step < 0:

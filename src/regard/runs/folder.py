@@ -154,7 +154,7 @@ class Run:
             raise UserError(f"{self.path / CONFIG} has no [{name}]; restore it from a copy")
         return table
 
-    def freeze(self, config: str) -> None:
+    def replace_config(self, config: str) -> None:
         """Replace the config atomically, for values that the start determines, such as steps from a time budget."""
         stamped = stamp(config)
         self.add(CONFIG, lambda temporary: write_synced(temporary, stamped))
@@ -218,7 +218,7 @@ class Run:
         """The samples written so far."""
         return self._samples.read()
 
-    def note(self, record: Mapping[str, object]) -> None:
+    def add_finding(self, record: Mapping[str, object]) -> None:
         """Append a finding of the doctor, with an integer "step", a "kind" and a "where", to findings.jsonl."""
         self._findings.append(record)
 
@@ -262,19 +262,16 @@ class Run:
         """The newest undamaged checkpoint, verified; ``damaged`` lists the skipped ones, also on standard error."""
         self.damaged = []
         found = self._first_undamaged(checkpoint.folders(self._checkpoints))
-        for damage in self.damaged if found is not None else ():
-            notice(f"{self.path}: {damage}; taking step {found.step} instead")
+        if found is not None:
+            for damage in self.damaged:
+                notice(f"{self.path}: {damage}; taking step {found.step} instead")
         return found
 
     def examine_checkpoints(self, thorough: bool = True) -> list[str]:
         """Why checkpoints are damaged, newest first; if not ``thorough``, only sizes are compared."""
-        examine, found = checkpoint.verify if thorough else checkpoint.check_sizes, []
-        for step, _, path in checkpoint.folders(self._checkpoints):
-            try:
-                examine(path, step)
-            except Damaged as damage:
-                found.append(f"checkpoint {path.name} is damaged: {damage}")
-        return found
+        entries = checkpoint.folders(self._checkpoints)
+        found = ((path.name, checkpoint.damage(path, step, thorough)) for step, _, path in entries)
+        return [f"checkpoint {name} is damaged: {damage}" for name, damage in found if damage]
 
     def checkpoint(self, step: int) -> Checkpoint:
         """The checkpoint of one step, verified; a ``UserError`` if it is missing or damaged."""

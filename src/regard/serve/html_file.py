@@ -19,7 +19,7 @@ from regard.errors import UserError
 from regard.generate.load import LoadedModel
 from regard.look.statistics.maps import SIDE, coarsest_level
 from regard.look.views.session import Session
-from regard.look.views.trace_view import Trace
+from regard.look.views.trace import Trace
 from regard.models import Model
 from regard.pages.html import document, sha256
 from regard.runs import Run

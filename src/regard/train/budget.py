@@ -8,9 +8,10 @@ from itertools import islice
 from typing import NamedTuple
 
 from regard.data import Batch, Data
+from regard.data.origins.progress import say
 from regard.errors import UserError
 from regard.train.device import synchronize
-from regard.train.engine import Engine, count_targets
+from regard.train.engine import Engine, targets_per_term
 from regard.train.evaluate import evaluate
 from regard.train.experiment import Experiment
 from regard.train.guard import guarded, make_engine
@@ -20,6 +21,8 @@ WARM_STEPS, TIMED_STEPS = 3, 12
 #: Calibration takes this share of the budget, since a few steps may catch a shared machine at an unusual moment. After
 #: the longest share it ends even if the steps above are not done.
 SHARE, LONGEST_SHARE = 0.04, 0.1
+#: The steps before the first evaluation get at least this share of the time, even if the evaluation then ends late.
+TRAINING_SHARE = 0.5
 
 
 class StepTimes(NamedTuple):
@@ -30,7 +33,7 @@ class StepTimes(NamedTuple):
     start: float  # what the first step takes beyond the others, mainly compilation
 
 
-def settle(experiment: Experiment, data: Data[Batch], world: World, began: float) -> Experiment:
+def budget_in_steps(experiment: Experiment, data: Data[Batch], world: World, began: float) -> Experiment:
     """The experiment with its budget in steps; ``budget`` notes what they were computed from.
 
     Seconds count from ``began``, a ``time.perf_counter()``, so loading and calibration are part of the budget.
@@ -43,6 +46,12 @@ def settle(experiment: Experiment, data: Data[Batch], world: World, began: float
         times = guarded(lambda: measure(engine, longest), engine)
         left = train.seconds - (time.perf_counter() - began) - times.start
         steps = steps_within(left, times, train.evaluate_every)
+        late = steps * times.step + times.evaluation > left
+        if late and times.evaluation > max(0.0, left) * TRAINING_SHARE:
+            say(
+                f"one evaluation takes about {times.evaluation:.0f} s, so the run takes longer than {train.seconds:g} s"
+                f" ({steps} steps and one evaluation); a smaller --data.validation makes it shorter"
+            )
         note = f"{train.seconds:g} seconds"
     elif train.tokens is not None:
         steps = max(1, round(train.tokens / max(1.0, tokens_per_step(experiment, data, world))))
@@ -55,14 +64,18 @@ def settle(experiment: Experiment, data: Data[Batch], world: World, began: float
         note = f"{train.epochs:g} epochs"
     else:
         return experiment
-    steps = world.first(steps)  # every rank must take the same number
+    steps = world.broadcast(steps)  # every rank must take the same number
     return replace(experiment, train=replace(train, steps=steps, seconds=None, tokens=None, epochs=None, budget=note))
 
 
 def steps_within(seconds: float, times: StepTimes, evaluate_every: int | None) -> int:
-    """The number of steps that fit into ``seconds`` with their evaluations, the last of which is at the end."""
+    """The number of steps that fit into ``seconds`` with their evaluations, the last of which is at the end.
+
+    A long evaluation does not leave an untrained model: half of the time is for the steps before the first one.
+    """
     per_step = times.step + (times.evaluation / evaluate_every if evaluate_every else 0.0)
-    return max(1, int((seconds - times.evaluation) / per_step))
+    least = min(evaluate_every or math.inf, seconds * TRAINING_SHARE / times.step)
+    return max(1, int(least), int((seconds - times.evaluation) / per_step))
 
 
 def measure(engine: Engine, longest: float) -> StepTimes:
@@ -100,4 +113,4 @@ def _time_evaluation(engine: Engine) -> float:
 def tokens_per_step(experiment: Experiment, data: Data[Batch], world: World) -> float:
     """The number of targets in the first update, over all ranks."""
     batches = [experiment.batch(data, number, world.rank, world.size) for number in range(experiment.train.accumulate)]
-    return next(iter(count_targets(experiment.task.build(), batches, world).values()))
+    return next(iter(targets_per_term(experiment.task.build(), batches, world).values()))

@@ -94,7 +94,8 @@ class LiveLine(Observer):
             self._say(f"stopped after step {result.step} of {result.steps}, and saved")
             self._say(f"continue with: regard resume {result.path}{with_options()}")
         else:
-            self._say(f"done: {result.step:,} steps, {result.tokens:,} tokens in {_clock(result.seconds)}")
+            steps = f"{result.step:,} step{'s' * (result.step != 1)}"
+            self._say(f"done: {steps}, {result.tokens:,} tokens in {_clock(result.seconds)}")
 
     def failed(self, error: BaseException) -> None:
         """Restore the terminal."""

@@ -18,7 +18,7 @@ from torch import Tensor
 from regard.data.base import Specials
 from regard.data.tokenizers import Tokenizer
 from regard.errors import UserError
-from regard.look.capture.trace import attentions, dense_weights
+from regard.look.capture.observe import attentions, dense_weights
 from regard.models.base import Seq2SeqModel, parameter_device
 from regard.pages.html import document
 from regard.pages.numbers import plural

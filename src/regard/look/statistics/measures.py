@@ -21,8 +21,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from regard.look.capture.observe import Attention, observe
 from regard.look.capture.strips import ROWS, Strip, strip, strip_ranges
-from regard.look.capture.trace import Attention, observe
 from regard.models.base import LanguageModel
 
 #: A head with at least this share of its weight on one kind of key is named after it.
@@ -58,7 +58,7 @@ class RowMeasures(NamedTuple):
     """
 
     seen: Tensor  # the number of visible keys
-    entropy: Tensor  # -Σ w log w in nats; 0 without visible keys
+    entropy: Tensor  # in nats; 0 without visible keys
     previous: Tensor  # weight on the previous token
     own: Tensor  # weight on the token itself
     first: Tensor  # weight on the first visible token

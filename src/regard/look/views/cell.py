@@ -11,8 +11,8 @@ from torch import Tensor
 from regard.attention import Additive, General, HardLookup, Softmax, SoftmaxNormalizer, TopKSoftmax
 from regard.errors import UserError
 from regard.generate.sampling import in_float32
+from regard.look.capture.observe import Attention
 from regard.look.capture.strips import StripRange, biased_scores, head_inputs, strip
-from regard.look.capture.trace import Attention
 from regard.runs.disk import JsonObject
 
 TOP = 64  # keys of a row that are listed
@@ -25,8 +25,7 @@ def row(attention: Attention, head: int, query: int) -> JsonObject:
     weights = one.weights[0, 0]
     best = weights.topk(min(TOP, len(weights)))
     listed = [[key, w] for key, w in zip(best.indices.tolist(), best.values.tolist(), strict=True) if w > 0]
-    entropy = float(torch.special.entr(weights).sum())
-    return {"query": query, "weights": listed, "entropy": entropy, "visible_keys": int(one.count())}
+    return {"query": query, "weights": listed, "entropy": float(one.entropy()), "visible_keys": int(one.count())}
 
 
 @torch.no_grad()

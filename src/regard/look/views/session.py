@@ -20,13 +20,13 @@ from regard.generate.decoder import Decoder, DecodingStep
 from regard.generate.load import load_model
 from regard.generate.sampler import Sampler
 from regard.generate.translation import load_translation_model, source_streams
-from regard.look.capture.trace import evaluation_mode, observe
+from regard.look.capture.observe import evaluation_mode, observe
 from regard.look.interventions.ablate import ablate, head_effects
 from regard.look.interventions.residual import contributions, lens, patch
 from regard.look.statistics.measures import on_random_text, random_text
 from regard.look.views.generation import beam_tree, distribution, nbytes
 from regard.look.views.reading import NO_TARGET, Reading, mean
-from regard.look.views.trace_view import Trace
+from regard.look.views.trace import Trace
 from regard.models.base import LanguageModel, Model, Seq2SeqModel, parameter_device
 from regard.runs import Run
 from regard.runs.disk import JsonObject
@@ -53,7 +53,7 @@ def _decodable(model: Model) -> bool:
 
 @dataclass(frozen=True)
 class Session:
-    """One trained model."""
+    """A loaded model with its tokenizer, which answers the requests of the views one at a time."""
 
     model: Model
     tokenizer: Tokenizer

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.errors import UserError
-from regard.look.capture.trace import Attention
+from regard.look.capture.observe import Attention
 from regard.look.statistics import maps
 from regard.look.statistics.measures import Head, heads, role
 from regard.look.views import cell as cells
