@@ -77,7 +77,7 @@ def check_depth(value: object) -> None:
         level = [inner for item in tables if isinstance(item, list) for inner in item]
         if not level:
             return
-    raise ValueError(f"tables or lists are nested more than {DEEPEST} deep; flatten them")
+    raise ValueError(f"the tables or lists are nested too deeply (more than {DEEPEST}); flatten them")
 
 
 def printable(text: str) -> str:

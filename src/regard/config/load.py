@@ -14,7 +14,7 @@ from regard.config.notation import PlainTable
 from regard.config.shape import Maybe
 from regard.config.table import ChoiceShape, Table, invalid, plain, shape_of, table_of
 from regard.errors import UserError
-from regard.untrusted import UnsafeFile, read_plain
+from regard.untrusted import read_plain
 
 C = TypeVar("C")
 
@@ -118,20 +118,22 @@ def _lines(table: PlainTable, path: tuple[str, ...]) -> Iterator[str]:
 
 def read_toml(path: str | os.PathLike[str]) -> PlainTable:
     """The plain values in a TOML file; UserError if the file or its TOML is at fault."""
+    import tomllib  # only where TOML is read: importing regard.config stays cheap
+
     try:
         text = read_plain(Path(path), notation.LARGEST, follow=True).decode(
             "utf-8-sig"
         )  # some editors begin with a mark
-    except UnsafeFile:
-        raise
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}); give the path of a TOML file") from None
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: byte {error.start} is not UTF-8 text; save the file as UTF-8") from None
     try:
         return notation.parse_document(text.replace("\r\n", "\n"))
-    except ValueError as error:
+    except tomllib.TOMLDecodeError as error:
         raise UserError(f"{path}: {_explained(str(error), text)}") from None
+    except ValueError as error:  # nested too deeply, or an integer of thousands of digits
+        raise UserError(f"{path}: {error}") from None
 
 
 def _explained(message: str, text: str) -> str:

@@ -53,6 +53,6 @@ def parse_document(text: str) -> PlainTable:
     try:
         document = tomllib.loads(text)
     except RecursionError:
-        raise ValueError("tables or lists are nested too deeply; flatten them") from None
+        raise ValueError("the tables or lists are nested too deeply; flatten them") from None
     check_depth(document)
     return document

@@ -224,7 +224,8 @@ class Run:
 
     def findings(self) -> list[JsonObject]:
         """The newest finding of every kind and place, in the order of their first records."""
-        return list({(record.get("kind"), record.get("where")): record for record in self._findings.read()}.values())
+        records = self._findings.read()
+        return list({(str(record.get("kind")), str(record.get("where"))): record for record in records}.values())
 
     def rewind(self, step: int) -> None:
         """Remove the metrics, samples and findings after ``step``, each file atomically."""

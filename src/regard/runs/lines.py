@@ -39,7 +39,7 @@ class StepLines:
             writing(str(self.path)),
             open(open_plain(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT), "a+b", buffering=0) as file,
         ):
-            _repair_end(file)
+            _repair_end(file, self.path)
             written = 0
             while written < len(line):
                 written += file.write(line[written:])
@@ -112,7 +112,7 @@ def _spell(value: float) -> str:
     return "Infinity" if value > 0 else "-Infinity"
 
 
-def _repair_end(file: FileIO) -> None:
+def _repair_end(file: FileIO, path: Path) -> None:
     """Terminate the last line if it is complete, else remove it, so that the next record starts a line."""
     size = file.seek(0, os.SEEK_END)
     if size == 0:
@@ -120,6 +120,8 @@ def _repair_end(file: FileIO) -> None:
     file.seek(size - 1)
     if file.read(1) == b"\n":
         return
+    if size > LARGEST:
+        raise UserError(f"{path} is a file of {size:,} bytes, and {LARGEST:,} is the most; restore it from a copy")
     file.seek(0)
     data = file.readall()
     start = data.rfind(b"\n") + 1

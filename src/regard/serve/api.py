@@ -21,6 +21,7 @@ from regard.serve.limits import OVERVIEW
 from regard.serve.request_params import LARGEST_SEED, RequestParams
 from regard.serve.run_library import NotFoundError
 from regard.serve.session_cache import SessionCache
+from regard.untrusted import read_plain
 
 VIEWS = ["runs", "attention", "sampling", "probes", "masks"]
 
@@ -57,9 +58,10 @@ class Api:
 
     def report(self, params: RequestParams) -> str:
         path = self.library.open(params.text("run")).file("report.html")
-        if not path.is_file():
-            raise NotFoundError("this run has no report yet; `regard report RUN` writes it")
-        return path.read_text("utf-8")
+        try:
+            return read_plain(path).decode("utf-8", "replace")
+        except FileNotFoundError:
+            raise NotFoundError("this run has no report yet; `regard report RUN` writes it") from None
 
     def passage(self, params: RequestParams) -> JsonObject:
         """A text of the run's data that the model was not trained on, to begin with."""

@@ -23,6 +23,7 @@ from regard.runs.disk import JsonObject
 from regard.runs.notes import read_notes
 from regard.serve.limits import METRICS_TAIL, SAMPLES
 from regard.serve.records import JsonlTail, latest_findings, latest_value, metrics_table, sample_entry
+from regard.untrusted import open_plain, read_plain
 
 try:
     import fcntl
@@ -77,6 +78,7 @@ class RunLibrary:
             "config": opened.config,
             "environment": environment,
             "checkpoints": opened.steps(),
+            "damaged": opened.examine_checkpoints(thorough=False),
             "samples": [sample_entry(record) for record in samples[-SAMPLES:]],
             "findings": latest_findings(JsonlTail(opened.file("findings.jsonl")).read().records),
             "report": opened.file("report.html").is_file(),
@@ -163,7 +165,10 @@ def _progress(path: Path, version: tuple[int, ...]) -> JsonObject:
 
 def _hash(path: Path) -> str | None:
     """Return a short hash of a file; None if there is none."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:16] if path.is_file() else None
+    try:
+        return hashlib.sha256(read_plain(path)).hexdigest()[:16]
+    except OSError:
+        return None
 
 
 @lru_cache(4096)
@@ -183,7 +188,7 @@ def is_training(path: Path) -> bool:
     if fcntl is None:
         return _recently_logged(path)
     try:
-        descriptor = os.open(path / ".lock", os.O_RDONLY | os.O_NONBLOCK)
+        descriptor = open_plain(path / ".lock")
     except OSError:
         return False
     with open(descriptor, "rb") as lock:
