@@ -188,7 +188,8 @@ def examine(run: Run) -> tuple[list[Finding], list[str]]:
             for finding in chain(*given):
                 found.setdefault(finding.key, replace(finding, step=step, since=step))
     if checkpoint is None:
-        notes.append("there is no complete checkpoint, so the model was not examined")
+        why = f" ({'; '.join(run.damaged)})" if run.damaged else ""
+        notes.append(f"there is no complete checkpoint{why}, so the model was not examined")
     else:
         training.position = int(checkpoint.number("position"))
         try:
