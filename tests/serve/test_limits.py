@@ -100,7 +100,8 @@ def test_a_damaged_newest_checkpoint_is_in_the_answer_about_a_run(runs: Path, tm
     manifest = checkpoints / "step-000009" / "MANIFEST.json"
     manifest.write_text(manifest.read_text().replace('"step": 8', '"step": 9'))
     weights = checkpoints / "step-000009" / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-1] + b"?")
+    content = weights.read_bytes()
+    weights.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     library = RunLibrary(tmp_path / "runs")
     api = Api(SessionCache(library, torch.device("cpu")))
     (run,) = library.paths()
