@@ -5,8 +5,8 @@
 A training of a small model uses all cores. Each round measures its steps per second alone, then beside the server
 with its clients, so that a slow drift of the machine cancels out. A client is a page on that run: it keeps an event
 stream open (as many as the server allows do) and sends a request per second, as after a click: the list of runs, the
-run, its metrics, a mask, a step of sampling. Latency is counted from the moment when a request is due, so that a stalled
-server is not measured too kindly. Prints p50, p99 and the ratio of the speeds as JSON.
+run, its metrics, a mask, a step of sampling. Latency is counted from the moment when a request is due, so that a
+stalled server is not measured too kindly. Prints p50, p99 and the ratio of the speeds as JSON.
 """
 
 import argparse

@@ -211,7 +211,7 @@ FINDINGS = (
     ),
     (
         "Python users find no load, generate and train",
-        "tests/test_python_docs.py::test_every_block_runs",
+        "tests/test_doc_blocks.py::test_every_block_runs",
     ),
     (
         "There is no Weights & Biases",
@@ -226,7 +226,19 @@ FINDINGS = (
         "tests/train/test_budget.py::test_a_long_evaluation_does_not_leave_an_untrained_model",
     ),
     (
-        "The lists of recipes and studies are not aligned",
+        "A slow machine that prepares for longer than the budget trains for one step without a word",
+        "tests/train/test_budget.py::test_a_run_that_will_be_late_trains_and_says_why",
+    ),
+    (
+        "The report of a short run explains a faint line that is not drawn",
+        "tests/report/test_words.py::test_the_faint_line_is_explained_where_it_is_drawn",
+    ),
+    (
+        "regard look of a translation model does not name --pair",
+        "tests/serve/test_look_command.py::test_a_translation_model_needs_both_texts",
+    ),
+    (
+        "The lists of recipes, studies and masks are not aligned, and show the notation of docstrings",
         "tests/test_cli.py::test_lists_have_two_columns",
     ),
     (
@@ -266,6 +278,22 @@ FINDINGS = (
         "tests/laws/test_initial_loss.py::test_a_recipe_starts_at_a_uniform_guess",
     ),
     (
+        "`regard resume` has no --wandb and --mlflow",
+        "tests/report/test_trackers.py::test_only_the_chosen_trackers_observe",
+    ),
+    (
+        "An error of W&B or MLflow ends the training",
+        "tests/report/test_trackers.py::test_a_tracker_that_fails_is_warned_about_once_and_training_goes_on",
+    ),
+    (
+        "Code blocks of the README and the docs may be wrong: not all of them run in a test",
+        "tests/test_doc_blocks.py::test_every_block_runs",
+    ),
+    (
+        "Commands that the text of the docs mentions may not exist",
+        "tests/test_doc_blocks.py::test_commands_in_prose_exist",
+    ),
+    (
         "`regard look` shows the weights of a plain softmax for a subclass of Softmax that defines other weights",
         "tests/look/test_subclasses.py::test_the_weights_of_a_subclass_are_shown",
     ),
@@ -288,6 +316,42 @@ FINDINGS = (
     (
         "docs/design.md is long and names functions that are gone",
         "tests/test_design.py::test_a_name_in_a_picture_exists",
+    ),
+    (
+        "Heads of encoder-decoders have other numbers in the report than on the page",
+        "tests/report/test_words.py::test_heads_of_a_translation_have_the_names_of_the_page",
+    ),
+    (
+        "A file of `regard look` gives weights to keys that top-k attention leaves out",
+        "tests/browser/test_page_cells.py::test_cells_of_a_file_are_those_of_the_server",
+    ),
+    (
+        "A file of `regard look` has no exact rows for mechanisms whose weights have no steps",
+        "tests/serve/test_look_command.py::test_rows_of_mechanisms_without_steps_are_embedded",
+    ),
+    (
+        "The page measures an encoder on the next token, which it does not predict",
+        "tests/look/test_session.py::test_an_encoder_predicts_the_tokens_that_it_reads",
+    ),
+    (
+        "The progress of `regard translate` does not say how long the rest will take",
+        "tests/test_waiting.py::test_progress_says_how_long_the_rest_will_take",
+    ),
+    (
+        "`regard data verify` prints only at its end",
+        "tests/data/test_data_command.py::test_each_text_is_reported_when_it_is_verified",
+    ),
+    (
+        "Attention opens with the newest run even if its model has no attention",
+        "tests/browser/test_page_attention.py::test_a_view_opens_with_a_run_that_it_supports",
+    ),
+    (
+        "The config.toml of a run cannot be trained again",
+        "tests/test_cli.py::test_the_config_of_a_run_is_an_experiment",
+    ),
+    (
+        "The README has no animated demo",
+        "tests/test_demo.py::test_the_picture_is_of_the_readme_small_and_needs_nothing_else",
     ),
     (
         "The doctor takes negative attention weights for a collapse (entropy -inf%)",

@@ -10,12 +10,13 @@ import pytest
 
 from regard.cli import COMMANDS, main
 from regard.commands.recipes import listing
-from regard.commands.train import TrainOptions
-from regard.config import argument, option, override, parse
+from regard.commands.train import TrainOptions, read_experiment
+from regard.config import argument, option, override, parse, to_toml
 from regard.config.command_line import help_text, read_options
 from regard.config.table import Table
 from regard.errors import UserError
 from regard.recipes import get, names
+from regard.runs import Run, environment
 
 TINY = [
     *("--model.layers", "1", "--model.heads", "2", "--model.width", "16", "--model.context", "16"),
@@ -141,12 +142,13 @@ def test_what_recipes_list_can_be_set_and_is_explained(name):
     assert override(recipe, settable) == recipe
 
 
-@pytest.mark.parametrize("command", ["recipes", "study"])
+@pytest.mark.parametrize("command", ["recipes", "study", "mask"])
 def test_lists_have_two_columns(capsys, command):
     assert main([command]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    texts = {line.index(line.split(maxsplit=1)[1]) for line in lines}
-    assert len(texts) == 1, lines
+    shown = capsys.readouterr().out
+    lines = [line for line in shown.splitlines() if not line.startswith("&")]
+    assert len({line.rindex("  ", 0, 32) for line in lines}) == 1, lines
+    assert "``" not in shown  # a notation of docstrings
 
 
 def test_the_help_of_a_choice_is_one_sentence_for_users():
@@ -259,3 +261,9 @@ def test_help_lists_every_option_with_its_default():
     shown = help_text(Table(Every), "regard every", "About it.")
     for words in ("[WORD] [REST ...]", "--top-k INT", "--many INT ...", "--no-browser ", "a|b", "(default: 0.0)"):
         assert words in shown
+
+
+def test_the_config_of_a_run_is_an_experiment(tmp_path):
+    experiment = get("shakespeare-small")
+    run = Run.create(tmp_path, "one", to_toml(experiment), environment())
+    assert read_experiment(run.file("config.toml"), ["--model.layers=1"]) == override(experiment, ["--model.layers=1"])

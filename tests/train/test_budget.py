@@ -86,13 +86,15 @@ def test_a_long_evaluation_does_not_leave_an_untrained_model(every, steps):
     assert steps_within(90, StepTimes(step=0.1, evaluation=300, start=0), every) == steps
 
 
-def test_a_long_evaluation_is_announced(text, monkeypatch, capsys):
-    wanted = experiment(text, seconds=60)
-    monkeypatch.setattr("regard.train.budget.measure", lambda engine, longest: StepTimes(1.0, 300.0, 0.0))
-    settled = budget_in_steps(wanted, wanted.data.build(wanted.model.context), World(), time.perf_counter())
-    assert (settled.train.steps or 0) > 1
+@pytest.mark.parametrize(("prepared", "evaluation", "least"), [(0, 300.0, 15), (80, 0.0, 30)])
+def test_a_run_that_will_be_late_trains_and_says_why(text, monkeypatch, capsys, prepared, evaluation, least):
+    wanted = experiment(text, seconds=60, evaluate_every=None)
+    monkeypatch.setattr("regard.train.budget.measure", lambda engine, longest: StepTimes(1.0, evaluation, 0.0))
+    began = time.perf_counter() - prepared
+    settled = budget_in_steps(wanted, wanted.data.build(wanted.model.context), World(), began)
+    assert (settled.train.steps or 0) >= least
     said = capsys.readouterr().err
-    assert "one evaluation takes about 300 s, so the run takes longer than 60 s" in said
+    assert f"one evaluation about {evaluation:.0f} s, so the run takes longer than 60 s" in said
     assert "--data.validation" in said
 
 

@@ -15,7 +15,7 @@ CAVEAT = (
 LEGEND = (
     "error: |replaced - own| / |own| of a layer's outputs against the model's own attention, mean over heads; worst "
     "head: layer.head and its error; weights moved: half the sum of |replaced - own| weights of a row; loss: nats per "
-    "token with every layer replaced; increase: over the unchanged model's loss, with its 95 % interval over windows; "
+    "token with every layer replaced; increase: over the unchanged model's loss, with its 95% interval over windows; "
     "× own: speed of a forward pass relative to the model's own attention, measured alternately"
 )
 

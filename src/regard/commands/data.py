@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from regard.commands.common import CommandOptions
 from regard.config import argument, option
 from regard.errors import UserError
+from regard.runs.waiting import waiting
 
 if TYPE_CHECKING:
     from regard.data import Source
@@ -91,16 +92,19 @@ def about(source: Source) -> dict:
 
 def verify(options: DataOptions, sources: list[Source]) -> int:
     """Hash every file in the cache; the exit code is 1 if one is damaged or the named text is missing."""
-    outcome, lines = {}, []
+    outcome = {}
     for source in sources:
         there = source.path().exists()
-        faults = [fault] if there and (fault := source.fault()) else []
+        with waiting(f"reading {source.name}"):
+            faults = [fault] if there and (fault := source.fault()) else []
         outcome[source.name] = {"state": "damaged" if faults else "whole" if there else "absent", "faults": faults}
         state = "whole" if there else "not in the cache"
         if faults:
             state = f"damaged ({'; '.join(faults)}); fetch it again: regard data get {source.name}"
-        lines.append(f"{source.name}: {state}")
-    options.show(outcome, "\n".join(lines))
+        if not options.json:
+            print(f"{source.name}: {state}", flush=True)
+    if options.json:
+        options.show(outcome, "")
     states = [found["state"] for found in outcome.values()]
     return int("damaged" in states or (options.name is not None and "absent" in states))
 

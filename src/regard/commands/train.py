@@ -42,18 +42,24 @@ OTHER_WORDS = {
 
 
 @dataclass(frozen=True)
-class TrainOptions(CommandOptions):
+class ObserverOptions(CommandOptions):
+    """Options that choose the observers of a training."""
+
+    watch: bool = option(False, "draw the losses as a curve in the terminal during training")
+    doctor: bool = option(False, "report training problems with place, cause and fix; the training itself is unchanged")
+    tensorboard: bool = option(False, "also write TensorBoard events into the run folder (needs `regard[tensorboard]`)")
+    wandb: bool = option(False, "also log to Weights & Biases (needs `regard[wandb]`)")
+    mlflow: bool = option(False, "also log to MLflow (needs `regard[mlflow]`)")
+
+
+@dataclass(frozen=True)
+class TrainOptions(ObserverOptions):
     """Options of `regard train`."""
 
     recipe: str = argument("shakespeare", "a recipe's name (`regard recipes` lists them) or a TOML file")
     name: str | None = option(None, "the run's name; default: the recipe's name with a number")
     runs: Path = option(RUNS, "the folder that holds runs")
     seed: int | None = option(None, "random seed of weights, batches and dropout; default: the recipe's")
-    watch: bool = option(False, "draw the losses as a curve in the terminal during training")
-    doctor: bool = option(False, "report training problems with place, cause and fix; the training itself is unchanged")
-    tensorboard: bool = option(False, "also write TensorBoard events into the run folder (needs `regard[tensorboard]`)")
-    wandb: bool = option(False, "also log to Weights & Biases (needs `regard[wandb]`)")
-    mlflow: bool = option(False, "also log to MLflow (needs `regard[mlflow]`)")
 
 
 def train(options: TrainOptions, keys: Mapping[str, object]) -> int:
@@ -147,7 +153,7 @@ def key_like(name: str) -> str | None:
     return None if meant is None else f"--{paths[meant]}"
 
 
-def run_training(experiment: Experiment, run: Run, options: CommandOptions, *, resume: bool) -> int:
+def run_training(experiment: Experiment, run: Run, options: ObserverOptions, *, resume: bool) -> int:
     """Train to the end or to a signal, write the report, and print the result."""
     from regard.commands.report import nearest_recipe
     from regard.report import report_at_end
@@ -172,27 +178,26 @@ def run_training(experiment: Experiment, run: Run, options: CommandOptions, *, r
     return 130 if result.interrupted else 0
 
 
-def observers(options: CommandOptions, resume: bool) -> list[Observer]:
+def observers(options: ObserverOptions, resume: bool) -> list[Observer]:
     """The observers of a training."""
     from regard.report import ModelMeasurements
     from regard.train import ResumeNotice
     from regard.train.live import LiveCurve, LiveLine
 
-    chosen = options if isinstance(options, TrainOptions) else TrainOptions()
     found: list[Observer] = [ResumeNotice()] if resume and not rank() else []
-    found += [ModelMeasurements(), LiveCurve() if chosen.watch else LiveLine()]
-    if chosen.doctor:
+    found += [ModelMeasurements(), LiveCurve() if options.watch else LiveLine()]
+    if options.doctor:
         from regard.doctor import Doctor
 
         found.append(Doctor())
-    if chosen.tensorboard:
+    if options.tensorboard:
         from regard.train.tensorboard import TensorBoard
 
         found.append(TensorBoard())
-    if chosen.wandb or chosen.mlflow:
+    if options.wandb or options.mlflow:
         from regard.train.trackers import MLflow, WandB
 
-        found += [*([WandB()] if chosen.wandb else []), *([MLflow()] if chosen.mlflow else [])]
+        found += [*([WandB()] if options.wandb else []), *([MLflow()] if options.mlflow else [])]
     return found
 
 

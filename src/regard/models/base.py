@@ -296,8 +296,3 @@ def check_dropouts(config: ModelConfig, *names: str) -> None:
         share = getattr(config, name)
         if share is not None and not 0 <= share < 1:
             raise ValueError(f"{name} must be at least 0 and below 1, not {share}")
-
-
-def parameter_device(model: nn.Module) -> torch.device:
-    """The device of the model's parameters."""
-    return next(model.parameters()).device

@@ -1,6 +1,7 @@
-"""The device that a model runs on, by the name in a config or on the command line."""
+"""The device that a model runs on: by the name in a config or on the command line, and by its parameters."""
 
 import torch
+from torch import nn
 
 from regard.errors import UserError
 
@@ -29,3 +30,8 @@ def find_device(name: str, local: int = 0, option: str = "--device") -> torch.de
         )
     torch.cuda.set_device(number)  # our own kernels are launched on the current device
     return torch.device(kind, number)
+
+
+def parameter_device(model: nn.Module) -> torch.device:
+    """The device of the model's parameters."""
+    return next(model.parameters()).device

@@ -21,7 +21,8 @@ WARM_STEPS, TIMED_STEPS = 3, 12
 #: Calibration takes this share of the budget, since a few steps may catch a shared machine at an unusual moment. After
 #: the longest share it ends even if the steps above are not done.
 SHARE, LONGEST_SHARE = 0.04, 0.1
-#: The steps before the first evaluation get at least this share of the time, even if the evaluation then ends late.
+#: On a slow machine the run may end late, but this share of the budget is left after preparation, and this share of
+#: what is left is for the steps before the first evaluation.
 TRAINING_SHARE = 0.5
 
 
@@ -44,14 +45,13 @@ def budget_in_steps(experiment: Experiment, data: Data[Batch], world: World, beg
         # A separate engine, discarded afterwards: the initial weights depend on the seed alone.
         engine = make_engine(experiment, data, world)
         times = guarded(lambda: measure(engine, longest), engine)
-        left = train.seconds - (time.perf_counter() - began) - times.start
-        steps = steps_within(left, times, train.evaluate_every)
-        late = steps * times.step + times.evaluation > left
-        if late and times.evaluation > max(0.0, left) * TRAINING_SHARE:
-            say(
-                f"one evaluation takes about {times.evaluation:.0f} s, so the run takes longer than {train.seconds:g} s"
-                f" ({steps} steps and one evaluation); a smaller --data.validation makes it shorter"
-            )
+        prepared = time.perf_counter() - began + times.start
+        left, least = train.seconds - prepared, train.seconds * TRAINING_SHARE
+        steps = steps_within(max(left, least), times, train.evaluate_every)
+        if left < max(least, steps * times.step + times.evaluation):
+            taken = f"preparation takes {prepared:.0f} s and one evaluation about {times.evaluation:.0f} s"
+            late = f"so the run takes longer than {train.seconds:g} s ({steps} step{'s' * (steps != 1)})"
+            say(f"{taken}, {late}; a smaller --data.validation makes evaluations shorter")
         note = f"{train.seconds:g} seconds"
     elif train.tokens is not None:
         steps = max(1, round(train.tokens / max(1.0, tokens_per_step(experiment, data, world))))
