@@ -151,6 +151,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20.0, help="of each measurement")
     parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the training is stopped too
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         words = random.Random(1).choices(WORDS, k=200_000)

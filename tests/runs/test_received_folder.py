@@ -14,6 +14,7 @@ from received_kit import copy, make, one_sentence, regard
 
 from regard.errors import UserError
 from regard.runs import Run
+from regard.runs.disk import write_synced
 from regard.runs.notes import read_notes, write_notes
 from regard.untrusted import UnsafeFile, open_plain, printable, read_plain
 
@@ -61,7 +62,7 @@ def use_everything(path: Path) -> str:
             run.sample({"step": 5, "text": ""})
             run.add_finding({"step": 5, "kind": "k", "where": "w"})
             run.rewind(4)
-            run.add("tokenizer.json", lambda temporary: temporary.write_text("{}") and None)
+            run.add("tokenizer.json", lambda temporary: write_synced(temporary, b"{}"))
 
     try:
         run = Run.open(path)
