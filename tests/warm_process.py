@@ -17,11 +17,15 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import NoReturn
 
 Regard = Callable[..., subprocess.CompletedProcess[str]]  # ``regard`` in a folder that is given
 REGARD = "from regard.cli import entry; entry()"
+#: Every optimizer imports torch._dynamo.
+IMPORTED = ["safetensors.torch", "torch._dynamo"]
+IMPORTED += [f"regard.{name}" for name in ("approximate", "doctor", "generate", "prove", "recipes", "report")]
 PATIENCE = 600  # seconds after which a process is taken to hang
 
 
@@ -76,13 +80,8 @@ def _server() -> subprocess.Popen[str]:
 
 def _serve() -> None:
     """Fork a process for each request and reply with its exit code."""
-    import regard.approximate
-    import regard.doctor
-    import regard.generate
-    import regard.prove
-    import regard.recipes
-    import regard.report  # noqa: F401
-
+    for name in IMPORTED:
+        import_module(name)
     gc.freeze()  # a collection in a forked process would copy every page
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in the terminal is for pytest
     for line in sys.stdin:
@@ -109,7 +108,8 @@ def _become(code: str, arguments: list[str], folder: str, streams: list[str], en
         traceback.print_exc()
         status = 1
     atexit._run_exitfuncs()
-    sys.stdout.flush(), sys.stderr.flush()
+    sys.stdout.flush()
+    sys.stderr.flush()
     os._exit(status)  # a normal exit would take most of a second to free the modules
 
 

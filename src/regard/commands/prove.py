@@ -15,6 +15,7 @@ from regard.runs.waiting import waiting
 
 if TYPE_CHECKING:
     from regard.prove import Certificate, ModelUnderTest
+    from regard.runs import Run
 
 FOREIGN = "hf:"
 
@@ -39,7 +40,7 @@ def prove(options: ProveOptions) -> int:
 
     The exit code is 1 if a claim fails.
     """
-    target, names = options.target, split_names(options.claims)
+    target, names, run = options.target, split_names(options.claims), None
     if options.causal is not None and not target.startswith(FOREIGN):
         raise UserError("--causal and --no-causal are for models of transformers: regard prove hf:FOLDER")
     from regard.prove import certify
@@ -51,10 +52,12 @@ def prove(options: ProveOptions) -> int:
         with waiting("testing"):
             certificate = certify_folder(folder, options.causal, names)
     else:
-        subject = _run(options) if is_run(target, options.runs) else _recipe(options)
+        run = open_run(target, options.runs) if is_run(target, options.runs) else None
+        subject = _recipe(options) if run is None else _run(options, run)
         with waiting("preparing") as progress:
             certificate = certify(subject, claims=names, progress=progress)
-    options.show({"target": target, **certificate.plain()}, _table(target, certificate))
+    damaged = {} if run is None else {"damaged": run.damaged}
+    options.show({"target": target, **damaged, **certificate.plain()}, _table(target, certificate))
     return 0 if certificate.sound else 1
 
 
@@ -73,14 +76,13 @@ def _recipe(options: ProveOptions) -> ModelUnderTest:
     return subject
 
 
-def _run(options: ProveOptions) -> ModelUnderTest:
+def _run(options: ProveOptions, run: Run) -> ModelUnderTest:
     """A trained model with its tokenizer and, if it is still available, its data."""
     from regard.generate.load import load_model
     from regard.models.device import find_device
     from regard.prove import ModelUnderTest
     from regard.train import Experiment
 
-    run = open_run(options.target, options.runs)
     experiment = run.load(Experiment)
     loaded = load_model(run, find_device(options.device), options.step)
     about, data, task = f"step {loaded.step:,} of {run.path}, its own weights", None, None
