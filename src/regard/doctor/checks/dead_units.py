@@ -22,7 +22,10 @@ class DeadUnits(Check):
         layers = {name: layer for name, layer in side_pass.model.named_modules() if in_stack(name, layer)}
         for name, calls in side_pass.measure(layers, constant_units).items():
             constant, units, smooth = calls[-1] if calls else (0, 0, False)
-            if constant > (MASKED if smooth else DEAD) * units:
+            masked = smooth and bool(
+                side_pass.model.mechanisms()
+            )  # a wide convolution reads padding, which is constant
+            if constant > (MASKED if masked else DEAD) * units:
                 recurrent = isinstance(layers[name], nn.RNNBase)
                 where = name if recurrent else name.rpartition(".")[0] or name
                 evidence = f"{constant:,} of the {units:,} units that {name} reads are the same for every token"
