@@ -11,7 +11,7 @@ import pytest
 
 from regard.cli import main
 from regard.commands import COMMANDS
-from regard.commands.completion import bash_script, fish_script, flags
+from regard.commands.completion import INSTALL, bash_script, fish_script, flags
 
 
 @pytest.fixture(scope="module")
@@ -69,3 +69,11 @@ def test_zsh_loads_the_functions_of_bash_and_fish_has_every_command(capsys: pyte
 def test_an_unknown_shell_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["completion", "tcsh"]) == 2
     assert "bash" in capsys.readouterr().err
+
+
+def test_the_commands_of_the_help_work_in_a_new_home(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", "--help"]) == 0
+    said = capsys.readouterr().out
+    for shell, file in INSTALL.items():
+        assert f"mkdir -p {file.rpartition('/')[0]}\n" in said
+        assert f"regard completion {shell} > {file}" in said

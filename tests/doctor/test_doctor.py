@@ -17,7 +17,7 @@ from run_faults.kit import MIXTURE, Case, Ended, Fault, gpt, trained, training
 
 from regard.commands.common import RunOptions
 from regard.commands.doctor import doctor as command
-from regard.commands.train import described
+from regard.commands.train import read_experiment
 from regard.config import to_toml
 from regard.doctor import Check, Doctor, Finding, all_checks, examine
 from regard.report.facts import Facts
@@ -85,7 +85,7 @@ def test_it_finds_nothing_in_a_sound_training_and_does_not_change_a_bit(model: A
 def test_it_finds_nothing_in_a_healthy_recipe(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("REGARD_CACHE")  # texts of recipes are in the user's own
     name, _, seed, *overrides = line.split()
-    experiment = described(name, overrides, int(seed))
+    experiment = read_experiment(name, overrides, int(seed))
     doctor = Doctor(out=io.StringIO())
     train(experiment, Run.create(tmp_path, None, to_toml(experiment), {}), [doctor])
     assert doctor.active
@@ -123,7 +123,7 @@ def test_the_command_tells_what_is_in_the_folder(tmp_path: Path, capsys: pytest.
     assert command(RunOptions(run=str(ended.run.path))) == 0
     assert "no faults found" in capsys.readouterr().out
     finding = Finding("memory", "data.batch", "3.9 of 4 GiB", "it grows with it", "--data.batch 4", 12, 8)
-    ended.run.note(finding.record())
+    ended.run.add_finding(finding.record())
     assert command(RunOptions(run=str(ended.run.path), json=True)) == 1
     (record,) = json.loads(capsys.readouterr().out)["findings"]
     assert Finding.read(record) == finding

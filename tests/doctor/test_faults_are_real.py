@@ -12,7 +12,7 @@ from run_faults import FAULTS
 from run_faults.kit import Case, Fault, Record, Seen, trained
 
 from regard import recipes
-from regard.commands.train import described
+from regard.commands.train import read_experiment
 from regard.config import to_toml
 
 
@@ -67,7 +67,7 @@ def test_every_recipe_has_healthy_runs_with_three_seeds() -> None:
     for line in HEALTHY:
         name, option, seed, *overrides = line.split()
         assert option == "--seed"
-        experiment = described(name, overrides, int(seed))
+        experiment = read_experiment(name, overrides, int(seed))
         assert (experiment.train.steps or 0) <= 200
         assert experiment.train.seconds is None
         found.append((name, experiment.seed))

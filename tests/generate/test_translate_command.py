@@ -248,7 +248,7 @@ WRONG = {
     "no such step": (["a", "--step", "7"], "no checkpoint of step 7"),
     "no such device": (["a", "--device", "toaster"], "no device 'toaster'"),
     "mistyped": (["wordz"], "there is no run"),
-    "a text run": (["text", "a"], "was trained on text and does not translate"),
+    "a text run": (["text", "a"], "does not translate; `regard generate` generates text with it; name a run"),
     "other pairs": (["changed"], "is not what this run was trained on"),
 }
 

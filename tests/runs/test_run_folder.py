@@ -143,10 +143,10 @@ def test_an_older_schema_goes_through_every_migration(monkeypatch: pytest.Monkey
 
 
 def test_the_config_can_be_frozen_anew(run: Run):
-    run.freeze("seed = 2\n")
+    run.replace_config("seed = 2\n")
     assert run.config == Run.open(run.path).config == {"seed": 2}
     with pytest.raises(tomllib.TOMLDecodeError):
-        run.freeze("seed = \n")
+        run.replace_config("seed = \n")
     assert Run.open(run.path).config == {"seed": 2}
 
 

@@ -186,7 +186,7 @@ def test_no_utilization_above_the_peak_is_shown(monkeypatch):
 
 @pytest.mark.parametrize(("seconds", "shown"), [(5, "0:05"), (65.4, "1:05"), (3661, "1:01:01"), (-1, "0:00")])
 def test_clock(seconds, shown):
-    assert live._clock(seconds) == shown
+    assert live.clock(seconds) == shown
 
 
 def test_a_step_is_cheap_to_watch():

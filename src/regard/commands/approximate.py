@@ -49,8 +49,9 @@ def approximate(options: ApproximateOptions) -> int:
     from regard.approximate.measure import FITTING
     from regard.approximate.page import write
     from regard.approximate.words import LEGEND, numbers, sentences, table
-    from regard.generate.load import find_device, load_model
+    from regard.generate.load import load_model
     from regard.models import GPT, GPTConfig
+    from regard.models.device import find_device
     from regard.studies.page import machine
     from regard.train import Experiment
 

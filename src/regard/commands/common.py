@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +32,12 @@ class CommandOptions:
         for name in names:
             if (value := vars(self)[name]) is not None and value < 1:
                 raise UserError(f"--{flag_name(name)} must be at least 1, not {value}")
+
+
+def in_columns(about: Mapping[str, str]) -> str:
+    """A line for each name: the name, and the first line of the text about it, in columns."""
+    longest = max(map(len, about), default=0)
+    return "\n".join(f"{name:{longest}}  {''.join(text.splitlines()[:1])}" for name, text in about.items())
 
 
 @dataclass(frozen=True)

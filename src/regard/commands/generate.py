@@ -76,8 +76,9 @@ def generate(options: GenerateOptions) -> int:
         raise UserError(f"{run.path} is a translation model: regard translate {run.path}")
     from regard.generate import BeamSearch, Sampling, TextGenerator
     from regard.generate.cuda_graph import graph_refusal
-    from regard.generate.load import find_device, load_model
+    from regard.generate.load import load_model
     from regard.models.base import LanguageModel
+    from regard.models.device import find_device
 
     try:
         sampling = Sampling(options.temperature, options.top_k, options.top_p, options.min_p, options.repetition)

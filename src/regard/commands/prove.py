@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from regard.commands.common import RUNS, CommandOptions, is_run, open_run, split_names
-from regard.config import argument, option
+from regard.config import argument, hint, option
 from regard.errors import UserError
 from regard.runs.waiting import waiting
 
@@ -60,10 +60,13 @@ def prove(options: ProveOptions) -> int:
 
 def _recipe(options: ProveOptions) -> ModelUnderTest:
     """The recipe's model at a reduced size, with its task and data."""
-    from regard.generate.load import find_device
+    from regard.models.device import find_device
     from regard.prove.reduced import reduced_experiment
-    from regard.recipes import get
+    from regard.recipes import get, names
 
+    if options.target not in names() and not Path(options.target).exists():
+        known = hint(options.target, names())
+        raise UserError(f"{options.target!r} is neither a run in {options.runs} nor a recipe; {known}")
     subject = reduced_experiment(get(options.target), options.data)
     assert subject.model is not None
     subject.model.to(find_device(options.device))
@@ -72,7 +75,8 @@ def _recipe(options: ProveOptions) -> ModelUnderTest:
 
 def _run(options: ProveOptions) -> ModelUnderTest:
     """A trained model with its tokenizer and, if it is still available, its data."""
-    from regard.generate.load import find_device, load_model
+    from regard.generate.load import load_model
+    from regard.models.device import find_device
     from regard.prove import ModelUnderTest
     from regard.train import Experiment
 

@@ -16,7 +16,7 @@ from regard.config import argument, option
 from regard.errors import UserError
 from regard.runs import Run
 from regard.runs.disk import JsonObject
-from regard.runs.waiting import progress
+from regard.runs.waiting import progress, waiting
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,8 +67,8 @@ def translate(options: TranslateOptions) -> int:
         raise UserError("--test brings its own texts and references; leave out TEXT, --file and --reference")
     run = open_run(name, options.runs)  # a mistyped name is reported before torch is imported
     from regard.generate import BeamSearch, Sampling
-    from regard.generate.load import find_device
     from regard.generate.translation import load_translation_model
+    from regard.models.device import find_device
 
     try:
         strategy = Sampling(options.temperature) if options.sample else BeamSearch(options.beam, options.length_penalty)
@@ -89,7 +89,8 @@ def translate(options: TranslateOptions) -> int:
     quiet = options.json or options.test or lines.examples
     translated, seconds = translate_lines(translator, lines, options.out, quiet)
     scored = bool(lines.references) and not lines.examples
-    metrics = measure_translations(model, lines, translated, options.test) if scored else {}
+    with waiting("measuring"):
+        metrics = measure_translations(model, lines, translated, options.test) if scored else {}
     for notice in notices(translated, options.max_length or translator.context, translator.context):
         print(notice, file=sys.stderr)
     if options.json:
@@ -153,7 +154,10 @@ def translate_lines(
     except OSError as error:
         raise UserError(f"{out} cannot be written: {error.strerror}") from error
     with stream or contextlib.nullcontext():
-        for line in progress(translator.translate(lines.texts), len(lines.texts), "lines"):
+        results = translator.translate(lines.texts)
+        if stream is not None or quiet or not sys.stdout.isatty():  # else the printed lines are the progress
+            results = progress(results, len(lines.texts), "lines")
+        for line in results:
             translated.append(line)
             if stream is not None or not quiet:
                 print(output_lines(line, len(translated), translator.nbest), file=stream, flush=stream is None)

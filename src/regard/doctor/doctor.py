@@ -95,7 +95,7 @@ class Doctor(Observer):
         """Write the findings as they are now."""
         for finding in self.findings.values():
             if finding.step > finding.since:
-                self._start.run.note(finding.record())
+                self._start.run.add_finding(finding.record())
         count, name = len(self.findings), self._start.run.path
         summary = f"{count} found, see regard doctor {name}" if count else "no faults found"
         self._print(f"doctor: {summary} ({self.examinations} examinations, {self.cost:.1f} s)")
@@ -157,7 +157,7 @@ class Doctor(Observer):
                 unconfirmed.add(finding.key)
                 continue
             if known is None:
-                self._start.run.note(finding.record())
+                self._start.run.add_finding(finding.record())
                 self._print(finding.line())
             self.findings[finding.key] = finding
         if confirm:

@@ -14,6 +14,7 @@ from regard.generate.sampling import Sampling
 from regard.generate.text import Prompt, TextGenerator
 from regard.models import LanguageModel, ModelConfig
 from regard.models.base import Model
+from regard.models.device import find_device
 from regard.runs import Run
 
 
@@ -43,6 +44,9 @@ class LoadedModel(NamedTuple):
                 f"a {type(self.model).__name__} generates no text; load the run of a language model, or translate with "
                 "`regard translate`"
             )
+        if not isinstance(prompt, str):
+            several = "regard.TextGenerator generates several texts (docs/python.md)"
+            raise UserError(f"generate: the prompt is one text, not a {type(prompt).__name__}; {several}")
         try:
             options = Sampling(**sampling)
         except (TypeError, ValueError) as error:  # an unknown name, or an impossible value
@@ -82,29 +86,3 @@ def load_model(run: Run, device: torch.device | str = "cpu", step: int | None = 
         ) from error
     tokenizer = load_tokenizer(run.file("tokenizer.json"))
     return LoadedModel(model.to(device).eval(), tokenizer, checkpoint.step, checkpoint.state.get("data"))
-
-
-def find_device(name: str, local: int = 0, option: str = "--device") -> torch.device:
-    """The device called ``name``, which becomes the current one; "auto" prefers CUDA, then MPS, then the CPU.
-
-    Of several CUDA devices the process with local rank ``local`` uses the device of that number. If the device does not
-    exist, the UserError names the ``option`` to change.
-    """
-    counts = {"cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available()), "cpu": 1}
-    if name == "auto":
-        name = next(kind for kind, count in counts.items() if count)
-    kind, colon, index = name.partition(":")
-    available = counts.get(kind, 0)
-    if not available or (colon and not index.isdigit()) or int(index or 0) >= available:
-        usable = ", ".join(kind for kind, count in counts.items() if count)
-        raise UserError(f"there is no device {name!r} here; choose {option} from: auto, {usable}")
-    if kind != "cuda":
-        return torch.device(kind)
-    number = int(index) if index else local
-    if number >= available:
-        raise UserError(
-            f"there is no device cuda:{number}, only {available} of that kind; start fewer processes per machine or "
-            f"choose another {option}"
-        )
-    torch.cuda.set_device(number)  # our own kernels are launched on the current device
-    return torch.device(kind, number)

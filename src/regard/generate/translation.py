@@ -17,7 +17,8 @@ from regard.generate.decoder import Decoder
 from regard.generate.load import LoadedModel, load_model
 from regard.generate.sampler import Sampler
 from regard.generate.sampling import Sampling
-from regard.models.base import Seq2SeqModel, parameter_device
+from regard.models.base import Seq2SeqModel
+from regard.models.device import parameter_device
 from regard.runs import Run
 
 AHEAD = 16  # batches whose lines are sorted by length together; the output keeps the order of the input
@@ -209,7 +210,7 @@ def load_translation_model(run: Run, device: torch.device | str = "cpu", step: i
     if kind != "pairs":
         raise UserError(
             f"the run {run.path} was trained on {kind or 'text'} and does not translate; `regard generate` generates "
-            "text with it, and `regard recipes` lists recipes that translate"
+            "text with it; name a run that translates: regard translate RUN TEXT (recipes for one: `regard recipes`)"
         )
     config = run.load(DataConfig, "data")
     model, tokenizer, reached, sha256 = load_model(run, device, step)

@@ -141,7 +141,7 @@ class Run:
         require(self.config, recorded, str(self.path))
         return load(cls, self.config if section is None else self.config[section], self.path / CONFIG)
 
-    def freeze(self, config: str) -> None:
+    def replace_config(self, config: str) -> None:
         """Replace the config atomically, for values that the start determines, such as steps from a time budget."""
         replace_file(self.path / CONFIG, stamp(config))
         self.config = read_config(self.path / CONFIG, None)
@@ -185,7 +185,7 @@ class Run:
         """The samples written so far."""
         return self._samples.read()
 
-    def note(self, record: Mapping[str, object]) -> None:
+    def add_finding(self, record: Mapping[str, object]) -> None:
         """Append a finding of the doctor, with an integer "step", a "kind" and a "where", to findings.jsonl."""
         self._findings.append(record)
 

@@ -14,7 +14,7 @@ from regard.attention.masks.picture import view
 from regard.errors import UserError
 from regard.generate import Sampling
 from regard.look.views.session import Session
-from regard.look.views.trace_view import Trace
+from regard.look.views.trace import Trace
 from regard.runs.disk import JsonObject
 from regard.runs.notes import TAGS, write_notes
 from regard.serve.limits import OVERVIEW

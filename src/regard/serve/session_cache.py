@@ -15,7 +15,7 @@ from regard.data.translation.pairs import PairData
 from regard.errors import UserError
 from regard.look import passage
 from regard.look.views.session import Session, capabilities
-from regard.look.views.trace_view import Trace
+from regard.look.views.trace import Trace
 from regard.models import ModelConfig
 from regard.runs import Run
 from regard.runs.disk import JsonObject

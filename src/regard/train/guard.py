@@ -22,8 +22,8 @@ from torch.overrides import TorchFunctionMode
 from regard.attention import BackendRefused
 from regard.data import Batch, Data
 from regard.errors import UserError
-from regard.generate.load import find_device
 from regard.models import Encoder, LanguageModel, Seq2SeqModel
+from regard.models.device import find_device
 from regard.train.engine import Engine
 from regard.train.experiment import Experiment
 from regard.train.precision import Precision

@@ -13,9 +13,10 @@ from regard.config import to_toml
 from regard.config.parts import with_options
 from regard.data import Batch
 from regard.errors import UserError
-from regard.generate.load import find_device
+from regard.models.device import find_device
 from regard.runs import Run, environment
-from regard.train.budget import settle
+from regard.train.budget import budget_in_steps
+from regard.train.checkpoint import restore, save
 from regard.train.device import memory
 from regard.train.diagnose import diagnose
 from regard.train.engine import Engine, Update
@@ -23,8 +24,7 @@ from regard.train.evaluate import evaluate
 from regard.train.experiment import Experiment
 from regard.train.guard import check_start, guarded, keep_freed_memory, make_engine
 from regard.train.observer import Observer, TrainingResult, TrainingStart, TrainingStep
-from regard.train.restore import restore, save
-from regard.train.shard import World, from_environment, joined
+from regard.train.shard import World, from_environment, process_group
 
 
 def train(experiment: Experiment, run: Run, observers: Sequence[Observer] = (), resume: bool = False) -> TrainingResult:
@@ -44,7 +44,7 @@ def train(experiment: Experiment, run: Run, observers: Sequence[Observer] = (), 
             f"the run {run.path} has checkpoints already; choose another --name, or go on with it: "
             f"regard resume {run.path}{with_options()}"
         )
-    with joined(world, device) as world, run.lock() if world.rank == 0 else nullcontext():
+    with process_group(world, device) as world, run.lock() if world.rank == 0 else nullcontext():
         return TrainingSession(prepare(experiment, run, world, began, resume), run, observers).run()
 
 
@@ -68,16 +68,16 @@ def prepare(experiment: Experiment, run: Run, world: World, began: float, resume
     """An engine at the step where the run starts or continues; writes the final config and the tokenizer."""
     data = experiment.data.build(experiment.model.context)
     experiment = replace(experiment, model=experiment.model_for(data))
-    experiment = settle(experiment, data, world, began)
+    experiment = budget_in_steps(experiment, data, world, began)
     engine = make_engine(experiment, data, world)
     if resume:
         restore_latest(engine, run)
     # After restoring: a run that cannot be resumed, for example because its text has changed, is left unchanged.
     if world.rank == 0:
-        run.freeze(to_toml(experiment))
+        run.replace_config(to_toml(experiment))
         if data.tokenizer is not None:
             run.add("tokenizer.json", data.tokenizer.save)
-    world.wait()
+    world.barrier()
     return engine
 
 

@@ -47,10 +47,10 @@ def stalled(every: int, seconds: float) -> Sabotage:
     def sabotage(engine: Engine) -> None:
         plain = engine.data.batch
 
-        def batch(position: int, **named: Any) -> Any:
-            if position % every == 0:
+        def batch(step: int, **named: Any) -> Any:
+            if step % every == 0:
                 time.sleep(seconds)
-            return plain(position, **named)
+            return plain(step, **named)
 
         engine.data.batch = batch
 

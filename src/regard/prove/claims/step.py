@@ -58,8 +58,8 @@ def _compare(subject: ModelUnderTest, pieces: list[int], largest: LargestGap, **
 
 def _rolling(subject: ModelUnderTest, model: LanguageModel, largest: LargestGap) -> int:
     """Decode until a rolling cache was overwritten twice or, without one, a longer sequence; return its length."""
-    caches = model.start(1, 10**4).caches if model.limit is None else ()
-    n = max([subject.long, *(size for cache in caches if (size := 2 * cache.size + 3) <= ROLLING)])
+    indices = model.start(1, 10**4).cache_indices if model.limit is None else ()
+    n = max([subject.long, *(size for index in indices if (size := 2 * index.size + 3) <= ROLLING)])
     if n > subject.length:
         for pieces in ([5, *[1] * (n - 5)], [n // 3, 7, n - n // 3 - 7]):
             _compare(subject, pieces, largest)

@@ -22,7 +22,7 @@ def save(engine: Engine, run: Run) -> None:
     state = {**counters, "scaler": engine.scaler.state(), "data": engine.data.sha256}
     if engine.world.rank == 0:
         run.save(progress.step, model, optimizer, state, keep=engine.experiment.train.keep)
-    engine.world.wait()  # no rank continues before the checkpoint is written
+    engine.world.barrier()  # no rank continues before the checkpoint is written
 
 
 def restore(engine: Engine, checkpoint: Checkpoint) -> None:
