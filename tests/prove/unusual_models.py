@@ -149,7 +149,7 @@ UNUSUAL: list[Healthy] = [
     Healthy("FFT convolution", lambda: bare(FFTConvolution())),
     Healthy("FFT convolution in float32", lambda: bare(FFTConvolution(exact=True))),
     Healthy("FFT convolution in float64", lambda: double(FFTConvolution())),
-    Healthy("six FFT convolutions", lambda: bare(FFTConvolution(layers=6))),
+    Healthy("four FFT convolutions", lambda: bare(FFTConvolution(layers=4))),
     Healthy("FFT convolution as a function", lambda: closure(FFTConvolution())),
     Healthy("forbidden tokens", lambda: bare(Forbidding())),
     Healthy("no repeats", lambda: bare(NoRepeats())),

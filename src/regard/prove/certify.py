@@ -39,9 +39,9 @@ def certify(
 
     ``vocabulary`` is the number of token ids and ``length`` the length of the test sequences; a model of this library
     has its own. ``causal``: no logit may depend on a later token. Pass a ``ModelUnderTest`` to test padding, decoding,
-    data, a task or a tokenizer as well. ``claims`` names the claims to test (default: all). ``effort`` is how many cases
-    each claim is tested on ("quick" or "full"), ``seed`` draws them. ``progress`` is called with a line of text before
-    each claim.
+    data, a task or a tokenizer as well. ``claims`` names the claims to test (default: all). ``effort`` ("quick" or
+    "full") is how many cases each claim is tested on; ``seed`` draws them. ``progress`` is called with a line of text
+    before each claim.
 
     >>> import torch
     >>> ahead = torch.nn.Sequential(torch.nn.Embedding(11, 8), torch.nn.Linear(8, 11))

@@ -16,7 +16,7 @@ Symbols = NDArray[np.int64]
 PERMUTATIONS, BAND = 32, 2  # hashes of a MinHash signature, and how many of them must agree to make a candidate
 NEAR = 0.3  # the least estimated Jaccard similarity of near-duplicates
 BITS = 12  # of information in a shingle
-SAMPLE = 1_000_000  # symbols from which the information per symbol is estimated
+SAMPLE = 300_000  # symbols from which the information per symbol is estimated
 _TABLE = 22  # bits of the table that rejects most hashes at once
 
 
@@ -42,7 +42,7 @@ class Share(NamedTuple):
 
 def information(text: Sequence[Symbols]) -> float:
     """Bits per symbol, from below: half of the entropy of a symbol given the one before it."""
-    sample = np.concatenate([np.zeros(0, np.int64), *text])[:SAMPLE]
+    sample = np.concatenate([np.zeros(0, np.int64), *(document[:SAMPLE] for document in text)])[:SAMPLE]
     if len(sample) < 2:
         return 1.0
     pairs = sample[:-1] * (int(sample.max()) + 1) + sample[1:]
@@ -61,15 +61,14 @@ def known_lengths(text: Sequence[Symbols], other: Iterable[Symbols], run: int) -
     A passage is a sequence of known runs, each one symbol after the one before it.
     """
     starts = [hashes_of(document, run) if len(document) >= run else np.zeros(0, np.uint64) for document in text]
-    wanted = np.unique(np.concatenate([np.zeros(0, np.uint64), *starts]))
     table = np.zeros(1 << _TABLE, bool)
-    table[wanted >> np.uint64(64 - _TABLE)] = True
+    for hashes in starts:
+        table[hashes >> np.uint64(64 - _TABLE)] = True
     found = [np.zeros(0, np.uint64)]
     for document in other:
         if len(document) >= run:
             hashes = hashes_of(document, run)
-            hashes = hashes[table[hashes >> np.uint64(64 - _TABLE)]]
-            found.append(np.intersect1d(hashes, wanted))
+            found.append(hashes[table[hashes >> np.uint64(64 - _TABLE)]])
     known = np.unique(np.concatenate(found))
     return [_passages(np.isin(hashes, known), run) for hashes in starts]
 

@@ -133,10 +133,10 @@ def run_sweep(subject: ModelUnderTest, sweep: Sweep, probes: FormatProbes) -> Sw
 
 def _evidence(chosen: list[Case], done: list[Case], refused: dict[str, str], limit: int) -> str:
     if not done:
-        return "no further case can be tested"
-    formats = ", ".join(name for name in FORMATS if any(case.format == name for case in done))
+        return "no more cases can be tested"
+    formats = len({case.format for case in done})
     rows, tokens = max(case.rows for case in done), max(case.length for case in done)
-    text = f"{len(done)} further cases: {formats}; up to {rows} rows and {tokens} tokens"
+    text = f"{len(done)} more cases in {formats} number formats, up to {rows} rows and {tokens} tokens"
     text += "".join(f"; {name} refused: {reason[:90]}" for name, reason in refused.items())
     text += f"; refuses {limit} tokens" if limit < 10**9 else ""
     skipped = sum(case.format not in refused and case.length < limit for case in chosen) - len(done)

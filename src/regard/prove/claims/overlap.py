@@ -23,7 +23,7 @@ NEARLY = {"quick": 1_000_000, "full": 10**8}  # tokens that are compared for nea
 MARGIN = 10  # bits beyond those at which a run of the training text is expected by chance
 #: Passages of so many times the shortest run: the part of pieces that may have one, beside what language repeats.
 LEVELS = {1: 0.1, 2: 0.01, 4: 0.002, 8: 0.0}
-COPIED = 0.2  # of pieces with a passage of four runs: too many, whatever the text repeats
+COPIED = 0.5  # of pieces with a passage of four runs: too many, whatever the text repeats
 NEAR_SLACK = 0.005
 
 
@@ -75,7 +75,8 @@ def _verbatim(lengths: list[Symbols], usual: list[Symbols], run: int, part: str)
         share, own = (share_of([marks >= times * run for marks in some], 4 * run) for some in (lengths, usual))
         if share.exceeds(own, slack) or (times == 4 and share.part > COPIED):
             most = max(int(marks.max(initial=0)) for marks in lengths)
-            return f"{share.described(f'{part} pieces')} have {times * run} or more consecutive tokens of the training text, up to {most}"
+            passage = f"{times * run} or more consecutive tokens of the training text, up to {most}"
+            return f"{share.described(f'{part} pieces')} have {passage}"
     return ""
 
 
