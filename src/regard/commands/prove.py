@@ -91,7 +91,7 @@ def prove(options: ProveOptions) -> int:
 
 
 def _repeated(options: ProveOptions, request: JsonObject) -> ProveOptions:
-    """The options of a certificate; a target on the command line is used instead of its own."""
+    """The options of a certificate; a target on the command line replaces that of the certificate."""
     known = {name: request[name] for name in REQUEST if name in request}
     for name, kinds in REQUEST.items():
         if not isinstance(known.get(name), kinds):

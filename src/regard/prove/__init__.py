@@ -7,7 +7,7 @@ from regard.prove.registry import (
     Certificate,
     ClaimFails,
     ClaimResult,
-    Sweep,
+    ClaimSweep,
     all_claims,
     claim,
     fails,

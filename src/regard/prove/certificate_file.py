@@ -57,9 +57,7 @@ def read_certificate(path: Path) -> JsonObject:
     wrong = next((key for key, kind in shapes.items() if not isinstance(record.get(key), kind)), None)
     if wrong is None and record["schema"] != SCHEMA:
         wrong = f"schema {SCHEMA}"
-    if wrong is None and not all(
-        isinstance(one, dict) and {"claim", "verdict"} <= set(one) for one in record["claims"]
-    ):
+    if wrong is None and not all(isinstance(one, dict) and {"claim", "verdict"} <= {*one} for one in record["claims"]):
         wrong = "claim and verdict of each claim"
     if wrong is not None:
         raise UserError(f"{path} is not a certificate: it lacks {wrong}; make one with `regard prove --out`")
@@ -91,12 +89,12 @@ def certificate_page(record: JsonObject, source: str) -> str:
     failed = [one["claim"] for one in claims if one["verdict"] == "fails"]
     held = sum(one["verdict"] == "holds" for one in claims)
     verdict = f"{held} of {len(claims)} claims hold; {', '.join(failed) or 'none'} fail{'s' * (len(failed) < 2)}."
-    rows = [(one["claim"], one["verdict"], one["statement"], one["evidence"]) for one in claims]
+    rows = [(f"{one['claim']}: {one['statement']}", one["verdict"], one["evidence"]) for one in claims]
     settings = {**record["request"], "effort": record["effort"], "seed": record["seed"]}
     parts = [
         heading(f"Certificate: {target}", str(record["about"])),
         paragraphs([verdict]),
-        section("Claims", "", table(("claim", "verdict", "statement", "evidence"), rows, left=4)),
+        section("Claims", "", table(("claim", "verdict", "evidence"), rows, left=3)),
         section("Request", f"Check it again with: regard prove --check {source}", key_values(_texts(settings.items()))),
         section("SHA-256", "", key_values(_texts(record["hashes"].items()))),
         section("Made by", "", key_values(_texts(record["made_by"].items()))),

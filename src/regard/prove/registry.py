@@ -76,7 +76,7 @@ def first_line(error: Exception) -> str:
 Test = Callable[[ModelUnderTest], ClaimResult]
 
 
-class Sweep(NamedTuple):
+class ClaimSweep(NamedTuple):
     """The test of a claim on one case."""
 
     test: Callable[[ModelUnderTest, Case], None]  # raises ``ClaimFails``
@@ -91,14 +91,14 @@ class Claim(NamedTuple):
     test: Test
     order: int  # its place in the table
     reorders_sums: bool  # compares sums taken in another order, where a discontinuous module may select differently
-    sweep: Sweep | None  # the same claim on many cases
+    sweep: ClaimSweep | None  # the same claim on many cases
 
 
 _registered: dict[str, Claim] = {}
 
 
 def claim(
-    name: str, statement: str, *, order: int = 1000, reorders_sums: bool = False, sweep: Sweep | None = None
+    name: str, statement: str, *, order: int = 1000, reorders_sums: bool = False, sweep: ClaimSweep | None = None
 ) -> Callable[[Test], Test]:
     """Register the decorated function as the test of a claim. By default it comes last in the table."""
 

@@ -1,8 +1,8 @@
 """Whether a difference is a fault or rounding, and the number formats that claims are tested in.
 
 A fault repeats when every weight moves a little; rounding errors, and the choices that a rounding error decides, do
-not. So the model itself tells what its rounding is: an FFT mixes rounding errors of later tokens into
-earlier ones, a causal mask does not.
+not. So rounding is estimated from the model: an FFT mixes rounding errors of later tokens into earlier ones, a causal
+mask does not.
 """
 
 from collections.abc import Callable, Iterator, Sequence

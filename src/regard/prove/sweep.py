@@ -15,7 +15,7 @@ import torch
 from regard.errors import UserError
 from regard.models.base import Model
 from regard.prove.model_under_test import ModelUnderTest
-from regard.prove.registry import FAILURES, Case, ClaimFails, Sweep, first_line
+from regard.prove.registry import FAILURES, Case, ClaimFails, ClaimSweep, first_line
 from regard.prove.rounding import FORMATS, FormatProbes, number_format
 
 
@@ -56,7 +56,7 @@ def lengths(subject: ModelUnderTest) -> list[int]:
     return sorted({mark + d for mark in marks for d in (-1, 0, 1) if 1 <= mark + d <= limit})
 
 
-def cases(subject: ModelUnderTest, sweep: Sweep) -> list[Case]:
+def cases(subject: ModelUnderTest, sweep: ClaimSweep) -> list[Case]:
     """The cases of a sweep, small ones first."""
     limits, draw, sizes = LIMITS[subject.effort], random.Random(subject.seed), lengths(subject)
     own, few = _own_format(subject), cycle((2, 1, 3))
@@ -80,7 +80,7 @@ def _own_format(subject: ModelUnderTest) -> str:
     return next((name for name, form in FORMATS.items() if form.dtype == subject.dtype), "float32")
 
 
-def _pieces(sweep: Sweep, n: int, draw: random.Random) -> Iterator[tuple[int, ...]]:
+def _pieces(sweep: ClaimSweep, n: int, draw: random.Random) -> Iterator[tuple[int, ...]]:
     """One way to split ``n`` tokens into as many pieces as the sweep needs; none if there are too few tokens."""
     if sweep.pieces == 1:
         yield (n,)
@@ -102,7 +102,7 @@ def _splits(subject: ModelUnderTest, draw: random.Random, own: str, limits: Limi
         yield Case(own, draw.choice((1, 2, 3, 5)), tuple(pieces), draw.randrange(1, 10**6))
 
 
-def run_sweep(subject: ModelUnderTest, sweep: Sweep, probes: FormatProbes) -> Swept:
+def run_sweep(subject: ModelUnderTest, sweep: ClaimSweep, probes: FormatProbes) -> Swept:
     """Test the cases until one fails or the time is over; shrink the failing one."""
     chosen, refused = cases(subject, sweep), dict[str, str]()
     ends, done, limit = time.process_time() + LIMITS[subject.effort].seconds, list[Case](), 10**9
@@ -144,7 +144,7 @@ def _evidence(chosen: list[Case], done: list[Case], refused: dict[str, str], lim
 
 
 @torch.no_grad()
-def failure(subject: ModelUnderTest, sweep: Sweep, case: Case) -> str | None:
+def failure(subject: ModelUnderTest, sweep: ClaimSweep, case: Case) -> str | None:
     """Why a case fails; None if it does not."""
     torch.manual_seed(case.seed)
     try:
@@ -157,7 +157,7 @@ def failure(subject: ModelUnderTest, sweep: Sweep, case: Case) -> str | None:
     return None
 
 
-def _silent_failure(subject: ModelUnderTest, sweep: Sweep, case: Case) -> str | None:
+def _silent_failure(subject: ModelUnderTest, sweep: ClaimSweep, case: Case) -> str | None:
     try:
         return failure(subject, sweep, case)
     except FAILURES:

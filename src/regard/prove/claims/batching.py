@@ -2,7 +2,7 @@
 
 import torch
 
-from regard.prove import Case, ClaimResult, ModelUnderTest, Sweep, claim
+from regard.prove import Case, ClaimResult, ClaimSweep, ModelUnderTest, claim
 from regard.prove.comparison import LargestGap
 from regard.prove.model_under_test import SEED
 from regard.prove.rounding import compare_case
@@ -27,7 +27,7 @@ def batching_case(subject: ModelUnderTest, case: Case) -> None:
     "a row's logits do not depend on the other rows of its batch",
     order=30,
     reorders_sums=True,
-    sweep=Sweep(batching_case),
+    sweep=ClaimSweep(batching_case),
 )
 @torch.no_grad()
 def batching(subject: ModelUnderTest) -> ClaimResult:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from regard.attention import Mask, Packed, Padded, Range
 from regard.attention.slots import AnySlots, make_pairs, valid
-from regard.prove import Case, ClaimFails, ClaimResult, ModelUnderTest, Sweep, claim, holds
+from regard.prove import Case, ClaimFails, ClaimResult, ClaimSweep, ModelUnderTest, claim, holds
 from regard.prove.comparison import gradients
 from regard.prove.rounding import FORMATS, number_format
 
@@ -21,7 +21,7 @@ def finite_case(subject: ModelUnderTest, case: Case) -> None:
     _check_logits(f"rows of {case.length} tokens in {case.format}", subject(tokens), torch.ones_like(tokens) > 0)
 
 
-@claim("finite", "no logit of a real token is NaN or infinite", order=60, sweep=Sweep(finite_case))
+@claim("finite", "no logit of a real token is NaN or infinite", order=60, sweep=ClaimSweep(finite_case))
 def finite(subject: ModelUnderTest) -> ClaimResult:
     count, forbidden = 0, False
     for case, logits, real in _cases(subject):

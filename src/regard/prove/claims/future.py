@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from regard.attention import Plan, Softmax
 from regard.attention.backends.choose import BackendRefused, run
 from regard.models.base import Model
-from regard.prove import Case, ClaimFails, ClaimResult, ModelUnderTest, Sweep, claim, holds, not_applicable
+from regard.prove import Case, ClaimFails, ClaimResult, ClaimSweep, ModelUnderTest, claim, holds, not_applicable
 from regard.prove.comparison import ROUNDING, Hook, LargestGap, first_difference, forward_hooks, gap, record_outputs
 from regard.prove.model_under_test import SEED, SOURCES, Forward, training_mode
 from regard.prove.rounding import compare_case, exact, real_gap, repeats
@@ -38,7 +38,7 @@ def future_case(subject: ModelUnderTest, case: Case) -> None:
         )
 
 
-@claim("future", "a logit depends on its own token and earlier ones", order=10, sweep=Sweep(future_case, pieces=2))
+@claim("future", "a logit depends on its own token and earlier ones", order=10, sweep=ClaimSweep(future_case, pieces=2))
 def future(subject: ModelUnderTest) -> ClaimResult:
     if not subject.causal:
         return not_applicable("the model is bidirectional")

@@ -2,7 +2,7 @@
 
 import torch
 
-from regard.prove import Case, ClaimResult, ModelUnderTest, Sweep, claim, not_applicable
+from regard.prove import Case, ClaimResult, ClaimSweep, ModelUnderTest, claim, not_applicable
 from regard.prove.comparison import LargestGap
 from regard.prove.rounding import compare_case
 
@@ -26,7 +26,7 @@ def padding_case(subject: ModelUnderTest, case: Case) -> None:
     "a row's logits do not depend on the padding behind it",
     order=20,
     reorders_sums=True,
-    sweep=Sweep(padding_case, pieces=2),
+    sweep=ClaimSweep(padding_case, pieces=2),
 )
 @torch.no_grad()
 def padding(subject: ModelUnderTest) -> ClaimResult:

@@ -3,7 +3,7 @@
 import torch
 
 from regard.models.base import LanguageModel
-from regard.prove import Case, ClaimResult, ModelUnderTest, Sweep, claim, not_applicable
+from regard.prove import Case, ClaimResult, ClaimSweep, ModelUnderTest, claim, not_applicable
 from regard.prove.comparison import LargestGap
 from regard.prove.rounding import compare_case
 
@@ -22,7 +22,7 @@ def step_case(subject: ModelUnderTest, case: Case) -> None:
     "decoding in pieces of any length gives the logits of the forward pass",
     order=50,
     reorders_sums=True,
-    sweep=Sweep(step_case, pieces=0),
+    sweep=ClaimSweep(step_case, pieces=0),
 )
 @torch.no_grad()
 def step(subject: ModelUnderTest) -> ClaimResult:
