@@ -81,6 +81,8 @@ class ClaimSweep(NamedTuple):
 
     test: Callable[[ModelUnderTest, Case], None]  # raises ``ClaimFails``
     pieces: int = 1  # pieces of a case; 0: any number
+    lengths: bool = True  # rows of many lengths are tested; number formats always are
+    rows: bool = True  # batches of many sizes are tested
 
 
 class Claim(NamedTuple):

@@ -32,7 +32,7 @@ class Limits(NamedTuple):
 
 
 LIMITS = {
-    "quick": Limits(129, (2, 3, 4, 5, 7, 8, 9, 16, 17, 33), 1, 3, 6, 10.0),
+    "quick": Limits(129, (2, 3, 4, 5, 7, 8, 9, 16, 17, 33), 1, 2, 6, 10.0),
     "full": Limits(1025, (*range(1, 18), 31, 32, 33, 63, 64, 65, 100, 128, 129), 4, 16, 60, 120.0),
 }
 SMALLEST = 6  # tokens of the rows in large batches
@@ -53,15 +53,16 @@ def lengths(subject: ModelUnderTest) -> list[int]:
     limit = 2 * context + longest if model is None or model.limit is None else model.limit
     if subject.seq2seq is not None:
         limit = min(limit, context)
-    return sorted({mark + d for mark in marks for d in (-1, 0, 1) if 1 <= mark + d <= limit})
+    around = (0, 1) if subject.effort == "quick" else (-1, 0, 1)
+    return sorted({mark + d for mark in marks for d in around if 1 <= mark + d <= limit})
 
 
 def cases(subject: ModelUnderTest, sweep: ClaimSweep) -> list[Case]:
     """The cases of a sweep, small ones first."""
     limits, draw, sizes = LIMITS[subject.effort], random.Random(subject.seed), lengths(subject)
     own, few = _own_format(subject), cycle((2, 1, 3))
-    shapes = [(own, rows, n) for n in sizes for rows in [next(few)] * limits.changes]
-    shapes += [(own, rows, min(SMALLEST, subject.length)) for rows in limits.rows]
+    shapes = [(own, next(few), n) for n in sizes for _ in range(limits.changes) if sweep.lengths]
+    shapes += [(own, rows, min(SMALLEST, subject.length)) for rows in limits.rows if sweep.rows]
     others = [name for name in FORMATS if name != own] if subject.modules else []
     near = [n for n in sizes if 4 <= n <= max(subject.length, 65)] or sizes
     for name in others:
@@ -72,7 +73,7 @@ def cases(subject: ModelUnderTest, sweep: ClaimSweep) -> list[Case]:
         for pieces in _pieces(sweep, n, draw)
     ]
     if not sweep.pieces:
-        found = found[::2] + list(_splits(subject, draw, own, limits))
+        found += _splits(subject, draw, own, limits)
     return sorted(dict.fromkeys(found), key=lambda case: case.rows * case.length)
 
 

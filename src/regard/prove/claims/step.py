@@ -22,7 +22,7 @@ def step_case(subject: ModelUnderTest, case: Case) -> None:
     "decoding in pieces of any length gives the logits of the forward pass",
     order=50,
     reorders_sums=True,
-    sweep=ClaimSweep(step_case, pieces=0),
+    sweep=ClaimSweep(step_case, pieces=0, lengths=False, rows=False),
 )
 @torch.no_grad()
 def step(subject: ModelUnderTest) -> ClaimResult:
