@@ -27,7 +27,7 @@ FINDINGS = (
     ),
     (
         "FLOPs count attention over the whole context, whatever the mask and the sentences",
-        "tests/train/test_live.py::test_flops_of_short_sentences_and_of_windows",
+        "tests/models/test_size.py::test_flops_of_short_sentences_and_of_windows",
     ),
     (
         "Curves have no smoothing, axis choice, zoom or axis titles",
@@ -143,7 +143,7 @@ FINDINGS = (
     ),
     (
         "There is no shell completion",
-        "tests/test_completion.py::test_bash_completes_commands_options_keys_values_and_runs",
+        "tests/test_completion.py::test_a_shell_completes_commands_options_keys_values_and_runs",
     ),
     (
         "`regard serve` prints nothing for seconds, and gives no hint over SSH",
@@ -276,6 +276,22 @@ FINDINGS = (
     (
         "The notes' defaults are no recipe",
         "tests/laws/test_initial_loss.py::test_a_recipe_starts_at_a_uniform_guess",
+    ),
+    (
+        "In zsh, the first TAB after `regard` completes nothing",
+        "tests/test_completion.py::test_a_shell_completes_commands_options_keys_values_and_runs",
+    ),
+    (
+        "`regard describe` counts attention over the full context, and the embeddings, as FLOPs",
+        "tests/models/test_size.py::test_describe_counts_as_training_does",
+    ),
+    (
+        "FLOPs of mixed layers count every mask alike, and repeated blocks once",
+        "tests/models/test_size.py::test_each_layer_counts_with_its_own_mask",
+    ),
+    (
+        "A benchmark with too few rounds says so after it has measured",
+        "tests/test_bench.py::test_too_few_rounds_are_refused_at_once",
     ),
     (
         "`regard resume` has no --wandb and --mlflow",

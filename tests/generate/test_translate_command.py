@@ -5,15 +5,15 @@ from __future__ import annotations
 import io
 import json
 import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from generate_kit import call
 
 from regard.cli import main
+from warm_process import Regard
+from warm_process import regard as call
 
 THINGS = {
     "light": "la lumière",
@@ -32,8 +32,6 @@ STATES = {
 }
 TIMES = {"today": "aujourd'hui", "now": "maintenant", "this morning": "ce matin", "": ""}
 CONTEXT = 24
-
-Regard = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def toy_pairs() -> list[tuple[str, str]]:

@@ -5,8 +5,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 from html.parser import HTMLParser
 
 import pytest
@@ -19,6 +17,7 @@ from regard.report import ModelMeasurements, gather, report_at_end, write
 from regard.report.page import page
 from regard.runs import Run
 from regard.train import AdamWConfig, ConstantScheduleConfig, Diverged, Observer, train
+from warm_process import regard
 
 VOID = {"meta", "br", "path", "circle", "rect", "image"}
 
@@ -264,10 +263,9 @@ def test_the_command_writes_and_tells_where(text, tmp_path, capsys, monkeypatch)
 
 def test_the_command_line_knows_it(text, tmp_path):
     run = trained(tmp_path / "runs", experiment(text), [])
-    command = [sys.executable, "-m", "regard.cli", "report", "--runs", str(tmp_path / "runs")]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == str(run.file("report.html"))
-    nothing = subprocess.run([*command[:-1], str(tmp_path / "none")], capture_output=True, text=True)
+    done = regard(tmp_path, "report", "--runs", str(tmp_path / "runs"))
+    assert (done.returncode, done.stdout.strip()) == (0, str(run.file("report.html")))
+    nothing = regard(tmp_path, "report", "--runs", str(tmp_path / "none"))
     assert nothing.returncode == 2
     assert "there is no run" in nothing.stderr
 

@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from serve_kit import REGARD
 
 from regard.attention import LinearConfig
 from regard.commands.look import LookOptions, texts
@@ -26,13 +25,13 @@ from regard.look.views.session import Session
 from regard.models import GPTConfig
 from regard.runs import Run
 from regard.serve.html_file import embedded_data, html_document, show
+from warm_process import regard
 
 TEXT = "to be, </script><!-- or not to be"
 
 
 def run_regard(*arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUTF8": "1"}
-    return subprocess.run([*REGARD, *arguments], env=environment, capture_output=True, text=True, timeout=120)
+    return regard(Path.cwd(), *arguments, environment=os.environ)
 
 
 def embedded_json(html: str) -> dict:

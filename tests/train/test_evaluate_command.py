@@ -3,8 +3,6 @@
 import gzip
 import json
 import math
-import subprocess
-import sys
 from typing import cast
 
 import pytest
@@ -14,14 +12,10 @@ from regard.errors import UserError
 from regard.generate.load import LoadedModel
 from regard.recipes import get
 from regard.runs import Run
+from warm_process import regard
 
 TEXT = "the quick brown fox jumps over the lazy dog, and the dog looks up. " * 60
 TINY = "--model.context 16 --model.layers 1 --model.heads 2 --model.width 16 --data.batch 4 --train.steps 4".split()  # noqa: SIM905
-
-
-def regard(folder, *arguments):
-    command = [sys.executable, "-m", "regard.cli", *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True)
 
 
 @pytest.fixture(scope="module")

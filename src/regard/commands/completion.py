@@ -116,6 +116,8 @@ def bash_script(zsh: bool) -> str:
         '  COMPREPLY=($(compgen -W "$words" -- "$current"))',
         "}",
         "complete -o default -F _regard regard",  # default: file names where nothing else fits
+        # zsh loads the file when the first line is completed, and expects it to do so.
+        *(['[ "$funcstack[1]" != _regard ] || _bash_complete -o default -F _regard'] if zsh else []),
     ]
     return "\n".join(lines)
 

@@ -111,9 +111,9 @@ class Model(nn.Module, ModuleProperties):
         return sum(module.inactive_parameters for module in self.modules() if isinstance(module, FeedForwardLayer))
 
     @property
-    def attention_calls(self) -> int:
-        """How many attention mechanisms one token passes through."""
-        return len(self.mechanisms())
+    def layer_masks(self) -> list[Mask]:
+        """The mask of each attention that one token passes through. Default: all mechanisms have the first mask."""
+        return [self.masks[0] for _ in self.mechanisms() if self.masks]
 
     @property
     def cache_per_token(self) -> int:

@@ -108,8 +108,8 @@ class GPT(LanguageModel):
         damp_logits(self.config.last_norm(self.blocks, self.norm), self.config.width, 0.02)
 
     @property
-    def attention_calls(self) -> int:
-        return self.config.layers
+    def layer_masks(self) -> list[Mask]:
+        return self._of_layers(self.masks)
 
     @property
     def cache_per_token(self) -> int:

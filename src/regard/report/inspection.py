@@ -18,11 +18,10 @@ from regard.generate.load import LoadedModel, load_model
 from regard.look import Attention, Head, attentions, dense_weights, heads, passage
 from regard.look.pictures.align import Alignment, align
 from regard.look.statistics.maps import to_bytes
-from regard.models import ModelConfig
+from regard.models import ModelConfig, flops_per_token
 from regard.models.base import Model, Seq2SeqModel
 from regard.report.probes import TranslationProbe
 from regard.runs import Run
-from regard.train.device import flops_per_token
 
 T = TypeVar("T")
 #: Tokens of the passage whose maps are drawn, heads that get a map, validation tokens for the loss by position.

@@ -7,9 +7,10 @@ from collections import deque
 from typing import Any, TextIO
 
 from regard.config.parts import with_options
+from regard.models import flops_per_token
 from regard.runs.curve import MARK, plot
 from regard.runs.waiting import clock
-from regard.train.device import flops_per_token, measured_peak, memory
+from regard.train.device import measured_peak, memory
 from regard.train.observer import Observer, TrainingResult, TrainingStart, TrainingStep
 
 #: Seconds between two lines without a terminal, and between two redraws on one; of an evaluation before its first line.
