@@ -124,7 +124,7 @@ def test_a_damaged_checkpoint_is_named_and_passed_over(with_run: Path) -> None:
     done = regard(with_run, "resume one --json")
     assert done.returncode == 0
     assert "step-000004 is damaged: model.safetensors has" in done.stderr
-    assert "resuming from step 2" in done.stderr
+    assert "taking step 2 instead" in done.stderr
     assert json.loads(done.stdout)["step"] == 4
 
 

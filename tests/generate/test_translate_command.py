@@ -266,6 +266,8 @@ def wrongs(house):
     (house / "others.tsv").write_text("".join(f"{a}!\t{b}\n" for a, b in toy_pairs()), encoding="utf-8")
     written = (changed / "config.toml").read_text()
     (changed / "config.toml").write_text(written.replace('"pairs.tsv"', '"others.tsv"'))
+    for folder in (text, changed):  # as of a version without manifests, which would name the change first
+        (folder / "MANIFEST.json").unlink()
     yield
     for folder in (text, changed):
         shutil.rmtree(folder)

@@ -68,6 +68,15 @@ def test_what_is_no_certificate_is_refused(tmp_path: Path, text):
         prove(ProveOptions(check=tmp_path / "nowhere.json"))
 
 
+def test_a_request_that_is_not_valid_is_refused(tmp_path: Path):
+    path = tmp_path / "certificate.json"
+    record = written(path)
+    for name, value in (("effort", "endless"), ("seed", "1"), ("target", None)):
+        path.write_text(json.dumps(record | {"request": record["request"] | {name: value}}))
+        with pytest.raises(UserError, match=f"no valid {name}"):
+            prove(ProveOptions(check=path))
+
+
 def test_the_file_to_write_is_checked_first(tmp_path: Path):
     with pytest.raises(UserError, match="json"):
         prove(ProveOptions(target="shakespeare-small", out=tmp_path / "c.html"))

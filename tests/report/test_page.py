@@ -217,6 +217,7 @@ def test_a_model_of_a_kind_that_is_not_known(text, tmp_path):
     run = trained(tmp_path, experiment(text), [ModelMeasurements()])
     config = run.file("config.toml")
     config.write_text(config.read_text(encoding="utf-8").replace('"gpt"', '"dream"'), encoding="utf-8")
+    run.file("MANIFEST.json").unlink()
     run = Run.open(run.path)
     html = page(gather(run))
     checked(html)

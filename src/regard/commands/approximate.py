@@ -72,7 +72,8 @@ def approximate(options: ApproximateOptions) -> int:
     setting = f"step {loaded.step:,} · {name} · context {config.context} · {machine(device)}"
     setting += f" · speed on {timed:,} tokens" if timed else ""
     path = write(sweep, run.path if options.out is None else options.out, str(run.path), setting)
-    record = {"run": str(run.path), "page": str(path), "setting": setting, **numbers(sweep)}
+    about = {"run": str(run.path), "damaged": run.damaged, "page": str(path), "setting": setting}
+    record = {**about, **numbers(sweep)}
     options.show(record, "\n".join([table(sweep), LEGEND, "", *sentences(sweep), f"{path} shows it"]))
     return 0
 

@@ -10,6 +10,7 @@ from regard.config import argument, option
 from regard.config.command_line import flag_name
 from regard.errors import UserError
 from regard.runs import Run
+from regard.untrusted import printable
 
 RUNS = Path("runs")
 
@@ -25,7 +26,7 @@ class CommandOptions:
 
     def show(self, record: object, text: str) -> None:
         """Print a result: the record as JSON, or the text."""
-        print(json.dumps(record) if self.json else text)
+        print(json.dumps(record) if self.json else printable(text))
 
     def check_at_least_one(self, *names: str) -> None:
         """Refuse a number below 1 in one of these options."""
@@ -78,7 +79,7 @@ def open_run(run: str | None, runs: Path) -> Run:
     if run is None:
         if runs.exists() and not runs.is_dir():
             raise UserError(f"{runs} is a file, not a folder of runs; give another with --runs FOLDER")
-        found = sorted(runs.glob("[!.]*/config.toml"), key=lambda path: path.stat().st_mtime)
+        found = sorted(runs.glob("[!.]*/config.toml"), key=lambda path: path.lstat().st_mtime)
         if not found:
             raise UserError(f"there is no run in {runs}; train one first: regard train")
         return Run.open(found[-1].parent)

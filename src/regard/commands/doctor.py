@@ -28,5 +28,6 @@ def doctor(options: RunOptions) -> int:
     lines += [f"not examined: {note}" for note in notes]
     lines += [] if findings else [f"{run.path}: no faults found"]
     records = [finding.record() for finding in findings]
-    options.show({"run": str(run.path), "findings": records, "left_out": notes}, "\n".join(lines))
+    summary = {"run": str(run.path), "findings": records, "left_out": notes, "damaged": run.damaged}
+    options.show(summary, "\n".join(lines))
     return int(bool(findings))

@@ -61,6 +61,7 @@ def evaluate(options: EvaluateOptions) -> int:
     summary = {
         "run": str(run.path),
         "step": loaded.step,
+        "damaged": run.damaged,
         **({"part": part} if options.file is None else {"file": options.file}),
         "stride": stride,
         "targets": result.targets,

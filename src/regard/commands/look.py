@@ -41,7 +41,13 @@ def look(options: LookOptions) -> int:
     path = run.file("look.html") if options.out is None else options.out
     replace_file(path, html)
     about = trace.about()
-    summary = {"run": str(run.path), "page": str(path), "bytes": len(html), "step": session.step}
+    summary = {
+        "run": str(run.path),
+        "page": str(path),
+        "bytes": len(html),
+        "step": session.step,
+        "damaged": run.damaged,
+    }
     summary |= {"tokens": len(about["tokens"]), "attentions": len(about["attentions"]), "loss": about["loss"]}
     options.show(summary, str(path))
     return 0

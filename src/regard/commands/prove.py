@@ -18,8 +18,10 @@ from regard.runs.waiting import waiting
 
 if TYPE_CHECKING:
     from regard.prove import Certificate, ModelUnderTest
+    from regard.runs import Run
 
 FOREIGN = "hf:"
+EFFORTS = ("quick", "full")
 #: The options that repeat a certificate, and their types.
 REQUEST: dict[str, tuple[type, ...]] = {
     "target": (str,),
@@ -69,24 +71,31 @@ def prove(options: ProveOptions) -> int:
     given = read_certificate(options.check) if options.check else None
     if given is not None:
         options = _repeated(options, given["request"])
-    target, folder = options.target, None
+    target, run = options.target, None
     if target is None or not target.startswith(FOREIGN):
         if options.causal is not None:
             raise UserError("--causal and --no-causal are for models of transformers: regard prove hf:FOLDER")
         if target is None or is_run(target, options.runs):
             run = open_run(target, options.runs)
-            target, folder = target or str(run.path), run.path
+            target = target or str(run.path)
     options = replace(options, target=target)
-    subject, certificate = _certified(options, target, folder)
+    subject, certificate = _certified(options, target, run)
     request = {name: vars(options)[name] for name in REQUEST}
     record = certificate_record(certificate, subject, request)
     changed = [] if given is None else differences(given, record)
-    lines, path = _table(target, certificate), options.out or (folder and folder / "certificate.json")
+    lines, path = _table(target, certificate), options.out or (run and run.file("certificate.json"))
     if path is not None and given is None:
-        lines += f"\n{path}, {write_certificate(record, path).name}"
+        try:
+            lines += f"\n{path}, {write_certificate(record, path).name}"
+        except UserError as error:  # of a run that cannot be written to, the results are still shown
+            if options.out is not None:
+                raise
+            lines += f"\n{error}"
     if given is not None:
         lines += "\n" + ("\n".join(changed) or f"{options.check}: the same hashes and verdicts")
-    options.show({"target": target, **record, **({} if given is None else {"differences": changed})}, lines)
+    more: JsonObject = {} if run is None else {"damaged": run.damaged}
+    more |= {} if given is None else {"differences": changed}
+    options.show({"target": target, **record, **more}, lines)
     return int(bool(changed)) if given is not None else 0 if certificate.sound else 1
 
 
@@ -94,12 +103,12 @@ def _repeated(options: ProveOptions, request: JsonObject) -> ProveOptions:
     """The options of a certificate; a target on the command line replaces that of the certificate."""
     known = {name: request[name] for name in REQUEST if name in request}
     for name, kinds in REQUEST.items():
-        if not isinstance(known.get(name), kinds):
+        if not isinstance(known.get(name), kinds) or (name == "effort" and known[name] not in EFFORTS):
             raise UserError(f"{options.check} is not a certificate: its request has no valid {name}")
     return replace(options, **{**known, "target": options.target or known["target"]})
 
 
-def _certified(options: ProveOptions, target: str, run: Path | None) -> tuple[ModelUnderTest, Certificate]:
+def _certified(options: ProveOptions, target: str, run: Run | None) -> tuple[ModelUnderTest, Certificate]:
     from regard.prove import certify
 
     names, quietly = split_names(options.claims), nullcontext()
@@ -110,7 +119,7 @@ def _certified(options: ProveOptions, target: str, run: Path | None) -> tuple[Mo
             subject = folder_subject(Path(target.removeprefix(FOREIGN)).expanduser(), options.causal)
             names, quietly = names or CLAIMS, quiet()
         else:
-            subject = _run(options) if run is not None else _recipe(options)
+            subject = _recipe(options) if run is None else _run(options, run)
         with quietly:
             found = certify(subject, claims=names, effort=options.effort, seed=options.seed, progress=progress)
     return subject, found
@@ -132,14 +141,13 @@ def _recipe(options: ProveOptions) -> ModelUnderTest:
     return subject
 
 
-def _run(options: ProveOptions) -> ModelUnderTest:
+def _run(options: ProveOptions, run: Run) -> ModelUnderTest:
     """A trained model with its tokenizer and, if it is still available, its data."""
     from regard.generate.load import load_model
     from regard.models.device import find_device
     from regard.prove import ModelUnderTest
     from regard.train import Experiment
 
-    run = open_run(options.target, options.runs)
     experiment = run.load(Experiment)
     loaded = load_model(run, find_device(options.device), options.step)
     about, data, task = f"step {loaded.step:,} of {run.path}, its own weights", None, None

@@ -92,7 +92,7 @@ def train(options: TrainOptions, keys: Mapping[str, object]) -> int:
     if rank():  # the first process creates the folder, the others join it
         run = wait_for_run(options.runs, options.name)
     else:
-        prefix = path.stem if is_file else options.recipe
+        prefix = options.recipe if not is_file else path.resolve().parent.name if is_of_run(path) else path.stem
         run = Run.create(options.runs, options.name, to_toml(experiment), environment(), prefix=prefix)
     try:
         return run_training(experiment, run, options, resume=False)
@@ -111,14 +111,22 @@ def read_experiment(
     keys = one_budget(arguments if isinstance(arguments, Mapping) else parse(arguments).keys)
     if isinstance(recipe, Path):
         table = read_toml(recipe)
-        if "schema" in table:  # the config.toml of a run
-            table = migrate(table, str(recipe))
+        if not table:
+            raise UserError(f"{recipe} is empty; give it the keys of an experiment, as in the config.toml of a run")
         from regard.train import Experiment
 
-        experiment = load(Experiment, table, recipe)
+        if is_of_run(recipe):
+            experiment = Run.open(recipe.parent).load(Experiment)
+        else:  # a copy of a run's config has a schema
+            experiment = load(Experiment, migrate(table, str(recipe)) if "schema" in table else table, recipe)
     else:
         experiment = get(recipe)
     return override(experiment, keys if seed is None else {**keys, "seed": seed}).checked()
+
+
+def is_of_run(path: Path) -> bool:
+    """Whether a TOML file is the config of a run, in its folder."""
+    return path.name == "config.toml" and (path.parent / "checkpoints").is_dir()
 
 
 def one_budget(keys: Mapping[str, object]) -> dict[str, object]:

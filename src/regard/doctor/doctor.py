@@ -14,17 +14,21 @@ from dataclasses import replace
 from itertools import chain
 from typing import TextIO
 
+import torch
+
 from regard.attention import BackendRefused
 from regard.doctor.check import Check, Finding, Findings, all_checks, known_findings
 from regard.doctor.context import Resources, TrainingRun
 from regard.doctor.gradients import Gradients, UpdateMeter, layer_parts
 from regard.doctor.side_pass import SidePass
 from regard.errors import UserError
-from regard.runs import Run
+from regard.generate.load import restored
+from regard.models.base import Model
+from regard.runs import Checkpoint, Run
 from regard.train import Experiment, Observer, TrainingResult, TrainingStart, TrainingStep
 from regard.train.device import memory
-from regard.train.guard import capacity
-from regard.train.shard import is_sharded
+from regard.train.guard import capacity, check_model
+from regard.train.shard import from_environment, is_sharded
 
 #: The share of training time that the doctor may take. Three examinations are made at any cost: short runs need them.
 SHARE = 0.015
@@ -170,7 +174,8 @@ class Doctor(Observer):
 def examine(run: Run) -> tuple[list[Finding], list[str]]:
     """Findings noted during training, from the records, and from the newest checkpoint; and what was not examined."""
     experiment = run.load(Experiment)
-    training = TrainingRun(experiment, model=experiment.model.build())
+    checkpoint = run.latest()
+    training = TrainingRun(experiment, model=_model(run, experiment, checkpoint))
     checks = [check(training) for check in all_checks().values()]
     found, records, notes = known_findings(run), run.metrics(), []
     watched = {finding.kind for finding in found.values()}  # those noted during training know the place better
@@ -182,19 +187,25 @@ def examine(run: Run) -> tuple[list[Finding], list[str]]:
             given = (check.on_records(records), check.on_history(training.history), check.on_gradients(gradients))
             for finding in chain(*given):
                 found.setdefault(finding.key, replace(finding, step=step, since=step))
-    checkpoint = run.latest()
     if checkpoint is None:
-        notes.append("there is no complete checkpoint, so the model was not examined")
+        why = f" ({'; '.join(run.damaged)})" if run.damaged else ""
+        notes.append(f"there is no complete checkpoint{why}, so the model was not examined")
     else:
-        assert training.model is not None
-        training.model.load_state_dict(checkpoint.model())
-        training.position = int(checkpoint.state.get("position", 0))
+        training.position = int(checkpoint.number("position"))
         try:
             for finding in list(_checkpoint(training, checks)):
                 found.setdefault(finding.key, replace(finding, step=checkpoint.step, since=checkpoint.step))
         except UserError as problem:
             notes.append(str(problem))
     return list(found.values()), notes
+
+
+def _model(run: Run, experiment: Experiment, checkpoint: Checkpoint | None) -> Model:
+    """The model with the weights of the checkpoint, if there is one; a model of absurd size is refused."""
+    if checkpoint is not None:
+        return restored(run, experiment.model, checkpoint)
+    check_model(experiment, torch.device("cpu"), from_environment())
+    return experiment.model.build()
 
 
 def _checkpoint(training: TrainingRun, checks: list[Check]) -> Findings:

@@ -15,7 +15,9 @@ from regard.generate.text import Prompt, TextGenerator
 from regard.models import LanguageModel, ModelConfig
 from regard.models.base import Model
 from regard.models.device import find_device
-from regard.runs import Run
+from regard.models.shapes import fits
+from regard.runs import Checkpoint, Run
+from regard.runs.folder import TOKENIZER
 
 
 class LoadedModel(NamedTuple):
@@ -77,12 +79,33 @@ def load_model(run: Run, device: torch.device | str = "cpu", step: int | None = 
         why = f" ({'; '.join(run.damaged)})" if run.damaged else ""
         command = f"regard resume {run.path}{with_options()}"
         raise UserError(f"the run {run.path} has no checkpoint yet{why}; train it first: {command}")
-    model = run.load(ModelConfig, "model").build()
+    model = restored(run, run.load(ModelConfig, "model"), checkpoint)
+    tokenizer = load_tokenizer(run.file(TOKENIZER), run.read(TOKENIZER))
+    if tokenizer.size > model.config.vocabulary:
+        raise UserError(
+            f"{run.file(TOKENIZER)} has {tokenizer.size:,} tokens, but the model {model.config.vocabulary:,}; restore "
+            "it from a copy"
+        )
+    return LoadedModel(model.to(device).eval(), tokenizer, checkpoint.step, checkpoint.state.get("data"))
+
+
+def restored(run: Run, config: ModelConfig, checkpoint: Checkpoint) -> Model:
+    """The model of a run's config with the weights of a checkpoint."""
+    check_fit(run, config, checkpoint)
+    model = config.build()
     try:
         model.load_state_dict(checkpoint.model())
     except RuntimeError as error:  # PyTorch's error for names and shapes that do not match
-        raise UserError(
-            f"the checkpoint does not fit {run.path / 'config.toml'}; undo the change to it, or train a new run"
-        ) from error
-    tokenizer = load_tokenizer(run.file("tokenizer.json"))
-    return LoadedModel(model.to(device).eval(), tokenizer, checkpoint.step, checkpoint.state.get("data"))
+        raise _misfit(run) from error
+    return model
+
+
+def check_fit(run: Run, config: ModelConfig, checkpoint: Checkpoint) -> None:
+    """Refuse a model that the checkpoint's weights do not fit, before memory is allocated for it."""
+    if not fits(config, checkpoint.shapes()):
+        raise _misfit(run)
+
+
+def _misfit(run: Run) -> UserError:
+    config = run.file("config.toml")
+    return UserError(f"the checkpoint does not fit {config}; undo the change to it, or train a new run")

@@ -205,8 +205,7 @@ class TranslationModel(NamedTuple):
 
 def load_translation_model(run: Run, device: torch.device | str = "cpu", step: int | None = None) -> TranslationModel:
     """The model of the checkpoint at ``step``, or of the newest one, of a run that translates."""
-    table = run.config.get("data", {})
-    kind = table.get("kind")
+    kind = run.table("data").get("kind")
     if kind != "pairs":
         raise UserError(
             f"the run {run.path} was trained on {kind or 'text'} and does not translate; `regard generate` generates "

@@ -88,6 +88,7 @@ def gather(run: Run, recipe: Recipe | None = None) -> Facts:
     notes: list[str] = []
     size = attempt(notes, "Parameters and FLOPs are left out", lambda: model_size(run))
     inspection = inspect(run, notes)
+    notes += run.damaged
     environment = attempt(notes, "The environment is left out", lambda: run.environment) or {}
     name, base = recipe or ("shakespeare", None)
     config, metrics = complete(run.config), records(run)

@@ -1,5 +1,6 @@
-"""A status line on standard error for operations that take more than two seconds."""
+"""Standard error: a status line for operations that take more than two seconds, and notices."""
 
+import os
 import sys
 import threading
 import time
@@ -7,8 +8,11 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
+from regard.untrusted import printable
+
 T = TypeVar("T")
 DELAY = 2.0  # seconds until the first line
+_said: set[str] = set()
 
 
 class Say(Protocol):
@@ -59,6 +63,13 @@ def waiting(what: str) -> Iterator[Say]:
     finally:
         over.set()
         thread.join()
+
+
+def notice(text: str) -> None:
+    """Print a line, once per process, on rank 0 only."""
+    if text not in _said and os.environ.get("RANK", "0") == "0":
+        _said.add(text)
+        print(printable(text), file=sys.stderr, flush=True)
 
 
 def progress(items: Iterable[T], total: int, unit: str, size: Callable[[T], int] = lambda _: 1) -> Iterator[T]:

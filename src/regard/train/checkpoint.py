@@ -34,7 +34,12 @@ def restore(engine: Engine, checkpoint: Checkpoint) -> None:
         )
     restore_model(engine.model, checkpoint.model())
     restore_optimizer(engine.optimizer, checkpoint.optimizer())
-    engine.scaler.load(checkpoint.state["scaler"])
+    try:
+        engine.scaler.load(checkpoint.state["scaler"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(
+            f"{checkpoint.path / 'state.json'} is damaged (its 'scaler' has no scale); restore it from a copy"
+        ) from error
     restore_progress(engine.progress, checkpoint)
 
 
@@ -68,4 +73,5 @@ def restore_optimizer(optimizer: Optimizer, tensors: dict[str, Tensor]) -> None:
 def restore_progress(progress: TrainingProgress, checkpoint: Checkpoint) -> None:
     """The counters; batches, dropout and the learning rate follow from ``step`` and ``position``."""
     progress.step = checkpoint.step
-    progress.position, progress.tokens, progress.seconds = (checkpoint.state[key] for key in COUNTERS)
+    progress.position, progress.tokens = int(checkpoint.number("position")), int(checkpoint.number("tokens"))
+    progress.seconds = checkpoint.number("seconds")

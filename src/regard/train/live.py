@@ -188,15 +188,13 @@ class LiveCurve(LiveLine):
 
 
 class ResumeNotice(Observer):
-    """Prints which damaged checkpoints were skipped, and whether the run is already finished."""
+    """Prints whether the run is already finished."""
 
     def __init__(self, out: TextIO | None = None):
         self.out = out if out is not None else sys.stderr
 
     def started(self, start: TrainingStart) -> None:
         """Print before the first step."""
-        for damage in start.run.damaged:
-            print(f"{damage}; resuming from step {start.step}", file=self.out)
         if start.step >= (start.experiment.train.steps or 0):
             print(f"{start.run.path} is finished: all {start.step:,} steps are done", file=self.out, flush=True)
 

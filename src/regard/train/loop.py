@@ -13,8 +13,9 @@ from regard.config import to_toml
 from regard.config.parts import with_options
 from regard.data import Batch
 from regard.errors import UserError
+from regard.generate.load import check_fit
 from regard.models.device import find_device
-from regard.runs import Run, environment
+from regard.runs import Checkpoint, Run, environment
 from regard.train.budget import budget_in_steps
 from regard.train.checkpoint import restore, save
 from regard.train.device import memory
@@ -66,12 +67,17 @@ def fit(
 
 def prepare(experiment: Experiment, run: Run, world: World, began: float, resume: bool) -> Engine:
     """An engine at the step where the run starts or continues; writes the final config and the tokenizer."""
+    checkpoint = newest(run) if resume else None
     data = experiment.data.build(experiment.model.context)
     experiment = replace(experiment, model=experiment.model_for(data))
+    if checkpoint is not None:
+        check_fit(run, experiment.model, checkpoint)
     experiment = budget_in_steps(experiment, data, world, began)
     engine = make_engine(experiment, data, world)
-    if resume:
-        restore_latest(engine, run)
+    if checkpoint is not None:
+        restore(engine, checkpoint)
+    if resume and world.rank == 0:
+        run.rewind(engine.progress.step)  # no log records after the checkpoint
     # After restoring: a run that cannot be resumed, for example because its text has changed, is left unchanged.
     if world.rank == 0:
         run.replace_config(to_toml(experiment))
@@ -81,17 +87,14 @@ def prepare(experiment: Experiment, run: Run, world: World, began: float, resume
     return engine
 
 
-def restore_latest(engine: Engine, run: Run) -> None:
-    """Restore the newest undamaged checkpoint, if there is one, and remove the log records after it."""
+def newest(run: Run) -> Checkpoint | None:
+    """The newest undamaged checkpoint; None if the run has none at all."""
     checkpoint = run.latest()
-    if checkpoint is not None:
-        restore(engine, checkpoint)
-    elif run.damaged:
+    if checkpoint is None and run.damaged:
         raise UserError(
             f"no checkpoint of {run.path} is whole ({run.damaged[0]}); restore one from a copy, or start a new run"
         )
-    if engine.world.rank == 0:
-        run.rewind(engine.progress.step)
+    return checkpoint
 
 
 class TrainingSession:

@@ -65,7 +65,7 @@ class Session:
     @classmethod
     def load(cls, run: Run, device: torch.device | str = "cpu", step: int | None = None) -> Self:
         """The newest complete checkpoint of a run, or that of ``step``."""
-        if run.config.get("data", {}).get("kind") == "pairs":
+        if run.table("data").get("kind") == "pairs":
             loaded = load_translation_model(run, device, step)
             return cls(loaded.model, loaded.tokenizer, loaded.specials, loaded.step, loaded.config.lower)
         model, tokenizer, reached, _ = load_model(run, device, step)
@@ -218,6 +218,8 @@ class Session:
         self, text: str, heads: Sequence[tuple[int, int]], *, count: int = 40, seed: int = 1, target: str | None = None
     ) -> JsonObject:
         """Loss and generated text without these (attention, head)."""
+        if not 0 <= count <= MAX_TOKENS:
+            raise UserError(f"0 to {MAX_TOKENS} tokens are generated, not {count}")
         reading = self.read(text, target)
         return ablate(self.model, reading, heads, lambda: self._generate(reading, count, seed))
 
@@ -229,8 +231,6 @@ class Session:
 
     def _generate(self, reading: Reading, count: int, seed: int) -> str | None:
         """A continuation as by `regard generate`, or a greedy translation; None if the model cannot decode."""
-        if not 0 <= count <= MAX_TOKENS:
-            raise UserError(f"0 to {MAX_TOKENS} tokens are generated, not {count}")
         if not count or not _decodable(self.model):
             return None
         if self.specials is None:
