@@ -210,7 +210,8 @@ class Doctor(Observer):
         used, norm = memory(run.device), run.history.norm()
         gradients = None if run.model is None else Gradients.of(run.model, self._parts, step.norm, norm)
         resources = Resources(seconds, batches.seconds, self._recent, used, self._memory_before, self._limit)
-        side_pass = SidePass(run, batches.newest, self.examinations) if run.usable(batches.newest) else None
+        deep = self.examinations == 1 or self._cheap(step, 0.0)
+        side_pass = SidePass(run, batches.newest, self.examinations, deep) if run.usable(batches.newest) else None
         for check in self._checks:
             yield from check.on_history(run.history)
             if gradients is not None:

@@ -54,7 +54,7 @@ class ModelDiffers(Check):
         yield from self._report(replayed.divergence, "training")
 
     def on_model(self, side_pass: SidePass) -> Findings:
-        if self.run.replay is not None and not self._found:
+        if self.run.replay is not None and side_pass.deep and not self._found:
             yield from self._report(self.run.replay.divergence(side_pass.few, False), "evaluation")
 
     def _report(self, found: Divergence | None, mode: str) -> Findings:

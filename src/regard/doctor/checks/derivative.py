@@ -19,7 +19,7 @@ CLEAR = 2e-5
 LEAST, GREATEST = 0.6, 1.6
 #: Nats by which each of so many measured updates must raise the loss of the batch that it was made from.
 RAISED, MEASURED = 1e-3, 3
-PARTS = 6  # layer parts in one examination; further ones come in the next
+PARTS = 8  # layer parts in one examination; further ones come in the next
 LENGTH = 64
 
 Slope = tuple[float, float]  # the measured and the predicted change of the loss
@@ -33,6 +33,8 @@ class WrongDerivative(Check):
     follows = ("random_evaluation",)
 
     def on_model(self, side_pass: SidePass) -> Findings:
+        if not side_pass.deep:
+            return
         modules = side_pass.model.modules()
         if any(isinstance(m, Segmented) or (isinstance(m, ModuleProperties) and m.discontinuous) for m in modules):
             return  # gradients that stop or jump by design

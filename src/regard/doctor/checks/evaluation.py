@@ -45,6 +45,8 @@ class RandomEvaluation(Check):
     rank = 0
 
     def on_model(self, side_pass: SidePass) -> Findings:
+        if not side_pass.deep:
+            return
         shape = side_pass.tokens.shape
         with isolated(self.run.device):
             torch.manual_seed(side_pass.number + 1)
@@ -78,7 +80,7 @@ class ValidationLoss(Check):
         if replay is None or run.data is None or size is None or not history.validation:
             return
         trained = run.position * run.experiment.data.batch * run.experiment.model.context
-        if self._done >= 2 or size > max(LITTLE, SHARE * trained):
+        if self._done >= 1 or size > max(LITTLE, SHARE * trained):
             return
         self._done += 1
         replay.synchronize()

@@ -16,7 +16,7 @@ from regard.prove.comparison import Outputs, forward_hooks
 
 LENGTH = 64  # tokens of the row in which something is removed
 PASSES = 12  # for heads in one examination; further layers come in the next ones
-EARLY = 20  # steps in which a layer that begins at zero may have no effect yet
+EARLY = 10  # steps in which a layer that begins at zero may have no effect yet
 ZEROS = 0.05  # the share of a trained matrix that is exactly zero
 
 Edit = Callable[[tuple[Any, ...], Any], Any]  # (inputs, output) of a module to another output
@@ -30,7 +30,7 @@ class NoEffect(Check):
 
     def on_model(self, side_pass: SidePass) -> Findings:
         few = first_rows(side_pass.few, 1, LENGTH)
-        if self.run.history.last < EARLY or few.inputs.shape[1] < SHORTEST or not side_pass.plain:
+        if not side_pass.deep or self.run.history.last < EARLY or few.inputs.shape[1] < SHORTEST or not side_pass.plain:
             return
         last = side_pass.plain[-1][0]
         plain = side_pass.outputs(few, few.inputs.shape, only=last)
