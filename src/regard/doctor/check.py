@@ -18,6 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import ClassVar, Self, get_type_hints
@@ -189,11 +190,16 @@ class Check:
         return ()
 
 
-def all_checks() -> dict[str, type[Check]]:
-    """Every registered check by kind."""
+@cache
+def _import_checks() -> None:
     package = import_module("regard.doctor.checks")
     for module in iter_modules(package.__path__):
         import_module(f"{package.__name__}.{module.name}")
+
+
+def all_checks() -> dict[str, type[Check]]:
+    """Every registered check by kind."""
+    _import_checks()
     return Check.registry
 
 
