@@ -3,13 +3,27 @@
 import torch
 
 from regard.models.base import LanguageModel
-from regard.prove import ClaimResult, ModelUnderTest, claim, not_applicable
+from regard.prove import Case, ClaimResult, ClaimSweep, ModelUnderTest, claim, not_applicable
 from regard.prove.comparison import LargestGap
+from regard.prove.rounding import compare_case
 
 ROLLING = 400  # tokens: a rolling cache that is overwritten later than this is not tested
 
 
-@claim("step", "decoding in pieces of any length gives the logits of the forward pass", order=50, reorders_sums=True)
+def step_case(subject: ModelUnderTest, case: Case) -> None:
+    """Decoding in the pieces of the case gives the logits of the forward pass."""
+    tokens = subject.tokens(case.rows, case.length, case.seed)
+    what = f"decoded in pieces of {', '.join(map(str, case.pieces[:9]))}{' ...' * (len(case.pieces) > 9)}, and at once"
+    compare_case(subject, case, lambda: subject.decode(tokens, list(case.pieces)), lambda: subject(tokens), what)
+
+
+@claim(
+    "step",
+    "decoding in pieces of any length gives the logits of the forward pass",
+    order=50,
+    reorders_sums=True,
+    sweep=ClaimSweep(step_case, pieces=0, lengths=False, rows=False),
+)
 @torch.no_grad()
 def step(subject: ModelUnderTest) -> ClaimResult:
     if subject.stepper is None:
