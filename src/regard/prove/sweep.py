@@ -92,8 +92,8 @@ def _pieces(sweep: ClaimSweep, n: int, draw: random.Random) -> Iterator[tuple[in
 
 
 def _splits(subject: ModelUnderTest, draw: random.Random, own: str, limits: Limits) -> Iterator[Case]:
-    """Equal pieces of every size up to 17, and drawn ones, of a row a little longer than the others."""
-    n = min(subject.length + 9, max(lengths(subject)))
+    """Equal pieces of every size up to 17, and drawn ones."""
+    n = subject.length if subject.effort == "quick" else min(subject.length + 9, max(lengths(subject)))
     for size in range(2, min(17, n) + 1):
         yield Case(own, draw.choice((1, 2, 3)), (*[size] * (n // size), *[n % size] * (n % size > 0)))
     for _ in range(limits.drawn):
