@@ -202,6 +202,17 @@ def test_wrong_types_in_the_state_of_a_checkpoint(
     assert "damaged" in err
 
 
+def test_wrong_types_in_the_records_of_a_run(received: Path, capsys: pytest.CaptureFixture[str]):
+    wrong = {"loss": [], "validation_loss": {}, "seconds": "1", "gradients": [1], "spread": {"a": 1}, "tokens": None}
+    with open(received / "metrics.jsonl", "a", encoding="utf-8") as file:
+        file.write(json.dumps({"step": 5, **wrong}) + "\n")
+    with open(received / "findings.jsonl", "w", encoding="utf-8") as file:
+        file.write(json.dumps({"step": 5, "kind": [], "where": {}, "what": 3}) + "\n")
+    for command in ("info", "report", "doctor"):
+        assert main([command, "one"]) in (0, 1, 2)
+        assert "this is a fault in regard" not in capsys.readouterr().err
+
+
 def test_a_runs_own_config_trains_again_also_as_a_copy(received: Path, capsys: pytest.CaptureFixture[str]):
     shutil.copy(received / "config.toml", "mine.toml")
     for file, name in (("runs/one/config.toml", "one-1"), ("mine.toml", "mine-1")):

@@ -87,9 +87,10 @@ def test_a_link_to_a_file_outside_destroys_and_shows_nothing(received: Path, sec
         assert SECRET.strip() not in said
 
 
-@pytest.mark.parametrize("name", ["checkpoints", "checkpoints/step-000004"])
+@pytest.mark.parametrize("name", ["checkpoints", "checkpoints/step-000004", "tensorboard"])
 def test_a_link_to_a_folder_outside_is_not_entered(received: Path, tmp_path: Path, name: str):
     outside = tmp_path / "outside"
+    (received / name).mkdir(exist_ok=True)
     (received / name).rename(outside)
     (outside / ".tmp-precious").mkdir()
     before = sorted(outside.rglob("*"))

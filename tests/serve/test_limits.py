@@ -6,6 +6,7 @@ import os
 import shutil
 import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -23,15 +24,14 @@ from regard.serve.session_cache import SessionCache
 def test_the_limit_of_streams_holds_for_requests_at_the_same_time(runs: Path) -> None:
     with run_server(runs) as server:
         run = server.identify("small")
-        clients = [server.connect() for _ in range(3 * STREAMS)]
         head = server.head("GET", f"/api/runs/{run}/events")
-        for client in clients:
-            client.sendall(head)
-        first = [client.recv(12) for client in clients]
+        with ExitStack() as opened:
+            clients = [opened.enter_context(server.connect()) for _ in range(3 * STREAMS)]
+            for client in clients:
+                client.sendall(head)
+            first = [client.recv(12) for client in clients]
         assert first.count(b"HTTP/1.1 200") == STREAMS
         assert first.count(b"HTTP/1.1 503") == 2 * STREAMS
-        for client in clients:
-            client.close()
         # Also clients that leave before the first event give their place back.
         for _ in range(3):
             for _ in range(STREAMS):

@@ -6,7 +6,7 @@ from regard.runs.waiting import waiting
 
 
 def info(options: RunOptions) -> int:
-    """Summarize a run: model, data, progress and losses."""
+    """Summarize a run: model, data, progress, losses and damaged checkpoints."""
     run = options.open()
     model, data, train = (run.table(name) for name in ("model", "data", "train"))
     metrics = run.metrics()

@@ -114,8 +114,9 @@ class Run:
             raise UserError(f"{path} is a file, not the folder of a run; give that folder, or the run's name")
         if not path.is_dir():
             raise UserError(f"there is no run {path}{other_runs(path)}")
-        if (path / "checkpoints").is_symlink():
-            raise UserError(f"{path / 'checkpoints'} is a link, not a folder; put the folder itself there")
+        for folder in (path / "checkpoints", path / "tensorboard"):
+            if folder.is_symlink():
+                raise UserError(f"{folder} is a link, not a folder; put the folder itself there")
         try:
             written_by = parse_object(read_plain(path / ENVIRONMENT)).get("regard")
         except (OSError, ValueError):
