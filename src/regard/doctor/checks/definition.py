@@ -46,9 +46,6 @@ class ModelDiffers(Check):
             evidence = f"{len(other)} parameters are new, missing or of another shape: {', '.join(other[:NAMED])}"
             cause = "modules were replaced, added or removed after the model was built"
             yield self.finding(other[0], evidence, cause, "describe the model in its config, or change its class")
-        replay, batch = self.run.replay, None if self.run.data is None else self.run.batch(self.run.position)
-        if replay is not None and batch is not None and self.run.usable(batch):
-            yield from self._report(replay.divergence(batch, True), "training")
 
     def on_replay(self, replayed: ReplayedStep) -> Findings:
         yield from self._report(replayed.divergence, "training")
