@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from regard.data import Data
 from regard.errors import UserError
 from regard.models import Model
 from regard.runs import Checkpoint, Run
@@ -25,13 +26,18 @@ def save(engine: Engine, run: Run) -> None:
     engine.world.barrier()  # no rank continues before the checkpoint is written
 
 
-def restore(engine: Engine, checkpoint: Checkpoint) -> None:
-    """Bring ``engine`` into exactly the state in which ``checkpoint`` was written."""
-    if checkpoint.state.get("data") != engine.data.sha256:
+def check_data(data: Data, checkpoint: Checkpoint) -> None:
+    """Refuse data other than those that the checkpoint was trained on."""
+    if checkpoint.state.get("data") != data.sha256:
         raise UserError(
             "the data is not what this run was trained on (its SHA-256 differs); "
             "put the old file back, or start a new run"
         )
+
+
+def restore(engine: Engine, checkpoint: Checkpoint) -> None:
+    """Bring ``engine`` into exactly the state in which ``checkpoint`` was written."""
+    check_data(engine.data, checkpoint)
     restore_model(engine.model, checkpoint.model())
     restore_optimizer(engine.optimizer, checkpoint.optimizer())
     try:

@@ -17,7 +17,7 @@ from regard.generate.load import check_fit
 from regard.models.device import find_device
 from regard.runs import Checkpoint, Run, environment
 from regard.train.budget import budget_in_steps
-from regard.train.checkpoint import restore, save
+from regard.train.checkpoint import check_data, restore, save
 from regard.train.device import memory
 from regard.train.diagnose import diagnose
 from regard.train.engine import Engine, Update
@@ -71,6 +71,7 @@ def prepare(experiment: Experiment, run: Run, world: World, began: float, resume
     data = experiment.data.build(experiment.model.context)
     experiment = replace(experiment, model=experiment.model_for(data))
     if checkpoint is not None:
+        check_data(data, checkpoint)  # first: another text has another vocabulary
         check_fit(run, experiment.model, checkpoint)
     experiment = budget_in_steps(experiment, data, world, began)
     engine = make_engine(experiment, data, world)
