@@ -7,7 +7,7 @@ THREADS := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 RUNS    ?= runs
 WORKERS ?= 2
 
-.PHONY: install demo test test-avx2 test-all check format web web-check docs bench bench-install quality clean
+.PHONY: install demo test test-avx2 test-all torture check format web web-check docs bench bench-install quality clean
 
 install: $(STAMP)
 
@@ -35,6 +35,11 @@ test-avx2: install
 
 test-all: install
 	$(THREADS) HYPOTHESIS_PROFILE=full $(BIN)/pytest -n $(WORKERS) -q
+
+# An hour on two quiet cores: kills, damages, full disks, mutations, payloads, requests, power loss; TORTURE=0.05 is short.
+TORTURE ?= 1
+torture: install
+	$(THREADS) $(BIN)/python -m bench.torture --scale $(TORTURE)
 
 check: install
 	$(BIN)/ruff format --check .

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from bench.interleave import median_interval
-from regard.commands.train import described
+from regard.commands.train import read_experiment
 from regard.config import to_toml
 from regard.doctor import Doctor
 from regard.runs import Run
@@ -39,7 +39,7 @@ def cost(folder: Path, rounds: int = ROUNDS) -> None:
     for line in RECIPES:
         name, *overrides = line.split()
         often = ["--train.evaluate_every", "none", "--train.save_every", "none", "--train.device", "cpu"]
-        experiment = described(name, [*overrides, *often], 1)
+        experiment = read_experiment(name, [*overrides, *often], 1)
         ratios, own = [], []
         for number in range(rounds):
             doctors = [Doctor(out=io.StringIO()), None]
@@ -83,7 +83,7 @@ def healthy(folder: Path) -> None:
     for line in HEALTHY:
         name, _, seed, *overrides = line.split()
         doctor = Doctor(out=io.StringIO())
-        run(described(name, overrides, int(seed)), folder, doctor)
+        run(read_experiment(name, overrides, int(seed)), folder, doctor)
         found = "; ".join(one.line() for one in doctor.findings.values())
         alarms += bool(found)
         print(f"{'ALARM' if found else 'quiet'} {name}, seed {seed} {found}", flush=True)

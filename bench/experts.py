@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bench.interleave import LATEST, Contender, compare, interleave, save, show
+from bench.interleave import LATEST, Contender, add_rounds, compare, interleave, save, show
 from regard.nn.experts.moe import MoEConfig
 from regard.train.guard import keep_freed_memory
 
@@ -163,7 +163,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=sorted(SETTINGS), default="cpu")
     parser.add_argument("--settings", help="comma-separated; default: every setting of the device")
-    parser.add_argument("--rounds", type=int, default=15)
+    add_rounds(parser)
     parser.add_argument("--seconds", type=float, default=1.0, help="how long a turn lasts in each round")
     parser.add_argument("--threads", type=int, default=2, help="CPU threads")
     parser.add_argument("--out", type=Path, default=LATEST, help="where results are kept")

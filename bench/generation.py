@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from bench.interleave import LATEST, Contender, Entry, compare, interleave, save, show
+from bench.interleave import LATEST, Contender, Entry, add_rounds, compare, interleave, save, show
 
 PROMPT, MORE = 64, 128
 LLAMA = {
@@ -134,7 +134,7 @@ def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--rounds", type=int, default=7)
+    add_rounds(parser, 7)
     parser.add_argument("--models", default=",".join(LLAMA), help="on a GPU: which sizes")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--out", type=Path, default=LATEST)

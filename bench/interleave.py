@@ -8,6 +8,7 @@ compared. What is reported is the median of the per-round ratios and an interval
 
 from __future__ import annotations
 
+import argparse
 import gc
 import json
 import math
@@ -18,6 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 LATEST = Path(__file__).with_name("latest.json")
+FEWEST_ROUNDS = 6  # with fewer, no interval of the median has 95% confidence
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,19 @@ class Entry:
     ratio: float
     low: float
     high: float
+
+
+def add_rounds(parser: argparse.ArgumentParser, default: int = 15) -> None:
+    """Adds the option `--rounds`, which refuses what is too few before anything is measured."""
+
+    def enough(text: str) -> int:
+        if (rounds := int(text)) < FEWEST_ROUNDS:
+            raise argparse.ArgumentTypeError(
+                f"{rounds} rounds are too few for a 95% interval of the median; write --rounds {FEWEST_ROUNDS} or more"
+            )
+        return rounds
+
+    parser.add_argument("--rounds", type=enough, default=default, help=f"at least {FEWEST_ROUNDS}")
 
 
 def interleave(
@@ -99,7 +114,7 @@ def median_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[
             break
         rank += 1
     if rank == 0:
-        raise ValueError(f"{n} rounds are too few for a {confidence:.0%} interval of the median; take at least 6")
+        raise ValueError(f"{n} values are too few for a {confidence:.0%} interval of the median")
     return statistics.median(ordered), ordered[rank - 1], ordered[n - rank]
 
 

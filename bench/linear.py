@@ -28,7 +28,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bench.interleave import LATEST, Contender, Entry, compare, interleave, save, show
+from bench.interleave import LATEST, Contender, Entry, add_rounds, compare, interleave, save, show
 from regard.attention import Causal, Range
 from regard.attention.mechanisms.linear import LinearAttention
 from regard.train.guard import keep_freed_memory
@@ -220,7 +220,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu", choices=list(SETTINGS))
     parser.add_argument("--settings", default=None, help="by commas; all of the device's by default")
-    parser.add_argument("--rounds", type=int, default=15)
+    add_rounds(parser)
     parser.add_argument("--seconds", type=float, default=1.0, help="how long a contender's turn lasts")
     parser.add_argument("--compiled", action="store_true", help="everyone through torch.compile")
     parser.add_argument("--memory", action="store_true", help="print memory instead of speed")

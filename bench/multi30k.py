@@ -16,8 +16,8 @@ from typing import Any
 from regard.config import override, to_toml
 from regard.data import BpeConfig, PairsConfig
 from regard.errors import UserError
-from regard.generate.load import find_device
 from regard.generate.translation import load_translation_model
+from regard.models.device import find_device
 from regard.recipes import get
 from regard.runs import Run, environment
 from regard.train import Experiment, train

@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from bench.interleave import LATEST, Contender, compare, interleave, save, show
+from bench.interleave import LATEST, Contender, add_rounds, compare, interleave, save, show
 from bench.peers import PEERS, How, Loss, mean_loss, training_step
 from bench.plain_gpt2 import Sizes
 from regard.train.guard import keep_freed_memory
@@ -109,7 +109,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=sorted(SETTINGS), default="cpu")
     parser.add_argument("--settings", help="comma-separated; default: every setting of the device")
-    parser.add_argument("--rounds", type=int, default=15)
+    add_rounds(parser)
     parser.add_argument("--seconds", type=float, default=1.0, help="how long a turn lasts in each round")
     parser.add_argument("--threads", type=int, default=2, help="CPU threads")
     parser.add_argument("--peers", help="comma-separated names; default: every one that is installed")

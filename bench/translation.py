@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from bench.interleave import LATEST, Contender, compare, interleave, save, show
+from bench.interleave import LATEST, Contender, add_rounds, compare, interleave, save, show
 
 SENTENCES, SOURCE, BEAMS, LENGTH = 64, 20, 5, 40
 SETTINGS = {
@@ -85,7 +85,7 @@ def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--settings", default="small,marian")
-    parser.add_argument("--rounds", type=int, default=7)
+    add_rounds(parser, 7)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--out", type=Path, default=LATEST)
     chosen = parser.parse_args()

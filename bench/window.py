@@ -13,7 +13,7 @@ import time
 import torch
 from torch.nn import functional as F
 
-from bench.interleave import LATEST, Contender, compare, interleave, save, show
+from bench.interleave import LATEST, Contender, add_rounds, compare, interleave, save, show
 from regard.attention import Causal, Range, Softmax, Window
 
 SIZES = {"cpu": (16_384, 8, 512, torch.float32), "cuda": (131_072, 16, 1024, torch.bfloat16)}
@@ -23,7 +23,7 @@ def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu", choices=SIZES)
-    parser.add_argument("--rounds", type=int, default=6)
+    add_rounds(parser, 6)
     chosen = parser.parse_args()
     length, heads, size, dtype = SIZES[chosen.device]
     torch.manual_seed(1)

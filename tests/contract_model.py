@@ -169,7 +169,7 @@ def check_steps(model: GPT, lengths: tuple[int, ...], pieces: tuple[int, ...], f
     every = torch.cat(parts, dim=1)
     for (row, _, n), expected in zip(batch.places, alone(model, batch).logits, strict=True):
         assert far(every[row, :n], expected) < TOLERANCE[expected.dtype]
-    return [memory.size for memory in state.caches]
+    return [memory.size for memory in state.cache_indices]
 
 
 class FromLengths(nn.Module):

@@ -75,7 +75,7 @@ def run_ranks(size: int, folder: Path) -> None:
     commands = [[sys.executable, "-W", "error", __file__, str(rank), str(size), str(folder)] for rank in range(size)]
     started = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for command in commands]
     try:
-        said = [process.communicate(timeout=300)[1] for process in started]
+        said = [process.communicate(timeout=600)[1] for process in started]
     finally:
         for process in started:
             process.kill()

@@ -10,12 +10,13 @@ import pytest
 
 from regard.cli import COMMANDS, main
 from regard.commands.recipes import listing
-from regard.commands.train import TrainOptions
-from regard.config import argument, option, override, parse
+from regard.commands.train import TrainOptions, read_experiment
+from regard.config import argument, option, override, parse, to_toml
 from regard.config.command_line import help_text, read_options
 from regard.config.table import Table
 from regard.errors import UserError
 from regard.recipes import get, names
+from regard.runs import Run, environment
 
 TINY = [
     *("--model.layers", "1", "--model.heads", "2", "--model.width", "16", "--model.context", "16"),
@@ -141,6 +142,37 @@ def test_what_recipes_list_can_be_set_and_is_explained(name):
     assert override(recipe, settable) == recipe
 
 
+@pytest.mark.parametrize("command", ["recipes", "study", "mask"])
+def test_lists_have_two_columns(capsys, command):
+    assert main([command]) == 0
+    shown = capsys.readouterr().out
+    lines = [line for line in shown.splitlines() if not line.startswith("&")]
+    assert len({line.rindex("  ", 0, 32) for line in lines}) == 1, lines
+    assert "``" not in shown  # a notation of docstrings
+
+
+def test_the_help_of_a_choice_is_one_sentence_for_users():
+    helps = [help for _, _, help in listing(get("shakespeare"))]
+    assert not [help for help in helps if ". " in help]
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("--data-path", "--data.path"),
+        ("--model-width", "--model.width"),
+        ("--learning-rate", "--train.optimizer.lr"),
+        ("--block_size", "--model.context"),
+        ("--batch-size", "--data.batch"),
+        ("--max_iters", "--train.steps"),
+        ("--n_layer", "--model.layers"),
+    ],
+)
+def test_options_of_other_libraries_are_understood(capsys, written, meant):
+    assert main(["train", written, "3"]) == 2
+    assert f"did you mean {meant}?" in capsys.readouterr().err
+
+
 def test_the_overview_names_debug(capsys):
     assert main(["--help"]) == 0
     assert "--debug" in capsys.readouterr().out
@@ -155,6 +187,10 @@ BAD = {
     "not divisible": (["train", "--model.width", "130"], "not divisible by 4 heads"),
     "missing file": (["train", "--data.path", "nowhere.txt"], "nowhere.txt"),
     "bad kind": (["train", "--model.position", "rotaty"], "rotary"),
+    "neither a run nor a recipe": (
+        ["prove", "nothing"],
+        "'nothing' is neither a run in runs nor a recipe; choose from",
+    ),
     "no such run": (["info", "nothing"], "there is no run"),
     "no run at all": (["generate"], "regard train"),
     "override elsewhere": (["info", "--model.width", "3"], "only `regard train`"),
@@ -225,3 +261,9 @@ def test_help_lists_every_option_with_its_default():
     shown = help_text(Table(Every), "regard every", "About it.")
     for words in ("[WORD] [REST ...]", "--top-k INT", "--many INT ...", "--no-browser ", "a|b", "(default: 0.0)"):
         assert words in shown
+
+
+def test_the_config_of_a_run_is_an_experiment(tmp_path):
+    experiment = get("shakespeare-small")
+    run = Run.create(tmp_path, "one", to_toml(experiment), environment())
+    assert read_experiment(run.file("config.toml"), ["--model.layers=1"]) == override(experiment, ["--model.layers=1"])

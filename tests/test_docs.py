@@ -10,15 +10,7 @@ from pathlib import Path
 import pytest
 
 import regard
-
-ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-
-
-def prose(page: Path) -> list[str]:
-    """The lines of a page outside of code blocks, which are replaced by empty lines."""
-    text = re.sub(r"^```.*?^```", lambda found: "\n" * found[0].count("\n"), page.read_text("utf-8"), flags=re.M | re.S)
-    return text.splitlines()
+from docs_kit import PAGES, ROOT, name_of, prose
 
 
 def anchors(page: Path) -> set[str]:
@@ -26,7 +18,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_links_of_a_page_hold(page: Path) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", "\n".join(prose(page))):
         if target.startswith(("https://", "http://", "mailto:")):
@@ -39,7 +31,7 @@ def test_links_of_a_page_hold(page: Path) -> None:
             assert ROOT / "docs" in file.resolve().parents, f"{page.name}: the site has no {target}"
 
 
-@pytest.mark.parametrize("page", PAGES[2:], ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", PAGES[2:], ids=name_of)
 def test_tables_and_lists_begin_after_an_empty_line(page: Path) -> None:
     lines = ["", *prose(page)]
     starts = ("|", "- ", "1. ")
@@ -64,6 +56,13 @@ def test_all_extras_of_commands_are_in_all() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
     (everything,) = extras["all"]
     assert {"data", "serve", "translate", "pictures", "tensorboard"} <= set(re.split(r"[\[\],]", everything))
+
+
+def test_the_readme_names_every_extra() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+    text = (ROOT / "README.md").read_text("utf-8")
+    install = text[text.index("## Install") : text.index("## The two commands")]
+    assert {extra for extra in extras if f"`{extra}`" not in install} == {"all", "docs", "dev", "bench"}
 
 
 def test_the_opening_says_what_for_whom_and_why() -> None:

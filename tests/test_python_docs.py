@@ -1,19 +1,15 @@
-"""The public names resolve lazily, and every block of docs/python.md runs."""
+"""The public names resolve lazily, and the blocks of docs/python.md are short; test_doc_blocks.py runs them."""
 
 from __future__ import annotations
 
-import os
-import re
-import subprocess
+import inspect
 import sys
 from pathlib import Path
 
 import pytest
 
 import regard
-
-PAGE = (Path(__file__).parents[1] / "docs" / "python.md").read_text()
-BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+from docs_kit import ROOT, blocks
 
 
 def test_every_public_name_resolves() -> None:
@@ -43,6 +39,8 @@ def test_generate_explains_its_errors(tmp_path: Path, monkeypatch: pytest.Monkey
         loaded.generate("to be", temp=1)
     with pytest.raises(regard.UserError, match="temperature must be zero or more"):
         loaded.generate("to be", temperature=-1)
+    with pytest.raises(regard.UserError, match=r"one text, not a list; regard\.TextGenerator"):
+        loaded.generate(["to be", "not"])  # pyright: ignore[reportArgumentType]
     with pytest.raises(regard.UserError, match="the prompt is empty"):
         loaded.generate("")
     with pytest.raises(regard.UserError, match="no device 'tpu' here; choose device from: auto"):
@@ -50,16 +48,16 @@ def test_generate_explains_its_errors(tmp_path: Path, monkeypatch: pytest.Monkey
     assert loaded.generate("to be", stop="\n") == loaded.generate("to be", stop=["\n"])
 
 
+def test_the_methods_of_an_observer_are_documented_with_their_arguments() -> None:
+    page = (ROOT / "docs" / "python.md").read_text("utf-8")
+    methods = inspect.getmembers(regard.Observer, inspect.isfunction)
+    assert len(methods) == 7
+    for name, method in methods:  # without them, a callback is written by trial and error
+        assert f"| `{name}({', '.join(inspect.signature(method).parameters)})` |" in page
+    assert "name=None, observers=(), runs=" in (regard.train.__doc__ or "")  # what help(regard.train) shows
+
+
 def test_the_blocks_are_short_and_use_every_kind_of_name() -> None:
-    assert len(BLOCKS) == 8
-    assert max(len([line for line in block.splitlines() if line.strip()]) for block in BLOCKS) <= 15
-
-
-def test_every_block_runs(tmp_path: Path) -> None:
-    """In order, in one process: a run that is loaded was trained by an earlier block."""
-    (tmp_path / "text.txt").write_text("to be or not to be, that is the question\n" * 60)
-    code = "\n".join(BLOCKS)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "REGARD_CACHE": str(tmp_path / "cache")}
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert (tmp_path / "look.html").exists()
+    codes = [block.code for block in blocks(ROOT / "docs" / "python.md")]
+    assert len(codes) == 9
+    assert max(len([line for line in code.splitlines() if line.strip()]) for code in codes) <= 15

@@ -52,8 +52,8 @@ from pathlib import Path
 assert main(["train", "shakespeare", "--name", "one", "--data.path", "text.txt", *{TINY!r}]) == 0
 assert locks
 assert main(["generate", "one", "--prompt", "to", "--tokens", "4"]) == 0
-from regard.look.capture import trace
-trace.LONG = 4
+from regard.look.capture import observe
+observe.LONG = 4
 assert main(["look", "one", "--text", "to be or not to be"]) == 0
 from regard.serve.run_library import is_training
 assert is_training(Path("runs/one"))  # its metrics are recent: without file locks, that is what is known

@@ -20,7 +20,7 @@ class Uniform(Mechanism):
         return visible.to(q.dtype) / visible.sum(-1, keepdim=True).clamp(min=1).to(q.dtype)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, plan: Plan) -> Out:
-        return Out(self.weights(q, k, plan) @ repeat_kv(v, q.shape[1]), None)
+        return Out(self.weights(q, k, plan) @ repeat_kv(v, q.shape[1]))
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,9 @@ def main(argv: list[str] | None = None) -> int:
         import traceback
 
         traceback.print_exception(error)
-    print(f"regard: {message}", file=sys.stderr)
+    from regard.untrusted import printable  # a message may quote a file
+
+    print(f"regard: {printable(message)}", file=sys.stderr)
     return code
 
 

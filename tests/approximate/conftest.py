@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from process_kit import Regard, call
 
 from regard.cli import main
+from warm_process import Regard
+from warm_process import regard as call
 
 TEXT = "the quick brown fox jumps over the lazy dog, and the dog looks up. who goes there? said the fox\n"
 

@@ -8,9 +8,9 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from process_kit import Regard
 
 from regard.cli import main
+from warm_process import Regard
 
 
 class Tags(HTMLParser):

@@ -137,7 +137,9 @@ def test_the_loss_is_the_cross_entropy() -> None:
 
 def test_linformer_is_measured_without_the_mask_and_never_put_into_the_model() -> None:
     trial = [Trial("linformer", (("k", k),), LinformerConfig(k=k)) for k in (3, 12)]
-    few, all_of_them = measure(bench(), trial).outcomes
+    sweep = measure(bench(), trial)
+    few, all_of_them = sweep.outcomes
+    assert "without a mask, with its own parameters fitted to other windows of the text)" in sentences(sweep)[1]
     assert few.loss is few.tokens_per_second is None
     assert not few.causal
     assert few.fitted

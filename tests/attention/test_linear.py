@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from itertools import pairwise
 
 import hypothesis.strategies as st
@@ -30,9 +29,7 @@ from regard.attention import (
 from regard.attention.mechanisms.chunked import CHUNK, Documents, at_once, floor
 from regard.attention.mechanisms.linear import FEATURES, FeatureName, LinearAttention, LinearConfig, elu_plus_one
 from regard.attention.mechanisms.performer import Performer
-from regard.config import load
 from regard.errors import UserError
-from regard.models import GPT, GPTConfig
 
 seeds = st.integers(0, 2**32 - 1)
 lengths = st.one_of(st.integers(1, 9), st.sampled_from([CHUNK, CHUNK + 1, 2 * CHUNK + 7, 3 * CHUNK]))
@@ -267,39 +264,6 @@ def test_what_it_cannot_do_it_refuses_with_the_reason() -> None:
         LinearConfig().mechanism(LayerSpec(2, 2, 4, 8, dropout=0.1))
     with pytest.raises(ValueError, match="set normalize = false"):
         LinearConfig("identity").check()
-
-
-SMALL = {"vocabulary": 11, "context": 80, "layers": 2, "heads": 4, "kv_heads": 2, "width": 16, "zero_init": False}
-
-
-def small_gpt(kind: str) -> tuple[GPT, Callable[[], Tensor]]:
-    torch.manual_seed(0)
-    model = load(GPTConfig, {**SMALL, "attention": kind}).build()
-    text = torch.randint(0, 11, (2, 81), generator=generator(0))
-    return model, lambda: F.cross_entropy(model(text[:, :-1]).flatten(0, 1), text[:, 1:].flatten())
-
-
-@pytest.mark.parametrize("kind", ["linear", "performer"])
-def test_a_gpt_learns_with_it(kind: str) -> None:
-    model, loss = small_gpt(kind)
-    before = loss().item()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    for _ in range(15):
-        optimizer.zero_grad()
-        loss().backward()
-        optimizer.step()
-    assert loss() < 0.9 * before
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["linear", "performer"])
-def test_a_whole_loss_compiles_as_one_graph(kind: str) -> None:
-    model, loss = small_gpt(kind)
-    plain, compiled = loss(), torch.compile(loss, fullgraph=True, backend="aot_eager")()
-    torch.testing.assert_close(compiled, plain)
-    both = [torch.autograd.grad(value, list(model.parameters())) for value in (plain, compiled)]
-    for one, other in zip(*both, strict=True):
-        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
 
 
 def test_one_graph_gives_what_eager_mode_gives() -> None:

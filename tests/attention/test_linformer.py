@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
 from pathlib import Path
 
 import hypothesis.strategies as st
@@ -17,6 +15,7 @@ from torch import Tensor
 from regard.attention import Alibi, Causal, Full, LayerSpec, Packed, Padded, Range, Slots, Softmax, Window
 from regard.attention.mechanisms.linformer import Linformer, LinformerConfig
 from regard.errors import UserError
+from warm_process import regard
 
 SHARES = ["nothing", "heads", "all"]
 
@@ -146,7 +145,6 @@ def test_a_compiler_can_trace_it() -> None:
 
 def test_a_causal_model_ends_in_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("to be or not to be, that is the question. " * 60)
-    command = "import sys, regard.attention.mechanisms.linformer; from regard.cli import entry; sys.exit(entry())"
     options = [
         "train",
         "shakespeare",
@@ -157,7 +155,7 @@ def test_a_causal_model_ends_in_one_sentence(tmp_path: Path) -> None:
         "--model.context",
         "32",
     ]
-    done = subprocess.run([sys.executable, "-c", command, *options], cwd=tmp_path, capture_output=True, text=True)
+    done = regard(tmp_path, *options)
     assert done.returncode == 2, done.stderr
     assert "Traceback" not in done.stderr
     assert "linformer cannot be causal" in done.stderr

@@ -57,6 +57,7 @@ def test_axes_must_match() -> None:
         ((2, 3, 5, 4), (2, 2, 5, 4), (2, 2, 5, 4), "3 query heads cannot share 2 key/value heads evenly"),
         ((2, 2, 5, 4), (1, 2, 5, 4), (1, 2, 5, 4), r"q \(2, 2, 5, 4\), k \(1, 2, 5, 4\).* do not match"),
         ((2, 2, 5, 4), (2, 2, 5, 4), (2, 2, 6, 4), "do not match"),
+        ((2, 2, 5, 4), (2, 2, 5, 3), (2, 2, 5, 4), "q has width 4 and k 3; dot products need the same"),
     ],
 )
 def test_shapes_that_do_not_fit(q, k, v, problem: str) -> None:

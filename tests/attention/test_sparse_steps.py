@@ -57,7 +57,7 @@ def test_steps_equal_the_full_pass(attention: AttentionConfig) -> None:
     for cut in ([1] * 40 + [110], [60, *[1] * 30, *[15] * 4], [2, 16, 100, 32]):
         state = gpt.start(2, LONG)
         bound = BOUNDED.get(attention.kind)
-        assert bound is None or state.caches[0].size == bound
+        assert bound is None or state.cache_indices[0].size == bound
         got = []
         for piece in text.split(cut, dim=1):
             logits, state = gpt.step(piece, state)

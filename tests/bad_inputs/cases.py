@@ -17,6 +17,7 @@ from bad_inputs.damage import (
     remove,
     replace,
     truncate,
+    unlisted,
     vanish,
     write,
 )
@@ -91,7 +92,7 @@ LIGHT = {
     ),
     "config damaged": Case("info one", ("config.toml", "line 1"), write(f"{RUN}/config.toml", "{"), run=True),
     "config without a model": Case(
-        "info one", ("config.toml", "[model]"), write(f"{RUN}/config.toml", f"schema = {SCHEMA}\n"), run=True
+        "info one", ("config.toml", "[model]"), unlisted(write(f"{RUN}/config.toml", f"schema = {SCHEMA}\n")), run=True
     ),
     "environment damaged": Case(
         "info one", ("environment.json", "damaged"), write(f"{RUN}/environment.json", "{"), run=True
@@ -170,11 +171,17 @@ HEAVY = {
     "resume: another text": Case("resume one", ("SHA-256 differs",), write("text.txt", "another one " * 99), run=True),
     "resume: no text": Case("resume one", ("text.txt",), remove("text.txt"), run=True),
     "resume: another width": Case(
-        "resume one", ("shape", "config.toml"), replace(f"{RUN}/config.toml", "width = 16", "width = 32"), run=True
+        "resume one",
+        ("does not fit", "config.toml"),
+        unlisted(replace(f"{RUN}/config.toml", "width = 16", "width = 32")),
+        run=True,
     ),
     "resume: metrics damaged": Case("resume one", ("line 2", "metrics.jsonl"), damage_second_record, run=True),
     "resume: unknown key": Case(
-        "resume one", ("config.toml", "widht", "width"), replace(f"{RUN}/config.toml", "width", "widht"), run=True
+        "resume one",
+        ("config.toml", "widht", "width"),
+        unlisted(replace(f"{RUN}/config.toml", "width", "widht")),
+        run=True,
     ),
     "generate: no run": Case("generate", ("runs", "regard train")),
     "generate: no such run": Case("generate onee", ("runs/onee", "runs/one?"), run=True),
@@ -190,7 +197,10 @@ HEAVY = {
         "generate one", ("tokenizer.json",), write(f"{RUN}/tokenizer.json", '{"model": '), run=True
     ),
     "generate: another width": Case(
-        "generate one", ("config.toml",), replace(f"{RUN}/config.toml", "width = 16", "width = 32"), run=True
+        "generate one",
+        ("config.toml", "SHA-256", "MANIFEST.json"),
+        replace(f"{RUN}/config.toml", "width = 16", "width = 32"),
+        run=True,
     ),
     "generate: no CUDA": Case(
         "generate one --device cuda", ("'cuda'", "cpu"), run=True, env={"CUDA_VISIBLE_DEVICES": ""}

@@ -42,6 +42,16 @@ def replace(name: str, old: str, new: str) -> Change:
     return change
 
 
+def unlisted(change: Change) -> Change:
+    """The same in a run of a version without manifests, which does not notice that a file has changed."""
+
+    def both(room: Path) -> None:
+        change(room)
+        (room / RUN / "MANIFEST.json").unlink()
+
+    return both
+
+
 def remove(*names: str) -> Change:
     """Delete files."""
 

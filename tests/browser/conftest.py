@@ -16,7 +16,7 @@ from serve_kit import RunningServer, run_server  # pyright: ignore[reportMissing
 
 from regard.config import to_toml
 from regard.doctor import Doctor
-from regard.report import Watch
+from regard.report import ModelMeasurements
 from regard.runs import Run, environment
 from regard.train import train
 
@@ -39,7 +39,7 @@ def runs(folder: Path) -> Path:
         patch.setenv("REGARD_CACHE", str(folder / "cache"))
         for name, experiment in experiments(folder).items():
             run = Run.create(folder / "runs", name, to_toml(experiment.checked()), environment())
-            train(experiment, run, [Watch(), Doctor(out=sys.stdout)])
+            train(experiment, run, [ModelMeasurements(), Doctor(out=sys.stdout)])
     return folder / "runs"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,14 @@ import torch
 from browser_kit import Tab, parse_export
 from serve_kit import run_server  # pyright: ignore[reportMissingImports]
 
+from regard.config import to_toml
 from regard.data import TextConfig
 from regard.generate.load import load_model
 from regard.look import attentions, dense_weights, passage
 from regard.look.views.session import Session
-from regard.runs import Run
+from regard.models import RecurrentConfig
+from regard.runs import Run, environment
+from regard.train import Experiment
 
 TEXT = "one two three four one two"
 PAIR = {"text": "one two three four", "target": "eins zwei drei vier"}
@@ -216,6 +220,24 @@ def test_opens_with_a_held_out_passage_of_the_newest_run_with_a_checkpoint(
             assert page.get_by_label("Run", exact=True).input_value() == "plain"
             assert len(tab.params()["text"]) > 20
             assert held_out.endswith(tab.params()["text"])
+        tab.close()
+
+
+def test_a_view_opens_with_a_run_that_it_supports(chromium: Any, runs: Path, tmp_path: Path) -> None:
+    """The newest run is recurrent: it has no attention."""
+    shutil.copytree(runs / "plain", tmp_path / "plain")
+    recurrent = replace(Run.open(runs / "plain").load(Experiment), model=RecurrentConfig(vocabulary=17, context=64))
+    run = Run.create(tmp_path, "recurrent", to_toml(recurrent), environment())
+    shutil.copytree(runs / "plain" / "checkpoints", run.path / "checkpoints", dirs_exist_ok=True)
+    with run_server(tmp_path) as server:
+        tab = Tab(chromium, f"http://127.0.0.1:{server.port}")
+        tab.page.goto(f"{tab.origin}/?token={server.token}")
+        page = tab.open("attention")
+        page.get_by_role("gridcell").first.wait_for()
+        assert page.get_by_label("Run", exact=True).input_value() == "plain"
+        page = tab.open("attention", run="recurrent", text="one")
+        page.get_by_text("This model has no attention").wait_for()
+        assert page.get_by_role("alert").count() == 1
         tab.close()
 
 

@@ -21,11 +21,11 @@ def test_keys_of_a_class_have_its_defaults() -> None:
     assert found["kv_heads"].type == "int | none"
     assert found["dropout"] == Key("dropout", "float", 0.0, "share of activations dropped")
     assert found["position"] == Key(
-        "position", "choice", "rotary", "How a model knows where a token stands", ("rotary", "learned", "none")
+        "position", "choice", "rotary", "how a model knows where a token stands", ("rotary", "learned", "none")
     )
     assert found["position.base"].default == 10_000.0
     assert found["rotary.base"].default == 5.0
-    assert found["mask"] == Key("mask", "choice | none", None, "A recursive choice", ("causal", "window", "and"))
+    assert found["mask"] == Key("mask", "choice | none", None, "a recursive choice", ("causal", "window", "and"))
     assert found["ngram"].type == "table | none"
     assert found["ngram.orders"] == Key("ngram.orders", "int, ...", (2, 3), "")
 
@@ -33,7 +33,7 @@ def test_keys_of_a_class_have_its_defaults() -> None:
 def test_keys_of_an_instance_have_its_values() -> None:
     found = by_path(tree.experiment(model=tree.GPTConfig(position=tree.LearnedConfig(7)), seed=3))
     assert found["seed"].default == 3
-    assert found["model"] == Key("model", "choice", "gpt", "Which model", ("gpt",))
+    assert found["model"] == Key("model", "choice", "gpt", "which model", ("gpt",))
     assert found["model.position"].default == "learned"
     assert found["model.position.length"].default == 7
     assert "model.position.base" not in found

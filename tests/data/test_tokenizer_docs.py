@@ -1,24 +1,22 @@
 """The byte pairs of docs/tokenizers.md, run as they stand there, against those that are learned by the library."""
 
-import re
 import unicodedata
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from tokenizer_kit import CODE, PROSE, any_text
 
+from docs_kit import ROOT, blocks
 from regard.data import BpeConfig
 
-ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "tokenizers.md").read_text(encoding="utf-8")
+PAGE = ROOT / "docs" / "tokenizers.md"
 
 
 @pytest.fixture(scope="module")
 def plain():
     """The names that the page's code defines."""
-    (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    (code,) = [block.code for block in blocks(PAGE) if block.language == "python"]
     assert sum(bool(line.strip()) for line in code.splitlines()) <= 40
     names: dict[str, Any] = {}
     exec(compile(code, "docs/tokenizers.md", "exec"), names)
@@ -72,4 +70,4 @@ def test_every_kind_is_on_the_page():
     from regard.data import TokenizerConfig
 
     for kind in kinds(TokenizerConfig):
-        assert f"| `{kind}` |" in PAGE
+        assert f"| `{kind}` |" in PAGE.read_text(encoding="utf-8")

@@ -14,10 +14,11 @@ import torch
 from healthy_runs import HEALTHY
 from run_faults import FAULTS
 from run_faults.kit import MIXTURE, Case, Ended, Fault, gpt, trained, training
+from unusual_runs import UNUSUAL
 
 from regard.commands.common import RunOptions
 from regard.commands.doctor import doctor as command
-from regard.commands.train import described
+from regard.commands.train import read_experiment
 from regard.config import to_toml
 from regard.doctor import Check, Doctor, Finding, all_checks, examine
 from regard.report.facts import Facts
@@ -85,11 +86,20 @@ def test_it_finds_nothing_in_a_sound_training_and_does_not_change_a_bit(model: A
 def test_it_finds_nothing_in_a_healthy_recipe(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("REGARD_CACHE")  # texts of recipes are in the user's own
     name, _, seed, *overrides = line.split()
-    experiment = described(name, overrides, int(seed))
+    experiment = read_experiment(name, overrides, int(seed))
     doctor = Doctor(out=io.StringIO())
     train(experiment, Run.create(tmp_path, None, to_toml(experiment), {}), [doctor])
     assert doctor.active
     assert not [one.line() for one in doctor.findings.values()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", UNUSUAL)
+def test_it_finds_nothing_in_an_unusual_healthy_run(name: str, tmp_path: Path) -> None:
+    doctor, ended = watched(Case(UNUSUAL[name](tmp_path)), tmp_path)
+    assert ended.error is None
+    assert not [one.line() for one in doctor.findings.values()]
+    assert not [one.line() for one in examine(Run.open(ended.run.path))[0]]
 
 
 def test_a_finding_is_told_once_and_brought_up_to_date(tmp_path: Path) -> None:
@@ -123,7 +133,7 @@ def test_the_command_tells_what_is_in_the_folder(tmp_path: Path, capsys: pytest.
     assert command(RunOptions(run=str(ended.run.path))) == 0
     assert "no faults found" in capsys.readouterr().out
     finding = Finding("memory", "data.batch", "3.9 of 4 GiB", "it grows with it", "--data.batch 4", 12, 8)
-    ended.run.note(finding.record())
+    ended.run.add_finding(finding.record())
     assert command(RunOptions(run=str(ended.run.path), json=True)) == 1
     (record,) = json.loads(capsys.readouterr().out)["findings"]
     assert Finding.read(record) == finding
@@ -150,7 +160,7 @@ def test_what_is_no_finding_is_not_read_as_one() -> None:
 
 def test_every_check_is_described_and_has_a_fault() -> None:
     checks = {kind: check for kind, check in all_checks().items() if check.__module__.startswith("regard.")}
-    assert {fault.kind for fault in FAULTS} == set(checks)
+    assert {fault.kind for fault in FAULTS} | {"unusual"} == set(checks)  # that one: test_reference.py
     assert all(check.description and check.description != kind for kind, check in checks.items())
 
 

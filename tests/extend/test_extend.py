@@ -6,16 +6,14 @@ Every example runs in a process of its own: what it registers must not reach oth
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from regard.config import load_parts
 from regard.errors import UserError
+from warm_process import python, regard
 
 EXTEND = Path(__file__).parents[2] / "docs" / "extend"
 TINY = "--model.width 16 --model.context 16 --data.batch 4 --train.steps 4 --train.save_every 2 --train.log_every 1"
@@ -76,25 +74,9 @@ def room(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(room: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "REGARD_CACHE": str(room / "cache"), "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        [sys.executable, *arguments],
-        cwd=room,
-        env=environment,
-        capture_output=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-    )
-
-
-def regard(room: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return run(room, "-m", "regard", *arguments)
-
-
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_needs_no_other_edit(name: str, room: Path) -> None:
-    done = run(room, "-c", PROGRAM, str(EXTEND / f"{name}.py"), *EXAMPLES[name])
+    done = python(PROGRAM, room, str(EXTEND / f"{name}.py"), *EXAMPLES[name])
     assert done.returncode == 0, done.stderr[-2000:]
     recorded = json.loads((room / "runs" / "one" / "environment.json").read_text())["parts"]
     assert recorded[0]["file"] == str(EXTEND / f"{name}.py")
@@ -215,5 +197,5 @@ def test_an_installed_package_can_bring_parts(room: Path) -> None:
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my-package\nVersion: 1\n")
     (info / "entry_points.txt").write_text("[regard.parts]\nparts = my_package.parts\n")
     code = "import sys; sys.path.insert(0, 'site'); from regard.cli import main; main(['train', '--help'])"
-    done = run(room, "-c", code)
+    done = python(code, room)
     assert "parts from my-package:\n  schedule restarts" in done.stdout, done.stderr

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from generate_kit import call
+
+from warm_process import Regard
+from warm_process import regard as call
 
 TEXT = "to be or not to be, that is the question\n"
-Regard = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="session")

@@ -11,12 +11,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from generate_kit import REGARD, environment
+from generate_kit import REGARD
 from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.cli import main
 from regard.commands.generate import GenerateOptions, run_among_values, unescape
+from warm_process import cache_inside
 
 WARM = ("--temperature", "1.5", "--tokens", "40")
 
@@ -177,7 +178,7 @@ def test_an_interrupt_ends_it_quietly(room):
     process = subprocess.Popen(
         command,
         cwd=room,
-        env=environment(room),
+        env=cache_inside(room),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
@@ -186,7 +187,7 @@ def test_an_interrupt_ends_it_quietly(room):
     while b"question" not in shown:
         shown += os.read(process.stdout.fileno(), 4096)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=600)
     assert process.returncode == 130
     assert out.endswith(b"\n")
     assert b"Traceback" not in err

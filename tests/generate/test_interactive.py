@@ -10,9 +10,10 @@ import time
 from pathlib import Path
 
 import pytest
-from generate_kit import REGARD, environment
+from generate_kit import REGARD
 
 from regard.cli import main
+from warm_process import cache_inside
 
 QUICK = ("--tokens", "12", "--temperature", "0")
 
@@ -74,7 +75,7 @@ class Terminal:
         self.process = subprocess.Popen(
             command,
             cwd=folder,
-            env=environment(folder),
+            env=cache_inside(folder),
             stdin=slave,
             stdout=slave,
             stderr=slave,
@@ -87,7 +88,7 @@ class Terminal:
     def type(self, text: str) -> None:
         os.write(self.master, text.encode())
 
-    def wait(self, words: str, seconds: float = 60) -> str:
+    def wait(self, words: str, seconds: float = 600) -> str:
         """What is shown up to these words."""
         end = time.monotonic() + seconds
         while words not in self.shown:
@@ -101,7 +102,7 @@ class Terminal:
 
     def close(self) -> int:
         try:
-            return self.process.wait(60)
+            return self.process.wait(600)
         finally:
             self.process.kill()
             os.close(self.master)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import io
 import json
 import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from generate_kit import call
 
 from regard.cli import main
+from warm_process import Regard
+from warm_process import regard as call
 
 THINGS = {
     "light": "la lumière",
@@ -32,8 +32,6 @@ STATES = {
 }
 TIMES = {"today": "aujourd'hui", "now": "maintenant", "this morning": "ce matin", "": ""}
 CONTEXT = 24
-
-Regard = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def toy_pairs() -> list[tuple[str, str]]:
@@ -248,7 +246,7 @@ WRONG = {
     "no such step": (["a", "--step", "7"], "no checkpoint of step 7"),
     "no such device": (["a", "--device", "toaster"], "no device 'toaster'"),
     "mistyped": (["wordz"], "there is no run"),
-    "a text run": (["text", "a"], "was trained on text and does not translate"),
+    "a text run": (["text", "a"], "does not translate; `regard generate` generates text with it; name a run"),
     "other pairs": (["changed"], "is not what this run was trained on"),
 }
 
@@ -268,6 +266,8 @@ def wrongs(house):
     (house / "others.tsv").write_text("".join(f"{a}!\t{b}\n" for a, b in toy_pairs()), encoding="utf-8")
     written = (changed / "config.toml").read_text()
     (changed / "config.toml").write_text(written.replace('"pairs.tsv"', '"others.tsv"'))
+    for folder in (text, changed):  # as of a version without manifests, which would name the change first
+        (folder / "MANIFEST.json").unlink()
     yield
     for folder in (text, changed):
         shutil.rmtree(folder)

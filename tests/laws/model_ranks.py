@@ -48,7 +48,7 @@ def run_ranks(size: int, folder: Path) -> None:
     commands = [[sys.executable, __file__, str(rank), str(size), str(folder)] for rank in range(size)]
     started = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for command in commands]
     try:
-        errors = [process.communicate(timeout=300)[1] for process in started]
+        errors = [process.communicate(timeout=600)[1] for process in started]
     finally:
         for process in started:
             process.kill()

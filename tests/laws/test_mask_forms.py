@@ -199,8 +199,8 @@ def test_causal_aligned_to_the_lower_right(queries: int, keys: int) -> None:
 @pytest.mark.parametrize(
     ("mask", "message"),
     [
-        (3, "a mask is a Mask such as Causal.*boolean tensor.*float tensor.*text.*function.*; a int was given"),
-        ([[True]], "a list was given"),
+        (3, "a mask is a Mask such as Causal.*boolean tensor.*float tensor.*text.*function.*; int was given"),
+        ([[True]], "; list was given"),
         (Causal, "the class Causal was given"),
         (torch.ones(5, 5).long(), "boolean or float, not int64; .* use mask.bool"),
         (torch.ones(4, 5).bool(), r"a mask of shape \(4, 5\) does not broadcast to .* \[2, 3, 5, 5\]"),

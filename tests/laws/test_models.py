@@ -16,7 +16,7 @@ from model_ranks import run_ranks
 from safetensors.torch import load_file
 from torch import nn
 
-from regard.attention import Bias, Packed, Padded
+from regard.attention import Bias, Mechanism, Packed, Padded
 from regard.config.choice import kinds
 from regard.errors import UserError
 from regard.look import attentions
@@ -32,6 +32,15 @@ READERS = LANGUAGE + kinds_of(Encoder)  # models of one sequence
 def test_every_registered_model_is_here() -> None:
     registered = {kind for kind, config in kinds(ModelConfig).items() if config.__module__.startswith("regard.")}
     assert {config.kind for config in MODELS.values()} >= registered
+
+
+def test_every_mechanism_of_the_package_is_in_a_model() -> None:
+    def below(cls: type[Mechanism]) -> set[type[Mechanism]]:
+        return {cls}.union(*map(below, cls.__subclasses__()))
+
+    used = {type(mechanism) for name in MODELS for _, mechanism in build(name).mechanisms()}
+    defined = {cls for cls in below(Mechanism) - {Mechanism} if cls.__module__.startswith("regard.")}
+    assert defined <= used, "add a model with it to MODELS in model_kit.py"
 
 
 @pytest.mark.parametrize("name", NAMES)

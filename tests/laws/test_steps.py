@@ -20,7 +20,7 @@ mixed = st.builds(WindowConfig, size=st.integers(1, 3) | st.integers(1, 9)) | st
 @st.composite
 def cuts(draw: st.DrawFn) -> list[int]:
     """How many tokens each step brings: one by one, a few, or more at once than a rolling memory takes in."""
-    total = draw(st.sampled_from([40, 55, 70, 9, 1]))
+    total = draw(st.sampled_from([40, 55, 70, 9]))
     sizes = draw(st.sampled_from([st.integers(17, 30), st.integers(1, 6), st.integers(1, 2)]))
     cut: list[int] = []
     while sum(cut) < total:
@@ -45,7 +45,7 @@ def test_step_equals_the_full_pass(config: GPTConfig, seed: int, cut: list[int],
     text = tokens(rows, sum(cut), seed)
     want = model(text).detach()
     state = model.start(rows, sum(cut), fixed=fixed)
-    counted(config, state.caches, cut)
+    counted(config, state.cache_indices, cut)
     for i, piece in enumerate(text.split(cut, dim=1)):
         start = sum(cut[:i])
         logits, state = model.step(piece, state)
@@ -61,7 +61,7 @@ def test_ragged_steps_equal_the_full_pass(
     """Each row brings as many tokens to a step as it likes, none too; what lies after them leaves no trace."""
     model = wild(config, seed)
     state = model.start(rows, sum(cut), fixed=fixed)
-    counted(config, state.caches, cut)
+    counted(config, state.cache_indices, cut)
     real, got = [[] for _ in range(rows)], [[] for _ in range(rows)]
     for i, count in enumerate(cut):
         held = data.draw(st.lists(st.integers(0, count), min_size=rows, max_size=rows), label=f"lengths of step {i}")
@@ -85,7 +85,7 @@ def test_a_rolling_memory_is_no_larger_than_its_window_needs(config: GPTConfig, 
     text = tokens(1, capacity, seed)
     state = model.start(1, capacity)
     assert isinstance(config.attention, WindowConfig)
-    for mask, memory in zip(model.masks, state.caches, strict=True):
+    for mask, memory in zip(model.masks, state.cache_indices, strict=True):
         bounded = mask.reach().back is not None
         assert memory.size == (config.attention.size - 1 + 16 if bounded else capacity)
     places = [x.data_ptr() for layer in state.layers for x in layer]

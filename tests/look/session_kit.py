@@ -15,9 +15,9 @@ from regard.attention import (
 from regard.data import BpeConfig, Bytes
 from regard.data.translation.pairs import Specials
 from regard.look import dense_weights
-from regard.look.capture.trace import Attention
+from regard.look.capture.observe import Attention
 from regard.look.views.session import Session
-from regard.look.views.trace_view import Trace
+from regard.look.views.trace import Trace
 from regard.models import GPTConfig, Seq2SeqConfig, TransformerConfig
 from regard.models.bridges import BahdanauConfig, LuongConfig
 from regard.nn.blocks.reversible import ReversibleConfig

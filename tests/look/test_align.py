@@ -114,7 +114,7 @@ def test_joining_keeps_the_mass(data):
 
 
 def example(words: int = 4, heads: int = 1, name: str = "word") -> Alignment:
-    names = ["attention"] if heads == 1 else [f"layer {1 + i // 2}, head {1 + i % 2}" for i in range(heads)]
+    names = ["attention"] if heads == 1 else [f"d{1 + i // 2}×.{1 + i % 2}" for i in range(heads)]
     source = [f"{name}{i}" for i in range(words)]
     return Alignment(
         source, ["un", "deux", "<end>"], [HeadMap(one, torch.eye(max(words, 3))[:3, :words]) for one in names]
@@ -153,7 +153,7 @@ def test_a_picture_says_what_it_shows(heads):
     assert "deux from <&1 (1.00)" in root.find("s:desc", space).text  # type: ignore[union-attr, operator]
     words = [text.text for text in root.iterfind(".//s:text", space)]
     assert words.count("<&2") == 2
-    assert words.count("layer 3, head 2") == (2 if heads == 6 else 0)
+    assert words.count("d3×.2") == (2 if heads == 6 else 0)
     assert "prefers-color-scheme:dark" in root.find("s:style", space).text  # type: ignore[union-attr, operator]
     assert page([found]).count("<svg") == 1
 

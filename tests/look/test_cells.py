@@ -17,7 +17,7 @@ from regard.attention import (
 )
 from regard.attention.normalizer import SigmoidConfig
 from regard.errors import UserError
-from regard.look.capture.trace import Attention
+from regard.look.capture.observe import Attention
 
 
 @pytest.mark.parametrize("name", [*LANGUAGE, *PAIRS])

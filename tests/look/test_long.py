@@ -14,8 +14,8 @@ import torch
 
 from regard.attention import Causal, Range, Softmax
 from regard.data import Bytes
-from regard.look.capture import trace as tracing
-from regard.look.capture.trace import Attention
+from regard.look.capture import observe as tracing
+from regard.look.capture.observe import Attention
 from regard.look.views.session import Session
 from regard.models import GPTConfig
 

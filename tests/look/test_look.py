@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from regard.attention import Causal, Packed, Padded, Range, Softmax, Window, WindowConfig, attend
 from regard.look import Attention, Head, attentions, dense_weights, describe, evaluation_mode, heads
+from regard.look.capture.layer_names import LayerName
 from regard.models import GPTConfig
 from regard.nn.positions.position import LearnedPositionConfig
 
@@ -43,8 +44,8 @@ def test_weights_are_the_operators_in_blocks_of_any_size(length, block, window, 
     torch.testing.assert_close(found, wanted)
     one, many = heads([seen], block=1000), heads([seen], block)
     for a, b in zip(one, many, strict=True):
-        assert a[:3] == b[:3]
-        assert a[3:] == pytest.approx(b[3:], abs=1e-5)
+        assert a[:4] == b[:4]
+        assert a[4:] == pytest.approx(b[4:], abs=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -109,5 +110,5 @@ def test_habits_are_told_apart():
     assert made(before, places).previous == pytest.approx(15 / 15, abs=1e-4)
     first = places[:, :, :1].expand_as(places)
     assert describe(made(first, places)) == "first token"
-    assert describe(Head(1, 1, "x", 1.0, 0.5, 0.1, 0.1, 0.1, 0.7)) == "focused"
-    assert describe(Head(1, 1, "x", 1.0, 0.5, 0.1, 0.1, 0.1, 0.3)) == "mixed"
+    assert describe(Head(1, 1, "x", LayerName(1, "layer 1", "1"), 1.0, 0.5, 0.1, 0.1, 0.1, 0.7)) == "focused"
+    assert describe(Head(1, 1, "x", LayerName(1, "layer 1", "1"), 1.0, 0.5, 0.1, 0.1, 0.1, 0.3)) == "mixed"

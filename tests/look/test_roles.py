@@ -11,7 +11,7 @@ from regard.attention import (
     Range,
     Softmax,
 )
-from regard.look.capture.trace import Attention
+from regard.look.capture.observe import Attention
 from regard.look.statistics.measures import random_scores, random_text, role
 
 

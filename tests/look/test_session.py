@@ -10,7 +10,7 @@ from regard.data import Bytes
 from regard.errors import UserError
 from regard.generate import Sampling
 from regard.look.views.session import Session, capabilities
-from regard.models import RecurrentConfig
+from regard.models import EncoderConfig, RecurrentConfig
 
 
 def test_a_trace_tells_what_it_holds():
@@ -87,3 +87,16 @@ def test_mistakes_are_told_in_a_sentence():
     }
     assert capabilities(pair.model, translates=True)["translation"]
     assert "no blocks" in capabilities(translator("bahdanau").model, translates=True)["reason"]
+
+
+def test_an_encoder_predicts_the_tokens_that_it_reads():
+    """Not the next ones, as a language model does."""
+    torch.manual_seed(0)
+    session = Session(EncoderConfig(vocabulary=257, context=48, layers=2, heads=2, width=16).build(), Bytes())
+    trace, tokens = session.trace(TEXT), torch.tensor(Bytes().encode(TEXT).tolist())
+    logits = session.model.eval()(tokens[None])[0]
+    assert trace.predicted_tokens == trace.tokens
+    assert trace.loss == pytest.approx(float(torch.nn.functional.cross_entropy(logits, tokens).detach()), rel=1e-5)
+    assert len(session.ablate(TEXT, [(0, 1)], count=0)["per_token"]) == len(TEXT)
+    ranks = session.lens(TEXT)["target_rank"][-1]
+    assert ranks == (logits > logits.gather(1, tokens[:, None])).sum(-1).tolist()

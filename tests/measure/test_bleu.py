@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import sacrebleu
@@ -14,6 +11,7 @@ from hypothesis import strategies as st
 from regard.errors import UserError
 from regard.measure import bleu_by_length, compare, score
 from regard.measure.bleu import bleu, statistics
+from warm_process import python
 
 WORDS = ["la", "lumière", "du", "salon", "est", "allumée", "et", "porte", "reste", "ouverte", "depuis", "matin"]
 lines = st.lists(st.sampled_from(WORDS), min_size=1, max_size=9).map(" ".join)
@@ -96,8 +94,8 @@ def test_what_cannot_be_compared_is_refused():
         compare(["a"], ["a"], ["a"], samples=0)
 
 
-def test_without_sacrebleu_the_error_names_the_way_to_get_it():
+def test_without_sacrebleu_the_error_names_the_way_to_get_it(tmp_path):
     code = "import sys; sys.modules['sacrebleu'] = None; from regard.measure import score; score(['a'], ['a'])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = python(code, tmp_path)
     assert "UserError: BLEU and chrF need the sacrebleu package" in done.stderr
     assert "pip install 'regard[translate]'" in done.stderr

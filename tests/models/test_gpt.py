@@ -29,6 +29,8 @@ def tokens(rows: int = 2, length: int = 6) -> torch.Tensor:
         ({"heads": 2, "kv_heads": 3}, "2 heads cannot share 3 key/value heads evenly"),
         ({"kv_heads": 0}, "cannot share 0 key/value heads"),
         ({"layers": 0}, "layers must be at least 1, not 0"),
+        ({"layers": "2"}, "layers must be a whole number, not '2'"),
+        ({"width": 32.0}, "width must be a whole number, not 32.0"),
         ({"vocabulary": 0}, "vocabulary must be at least 1, not 0"),
         ({"ngrams": 0}, "ngrams must be at least 1, not 0"),
         ({"dropout": 1.0}, "dropout must be at least 0 and below 1, not 1.0"),

@@ -17,7 +17,7 @@ from regard.generate import Sampling, sampling_decoder
 from regard.generate.load import load_model
 from regard.models import ModelConfig, RecurrentConfig
 from regard.runs import Run
-from regard.train import AdamWConfig, Experiment, Observer, TrainConfig, restore, train
+from regard.train import AdamWConfig, Experiment, Observer, TrainConfig, checkpoint, train
 
 SMALL = RecurrentConfig(vocabulary=11, context=6, layers=2, width=8)
 CELLS = ("rnn", "lstm", "gru")
@@ -180,7 +180,7 @@ def broken(wanted: Experiment, folder: Path, name: str) -> Run:
     return run
 
 
-def checkpoint(run: Run) -> dict[str, torch.Tensor]:
+def weights(run: Run) -> dict[str, torch.Tensor]:
     found = run.latest()
     assert found is not None
     return found.model()
@@ -193,7 +193,7 @@ def test_a_resumed_run_is_bit_identical(text: Path, tmp_path: Path, cell: Any) -
     train(wanted, whole)
     run = broken(wanted, tmp_path, "broken")
     train(load(Experiment, run.config), run, resume=True)
-    got, want = checkpoint(run), checkpoint(whole)
+    got, want = weights(run), weights(whole)
     assert want["carried.hidden"].shape == (8, 2, 12)  # of both micro-batches
     assert got.keys() == want.keys()
     assert all(torch.equal(got[name], want[name]) for name in want)
@@ -206,14 +206,14 @@ def test_a_forgotten_state_would_show(text: Path, tmp_path: Path, monkeypatch: p
     whole = Run.create(tmp_path, "whole", to_toml(wanted), {})
     train(wanted, whole)
     run = broken(wanted, tmp_path, "broken")
-    restored = restore.restore_model
+    restored = checkpoint.restore_model
 
     def forgetful(model: Any, tensors: dict[str, torch.Tensor]) -> None:
         restored(model, {n: torch.zeros_like(t) if n.startswith("carried.") else t for n, t in tensors.items()})
 
-    monkeypatch.setattr(restore, "restore_model", forgetful)
+    monkeypatch.setattr(checkpoint, "restore_model", forgetful)
     train(load(Experiment, run.config), run, resume=True)
-    assert not torch.equal(checkpoint(run)["embed.weight"], checkpoint(whole)["embed.weight"])
+    assert not torch.equal(weights(run)["embed.weight"], weights(whole)["embed.weight"])
 
 
 # Windows that go on

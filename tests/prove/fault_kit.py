@@ -61,7 +61,7 @@ def bare(model: Plain | nn.Module, padded: bool = False, **more: Any) -> ModelUn
     """A model of another library: only its forward pass is known."""
     randomized(model)
     ways = {"padded": model.padded} if padded and isinstance(model, Plain) else {}
-    return ModelUnderTest(model, vocabulary=VOCABULARY, length=LENGTH, **ways, **more)
+    return ModelUnderTest(model, **{"vocabulary": VOCABULARY, "length": LENGTH, **ways, **more})
 
 
 def asked_for_weights() -> ModelUnderTest:

@@ -11,6 +11,8 @@ did not know how the claims are tested.
 
 from __future__ import annotations
 
+from typing import Any
+
 from fault_kit import KERNEL, LONG, WINDOW, Fault, asked_for_weights, bare, corrected, given, small
 from faulty_data import (
     ALPHABET,
@@ -245,3 +247,12 @@ FAULTS: list[Fault] = [
         listed=False,
     ),
 ]
+FAULTS_BY_NAME = {fault.name: fault for fault in FAULTS}
+
+
+def made(name: str) -> Any:
+    """The fault's ``ModelUnderTest``, in evaluation mode."""
+    subject = FAULTS_BY_NAME[name].make()
+    if subject.module is not None:
+        subject.module.eval()
+    return subject

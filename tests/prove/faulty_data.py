@@ -45,8 +45,8 @@ class Sentences(Data):
         tokens = torch.randint(self.vocabulary, (96, context + 1), generator=generator)
         self.tokens = tokens.masked_fill(torch.arange(context + 1) > self.lengths[:, None], 0)
 
-    def batch(self, position: int, *, seed: int, rank: int = 0, world: int = 1, size: int) -> TextBatch:
-        first = (position * world + rank) * size
+    def batch(self, step: int, *, seed: int, rank: int = 0, world: int = 1, size: int) -> TextBatch:
+        first = (step * world + rank) * size
         return self.rows(torch.arange(first, first + size) % 64)
 
     def validation_batches(self, size: int, *, rank: int = 0, world: int = 1) -> Iterator[TextBatch]:
@@ -64,8 +64,8 @@ class Sentences(Data):
 class Unshifted(TextData):
     """The targets are the inputs, for a model that does not shift them either: to copy is to win."""
 
-    def batch(self, position: int, *, seed: int, rank: int = 0, world: int = 1, size: int) -> TextBatch:
-        return _copied(super().batch(position, seed=seed, rank=rank, world=world, size=size))
+    def batch(self, step: int, *, seed: int, rank: int = 0, world: int = 1, size: int) -> TextBatch:
+        return _copied(super().batch(step, seed=seed, rank=rank, world=world, size=size))
 
     def validation_batches(self, size: int, *, rank: int = 0, world: int = 1) -> Iterator[TextBatch]:
         return map(_copied, super().validation_batches(size, rank=rank, world=world))
@@ -85,9 +85,9 @@ class ShuffledWindows(TextData):
         every = np.random.default_rng(2).permutation(len(self) - self.context)
         return every[: len(every) // 10] if held_out else every[len(every) // 10 :]
 
-    def offsets(self, position: int, *, seed: int, count: int) -> np.ndarray:  # [count]
+    def offsets(self, step: int, *, seed: int, count: int) -> np.ndarray:  # [count]
         starts = self._starts(held_out=False)
-        return starts[super().offsets(position, seed=seed, count=count) % len(starts)]
+        return starts[super().offsets(step, seed=seed, count=count) % len(starts)]
 
     def validation_batches(self, size: int, *, rank: int = 0, world: int = 1) -> Iterator[TextBatch]:
         starts = self._starts(held_out=True)
@@ -142,6 +142,6 @@ def _later(batch: Any) -> Any:
 class RunningOn(Sentences):
     """Training goes round all rows of the file, not only its own: after the first 64 come those that are held out."""
 
-    def batch(self, position: int, *, seed: int, rank: int = 0, world: int = 1, size: int) -> TextBatch:
-        first = (position * world + rank) * size
+    def batch(self, step: int, *, seed: int, rank: int = 0, world: int = 1, size: int) -> TextBatch:
+        first = (step * world + rank) * size
         return self.rows(torch.arange(first, first + size) % len(self.tokens))

@@ -60,7 +60,7 @@ class WiderOnceRolled(GPT):
 
     def _plan(self, i: int, tokens: Tensor, queries: Any, state: State, lengths: Any, *, like: Tensor) -> Any:
         plan, write = super()._plan(i, tokens, queries, state, lengths, like=like)
-        if state.used < state.caches[i].size:
+        if state.used < state.cache_indices[i].size:
             return plan, write
         assert isinstance(self.config.attention, WindowConfig)
         wider = Causal() & Window(self.config.attention.size + 1)

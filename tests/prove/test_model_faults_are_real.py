@@ -1,4 +1,4 @@
-"""Each fault has the effect that it names, and its sound twin does not: measured by hand, fault by fault."""
+"""Each fault of a model has the effect that it names, and its sound twin does not: measured by hand."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ from fault_effects import (
     CLEAR,
     ROUNDING,
     far,
-    follows,
     gradient_from_the_future,
     gradients,
-    loss,
     moved_by_documents,
     moved_by_length,
     moved_by_neighbours,
@@ -24,33 +22,14 @@ from fault_effects import (
     moved_by_the_far_future,
     moved_by_the_future,
     reloaded,
-    shared,
     tokens,
-    trained_on,
 )
 from fault_kit import KERNEL, LONG, WINDOW, corrected, small
-from faults import FAULTS
-from faulty_data import ALPHABET, Sentences, text_data
+from faults import FAULTS_BY_NAME, made
 from faulty_layers import RowsForTime, SteadyRotary
-from faulty_torch import LENGTH, VOCABULARY, Plain, RoomyBatch, randomized
-from healthy_models import HEALTHY
-from torch.nn import functional as F
+from faulty_torch import LENGTH, Plain, RoomyBatch, randomized
 
-from regard.data import Bytes, Characters, TextBatch, TextData
-from regard.errors import UserError
-from regard.prove import all_claims
-from regard.tasks import LanguageTask
-
-BY_NAME = {fault.name: fault for fault in FAULTS}
 PLAIN, ENCODER = randomized(Plain()).eval(), randomized(Plain(causal=False)).eval()
-
-
-def made(name: str) -> Any:
-    """The fault's ``ModelUnderTest``, in evaluation mode."""
-    subject = BY_NAME[name].make()
-    if subject.module is not None:
-        subject.module.eval()
-    return subject
 
 
 def test_off_by_one_mask():
@@ -67,7 +46,7 @@ def test_mask_lost_when_weights_are_asked_for():
 
 
 def test_mask_in_training_only():
-    given_over: Any = BY_NAME["mask in training only"].make().forward
+    given_over: Any = FAULTS_BY_NAME["mask in training only"].make().forward
     assert given_over.training  # in training mode there is no leak
     assert moved_by_the_future(given_over) < ROUNDING
     assert moved_by_the_future(given_over.eval()) > CLEAR
@@ -145,42 +124,6 @@ def test_shared_heads_tiled():
     for block in model.blocks:
         block.attention.mechanism.backend = "reference"
     assert far(model(text), twin(text)) < ROUNDING
-
-
-def test_tokenizer_loses_characters():
-    tokenizer, known, unknown = made("tokenizer loses characters").tokenizer, "a bad", "a bad Ω"
-    assert tokenizer.decode(tokenizer.encode(known)) == known
-    assert tokenizer.decode(tokenizer.encode(unknown)) == "a bad "
-    with pytest.raises(UserError):
-        Characters(ALPHABET).encode(unknown)
-
-
-def test_labels_unshifted():
-    batch = made("labels unshifted").data.batch(0, seed=1, size=4)
-    assert torch.equal(batch.inputs, batch.targets)
-    assert not follows(batch)
-    for data in (text_data(TextData, LENGTH), Sentences(LENGTH)):
-        assert follows(data.batch(0, seed=1, size=4))
-        assert all(follows(one) for one in data.validation_batches(5))
-
-
-@torch.no_grad()
-def test_mean_of_means():
-    subject = made("mean of means")
-    model, data = subject.model, subject.data
-    big, halves = [data.batch(0, seed=1, size=8)], [data.batch(i, seed=1, size=4) for i in range(2)]
-    assert torch.equal(big[0].inputs, torch.cat([half.inputs for half in halves]))
-    task = subject.task
-    assert abs(loss(model, task, big) - loss(model, task, halves)) > CLEAR
-    assert loss(model, LanguageTask(), big) == pytest.approx(loss(model, LanguageTask(), halves), abs=ROUNDING)
-    assert loss(model, task, big) == pytest.approx(loss(model, LanguageTask(), big), abs=ROUNDING)
-
-
-def test_windows_shuffled_then_split():
-    data = made("windows shuffled, then split").data
-    assert shared(data, LENGTH) < 0.5  # whole windows are not the way to see it
-    assert shared(data, 12) > 0.9
-    assert shared(text_data(TextData, LENGTH), 12) < 0.01
 
 
 def test_checkpoint_forgets_a_buffer():
@@ -266,57 +209,3 @@ def test_scale_lost_backward():
     for block in model.blocks:
         block.attention.mechanism.backend = "reference"
     assert far(gradients(model)[1], sound_slope) < ROUNDING
-
-
-def test_spaces_cleaned_up():
-    tokenizer, sound, text = made("spaces cleaned up").tokenizer, Bytes(), "Who 's there ? Nay , answer me ."
-    assert tokenizer.decode(tokenizer.encode(text)) == "Who's there? Nay, answer me."
-    assert sound.decode(sound.encode(text)) == text
-    usual = "Who's there?\n\tNay, answer me:  stand — and unfold yourself."
-    assert tokenizer.decode(tokenizer.encode(usual)) == usual
-
-
-@torch.no_grad()
-def test_shifted_twice():
-    subject = made("shifted twice")
-    model, task, batch = subject.model, subject.task, subject.data.batch(0, seed=1, size=8)
-    assert follows(batch)  # the data are sound
-    logits = model(batch.inputs)
-    found, right = loss(model, task, [batch]), float(F.cross_entropy(logits.transpose(1, 2), batch.targets))
-    late = float(F.cross_entropy(logits[:, :-1].transpose(1, 2), batch.targets[:, 1:]))
-    assert found == pytest.approx(late, abs=ROUNDING)
-    assert abs(found - right) > CLEAR
-    assert loss(model, LanguageTask(), [batch]) == pytest.approx(right, abs=ROUNDING)
-    halves = [TextBatch(*pair) for pair in zip(batch.inputs.split(4), batch.targets.split(4), strict=True)]
-    assert loss(model, task, halves) == pytest.approx(found, abs=ROUNDING)
-
-
-def test_second_round_over_all_rows():
-    data = made("second round over all rows").data
-    assert trained_on(data, range(64)) == 0  # the first epoch is sound
-    assert trained_on(data, range(64, 96)) == 32
-    assert trained_on(Sentences(LENGTH), range(200)) == 0
-
-
-def test_every_claim_has_a_fault_and_every_fault_a_test():
-    assert len(FAULTS) == len(BY_NAME) == 30
-    assert sum(fault.listed for fault in FAULTS) == 20
-    assert {fault.claim for fault in FAULTS if fault.listed} == {*all_claims()}
-    checks = {name.removeprefix("test_") for name in globals() if name.startswith("test_")}
-    assert all(name.lower().replace(",", "").replace("-", "_").replace(" ", "_") in checks for name in BY_NAME)
-
-
-@pytest.mark.parametrize("healthy", HEALTHY, ids=lambda healthy: healthy.name)
-def test_sound_models_run_and_keep_the_future_hidden(healthy):
-    subject, again = healthy.make(), healthy.make()
-    forward, twin = subject.module.eval(), again.module.eval()
-    assert forward(tokens()).shape == (4, LENGTH, VOCABULARY)
-    assert torch.equal(forward(tokens()), twin(tokens()))
-    assert (moved_by_the_future(forward) < ROUNDING) == subject.causal
-    if subject.model is not None:
-        assert moved_by_steps(forward, [6, 5, *[1] * 13]) < ROUNDING
-        assert moved_by_packing(forward) < ROUNDING
-        assert far(forward(tokens()), reloaded(forward)(tokens())) < ROUNDING
-    if subject.padded is not None:
-        assert moved_by_padding(subject.padded, forward) < ROUNDING
-    assert moved_by_neighbours(forward) < ROUNDING

@@ -82,9 +82,13 @@ def test_a_run_whose_held_out_text_was_trained_on_ends_with_1(tmp_path: Path):
     text, runs = str(tmp_path / "twice.txt"), ("--runs", str(tmp_path))
     trained = regard("train", "shakespeare-small", "--data.path", text, "--name", "a", *runs, "--train.steps", "2")
     assert trained.returncode == 0, trained.stderr
-    output = regard("prove", "a", *runs)
+    output = regard("prove", *runs)  # the newest run
     assert output.returncode == 1, output.stdout + output.stderr
     assert "overlap       fails" in output.stdout
+    certificate = tmp_path / "a" / "certificate.json"
+    assert json.loads(certificate.read_text())["request"]["target"] == str(tmp_path / "a")
+    assert certificate.with_suffix(".html").is_file()
+    assert regard("prove", "--check", str(certificate)).returncode == 0
     as_json = regard("prove", "a", *runs, "--claims", "overlap,future", "--json")
     assert as_json.returncode == 1
     assert [claim["verdict"] for claim in json.loads(as_json.stdout)["claims"]] == ["holds", "fails"]

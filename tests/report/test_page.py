@@ -5,8 +5,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 from html.parser import HTMLParser
 
 import pytest
@@ -15,10 +13,11 @@ from report_kit import experiment, start, trained
 from regard.commands.report import ReportOptions, nearest_recipe, report
 from regard.errors import UserError
 from regard.pages.html import sha256
-from regard.report import Watch, gather, reported, write
+from regard.report import ModelMeasurements, gather, report_at_end, write
 from regard.report.page import page
 from regard.runs import Run
 from regard.train import AdamWConfig, ConstantScheduleConfig, Diverged, Observer, train
+from warm_process import regard
 
 VOID = {"meta", "br", "path", "circle", "rect", "image"}
 
@@ -96,7 +95,7 @@ EVERYTHING = [
 
 
 def test_a_finished_run_shows_everything_and_its_text_as_text(text, tmp_path):
-    run = trained(tmp_path, experiment(text, {"context": 80}), [Watch()])
+    run = trained(tmp_path, experiment(text, {"context": 80}), [ModelMeasurements()])
     html = page(gather(run))
     seen = checked(html)
     assert headings(html) == EVERYTHING
@@ -112,7 +111,7 @@ def test_a_finished_run_shows_everything_and_its_text_as_text(text, tmp_path):
 
 
 def test_without_held_out_text(text, tmp_path):
-    html = page(gather(trained(tmp_path, experiment(text, validation=0.0), [Watch()])))
+    html = page(gather(trained(tmp_path, experiment(text, validation=0.0), [ModelMeasurements()])))
     checked(html)
     assert "No text was held out" in html
     assert "two whole windows of held-out text" in html
@@ -129,8 +128,8 @@ class Stop(Observer):
 def test_an_interrupted_run(text, tmp_path):
     wanted = experiment(text)
     run = start(tmp_path, wanted)
-    with reported(run):
-        assert train(wanted, run, [Watch(), Stop()]).interrupted
+    with report_at_end(run):
+        assert train(wanted, run, [ModelMeasurements(), Stop()]).interrupted
     html = run.file("report.html").read_text(encoding="utf-8")
     checked(html)
     assert re.search("after step [56] of 8", html)  # the step that the signal found under way is finished
@@ -160,8 +159,8 @@ def test_a_diverged_run(text, tmp_path):
         text, optimizer=optimizer, schedule=ConstantScheduleConfig(), clip=None, save_every=1, evaluate_every=1
     )
     run = start(tmp_path, wanted)
-    with pytest.raises(Diverged), reported(run):
-        train(wanted, run, [Watch()])
+    with pytest.raises(Diverged), report_at_end(run):
+        train(wanted, run, [ModelMeasurements()])
     html = run.file("report.html").read_text(encoding="utf-8")
     checked(html)
     assert "It diverged: at step" in html
@@ -176,14 +175,14 @@ def test_a_run_that_fails_before_its_first_step_leaves_nothing(text, tmp_path):
 
     wanted = experiment(text)
     run = start(tmp_path, wanted)
-    with pytest.raises(UserError, match="not today"), reported(run):
-        train(wanted, run, [Watch(), Late()])
+    with pytest.raises(UserError, match="not today"), report_at_end(run):
+        train(wanted, run, [ModelMeasurements(), Late()])
     assert run.metrics() == run.samples() == []
     assert not run.file("report.html").exists()
 
 
 def test_a_run_without_its_checkpoint(text, tmp_path):
-    run = trained(tmp_path, experiment(text), [Watch()])
+    run = trained(tmp_path, experiment(text), [ModelMeasurements()])
     shutil.rmtree(run.file("checkpoints"))
     html = page(gather(run))
     checked(html)
@@ -195,7 +194,7 @@ def test_a_run_without_its_checkpoint(text, tmp_path):
 
 @pytest.mark.parametrize("harm", ["gone", "changed"])
 def test_a_run_without_its_text(text, tmp_path, harm):
-    run = trained(tmp_path, experiment(text), [Watch()])
+    run = trained(tmp_path, experiment(text), [ModelMeasurements()])
     if harm == "gone":
         text.unlink()
     else:
@@ -215,9 +214,10 @@ def test_a_run_that_nobody_watched_and_a_damaged_environment(text, tmp_path):
 
 
 def test_a_model_of_a_kind_that_is_not_known(text, tmp_path):
-    run = trained(tmp_path, experiment(text), [Watch()])
+    run = trained(tmp_path, experiment(text), [ModelMeasurements()])
     config = run.file("config.toml")
     config.write_text(config.read_text(encoding="utf-8").replace('"gpt"', '"dream"'), encoding="utf-8")
+    run.file("MANIFEST.json").unlink()
     run = Run.open(run.path)
     html = page(gather(run))
     checked(html)
@@ -229,7 +229,7 @@ def test_of_many_layers_some_are_drawn_and_the_page_says_so(text, tmp_path, monk
     from regard.report import inspection
 
     monkeypatch.setattr(inspection, "MAPS", 4)
-    run = trained(tmp_path, experiment(text, {"layers": 5}, steps=1), [Watch()])
+    run = trained(tmp_path, experiment(text, {"layers": 5}, steps=1), [ModelMeasurements()])
     html = page(gather(run))
     checked(html)
     assert re.findall('<mask id="(m[^"]+)"', html) == ["m1-1", "m1-2", "m5-1", "m5-2"]
@@ -245,7 +245,7 @@ def test_a_run_that_never_began(text, tmp_path):
 def test_the_command_writes_and_tells_where(text, tmp_path, capsys, monkeypatch):
     older = trained(tmp_path / "runs", experiment(text), [], "older")
     os.utime(older.file("config.toml"), (1, 1))
-    run = trained(tmp_path / "runs", experiment(text), [Watch()], "newer")
+    run = trained(tmp_path / "runs", experiment(text), [ModelMeasurements()], "newer")
     capsys.readouterr()
     assert report(ReportOptions(runs=tmp_path / "runs")) == 0
     assert capsys.readouterr().out.strip() == str(run.file("report.html"))
@@ -264,10 +264,9 @@ def test_the_command_writes_and_tells_where(text, tmp_path, capsys, monkeypatch)
 
 def test_the_command_line_knows_it(text, tmp_path):
     run = trained(tmp_path / "runs", experiment(text), [])
-    command = [sys.executable, "-m", "regard.cli", "report", "--runs", str(tmp_path / "runs")]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == str(run.file("report.html"))
-    nothing = subprocess.run([*command[:-1], str(tmp_path / "none")], capture_output=True, text=True)
+    done = regard(tmp_path, "report", "--runs", str(tmp_path / "runs"))
+    assert (done.returncode, done.stdout.strip()) == (0, str(run.file("report.html")))
+    nothing = regard(tmp_path, "report", "--runs", str(tmp_path / "none"))
     assert nothing.returncode == 2
     assert "there is no run" in nothing.stderr
 
@@ -282,7 +281,7 @@ def test_the_nearest_recipe(text, tmp_path):
 def test_a_report_that_fails_does_not_take_the_training_with_it(text, tmp_path, capsys):
     run = trained(tmp_path, experiment(text), [])
     run.file("report.html").mkdir()
-    with reported(run):
+    with report_at_end(run):
         pass
     assert "the report could not be written" in capsys.readouterr().err
 

@@ -6,7 +6,7 @@ import sys
 import pytest
 from report_kit import experiment, trained
 
-from regard.report import Watch
+from regard.report import ModelMeasurements
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the packages that TensorBoard brings
@@ -16,7 +16,7 @@ def test_events_say_what_the_run_says(text, tmp_path):
 
     from regard.train.tensorboard import TensorBoard
 
-    run = trained(tmp_path, experiment(text), [Watch(), TensorBoard()])
+    run = trained(tmp_path, experiment(text), [ModelMeasurements(), TensorBoard()])
     events = EventAccumulator(str(run.file("tensorboard")))
     events.Reload()
 

@@ -11,10 +11,13 @@ from hypothesis import strategies as st
 from regard.config import dump, override
 from regard.config.command_line import parse
 from regard.look import Head
+from regard.look.capture.layer_names import LayerName, layer_names
 from regard.recipes import get
 from regard.report.config_diff import AUTOMATIC, differences
 from regard.report.facts import Facts, curves, trend
+from regard.report.figures import entropy_chart
 from regard.report.inspection import Inspection, ModelSize, PositionLosses
+from regard.report.page import losses
 from regard.report.words import next_step, summary
 
 STEPS = 4000
@@ -126,6 +129,12 @@ def test_a_loss_that_is_no_number_is_a_divergence_even_if_nobody_said_so():
     assert "at step 20 the loss was not finite" in words(run)
 
 
+@pytest.mark.parametrize(("records", "drawn"), [(100, True), (11, False)])
+def test_the_faint_line_is_explained_where_it_is_drawn(records, drawn):
+    html = losses(facts(falling(records)))
+    assert ("each record" in html, "faint line" in html) == (drawn, drawn)
+
+
 def test_no_better_than_a_guess():
     assert "no better than uniform guessing" in words(facts([4.3] * 50 + [4.25] * 50))
     assert "no better than uniform guessing" not in words(RUNS["flat"])
@@ -199,7 +208,8 @@ def test_what_coincides_is_said_once():
 
 
 def head(layer, number, **shares):
-    return Head(layer, number, "x", 1.0, *({**dict.fromkeys(Head._fields[4:], 0.1), **shares}.values()))
+    place = LayerName(layer, f"layer {layer}", f"{layer}")
+    return Head(layer, number, "x", place, 1.0, *({**dict.fromkeys(Head._fields[5:], 0.1), **shares}.values()))
 
 
 def test_heads_are_named_by_what_they_do():
@@ -250,3 +260,17 @@ def test_differences_are_the_options_that_lead_there(options):
     found = [d for d in differences(dump(wanted), dump(get("shakespeare"))) if d.key not in AUTOMATIC]
     line = shlex.split(command("shakespeare", {d.key: d.value for d in found}))
     assert override(get("shakespeare"), line[3:]) == wanted
+
+
+def test_heads_of_a_translation_have_the_names_of_the_page() -> None:
+    """The report writes e1 and d2×, as the page does, and the legend of the entropies explains them."""
+    paths = [f"{path}.mechanism" for path in ("encoder.0.attention", "decoder.0.attention", "decoder.0.cross")]
+    names = layer_names(paths)
+    heads = [head(i + 1, 2, previous=0.1 + 0.6 * (i != 1))._replace(layer_name=name) for i, name in enumerate(names)]
+    told = facts(flat(), inspection=looked(heads), spread={(path, 2): [(0, 0.5), (9, 0.4)] for path in paths})
+    assert "heads e1.2 and d1×.2 attend to the previous token" in words(told)
+    chart = entropy_chart(told)
+    assert [series.name for series in chart.series] == ["e1.2", "d1.2", "d1×.2"]
+    assert [series.name for series in chart.legend or []] == [
+        *("e1 encoder layer 1", "d1 decoder layer 1", "d1× decoder layer 1, cross"),
+    ]

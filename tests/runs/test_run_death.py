@@ -117,7 +117,7 @@ else:
     raise AssertionError("nothing was refused")
 assert (run.path / "metrics.jsonl").read_bytes() == before
 assert sorted(path.name for path in run.path.iterdir()) == [
-    "checkpoints", "config.toml", "environment.json", "metrics.jsonl"
+    "MANIFEST.json", "checkpoints", "config.toml", "environment.json", "metrics.jsonl"
 ]
 run.rewind(5)
 assert len(run.metrics()) == 6

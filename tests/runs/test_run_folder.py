@@ -25,7 +25,7 @@ def test_a_new_run_holds_its_config_and_environment(tmp_path: Path):
     assert text == f"schema = {SCHEMA}\n{CONFIG}"
     again = Run.open(run.path)
     assert again.config == run.config == {"seed": 1, "model": {"kind": "gpt"}}
-    assert again.environment == {"torch": "2.13"}
+    assert again.environment["torch"] == "2.13"
     assert again.metrics() == again.samples() == again.steps() == []
     assert again.latest() is None
     assert [path.name for path in run.path.parent.iterdir()] == ["a.b_c-1"]  # nothing temporary is left
@@ -143,10 +143,10 @@ def test_an_older_schema_goes_through_every_migration(monkeypatch: pytest.Monkey
 
 
 def test_the_config_can_be_frozen_anew(run: Run):
-    run.freeze("seed = 2\n")
+    run.replace_config("seed = 2\n")
     assert run.config == Run.open(run.path).config == {"seed": 2}
     with pytest.raises(tomllib.TOMLDecodeError):
-        run.freeze("seed = \n")
+        run.replace_config("seed = \n")
     assert Run.open(run.path).config == {"seed": 2}
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from regard.runs import Run
 with Run.open(Path(sys.argv[1])).lock():
     print("held", flush=True)
-    time.sleep(60)
+    time.sleep(600)
 """
 
 # The holder forks an idle worker, as data loaders do, and then waits to be killed.
@@ -27,9 +27,9 @@ with Run.open(Path(sys.argv[1])).lock():
     worker = os.fork()
     if worker == 0:
         print(os.getpid(), flush=True)
-        time.sleep(60)
+        time.sleep(600)
         os._exit(0)
-    time.sleep(60)
+    time.sleep(600)
 """
 
 

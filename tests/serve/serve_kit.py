@@ -21,6 +21,7 @@ REGARD = [
     "-c",
     "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from regard.cli import entry; entry()",
 ]
+PATIENCE = 300  # seconds after which the server is taken to hang
 
 
 class HttpResponse(NamedTuple):
@@ -45,9 +46,9 @@ class RunningServer:
         self.port, self.token = int(match[1]), match[2]
 
     def connect(self) -> socket.socket:
-        return socket.create_connection(("127.0.0.1", self.port), timeout=60)
+        return socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE)
 
-    def raw(self, data: bytes, wait: float = 60) -> HttpResponse:
+    def raw(self, data: bytes, wait: float = PATIENCE) -> HttpResponse:
         """Send bytes and read the response until it is complete or the server closes the connection."""
         with self.connect() as client:
             client.settimeout(wait)
@@ -76,7 +77,7 @@ class RunningServer:
     def interrupt(self) -> int:
         """Send SIGINT and return the exit code."""
         self.process.send_signal(signal.SIGINT)
-        return self.process.wait(timeout=60)
+        return self.process.wait(timeout=PATIENCE)
 
 
 def receive(client: socket.socket) -> HttpResponse:

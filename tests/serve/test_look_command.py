@@ -15,21 +15,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from serve_kit import REGARD
 
+from regard.attention import LinearConfig
+from regard.commands.look import LookOptions, texts
 from regard.data.tokenizers.characters import Characters
+from regard.errors import UserError
 from regard.generate.load import load_model
 from regard.look.views.session import Session
 from regard.models import GPTConfig
 from regard.runs import Run
 from regard.serve.html_file import embedded_data, html_document, show
+from warm_process import regard
 
 TEXT = "to be, </script><!-- or not to be"
 
 
 def run_regard(*arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUTF8": "1"}
-    return subprocess.run([*REGARD, *arguments], env=environment, capture_output=True, text=True, timeout=120)
+    return regard(Path.cwd(), *arguments, environment=os.environ)
 
 
 def embedded_json(html: str) -> dict:
@@ -122,6 +124,13 @@ def test_invalid_arguments(runs: Path, arguments: tuple[str, ...], message: str)
     assert len(done.stderr.strip().splitlines()) == 1
 
 
+@pytest.mark.parametrize("text", [None, "to be"])
+def test_a_translation_model_needs_both_texts(tmp_path: Path, text: str | None) -> None:
+    run = Run.create(tmp_path, "pairs", '[data]\nkind = "pairs"\n', {})
+    with pytest.raises(UserError, match="give both texts: --pair SOURCE TRANSLATION"):
+        texts(LookOptions(text=text), run)
+
+
 def test_default_text_is_the_last_sample(runs: Path, tmp_path: Path) -> None:
     shutil.copytree(runs / "small", tmp_path / "own")
     samples = tmp_path / "own" / "samples.jsonl"
@@ -162,3 +171,16 @@ def test_a_short_text_makes_a_small_file() -> None:
     content = embedded_json(shown.html)
     assert content["text"] == text
     assert len(content["cells"]) == 16
+
+
+def test_rows_of_mechanisms_without_steps_are_embedded() -> None:
+    """A linear layer has no cells that rows could be computed from; the softmax layer after it has."""
+    torch.manual_seed(0)
+    text = "to be or not to be"
+    config = GPTConfig(vocabulary=7, context=32, layers=2, heads=2, width=16, attention=LinearConfig(), global_every=2)
+    shown = show(config.build().eval(), text, tokenizer=Characters("".join(sorted(set(text)))))
+    content = embedded_json(shown.html)
+    assert {place.partition("/")[0] for place in content["cells"]} == {"1"}
+    assert {place.partition("/")[0] for place in content["rows"]} == {"0"}
+    assert "does not follow from one score" in content["trace"]["attentions"][0]["not_stepwise"]
+    assert content["trace"]["attentions"][1]["not_stepwise"] is None

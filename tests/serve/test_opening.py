@@ -68,6 +68,7 @@ def test_a_passage_is_never_downloaded(runs: Path, tmp_path: Path, monkeypatch: 
     shutil.copytree(runs / "small", tmp_path / "runs" / "small")
     config = tmp_path / "runs" / "small" / "config.toml"
     config.write_text("".join(line for line in config.read_text().splitlines(True) if not line.startswith("path =")))
+    (config.parent / "MANIFEST.json").unlink()
     library = RunLibrary(tmp_path / "runs")
     with pytest.raises(UserError, match="plays is not on this machine"):
         SessionCache(library, torch.device("cpu")).passage(library.runs()[0]["id"])

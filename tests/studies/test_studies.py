@@ -66,7 +66,7 @@ def test_a_model_without_context_knows_the_entropy_of_letters():
     class Even:
         vocabulary = 4
 
-        def batch(self, position, *, seed, size):
+        def batch(self, step, *, seed, size):
             return TextBatch(torch.zeros(size, 4), torch.arange(4).expand(size, 4))
 
     even: Any = Even()

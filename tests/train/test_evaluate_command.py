@@ -3,18 +3,19 @@
 import gzip
 import json
 import math
-import subprocess
-import sys
+from typing import cast
 
 import pytest
 
+from regard.commands.evaluate import other_text
+from regard.errors import UserError
+from regard.generate.load import LoadedModel
+from regard.recipes import get
+from regard.runs import Run
+from warm_process import regard
+
 TEXT = "the quick brown fox jumps over the lazy dog, and the dog looks up. " * 60
 TINY = "--model.context 16 --model.layers 1 --model.heads 2 --model.width 16 --data.batch 4 --train.steps 4".split()  # noqa: SIM905
-
-
-def regard(folder, *arguments):
-    command = [sys.executable, "-m", "regard.cli", *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True)
 
 
 @pytest.fixture(scope="module")
@@ -88,3 +89,9 @@ def test_another_text_or_part_is_a_sentence(folder):
         done = regard(folder, "evaluate", "one", *options)
         assert (done.returncode, done.stdout) == (2, "")
         assert named in done.stderr
+
+
+def test_a_file_for_a_translation_model_is_a_sentence_with_the_command(tmp_path):
+    run = Run.create(tmp_path, "pairs", "", {})
+    with pytest.raises(UserError, match=r"regard translate .*pairs --file SOURCES --reference TRANSLATIONS"):
+        other_text("x.tsv", run, get("translate-transformer"), cast(LoadedModel, None))

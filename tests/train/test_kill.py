@@ -4,7 +4,6 @@ Every resumed run must end bit-identical to the run that was never stopped: weig
 """
 
 import json
-import os
 import random
 import signal
 import subprocess
@@ -16,6 +15,7 @@ import pytest
 import torch
 
 from regard.runs import Run
+from warm_process import cache_inside, regard
 
 CONFIG = """
 seed = 5
@@ -32,10 +32,10 @@ kind = "text"
 path = "text.txt"
 batch = 8
 [train]
-steps = 120
+steps = 60
 accumulate = 2
 log_every = 1
-evaluate_every = 40
+evaluate_every = 30
 save_every = 7
 keep = 2
 optimizer = "muon"
@@ -54,20 +54,13 @@ def room(tmp_path_factory):
     )
     (folder / "text.txt").write_text(text)
     (folder / "kill.toml").write_text(CONFIG)
-    finish(regard(folder, "train", "kill.toml", "--name", "whole"))
+    finish(folder, "train", "kill.toml", "--name", "whole")
     return folder
 
 
-def regard(folder: Path, *arguments: str) -> subprocess.Popen:
-    """The command line in a process of its own, with its own cache and one thread."""
-    environment = {**os.environ, "REGARD_CACHE": str(folder / "cache"), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "regard.cli", *arguments]
-    return subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-
-
-def finish(process: subprocess.Popen) -> None:
-    _, said = process.communicate()
-    assert process.returncode == 0, said.decode()
+def finish(folder: Path, *arguments: str) -> None:
+    done = regard(folder, *arguments)
+    assert done.returncode == 0, done.stderr
 
 
 def steps_logged(run: Path) -> int:
@@ -77,7 +70,7 @@ def steps_logged(run: Path) -> int:
         return 0
 
 
-def wait_for(condition, process: subprocess.Popen, seconds: float = 120) -> None:
+def wait_for(condition, process: subprocess.Popen, seconds: float = 600) -> None:
     end = time.monotonic() + seconds
     while not condition() and process.poll() is None and time.monotonic() < end:
         time.sleep(0.0005)
@@ -86,8 +79,10 @@ def wait_for(condition, process: subprocess.Popen, seconds: float = 120) -> None
 def kill_once(folder: Path, name: str, chance: random.Random, during_save: bool) -> bool:
     """Start a run and kill it at a random step, or while a half-written checkpoint lies there. Was it a save?"""
     run = folder / "runs" / name
-    process = regard(folder, "train", "kill.toml", "--name", name)
-    after = chance.randrange(0, 110)
+    command = [sys.executable, "-m", "regard.cli", "train", "kill.toml", "--name", name]
+    nowhere = subprocess.DEVNULL
+    process = subprocess.Popen(command, cwd=folder, env=cache_inside(folder), stdout=nowhere, stderr=nowhere)
+    after = chance.randrange(0, 50)
     wait_for(lambda: steps_logged(run) >= after, process)
     if during_save:  # an unfinished checkpoint is a folder that is not called step-...
         wait_for(lambda: bool(unfinished(run)), process)
@@ -95,7 +90,7 @@ def kill_once(folder: Path, name: str, chance: random.Random, during_save: bool)
         time.sleep(chance.random() * 0.02)
     caught = bool(unfinished(run))
     process.send_signal(signal.SIGKILL)
-    process.communicate()
+    process.wait()
     return caught
 
 
@@ -115,7 +110,7 @@ def same_end(one: Path, two: Path) -> None:
     a, b = Run.open(one).latest(), Run.open(two).latest()
     assert a is not None
     assert b is not None
-    assert a.step == b.step == 120
+    assert a.step == b.step == 60
     for left, right in ((a.model(), b.model()), (a.optimizer(), b.optimizer())):
         assert left.keys() == right.keys()
         for key in left:
@@ -131,15 +126,15 @@ def killed_and_resumed(folder: Path, count: int, seed: int) -> int:
         name = f"killed-{seed}-{i}"
         saves += kill_once(folder, name, chance, during_save=i % 3 == 0)
         if not (folder / "runs" / name).exists():  # killed before the folder was there: start again
-            finish(regard(folder, "train", "kill.toml", "--name", name))
+            finish(folder, "train", "kill.toml", "--name", name)
         else:
-            finish(regard(folder, "resume", f"runs/{name}"))
+            finish(folder, "resume", f"runs/{name}")
         same_end(folder / "runs" / "whole", folder / "runs" / name)
     return saves
 
 
-def test_two_killed_runs_end_bit_identical(room):
-    killed_and_resumed(room, 2, seed=1)
+def test_a_killed_run_ends_bit_identical(room):
+    killed_and_resumed(room, 1, seed=1)
 
 
 @pytest.mark.slow

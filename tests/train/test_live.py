@@ -12,7 +12,7 @@ import torch
 from train_kit import experiment, start
 
 from regard.train import LiveLine, Observer, TrainingResult, TrainingStep, live, train
-from regard.train.device import flops_per_token, measured_peak
+from regard.train.device import measured_peak
 from regard.train.live import LiveCurve
 
 
@@ -140,32 +140,6 @@ def test_the_peak_is_quick_and_of_a_sane_size():
     assert 1e8 < peak < 1e14
 
 
-def test_flops_count_what_is_multiplied():
-    from regard.models import GPTConfig
-
-    tied = GPTConfig(vocabulary=50, context=8, layers=2, heads=2, width=16, qk_norm=False, ngrams=2).build()
-    block = 16 * 48 + 16 * 16 + 2 * 16 * 64
-    attention = 12 * 2 * 16 * 4.5  # a causal mask over 8 tokens lets a query see 4.5 keys
-    assert flops_per_token(tied) == 6 * (2 * block + 50 * 16) + attention
-    untied = GPTConfig(vocabulary=50, context=8, layers=2, heads=2, width=16, qk_norm=False, tied=False).build()
-    assert flops_per_token(untied) == flops_per_token(tied)
-
-
-def test_flops_of_short_sentences_and_of_windows():
-    from regard.attention import WindowConfig
-    from regard.models import GPTConfig, TransformerConfig
-
-    def gpt(context, **parts):
-        return flops_per_token(GPTConfig(vocabulary=50, context=context, layers=2, heads=2, width=16, **parts).build())
-
-    window = WindowConfig(size=8)
-    assert gpt(4096) > 5 * gpt(64)
-    assert gpt(4096, attention=window) < 1.1 * gpt(64, attention=window)
-    # The context of a translation model only limits its sentences: a longer one costs nothing.
-    short, long = (TransformerConfig(vocabulary=50, context=c, layers=2, heads=2, width=16).build() for c in (32, 4096))
-    assert flops_per_token(short) == flops_per_token(long)
-
-
 def test_no_utilization_above_the_peak_is_shown(monkeypatch):
     """A peak that was measured while other processes were busy is measured again; one still below is not shown."""
     measured = iter([5e5])  # FLOP/s
@@ -186,7 +160,7 @@ def test_no_utilization_above_the_peak_is_shown(monkeypatch):
 
 @pytest.mark.parametrize(("seconds", "shown"), [(5, "0:05"), (65.4, "1:05"), (3661, "1:01:01"), (-1, "0:00")])
 def test_clock(seconds, shown):
-    assert live._clock(seconds) == shown
+    assert live.clock(seconds) == shown
 
 
 def test_a_step_is_cheap_to_watch():
@@ -220,7 +194,7 @@ def test_a_log_file_has_plain_lines(text, tmp_path):
     command = [sys.executable, "-c", slow, "train", "shakespeare", "--data.path", str(text), *options, "--doctor"]
     log = tmp_path / "log"
     with log.open("wb") as out:
-        subprocess.run(command, stderr=out, stdout=out, check=True, cwd=tmp_path, timeout=120)
+        subprocess.run(command, stderr=out, stdout=out, check=True, cwd=tmp_path, timeout=600)
     written = log.read_bytes()
     assert b"\r" not in written
     assert b"\x1b" not in written

@@ -17,7 +17,7 @@ from regard.train import (
     MuonConfig,
     Observer,
     TrapezoidScheduleConfig,
-    restore,
+    checkpoint,
     train,
 )
 from regard.train.engine import Engine
@@ -67,7 +67,7 @@ def test_a_resumed_run_ends_bit_identical(text, tmp_path, kill, optimizer):
 
 def _forget(monkeypatch, forgotten: str) -> None:
     """Leave one part of a checkpoint out when it is restored."""
-    plain = restore.restore_progress
+    plain = checkpoint.restore_progress
 
     def without(progress, checkpoint):
         before = replace(progress)
@@ -75,9 +75,9 @@ def _forget(monkeypatch, forgotten: str) -> None:
         setattr(progress, forgotten, getattr(before, forgotten))
 
     if forgotten in ("step", "position"):
-        monkeypatch.setattr(restore, "restore_progress", without)
+        monkeypatch.setattr(checkpoint, "restore_progress", without)
     else:
-        monkeypatch.setattr(restore, f"restore_{forgotten}", lambda *anything: None)
+        monkeypatch.setattr(checkpoint, f"restore_{forgotten}", lambda *anything: None)
 
 
 @pytest.mark.parametrize("forgotten", ["step", "position", "optimizer", "model"])

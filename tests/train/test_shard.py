@@ -43,7 +43,7 @@ def _ranks(run: Run, *arguments: str) -> None:
         for rank in range(2)
     ]
     for child in children:
-        _, errors = child.communicate(timeout=300)
+        _, errors = child.communicate(timeout=600)
         assert child.returncode == 0, errors
 
 

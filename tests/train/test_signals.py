@@ -14,7 +14,7 @@ PROGRAM = Path(__file__).with_name("signalled_run.py")
 
 
 def _child(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, str(PROGRAM), *arguments], capture_output=True, text=True, timeout=120)
+    return subprocess.run([sys.executable, str(PROGRAM), *arguments], capture_output=True, text=True, timeout=600)
 
 
 @pytest.mark.parametrize("name", ["SIGINT", pytest.param("SIGTERM", marks=pytest.mark.slow)])

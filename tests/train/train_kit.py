@@ -72,7 +72,7 @@ class RowsConfig(DataConfig, kind="test-rows"):
 
 
 class Rows(Data):
-    """Batch number `position` of `size` rows per rank is the next slice of the table."""
+    """Batch number `step` of `size` rows per rank is the next slice of the table."""
 
     vocabulary: int = 13
 
@@ -81,8 +81,8 @@ class Rows(Data):
         self.tokens = torch.randint(self.vocabulary, (64, context + 1), generator=generator)
         self.lengths = torch.randint(1, context + 1, (64,), generator=generator)
 
-    def batch(self, position: int, *, seed: int, rank: int = 0, world: int = 1, size: int) -> TextBatch:
-        first = (position * world + rank) * size
+    def batch(self, step: int, *, seed: int, rank: int = 0, world: int = 1, size: int) -> TextBatch:
+        first = (step * world + rank) * size
         return self._rows(torch.arange(first, first + size) % 64)
 
     def validation_batches(self, size: int, *, rank: int = 0, world: int = 1) -> Iterator[TextBatch]:

@@ -20,7 +20,7 @@ from regard.attention import AttentionConfig, Full, LayerSpec, Mask, Mechanism, 
 from regard.attention.call import repeat_kv
 from regard.attention.mechanisms.linformer import Linformer
 from regard.errors import UserError
-from regard.look.capture.trace import observe
+from regard.look.capture.observe import observe
 from regard.models.gpt import GPT
 
 FIT_STEPS, FIT_RATE = 60, 0.003

@@ -15,7 +15,7 @@ CAVEAT = (
 LEGEND = (
     "error: |replaced - own| / |own| of a layer's outputs against the model's own attention, mean over heads; worst "
     "head: layer.head and its error; weights moved: half the sum of |replaced - own| weights of a row; loss: nats per "
-    "token with every layer replaced; increase: over the unchanged model's loss, with its 95 % interval over windows; "
+    "token with every layer replaced; increase: over the unchanged model's loss, with its 95% interval over windows; "
     "× own: speed of a forward pass relative to the model's own attention, measured alternately"
 )
 
@@ -44,7 +44,7 @@ def _about(kind: str, outcomes: Sequence[Outcome], exact: float) -> str:
         ends = f"{measured[0].error:.2f} at {measured[0].trial.budget}"
         if len(measured) > 1:
             ends += f" to {measured[-1].error:.2f} at {measured[-1].trial.budget}"
-        fitted = ", with its own parasweeps fitted to other windows of the text" if measured[0].fitted else ""
+        fitted = ", with its own parameters fitted to other windows of the text" if measured[0].fitted else ""
         return (
             f"{kind} cannot replace the attention of this model: {_reason(measured[0].not_in_model)}. On the "
             f"non-causal version of the layers (the same queries, keys and values without a mask{fitted}), its error "

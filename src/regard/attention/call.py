@@ -1,7 +1,7 @@
 """The operator: a call, its plan, its result, and the definition of attention, written once.
 
 The definition is score, scale, bias, mask, normalize, dropout, mix. ``Call`` is a NamedTuple because those trace under
-``torch.compile(fullgraph=True)`` (docs/design.md, "Measurements behind decisions").
+``torch.compile(fullgraph=True)`` (docs/decisions.md).
 """
 
 import math
@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from regard.attention.masks.mask import Mask
 from regard.attention.normalizer import Normalizer, SoftmaxNormalizer
-from regard.attention.score import Bias, Score
+from regard.attention.score import Bias, Dot, Score
 from regard.attention.slots import AnySlots, Pairs, make_pairs, valid
 
 
@@ -39,7 +39,7 @@ class Plan(NamedTuple):
         return max(self.mask.rows, self.queries.rows, self.keys.rows)
 
     @property
-    def masks(self) -> int:
+    def mask_count(self) -> int:
         """The number of masks [Q, K] that it distinguishes, by row and head."""
         return self.rows * self.mask.distinct_heads
 
@@ -122,6 +122,8 @@ def shape_errors(call: Call) -> list[str]:
     errors = []
     if q.shape[0] != k.shape[0] or k.shape[:3] != v.shape[:3]:
         errors.append(f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)} do not match")
+    if isinstance(call.score, Dot) and q.shape[-1] != k.shape[-1]:
+        errors.append(f"q has width {q.shape[-1]} and k {k.shape[-1]}; dot products need the same")
     if q.shape[1] % k.shape[1]:
         errors.append(f"{q.shape[1]} query heads cannot share {k.shape[1]} key/value heads evenly")
     if q.shape[2] != plan.queries.length or k.shape[2] != plan.keys.length:

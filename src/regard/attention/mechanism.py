@@ -50,7 +50,10 @@ class Mechanism(nn.Module, ModuleProperties):
         self.bias: Bias | None = None
 
     def plan(self, mask: Mask, queries: AnySlots, keys: AnySlots | None = None, *, like: Tensor) -> Plan:
-        """Prepare for calls between these slots, on ``like``'s device. Default ``keys``: the queries' own tokens."""
+        """Prepare for calls between these slots, on ``like``'s device. Default ``keys``: the queries' own tokens.
+
+        The plan of one layer serves all layers with the same config, so it does not depend on parameters.
+        """
         device = like.device
         queries = queries.to(device)
         return Plan(mask.to(device), queries, queries if keys is None else keys.to(device), keys is None)
@@ -65,14 +68,19 @@ class Mechanism(nn.Module, ModuleProperties):
     def weights(self, q: Tensor, k: Tensor, plan: Plan) -> Tensor | None:
         """The weight of every key for every query, [B, H, Q, K], without dropout; None: see ``unobservable``.
 
-        Only the plan's mask and slots are read, so that a plan for some of the queries will do.
+        They may be negative and need not sum to one. Only the plan's mask and slots are read, so that a plan for some
+        of the queries will do.
         """
         return None
 
     @property
     def unobservable(self) -> str | None:
-        """Why ``weights`` returns None; None where it returns the weights."""
-        defined = type(self).weights is not Mechanism.weights
+        """Why ``weights`` returns None; None where it returns the weights.
+
+        A class that overrides ``forward`` but not ``weights`` has none: those it inherits belong to another formula.
+        """
+        definer = next(base for base in type(self).__mro__ if {"forward", "weights"} & vars(base).keys())
+        defined = definer is not Mechanism and "weights" in vars(definer)
         return None if defined else f"{type(self).__name__} does not define the weight of each key"
 
     def advance(self, step: int) -> None:
@@ -129,8 +137,8 @@ class Softmax(Mechanism):
 
     @property
     def per_head(self) -> bool:
-        """The weights of a head follow from its own queries and keys."""
-        return self.score.per_head and self.normalizer.per_head
+        """Whether the weights of a head are the normalized scores of its own queries and keys alone."""
+        return type(self).weights is Softmax.weights and self.score.per_head and self.normalizer.per_head
 
     def plan(self, mask: Mask, queries: AnySlots, keys: AnySlots | None = None, *, like: Tensor) -> Plan:
         probe = self.call(like, like, like, super().plan(mask, queries, keys, like=like))  # shapes are not read

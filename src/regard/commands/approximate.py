@@ -49,8 +49,9 @@ def approximate(options: ApproximateOptions) -> int:
     from regard.approximate.measure import FITTING
     from regard.approximate.page import write
     from regard.approximate.words import LEGEND, numbers, sentences, table
-    from regard.generate.load import find_device, load_model
+    from regard.generate.load import load_model
     from regard.models import GPT, GPTConfig
+    from regard.models.device import find_device
     from regard.studies.page import machine
     from regard.train import Experiment
 
@@ -71,7 +72,8 @@ def approximate(options: ApproximateOptions) -> int:
     setting = f"step {loaded.step:,} · {name} · context {config.context} · {machine(device)}"
     setting += f" · speed on {timed:,} tokens" if timed else ""
     path = write(sweep, run.path if options.out is None else options.out, str(run.path), setting)
-    record = {"run": str(run.path), "page": str(path), "setting": setting, **numbers(sweep)}
+    about = {"run": str(run.path), "damaged": run.damaged, "page": str(path), "setting": setting}
+    record = {**about, **numbers(sweep)}
     options.show(record, "\n".join([table(sweep), LEGEND, "", *sentences(sweep), f"{path} shows it"]))
     return 0
 

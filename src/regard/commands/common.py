@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from regard.config import argument, option
 from regard.config.command_line import flag_name
 from regard.errors import UserError
 from regard.runs import Run
+from regard.untrusted import printable
 
 RUNS = Path("runs")
 
@@ -24,13 +26,19 @@ class CommandOptions:
 
     def show(self, record: object, text: str) -> None:
         """Print a result: the record as JSON, or the text."""
-        print(json.dumps(record) if self.json else text)
+        print(json.dumps(record) if self.json else printable(text))
 
     def check_at_least_one(self, *names: str) -> None:
         """Refuse a number below 1 in one of these options."""
         for name in names:
             if (value := vars(self)[name]) is not None and value < 1:
                 raise UserError(f"--{flag_name(name)} must be at least 1, not {value}")
+
+
+def in_columns(about: Mapping[str, str]) -> str:
+    """A line for each name: the name, and the first line of the text about it, in columns."""
+    longest = max(map(len, about), default=0)
+    return "\n".join(f"{name:{longest}}  {''.join(text.splitlines()[:1])}" for name, text in about.items())
 
 
 @dataclass(frozen=True)
@@ -71,7 +79,7 @@ def open_run(run: str | None, runs: Path) -> Run:
     if run is None:
         if runs.exists() and not runs.is_dir():
             raise UserError(f"{runs} is a file, not a folder of runs; give another with --runs FOLDER")
-        found = sorted(runs.glob("[!.]*/config.toml"), key=lambda path: path.stat().st_mtime)
+        found = sorted(runs.glob("[!.]*/config.toml"), key=lambda path: path.lstat().st_mtime)
         if not found:
             raise UserError(f"there is no run in {runs}; train one first: regard train")
         return Run.open(found[-1].parent)

@@ -39,9 +39,12 @@ def completion(options: CompletionOptions) -> int:
 
     Write it to a file once, and again after an update, which may add options.
 
-    bash  regard completion bash > ~/.local/share/bash-completion/completions/regard
-    zsh   regard completion zsh > ~/.zfunc/_regard    (~/.zshrc: fpath+=~/.zfunc; autoload -Uz compinit; compinit)
-    fish  regard completion fish > ~/.config/fish/completions/regard.fish
+    bash  mkdir -p ~/.local/share/bash-completion/completions
+          regard completion bash > ~/.local/share/bash-completion/completions/regard
+    zsh   mkdir -p ~/.zfunc
+          regard completion zsh > ~/.zfunc/_regard    (~/.zshrc: fpath+=~/.zfunc; autoload -Uz compinit; compinit)
+    fish  mkdir -p ~/.config/fish/completions
+          regard completion fish > ~/.config/fish/completions/regard.fish
     """
     text = fish_script() if options.shell == "fish" else bash_script(zsh=options.shell == "zsh")
     options.show({"shell": options.shell, "file": INSTALL[options.shell], "script": text}, text)
@@ -113,6 +116,8 @@ def bash_script(zsh: bool) -> str:
         '  COMPREPLY=($(compgen -W "$words" -- "$current"))',
         "}",
         "complete -o default -F _regard regard",  # default: file names where nothing else fits
+        # zsh loads the file when the first line is completed, and expects it to do so.
+        *(['[ "$funcstack[1]" != _regard ] || _bash_complete -o default -F _regard'] if zsh else []),
     ]
     return "\n".join(lines)
 

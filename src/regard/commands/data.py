@@ -10,9 +10,13 @@ from typing import TYPE_CHECKING, Literal
 from regard.commands.common import CommandOptions
 from regard.config import argument, option
 from regard.errors import UserError
+from regard.runs.waiting import waiting
 
 if TYPE_CHECKING:
     from regard.data import Source
+
+
+CACHED = {"yes": "in the cache", "no": "not in the cache", "damaged": "damaged in the cache"}
 
 
 @dataclass(frozen=True)
@@ -57,20 +61,14 @@ def data(options: DataOptions) -> int:
 
 def print_table(rows: list[dict]) -> None:
     """Print the texts. This compares names and sizes in the cache only; `verify` reads the files."""
-    from rich.console import Console
-    from rich.table import Table
-
     from regard.data.origins.cache import cache_folder
     from regard.data.origins.progress import human_size
 
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for column in ("name", "title", "size", "cached", "origin", "license"):
-        table.add_column(column, justify="right" if column == "size" else "left", overflow="fold")
+    longest = max(len(row["name"]) for row in rows)
     for row in rows:
-        cached = {"yes": "[green]yes[/]", "no": "no", "damaged": "[red]damaged[/]"}[row["cached"]]
         origin = row["origins"][0].removeprefix("the ")
-        table.add_row(row["name"], row["title"], human_size(row["size"]), cached, origin, row["license"])
-    Console().print(table)
+        print(f"{row['name']:{longest}}  {row['title']}")
+        print(f"{'':{longest}}  {human_size(row['size'])}, {CACHED[row['cached']]}; {origin}; {row['license']}")
     print(f"cache: {cache_folder()}\ntrain on one: regard train --data.source NAME; on your own: --data.path FILE")
     print("pairs of sentences: regard train translate-transformer --data.source NAME")
 
@@ -94,16 +92,19 @@ def about(source: Source) -> dict:
 
 def verify(options: DataOptions, sources: list[Source]) -> int:
     """Hash every file in the cache; the exit code is 1 if one is damaged or the named text is missing."""
-    outcome, lines = {}, []
+    outcome = {}
     for source in sources:
         there = source.path().exists()
-        faults = [fault] if there and (fault := source.fault()) else []
+        with waiting(f"reading {source.name}"):
+            faults = [fault] if there and (fault := source.fault()) else []
         outcome[source.name] = {"state": "damaged" if faults else "whole" if there else "absent", "faults": faults}
         state = "whole" if there else "not in the cache"
         if faults:
             state = f"damaged ({'; '.join(faults)}); fetch it again: regard data get {source.name}"
-        lines.append(f"{source.name}: {state}")
-    options.show(outcome, "\n".join(lines))
+        if not options.json:
+            print(f"{source.name}: {state}", flush=True)
+    if options.json:
+        options.show(outcome, "")
     states = [found["state"] for found in outcome.values()]
     return int("damaged" in states or (options.name is not None and "absent" in states))
 

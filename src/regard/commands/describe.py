@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from regard.commands.common import CommandOptions
-from regard.commands.train import described
+from regard.commands.train import read_experiment
 from regard.config import argument, dump
 
 SIZES = ("layers", "heads", "width", "context", "vocabulary")
@@ -30,18 +30,18 @@ def describe(options: DescribeOptions, keys: Mapping[str, object]) -> int:
       --model.vocabulary 50257                 the vocabulary, which in training follows from the data
     """
     path = Path(options.recipe)
-    model = described(path if path.suffix == ".toml" else options.recipe, keys).model
+    model = read_experiment(path if path.suffix == ".toml" else options.recipe, keys).model
     from regard.models import describe as count
     from regard.pages.numbers import unit
 
     counted = count(model)
-    gigabytes = {name: f"{counted[f'bytes_{name}'] / 1e9:,.3g} GB" for name in ("float32", "bfloat16")}
+    sizes_of = {name: unit(counted[f"bytes_{name}"], "B") for name in ("float32", "bfloat16")}
     table = dump(model)
     sizes = ", ".join(f"{name} {table[name]:,}" for name in SIZES if name in table)
     lines = [
         f"{model.kind}: {sizes}",
         f"parameters         {counted['parameters']:,}, of them {counted['parameters_in_blocks']:,} in blocks",
-        f"weights            {gigabytes['float32']} in float32, {gigabytes['bfloat16']} in bfloat16",
+        f"weights            {sizes_of['float32']} in float32, {sizes_of['bfloat16']} in bfloat16",
         f"KV cache           {counted['cache_elements_per_token']:,} numbers per token",
         f"training           {unit(counted['flops_per_token'], 'FLOP')} per token, at a context of {model.context:,}",
     ]

@@ -16,6 +16,7 @@ def doctor(options: RunOptions) -> int:
     with waiting("examining"):
         findings, notes = examine(run)
     lines = []
+    changes: set[str] = set()
     for finding in findings:
         first, last = finding.since, finding.step
         when = f"step {first:,}" if first == last else f"steps {first:,}-{last:,}"
@@ -23,10 +24,12 @@ def doctor(options: RunOptions) -> int:
             f"{finding.title} ({finding.kind}, {when})",
             f"    evidence        {finding.evidence}",
             f"    probable cause  {finding.cause}",
-            f"    try             {finding.change}",
+            f"    try             {'the same' if finding.change in changes else finding.change}",
         ]
+        changes.add(finding.change)
     lines += [f"not examined: {note}" for note in notes]
     lines += [] if findings else [f"{run.path}: no faults found"]
     records = [finding.record() for finding in findings]
-    options.show({"run": str(run.path), "findings": records, "left_out": notes}, "\n".join(lines))
+    summary = {"run": str(run.path), "findings": records, "left_out": notes, "damaged": run.damaged}
+    options.show(summary, "\n".join(lines))
     return int(bool(findings))

@@ -38,7 +38,8 @@ def evaluate(options: EvaluateOptions) -> int:
     part, stride = options.part if options.file is None else "test", options.stride
     options.check_at_least_one("batch")
     run = options.open()
-    from regard.generate.load import find_device, load_model
+    from regard.generate.load import load_model
+    from regard.models.device import find_device
     from regard.train import Experiment
     from regard.train.evaluate import score
     from regard.train.precision import Precision
@@ -60,6 +61,7 @@ def evaluate(options: EvaluateOptions) -> int:
     summary = {
         "run": str(run.path),
         "step": loaded.step,
+        "damaged": run.damaged,
         **({"part": part} if options.file is None else {"file": options.file}),
         "stride": stride,
         "targets": result.targets,
@@ -89,8 +91,11 @@ def own_text(run: "Run", experiment: "Experiment", loaded: "LoadedModel") -> "Te
 
 def other_text(file: str, run: "Run", experiment: "Experiment", loaded: "LoadedModel") -> "TextData":
     """Another text, with the run's tokenizer; its training text is not needed."""
-    from regard.data import TextConfig
+    from regard.data import PairsConfig, TextConfig
 
+    if isinstance(experiment.data, PairsConfig):
+        other = f"regard translate {run.path} --file SOURCES --reference TRANSLATIONS"
+        raise UserError(f"{run.path} translates; {other} gives the BLEU of other sentences")
     if not isinstance(experiment.data, TextConfig):
         raise UserError(f"{run.path} was not trained on a text; --file is for language models of text")
     return experiment.data.evaluated(file, experiment.model.context, loaded.tokenizer)

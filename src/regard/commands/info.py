@@ -1,17 +1,17 @@
 """`regard info`."""
 
 from regard.commands.common import RunOptions
-from regard.errors import UserError
-from regard.runs import Run
 from regard.runs.curve import curve
-from regard.runs.disk import JsonObject
+from regard.runs.waiting import waiting
 
 
 def info(options: RunOptions) -> int:
-    """Summarize a run: model, data, progress and losses."""
+    """Summarize a run: model, data, progress, losses and damaged checkpoints."""
     run = options.open()
-    model, data, train = (section(run, name) for name in ("model", "data", "train"))
+    model, data, train = (run.table(name) for name in ("model", "data", "train"))
     metrics = run.metrics()
+    with waiting("checking the checkpoints"):
+        damaged = run.examine_checkpoints()
     losses = [m["loss"] for m in metrics if isinstance(m.get("loss"), float)]
     validation = {m["step"]: m["validation_loss"] for m in metrics if "validation_loss" in m}
     summary = {
@@ -20,8 +20,9 @@ def info(options: RunOptions) -> int:
         "of": train.get("steps"),
         "loss": losses[-1] if losses else None,
         "validation_loss": next(reversed(validation.values()), None),
-        "seconds": max((m.get("seconds", 0) for m in metrics), default=0),
+        "seconds": max((m["seconds"] for m in metrics if isinstance(m.get("seconds"), int | float)), default=0),
         "checkpoints": run.steps(),
+        "damaged": damaged,
         "model": model,
         "data": data,
         "environment": run.environment,
@@ -31,15 +32,8 @@ def info(options: RunOptions) -> int:
     lines = [
         f"{run.path}: {model.get('kind')} ({sizes}) on {data.get('path') or data.get('source')}",
         f"step {summary['steps']:,}{of}, {summary['seconds']:.0f} s, checkpoints {run.steps()}",
+        *damaged,
         *([curve(metrics)] if losses else []),
     ]
     options.show(summary, "\n".join(lines))
     return 0
-
-
-def section(run: Run, name: str) -> JsonObject:
-    """One table of a run's config."""
-    table = run.config.get(name)
-    if not isinstance(table, dict):
-        raise UserError(f"{run.path / 'config.toml'} has no [{name}]; restore it from a copy")
-    return table

@@ -28,20 +28,26 @@ def look(options: LookOptions) -> int:
     """Show a model's attention on a text: one self-contained HTML file."""
     check(options)
     run = options.open()
-    from regard.generate.load import find_device
     from regard.look.views.session import Session
-    from regard.serve.html_file import html_document
+    from regard.models.device import find_device
+    from regard.serve.html_file import html_document, shown_text
 
     source, target = texts(options, run)
     with waiting("reading") as say:
         session = Session.load(run, find_device(options.device), options.step)
         trace = session.trace(source, target)
         say("drawing")
-        html = html_document(trace, run.name, source, int(options.most * 2**20)).encode()
+        html = html_document(trace, run.name, shown_text(source, target), int(options.most * 2**20)).encode()
     path = run.file("look.html") if options.out is None else options.out
     replace_file(path, html)
     about = trace.about()
-    summary = {"run": str(run.path), "page": str(path), "bytes": len(html), "step": session.step}
+    summary = {
+        "run": str(run.path),
+        "page": str(path),
+        "bytes": len(html),
+        "step": session.step,
+        "damaged": run.damaged,
+    }
     summary |= {"tokens": len(about["tokens"]), "attentions": len(about["attentions"]), "loss": about["loss"]}
     options.show(summary, str(path))
     return 0
@@ -64,6 +70,8 @@ def texts(options: LookOptions, run: Run) -> tuple[str, str | None]:
     """The text to read and, for a pair, its translation."""
     if options.pair:
         return options.pair[0], options.pair[1]
+    if run.config.get("data", {}).get("kind") == "pairs":
+        raise UserError(f"{run.path} is a translation model; give both texts: --pair SOURCE TRANSLATION")
     if options.file is not None:
         return contents(options.file), None
     if options.text is not None:

@@ -5,7 +5,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from regard.commands.common import CommandOptions
+from regard.commands.common import CommandOptions, in_columns
 from regard.config import argument, option
 from regard.config.parts import outside
 from regard.errors import UserError
@@ -33,10 +33,9 @@ def mask(options: MaskOptions) -> int:
     from regard.attention.masks.expression import names, parse, usage, write
 
     if options.expression is None:
-        listed = {usage(one): (one.__doc__ or "").splitlines()[0] + outside(one) for one in names().values()}
-        lines = [f"{one:28} {about}" for one, about in listed.items()]
-        lines.append("&, | and ~ join them: causal & window(8)")
-        options.show(listed, "\n".join(lines))
+        first = {usage(one): (one.__doc__ or "").splitlines()[0] + outside(one) for one in names().values()}
+        listed = {one: about.replace("``", "`") for one, about in first.items()}
+        options.show(listed, f"{in_columns(listed)}\n&, | and ~ join them: causal & window(8)")
         return 0
     from regard.attention.masks.picture import EMPTY, FULL, PARTIAL, draw_mask, mask_svg, view
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from regard.commands.common import CommandOptions
+from regard.commands.common import CommandOptions, in_columns
 from regard.config import argument
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ def recipes(options: RecipesOptions) -> int:
 
     if options.name is None:
         listed = {name: about(name) for name in names()}
-        lines = [f"{name:20} {text.splitlines()[0] if text else ''}{place(name)}" for name, text in listed.items()]
-        options.show(listed, "\n".join(lines))
+        lines = {name: "".join(text.splitlines()[:1]) + place(name) for name, text in listed.items()}
+        options.show(listed, in_columns(lines))
         return 0
     from regard.config import dump
 

@@ -35,7 +35,7 @@ def report(options: ReportOptions) -> int:
         path = write(run, facts, options.out)
     step = next_step(facts)
     words = {"words": " ".join(summary(facts)), "why": step.why, "next": step.command, "left_out": facts.notes}
-    options.show({"run": str(run.path), "report": str(path), **words}, str(path))
+    options.show({"run": str(run.path), "report": str(path), "damaged": run.damaged, **words}, str(path))
     return 0
 
 

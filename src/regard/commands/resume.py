@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from regard.commands.common import RunOptions, rank
-from regard.commands.train import run_training
+from regard.commands.train import ObserverOptions, run_training
 from regard.config import option
 from regard.config.parts import with_options
 from regard.errors import UserError
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class ResumeOptions(RunOptions):
+class ResumeOptions(RunOptions, ObserverOptions):
     """Options of `regard resume`."""
 
     steps: int | None = option(None, "total number of updates, those already done included; default: as planned")

@@ -40,7 +40,7 @@ def serve(options: ServeOptions) -> int:
     except ImportError as error:
         raise UserError(f"`regard serve` needs {error.name}; install it: pip install 'regard[serve]'") from error
     print(f"starting the page of the runs in {runs} ...", file=sys.stderr, flush=True)  # importing torch takes seconds
-    from regard.generate.load import find_device
+    from regard.models.device import find_device
     from regard.serve.server import PORT, run
 
     def ready(address: str) -> None:

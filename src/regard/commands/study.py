@@ -4,7 +4,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from regard.commands.common import CommandOptions
+from regard.commands.common import CommandOptions, in_columns
 from regard.config import argument, option
 from regard.errors import UserError
 
@@ -25,8 +25,7 @@ def study(options: StudyOptions) -> int:
 
     if options.name is None:
         listed = {one: about(one) for one in names()}
-        lines = [f"{one:12} {text.splitlines()[0] if text else ''}" for one, text in listed.items()]
-        options.show(listed, "\n".join(lines))
+        options.show(listed, in_columns(listed))
         return 0
     if not 0 < options.scale <= 100:
         raise UserError(f"--scale must be above 0 and at most 100, not {options.scale}")

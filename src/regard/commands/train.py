@@ -17,6 +17,7 @@ from regard.config import keys as keys_of
 from regard.config.parts import with_options
 from regard.errors import UserError
 from regard.runs import Run, environment
+from regard.runs.schema import migrate
 
 if TYPE_CHECKING:
     from regard.train import Experiment, Observer
@@ -25,21 +26,40 @@ if TYPE_CHECKING:
 TABLES = ("model", "data", "task", "train")
 #: The length of a training; one given on the command line replaces that of the recipe or file.
 BUDGETS = ("steps", "tokens", "epochs", "seconds")
+#: Names of other libraries' options, for the error that suggests ours.
+OTHER_WORDS = {
+    "batch_size": "data.batch",
+    "block_size": "model.context",
+    "d_model": "model.width",
+    "gpu": "train.device",
+    "hidden_size": "model.width",
+    "learning_rate": "train.optimizer.lr",
+    "max_iters": "train.steps",
+    "max_length": "model.context",
+    "n_embd": "model.width",
+    "seq_len": "model.context",
+}
 
 
 @dataclass(frozen=True)
-class TrainOptions(CommandOptions):
+class ObserverOptions(CommandOptions):
+    """Options that choose the observers of a training."""
+
+    watch: bool = option(False, "draw the losses as a curve in the terminal during training")
+    doctor: bool = option(False, "report training problems with place, cause and fix; the training itself is unchanged")
+    tensorboard: bool = option(False, "also write TensorBoard events into the run folder (needs `regard[tensorboard]`)")
+    wandb: bool = option(False, "also log to Weights & Biases (needs `regard[wandb]`)")
+    mlflow: bool = option(False, "also log to MLflow (needs `regard[mlflow]`)")
+
+
+@dataclass(frozen=True)
+class TrainOptions(ObserverOptions):
     """Options of `regard train`."""
 
     recipe: str = argument("shakespeare", "a recipe's name (`regard recipes` lists them) or a TOML file")
     name: str | None = option(None, "the run's name; default: the recipe's name with a number")
     runs: Path = option(RUNS, "the folder that holds runs")
     seed: int | None = option(None, "random seed of weights, batches and dropout; default: the recipe's")
-    watch: bool = option(False, "draw the losses as a curve in the terminal during training")
-    doctor: bool = option(False, "report training problems with place, cause and fix; the training itself is unchanged")
-    tensorboard: bool = option(False, "also write TensorBoard events into the run folder (needs `regard[tensorboard]`)")
-    wandb: bool = option(False, "also log to Weights & Biases (needs `regard[wandb]`)")
-    mlflow: bool = option(False, "also log to MLflow (needs `regard[mlflow]`)")
 
 
 def train(options: TrainOptions, keys: Mapping[str, object]) -> int:
@@ -65,14 +85,14 @@ def train(options: TrainOptions, keys: Mapping[str, object]) -> int:
     is_file = path.suffix == ".toml"
     if not rank():  # what needs no torch comes first, so that common mistakes are reported at once
         Run.check(options.runs, options.name)
-    experiment = described(path if is_file else options.recipe, keys, options.seed)
+    experiment = read_experiment(path if is_file else options.recipe, keys, options.seed)
     from regard.train import check_start
 
     check_start(experiment)
     if rank():  # the first process creates the folder, the others join it
-        run = joined(options.runs, options.name)
+        run = wait_for_run(options.runs, options.name)
     else:
-        prefix = path.stem if is_file else options.recipe
+        prefix = options.recipe if not is_file else path.resolve().parent.name if is_of_run(path) else path.stem
         run = Run.create(options.runs, options.name, to_toml(experiment), environment(), prefix=prefix)
     try:
         return run_training(experiment, run, options, resume=False)
@@ -82,7 +102,7 @@ def train(options: TrainOptions, keys: Mapping[str, object]) -> int:
         raise
 
 
-def described(
+def read_experiment(
     recipe: Path | str, arguments: Sequence[str] | Mapping[str, object], seed: int | None = None
 ) -> Experiment:
     """The experiment of a recipe or a TOML file with the command line's changes, checked."""
@@ -91,12 +111,22 @@ def described(
     keys = one_budget(arguments if isinstance(arguments, Mapping) else parse(arguments).keys)
     if isinstance(recipe, Path):
         table = read_toml(recipe)
+        if not table:
+            raise UserError(f"{recipe} is empty; give it the keys of an experiment, as in the config.toml of a run")
         from regard.train import Experiment
 
-        experiment = load(Experiment, table, recipe)
+        if is_of_run(recipe):
+            experiment = Run.open(recipe.parent).load(Experiment)
+        else:  # a copy of a run's config has a schema
+            experiment = load(Experiment, migrate(table, str(recipe)) if "schema" in table else table, recipe)
     else:
         experiment = get(recipe)
     return override(experiment, keys if seed is None else {**keys, "seed": seed}).checked()
+
+
+def is_of_run(path: Path) -> bool:
+    """Whether a TOML file is the config of a run, in its folder."""
+    return path.name == "config.toml" and (path.parent / "checkpoints").is_dir()
 
 
 def one_budget(keys: Mapping[str, object]) -> dict[str, object]:
@@ -113,21 +143,26 @@ def key_like(name: str) -> str | None:
     """The key of an experiment that is most similar to `name`: `--train.steps` for "steps"."""
     from regard.train import Experiment
 
-    paths = {path.rpartition(".")[2]: path for path in reversed([key.path for key in keys_of(Experiment)])}
-    meant = nearest(name.replace("-", "_"), paths)
+    name = name.replace("-", "_")
+    all_paths = [key.path for key in keys_of(Experiment)]
+    paths = {path.rpartition(".")[2]: path for path in reversed(all_paths)} | OTHER_WORDS
+    whole = {path.replace(".", "_"): path for path in all_paths}
+    if (meant := nearest(name, whole, cutoff=0.9)) is not None:
+        return f"--{whole[meant]}"
+    meant = nearest(name, paths)
     return None if meant is None else f"--{paths[meant]}"
 
 
-def run_training(experiment: Experiment, run: Run, options: CommandOptions, *, resume: bool) -> int:
+def run_training(experiment: Experiment, run: Run, options: ObserverOptions, *, resume: bool) -> int:
     """Train to the end or to a signal, write the report, and print the result."""
     from regard.commands.report import nearest_recipe
-    from regard.report import reported
+    from regard.report import report_at_end
     from regard.train import train
 
     budget = experiment.train.seconds
     trial = "" if budget is None else f", and a few steps to see how many fit into {budget:g} seconds"
     print(f"{run.path}: preparing text and model{trial}", file=sys.stderr, flush=True)
-    with nullcontext() if rank() else reported(run, nearest_recipe(run)):
+    with nullcontext() if rank() else report_at_end(run, nearest_recipe(run)):
         result = train(experiment, run, observers=observers(options, resume), resume=resume)
     if rank():
         pass  # only the first process prints
@@ -135,7 +170,7 @@ def run_training(experiment: Experiment, run: Run, options: CommandOptions, *, r
         print(json.dumps({**result._asdict(), "path": str(result.path)}))
     elif not result.interrupted:
         loss = "" if result.validation_loss is None else f", validation loss {result.validation_loss:.4f}"
-        print(f"{result.path}: {result.step:,} steps{loss}")
+        print(f"{result.path}: {result.step:,} step{'s' * (result.step != 1)}{loss}")
         print(f"report: {run.file('report.html')}")
         if experiment.model.generates:
             verb = "translate" if run.config["data"].get("kind") == "pairs" else "generate"
@@ -143,32 +178,31 @@ def run_training(experiment: Experiment, run: Run, options: CommandOptions, *, r
     return 130 if result.interrupted else 0
 
 
-def observers(options: CommandOptions, resume: bool) -> list[Observer]:
+def observers(options: ObserverOptions, resume: bool) -> list[Observer]:
     """The observers of a training."""
-    from regard.report import Watch
+    from regard.report import ModelMeasurements
     from regard.train import ResumeNotice
     from regard.train.live import LiveCurve, LiveLine
 
-    chosen = options if isinstance(options, TrainOptions) else TrainOptions()
     found: list[Observer] = [ResumeNotice()] if resume and not rank() else []
-    found += [Watch(), LiveCurve() if chosen.watch else LiveLine()]
-    if chosen.doctor:
+    found += [ModelMeasurements(), LiveCurve() if options.watch else LiveLine()]
+    if options.doctor:
         from regard.doctor import Doctor
 
         found.append(Doctor())
-    if chosen.tensorboard:
+    if options.tensorboard:
         from regard.train.tensorboard import TensorBoard
 
         found.append(TensorBoard())
-    if chosen.wandb or chosen.mlflow:
+    if options.wandb or options.mlflow:
         from regard.train.trackers import MLflow, WandB
 
-        found += [*([WandB()] if chosen.wandb else []), *([MLflow()] if chosen.mlflow else [])]
+        found += [*([WandB()] if options.wandb else []), *([MLflow()] if options.mlflow else [])]
     return found
 
 
-def joined(runs: Path, name: str | None, timeout: float = 120) -> Run:
-    """The run that the first of several processes creates."""
+def wait_for_run(runs: Path, name: str | None, timeout: float = 120) -> Run:
+    """Wait for the run folder that the first of several processes creates, and open it."""
     if name is None:
         raise UserError("several processes train one run: give it a --name, so that all of them find it")
     end = time.monotonic() + timeout

@@ -16,7 +16,8 @@ from regard.config import argument, option
 from regard.errors import UserError
 from regard.runs import Run
 from regard.runs.disk import JsonObject
-from regard.runs.waiting import progress
+from regard.runs.waiting import progress, waiting
+from regard.untrusted import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,8 +68,8 @@ def translate(options: TranslateOptions) -> int:
         raise UserError("--test brings its own texts and references; leave out TEXT, --file and --reference")
     run = open_run(name, options.runs)  # a mistyped name is reported before torch is imported
     from regard.generate import BeamSearch, Sampling
-    from regard.generate.load import find_device
     from regard.generate.translation import load_translation_model
+    from regard.models.device import find_device
 
     try:
         strategy = Sampling(options.temperature) if options.sample else BeamSearch(options.beam, options.length_penalty)
@@ -85,17 +86,18 @@ def translate(options: TranslateOptions) -> int:
     if not lines.texts:
         lines = sentences_of_run(model, run, options.test)
     if name is None:
-        print(f"translated by {run.path}, step {model.step:,}", file=sys.stderr, flush=True)
+        print(printable(f"translated by {run.path}, step {model.step:,}"), file=sys.stderr, flush=True)
     quiet = options.json or options.test or lines.examples
     translated, seconds = translate_lines(translator, lines, options.out, quiet)
     scored = bool(lines.references) and not lines.examples
-    metrics = measure_translations(model, lines, translated, options.test) if scored else {}
-    for notice in notices(translated, options.max_length or translator.context, translator.context):
-        print(notice, file=sys.stderr)
+    with waiting("measuring"):
+        metrics = measure_translations(model, lines, translated, options.test) if scored else {}
+    for line in notices(translated, options.max_length or translator.context, translator.context):
+        print(printable(line), file=sys.stderr)
     if options.json:
-        about = {"run": str(run.path), "step": model.step, "seconds": seconds, **metrics}
+        about = {"run": str(run.path), "step": model.step, "damaged": run.damaged, "seconds": seconds, **metrics}
         records = [as_record(number, line, lines) for number, line in enumerate(translated)]
-        print(json.dumps({**about, "translations": records}, ensure_ascii=False))
+        print(printable(json.dumps({**about, "translations": records}, ensure_ascii=False)))
     else:
         for line, reference in zip(translated, lines.references, strict=True) if lines.examples else ():
             print(f"source       {line.line.text}\nreference    {reference}\ntranslation  {line.text}\n")
@@ -148,15 +150,20 @@ def translate_lines(
 ) -> tuple[list[TranslatedLine], float]:
     """Translate all lines and write each one to ``out``, or print it unless ``quiet``; also the seconds it took."""
     began, translated = time.perf_counter(), []
+    terminal = out is None and sys.stdout.isatty()  # it would obey control characters
     try:
         stream = None if out is None else out.open("w", encoding="utf-8", newline="\n")
     except OSError as error:
         raise UserError(f"{out} cannot be written: {error.strerror}") from error
     with stream or contextlib.nullcontext():
-        for line in progress(translator.translate(lines.texts), len(lines.texts), "lines"):
+        results = translator.translate(lines.texts)
+        if stream is not None or quiet or not sys.stdout.isatty():  # else the printed lines are the progress
+            results = progress(results, len(lines.texts), "lines")
+        for line in results:
             translated.append(line)
             if stream is not None or not quiet:
-                print(output_lines(line, len(translated), translator.nbest), file=stream, flush=stream is None)
+                text = output_lines(line, len(translated), translator.nbest)
+                print(printable(text) if terminal else text, file=stream, flush=stream is None)
     return translated, time.perf_counter() - began
 
 

@@ -80,5 +80,5 @@ def _keys(shape: Shape, value: object, path: str, help: str, within: tuple[type,
 
 def _about(union: type) -> str:
     """The first line of a union's docstring, as the help of a field without any."""
-    first = (union.__doc__ or "").splitlines()[:1]
-    return "".join(first).rstrip(".")
+    first = (union.__doc__ or "").partition("\n")[0].rstrip(".")
+    return first[:1].lower() + first[1:]

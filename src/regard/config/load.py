@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
+from pathlib import Path
 from typing import TypeVar, cast
 
 from regard.config import notation
@@ -13,6 +14,7 @@ from regard.config.notation import PlainTable
 from regard.config.shape import Maybe
 from regard.config.table import ChoiceShape, Table, invalid, plain, shape_of, table_of
 from regard.errors import UserError
+from regard.untrusted import read_plain
 
 C = TypeVar("C")
 
@@ -116,21 +118,22 @@ def _lines(table: PlainTable, path: tuple[str, ...]) -> Iterator[str]:
 
 def read_toml(path: str | os.PathLike[str]) -> PlainTable:
     """The plain values in a TOML file; UserError if the file or its TOML is at fault."""
-    import tomllib
+    import tomllib  # only where TOML is read: importing regard.config stays cheap
 
     try:
-        with open(path, encoding="utf-8-sig") as file:  # some editors put a byte order mark first
-            text = file.read()
+        text = read_plain(Path(path), notation.LARGEST, follow=True).decode(
+            "utf-8-sig"
+        )  # some editors begin with a mark
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}); give the path of a TOML file") from None
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: byte {error.start} is not UTF-8 text; save the file as UTF-8") from None
     try:
-        return tomllib.loads(text)
+        return notation.parse_document(text.replace("\r\n", "\n"))
     except tomllib.TOMLDecodeError as error:
         raise UserError(f"{path}: {_explained(str(error), text)}") from None
-    except RecursionError:
-        raise UserError(f"{path}: the tables or lists are nested too deeply for a config; flatten them") from None
+    except ValueError as error:  # nested too deeply, or an integer of thousands of digits
+        raise UserError(f"{path}: {error}") from None
 
 
 def _explained(message: str, text: str) -> str:

@@ -4,7 +4,11 @@ import json
 import re
 from typing import Any
 
+from regard.untrusted import check_depth
+
 PlainTable = dict[str, Any]  # a config as TOML and JSON hold it
+#: The largest TOML file in bytes, and the most dots in one of its lines: tomllib takes quadratic time for long keys.
+LARGEST, DOTS = 256 * 2**10, 256
 
 
 def quoted(text: str) -> str:
@@ -34,9 +38,21 @@ def value(plain: object) -> str:
 
 def parse(text: str) -> object:
     """The value that `text` spells in TOML; ValueError if it spells none, or more than one."""
-    import tomllib  # only where TOML is read: importing regard.config stays cheap
-
-    document = tomllib.loads(f"value = {text}")
+    document = parse_document(f"value = {text}")
     if set(document) != {"value"}:
         raise ValueError("more than one value")
     return document["value"]
+
+
+def parse_document(text: str) -> PlainTable:
+    """The values of a TOML document; ValueError if it is not valid, or nested too deeply."""
+    import tomllib  # only where TOML is read: importing regard.config stays cheap
+
+    if max(line.count(".") for line in text.split("\n")) > DOTS:
+        raise ValueError(f"a line has more than {DOTS} dots; break it")
+    try:
+        document = tomllib.loads(text)
+    except RecursionError:
+        raise ValueError("the tables or lists are nested too deeply; flatten them") from None
+    check_depth(document)
+    return document

@@ -86,8 +86,12 @@ class Data(ABC, Generic[B]):
     test_count: int | None = 0  # targets in the test part; None: unknown
 
     @abstractmethod
-    def batch(self, position: int, *, seed: int, rank: int = 0, world: int = 1, size: int) -> B:
-        """Micro-batch number ``position``: a pure function of the arguments, the same on every machine."""
+    def batch(self, step: int, *, seed: int, rank: int = 0, world: int = 1, size: int) -> B:
+        """Part ``rank`` of the ``world`` parts of one step's batch, each of ``size``.
+
+        Processes and accumulated micro-batches are parts alike (see ``Experiment.batch``). A pure function of the
+        arguments, the same on every machine.
+        """
 
     @abstractmethod
     def validation_batches(self, size: int, *, rank: int = 0, world: int = 1) -> Iterator[B]:
@@ -105,7 +109,7 @@ class Data(ABC, Generic[B]):
 class DataConfig(Choice):
     """Which data an experiment trains on."""
 
-    batch: int  # the batch size per step and process
+    batch: int  # the size of a micro-batch; a step has one for each process and each accumulation
 
     def build(self, context: int, cache: Path | None = None) -> Data[Any]:
         """Fetch and prepare the data for sequences of ``context`` tokens; reuse and fill the folder ``cache``."""

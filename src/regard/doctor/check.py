@@ -18,6 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import ClassVar, Self, get_type_hints
@@ -26,6 +27,7 @@ from regard.config import override
 from regard.config.parts import catalog
 from regard.doctor.context import History, RecentBatches, Record, Resources, TrainingRun
 from regard.doctor.gradients import Gradients
+from regard.doctor.replay import ReplayedStep
 from regard.doctor.side_pass import SidePass
 from regard.errors import UserError
 from regard.runs import Run
@@ -78,18 +80,34 @@ def known_findings(run: Run) -> dict[tuple[str, str], Finding]:
 
 
 Findings = Iterable[Finding]  # what a hook yields
+ANY = ("*",)  # of `Check.follows`: every other kind
+
+
+def explained(finding: Finding, others: Iterable[Finding]) -> bool:
+    """Whether another finding explains this one."""
+    checks = all_checks()
+    follows = checks[finding.kind].follows if finding.kind in checks else ()
+    return any(one.kind != finding.kind and (follows == ANY or one.kind in follows) for one in others)
+
+
+def ranked(findings: Findings) -> list[Finding]:
+    """The findings, those with the best evidence first."""
+    checks = all_checks()
+    return sorted(findings, key=lambda one: (checks[one.kind].rank if one.kind in checks else 1, one.since))
 
 
 class Check:
     """Looks for one kind of fault, during training and afterwards in a run folder.
 
-    ``on_step``, ``on_evaluation``, ``on_resources`` and ``on_failure`` are called during training only; ``on_records``
-    and ``on_checkpoint`` only when a run folder is examined; the others in both cases. A hook must not change the model
-    or the data.
+    ``on_start``, ``on_step``, ``on_replay``, ``on_evaluating``, ``on_evaluation``, ``on_resources`` and ``on_failure``
+    are called during training only; ``on_records`` and ``on_checkpoint`` only when a run folder is examined; the others
+    in both cases. A hook must not change the model or the data.
     """
 
     kind: ClassVar[str]  # the name in findings.jsonl
     description: ClassVar[str]  # the kind in words
+    rank: ClassVar[int] = 1  # of the evidence: 0 a definition is violated, 1 numbers beyond a limit, 2 merely unusual
+    follows: ClassVar[tuple[str, ...]] = ()  # kinds of findings that explain this one: then it is not reported
     needs_confirmation: ClassVar[bool] = False  # report it only if two examinations in a row find it
     registry: ClassVar[dict[str, type[Check]]] = {}
 
@@ -119,8 +137,20 @@ class Check:
         except UserError:  # another kind of model, which has no such key
             return False
 
+    def on_start(self) -> Findings:
+        """Before the first step of a session."""
+        return ()
+
     def on_step(self, step: TrainingStep) -> Findings:
         """After every training step."""
+        return ()
+
+    def on_replay(self, replayed: ReplayedStep) -> Findings:
+        """A step that was made a second time from the config."""
+        return ()
+
+    def on_evaluating(self) -> Findings:
+        """During an evaluation, after its first batch."""
         return ()
 
     def on_evaluation(self, history: History) -> Findings:
@@ -160,11 +190,16 @@ class Check:
         return ()
 
 
-def all_checks() -> dict[str, type[Check]]:
-    """Every registered check by kind."""
+@cache
+def _import_checks() -> None:
     package = import_module("regard.doctor.checks")
     for module in iter_modules(package.__path__):
         import_module(f"{package.__name__}.{module.name}")
+
+
+def all_checks() -> dict[str, type[Check]]:
+    """Every registered check by kind."""
+    _import_checks()
     return Check.registry
 
 

@@ -11,11 +11,12 @@ from typing import Any, NamedTuple
 import torch
 
 from regard.data import Data
+from regard.doctor.replay import Replay
 from regard.models.base import Model
 from regard.pages.numbers import short
 from regard.prove.batches import Batch, out_of_range
 from regard.tasks import Task, Term
-from regard.train import Experiment
+from regard.train import Experiment, Optimizer
 from regard.train.shard import from_environment
 
 Record = Mapping[str, Any]  # a record of metrics.jsonl
@@ -54,6 +55,11 @@ class History:
     @property
     def norms(self) -> list[float]:
         return [step.norm for step in self.steps]
+
+    @property
+    def last(self) -> int:
+        """The number of the last step."""
+        return self.steps[-1].step if self.steps else 0
 
     def add(self, step: int, loss: float, rate: float, norm: float) -> None:
         """Add one step; steps that are not finite are left out."""
@@ -114,6 +120,8 @@ class TrainingRun:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     dtype: torch.dtype = torch.float32  # of matrix products
     position: int = 0  # micro-batches consumed
+    optimizer: Optimizer | None = None  # during training
+    replay: Replay | None = None  # during training, if there is memory for it
 
     def batch(self, number: int) -> Batch:
         """A training batch by its number."""
@@ -122,15 +130,20 @@ class TrainingRun:
         return self.experiment.batch(self.data, number, world.rank, world.size)
 
     @cached_property
-    def _task(self) -> Task:
+    def task(self) -> Task:
+        """The task of the config."""
         return self.experiment.task.build()
 
     def terms(self, batch: Batch) -> dict[str, Term]:
         """The task's loss terms, in the run's number format."""
         assert self.model is not None
+        return self.terms_of(self.model, batch)
+
+    def terms_of(self, model: Model, batch: Batch) -> dict[str, Term]:
+        """The same for another model."""
         mixed = self.dtype != torch.float32
         with torch.autocast(self.device.type, self.dtype if mixed else torch.bfloat16, enabled=mixed):
-            return self._task.terms(self.model, batch)
+            return self.task.terms(model, batch)
 
     @property
     def lower_rate(self) -> str:

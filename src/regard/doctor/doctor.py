@@ -10,21 +10,28 @@ import statistics
 import sys
 import time
 from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
 from typing import TextIO
 
+import torch
+
 from regard.attention import BackendRefused
-from regard.doctor.check import Check, Finding, Findings, all_checks, known_findings
-from regard.doctor.context import Resources, TrainingRun
+from regard.doctor.check import Check, Finding, Findings, all_checks, explained, known_findings, ranked
+from regard.doctor.context import History, Resources, TrainingRun
 from regard.doctor.gradients import Gradients, UpdateMeter, layer_parts
+from regard.doctor.replay import COPIES, ROOM, Replay
 from regard.doctor.side_pass import SidePass
 from regard.errors import UserError
-from regard.runs import Run
+from regard.generate.load import restored
+from regard.models.base import Model
+from regard.runs import Checkpoint, Run
 from regard.train import Experiment, Observer, TrainingResult, TrainingStart, TrainingStep
 from regard.train.device import memory
-from regard.train.guard import capacity
-from regard.train.shard import is_sharded
+from regard.train.guard import capacity, check_model
+from regard.train.shard import from_environment, is_sharded
 
 #: The share of training time that the doctor may take. Three examinations are made at any cost: short runs need them.
 SHARE = 0.015
@@ -43,14 +50,34 @@ class Doctor(Observer):
         self._limit, self._out = limit, out
         self._unconfirmed: set[tuple[str, str]] = set()
         self._checks: list[Check] = []
+        self._evaluating: int | None = None  # the step of the evaluation whose mode was checked
+
+    @property
+    def history(self) -> History:
+        """The numbers of the run so far."""
+        return self._run.history
+
+    @property
+    def experiment(self) -> Experiment:
+        """The run's experiment."""
+        return self._run.experiment
+
+    @property
+    def parameters(self) -> int:
+        """The number of the model's parameters."""
+        return sum(p.numel() for p in self._start.model.parameters())
 
     def started(self, start: TrainingStart) -> None:
         self._start, train = start, start.experiment.train
-        self._run = TrainingRun(start.experiment, data=start.data, device=start.device, dtype=start.dtype)
+        experiment = start.experiment
+        with suppress(UserError):  # what the run should be, according to its folder
+            experiment = start.run.load(Experiment)
+        self._run = TrainingRun(experiment, data=start.data, device=start.device, dtype=start.dtype)
         self._run.position = start.step * train.accumulate
         # A sharded model runs on all ranks or on none, and the observer runs on the first one only.
         if not any(is_sharded(parameter) for parameter in start.model.parameters()):
             self._run.model = start.model
+        self._run.optimizer = start.optimizer
         self._checks = [check(self._run) for check in all_checks().values()]
         self._parts = {} if self._run.model is None else layer_parts(self._run.model)
         self._updates = UpdateMeter(self._parts)
@@ -60,10 +87,38 @@ class Doctor(Observer):
         self._limit = self._limit or capacity(start.device)
         left = (train.steps or 0) - start.step
         self._due = {start.step + max(1, -(-left * third // 3)) for third in (1, 2, 3)}
+        self._last = train.steps or 0
+        # Gradients that are not cleared show from the second step on, moments of the optimizer from the third.
+        self._replayed = {start.step + 2, start.step + 2 * left // 3}
         self._measured = {start.step + max(2, left // 10), *self._due}  # steps before a measured update
         if start.step:
             self._run.history.read(start.run.metrics())
         self.findings |= known_findings(start.run)  # an earlier session has reported them
+        began = time.perf_counter()
+        self._guarded(self._begin)
+        self.cost += time.perf_counter() - began
+
+    def _begin(self) -> None:
+        """What is checked before the first step."""
+        run, start = self._run, self._start
+        size = 0 if run.model is None else sum(p.numel() * p.element_size() for p in run.model.parameters())
+        room = self._limit is None or COPIES * size < ROOM * self._limit
+        if run.model is not None and room and from_environment().size == 1:
+            run.replay = Replay(run.experiment, start.data, start.device, run.model, start.optimizer)
+        self._report(chain(*(check.on_start() for check in self._checks)))
+        self._predict()
+
+    def _predict(self) -> None:
+        """Make the next step of the run with the second engine, if it can be made."""
+        run = self._run
+        numbers = range(run.position, run.position + run.experiment.train.accumulate)
+        if run.replay is None or not all(run.usable(run.batch(number)) for number in numbers):
+            return
+        try:
+            run.replay.predict(self._step, run.position)
+        except (RuntimeError, ValueError, KeyError) as problem:  # memory, or weights that do not fit the config's model
+            run.replay = None
+            self._print(f"doctor: steps are not replayed ({type(problem).__name__}: {str(problem).splitlines()[0]})")
 
     def stepped(self, step: TrainingStep) -> None:
         began = time.perf_counter()
@@ -75,15 +130,23 @@ class Doctor(Observer):
         self._seconds, self._step, self._run.position = step.seconds, step.step, step.position
         self._run.history.add(step.step, step.loss, step.lr, step.norm)
         if self.active:
-            try:
-                self._check(step)
-            except BackendRefused:  # training raises it too
-                self.active = False
-            except Exception as problem:  # a model that cannot be examined can still be trained
-                self.active = False
-                self._print(f"the doctor gave up ({type(problem).__name__}: {problem}); training continues without it")
+            self._guarded(lambda: self._check(step))
         self._own_seconds = time.perf_counter() - began
         self.cost += self._own_seconds
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except BackendRefused:  # training raises it too
+            self.active = False
+        except Exception as problem:  # a model that cannot be examined can still be trained
+            self.active = False
+            self._print(f"the doctor gave up ({type(problem).__name__}: {problem}); training continues without it")
+
+    def evaluating(self, step: int, done: float | None) -> None:
+        if self.active and self._evaluating != step:
+            self._evaluating = step
+            self._report(chain(*(check.on_evaluating() for check in self._checks)))
 
     def evaluated(self, step: int, measures: dict[str, float]) -> None:
         if self._checks and self.active:
@@ -95,7 +158,7 @@ class Doctor(Observer):
         """Write the findings as they are now."""
         for finding in self.findings.values():
             if finding.step > finding.since:
-                self._start.run.note(finding.record())
+                self._start.run.add_finding(finding.record())
         count, name = len(self.findings), self._start.run.path
         summary = f"{count} found, see regard doctor {name}" if count else "no faults found"
         self._print(f"doctor: {summary} ({self.examinations} examinations, {self.cost:.1f} s)")
@@ -114,18 +177,28 @@ class Doctor(Observer):
         if (update := self._updates.compare()) is not None:
             ratio, history.unmoved = update
             history.updates.append(ratio)
+        replay = self._run.replay
+        replayed = None if replay is None else replay.compare(step)
+        if replayed is not None:
+            self._report(chain(*(check.on_replay(replayed) for check in self._checks)))
         self._report(chain(*(check.on_step(step) for check in self._checks)))
-        if self._is_due(step):
+        due = self._is_due(step)
+        if due:
             self._report(self._examine(step), confirm=True)
             self.examinations += 1
         if step.step in self._measured:
             self._updates.copy()
+        planned = step.step in self._replayed
+        if replay is not None and step.step < self._last and (planned or (due and self._cheap(step, 0.0))):
+            self._predict()
 
     def _is_due(self, step: TrainingStep) -> bool:
         """Whether to examine: at three steps at any cost, else while it takes a small share of the time."""
         each = self.cost / self.examinations if self.examinations else 5 * (self._step_seconds() or 1e9)
-        cheap = self.cost + each < SHARE * (step.seconds - self._first_seconds)
-        return step.step in self._due or (step.step % EVERY == 0 and cheap)
+        return step.step in self._due or (step.step % EVERY == 0 and self._cheap(step, each))
+
+    def _cheap(self, step: TrainingStep, seconds: float) -> bool:
+        return self.cost + seconds < SHARE * (step.seconds - self._first_seconds)
 
     def _step_seconds(self) -> float:
         """The median time of the last steps; 0 before the second one."""
@@ -137,7 +210,8 @@ class Doctor(Observer):
         used, norm = memory(run.device), run.history.norm()
         gradients = None if run.model is None else Gradients.of(run.model, self._parts, step.norm, norm)
         resources = Resources(seconds, batches.seconds, self._recent, used, self._memory_before, self._limit)
-        side_pass = SidePass(run, batches.newest, self.examinations) if run.usable(batches.newest) else None
+        deep = self.examinations == 1 or self._cheap(step, 0.0)
+        side_pass = SidePass(run, batches.newest, self.examinations, deep) if run.usable(batches.newest) else None
         for check in self._checks:
             yield from check.on_history(run.history)
             if gradients is not None:
@@ -150,14 +224,16 @@ class Doctor(Observer):
     def _report(self, findings: Findings, confirm: bool = False) -> None:
         """Report new findings and update known ones. One that needs confirmation waits for the next examination."""
         unconfirmed, checks = set(), all_checks()
-        for finding in findings:
+        for finding in sorted(findings, key=lambda one: checks[one.kind].rank + bool(checks[one.kind].follows)):
             known = self.findings.get(finding.key)
+            if known is None and explained(finding, self.findings.values()):
+                continue
             finding = replace(finding, step=self._step, since=known.since if known else self._step)
             if known is None and checks[finding.kind].needs_confirmation and finding.key not in self._unconfirmed:
                 unconfirmed.add(finding.key)
                 continue
             if known is None:
-                self._start.run.note(finding.record())
+                self._start.run.add_finding(finding.record())
                 self._print(finding.line())
             self.findings[finding.key] = finding
         if confirm:
@@ -170,7 +246,8 @@ class Doctor(Observer):
 def examine(run: Run) -> tuple[list[Finding], list[str]]:
     """Findings noted during training, from the records, and from the newest checkpoint; and what was not examined."""
     experiment = run.load(Experiment)
-    training = TrainingRun(experiment, model=experiment.model.build())
+    checkpoint = run.latest()
+    training = TrainingRun(experiment, model=_model(run, experiment, checkpoint))
     checks = [check(training) for check in all_checks().values()]
     found, records, notes = known_findings(run), run.metrics(), []
     watched = {finding.kind for finding in found.values()}  # those noted during training know the place better
@@ -182,19 +259,26 @@ def examine(run: Run) -> tuple[list[Finding], list[str]]:
             given = (check.on_records(records), check.on_history(training.history), check.on_gradients(gradients))
             for finding in chain(*given):
                 found.setdefault(finding.key, replace(finding, step=step, since=step))
-    checkpoint = run.latest()
     if checkpoint is None:
-        notes.append("there is no complete checkpoint, so the model was not examined")
+        why = f" ({'; '.join(run.damaged)})" if run.damaged else ""
+        notes.append(f"there is no complete checkpoint{why}, so the model was not examined")
     else:
-        assert training.model is not None
-        training.model.load_state_dict(checkpoint.model())
-        training.position = int(checkpoint.state.get("position", 0))
+        training.position = int(checkpoint.number("position"))
         try:
             for finding in list(_checkpoint(training, checks)):
                 found.setdefault(finding.key, replace(finding, step=checkpoint.step, since=checkpoint.step))
         except UserError as problem:
             notes.append(str(problem))
-    return list(found.values()), notes
+    causes = [one for one in found.values() if one.kind in watched or not explained(one, found.values())]
+    return ranked(causes), notes
+
+
+def _model(run: Run, experiment: Experiment, checkpoint: Checkpoint | None) -> Model:
+    """The model with the weights of the checkpoint, if there is one; a model of absurd size is refused."""
+    if checkpoint is not None:
+        return restored(run, experiment.model, checkpoint)
+    check_model(experiment, torch.device("cpu"), from_environment())
+    return experiment.model.build()
 
 
 def _checkpoint(training: TrainingRun, checks: list[Check]) -> Findings:

@@ -24,10 +24,11 @@ Measured = TypeVar("Measured")
 
 
 class SidePass:
-    """A model and a batch. ``number`` counts the examinations of a run."""
+    """A model and a batch. ``number`` counts the examinations of a run; ``deep``: there is time for many passes."""
 
-    def __init__(self, run: TrainingRun, batch: Batch, number: int = 0):
+    def __init__(self, run: TrainingRun, batch: Batch, number: int = 0, deep: bool = True):
         assert run.model is not None
+        self.deep = deep
         self.run, self.model, self.batch, self.number = run, run.model, move(batch, run.device), number
         self.few: Batch = first_rows(self.batch, ROWS, LENGTH)
         self.with_token_changed = cache(self._with_token_changed)
@@ -36,6 +37,11 @@ class SidePass:
         """Run the model and the task on a batch."""
         with evaluation_mode(self.model):
             self.run.terms(batch)
+
+    def total(self, batch: Batch) -> Tensor:
+        """The loss, summed over the targets, in float32. Call it in `evaluation_mode`."""
+        terms = self.run.task.terms(self.model, batch)
+        return next(iter(terms.values())).total
 
     def measure(
         self, layers: Mapping[str, Layer], function: Callable[[Layer, tuple[Any, ...], Any], Measured]

@@ -8,7 +8,8 @@ from torch import Tensor
 from regard.errors import UserError
 from regard.generate.cuda_graph import GraphedStep, graph_refusal
 from regard.generate.decoder import CachedModel, reorder_rows, select_rows, write_rows
-from regard.models.base import LanguageModel, Seq2SeqModel, State, parameter_device
+from regard.models.base import LanguageModel, Seq2SeqModel, State
+from regard.models.device import parameter_device
 
 
 class CachedLanguageModel(CachedModel):

@@ -85,5 +85,5 @@ def reset_state(state: State) -> None:
     for part in tree_leaves(state):
         if isinstance(part, Tensor):
             part.zero_()
-    for index in state.caches:
+    for index in state.cache_indices:
         index.segment.fill_(EMPTY)

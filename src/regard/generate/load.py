@@ -14,7 +14,10 @@ from regard.generate.sampling import Sampling
 from regard.generate.text import Prompt, TextGenerator
 from regard.models import LanguageModel, ModelConfig
 from regard.models.base import Model
-from regard.runs import Run
+from regard.models.device import find_device
+from regard.models.shapes import fits
+from regard.runs import Checkpoint, Run
+from regard.runs.folder import TOKENIZER
 
 
 class LoadedModel(NamedTuple):
@@ -43,6 +46,9 @@ class LoadedModel(NamedTuple):
                 f"a {type(self.model).__name__} generates no text; load the run of a language model, or translate with "
                 "`regard translate`"
             )
+        if not isinstance(prompt, str):
+            several = "regard.TextGenerator generates several texts (docs/python.md)"
+            raise UserError(f"generate: the prompt is one text, not a {type(prompt).__name__}; {several}")
         try:
             options = Sampling(**sampling)
         except (TypeError, ValueError) as error:  # an unknown name, or an impossible value
@@ -73,38 +79,33 @@ def load_model(run: Run, device: torch.device | str = "cpu", step: int | None = 
         why = f" ({'; '.join(run.damaged)})" if run.damaged else ""
         command = f"regard resume {run.path}{with_options()}"
         raise UserError(f"the run {run.path} has no checkpoint yet{why}; train it first: {command}")
-    model = run.load(ModelConfig, "model").build()
-    try:
-        model.load_state_dict(checkpoint.model())
-    except RuntimeError as error:  # PyTorch's error for names and shapes that do not match
+    model = restored(run, run.load(ModelConfig, "model"), checkpoint)
+    tokenizer = load_tokenizer(run.file(TOKENIZER), run.read(TOKENIZER))
+    if tokenizer.size > model.config.vocabulary:
         raise UserError(
-            f"the checkpoint does not fit {run.path / 'config.toml'}; undo the change to it, or train a new run"
-        ) from error
-    tokenizer = load_tokenizer(run.file("tokenizer.json"))
+            f"{run.file(TOKENIZER)} has {tokenizer.size:,} tokens, but the model {model.config.vocabulary:,}; restore "
+            "it from a copy"
+        )
     return LoadedModel(model.to(device).eval(), tokenizer, checkpoint.step, checkpoint.state.get("data"))
 
 
-def find_device(name: str, local: int = 0, option: str = "--device") -> torch.device:
-    """The device called ``name``, which becomes the current one; "auto" prefers CUDA, then MPS, then the CPU.
+def restored(run: Run, config: ModelConfig, checkpoint: Checkpoint) -> Model:
+    """The model of a run's config with the weights of a checkpoint."""
+    check_fit(run, config, checkpoint)
+    model = config.build()
+    try:
+        model.load_state_dict(checkpoint.model())
+    except RuntimeError as error:  # PyTorch's error for names and shapes that do not match
+        raise _misfit(run) from error
+    return model
 
-    Of several CUDA devices the process with local rank ``local`` uses the device of that number. If the device does not
-    exist, the UserError names the ``option`` to change.
-    """
-    counts = {"cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available()), "cpu": 1}
-    if name == "auto":
-        name = next(kind for kind, count in counts.items() if count)
-    kind, colon, index = name.partition(":")
-    available = counts.get(kind, 0)
-    if not available or (colon and not index.isdigit()) or int(index or 0) >= available:
-        usable = ", ".join(kind for kind, count in counts.items() if count)
-        raise UserError(f"there is no device {name!r} here; choose {option} from: auto, {usable}")
-    if kind != "cuda":
-        return torch.device(kind)
-    number = int(index) if index else local
-    if number >= available:
-        raise UserError(
-            f"there is no device cuda:{number}, only {available} of that kind; start fewer processes per machine or "
-            f"choose another {option}"
-        )
-    torch.cuda.set_device(number)  # our own kernels are launched on the current device
-    return torch.device(kind, number)
+
+def check_fit(run: Run, config: ModelConfig, checkpoint: Checkpoint) -> None:
+    """Refuse a model that the checkpoint's weights do not fit, before memory is allocated for it."""
+    if not fits(config, checkpoint.shapes()):
+        raise _misfit(run)
+
+
+def _misfit(run: Run) -> UserError:
+    config = run.file("config.toml")
+    return UserError(f"the checkpoint does not fit {config}; undo the change to it, or train a new run")

@@ -17,7 +17,8 @@ from regard.generate.decoder import Decoder
 from regard.generate.load import LoadedModel, load_model
 from regard.generate.sampler import Sampler
 from regard.generate.sampling import Sampling
-from regard.models.base import Seq2SeqModel, parameter_device
+from regard.models.base import Seq2SeqModel
+from regard.models.device import parameter_device
 from regard.runs import Run
 
 AHEAD = 16  # batches whose lines are sorted by length together; the output keeps the order of the input
@@ -204,12 +205,11 @@ class TranslationModel(NamedTuple):
 
 def load_translation_model(run: Run, device: torch.device | str = "cpu", step: int | None = None) -> TranslationModel:
     """The model of the checkpoint at ``step``, or of the newest one, of a run that translates."""
-    table = run.config.get("data", {})
-    kind = table.get("kind")
+    kind = run.table("data").get("kind")
     if kind != "pairs":
         raise UserError(
             f"the run {run.path} was trained on {kind or 'text'} and does not translate; `regard generate` generates "
-            "text with it, and `regard recipes` lists recipes that translate"
+            "text with it; name a run that translates: regard translate RUN TEXT (recipes for one: `regard recipes`)"
         )
     config = run.load(DataConfig, "data")
     model, tokenizer, reached, sha256 = load_model(run, device, step)

@@ -5,7 +5,8 @@ from regard.models.bridges import BahdanauConfig, BridgeConfig, FixedConfig, Luo
 from regard.models.convolution import Convolution, ConvolutionConfig
 from regard.models.encoder import EncoderConfig, TransformerEncoder
 from regard.models.gpt import GPT, GPTConfig
-from regard.models.presets import PRESETS, describe
+from regard.models.presets import PRESETS
 from regard.models.recurrent import RecurrentConfig, RecurrentModel
 from regard.models.seq2seq import Seq2Seq, Seq2SeqConfig
+from regard.models.size import describe, flops_per_token
 from regard.models.transformer import Transformer, TransformerConfig

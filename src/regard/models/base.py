@@ -14,6 +14,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, replace
+from numbers import Integral
 from typing import Any, ClassVar, NamedTuple, Protocol, Self, TypeVar, cast
 
 import torch
@@ -39,7 +40,7 @@ class State(NamedTuple):
 
     position: Tensor  # [B], the number of tokens each row has consumed
     layers: tuple[Any, ...]  # one KV cache, hidden state or ring buffer per layer
-    caches: tuple[CacheIndex, ...] = ()  # which token each KV cache place holds, one per distinct attention
+    cache_indices: tuple[CacheIndex, ...] = ()  # which token each KV cache place holds, one per distinct attention
     recent: Tensor | None = None  # [B, n], the latest tokens, for models that embed n-grams
     capacity: int | None = None  # the longest row; None: unlimited
     used: int = 0  # tokens consumed by the longest row
@@ -110,9 +111,9 @@ class Model(nn.Module, ModuleProperties):
         return sum(module.inactive_parameters for module in self.modules() if isinstance(module, FeedForwardLayer))
 
     @property
-    def attention_calls(self) -> int:
-        """How many attention mechanisms one token passes through."""
-        return len(self.mechanisms())
+    def layer_masks(self) -> list[Mask]:
+        """The mask of each attention that one token passes through. Default: all mechanisms have the first mask."""
+        return [self.masks[0] for _ in self.mechanisms() if self.masks]
 
     @property
     def cache_per_token(self) -> int:
@@ -283,6 +284,8 @@ def check_sizes(config: ModelConfig, *names: str) -> None:
     """Each size is at least 1; None is allowed where a size is optional."""
     for name in names:
         size = getattr(config, name)
+        if size is not None and not isinstance(size, Integral):
+            raise ValueError(f"{name} must be a whole number, not {size!r}")
         if size is not None and size < 1:
             raise ValueError(f"{name} must be at least 1, not {size}")
 
@@ -293,8 +296,3 @@ def check_dropouts(config: ModelConfig, *names: str) -> None:
         share = getattr(config, name)
         if share is not None and not 0 <= share < 1:
             raise ValueError(f"{name} must be at least 0 and below 1, not {share}")
-
-
-def parameter_device(model: nn.Module) -> torch.device:
-    """The device of the model's parameters."""
-    return next(model.parameters()).device

@@ -108,8 +108,8 @@ class GPT(LanguageModel):
         damp_logits(self.config.last_norm(self.blocks, self.norm), self.config.width, 0.02)
 
     @property
-    def attention_calls(self) -> int:
-        return self.config.layers
+    def layer_masks(self) -> list[Mask]:
+        return self._of_layers(self.masks)
 
     @property
     def cache_per_token(self) -> int:
@@ -137,20 +137,20 @@ class GPT(LanguageModel):
         """An empty KV cache for ``batch`` rows of up to ``capacity`` tokens."""
         check_length(self.position, capacity)
         device = self.embed.weight.device
-        caches = tuple(CacheIndex.start(batch, capacity, mask, device) for mask in self.masks)
-        sizes = self._of_layers([cache.size for cache in caches])
+        indices = tuple(CacheIndex.start(batch, capacity, mask, device) for mask in self.masks)
+        sizes = self._of_layers([index.size for index in indices])
         layers = tuple(
             block.attention.start(batch, size) for block, size in zip(self.blocks.layers, sizes, strict=True)
         )
         position = torch.zeros(batch, dtype=torch.long, device=device)
         recent = position.new_zeros(batch, self.ngrams.longest - 1)
-        return State(position, layers, caches, recent, capacity, 0, fixed)
+        return State(position, layers, indices, recent, capacity, 0, fixed)
 
     def consume(self, tokens: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
         count = tokens.shape[1]
         check_capacity(state, count)
         assert state.recent is not None
-        rolling = any(cache.size < (state.capacity or 0) for cache in state.caches)
+        rolling = any(index.size < (state.capacity or 0) for index in state.cache_indices)
         if rolling and state.used and count > SLACK:
             return self._in_pieces(tokens, state, lengths)
         ahead = torch.arange(count, device=tokens.device)
@@ -176,11 +176,11 @@ class GPT(LanguageModel):
         self, i: int, tokens: Tensor, queries: AnySlots, state: State, lengths: Tensor | None, *, like: Tensor
     ) -> tuple[Plan, DecodeInput]:
         """For the layers with mask ``i`` in one decoding step: the plan, and where keys and values are cached."""
-        cache, first, count = state.caches[i], state.used == 0, tokens.shape[1]
-        write = cache.allocate(state.position, count, lengths, first)
-        used = cache.size if state.fixed else min(cache.size, state.used + count)
-        mask = cache.bind(self.masks[i], tokens, state.position, lengths)
-        plan = self._mechanism(i).plan(mask, queries, None if first else cache.slots(used), like=like)
+        index, first, count = state.cache_indices[i], state.used == 0, tokens.shape[1]
+        write = index.allocate(state.position, count, lengths, first)
+        used = index.size if state.fixed else min(index.size, state.used + count)
+        mask = index.bind(self.masks[i], tokens, state.position, lengths)
+        plan = self._mechanism(i).plan(mask, queries, None if first else index.slots(used), like=like)
         return plan, DecodeInput(write, used)
 
     def _in_pieces(self, tokens: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:

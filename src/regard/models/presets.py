@@ -1,8 +1,7 @@
-"""Configs of published models, which `--model NAME` chooses, and ``describe``, which counts without allocating."""
+"""Configs of published models, which `--model NAME` chooses."""
 
 from dataclasses import replace
-
-import torch
+from typing import Any
 
 from regard.config import add_presets
 from regard.models.base import ModelConfig
@@ -16,20 +15,20 @@ from regard.nn.positions.position import LearnedPositionConfig, SinusoidalConfig
 
 SHAKESPEARE = GPTConfig()
 
-GPT2 = GPTConfig(
-    vocabulary=50_257,
-    context=1024,
-    layers=12,
-    heads=12,
-    width=768,
-    bias=True,
-    qk_norm=False,
-    zero_init=False,
-    norm=LayerNormConfig(),
-    position=LearnedPositionConfig(),
-    feedforward=GELUConfig(),
-    block=PreNormConfig(),
-)  # Radford et al. 2019, table 2
+#: What GPT-2 and BERT have in common.
+_SHARED: dict[str, Any] = {
+    "layers": 12,
+    "heads": 12,
+    "width": 768,
+    "bias": True,
+    "qk_norm": False,
+    "zero_init": False,
+    "norm": LayerNormConfig(),
+    "position": LearnedPositionConfig(),
+    "feedforward": GELUConfig(),
+}
+
+GPT2 = GPTConfig(vocabulary=50_257, context=1024, block=PreNormConfig(), **_SHARED)  # Radford et al. 2019, table 2
 
 
 def _gpt3(layers: int, width: int, heads: int) -> GPTConfig:
@@ -51,21 +50,9 @@ BASE = TransformerConfig(
     block=PostNormConfig(),
 )  # Vaswani et al. 2017, table 3
 
-BERT = EncoderConfig(
-    vocabulary=30_521,  # and the mask token
-    context=512,
-    layers=12,
-    heads=12,
-    width=768,
-    dropout=0.1,
-    bias=True,
-    qk_norm=False,
-    zero_init=False,
-    norm=LayerNormConfig(),
-    position=LearnedPositionConfig(),
-    feedforward=GELUConfig(),
-    block=PostNormConfig(),
-)  # Devlin et al. 2019, section 3, without segment embeddings, their norm, the pooler and the head's extra layer
+# Devlin et al. 2019, section 3, without segment embeddings, their norm, the pooler and the head's extra layer. The
+# vocabulary is without the mask token.
+BERT = EncoderConfig(vocabulary=30_521, context=512, dropout=0.1, block=PostNormConfig(), **_SHARED)
 
 PRESETS: dict[str, ModelConfig] = {
     "shakespeare": SHAKESPEARE,
@@ -87,26 +74,3 @@ PRESETS: dict[str, ModelConfig] = {
     "bert-large": replace(BERT, layers=24, heads=16, width=1024),
 }
 add_presets(ModelConfig, PRESETS)
-
-
-def describe(config: ModelConfig) -> dict[str, int]:
-    """Parameters, memory and FLOPs of a model, counted from shapes: the meta device allocates no weights.
-
-    The figures per token of an encoder-decoder are for one source and one target token together.
-
-    >>> describe(PRESETS["gpt3-175b"])["parameters"] // 10**9
-    174
-    """
-    with torch.device("meta"):
-        model = config.build()
-    total = sum(p.numel() for p in model.parameters())
-    inside = dict.fromkeys(parameter for block in model.blocks for parameter in block.parameters())
-    attention = 12 * model.attention_calls * config.width * config.context
-    return {
-        "parameters": total,
-        "parameters_in_blocks": sum(parameter.numel() for parameter in inside),
-        "bytes_float32": 4 * total,
-        "bytes_bfloat16": 2 * total,
-        "cache_elements_per_token": model.cache_per_token,
-        "flops_per_token": 6 * (total - model.inactive_parameters) + attention,
-    }

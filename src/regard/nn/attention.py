@@ -89,7 +89,7 @@ def values(mechanism: Mechanism, out: Out) -> Tensor:
     if not isinstance(out, Out):
         raise UserError(
             f"the mechanism {type(mechanism).__name__} returned a {type(out).__name__}; "
-            "return regard.attention.Out(values, None)"
+            "return regard.attention.Out(values)"
         )
     return out.values
 

@@ -87,7 +87,10 @@ def hidden_width(ratio: float, width: int, gated: bool) -> int:
 
 @dataclass(frozen=True)
 class FeedForwardConfig(Choice):
-    """Which feed-forward network a block has. A kind without further options needs no decorator."""
+    """Which feed-forward network a block has.
+
+    A kind without further options needs no decorator.
+    """
 
     ratio: float = option(4.0, "hidden width over the model's width")
     dropout: float = option(0.0, "dropout on the hidden layer")

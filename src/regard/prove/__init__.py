@@ -2,4 +2,15 @@
 
 from regard.prove.certify import certify
 from regard.prove.model_under_test import ModelUnderTest
-from regard.prove.registry import Certificate, ClaimFails, ClaimResult, all_claims, claim, fails, holds, not_applicable
+from regard.prove.registry import (
+    Case,
+    Certificate,
+    ClaimFails,
+    ClaimResult,
+    ClaimSweep,
+    all_claims,
+    claim,
+    fails,
+    holds,
+    not_applicable,
+)

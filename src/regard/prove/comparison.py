@@ -15,7 +15,6 @@ from regard.errors import UserError
 from regard.prove.registry import ClaimFails, ClaimResult, holds
 
 ROUNDING = 1e-4  # of the largest logit in float32: other shapes mean other orders of summation
-EXACT = 1e-6  # for equal shapes: what is masked is multiplied by zero, so nothing is left to round
 GRADIENTS = 1e-3  # of the largest: a gradient is a sum over every token
 Outputs = list[tuple[str, Tensor]]  # module name and output [B, N, ...], in order of execution
 Hook = Callable[..., Tensor | None]  # (module, inputs, output); a result that is not None replaces the output
@@ -35,19 +34,24 @@ class Gap(NamedTuple):
 
 
 def gap(one: Tensor, other: Tensor, rounding: float = ROUNDING) -> Gap:
-    """Compare logits [B, N, V]. NaN differs from everything."""
+    """Compare logits [B, N, V]. NaN differs from everything, an infinite logit from all but itself."""
     one, other = one.detach().double(), other.detach().double()
     if one.shape != other.shape:
         raise ValueError(f"logits of the shapes {tuple(one.shape)} and {tuple(other.shape)} cannot be compared")
     if not one.numel():
         return Gap(0.0, 0, 0, 0.0, False)
-    apart = (one - other).abs().nan_to_num(torch.inf, torch.inf).amax(-1)  # [B, N]
+    apart = difference(one, other).abs().amax(-1)  # [B, N]
     finite = torch.cat((one.flatten(), other.flatten()))
     finite = finite[finite.isfinite()]
     scale = float(finite.abs().max()) if len(finite) else 0.0
     wrong = (apart > rounding * max(1.0, scale)).nonzero()
     row, position = wrong[wrong[:, 1].argmin()].tolist() if len(wrong) else (0, 0)
     return Gap(float(apart.max()), row, position, scale, bool(len(wrong)))
+
+
+def difference(one: Tensor, other: Tensor) -> Tensor:
+    """``one - other``; 0 where both are the same infinity (a token that is forbidden), infinite where one is NaN."""
+    return torch.where(one == other, 0.0, (one - other).nan_to_num(torch.inf, torch.inf, -torch.inf))
 
 
 class LargestGap:

@@ -11,6 +11,7 @@ import json
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from regard.errors import UserError
 from regard.prove.certify import certify
 from regard.prove.model_under_test import SHORT, ModelUnderTest
 from regard.prove.reduced import randomize_weights
-from regard.prove.registry import Certificate
+from regard.prove.registry import Certificate, first_line
 
 CLAIMS = ("future", "padding", "batching", "step", "finite")  # tested by default
 LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
@@ -105,12 +106,12 @@ def logits_of(out: Any) -> Tensor:
     return out.last_hidden_state if logits is None else logits
 
 
-def certify_folder(folder: Path | str, causal: bool | None = None, claims: Sequence[str] | None = None) -> Certificate:
-    """Test the model of a folder with every attention implementation that it has."""
-    model, causal, about = build(Path(folder), causal)
+def folder_subject(folder: Path, causal: bool | None = None) -> ModelUnderTest:
+    """The model of a folder, with every attention implementation that it has."""
+    model, causal, about = build(folder, causal)
     adapter = TransformersAdapter(model.eval())
-    with _quiet():
-        subject = ModelUnderTest(
+    with quiet():
+        return ModelUnderTest(
             adapter,
             vocabulary=adapter.vocabulary,
             length=adapter.length,
@@ -120,6 +121,12 @@ def certify_folder(folder: Path | str, causal: bool | None = None, claims: Seque
             causal=causal,
             about=about,
         )
+
+
+def certify_folder(folder: Path | str, causal: bool | None = None, claims: Sequence[str] | None = None) -> Certificate:
+    """Test the model of a folder."""
+    subject = folder_subject(Path(folder), causal)
+    with quiet():
         return certify(subject, claims=CLAIMS if claims is None else claims)
 
 
@@ -129,12 +136,7 @@ def build(folder: Path, causal: bool | None = None) -> tuple[nn.Module, bool, st
     ``causal`` None: as its architecture says.
     """
     settings = _read(folder / "config.json")
-    try:
-        import transformers
-    except ImportError:
-        raise UserError("models of other libraries need transformers: pip install transformers") from None
-    from transformers.models.auto import modeling_auto as auto
-
+    transformers, auto = _library()
     kind = settings.get("model_type")
     if not isinstance(kind, str) or kind not in transformers.CONFIG_MAPPING:
         unknown = f"which transformers {transformers.__version__} does not know; install another version"
@@ -152,11 +154,26 @@ def build(folder: Path, causal: bool | None = None) -> tuple[nn.Module, bool, st
     if hasattr(config, "is_decoder"):
         config.is_decoder = causal
     bidirectional = transformers.AutoModelForMaskedLM if has_masked else transformers.AutoModel
-    with _quiet():
+    with quiet():
         model, weights = _make(transformers.AutoModelForCausalLM if causal else bidirectional, config, folder)
     sight = "causal" if causal else "bidirectional"
     name = f"{type(model).__name__} of transformers {transformers.__version__} ({sight})"
     return model.float(), causal, f"{name}, {weights}"
+
+
+def _library() -> tuple[Any, Any]:
+    """``transformers`` and its tables of model classes; a ``UserError`` with the reason if it cannot be imported."""
+    if find_spec("transformers") is None:
+        raise UserError("models of other libraries need transformers: pip install transformers")
+    try:
+        import transformers
+        from transformers.models.auto import modeling_auto as auto
+    except Exception as error:  # its imports run code of many other packages
+        raise UserError(
+            f"transformers is installed but cannot be imported ({first_line(error)}); "
+            "install versions that fit together: pip install -U transformers"
+        ) from error
+    return transformers, auto
 
 
 def _make(maker: Any, config: Any, folder: Path) -> tuple[nn.Module, str]:
@@ -203,7 +220,7 @@ def _reduce(config: Any) -> None:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Silence the library's own warnings."""
     from transformers.utils import logging
 

@@ -4,7 +4,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from inspect import getclosurevars
+from types import FunctionType
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +19,7 @@ from regard.tasks import Task
 
 Forward = Callable[..., Tensor]  # tokens [B, N] to logits [B, N, V]
 SHORT, LONG = 24, 160  # tokens of the test sequences; the longer ones exceed the blocks of fast paths
+Effort = Literal["quick", "full"]
 SEED = 7
 SOURCES = 12  # source sequences for a sequence-to-sequence model
 
@@ -47,6 +50,8 @@ class ModelUnderTest:
     task: Task | None = None
     data: Data | None = None
     about: str = ""  # what is tested, for the certificate
+    effort: Effort = "quick"  # how many cases of a sweep are tested
+    seed: int = 0  # of the sweep's draws
 
     def __post_init__(self) -> None:
         if self.model is not None:
@@ -71,14 +76,29 @@ class ModelUnderTest:
     @cached_property
     def module(self) -> nn.Module | None:
         """The module behind the forward pass, whose submodules are inspected; None for a plain function."""
-        # A foreign forward pass is a module, a method of one, or an object that wraps one.
-        candidates = (self.forward, getattr(self.forward, "__self__", None), getattr(self.forward, "module", None))
-        return next((one for one in candidates if isinstance(one, nn.Module)), None)
+        return next(iter(_modules_of(self.forward)), None)
+
+    @cached_property
+    def modules(self) -> list[nn.Module]:
+        """Every module whose weights decide the logits: also those in the closure of a function."""
+        ways = (self.forward, self.padded, self.stepper, *self.variants.values())
+        found = [module for way in ways for module in (*_modules_of(way), *_closure_of(way))]
+        return list(dict.fromkeys(found))
+
+    def _weight(self) -> Tensor | None:
+        weights = (weight for module in self.modules for weight in module.parameters())
+        return next((weight for weight in weights if weight.is_floating_point()), None)
 
     @cached_property
     def device(self) -> torch.device:
-        weight = next(self.module.parameters(), None) if self.module is not None else None
+        weight = self._weight()
         return torch.device("cpu") if weight is None else weight.device
+
+    @cached_property
+    def dtype(self) -> torch.dtype:
+        """The number format of the weights as given."""
+        weight = self._weight()
+        return torch.float32 if weight is None else weight.dtype
 
     @property
     def seq2seq(self) -> Seq2SeqModel | None:
@@ -102,7 +122,7 @@ class ModelUnderTest:
 
     def source(self, rows: Tensor, padding: int = 0) -> tuple[Tensor, Tensor]:
         """Tokens and lengths of some sources, with ``padding`` more positions than the longest of them needs."""
-        tokens, lengths = (x[rows] for x in self.sources)
+        tokens, lengths = (x[rows % SOURCES] for x in self.sources)
         tokens = tokens[:, : int(lengths.max())]
         return torch.cat((tokens, tokens[:, -1:].expand(-1, padding)), dim=1), lengths
 
@@ -189,6 +209,21 @@ class ModelUnderTest:
     def not_batch_invariant(self) -> list[str]:
         """The modules that declare a dependence on the other rows of a batch."""
         return self._declaring(lambda part: not part.batch_invariant)
+
+
+def _modules_of(way: object) -> list[nn.Module]:
+    """The module behind a forward pass: itself, the object of a method, or what another object wraps."""
+    candidates = (way, getattr(way, "__self__", None), getattr(way, "module", None))
+    return [one for one in candidates if isinstance(one, nn.Module)][:1]
+
+
+def _closure_of(way: object) -> list[nn.Module]:
+    """The modules that a function refers to."""
+    if not isinstance(way, FunctionType):
+        return []
+    variables = getclosurevars(way)
+    values = (*variables.nonlocals.values(), *variables.globals.values())
+    return [one for one in values if isinstance(one, nn.Module)]
 
 
 @contextmanager

@@ -15,7 +15,29 @@ from pkgutil import iter_modules
 from typing import Literal, NamedTuple
 
 from regard.config.parts import catalog
-from regard.prove.model_under_test import ModelUnderTest
+from regard.prove.model_under_test import SEED, Effort, ModelUnderTest
+
+#: What a model may raise when a claim is tested on it; each of them is a failure of the claim.
+FAILURES = (RuntimeError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError)
+
+
+class Case(NamedTuple):
+    """A case that a claim is tested on. What the pieces are depends on the claim; together they are a row."""
+
+    format: str  # the number format
+    rows: int
+    pieces: tuple[int, ...]  # tokens
+    seed: int = SEED  # of the tokens
+
+    @property
+    def length(self) -> int:
+        """The tokens of a row."""
+        return sum(self.pieces)
+
+    def __str__(self) -> str:
+        rows = f"{self.rows} row{'s' if self.rows > 1 else ''} of {self.length} token{'s' if self.length > 1 else ''}"
+        pieces = f" as {' + '.join(map(str, self.pieces))}" if len(self.pieces) > 1 else ""
+        return f"{self.format}, {rows}{pieces}, seed {self.seed}"
 
 
 class ClaimResult(NamedTuple):
@@ -25,6 +47,7 @@ class ClaimResult(NamedTuple):
     evidence: str
     claim: str = ""
     statement: str = ""
+    case: Case | None = None  # the smallest case that fails
 
 
 def holds(evidence: str) -> ClaimResult:
@@ -44,7 +67,22 @@ class ClaimFails(Exception):
     """Ends the test of a claim with the evidence that it fails, from however deep."""
 
 
+def first_line(error: Exception) -> str:
+    """The type of an error and the first line of its message."""
+    message = (str(error).strip() or "no message").splitlines()[0]
+    return f"{type(error).__name__}: {message}"
+
+
 Test = Callable[[ModelUnderTest], ClaimResult]
+
+
+class ClaimSweep(NamedTuple):
+    """The test of a claim on one case."""
+
+    test: Callable[[ModelUnderTest, Case], None]  # raises ``ClaimFails``
+    pieces: int = 1  # pieces of a case; 0: any number
+    lengths: bool = True  # rows of many lengths are tested; number formats always are
+    rows: bool = True  # batches of many sizes are tested
 
 
 class Claim(NamedTuple):
@@ -55,19 +93,22 @@ class Claim(NamedTuple):
     test: Test
     order: int  # its place in the table
     reorders_sums: bool  # compares sums taken in another order, where a discontinuous module may select differently
+    sweep: ClaimSweep | None  # the same claim on many cases
 
 
 _registered: dict[str, Claim] = {}
 
 
-def claim(name: str, statement: str, *, order: int = 1000, reorders_sums: bool = False) -> Callable[[Test], Test]:
+def claim(
+    name: str, statement: str, *, order: int = 1000, reorders_sums: bool = False, sweep: ClaimSweep | None = None
+) -> Callable[[Test], Test]:
     """Register the decorated function as the test of a claim. By default it comes last in the table."""
 
     def register(test: Test) -> Test:
         known = _registered.get(name)
         if known is not None and known.test.__module__ != test.__module__:
             raise ValueError(f"the claim {name!r} is registered by {known.test.__module__}; choose another name")
-        _registered[name] = Claim(name, statement, test, order, reorders_sums)
+        _registered[name] = Claim(name, statement, test, order, reorders_sums, sweep)
         return test
 
     return register
@@ -93,6 +134,8 @@ class Certificate(NamedTuple):
 
     results: tuple[ClaimResult, ...]
     about: str = ""  # what was tested, if it is not the model as given
+    effort: Effort = "quick"
+    seed: int = 0
 
     @property
     def failed(self) -> list[str]:
@@ -109,7 +152,10 @@ class Certificate(NamedTuple):
 
     def plain(self) -> dict[str, object]:
         """The certificate as data for JSON."""
-        return {"about": self.about, "sound": self.sound, "claims": [result._asdict() for result in self.results]}
+        cases = [result.case._asdict() if result.case else None for result in self.results]
+        claims = [result._asdict() | {"case": case} for result, case in zip(self.results, cases, strict=True)]
+        settings = {"effort": self.effort, "seed": self.seed}
+        return {"about": self.about, "sound": self.sound, **settings, "claims": claims}
 
     def __str__(self) -> str:
         width = max((len(result.claim) for result in self.results), default=0)

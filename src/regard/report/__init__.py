@@ -1,5 +1,5 @@
 """The report of a run: one page in words and figures about what was trained and how it went."""
 
 from regard.report.facts import gather
-from regard.report.page import reported, write
-from regard.report.watch import Watch
+from regard.report.measurements import ModelMeasurements
+from regard.report.page import report_at_end, write

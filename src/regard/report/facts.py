@@ -79,7 +79,7 @@ class Facts:
     @property
     def data(self) -> str:
         """The name of the training data."""
-        data = self.config.get("data", {})
+        data = _table(self.config.get("data"))
         return str(data.get("path") or data.get("source") or data.get("kind") or "its data")
 
 
@@ -88,6 +88,7 @@ def gather(run: Run, recipe: Recipe | None = None) -> Facts:
     notes: list[str] = []
     size = attempt(notes, "Parameters and FLOPs are left out", lambda: model_size(run))
     inspection = inspect(run, notes)
+    notes += run.damaged
     environment = attempt(notes, "The environment is left out", lambda: run.environment) or {}
     name, base = recipe or ("shakespeare", None)
     config, metrics = complete(run.config), records(run)
@@ -125,10 +126,10 @@ def curves(metrics: Sequence[JsonObject]) -> JsonObject:
     gradients: dict[str, Curve] = {}
     spread: dict[tuple[str, int], Curve] = {}
     for record in metrics:
-        for layer, norm in record.get("gradients", {}).items():
+        for layer, norm in _table(record.get("gradients")).items():
             gradients.setdefault(layer, []).append((record["step"], norm))
-        for mechanism, values in record.get("spread", {}).items():
-            for head, share in enumerate(values, start=1):
+        for mechanism, values in _table(record.get("spread")).items():
+            for head, share in enumerate(values if isinstance(values, list) else [], start=1):
                 spread.setdefault((mechanism, head), []).append((record["step"], share))
 
     def recorded(key: str) -> Curve:
@@ -211,6 +212,11 @@ def smooth(curve: Curve) -> Curve:
     """The curve of the means of the latest tenth."""
     size = _stretch(curve)
     return [(step, _mean(curve[max(0, i - size + 1) : i + 1])) for i, (step, _) in enumerate(curve)]
+
+
+def _table(value: object) -> JsonObject:
+    """A table of a record; empty if it is something else, as in a damaged file."""
+    return value if isinstance(value, dict) else {}
 
 
 def _stretch(curve: Curve) -> int:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from html import escape
 
 from regard.look import Head, describe
+from regard.look.capture.layer_names import layer_names
 from regard.look.pictures import align
 from regard.look.pictures.align import Alignment
 from regard.pages.charts import Axes, Series, thin
@@ -17,9 +18,14 @@ LETTERS = 9  # of a token on an axis
 MANY = 24  # lines; more of them are drawn as one mean per layer
 
 
+def has_faint_line(facts: Facts) -> bool:
+    """Whether the loss has enough records to be drawn besides their running mean."""
+    return len(facts.loss) > 20
+
+
 def loss_figure(facts: Facts) -> str:
     """Training and validation loss, and the learning rate below over the same steps."""
-    training = [Series("training, each record", thin(facts.loss, 400), 0, faint=True)] if len(facts.loss) > 20 else []
+    training = [Series("training, each record", thin(facts.loss, 400), 0, faint=True)] if has_faint_line(facts) else []
     training.append(Series("training", thin(running_mean(facts.loss)), 0, marks=len(facts.loss) < 6))
     series = [*training, Series("validation", facts.validation, 1, marks=True)]
     end = max((step for s in series for step, _ in s.points), default=0)
@@ -54,10 +60,11 @@ def entropy_chart(facts: Facts) -> ChartSection:
         "equal, at 0 all weight is on one token. One line per head."
     )
     layers = list(dict.fromkeys(name for name, _ in facts.spread))
-    keys = [Series(f"{i + 1} {layer_name(name)}", [], i) for i, name in enumerate(layers)]
+    names = layer_names(layers)
+    keys = [Series(f"{name.short} {name.name}", [], i) for i, name in enumerate(names)]
     if len(facts.spread) <= MANY:
         numbered = [(layers.index(name), head, curve) for (name, head), curve in facts.spread.items()]
-        series = [Series(f"{i + 1}.{head}", curve, i, marks=True) for i, head, curve in numbered]
+        series = [Series(f"{names[i].short}.{head}", curve, i, marks=True) for i, head, curve in numbered]
     else:
         heads = [[curve for (name, _), curve in facts.spread.items() if name == layer] for layer in layers]
         series = [replace(key, points=_mean(curves), marks=True) for key, curves in zip(keys, heads, strict=True)]
@@ -68,27 +75,25 @@ def entropy_chart(facts: Facts) -> ChartSection:
 def layer_name(path: str) -> str:
     """The layer of a module, from its path, with the name that it has on the page of `regard serve`.
 
-    >>> [layer_name(path + ".mechanism") for path in ("blocks.0.attention", "encoder.2.attention", "decoder.0.cross")]
-    ['layer 1', 'encoder layer 3', 'decoder layer 1, cross']
-    >>> layer_name("embed")
-    'embed'
+    >>> [layer_name(path) for path in ("blocks.0", "encoder.2", "embed")]
+    ['layer 1', 'encoder layer 3', 'embed']
     """
     stack, *rest = path.split(".")
     if not rest or not rest[0].isdigit():
         return stack
-    return f"{stack} layer {int(rest[0]) + 1}{', cross' if 'cross' in rest else ''}".removeprefix("blocks ")
+    return f"{stack} layer {int(rest[0]) + 1}".removeprefix("blocks ")
 
 
 def position_chart(losses: PositionLosses) -> ChartSection:
     """The loss at every position of a window."""
     share = "all" if losses.windows == losses.of else f"{losses.windows:,} evenly spaced of the"
     about = (
-        f"The mean loss at each position over {share} {losses.of:,} whole validation windows, with its 95 % interval "
+        f"The mean loss at each position over {share} {losses.of:,} whole validation windows, with its 95% interval "
         "over windows. The further to the right, the more context the model has."
     )
     points = [(float(i), loss) for i, loss in enumerate(losses.mean, start=1)]
     band = [(x, loss - margin, loss + margin) for (x, loss), margin in zip(points, losses.margin, strict=True)]
-    series = [Series("mean loss, with its 95 % interval", points, band=band)]
+    series = [Series("mean loss, with its 95% interval", points, band=band)]
     return ChartSection("Loss by position", about, series, Axes("position in the window", "loss, nats per token"), 280)
 
 
@@ -106,10 +111,10 @@ def map_figures(inspection: Inspection) -> str:
     across = next((n for n in (8, 7, 6, 5, 4, 3, 2) if max(map(len, layers.values())) % n == 0), 4)
     tokens = escape(json.dumps(inspection.passage))
     letters = [visible(token) for token in inspection.passage]
-    large = "".join(_large(layer, heads, letters) for layer, heads in layers.items())
+    large = "".join(_large(heads, letters) for heads in layers.values())
     names = ("head", "kind", "entropy", "on the previous token", "on itself", "on the first token", "maximum weight")
     rows = [
-        (f"{h.layer}.{h.head}", describe(h), *(f"{v:.0%}" for v in (h.spread, h.previous, h.own, h.first, h.peak)))
+        (h.label, describe(h), *(f"{v:.0%}" for v in (h.spread, h.previous, h.own, h.first, h.peak)))
         for h in inspection.heads
     ]
     return (
@@ -149,16 +154,16 @@ def running_mean(curve: Curve) -> Curve:
     return smoothed
 
 
-def _large(layer: int, heads: list[Head], letters: list[str]) -> str:
+def _large(heads: list[Head], letters: list[str]) -> str:
     maps = "".join(
         _map_figure(head, tag("div", attention_map(_map_name(head), _title(head), letters), class_="scroll"))
         for head in heads
     )
-    return folded(f"Layer {layer}, with the text on both axes", f'<div class="large">{maps}</div>')
+    return folded(f"{_capitalized(heads[0])}, with the text on both axes", f'<div class="large">{maps}</div>')
 
 
 def _map_figure(head: Head, drawn: str, more: str = "") -> str:
-    caption = f"<figcaption><b>{head.layer}.{head.head}</b> {describe(head)}{more}</figcaption>"
+    caption = f"<figcaption><b>{head.label}</b> {describe(head)}{more}</figcaption>"
     return f"<figure>{drawn}{caption}</figure>"
 
 
@@ -168,9 +173,13 @@ def _map_name(head: Head) -> str:
 
 def _title(head: Head) -> str:
     return (
-        f"Layer {head.layer}, head {head.head}: {describe(head)}; {head.previous:.0%} of the weight on the previous "
+        f"{_capitalized(head)}, head {head.head}: {describe(head)}; {head.previous:.0%} of the weight on the previous "
         f"token, {head.own:.0%} on the token itself, {head.first:.0%} on the first token"
     )
+
+
+def _capitalized(head: Head) -> str:
+    return head.layer_name.name.capitalize()
 
 
 def _mean(curves: list[Curve]) -> Curve:

@@ -18,11 +18,11 @@ from regard.generate.load import LoadedModel, load_model
 from regard.look import Attention, Head, attentions, dense_weights, heads, passage
 from regard.look.pictures.align import Alignment, align
 from regard.look.statistics.maps import to_bytes
-from regard.models import ModelConfig
+from regard.models import ModelConfig, flops_per_token
 from regard.models.base import Model, Seq2SeqModel
+from regard.models.shapes import build_on_meta
 from regard.report.probes import TranslationProbe
 from regard.runs import Run
-from regard.train.device import flops_per_token
 
 T = TypeVar("T")
 #: Tokens of the passage whose maps are drawn, heads that get a map, validation tokens for the loss by position.
@@ -74,8 +74,7 @@ def attempt(notes: list[str], what: str, work: Callable[[], T]) -> T | None:
 
 def model_size(run: Run) -> ModelSize:
     """The size of a run's model, from its config alone."""
-    with torch.device("meta"):
-        model = run.load(ModelConfig, "model").build()
+    model = build_on_meta(run.load(ModelConfig, "model"))
     parameters = sum(p.numel() for p in model.parameters())
     return ModelSize(parameters, flops_per_token(model), len(model.mechanisms()))
 

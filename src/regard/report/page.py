@@ -31,7 +31,7 @@ def write(run: Run, facts: Facts, out: Path | None = None) -> Path:
 
 
 @contextmanager
-def reported(run: Run, recipe: Recipe | None = None) -> Iterator[None]:
+def report_at_end(run: Run, recipe: Recipe | None = None) -> Iterator[None]:
     """Write the report when the training inside this context ends, also after a signal or an error.
 
     A report that fails prints a line to stderr and does not fail the training.
@@ -128,7 +128,8 @@ def finding_card(record: JsonObject) -> str:
 
 def losses(facts: Facts) -> str:
     """Loss and learning rate."""
-    about = "The faint line is the loss of single batches, the solid one a running mean over a tenth of the run. "
+    faint = "The faint line is the loss of single batches, the solid one a running mean over a tenth of the run. "
+    about = faint if figures.has_faint_line(facts) else ""
     about += "In every chart, the pointer shows values, dragging zooms and a double click shows the whole again."
     return section("Loss", about, figures.loss_figure(facts) if facts.loss or facts.validation else "")
 
@@ -155,7 +156,8 @@ def alignments(facts: Facts) -> str:
     drawn = facts.inspection.alignments if facts.inspection else ()
     about = (
         "A row is a word of the translation, a column a word of the source; the color's strength is the attention "
-        "weight, the mean over all heads. The small maps below show each head."
+        "weight, the mean over all heads. The small maps below show each head: d1×.2 is head 2 of the cross-attention "
+        "of decoder layer 1."
     )
     return section("Alignment", about, "".join(figures.alignment_figure(alignment) for alignment in drawn))
 

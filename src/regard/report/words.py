@@ -242,5 +242,5 @@ def _named(heads: list[Head], of: int) -> str:
         return "all attend"
     if len(heads) > 3:
         return f"{len(heads)} attend"
-    names = join_words([f"{head.layer}.{head.head}" for head in heads])
+    names = join_words([head.label for head in heads])
     return f"head {names} attends" if len(heads) == 1 else f"heads {names} attend"

@@ -16,8 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from regard.errors import UserError
 from regard.runs.disk import UNFINISHED, JsonObject, parse_object, plain, sync, unfinished, write_synced, writing
-from regard.runs.tensors import Tensors, read_tensors, write_tensors
+from regard.runs.tensors import Tensors, read_shapes, read_tensors, write_tensors
+from regard.untrusted import open_plain, read_plain
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,7 +29,7 @@ MANIFEST = "MANIFEST.json"
 SCHEMA = 1
 
 # A step that is saved again gets ".1" while both exist, so that one of them exists at any time.
-_NAME = re.compile(r"step-([0-9]{6,})(?:\.([0-9]+))?")
+_NAME = re.compile(r"step-([0-9]{6,18})(?:\.([0-9]{1,18}))?")
 
 
 class Damaged(Exception):
@@ -46,6 +48,20 @@ class Checkpoint:
         """The model's tensors, on the CPU."""
         return read_tensors(self.path / MODEL)
 
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of the model's tensors, from the file's header."""
+        return read_shapes(self.path / MODEL)
+
+    def number(self, name: str) -> float:
+        """A number of the state, at least 0."""
+        value = self.state.get(name)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 2**63:
+            raise UserError(
+                f"{self.path / STATE} is damaged (its {name!r} is not a number from 0); restore it from a copy, or "
+                "take another checkpoint"
+            )
+        return value
+
     def optimizer(self) -> dict[str, "Tensor"]:
         """The optimizer's tensors, on the CPU."""
         return read_tensors(self.path / OPTIMIZER)
@@ -63,7 +79,7 @@ def folders(parent: Path) -> list[tuple[int, int, Path]]:
 
 def verify(path: Path, step: int) -> Checkpoint:
     """Compare a checkpoint with its manifest; raise ``Damaged`` if they differ."""
-    contents = _check_sizes(path, step)
+    contents = check_sizes(path, step)
     for name, entry in contents.items():
         try:
             digest = _sha256(path / name)
@@ -72,9 +88,18 @@ def verify(path: Path, step: int) -> Checkpoint:
         if digest != entry["sha256"]:
             raise Damaged(f"{name} does not have the SHA-256 in its manifest")
     try:
-        return Checkpoint(step, path, parse_object((path / STATE).read_bytes()))
+        return Checkpoint(step, path, parse_object(read_plain(path / STATE)))
     except (OSError, ValueError) as error:
         raise Damaged(f"{STATE} cannot be read ({error})") from error
+
+
+def damage(path: Path, step: int, thorough: bool) -> str | None:
+    """What is wrong with a checkpoint; None if nothing is. If not ``thorough``, its large files are not read."""
+    try:
+        (verify if thorough else check_sizes)(path, step)
+    except Damaged as found:
+        return str(found)
+    return None
 
 
 def write(parent: Path, step: int, model: Tensors, optimizer: Tensors, state: Mapping[str, object]) -> Path:
@@ -124,7 +149,7 @@ def prune(parent: Path, step: int, keep: int, pinned: Collection[int]) -> None:
         if found > step:
             continue
         with suppress(Damaged):
-            _check_sizes(path, found)
+            check_sizes(path, found)
             left += 1
             if left <= keep:
                 continue
@@ -153,14 +178,16 @@ def sweep(folder: Path) -> None:
 
 
 def _sha256(path: Path) -> str:
-    with open(path, "rb") as file:
+    with open(open_plain(path), "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _check_sizes(path: Path, step: int) -> JsonObject:
+def check_sizes(path: Path, step: int) -> JsonObject:
     """The manifest's entries for the three files, after all checks that do not read them."""
+    if path.is_symlink():
+        raise Damaged("it is a link, not a folder")
     try:
-        manifest = parse_object((path / MANIFEST).read_bytes())
+        manifest = parse_object(read_plain(path / MANIFEST))
     except FileNotFoundError:
         raise Damaged(f"{MANIFEST} is missing") from None
     except (OSError, ValueError) as error:
@@ -176,7 +203,7 @@ def _check_sizes(path: Path, step: int) -> JsonObject:
         if not isinstance(entry, dict) or sorted(entry) != ["sha256", "size"]:
             raise Damaged(f"{MANIFEST} does not give size and SHA-256 of {name}")
         try:
-            size = (path / name).stat().st_size
+            size = (path / name).lstat().st_size
         except OSError as error:
             raise Damaged(f"{name} is missing ({error.strerror})") from error
         if size != entry["size"]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from regard.errors import UserError
+from regard.untrusted import check_depth, open_plain
 
 JsonObject = dict[str, Any]
 
@@ -24,6 +25,7 @@ _REMEDIES = {
     errno.EACCES: "permission is denied; choose another folder or change its permissions",
     errno.EPERM: "permission is denied; choose another folder or change its permissions",
     errno.EROFS: "the file system is read-only; choose another folder",
+    errno.EISDIR: "there is a folder of that name; remove it",
     errno.ENOTDIR: "a part of this path is a file, not a folder; choose another folder",
 }
 
@@ -35,7 +37,7 @@ def writing(what: str) -> Iterator[None]:
         yield
     except OSError as error:
         remedy = _REMEDIES.get(error.errno or 0)
-        if remedy is None:
+        if remedy is None or isinstance(error, UserError):
             raise
         raise UserError(f"cannot write {what}: {remedy}, then try again") from error
 
@@ -47,15 +49,17 @@ def unfinished(name: str) -> str:
 
 def sync(path: Path) -> None:
     """Flush a file, or the directory entry of a folder, to disk."""
-    if path.is_dir() and os.name == "nt":
+    folder = path.is_dir()
+    if folder and os.name == "nt":
         return  # Windows cannot open a folder to sync it
     # Windows syncs only what is open for writing.
-    descriptor = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
+    flags = os.O_RDWR if os.name == "nt" else os.O_RDONLY
+    descriptor = os.open(path, flags) if folder else open_plain(path, flags)
     try:
         os.fsync(descriptor)
     except OSError as error:
         # Some network file systems cannot sync a folder; a file must be synced.
-        if not (path.is_dir() and error.errno == errno.EINVAL):
+        if not (folder and error.errno == errno.EINVAL):
             raise
     finally:
         os.close(descriptor)
@@ -63,7 +67,7 @@ def sync(path: Path) -> None:
 
 def write_synced(path: Path, data: bytes) -> None:
     """Write a new file and flush it to disk."""
-    with open(path, "wb") as file:
+    with open(path, "xb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
@@ -118,6 +122,7 @@ def parse_object(text: bytes) -> JsonObject:
         raise ValueError("JSON nested too deeply") from None
     if not isinstance(value, dict):
         raise ValueError(f"expected a JSON object, found {type(value).__name__}")
+    check_depth(value)
     return value
 
 

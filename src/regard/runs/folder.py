@@ -1,10 +1,7 @@
 """``Run``: a run folder, from its creation to its last checkpoint."""
 
-import difflib
-import errno
 import json
 import os
-import re
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -14,14 +11,13 @@ from typing import TypeVar
 from regard.config import load
 from regard.config.parts import record, require
 from regard.errors import UserError
-from regard.runs import checkpoint
+from regard.runs import checkpoint, manifest
 from regard.runs.checkpoint import Checkpoint, Damaged
 from regard.runs.disk import (
     JsonObject,
     parse_object,
     plain,
     replace_by,
-    replace_file,
     sync,
     unfinished,
     write_synced,
@@ -29,13 +25,15 @@ from regard.runs.disk import (
 )
 from regard.runs.lines import StepLines
 from regard.runs.lock import exclusive
+from regard.runs.names import check_name, claim, other_runs, taken
+from regard.runs.paths import recorded_folder, resolve
 from regard.runs.schema import read_config, stamp
 from regard.runs.tensors import Tensors
+from regard.runs.waiting import notice
+from regard.untrusted import read_plain, unreadable
 
 C = TypeVar("C")
-CONFIG, ENVIRONMENT = "config.toml", "environment.json"
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
-_TAKEN = {errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.EISDIR, *([errno.EACCES] if os.name == "nt" else [])}
+CONFIG, ENVIRONMENT, TOKENIZER = "config.toml", "environment.json", "tokenizer.json"
 
 
 class Run:
@@ -67,8 +65,8 @@ class Run:
         leaves no partial run, and two processes never get the same one.
         """
         root = Path(root)
-        _check_name(prefix if name is None else name)
-        described = {**environment, **({"parts": parts} if (parts := record()) else {})}
+        check_name(prefix if name is None else name)
+        described = {**environment, **({"parts": parts} if (parts := record()) else {}), **recorded_folder(root)}
         text = json.dumps(plain(described, str, "environment"), indent=1)
         with writing(f"the run folder in {root}"):
             fresh = not root.exists()
@@ -79,11 +77,13 @@ class Run:
             temporary = root / unfinished("run")
             temporary.mkdir()
             try:
-                write_synced(temporary / CONFIG, stamp(config))
+                stamped = stamp(config)
+                write_synced(temporary / CONFIG, stamped)
+                write_synced(temporary / manifest.FILE, manifest.render({CONFIG: [manifest.sha256(stamped)]}))
                 write_synced(temporary / ENVIRONMENT, text.encode())
                 (temporary / "checkpoints").mkdir()
                 sync(temporary)
-                path = _claim(temporary, root, name, prefix)
+                path = claim(temporary, root, name, prefix)
             except BaseException:
                 shutil.rmtree(temporary, ignore_errors=True)
                 if fresh:
@@ -99,9 +99,9 @@ class Run:
         if root.exists() and not root.is_dir():
             raise UserError(f"{root} is a file, not a folder; choose another folder for runs with --runs FOLDER")
         if name is not None:
-            _check_name(name)
+            check_name(name)
             if os.path.lexists(root / name):
-                raise _taken(root / name)
+                raise taken(root / name)
         there = next(folder for folder in (root, *root.absolute().parents) if folder.exists())
         if not os.access(there, os.W_OK | os.X_OK):
             raise UserError(f"nothing can be written in {there}; choose another folder for runs with --runs FOLDER")
@@ -113,9 +113,12 @@ class Run:
         if path.exists() and not path.is_dir():
             raise UserError(f"{path} is a file, not the folder of a run; give that folder, or the run's name")
         if not path.is_dir():
-            raise UserError(f"there is no run {path}{_others(path)}")
+            raise UserError(f"there is no run {path}{other_runs(path)}")
+        for folder in (path / "checkpoints", path / "tensorboard"):
+            if folder.is_symlink():
+                raise UserError(f"{folder} is a link, not a folder; put the folder itself there")
         try:
-            written_by = parse_object((path / ENVIRONMENT).read_bytes()).get("regard")
+            written_by = parse_object(read_plain(path / ENVIRONMENT)).get("regard")
         except (OSError, ValueError):
             written_by = None  # only used in a message
         return cls(path, read_config(path / CONFIG, written_by if isinstance(written_by, str) else None))
@@ -129,21 +132,33 @@ class Run:
     def environment(self) -> JsonObject:
         """The environment that the run was created in."""
         try:
-            return parse_object((self.path / ENVIRONMENT).read_bytes())
+            return parse_object(read_plain(self.path / ENVIRONMENT))
         except (OSError, ValueError) as error:
             raise UserError(f"{self.path / ENVIRONMENT} is damaged ({error}); restore it from a copy") from error
 
     def load(self, cls: type[C], section: str | None = None) -> C:
-        """The run's config, or one table of it, as a `cls`; refused if it uses parts from a file that is not loaded."""
-        recorded = []
-        with suppress(UserError):  # a damaged environment.json
-            recorded = self.environment.get("parts", [])
-        require(self.config, recorded, str(self.path))
-        return load(cls, self.config if section is None else self.config[section], self.path / CONFIG)
+        """The run's config, or one table of it, as a `cls`; refused if it uses parts from a file that is not loaded.
 
-    def freeze(self, config: str) -> None:
+        Relative paths of data are found from any folder (see `paths.resolve`).
+        """
+        environment: JsonObject = {}
+        with suppress(UserError):  # a damaged environment.json
+            environment = self.environment
+        require(self.config, environment.get("parts", []), str(self.path))
+        config = resolve(self.config, self.path, environment)
+        return load(cls, config if section is None else self.table(section, config), self.path / CONFIG)
+
+    def table(self, name: str, config: JsonObject | None = None) -> JsonObject:
+        """One table of the config."""
+        table = (self.config if config is None else config).get(name)
+        if not isinstance(table, dict):
+            raise UserError(f"{self.path / CONFIG} has no [{name}]; restore it from a copy")
+        return table
+
+    def replace_config(self, config: str) -> None:
         """Replace the config atomically, for values that the start determines, such as steps from a time budget."""
-        replace_file(self.path / CONFIG, stamp(config))
+        stamped = stamp(config)
+        self.add(CONFIG, lambda temporary: write_synced(temporary, stamped))
         self.config = read_config(self.path / CONFIG, None)
 
     def discard(self) -> None:
@@ -158,8 +173,27 @@ class Run:
         return self.path / name
 
     def add(self, name: str, write: Callable[[Path], None]) -> None:
-        """Add a file atomically: ``write`` writes a temporary file, which is then renamed."""
-        replace_by(self.path / name, write)
+        """Add or replace a file atomically, and list it in the manifest.
+
+        ``write`` writes a temporary file, which is then renamed.
+        """
+
+        def write_listed(temporary: Path) -> None:
+            write(temporary)
+            manifest.allow(self.path, name, manifest.sha256(read_plain(temporary)))
+
+        replace_by(self.path / name, write_listed)
+        manifest.settle(self.path, name)
+
+    def read(self, name: str) -> bytes:
+        """The content of a file of the run; a ``UserError`` if it is not what the run wrote."""
+        manifest.notice_if_missing(self.path)
+        try:
+            data = read_plain(self.path / name)
+        except OSError as error:
+            raise unreadable(self.path / name, error) from error
+        manifest.check(self.path, name, data)
+        return data
 
     @contextmanager
     def lock(self) -> Iterator["Run"]:
@@ -185,13 +219,14 @@ class Run:
         """The samples written so far."""
         return self._samples.read()
 
-    def note(self, record: Mapping[str, object]) -> None:
+    def add_finding(self, record: Mapping[str, object]) -> None:
         """Append a finding of the doctor, with an integer "step", a "kind" and a "where", to findings.jsonl."""
         self._findings.append(record)
 
     def findings(self) -> list[JsonObject]:
         """The newest finding of every kind and place, in the order of their first records."""
-        return list({(record.get("kind"), record.get("where")): record for record in self._findings.read()}.values())
+        records = self._findings.read()
+        return list({(str(record.get("kind")), str(record.get("where"))): record for record in records}.values())
 
     def rewind(self, step: int) -> None:
         """Remove the metrics, samples and findings after ``step``, each file atomically."""
@@ -226,9 +261,19 @@ class Run:
         return sorted({step for step, _, _ in checkpoint.folders(self._checkpoints)})
 
     def latest(self) -> Checkpoint | None:
-        """The newest undamaged checkpoint, verified; ``damaged`` lists the skipped ones."""
+        """The newest undamaged checkpoint, verified; ``damaged`` lists the skipped ones, also on standard error."""
         self.damaged = []
-        return self._first_undamaged(checkpoint.folders(self._checkpoints))
+        found = self._first_undamaged(checkpoint.folders(self._checkpoints))
+        if found is not None:
+            for damage in self.damaged:
+                notice(f"{self.path}: {damage}; taking step {found.step} instead")
+        return found
+
+    def examine_checkpoints(self, thorough: bool = True) -> list[str]:
+        """Why checkpoints are damaged, newest first; if not ``thorough``, only sizes are compared."""
+        entries = checkpoint.folders(self._checkpoints)
+        found = ((path.name, checkpoint.damage(path, step, thorough)) for step, _, path in entries)
+        return [f"checkpoint {name} is damaged: {damage}" for name, damage in found if damage]
 
     def checkpoint(self, step: int) -> Checkpoint:
         """The checkpoint of one step, verified; a ``UserError`` if it is missing or damaged."""
@@ -251,50 +296,3 @@ class Run:
             except Damaged as damage:
                 self.damaged.append(f"checkpoint {path.name} is damaged: {damage}")
         return None
-
-
-def _check_name(name: str) -> None:
-    if not _NAME.fullmatch(name) or len(name) > 100:
-        raise UserError(
-            f"{name!r} cannot name a run; use up to 100 letters, digits, '.', '_' and '-', "
-            "starting with a letter, digit or '_'"
-        )
-
-
-def _claim(temporary: Path, root: Path, name: str | None, prefix: str) -> Path:
-    """Rename the finished folder. A run is never empty, so renaming onto another one fails."""
-    number = 1 + max(_numbers(root, prefix), default=0)
-    while True:
-        path = root / (f"{prefix}-{number}" if name is None else name)
-        try:
-            return temporary.rename(path)
-        except OSError as error:
-            if error.errno not in _TAKEN:
-                raise
-        if name is not None:
-            raise _taken(path)
-        number += 1
-
-
-def _taken(path: Path) -> UserError:
-    if not path.is_dir():
-        return UserError(f"there is already a file {path}; choose another --name for the run")
-    return UserError(f"there is already a run {path}; choose another --name, or continue it: regard resume {path}")
-
-
-def _numbers(root: Path, prefix: str) -> Iterator[int]:
-    for path in root.iterdir():
-        head, _, tail = path.name.rpartition("-")
-        if head == prefix and re.fullmatch("[0-9]{1,9}", tail):
-            yield int(tail)
-
-
-def _others(path: Path) -> str:
-    """The runs in the same folder, for messages."""
-    parent = path.parent
-    names = sorted(other.parent.name for other in parent.glob(f"[!.]*/{CONFIG}")) if parent.is_dir() else []
-    if not names:
-        return "; give the folder of a run"
-    shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
-    near = difflib.get_close_matches(path.name, names, n=1)
-    return f"; in {parent} there are: {shown}" + (f"; did you mean {parent / near[0]}?" if near else "")

@@ -9,6 +9,9 @@ from pathlib import Path
 
 from regard.errors import UserError
 from regard.runs.disk import JsonObject, parse_object, plain, replace_file, sync, writing
+from regard.untrusted import open_plain, read_plain, unreadable
+
+LARGEST = 2**30  # bytes
 
 
 class StepLines:
@@ -32,8 +35,11 @@ class StepLines:
             raise ValueError(f"a record of {self.path.name} needs an integer 'step' >= 0, got {step!r}")
         line = json.dumps(plain(dict(record), _spell), allow_nan=False).encode() + b"\n"
         # Opened for each record: there is nothing to close, and ``cut`` may replace the file in between.
-        with writing(str(self.path)), open(self.path, "a+b", buffering=0) as file:
-            _repair_end(file)
+        with (
+            writing(str(self.path)),
+            open(open_plain(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT), "a+b", buffering=0) as file,
+        ):
+            _repair_end(file, self.path)
             written = 0
             while written < len(line):
                 written += file.write(line[written:])
@@ -72,11 +78,11 @@ class StepLines:
 
     def _lines(self) -> list[bytes]:
         try:
-            data = self.path.read_bytes()
+            data = read_plain(self.path, LARGEST)
         except FileNotFoundError:
             return []
         except OSError as error:
-            raise UserError(f"{self.path} cannot be read ({error.strerror}); check its permissions") from error
+            raise unreadable(self.path, error) from error
         *whole, last = data.split(b"\n")  # not splitlines(): text may hold other line breaks
         return [line + b"\n" for line in whole] + ([last] if last else [])
 
@@ -97,7 +103,7 @@ def _parse(line: bytes) -> JsonObject | None:
 
 
 def _is_step(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
 
 
 def _spell(value: float) -> str:
@@ -106,7 +112,7 @@ def _spell(value: float) -> str:
     return "Infinity" if value > 0 else "-Infinity"
 
 
-def _repair_end(file: FileIO) -> None:
+def _repair_end(file: FileIO, path: Path) -> None:
     """Terminate the last line if it is complete, else remove it, so that the next record starts a line."""
     size = file.seek(0, os.SEEK_END)
     if size == 0:
@@ -114,6 +120,8 @@ def _repair_end(file: FileIO) -> None:
     file.seek(size - 1)
     if file.read(1) == b"\n":
         return
+    if size > LARGEST:
+        raise UserError(f"{path} is a file of {size:,} bytes, and {LARGEST:,} is the most; restore it from a copy")
     file.seek(0)
     data = file.readall()
     start = data.rfind(b"\n") + 1

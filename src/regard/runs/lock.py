@@ -10,6 +10,7 @@ from pathlib import Path
 
 from regard.errors import UserError
 from regard.runs.disk import writing
+from regard.untrusted import open_plain
 
 try:
     import fcntl
@@ -28,7 +29,7 @@ def exclusive(path: Path, what: str) -> Iterator[None]:
     The file is not removed: otherwise two processes could lock two files of the same name.
     """
     with writing(str(path)):
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        descriptor = open_plain(path, os.O_RDWR | os.O_CREAT)
     _open.add(descriptor)
     try:
         try:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from regard.errors import UserError
 from regard.runs.disk import parse_object, replace_file
 from regard.runs.folder import Run
+from regard.untrusted import read_plain
 
 FILE = "notes.json"
 TAGS, TAG, NOTE = 16, 40, 4000  # tags of a run, characters of a tag and of a note
@@ -21,7 +22,7 @@ class RunNotes(NamedTuple):
 def read_notes(run: Run) -> RunNotes:
     """The notes on a run; empty if there are none or the file is damaged."""
     try:
-        values = parse_object(run.file(FILE).read_bytes())
+        values = parse_object(read_plain(run.file(FILE)))
     except (OSError, ValueError):
         return RunNotes([], "")
     tags, note = values.get("tags"), values.get("note")

@@ -5,8 +5,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from regard import __version__
+from regard.config.notation import LARGEST, parse_document
 from regard.errors import UserError
+from regard.runs import manifest
 from regard.runs.disk import JsonObject
+from regard.untrusted import read_plain, unreadable
 
 #: The schema of config.toml that this version writes.
 SCHEMA = 2
@@ -37,14 +40,17 @@ def stamp(config: str) -> bytes:
 def read_config(path: Path, written_by: str | None) -> JsonObject:
     """The config of a run in the current schema, without the schema key."""
     try:
-        document = tomllib.loads(path.read_bytes().decode("utf-8"))
+        data = read_plain(path, LARGEST)
+        document = parse_document(data.decode("utf-8"))
     except FileNotFoundError:
         raise UserError(f"{path.parent} is not a run: it has no {path.name}; give the folder of a run") from None
     except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror}); check its permissions") from error
+        raise unreadable(path, error) from error
     except ValueError as error:  # bad TOML or bad UTF-8
         raise UserError(f"{path} is damaged ({error}); restore it from a copy") from error
-    return migrate(document, str(path), written_by)
+    migrated = migrate(document, str(path), written_by)
+    manifest.check(path.parent, path.name, data)  # last: other damage can be named more precisely
+    return migrated
 
 
 def migrate(document: JsonObject, source: str, written_by: str | None = None) -> JsonObject:

@@ -3,11 +3,13 @@
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from regard.errors import UserError
+from regard.untrusted import open_plain
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -57,18 +59,35 @@ def write_tensors(path: Path, tensors: Tensors) -> None:
         raise OSError(number, os.strerror(number), str(path)) from error
 
 
+def read_shapes(path: Path) -> dict[str, tuple[int, ...]]:
+    """The shape of each tensor that ``path`` stores, from the file's header."""
+    with _opened(path) as file:
+        return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+
+
 def read_tensors(path: Path) -> dict[str, "Tensor"]:
     """The tensors of ``path`` on the CPU, under all their names; tied ones share memory again."""
     import torch
+
+    with _opened(path) as file:
+        shared = json.loads((file.metadata() or {}).get(SHARED, "{}"))
+        # Copies, because the file is mapped: torch aligns its own memory, and CPU kernels may round differently with
+        # another alignment, so that a resumed run would differ from an uninterrupted one. A mapping would also keep
+        # the disk space of a checkpoint that is removed later.
+        tensors = {name: torch.clone(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
+        return tensors | {name: tensors[source] for name, source in shared.items()}
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """The file, opened by its library; what is no tensor file is a UserError, also while it is read."""
     from safetensors import SafetensorError, safe_open
 
     try:
+        os.close(open_plain(path))  # the library would follow links and wait for a FIFO
         with safe_open(path, framework="pt", device="cpu") as file:
-            shared = json.loads((file.metadata() or {}).get(SHARED, "{}"))
-            # Copies, because the file is mapped: torch aligns its own memory, and CPU kernels may round differently
-            # with another alignment, so that a resumed run would differ from an uninterrupted one. A mapping would
-            # also keep the disk space of a checkpoint that is removed later.
-            tensors = {name: torch.clone(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
-        return tensors | {name: tensors[source] for name, source in shared.items()}
-    except (SafetensorError, ValueError, KeyError, AttributeError, TypeError) as error:
+            yield file
+    except UserError:
+        raise
+    except (SafetensorError, OSError, ValueError, KeyError, AttributeError, TypeError) as error:
         raise UserError(f"{path} is not a tensor file of a run ({error}); take another checkpoint") from error

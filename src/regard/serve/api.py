@@ -13,14 +13,15 @@ from regard.attention.masks.expression import MaskExpressionError, parse, write
 from regard.attention.masks.picture import view
 from regard.errors import UserError
 from regard.generate import Sampling
-from regard.look.views.session import Session
-from regard.look.views.trace_view import Trace
+from regard.look.views.session import LONGEST, MAX_BEAMS, MAX_LENGTH, MAX_POSITION, MAX_TOKENS, Session
+from regard.look.views.trace import Trace
 from regard.runs.disk import JsonObject
 from regard.runs.notes import TAGS, write_notes
 from regard.serve.limits import OVERVIEW
 from regard.serve.request_params import LARGEST_SEED, RequestParams
 from regard.serve.run_library import NotFoundError
 from regard.serve.session_cache import SessionCache
+from regard.untrusted import read_plain
 
 VIEWS = ["runs", "attention", "sampling", "probes", "masks"]
 
@@ -40,7 +41,8 @@ class Api:
 
     def run(self, params: RequestParams) -> JsonObject:
         run = params.text("run")
-        return self.library.detail(run) | {"capabilities": self.cache.capabilities(run)}
+        found = {"capabilities": self.cache.capabilities(run), "damaged": self.cache.damaged(run)}
+        return self.library.detail(run) | found
 
     def metrics(self, params: RequestParams) -> JsonObject:
         return self.library.metrics(params.text("run"), params.integer("after", -1, default=-1))
@@ -57,9 +59,10 @@ class Api:
 
     def report(self, params: RequestParams) -> str:
         path = self.library.open(params.text("run")).file("report.html")
-        if not path.is_file():
-            raise NotFoundError("this run has no report yet; `regard report RUN` writes it")
-        return path.read_text("utf-8")
+        try:
+            return read_plain(path).decode("utf-8", "replace")
+        except FileNotFoundError:
+            raise NotFoundError("this run has no report yet; `regard report RUN` writes it") from None
 
     def passage(self, params: RequestParams) -> JsonObject:
         """A text of the run's data that the model was not trained on, to begin with."""
@@ -109,14 +112,14 @@ class Api:
         return self._session(params).next(
             params.text("text"),
             sampling,
-            count=params.integer("count", 1, 256, 1),
+            count=params.integer("count", 1, MAX_TOKENS, 1),
             seed=params.integer("seed", 0, LARGEST_SEED, 1),
-            position=params.integer("position", 0, default=0),
+            position=params.integer("position", 0, MAX_POSITION - 1, 0),
             target=self._target(params),
         )
 
     def beam(self, params: RequestParams) -> JsonObject:
-        beams, length = params.integer("beams", 1, 16, 3), params.integer("length", 1, 64, 12)
+        beams, length = params.integer("beams", 1, MAX_BEAMS, 3), params.integer("length", 1, MAX_LENGTH, 12)
         return self._session(params).beam(params.text("text"), beams, length)
 
     def lens(self, params: RequestParams) -> JsonObject:
@@ -129,13 +132,13 @@ class Api:
         return self._session(params).ablate(
             params.text("text"),
             params.heads("heads"),
-            count=params.integer("count", 0, 512, 40),
+            count=params.integer("count", 0, MAX_TOKENS, 40),
             seed=params.integer("seed", 0, LARGEST_SEED, 1),
             target=self._target(params),
         )
 
     def patch(self, params: RequestParams) -> JsonObject:
-        layer, positions = params.integer("layer", 0, 10_000), params.optional_integers("positions", 8192)
+        layer, positions = params.integer("layer", 0, 10_000), params.optional_integers("positions", LONGEST)
         return self._session(params).patch(params.text("text"), params.text("source_text"), layer, positions)
 
     # Masks

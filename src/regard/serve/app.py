@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from regard.errors import UserError
 from regard.runs.disk import JsonObject, plain
@@ -54,6 +55,22 @@ class Worker:
             return await asyncio.get_running_loop().run_in_executor(self._pool, function)
         finally:
             self._pending -= 1
+
+
+class EventStream(StreamingResponse):
+    """Server-sent events; ``release`` is called at the end, also if the client left before the first event."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, events: AsyncIterator[str], release: Callable[[], None]):
+        super().__init__(events)
+        self._release = release
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._release()
 
 
 class PageServer:
@@ -116,21 +133,21 @@ class PageServer:
         position = RequestParams({"after": after}).optional_integer("after", -1)
         if self._streams >= STREAMS:
             raise queue.Full
+        self._streams += 1  # before anything is awaited: requests at the same time are counted too
         library, run = self._api.library, request.path_params["run"]
-        events = await self._files.run(lambda: RunEvents(library, run, position))
-        self._streams += 1
+        try:
+            events = await self._files.run(lambda: RunEvents(library, run, position))
+        except BaseException:
+            self._release_stream()
+            raise
 
         async def poll() -> list[str]:
             return await self._files.run(events.poll)
 
-        async def stream() -> AsyncIterator[str]:
-            try:
-                async for event in stream_events(events, poll, self._stopping):
-                    yield event
-            finally:
-                self._streams -= 1
+        return EventStream(stream_events(events, poll, self._stopping), self._release_stream)
 
-        return StreamingResponse(stream(), media_type="text/event-stream")
+    def _release_stream(self) -> None:
+        self._streams -= 1
 
     async def _error(self, request: Request, error: Exception) -> Response:
         """Return an error as one sentence without local paths; close the connection, since the body may be unread."""

@@ -19,7 +19,7 @@ from regard.errors import UserError
 from regard.generate.load import LoadedModel
 from regard.look.statistics.maps import SIDE, coarsest_level
 from regard.look.views.session import Session
-from regard.look.views.trace_view import Trace
+from regard.look.views.trace import Trace
 from regard.models import Model
 from regard.pages.html import document, sha256
 from regard.runs import Run
@@ -105,8 +105,14 @@ def show(
         limit: Bytes of embedded data; a long text is shown at a lower resolution.
     """
     session = _make_session(model, tokenizer)
-    document = html_document(session.trace(text, target), type(session.model).__name__, text, limit)
+    title = type(session.model).__name__
+    document = html_document(session.trace(text, target), title, shown_text(text, target), limit)
     return NotebookPage(document, height)
+
+
+def shown_text(text: str, target: str | None) -> str:
+    """Return the text above the maps: with a translation, both."""
+    return text if target is None else f"{text}\n→ {target}"
 
 
 def _make_session(model: ModelSource, tokenizer: Tokenizer | None) -> Session:
@@ -137,7 +143,7 @@ def embedded_data(trace: Trace, title: str, text: str, limit: int = FILE) -> Jso
     data |= {"measures": trace.measures, "tiles": {}, "rows": {}, "cells": {}}
     remaining = limit - len(_to_json(data))
     for name, part_size, entries in _optional_parts(trace, [a for a in attentions if a["exact"]], remaining):
-        if part_size > remaining or (name == "rows" and data["cells"]):  # rows follow from the cells
+        if part_size > remaining:
             continue
         data[name] = dict(entries)
         remaining -= part_size
@@ -154,11 +160,14 @@ def _optional_parts(trace: Trace, maps: list[Attention], limit: int) -> Iterator
             break
         size, levels = size + level_size, levels + 1
     yield "tiles", size, _tiles(trace, maps, levels)
-    costs = {a["index"]: _cell_cost(trace, a) for a in maps}
-    shown = [a for a in maps if costs[a["index"]][0]]
-    if sum(cells for _, cells in costs.values()) <= CELLS:
-        yield "cells", sum(size for size, _ in costs.values()), _cells(trace, shown)
-    yield "rows", sum(a["heads"] * a["queries"] for a in maps) * (64 * 18 + 80), _rows(trace, maps)
+    stepwise = [a for a in maps if a["not_stepwise"] is None]
+    costs = [_cell_cost(trace, a) for a in stepwise]
+    cells_size = sum(size for size, _ in costs)
+    if sum(cells for _, cells in costs) > CELLS or size + cells_size > limit:
+        stepwise = []
+    yield "cells", cells_size, _cells(trace, stepwise)
+    others = [a for a in maps if a not in stepwise]  # the page computes rows from the cells
+    yield "rows", sum(a["heads"] * a["queries"] for a in others) * (64 * 18 + 80), _rows(trace, others)
 
 
 def _coarsest_level(attention: Attention) -> int:
@@ -208,20 +217,20 @@ def _rows(trace: Trace, maps: list[Attention]) -> Entries:
 
 
 def _cell_cost(trace: Trace, attention: Attention) -> tuple[int, int]:
-    """Return the approximate size in bytes of all cells of an attention, and how many must be computed.
-
-    (0, 0) if a weight cannot be computed step by step.
-    """
+    """Return the approximate size in bytes of all cells of an attention, and how many must be computed."""
     index, queries, keys = (attention[name] for name in ("index", "queries", "keys"))
-    try:
-        cell = trace.cell(index, 0, queries - 1, 0)
-    except UserError:
-        return 0, 0
+    cell = trace.cell(index, 0, queries - 1, 0)
     numbers = queries * len(cell["q"]) + keys * (len(cell["k"]) + len(cell["v"])) + 8 * queries
     number_of_grids = len(_pair_grids(cell))
-    pairs = number_of_grids or trace.row(index, 0, queries - 1)["visible_keys"] < _visible_keys(attention, queries - 1)
+    pairs = number_of_grids or not _all_weighted(trace, attention, 0, queries - 1, cell)
     size = (numbers + number_of_grids * queries * keys) * 16 // 3
     return attention["heads"] * size, attention["heads"] * (queries * keys if pairs else queries + keys)
+
+
+def _all_weighted(trace: Trace, attention: Attention, head: int, query: int, cell: JsonObject) -> bool:
+    """Return whether every key that the causal order allows has a weight; ``cell`` is any of the attention."""
+    seen = trace.row(attention["index"], head, query)["visible_keys"]
+    return seen == _visible_keys(attention, query) and cell["normalizer"] != "TopKSoftmax"
 
 
 def _pair_grids(cell: JsonObject) -> list[str]:
@@ -245,16 +254,16 @@ def _cells(trace: Trace, maps: list[Attention]) -> Entries:
         hidden: dict[str, list[int]] = {}
         for query in range(queries):
             visible = _visible_keys(attention, query)
-            if not pairs and trace.row(index, head, query)["visible_keys"] == visible:
+            if not pairs and _all_weighted(trace, attention, head, query, first):
                 continue
-            for key in range(visible):
+            for key in range(keys if pairs else visible):
                 cell = trace.cell(index, head, query, key)
                 for name, grid in pairs.items():
                     grid[query, key] = cell[name]
-                if cell["reason"]:
+                if cell["reason"] and key < visible:
                     hidden.setdefault(cell["reason"], []).append(query * keys + key)
         encoded = {name: _encode(np.asarray(grid, "<f4")) for name, grid in (grids | pairs).items()}
-        constants = {name: first[name] for name in ("scale", "temperature")}
+        constants = {name: first[name] for name in ("score", "scale", "temperature", "normalizer")}
         yield (
             f"{index}/{head}",
             {**constants, **encoded, "rows": [[c["max"], c["sum"]] for c in rows], "hidden": hidden},

@@ -10,10 +10,11 @@ import platform
 import re
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
+from typing import TypeVar
 
 from regard.errors import UserError
 from regard.report.config_diff import flatten
@@ -23,12 +24,14 @@ from regard.runs.disk import JsonObject
 from regard.runs.notes import read_notes
 from regard.serve.limits import METRICS_TAIL, SAMPLES
 from regard.serve.records import JsonlTail, latest_findings, latest_value, metrics_table, sample_entry
+from regard.untrusted import open_plain, read_plain
 
 try:
     import fcntl
 except ImportError:  # Windows
     fcntl = None
 
+T = TypeVar("T")
 RECENT = 600.0  # seconds: a trainer on another machine is assumed alive if it wrote metrics within this time
 
 
@@ -58,7 +61,7 @@ class RunLibrary:
 
     def open(self, run: str) -> Run:
         """Open a run by id."""
-        return Run.open(self.path(run))
+        return open_run(self.path(run))
 
     def runs(self) -> list[JsonObject]:
         """Return the summaries of all runs, newest first."""
@@ -72,21 +75,20 @@ class RunLibrary:
             environment = opened.environment
         except UserError:
             environment = {}
-        samples = JsonlTail(opened.file("samples.jsonl")).read().records
         return self.summary(run) | {
             "config": opened.config,
             "environment": environment,
             "checkpoints": opened.steps(),
-            "samples": [sample_entry(record) for record in samples[-SAMPLES:]],
-            "findings": latest_findings(JsonlTail(opened.file("findings.jsonl")).read().records),
+            "samples": _read(_samples, opened.file("samples.jsonl")),
+            "findings": _read(_findings, opened.file("findings.jsonl")),
             "report": opened.file("report.html").is_file(),
-            "tokenizer": _hash(opened.file("tokenizer.json")),
+            "tokenizer": _read(_hash, opened.file("tokenizer.json")),
         }
 
     def metrics(self, run: str, after: int = -1) -> JsonObject:
         """Return the metrics table of the steps after ``after``."""
-        records = JsonlTail(self.path(run) / "metrics.jsonl").read().records
-        return metrics_table([record for record in records if record["step"] > after])
+        path = self.path(run) / "metrics.jsonl"
+        return _metrics(path, after, file_version(path))
 
     def difference(self, runs: Sequence[str]) -> JsonObject:
         """Return the config keys whose values differ between the runs."""
@@ -115,16 +117,16 @@ class RunLibrary:
         empty = ("step", "total_steps", "loss", "validation_loss", "started", "parameters", "error")
         summary |= dict.fromkeys(empty) | {"flops_per_token": None, "checkpoint": None, "tags": [], "note": ""}
         try:
-            opened = Run.open(path)
+            opened = open_run(path)
             config = opened.config
             first = path / "environment.json"
             started = (first if first.exists() else path / "config.toml").stat().st_mtime
         except (UserError, OSError) as error:
             return {**summary, "error": self.remove_paths(str(error))}
-        progress = _progress(path / "metrics.jsonl", file_version(path / "metrics.jsonl"))
+        progress = _read(_progress, path / "metrics.jsonl")
         checkpoints = opened.steps()
         step = max([progress["step"], *checkpoints])
-        size = _model_size(path, file_version(path / "config.toml"))
+        size = _model_size(path, *_versions(path))
         model, train = config.get("model"), config.get("train")
         planned = train.get("steps") if isinstance(train, dict) else None
         total_steps = planned if isinstance(planned, int) else None  # None: a time budget, not yet converted into steps
@@ -147,10 +149,45 @@ class RunLibrary:
 def file_version(path: Path) -> tuple[int, ...]:
     """Return a value that changes when the file changes, for use as a cache key."""
     try:
-        status = path.stat()
+        status = path.lstat()
     except OSError:
         return ()
     return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def open_run(path: Path) -> Run:
+    """Open a run; its files are read again only if they have changed."""
+    return Run(path, _config(path, *_versions(path)))
+
+
+def _versions(path: Path) -> tuple[tuple[int, ...], ...]:
+    """The versions of the files that decide whether a run can be opened."""
+    return tuple(file_version(path / name) for name in ("config.toml", "environment.json", "MANIFEST.json"))
+
+
+def _read(reader: Callable[[Path, tuple[int, ...]], T], path: Path) -> T:
+    """What a cached reader returns for the present version of a file."""
+    return reader(path, file_version(path))
+
+
+@lru_cache(1024)
+def _config(path: Path, *versions: tuple[int, ...]) -> JsonObject:
+    return Run.open(path).config
+
+
+@lru_cache(64)
+def _metrics(path: Path, after: int, version: tuple[int, ...]) -> JsonObject:
+    return metrics_table([record for record in JsonlTail(path).read().records if record["step"] > after])
+
+
+@lru_cache(64)
+def _samples(path: Path, version: tuple[int, ...]) -> list[JsonObject]:
+    return [sample_entry(record) for record in JsonlTail(path).read().records[-SAMPLES:]]
+
+
+@lru_cache(64)
+def _findings(path: Path, version: tuple[int, ...]) -> list[JsonObject]:
+    return latest_findings(JsonlTail(path).read().records)
 
 
 @lru_cache(4096)
@@ -161,13 +198,17 @@ def _progress(path: Path, version: tuple[int, ...]) -> JsonObject:
     return {"step": step} | {name: latest_value(records, name) for name in ("loss", "validation_loss")}
 
 
-def _hash(path: Path) -> str | None:
+@lru_cache(1024)
+def _hash(path: Path, version: tuple[int, ...]) -> str | None:
     """Return a short hash of a file; None if there is none."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:16] if path.is_file() else None
+    try:
+        return hashlib.sha256(read_plain(path)).hexdigest()[:16]
+    except OSError:
+        return None
 
 
 @lru_cache(4096)
-def _model_size(path: Path, version: tuple[int, ...]) -> ModelSize | None:
+def _model_size(path: Path, *versions: tuple[int, ...]) -> ModelSize | None:
     try:
         return model_size(Run.open(path))
     except Exception:  # the config uses a component that this version does not have
@@ -183,7 +224,7 @@ def is_training(path: Path) -> bool:
     if fcntl is None:
         return _recently_logged(path)
     try:
-        descriptor = os.open(path / ".lock", os.O_RDONLY | os.O_NONBLOCK)
+        descriptor = open_plain(path / ".lock")
     except OSError:
         return False
     with open(descriptor, "rb") as lock:
@@ -212,6 +253,6 @@ def _is_alive(process: int) -> bool:
 
 def _recently_logged(path: Path) -> bool:
     try:
-        return time.time() - (path / "metrics.jsonl").stat().st_mtime < RECENT
+        return time.time() - (path / "metrics.jsonl").lstat().st_mtime < RECENT
     except OSError:
         return False

@@ -110,6 +110,8 @@ def run(runs: Path, device: torch.device, port: int | None, ready: Callable[[str
 
     Worker threads may still be running when this returns.
     """
+    # A training may run on the same cores: threads that wait for each other would slow down both.
+    torch.set_num_threads(max(1, torch.get_num_threads() // 2))
     listener = bind(port)
     bound, token = listener.getsockname()[1], secrets.token_urlsafe(32)
     for name in ("uvicorn.error", "uvicorn.access", "uvicorn.asgi"):  # invalid requests are not worth a log line

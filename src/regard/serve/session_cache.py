@@ -15,8 +15,9 @@ from regard.data.translation.pairs import PairData
 from regard.errors import UserError
 from regard.look import passage
 from regard.look.views.session import Session, capabilities
-from regard.look.views.trace_view import Trace
+from regard.look.views.trace import Trace
 from regard.models import ModelConfig
+from regard.models.shapes import build_on_meta
 from regard.runs import Run
 from regard.runs.disk import JsonObject
 from regard.serve.limits import MODELS, PASSAGE, TRACE_BYTES, TRACES
@@ -32,6 +33,7 @@ class SessionCache:
         self.library, self.device = library, device
         self._sessions: OrderedDict[tuple[Path, int], Session] = OrderedDict()
         self._traces: OrderedDict[str, tuple[Session, Trace]] = OrderedDict()
+        self._damaged: dict[Path, list[str]] = {}  # by run: the damaged checkpoints that were skipped
         self._lock = threading.Lock()
 
     def session(self, run: str, step: int | None = None) -> Session:
@@ -45,8 +47,15 @@ class SessionCache:
                     kept = (item for item in self._traces.items() if item[1][0] is not evicted)
                     self._traces = OrderedDict(kept)
             self._sessions[key] = Session.load(opened, self.device, step)
+            self._damaged[opened.path] = opened.damaged
         self._sessions.move_to_end(key)
         return self._sessions[key]
+
+    def damaged(self, run: str) -> list[str]:
+        """Return why checkpoints of a run are damaged: those with wrong sizes, and those that were found on loading."""
+        opened = self.library.open(run)
+        found = [*opened.examine_checkpoints(thorough=False), *self._damaged.get(opened.path, [])]
+        return list(dict.fromkeys(found))
 
     def capabilities(self, run: str) -> JsonObject:
         """Return which views support a run; this reads the config, not the weights."""
@@ -84,8 +93,7 @@ class SessionCache:
 def _capabilities(path: Path, version: tuple[int, ...]) -> JsonObject:
     try:
         run = Run.open(path)
-        with torch.device("meta"):
-            model = run.load(ModelConfig, "model").build()
+        model = build_on_meta(run.load(ModelConfig, "model"))
         data = run.config.get("data")
         return capabilities(model, translates=isinstance(data, dict) and data.get("kind") == "pairs")
     except Exception as error:  # the config uses a component that this version does not have
@@ -101,6 +109,9 @@ def _passage(path: Path, version: tuple[int, ...]) -> JsonObject:
         fix = f"enter a text, or run: regard data get {source}"
         raise UserError(f"{source} is not on this machine; {fix}")
     data = config.build(run.load(ModelConfig, "model").context)
+    checkpoint = run.latest()  # it records the SHA-256 of its data
+    if checkpoint is not None and checkpoint.state.get("data") != data.sha256:
+        raise UserError(f"{data.name} is not what this run was trained on; enter a text, or put the old file back")
     if isinstance(data, PairData):
         held_out = bool(data.validation.sources)
         pairs = data.validation if held_out else data.train

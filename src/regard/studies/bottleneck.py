@@ -70,7 +70,7 @@ def words(
         sure = "" if comparison.p < 0.05 else "; the difference is not significant"
         said.append(
             f"{where} {better}: BLEU {comparison.second:.1f} with attention, {comparison.first:.1f} with one vector, a "
-            f"difference of {comparison.difference:.1f} (95 % interval {comparison.low:.1f} to {comparison.high:.1f}, "
+            f"difference of {comparison.difference:.1f} (95% interval {comparison.low:.1f} to {comparison.high:.1f}, "
             f"p = {comparison.p:.3f}, paired bootstrap){sure}."
         )
     gaps = [

@@ -8,7 +8,7 @@ from itertools import islice
 from regard.config import override
 from regard.data import Data, TextBatch
 from regard.errors import UserError
-from regard.generate.load import find_device
+from regard.models.device import find_device
 from regard.pages.charts import Axes
 from regard.pages.html import ChartSection
 from regard.recipes import get

@@ -6,8 +6,8 @@ import time
 from typing import NamedTuple
 
 from regard.data import Data
-from regard.generate.load import find_device
 from regard.models.base import LanguageModel
+from regard.models.device import find_device
 from regard.train import Experiment
 from regard.train.engine import Engine
 from regard.train.shard import World

@@ -59,11 +59,11 @@ def cross_entropy_terms(
 ) -> dict[str, Term]:
     """The term ``name``, the cross entropy of features [..., C] and targets [...]; in training, auxiliary losses."""
     found, further, details = with_auxiliary_losses(model, features)
-    total = next_token_loss(model, found.flatten(0, -2), targets.flatten(), limit, smoothing)
+    total = summed_cross_entropy(model, found.flatten(0, -2), targets.flatten(), limit, smoothing)
     return {name: Term(total, count_targets(targets), details=details), **further}
 
 
-def next_token_loss(model: Model, features: Tensor, targets: Tensor, limit: int, smoothing: float) -> Tensor:
+def summed_cross_entropy(model: Model, features: Tensor, targets: Tensor, limit: int, smoothing: float) -> Tensor:
     """The summed cross entropy of features [R, C] and targets [R], with at most about ``limit`` logits in memory.
 
     ``smoothing``: label smoothing (Szegedy et al. 2016, sec. 7).

@@ -1,6 +1,8 @@
 """Training: the loop, optimizers, schedules, precision, sharding, budgets and observers.
 
-``regard.train`` is this package and a function: ``regard.train(experiment, name="one", observers=[...])`` is ``fit``.
+``regard.train`` is this package and a function, ``fit``:
+``regard.train(experiment, name=None, observers=(), runs="runs")`` trains an experiment, such as
+``regard.recipe("shakespeare")``, into the new folder ``runs/name`` and returns a ``TrainingResult``.
 """
 
 import sys

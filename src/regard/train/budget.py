@@ -8,9 +8,10 @@ from itertools import islice
 from typing import NamedTuple
 
 from regard.data import Batch, Data
+from regard.data.origins.progress import say
 from regard.errors import UserError
 from regard.train.device import synchronize
-from regard.train.engine import Engine, count_targets
+from regard.train.engine import Engine, targets_per_term
 from regard.train.evaluate import evaluate
 from regard.train.experiment import Experiment
 from regard.train.guard import guarded, make_engine
@@ -20,6 +21,9 @@ WARM_STEPS, TIMED_STEPS = 3, 12
 #: Calibration takes this share of the budget, since a few steps may catch a shared machine at an unusual moment. After
 #: the longest share it ends even if the steps above are not done.
 SHARE, LONGEST_SHARE = 0.04, 0.1
+#: On a slow machine the run may end late, but this share of the budget is left after preparation, and this share of
+#: what is left is for the steps before the first evaluation.
+TRAINING_SHARE = 0.5
 
 
 class StepTimes(NamedTuple):
@@ -30,7 +34,7 @@ class StepTimes(NamedTuple):
     start: float  # what the first step takes beyond the others, mainly compilation
 
 
-def settle(experiment: Experiment, data: Data[Batch], world: World, began: float) -> Experiment:
+def budget_in_steps(experiment: Experiment, data: Data[Batch], world: World, began: float) -> Experiment:
     """The experiment with its budget in steps; ``budget`` notes what they were computed from.
 
     Seconds count from ``began``, a ``time.perf_counter()``, so loading and calibration are part of the budget.
@@ -41,8 +45,13 @@ def settle(experiment: Experiment, data: Data[Batch], world: World, began: float
         # A separate engine, discarded afterwards: the initial weights depend on the seed alone.
         engine = make_engine(experiment, data, world)
         times = guarded(lambda: measure(engine, longest), engine)
-        left = train.seconds - (time.perf_counter() - began) - times.start
-        steps = steps_within(left, times, train.evaluate_every)
+        prepared = time.perf_counter() - began + times.start
+        left, least = train.seconds - prepared, train.seconds * TRAINING_SHARE
+        steps = steps_within(max(left, least), times, train.evaluate_every)
+        if left < max(least, steps * times.step + times.evaluation):
+            taken = f"preparation takes {prepared:.0f} s and one evaluation about {times.evaluation:.0f} s"
+            late = f"so the run takes longer than {train.seconds:g} s ({steps} step{'s' * (steps != 1)})"
+            say(f"{taken}, {late}; a smaller --data.validation makes evaluations shorter")
         note = f"{train.seconds:g} seconds"
     elif train.tokens is not None:
         steps = max(1, round(train.tokens / max(1.0, tokens_per_step(experiment, data, world))))
@@ -55,14 +64,18 @@ def settle(experiment: Experiment, data: Data[Batch], world: World, began: float
         note = f"{train.epochs:g} epochs"
     else:
         return experiment
-    steps = world.first(steps)  # every rank must take the same number
+    steps = world.broadcast(steps)  # every rank must take the same number
     return replace(experiment, train=replace(train, steps=steps, seconds=None, tokens=None, epochs=None, budget=note))
 
 
 def steps_within(seconds: float, times: StepTimes, evaluate_every: int | None) -> int:
-    """The number of steps that fit into ``seconds`` with their evaluations, the last of which is at the end."""
+    """The number of steps that fit into ``seconds`` with their evaluations, the last of which is at the end.
+
+    A long evaluation does not leave an untrained model: half of the time is for the steps before the first one.
+    """
     per_step = times.step + (times.evaluation / evaluate_every if evaluate_every else 0.0)
-    return max(1, int((seconds - times.evaluation) / per_step))
+    least = min(evaluate_every or math.inf, seconds * TRAINING_SHARE / times.step)
+    return max(1, int(least), int((seconds - times.evaluation) / per_step))
 
 
 def measure(engine: Engine, longest: float) -> StepTimes:
@@ -100,4 +113,4 @@ def _time_evaluation(engine: Engine) -> float:
 def tokens_per_step(experiment: Experiment, data: Data[Batch], world: World) -> float:
     """The number of targets in the first update, over all ranks."""
     batches = [experiment.batch(data, number, world.rank, world.size) for number in range(experiment.train.accumulate)]
-    return next(iter(count_targets(experiment.task.build(), batches, world).values()))
+    return next(iter(targets_per_term(experiment.task.build(), batches, world).values()))

@@ -7,12 +7,8 @@ import time
 from typing import TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._pytree import tree_map_only
-
-from regard.attention import Mask
-from regard.models import Model
-from regard.models.base import Seq2SeqModel
 
 B = TypeVar("B")
 
@@ -62,25 +58,3 @@ def measured_peak(device: torch.device, dtype: torch.dtype) -> float:
         synchronize(device)
         best = min(best, time.perf_counter() - began)
     return 2 * size**3 / best
-
-
-def flops_per_token(model: Model) -> float:
-    """Operations of the forward and backward pass per token: 6 per matrix weight, and attention to the visible keys.
-
-    An embedding table counts only if it is also the head (tied). For an encoder-decoder this is the cost of one source
-    and one target token without attention: sentences are much shorter than the context, which only limits them.
-    """
-    lookups = {module.weight for module in model.modules() if isinstance(module, nn.Embedding)}
-    lookups -= {module.weight for module in model.modules() if isinstance(module, nn.Linear)}
-    matrices = sum(p.numel() for p in model.parameters() if p.ndim == 2 and p not in lookups)
-    matrices -= model.inactive_parameters
-    keys = [_visible_keys(mask, model.config.context) for mask in model.masks]
-    if isinstance(model, Seq2SeqModel) or not keys:
-        return 6 * matrices
-    return 6 * matrices + 12 * model.attention_calls * model.config.width * sum(keys) / len(keys)
-
-
-def _visible_keys(mask: Mask, length: int) -> float:
-    """The mean number of keys within a mask's reach, over the queries of a text."""
-    back, ahead = (length if reach is None else reach for reach in mask.reach())
-    return sum(min(i, back) + 1 + min(length - 1 - i, ahead) for i in range(length)) / length

@@ -65,7 +65,7 @@ class Engine:
         self.task: Task = experiment.task.build()
         self.progress = TrainingProgress()
         # On the CPU first: its generator gives the same weights for every device.
-        torch.manual_seed(mix(experiment.seed, WEIGHTS))
+        torch.manual_seed(derive_seed(experiment.seed, WEIGHTS))
         self.model: Model = experiment.model.build().to(self.device)
         self.model.checkpointing = config.checkpointing
         self.model.micro_batches = config.accumulate
@@ -108,7 +108,7 @@ class Engine:
 
     def seed_dropout(self, position: int) -> None:
         """Seed the random generators for micro-batch number ``position``."""
-        seed_generators(mix(self.experiment.seed, DROPOUT, self.world.rank, position), self.device)
+        seed_generators(derive_seed(self.experiment.seed, DROPOUT, self.world.rank, position), self.device)
 
     def update(self) -> Update:
         """One optimizer step.
@@ -118,7 +118,7 @@ class Engine:
         """
         progress, config = self.progress, self.experiment.train
         batches = self._batches(progress.position)
-        counts = count_targets(self.task, batches, self.world)
+        counts = targets_per_term(self.task, batches, self.world)
         losses, terms = self._backward([move(batch, self.device) for batch in batches], counts)
         if self.device.type != "cpu":  # load the next batch while the device computes
             self._prefetched = (progress.position + len(batches), self._batches(progress.position + len(batches)))
@@ -215,14 +215,14 @@ def shares(terms: dict[str, Term], counts: dict[str, float], micro_batches: floa
     return [term.total * (term.weight / max(counts.get(name, micro_batches), 1.0)) for name, term in terms.items()]
 
 
-def count_targets(task: Task, batches: Sequence[Batch], world: World) -> dict[str, float]:
+def targets_per_term(task: Task, batches: Sequence[Batch], world: World) -> dict[str, float]:
     """The number of targets of each term over all micro-batches and ranks."""
     counted = [task.counts(batch) for batch in batches]
     sums = [float(sum(int(counts[name]) for counts in counted)) for name in counted[0]]
     return dict(zip(counted[0], world.sums(sums), strict=True))
 
 
-def mix(seed: int, *numbers: int) -> int:
+def derive_seed(seed: int, *numbers: int) -> int:
     """A 63-bit seed from ``seed`` and ``numbers``, by hashing: the same on every machine."""
     text = b"".join(struct.pack("<q", number) for number in (seed, *numbers))
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") >> 1

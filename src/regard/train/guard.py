@@ -14,16 +14,16 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
-from torch.overrides import TorchFunctionMode
 
 from regard.attention import BackendRefused
 from regard.data import Batch, Data
 from regard.errors import UserError
-from regard.generate.load import find_device
 from regard.models import Encoder, LanguageModel, Seq2SeqModel
+from regard.models.device import find_device
+from regard.models.shapes import build_on_meta
 from regard.train.engine import Engine
 from regard.train.experiment import Experiment
 from regard.train.precision import Precision
@@ -62,8 +62,7 @@ def check_start(experiment: Experiment) -> None:
 
 def check_task(experiment: Experiment) -> None:
     """Refuse a model that the task cannot train, such as an encoder that would predict tokens that it sees."""
-    with torch.device("meta"), _SkipInit():
-        model = experiment.model.reduced().build()
+    model = build_on_meta(experiment.model.reduced())
     if not isinstance(model, experiment.task.trains):
         recipe = next((name for kind, name in STARTS.items() if isinstance(model, kind)), "")
         raise UserError(
@@ -225,20 +224,9 @@ def _smaller(batch: int) -> Iterator[int]:
             yield size
 
 
-class _SkipInit(TorchFunctionMode):
-    """Skips ``torch.nn.init``: random numbers on the meta device would import torch's compiler, which takes seconds."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if getattr(func, "__module__", "") == "torch.nn.init":
-            return kwargs["tensor"] if "tensor" in kwargs else args[0]
-        return func(*args, **kwargs)
-
-
 def _weights(experiment: Experiment, layers: int) -> int:
     """The number of weights with that many layers, from the shapes on the meta device."""
-    with torch.device("meta"), _SkipInit():
-        built = replace(experiment.model, layers=layers).build()
+    built = build_on_meta(replace(experiment.model, layers=layers))
     return sum(parameter.numel() for parameter in built.parameters())
 
 

@@ -7,8 +7,10 @@ from collections import deque
 from typing import Any, TextIO
 
 from regard.config.parts import with_options
+from regard.models import flops_per_token
 from regard.runs.curve import MARK, plot
-from regard.train.device import flops_per_token, measured_peak, memory
+from regard.runs.waiting import clock
+from regard.train.device import measured_peak, memory
 from regard.train.observer import Observer, TrainingResult, TrainingStart, TrainingStep
 
 #: Seconds between two lines without a terminal, and between two redraws on one; of an evaluation before its first line.
@@ -94,7 +96,8 @@ class LiveLine(Observer):
             self._say(f"stopped after step {result.step} of {result.steps}, and saved")
             self._say(f"continue with: regard resume {result.path}{with_options()}")
         else:
-            self._say(f"done: {result.step:,} steps, {result.tokens:,} tokens in {_clock(result.seconds)}")
+            steps = f"{result.step:,} step{'s' * (result.step != 1)}"
+            self._say(f"done: {steps}, {result.tokens:,} tokens in {clock(result.seconds)}")
 
     def failed(self, error: BaseException) -> None:
         """Restore the terminal."""
@@ -125,7 +128,7 @@ class LiveLine(Observer):
                 parts.append(f"{rate * self._share:.0%} of peak")
         parts.append(f"{memory(self._device) / 2**30:.2f} GiB")
         if last > first and now > began:
-            parts.append(f"{_clock((self._steps - last) * (now - began) / (last - first))} left")
+            parts.append(f"{clock((self._steps - last) * (now - began) / (last - first))} left")
         return "  ".join(parts)
 
     def _say(self, line: str) -> None:
@@ -185,24 +188,16 @@ class LiveCurve(LiveLine):
 
 
 class ResumeNotice(Observer):
-    """Prints which damaged checkpoints were skipped, and whether the run is already finished."""
+    """Prints whether the run is already finished."""
 
     def __init__(self, out: TextIO | None = None):
         self.out = out if out is not None else sys.stderr
 
     def started(self, start: TrainingStart) -> None:
         """Print before the first step."""
-        for damage in start.run.damaged:
-            print(f"{damage}; resuming from step {start.step}", file=self.out)
         if start.step >= (start.experiment.train.steps or 0):
             print(f"{start.run.path} is finished: all {start.step:,} steps are done", file=self.out, flush=True)
 
 
 def _finite(value: object) -> bool:
     return isinstance(value, float) and math.isfinite(value)
-
-
-def _clock(seconds: float) -> str:
-    minutes, seconds = divmod(round(max(0.0, seconds)), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"

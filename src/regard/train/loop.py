@@ -13,9 +13,11 @@ from regard.config import to_toml
 from regard.config.parts import with_options
 from regard.data import Batch
 from regard.errors import UserError
-from regard.generate.load import find_device
-from regard.runs import Run, environment
-from regard.train.budget import settle
+from regard.generate.load import check_fit
+from regard.models.device import find_device
+from regard.runs import Checkpoint, Run, environment
+from regard.train.budget import budget_in_steps
+from regard.train.checkpoint import check_data, restore, save
 from regard.train.device import memory
 from regard.train.diagnose import diagnose
 from regard.train.engine import Engine, Update
@@ -23,8 +25,7 @@ from regard.train.evaluate import evaluate
 from regard.train.experiment import Experiment
 from regard.train.guard import check_start, guarded, keep_freed_memory, make_engine
 from regard.train.observer import Observer, TrainingResult, TrainingStart, TrainingStep
-from regard.train.restore import restore, save
-from regard.train.shard import World, from_environment, joined
+from regard.train.shard import World, from_environment, process_group
 
 
 def train(experiment: Experiment, run: Run, observers: Sequence[Observer] = (), resume: bool = False) -> TrainingResult:
@@ -44,7 +45,7 @@ def train(experiment: Experiment, run: Run, observers: Sequence[Observer] = (), 
             f"the run {run.path} has checkpoints already; choose another --name, or go on with it: "
             f"regard resume {run.path}{with_options()}"
         )
-    with joined(world, device) as world, run.lock() if world.rank == 0 else nullcontext():
+    with process_group(world, device) as world, run.lock() if world.rank == 0 else nullcontext():
         return TrainingSession(prepare(experiment, run, world, began, resume), run, observers).run()
 
 
@@ -66,32 +67,35 @@ def fit(
 
 def prepare(experiment: Experiment, run: Run, world: World, began: float, resume: bool) -> Engine:
     """An engine at the step where the run starts or continues; writes the final config and the tokenizer."""
+    checkpoint = newest(run) if resume else None
     data = experiment.data.build(experiment.model.context)
     experiment = replace(experiment, model=experiment.model_for(data))
-    experiment = settle(experiment, data, world, began)
+    if checkpoint is not None:
+        check_data(data, checkpoint)  # first: another text has another vocabulary
+        check_fit(run, experiment.model, checkpoint)
+    experiment = budget_in_steps(experiment, data, world, began)
     engine = make_engine(experiment, data, world)
-    if resume:
-        restore_latest(engine, run)
+    if checkpoint is not None:
+        restore(engine, checkpoint)
+    if resume and world.rank == 0:
+        run.rewind(engine.progress.step)  # no log records after the checkpoint
     # After restoring: a run that cannot be resumed, for example because its text has changed, is left unchanged.
     if world.rank == 0:
-        run.freeze(to_toml(experiment))
+        run.replace_config(to_toml(experiment))
         if data.tokenizer is not None:
             run.add("tokenizer.json", data.tokenizer.save)
-    world.wait()
+    world.barrier()
     return engine
 
 
-def restore_latest(engine: Engine, run: Run) -> None:
-    """Restore the newest undamaged checkpoint, if there is one, and remove the log records after it."""
+def newest(run: Run) -> Checkpoint | None:
+    """The newest undamaged checkpoint; None if the run has none at all."""
     checkpoint = run.latest()
-    if checkpoint is not None:
-        restore(engine, checkpoint)
-    elif run.damaged:
+    if checkpoint is None and run.damaged:
         raise UserError(
             f"no checkpoint of {run.path} is whole ({run.damaged[0]}); restore one from a copy, or start a new run"
         )
-    if engine.world.rank == 0:
-        run.rewind(engine.progress.step)
+    return checkpoint
 
 
 class TrainingSession:
@@ -117,9 +121,8 @@ class TrainingSession:
     def _run(self) -> TrainingResult:
         engine, progress, world = self.engine, self.engine.progress, self.engine.world
         dtype = engine.precision.dtype
-        start = TrainingStart(
-            engine.experiment, self.folder, engine.model, engine.device, dtype, progress.step, engine.data
-        )
+        began = (engine.device, dtype, progress.step, engine.data, engine.optimizer)
+        start = TrainingStart(engine.experiment, self.folder, engine.model, *began)
         for observer in self.observers:
             observer.started(start)
         # The clock continues from the end of the previous session.

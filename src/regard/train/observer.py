@@ -11,6 +11,7 @@ from regard.data import Batch, Data
 from regard.models import Model
 from regard.runs import Run
 from regard.train.experiment import Experiment
+from regard.train.optimizer import Optimizer
 
 
 class TrainingStart(NamedTuple):
@@ -23,6 +24,7 @@ class TrainingStart(NamedTuple):
     dtype: torch.dtype  # of matrix products
     step: int  # 0, or the step that a resumed run continues from
     data: Data[Batch]
+    optimizer: Optimizer
 
 
 class TrainingStep(NamedTuple):
@@ -52,21 +54,16 @@ class TrainingResult(NamedTuple):
 
 
 class Observer:
-    """Base class of callbacks. Override any of the methods and pass instances to ``train``:
+    """Base class of callbacks. Override any of the methods and pass instances to ``regard.train``:
 
-        from pathlib import Path
-        from regard.config import to_toml
-        from regard.data import TextConfig
-        from regard.runs import Run, environment
-        from regard.train import Experiment, Observer, TrainConfig, train
+        import regard
 
-        class PrintLoss(Observer):
+        class PrintLoss(regard.Observer):
             def stepped(self, step):
                 print(f"step {step.step}: loss {step.loss:.3f}, learning rate {step.lr:.2g}")
 
-        experiment = Experiment(data=TextConfig(path="text.txt"), train=TrainConfig(steps=3))
-        run = Run.create(Path("runs"), "observed", to_toml(experiment), environment())
-        train(experiment, run, observers=[PrintLoss()])
+        experiment = regard.recipe("shakespeare-small", "--data.path=text.txt", "--train.steps=3")
+        regard.train(experiment, name="observed", observers=[PrintLoss()])
 
     Return values are ignored. With several processes, only those of rank 0 are called.
     """

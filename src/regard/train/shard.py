@@ -40,12 +40,12 @@ class World(NamedTuple):
         """Whether the flag is set on any rank."""
         return flag if self.size == 1 else self.sums([float(flag)])[0] > 0
 
-    def first(self, value: int) -> int:
+    def broadcast(self, value: int) -> int:
         """Rank 0's value, on every rank."""
         return value if self.size == 1 else round(self.sums([float(value) if self.rank == 0 else 0.0])[0])
 
-    def wait(self) -> None:
-        """Wait for every rank (a barrier)."""
+    def barrier(self) -> None:
+        """Wait for every rank."""
         self.any(False)
 
 
@@ -66,7 +66,7 @@ def from_environment() -> World:
 
 
 @contextmanager
-def joined(world: World, device: torch.device) -> Iterator[World]:
+def process_group(world: World, device: torch.device) -> Iterator[World]:
     """A context in which the process group of ``world`` exists; one that already exists is used and kept."""
     world = world._replace(device=device)
     if device.type == "cuda":
@@ -77,7 +77,7 @@ def joined(world: World, device: torch.device) -> Iterator[World]:
     distributed.init_process_group("nccl" if device.type == "cuda" else "gloo", rank=world.rank, world_size=world.size)
     try:
         yield world
-        world.wait()  # no rank leaves while another one still communicates
+        world.barrier()  # no rank leaves while another one still communicates
     finally:
         gc.collect()  # sharded models refer to the group; one that outlives it may abort the interpreter's exit
         distributed.destroy_process_group()

@@ -1,15 +1,21 @@
 """Weights & Biases and MLflow as observers: the config, the logged steps, the evaluations and the result of a run."""
 
 import importlib
+import sys
+from collections.abc import Callable
 from typing import Any
 
 from regard.config import dump
 from regard.errors import UserError
+from regard.runs.disk import replace_file
 from regard.train.observer import Observer, TrainingResult, TrainingStart, TrainingStep
 
 
 class Tracker(Observer):
-    """Base class: decides what is logged. A subclass says where to."""
+    """Base class: decides what is logged. A subclass says where to.
+
+    A tracker that fails during training ends its own logging, never the training.
+    """
 
     package: str  # the Python package, and the name of the extra and of the option
 
@@ -23,8 +29,11 @@ class Tracker(Observer):
             ) from None
         self._open = False
 
-    def open(self, start: TrainingStart, config: dict[str, object]) -> None:
-        """Begin a run with these hyperparameters, by dotted key."""
+    def open(self, start: TrainingStart, config: dict[str, object], known: str | None) -> str | None:
+        """Begin a run with these hyperparameters, by dotted key, or continue the one with the id ``known``.
+
+        Returns the id with which `regard resume` continues it, if that is possible.
+        """
         raise NotImplementedError
 
     def log(self, values: dict[str, float], step: int) -> None:
@@ -36,13 +45,18 @@ class Tracker(Observer):
         raise NotImplementedError
 
     def started(self, start: TrainingStart) -> None:
-        """Begin a run."""
+        """Begin a run; a resumed one continues under the id that is stored in the run folder."""
         self._train = start.experiment.train
+        stored = start.run.file(f"{self.package}.id")
+        known = stored.read_text("utf-8") if start.step and stored.exists() else None
         try:
-            self.open(start, dict(_flat(dump(start.experiment))))
+            opened = self.open(start, dict(_flat(dump(start.experiment))), known)
         except Exception as error:  # of many kinds: no account, no network, an address that is not supported
-            reason = str(error).strip().partition("\n")[0]
-            raise UserError(f"{self.package} cannot begin a run: {reason}; correct it, or train without it") from error
+            act, fix = ("continue", f"delete {stored} to begin a new one") if known else ("begin", "correct it")
+            problem = f"{self.package} cannot {act} a run: {_reason(error)}; {fix}, or train without it"
+            raise UserError(problem) from error
+        if opened is not None:
+            replace_file(stored, opened.encode())
         self._open = True
 
     def stepped(self, step: TrainingStep) -> None:
@@ -50,20 +64,31 @@ class Tracker(Observer):
         if step.step % self._train.log_every and step.step not in (1, self._train.steps):
             return
         values = {"loss": step.loss, "lr": step.lr, "grad_norm": step.norm, "tokens": step.tokens}
-        self.log({**values, "seconds": step.seconds, **(step.terms if len(step.terms) > 1 else {})}, step.step)
+        values |= {"seconds": step.seconds, **(step.terms if len(step.terms) > 1 else {})}
+        self._try(lambda: self.log(values, step.step))
 
     def evaluated(self, step: int, measures: dict[str, float]) -> None:
         """Log the evaluation."""
-        self.log(measures, step)
+        self._try(lambda: self.log(measures, step))
 
     def finished(self, result: TrainingResult) -> None:
         """End the run."""
-        self.close(failed=False)
+        self._try(lambda: self.close(failed=False))
 
     def failed(self, error: BaseException) -> None:
         """End the run, marked as failed."""
-        if self._open:
-            self.close(failed=True)
+        self._try(lambda: self.close(failed=True))
+
+    def _try(self, act: Callable[[], None]) -> None:
+        """Act, unless the run is not open; after an error, print one warning and do nothing any more."""
+        if not self._open:
+            return
+        try:
+            act()
+        except Exception as error:  # of many kinds: no network, a full disk, a server that has gone
+            self._open = False
+            lost = "training goes on without it; metrics.jsonl of the run has everything"
+            print(f"warning: {self.package} failed ({_reason(error)}); {lost}", file=sys.stderr, flush=True)
 
 
 class WandB(Tracker):
@@ -78,10 +103,12 @@ class WandB(Tracker):
         super().__init__()
         self.options = options
 
-    def open(self, start: TrainingStart, config: dict[str, object]) -> None:
-        """Begin a run with the name of the run folder."""
+    def open(self, start: TrainingStart, config: dict[str, object], known: str | None) -> str | None:
+        """Begin a run with the name of the run folder. An offline one cannot be continued: two files need two ids."""
         given = {"project": "regard", "name": start.run.path.name, "dir": str(start.run.path), **self.options}
-        self.run = self.api.init(config=config, **given)
+        resumed = {"id": known, "resume": "allow", "allow_val_change": True} if known else {}
+        self.run = self.api.init(config=config, **{**resumed, **given})
+        return None if self.run.offline else self.run.id
 
     def log(self, values: dict[str, float], step: int) -> None:
         """Log the metrics of a step."""
@@ -101,14 +128,19 @@ class MLflow(Tracker):
         super().__init__()
         self.experiment, self.uri = experiment, uri
 
-    def open(self, start: TrainingStart, config: dict[str, object]) -> None:
-        """Begin a run with the name of the run folder."""
+    def open(self, start: TrainingStart, config: dict[str, object], known: str | None) -> str | None:
+        """Begin a run with the name of the run folder, or continue it; parameters cannot change."""
         self.client = self.api.MlflowClient(tracking_uri=self.uri)
-        known = self.client.get_experiment_by_name(self.experiment)
-        number = known.experiment_id if known else self.client.create_experiment(self.experiment)
+        if known is not None:
+            self.id = known
+            self.client.update_run(known, "RUNNING")
+            return known
+        experiment = self.client.get_experiment_by_name(self.experiment)
+        number = experiment.experiment_id if experiment else self.client.create_experiment(self.experiment)
         self.id = self.client.create_run(number, run_name=start.run.path.name).info.run_id
         for key, value in config.items():
             self.client.log_param(self.id, key, value)
+        return self.id
 
     def log(self, values: dict[str, float], step: int) -> None:
         """Log the metrics of a step."""
@@ -118,6 +150,11 @@ class MLflow(Tracker):
     def close(self, failed: bool) -> None:
         """End the run."""
         self.client.set_terminated(self.id, "FAILED" if failed else "FINISHED")
+
+
+def _reason(error: Exception) -> str:
+    """The first line of an error's message, or its kind."""
+    return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
 def _flat(table: dict[str, Any], prefix: str = "") -> list[tuple[str, object]]:

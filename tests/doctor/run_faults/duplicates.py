@@ -45,7 +45,7 @@ def repeated(count: int) -> Sabotage:
 
     def sabotage(engine: Engine) -> None:
         plain = dataset(engine).batch
-        engine.data.batch = lambda position, **named: plain(position % count, **named)
+        engine.data.batch = lambda step, **named: plain(step % count, **named)
 
     return sabotage
 
@@ -67,7 +67,7 @@ def by_update() -> Sabotage:
 
     def sabotage(engine: Engine) -> None:
         plain = dataset(engine).batch
-        engine.data.batch = lambda position, **named: plain(position, **{**named, "rank": 0})
+        engine.data.batch = lambda step, **named: plain(step, **{**named, "rank": 0})
 
     return sabotage
 

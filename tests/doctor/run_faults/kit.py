@@ -278,9 +278,9 @@ def changed(change: Callable[[int, Any, Engine], Any]) -> Sabotage:
     def sabotage(engine: Engine) -> None:
         plain = engine.data.batch
 
-        def batch(position: int, **named: Any) -> Any:
-            number = position * named["world"] + named["rank"]  # of the micro-batch, in a run of one process
-            return change(number, plain(position, **named), engine)
+        def batch(step: int, **named: Any) -> Any:
+            number = step * named["world"] + named["rank"]  # of the micro-batch, in a run of one process
+            return change(number, plain(step, **named), engine)
 
         engine.data.batch = batch
 

@@ -59,10 +59,10 @@ def marked_elsewhere(number: int) -> Sabotage:
     def sabotage(engine: Engine) -> None:
         plain = dataset(engine).batch
 
-        def batch(position: int, **named: Any) -> PairBatch:
-            found = plain(position, **named)
+        def batch(step: int, **named: Any) -> PairBatch:
+            found = plain(step, **named)
             marked = torch.where(found.targets < 0, ELSEWHERE, found.targets)
-            return found._replace(targets=marked) if position == number else found
+            return found._replace(targets=marked) if step == number else found
 
         engine.data.batch = batch
 

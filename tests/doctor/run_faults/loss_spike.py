@@ -66,10 +66,10 @@ def exchanged(number: int) -> Sabotage:
     def sabotage(engine: Engine) -> None:
         data, plain = dataset(engine), dataset(engine).batch
 
-        def batch(position: int, **named: Any) -> PairBatch:
-            if position != number:
-                return plain(position, **named)
-            pairs = data._train.pick(data._buckets.rows(position, **named))
+        def batch(step: int, **named: Any) -> PairBatch:
+            if step != number:
+                return plain(step, **named)
+            pairs = data._train.pick(data._buckets.rows(step, **named))
             return padded(pairs.target, pairs.source, data.specials, data.context)
 
         data.batch = batch

@@ -39,9 +39,8 @@ export function size(bytes: number): string {
 export function percent(value: number | null | undefined): string {
   if (value === null || value === undefined) return "–";
   const shown = value * 100;
-  if (shown >= 99.95 && value < 1) return ">99.9%";
-  if (shown > 0 && shown < 0.05) return "<0.1%";
-  return `${shown >= 10 ? shown.toFixed(shown >= 99.5 ? 0 : 1) : shown.toFixed(1)}%`;
+  if (shown >= 99.95) return value < 1 ? ">99.9%" : "100%";
+  return shown > 0 && shown < 0.05 ? "<0.1%" : `${shown.toFixed(1)}%`;
 }
 
 /** A token with visible whitespace; byte-level tokenizers encode a space as Ġ, others as ▁. */
@@ -59,16 +58,6 @@ export function axisTokens(trace: Trace, attention: Attention): { queries: strin
     keys: trace[attention.key_tokens] ?? trace.tokens,
   };
 }
-
-/** "encoder" or "decoder" in a model that has both, otherwise empty. */
-const stack = (attention: Attention): string => /^(encoder|decoder)\b/.exec(attention.name)?.[1] ?? "";
-
-export function layerName(attention: Attention): string {
-  return `${stack(attention)} layer ${attention.layer + 1}${attention.kind === "cross" ? ", cross" : ""}`.trim();
-}
-
-export const layerAbbreviation = (attention: Attention): string =>
-  `${stack(attention).slice(0, 1)}${attention.layer + 1}${attention.kind === "cross" ? "×" : ""}`;
 
 export function formatValue(value: unknown): string {
   if (value === null || value === undefined) return "–";

@@ -8,6 +8,8 @@ class Runs {
   state = $state<"loading" | "ready" | "failed">("loading");
   error = $state("");
   private started = false;
+  /** "view/run id" of runs whose model does not support a view. */
+  private unsupported = $state.raw<string[]>([]);
 
   start(): void {
     if (this.started) return;
@@ -33,11 +35,16 @@ class Runs {
     return label ? this.list.find((run) => run.id === label || run.name === label) : undefined;
   }
 
-  /** The run in the URL; without one, the newest run with a checkpoint, or else the newest undamaged one. */
+  /** The run in the URL; without one, the newest with a checkpoint that the view supports, or else the newest undamaged one. */
   get current(): Run | undefined {
     if (route.params.run) return this.find(route.params.run);
     const opened = this.list.filter((run) => run.state !== "damaged");
-    return opened.find((run) => run.checkpoint !== null) ?? opened[0];
+    return opened.find((run) => run.checkpoint !== null && !this.unsupported.includes(`${route.view}/${run.id}`)) ?? opened[0];
+  }
+
+  /** Do not open this view with the run unless the URL says so. */
+  skip(run: Run): void {
+    this.unsupported = [...this.unsupported, `${route.view}/${run.id}`];
   }
 
   /** Why the run in the URL cannot be shown; empty if it can. */

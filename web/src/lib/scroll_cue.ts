@@ -8,14 +8,20 @@ export function scrollCue(element: HTMLElement): { destroy: () => void } {
     const fades = { left: scrollLeft, right: scrollWidth - clientWidth - scrollLeft, top: scrollTop, bottom: scrollHeight - clientHeight - scrollTop };
     for (const [side, hidden] of Object.entries(fades)) element.style.setProperty(`--${side}`, `${hidden > 1 ? Math.min(FADE, hidden) : 0}px`);
   };
-  const observer = new ResizeObserver(update);
-  observer.observe(element);
-  for (const child of element.children) observer.observe(child);
+  const sizes = new ResizeObserver(update);
+  sizes.observe(element);
+  const watchChildren = () => {
+    for (const child of element.children) sizes.observe(child);
+    update();
+  };
+  const children = new MutationObserver(watchChildren);
+  children.observe(element, { childList: true });
   element.addEventListener("scroll", update, { passive: true });
-  update();
+  watchChildren();
   return {
     destroy: () => {
-      observer.disconnect();
+      sizes.disconnect();
+      children.disconnect();
       element.removeEventListener("scroll", update);
     },
   };

@@ -128,8 +128,7 @@ class FileTrace implements TraceSource {
   }
 
   async cell(attention: number, head: number, query: number, key: number): Promise<Cell | null> {
-    const visible = this.visible(attention, query);
-    return key < visible ? (this.cells(attention, head)?.cell(query, key, visible) ?? null) : null;
+    return this.cells(attention, head)?.cell(query, key, this.visible(attention, query)) ?? null;
   }
   measures = async () => this.file.measures ?? null;
 }

@@ -84,6 +84,9 @@ export interface Attention {
   index: number;
   name: string;
   layer: number;
+  /** For example "decoder layer 1, cross" and "d1×". */
+  layer_name: string;
+  layer_short: string;
   heads: number;
   queries: number;
   keys: number;
@@ -92,6 +95,8 @@ export interface Attention {
   exact: boolean;
   /** Why the map is not exact. */
   reason: string | null;
+  /** Why a weight cannot be computed step by step. */
+  not_stepwise: string | null;
   query_tokens: "tokens" | "target_tokens";
   key_tokens: "tokens" | "target_tokens";
 }
@@ -114,6 +119,7 @@ export interface Row {
 }
 
 export interface Cell {
+  score: "dot" | "general" | "additive";
   q: number[];
   k: number[];
   terms: number[];
@@ -122,6 +128,10 @@ export interface Cell {
   scaled: number | null;
   bias: number | null;
   biased: number | null;
+  /** The biased score is divided by it. */
+  temperature: number;
+  /** The class of the normalizer. */
+  normalizer: string;
   allowed: boolean;
   reason: string | null;
   max: number | null;
@@ -170,7 +180,8 @@ export interface StepResult {
   candidates: Candidate[];
   sampled: { token: number; text: string };
   entropy: number;
-  cache: { bytes: number; tokens: number; capacity: number };
+  /** A state that does not grow with the text has no capacity. */
+  cache: { bytes: number; tokens: number; capacity: number | null };
 }
 
 export interface BeamNode {
@@ -201,7 +212,7 @@ export interface Intervention {
 }
 
 export interface AblationResult extends Intervention {
-  text: { before: string; after: string };
+  text: { before: string | null; after: string | null };
 }
 
 export interface PatchResult extends Intervention {
@@ -252,6 +263,8 @@ export interface EmbeddedTrace {
 
 /** What the cells of one head are computed from; the numbers are float32 in base64. */
 export interface HeadVectors {
+  score: Cell["score"];
+  normalizer: string;
   scale: number;
   temperature: number;
   q: EncodedGrid;

@@ -29,7 +29,7 @@ from regard.attention.slots import Packed, Padded, Range, make_pairs
 DENSE_LIMIT = 2**22  # elements of a dense mask: 4 MiB as booleans
 FEW_QUERIES = 16  # decoding: Q×K is no larger than the keys themselves
 
-# cuDNN first: 1.4-1.7x faster than flash on an H200, and not what the default order picks (docs/design.md).
+# cuDNN first: 1.4-1.7x faster than flash on an H200, and not what the default order picks (docs/decisions.md).
 CUDA_ORDER = [
     SDPBackend.CUDNN_ATTENTION,
     SDPBackend.FLASH_ATTENTION,
@@ -71,7 +71,7 @@ class Sdpa(Backend):
             return reasons
         if isinstance(plan.queries, Padded | Packed) or isinstance(plan.keys, Padded | Packed):
             return [*reasons, "this mask over padded or packed tokens would need a dense mask for every row"]
-        elements = plan.masks * plan.queries.length * plan.keys.length
+        elements = plan.mask_count * plan.queries.length * plan.keys.length
         if elements > DENSE_LIMIT and plan.queries.length > FEW_QUERIES:
             reasons.append(f"this mask would need {elements / 2**20:.0f} MiB of dense mask")
         return reasons

@@ -39,7 +39,7 @@ def from_user(
     if isinstance(mask, Tensor):
         return _from_tensor(mask.to(q.device), (*q.shape[:3], k.shape[2]), queries, keys)
     if isinstance(mask, type) or not callable(mask):
-        given = f"the class {mask.__name__}" if isinstance(mask, type) else f"a {type(mask).__name__}"
+        given = f"the class {mask.__name__}" if isinstance(mask, type) else type(mask).__name__
         raise TypeError(f"a mask is {FORMS}; {given} was given")
     return _from_function(mask, q), None
 

@@ -116,7 +116,7 @@ def with_masks(tiles: list[Tile], plan: Plan, device: torch.device) -> list[Tile
         start = tile.rows.start
         key = (length(tile.rows), *((c.start - start, c.stop - start, c.step) for c in tile.columns))
         visible = alike.get(key) if plain and tile.mask.relative else None
-        if visible is None and not tile.whole and plan.masks * tile.elements <= room:
+        if visible is None and not tile.whole and plan.mask_count * tile.elements <= room:
             alike[key] = visible = tile.allowed(plan, device)
             room -= visible.numel()
         made.append(tile._replace(visible=visible))
@@ -137,7 +137,7 @@ def by_verdict(part: MaskPart, plan: Plan, device: torch.device) -> list[Tile]:
     if device.type != "cpu" and (isinstance(plan.queries, Packed) or isinstance(plan.keys, Packed)):
         q, k = q._replace(phases=None), k._replace(phases=None)  # each document has its own
     may, must = (x.expand(torch.broadcast_shapes(x.shape, (1, len(columns), 1, 1))) for x in layout(part.mask, q, k))
-    if type(queries) is not type(plan.queries) or type(keys) is not type(plan.keys) or plan.masks > 1:
+    if type(queries) is not type(plan.queries) or type(keys) is not type(plan.keys) or plan.mask_count > 1:
         must = torch.zeros_like(must)
     some, every = may.any(0), must.all(0)
     kinds = [(some, False)]

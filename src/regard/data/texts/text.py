@@ -35,7 +35,7 @@ class TextConfig(DataConfig, kind="text"):
     tokenizer: TokenizerConfig = field(default_factory=CharactersConfig, metadata={"help": "the tokenizer"})
     validation: float = option(0.1, "the fraction of the text held out for evaluation")
     test: float = option(0.0, "the fraction of the text, at its end, held out for a final test")
-    batch: int = option(12, "windows per step and process")
+    batch: int = option(12, "windows per micro-batch; a step has one for each process and each accumulation")
     order: Literal["random", "consecutive"] = option(
         "random", "random windows, or each row continues where it ended in the previous batch"
     )
@@ -196,17 +196,17 @@ class TextData(Data[TextBatch]):
         """Number of tokens, the held-out parts included."""
         return len(self._tokens)
 
-    def offsets(self, position: int, *, seed: int, count: int) -> np.ndarray:  # [count]
-        """The start positions of a global batch of random windows.
+    def offsets(self, step: int, *, seed: int, count: int) -> np.ndarray:  # [count]
+        """The start positions of a whole batch of random windows.
 
         The generator is counter-based, so there is no state to save or restore. Its raw words are used, since numpy
         keeps only those the same across versions. (The remainder favors small offsets by less than one part in 10**7,
         even for a terabyte of text.)
         """
-        return _draws(seed, position, count, below=self.train_count - self.context)
+        return _draws(seed, step, count, below=self.train_count - self.context)
 
-    def _consecutive(self, position: int, *, seed: int, count: int) -> tuple[np.ndarray, bool]:
-        """The start positions of a global batch whose rows continue their previous window; True if an epoch begins.
+    def _consecutive(self, step: int, *, seed: int, count: int) -> tuple[np.ndarray, bool]:
+        """The start positions of a whole batch whose rows continue their previous window; True if an epoch begins.
 
         Each row reads its own segment of the text, as many whole windows as fit; all rows end together. The segments do
         not cover the whole text; their common offset is drawn in each epoch, so that windows begin at other positions.
@@ -218,22 +218,22 @@ class TextData(Data[TextBatch]):
                 f"{self.name} has ({self.train_count} tokens); lower --data.batch or --model.context, or set "
                 "--data.order random"
             )
-        epoch, number = divmod(position, windows)
+        epoch, number = divmod(step, windows)
         segment = windows * self.context
         offset = _draws(seed, epoch, 1, below=self.train_count - count * segment)
         return offset + np.arange(count) * segment + number * self.context, number == 0
 
-    def batch(self, position: int, *, seed: int, rank: int = 0, world: int = 1, size: int) -> TextBatch:
-        """The training batch of step ``position``: ``size`` windows for this rank.
+    def batch(self, step: int, *, seed: int, rank: int = 0, world: int = 1, size: int) -> TextBatch:
+        """Part ``rank`` of the training batch of a step: ``size`` windows.
 
-        The ranks' batches are slices of one global batch of ``size * world`` windows, so the number of processes does
-        not change the training data. With consecutive order, ``slots`` is set where the rows begin a segment, and None
+        The parts are slices of one batch of ``size * world`` windows, so the number of processes does not change the
+        training data. With consecutive order, ``slots`` is set where the rows begin a segment, and None
         where they continue the previous batch.
         """
         if self.order == "random":
-            starts, begins = self.offsets(position, seed=seed, count=size * world), False
+            starts, begins = self.offsets(step, seed=seed, count=size * world), False
         else:
-            starts, begins = self._consecutive(position, seed=seed, count=size * world)
+            starts, begins = self._consecutive(step, seed=seed, count=size * world)
         windows = self._tokens.windows(starts[rank * size : (rank + 1) * size], self.context + 1)
         batch = _batch(windows[:, :-1], windows[:, 1:])
         if not begins:

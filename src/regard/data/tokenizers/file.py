@@ -7,13 +7,18 @@ from pathlib import Path
 from regard.data.tokenizers.base import Tokenizer
 from regard.data.tokenizers.byte_level import ByteLevel
 from regard.errors import UserError
+from regard.untrusted import check_depth, read_plain
 
 
-def load_tokenizer(path: Path | str) -> Tokenizer:
-    """Load a `tokenizer.json` that ``save`` wrote, or a byte-level BPE; else ``UserError``."""
+def load_tokenizer(path: Path | str, data: bytes | None = None) -> Tokenizer:
+    """Load a `tokenizer.json` that ``save`` wrote, or a byte-level BPE; else ``UserError``.
+
+    ``data``: the content of the file, if it has been read already.
+    """
     path = Path(path)
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads((read_plain(path, follow=True) if data is None else data).decode("utf-8"))
+        check_depth(content)
     except FileNotFoundError:
         raise UserError(f"there is no tokenizer at {path}; check that the run folder is complete") from None
     except (OSError, ValueError, RecursionError) as error:

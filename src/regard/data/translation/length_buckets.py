@@ -31,16 +31,16 @@ class LengthBuckets:
         self.cuts = lru_cache(4)(self._cut)
         self._drawn = lru_cache(2)(self._draw)
 
-    def rows(self, position: int, *, seed: int, rank: int, world: int, size: int) -> NDArray[np.int64]:
+    def rows(self, step: int, *, seed: int, rank: int, world: int, size: int) -> NDArray[np.int64]:
         """The pairs of a step for this rank, with about ``size`` tokens on either side when padded.
 
         The batch of all ranks together has at most ``size * world`` tokens, whatever ``world`` is, so that fewer ranks
         with larger batches train on the same pairs. A rank's part may be one pair longer than ``size``, or empty.
         """
         cuts = self.cuts(size * world)
-        epoch, step = divmod(position, len(cuts) - 1)
+        epoch, place = divmod(step, len(cuts) - 1)
         pairs, batches = self._drawn(seed, epoch, len(cuts) - 1)
-        number = batches[step]
+        number = batches[place]
         return pairs[cuts[number] : cuts[number + 1]][rank::world]
 
     def in_order(self, size: int, rank: int, world: int) -> Iterator[NDArray[np.int64]]:

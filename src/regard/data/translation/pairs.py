@@ -67,7 +67,7 @@ class PairsConfig(DataConfig, kind="pairs"):
     validation: float = option(0.05, "the fraction of the pairs held out for evaluation, in whole groups")
     test: float = option(0.05, "the fraction of the pairs held out for a final test, in whole groups")
     near: float = option(80.0, "drop held-out pairs whose source has a higher chrF with one in training; 100: none")
-    batch: int = option(2048, "tokens per step and process on either side at most, padding included")
+    batch: int = option(2048, "tokens per micro-batch on either side at most, padding included")
 
     def check(self) -> None:
         """Refuse impossible values before anything is fetched."""
@@ -191,13 +191,13 @@ class PairData(Data[PairBatch]):
         """The tokens of a source sentence, with the end token."""
         return [*self.tokenizer.encode(text.lower() if self.lower else text).tolist(), self.specials.end]
 
-    def batch(self, position: int, *, seed: int, rank: int = 0, world: int = 1, size: int) -> PairBatch:
-        """The training batch of step ``position``: pairs with about ``size`` tokens on either side, padding included.
+    def batch(self, step: int, *, seed: int, rank: int = 0, world: int = 1, size: int) -> PairBatch:
+        """Part ``rank`` of the training batch of a step: pairs with about ``size`` tokens on either side, with padding.
 
-        The ranks' batches are equal parts of one batch of at most ``size * world`` tokens; one may have a pair more
+        The parts are equal parts of one batch of at most ``size * world`` tokens; one may have a pair more
         than fits into ``size``, or none. In an epoch (``epoch(size, world)`` steps) every pair occurs once.
         """
-        numbers = self._buckets.rows(position, seed=seed, rank=rank, world=world, size=size)
+        numbers = self._buckets.rows(step, seed=seed, rank=rank, world=world, size=size)
         return self._batch(self._train, numbers)
 
     def validation_batches(self, size: int, *, rank: int = 0, world: int = 1) -> Iterator[PairBatch]:

@@ -9,6 +9,8 @@ from regard.doctor import Check, Findings, SidePass
 #: The share of a layer's units that are constant over thousands of tokens. Trained ReLU networks do well with half of
 #: them, in early layers even 70 % (Voita et al. 2023, sec. 3), not with more.
 DEAD = 0.72
+#: The same where no other unit is ever zero: units of smooth activations do not die, they are masked.
+MASKED = 0.05
 FEWEST = 64  # tokens from which on a constant unit is evidence
 
 
@@ -19,8 +21,11 @@ class DeadUnits(Check):
     def on_model(self, side_pass: SidePass) -> Findings:
         layers = {name: layer for name, layer in side_pass.model.named_modules() if in_stack(name, layer)}
         for name, calls in side_pass.measure(layers, constant_units).items():
-            constant, units = calls[-1] if calls else (0, 0)
-            if constant > DEAD * units:
+            constant, units, smooth = calls[-1] if calls else (0, 0, False)
+            masked = smooth and bool(
+                side_pass.model.mechanisms()
+            )  # a wide convolution reads padding, which is constant
+            if constant > (MASKED if masked else DEAD) * units:
                 recurrent = isinstance(layers[name], nn.RNNBase)
                 where = name if recurrent else name.rpartition(".")[0] or name
                 evidence = f"{constant:,} of the {units:,} units that {name} reads are the same for every token"
@@ -35,10 +40,15 @@ def in_stack(name: str, layer: nn.Module) -> bool:
     return isinstance(layer, nn.RNNBase) or (isinstance(layer, nn.Linear) and numbered)
 
 
-def constant_units(layer: nn.Module, inputs: tuple[Any, ...], output: Any) -> tuple[int, int]:
-    """Constant units and all units, of those that a linear layer reads or a recurrent one makes."""
+def constant_units(layer: nn.Module, inputs: tuple[Any, ...], output: Any) -> tuple[int, int, bool]:
+    """Constant units and all units, of those that a linear layer reads or a recurrent one makes.
+
+    The third value: no unit that varies is ever zero.
+    """
     x = output[0] if isinstance(layer, nn.RNNBase) else inputs[0]
     if not isinstance(x, Tensor) or x.shape[:-1].numel() < FEWEST:
-        return 0, 0
-    least, most = x.flatten(0, -2).aminmax(dim=0)
-    return int((least == most).sum()), x.shape[-1]
+        return 0, 0, False
+    x = x.flatten(0, -2)
+    least, most = x.aminmax(dim=0)
+    varies = least != most
+    return int((~varies).sum()), x.shape[-1], bool(varies.any()) and not bool((x[:, varies] == 0).any())

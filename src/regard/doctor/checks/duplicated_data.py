@@ -3,6 +3,7 @@
 Rows of batches and pairs of sentences are compared as they are; of a text, runs of tokens by a rolling hash.
 """
 
+import math
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -24,6 +25,10 @@ REPEATED = 0.3
 RUN, KNOWN, TWICE = 50, 0.1, 0.3
 #: Tokens of the training text that are read at a time and in all, and runs that are searched for.
 CHUNK, MOST, SEARCHED = 2**16, 2**22, 400
+#: The share of runs that come again from which on the whole text is one passage many times, on purpose.
+PERIODIC = 0.97
+#: The probability, for windows drawn at random from the text, of as many equal rows as are reported.
+CHANCE = 1e-6
 HELD_OUT = 64  # batches of the validation text
 FEWEST = 8  # runs or pairs that must have been searched for
 
@@ -36,19 +41,19 @@ class DuplicatedData(Check):
         self._reading: Iterator[tuple[float, float]] | None = None
         self._shares = (0.0, 0.0)  # as far as the text was read
         self._compared = False  # the pairs
+        self._collision: float | None = None  # the probability that two random windows are equal
 
     def on_batches(self, batches: RecentBatches) -> Findings:
         yield from self._rows(batches.batches)
         data = self.run.data
         if isinstance(data, TextData) and data.parts.validation.size:
-            run = min(self.run.experiment.model.context, RUN)
-            self._reading = self._reading or compare_texts(data, run)
+            self._reading = self._reading or compare_texts(data, RUN)
             end = time.perf_counter() + batches.reading
             for shares in self._reading:
                 self._shares = shares
                 if time.perf_counter() > end:
                     break
-            yield from self._judge(*self._shares, f"runs of {run} tokens", KNOWN)
+            yield from self._judge(*self._shares, f"runs of {RUN} tokens", KNOWN)
         elif isinstance(data, PairData) and not self._compared:
             self._compared = True
             yield from self.pairs(data.train, data.validation)
@@ -57,7 +62,7 @@ class DuplicatedData(Check):
         """Rows of the newest batch that an earlier one had, though other text is left."""
         (newest, batch), *earlier = batches.items()
         rows, count = row_bytes(batch), len(batch.inputs)
-        if len(rows) < (1 - REPEATED) * count:
+        if len(rows) < (1 - REPEATED) * count and self._unlikely(count - len(rows), count):
             evidence = f"batch {newest} has {count} rows, of which {len(rows)} differ"
             cause = "the loader gives the same rows several times within a batch"
             change = "draw every row of a batch independently"
@@ -67,13 +72,22 @@ class DuplicatedData(Check):
         for number, other in earlier:
             if data is not None and newest - number > data.epoch(size) / 2:
                 break
-            share = len(rows & row_bytes(other)) / max(len(rows), 1)
-            if share > REPEATED:
+            same = len(rows & row_bytes(other))
+            share = same / max(len(rows), 1)
+            if share > REPEATED and self._unlikely(same, len(rows)):
                 evidence = f"{share:.0%} of batch {newest} is in batch {number} too, {newest - number} before it"
                 cause = "the loader cycles through a few batches, or its seed starts again"
                 change = "draw batches from the whole text: use the batch's number in its seed"
                 yield self.finding(f"training batches, every {newest - number}", evidence, cause, change)
                 return
+
+    def _unlikely(self, equal: int, rows: int) -> bool:
+        """Whether so many of the rows would not be equal to one of as many others by chance."""
+        if self._collision is None:
+            self._collision = collision(self.run.data) if isinstance(self.run.data, TextData) else 0.0
+        each = 1 - (1 - self._collision) ** rows
+        tail = (math.comb(rows, k) * each**k * (1 - each) ** (rows - k) for k in range(equal, rows + 1))
+        return sum(tail) < CHANCE
 
     def pairs(self, train: SentencePairs, validation: SentencePairs) -> Findings:
         """Pairs of sentences. A few short ones may come twice in sound data."""
@@ -83,6 +97,8 @@ class DuplicatedData(Check):
         yield from self._judge(known, again, "pairs", TWICE)
 
     def _judge(self, known: float, repeated: float, unit: str, limit: float) -> Findings:
+        if repeated > PERIODIC and unit != "pairs":
+            return
         if known > limit:
             evidence = f"{known:.0%} of its {unit} are in the training text"
             cause = "the validation part is a copy of training text, so its loss says nothing about other text"
@@ -120,6 +136,15 @@ def compare_texts(data: TextData, run: int) -> Iterator[tuple[float, float]]:
             counts = [count + occurrences(runs, hashes) for count, runs in zip(counts, searched, strict=True)]
             known, own = counts
             yield _share(known > 0), _share(own > 1)
+
+
+def collision(data: TextData) -> float:
+    """The probability that two windows of the first tokens of the text are equal."""
+    tokens = _tokens(*islice(data.sliding_batches("train", max(1, CHUNK // data.context), data.context), 1))
+    if len(tokens) <= data.context:
+        return 0.0
+    counts = np.unique(hashes_of(tokens, data.context), return_counts=True)[1].astype(np.float64)
+    return float((counts * (counts - 1)).sum() / max(counts.sum() * (counts.sum() - 1), 1.0))
 
 
 def _share(found: NDArray[np.bool_]) -> float:

@@ -9,7 +9,8 @@ from regard.tasks import LanguageConfig, MaskedTokensConfig, TranslationConfig
 from regard.train import TrainingStep
 
 #: Nats between the first loss and log V: logits of deviation s add s²/2, so this is s = 0.45. Every recipe is closer.
-FAR = 0.1
+#: With few tokens chance is larger: the mean logit of the targets deviates by s/√V.
+FAR, CHANCE = 0.1, 0.6
 TERMS = ("next_token", "masked_token", "loss")  # the first that a record has is the cross entropy
 
 
@@ -27,7 +28,11 @@ class InitialLoss(Check):
         loss = next((measured[name] for name in TERMS if name in measured), None)
         size, guess = self.run.vocabulary, math.log(max(self.run.vocabulary, 2))
         known = isinstance(self.run.experiment.task, LanguageConfig | MaskedTokensConfig | TranslationConfig)
-        if not known or not isinstance(loss, float) or not FAR < abs(loss - guess) < math.inf:
+        if (
+            not known
+            or not isinstance(loss, float)
+            or not FAR + CHANCE / math.sqrt(size) < abs(loss - guess) < math.inf
+        ):
             return
         evidence = f"it is {loss:.2f} before any update, and {guess:.2f} for equal probabilities of {size:,} tokens"
         cause = "the head, or the embedding tied to it, starts with weights that are too large"

@@ -13,6 +13,8 @@ from regard.train.device import move
 #: How far a loss is above all of those just before: so many times their spread (a normal deviate of 6 comes once in a
 #: thousand million steps), and so much in nats, a quarter being 28 % in perplexity.
 SPREADS, NATS, WINDOW = 6.0, 0.25, 10
+#: Nats of a spike that no batch explains: high learning rates that still learn have smaller ones.
+UNEXPLAINED = 0.5
 CLIP = "--train.clip 0.5, which limits the damage"
 
 
@@ -32,6 +34,8 @@ class LossSpike(Check):
         if losses[worst] - usual > rise / 2:
             cause = f"this batch alone has a loss of {losses[worst]:.3f}: its text or its targets are unlike all others"
             changes = ["look at that batch", CLIP]
+        elif rise < UNEXPLAINED:
+            return
         else:
             cause = "the batch is like others, so the weights have moved too far: the learning rate is near its limit"
             changes = [self.run.lower_rate]
@@ -41,7 +45,7 @@ class LossSpike(Check):
         history, accumulate = self.run.history, self.run.experiment.train.accumulate
         for count, step in enumerate(history.steps, 1):
             rise = spike(history.losses[max(0, count - WINDOW - 1) : count])
-            if rise is not None:
+            if rise is not None and rise > UNEXPLAINED:
                 numbers = " or ".join(str((step.step - 1) * accumulate + i) for i in range(accumulate))
                 evidence = f"at step {step.step} the loss is {step.loss:.3f}, {rise:.2f} above the ones logged before"
                 cause = "its text or its targets are unlike all others, or the learning rate is near its limit"

@@ -14,7 +14,7 @@ from regard.attention.call import allowed
 from regard.attention.slots import make_pairs
 from regard.attention.tiling.tile import bounds, layout
 from regard.generate.sampling import in_float32
-from regard.look.capture.trace import Attention, dense_weights
+from regard.look.capture.observe import Attention, dense_weights
 
 ROWS = 128  # queries of a strip: their scores over thousands of keys fit in the CPU cache
 KEYS = 128  # keys per block of the mask's bounds
@@ -38,12 +38,13 @@ class Strip(NamedTuple):
     scores: Tensor | None = None  # [B, q, k], if the weights are their softmax
 
     def entropy(self) -> Tensor:  # [B, q]
-        """-Σ w log w in nats; 0 for a query without visible keys.
+        """-Σ p log p in nats, p = |w| / Σ |w| (weights may be negative or sum to less); 0 without visible keys.
 
         From scores it is log Σ exp(s - max) - Σ w (s - max): one logarithm per row instead of one per weight.
         """
         if self.scores is None:
-            return torch.special.entr(self.weights).sum(-1)
+            size = self.weights.abs()
+            return torch.special.entr(size / size.sum(-1, keepdim=True).clamp(min=1e-30)).sum(-1)
         below = self.scores - self.scores.amax(-1, keepdim=True)
         most = self.weights.amax(-1)
         return torch.where(most > 0, -most.log() - (self.weights * below).sum(-1), 0).clamp_(min=0)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from regard.attention import Out
 from regard.errors import UserError
 from regard.generate.sampling import in_float32
-from regard.look.capture.trace import Attention, dense_weights, evaluation_mode, observe
+from regard.look.capture.observe import Attention, dense_weights, evaluation_mode, observe
 from regard.look.views.reading import Reading, compare_losses, mean
 from regard.models.base import Model
 from regard.nn.attention import CrossAttention, SelfAttention

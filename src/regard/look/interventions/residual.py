@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import UserError
-from regard.look.capture.trace import evaluation_mode
+from regard.look.capture.observe import evaluation_mode
 from regard.look.views.reading import NO_TARGET, Reading, compare_losses, mean
 from regard.models.base import Model
 from regard.nn import Block

@@ -18,8 +18,9 @@ from torch import Tensor
 from regard.data.base import Specials
 from regard.data.tokenizers import Tokenizer
 from regard.errors import UserError
-from regard.look.capture.trace import attentions, dense_weights
-from regard.models.base import Seq2SeqModel, parameter_device
+from regard.look.capture.observe import attentions, dense_weights
+from regard.models.base import Seq2SeqModel
+from regard.models.device import parameter_device
 from regard.pages.html import document
 from regard.pages.numbers import plural
 from regard.pages.svg import cell_paths, moved, picture, rectangle, tag, text
@@ -73,7 +74,7 @@ def align(
     maps = []
     for layer, heads in enumerate(over_source(model, inputs, sources, lengths), 1):
         for head, weights in enumerate(heads, 1):
-            name = "attention" if len(heads) == 1 else f"layer {layer}, head {head}"
+            name = "attention" if len(heads) == 1 else f"d{layer}×.{head}"
             maps.append(HeadMap(name, merge_tokens(weights, target_words, source_words)))
     if not maps:
         raise UserError("this model has no attention over the source, so there is no alignment to draw")
@@ -190,7 +191,7 @@ def svg(alignments: Sequence[Alignment]) -> str:
 
 def figure(alignment: Alignment) -> tuple[str, float, float]:
     """One alignment, its width and height: the mean with its words, then a small map of each head."""
-    left = 8 + 7.2 * max(len(word) for word in alignment.target)
+    left = 8 + 7.8 * max(len(word) for word in alignment.target)
     top = 14 + 5.6 * max(len(word) for word in alignment.source)
     wide, high = CELL * len(alignment.source), CELL * len(alignment.target)
     parts = [rectangle("ground", wide, high, x=left, y=top)]
@@ -264,6 +265,6 @@ def _grid(alignment: Alignment) -> tuple[int, int]:
     """Rows and columns of small maps, a layer per row; none for a single head."""
     if len(alignment.maps) == 1:
         return 0, 0
-    layers = [one.name.split(",")[0] for one in alignment.maps]
+    layers = [one.name.split(".")[0] for one in alignment.maps]
     across = layers.count(layers[0])
     return -(-len(layers) // across), across

@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from regard.errors import UserError
+from regard.look.capture.observe import Attention
 from regard.look.capture.strips import ROWS, strip, strip_ranges
-from regard.look.capture.trace import Attention
 
 SIDE = 256  # cells per side of a tile
 
@@ -73,8 +73,8 @@ def maxima(attention: Attention, head: int, area: tuple[slice, slice], cell: tup
 
 
 def to_bytes(weights: Tensor) -> NDArray[np.uint8]:
-    """Weights as bytes: round(255·√w)."""
-    return weights.sqrt().mul(255).round().to(torch.uint8).cpu().numpy()
+    """Weights as bytes: round(255·√w), for those above 1 (not every mechanism normalizes them) 255."""
+    return weights.clamp(max=1).sqrt().mul(255).round().to(torch.uint8).cpu().numpy()
 
 
 def _pooled(x: Tensor, axis: int, start: int, size: int) -> tuple[int, Tensor]:

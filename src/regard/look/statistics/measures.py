@@ -21,8 +21,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from regard.look.capture.layer_names import LayerName, layer_names
+from regard.look.capture.observe import Attention, observe
 from regard.look.capture.strips import ROWS, Strip, strip, strip_ranges
-from regard.look.capture.trace import Attention, observe
 from regard.models.base import LanguageModel
 
 #: A head with at least this share of its weight on one kind of key is named after it.
@@ -43,12 +44,18 @@ class Head(NamedTuple):
     layer: int  # counted from 1, in order of execution
     head: int  # counted from 1
     name: str  # the mechanism's module path
+    layer_name: LayerName
     entropy: float  # of the weights, in nats
     spread: float  # entropy as a share of its maximum, the log of the number of visible keys
     previous: float  # weight on the previous token
     own: float  # weight on the token itself
     first: float  # weight on the first visible token
     peak: float  # the maximum weight
+
+    @property
+    def label(self) -> str:
+        """The short name of the layer and the number of the head, as on the page: 1.2, or d1×.2."""
+        return f"{self.layer_name.short}.{self.head}"
 
 
 class RowMeasures(NamedTuple):
@@ -58,7 +65,7 @@ class RowMeasures(NamedTuple):
     """
 
     seen: Tensor  # the number of visible keys
-    entropy: Tensor  # -Σ w log w in nats; 0 without visible keys
+    entropy: Tensor  # in nats; 0 without visible keys
     previous: Tensor  # weight on the previous token
     own: Tensor  # weight on the token itself
     first: Tensor  # weight on the first visible token
@@ -83,7 +90,8 @@ def row_measures(attention: Attention, block: int = ROWS) -> RowMeasures:
 
 def heads(attentions: Iterable[Attention], block: int = ROWS) -> list[Head]:
     """The measures of every head; ``block`` rows of weights are in memory at a time."""
-    measured = []
+    measured, attentions = [], list(attentions)
+    names = layer_names([attention.name for attention in attentions])
     for layer, attention in enumerate(attentions, start=1):
         rows = row_measures(attention, block)
         counted = rows.seen > 1  # [B, H, Q]
@@ -91,7 +99,8 @@ def heads(attentions: Iterable[Attention], block: int = ROWS) -> list[Head]:
         measures = torch.stack((rows.entropy, spread, *rows[2:])).double()  # [measures, B, H, Q]
         means = (measures * counted).sum((1, 3)) / counted.sum((0, 2)).clamp(min=1)
         columns = means.T.tolist()  # [H, measures]
-        measured += [Head(layer, number, attention.name, *column) for number, column in enumerate(columns, start=1)]
+        place = attention.name, names[layer - 1]
+        measured += [Head(layer, number, *place, *column) for number, column in enumerate(columns, start=1)]
     return measured
 
 

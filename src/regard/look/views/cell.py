@@ -8,11 +8,11 @@ import math
 import torch
 from torch import Tensor
 
-from regard.attention import Additive, General, HardLookup, Softmax, SoftmaxNormalizer, TopKSoftmax
+from regard.attention import Additive, General, HardLookup, Mechanism, Softmax, SoftmaxNormalizer, TopKSoftmax
 from regard.errors import UserError
 from regard.generate.sampling import in_float32
+from regard.look.capture.observe import Attention
 from regard.look.capture.strips import StripRange, biased_scores, head_inputs, strip
-from regard.look.capture.trace import Attention
 from regard.runs.disk import JsonObject
 
 TOP = 64  # keys of a row that are listed
@@ -25,17 +25,24 @@ def row(attention: Attention, head: int, query: int) -> JsonObject:
     weights = one.weights[0, 0]
     best = weights.topk(min(TOP, len(weights)))
     listed = [[key, w] for key, w in zip(best.indices.tolist(), best.values.tolist(), strict=True) if w > 0]
-    entropy = float(torch.special.entr(weights).sum())
-    return {"query": query, "weights": listed, "entropy": entropy, "visible_keys": int(one.count())}
+    return {"query": query, "weights": listed, "entropy": float(one.entropy()), "visible_keys": int(one.count())}
+
+
+def not_stepwise(mechanism: Mechanism) -> str | None:
+    """Why a weight cannot be shown step by step; None if it can."""
+    if isinstance(mechanism, Softmax) and mechanism.per_head:
+        return None
+    name = type(mechanism).__name__
+    return f"a weight of {name} does not follow from one score, so it cannot be shown step by step"
 
 
 @torch.no_grad()
 def cell(attention: Attention, head: int, query: int, key: int) -> JsonObject:
     """Every number between a query and a key and the contribution of the key's value to the output."""
     mechanism, part = attention.mechanism, _row(attention, query)
-    if not isinstance(mechanism, Softmax) or not mechanism.per_head:
-        name = type(mechanism).__name__
-        raise UserError(f"a weight of {name} does not follow from one score, so it cannot be shown step by step")
+    if why_not := not_stepwise(mechanism):
+        raise UserError(why_not)
+    assert isinstance(mechanism, Softmax)
     one = strip(attention, head, part)
     weights, seen = one.weights[0, 0], one.seen[0, 0]  # [K]
     pair = head_inputs(attention, head, part.rows, slice(key, key + 1))
@@ -60,6 +67,7 @@ def cell(attention: Attention, head: int, query: int, key: int) -> JsonObject:
         "bias": None if mechanism.bias is None else biased - dot * scale,
         "biased": biased,
         "temperature": _temperature(mechanism),
+        "normalizer": type(mechanism.normalizer).__name__,
         "allowed": why is None,
         "reason": why,
         **_softmax(mechanism, scores, seen, weights, key),

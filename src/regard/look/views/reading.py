@@ -19,7 +19,7 @@ class Reading(NamedTuple):
     """One text, or a source and its translation."""
 
     inputs: Tensor  # [1, N]: the text, or the begin mark and the translation
-    targets: Tensor  # [N]: the next token at each position
+    targets: Tensor  # [N]: the next token at each position; of an encoder, the token itself
     source: Tensor | None = None  # [1, S]
 
     @property
@@ -37,11 +37,11 @@ class Reading(NamedTuple):
         return model.features(self.inputs, *self.source_batch)
 
     def losses(self, model: Model, features: Tensor) -> list[float | None]:
-        """The cross entropy of each token in nats; None for the first token of a text, which is not predicted.
+        """The cross entropy of each token in nats; None for the first token that a language model reads.
 
-        Every token of a translation is predicted, and its end.
+        Every token of a translation is predicted, and its end; an encoder predicts each token that it sees.
         """
-        losses: list[float | None] = [None] if self.source is None else []
+        losses: list[float | None] = [None] if self.targets[-1] == NO_TARGET else []
         for logits, targets in self.logits(model, features):
             part = F.cross_entropy(logits, targets, ignore_index=NO_TARGET, reduction="none")
             losses += part[targets != NO_TARGET].tolist()

@@ -20,14 +20,15 @@ from regard.generate.decoder import Decoder, DecodingStep
 from regard.generate.load import load_model
 from regard.generate.sampler import Sampler
 from regard.generate.translation import load_translation_model, source_streams
-from regard.look.capture.trace import evaluation_mode, observe
+from regard.look.capture.observe import evaluation_mode, observe
 from regard.look.interventions.ablate import ablate, head_effects
 from regard.look.interventions.residual import contributions, lens, patch
 from regard.look.statistics.measures import on_random_text, random_text
 from regard.look.views.generation import beam_tree, distribution, nbytes
 from regard.look.views.reading import NO_TARGET, Reading, mean
-from regard.look.views.trace_view import Trace
-from regard.models.base import LanguageModel, Model, Seq2SeqModel, parameter_device
+from regard.look.views.trace import Trace
+from regard.models.base import Encoder, LanguageModel, Model, Seq2SeqModel
+from regard.models.device import parameter_device
 from regard.runs import Run
 from regard.runs.disk import JsonObject
 
@@ -41,8 +42,8 @@ def capabilities(model: Model, translates: bool) -> JsonObject:
     """Which views a model has, and why it lacks the others."""
     attend, probe, steps = bool(model.mechanisms()), bool(model.residual_blocks()), _decodable(model)
     missing = [] if attend else ["this model has no attention"]
-    missing += [] if probe else ["it has no blocks with a residual stream, so there is no lens and no patching"]
-    missing += [] if steps else ["it cannot decode token by token, because one of its parts needs whole texts"]
+    missing += [] if probe else ["this model has no blocks with a residual stream, so there is no lens and no patching"]
+    missing += [] if steps else ["this model cannot decode token by token, because one of its parts needs whole texts"]
     views = {"attention": attend, "sampling": steps, "beam_search": steps, "probes": probe}
     return {**views, "translation": translates, "reason": "; ".join(missing)}
 
@@ -53,7 +54,7 @@ def _decodable(model: Model) -> bool:
 
 @dataclass(frozen=True)
 class Session:
-    """One trained model."""
+    """A loaded model with its tokenizer, which answers the requests of the views one at a time."""
 
     model: Model
     tokenizer: Tokenizer
@@ -64,7 +65,7 @@ class Session:
     @classmethod
     def load(cls, run: Run, device: torch.device | str = "cpu", step: int | None = None) -> Self:
         """The newest complete checkpoint of a run, or that of ``step``."""
-        if run.config.get("data", {}).get("kind") == "pairs":
+        if run.table("data").get("kind") == "pairs":
             loaded = load_translation_model(run, device, step)
             return cls(loaded.model, loaded.tokenizer, loaded.specials, loaded.step, loaded.config.lower)
         model, tokenizer, reached, _ = load_model(run, device, step)
@@ -82,6 +83,8 @@ class Session:
             if target is not None:
                 raise UserError("this model reads one text and no translation; leave the second text out")
             tokens = torch.tensor(ids, device=device)
+            if isinstance(self.model, Encoder):
+                return Reading(tokens[None], tokens)
             return Reading(tokens[None], F.pad(tokens[1:], (0, 1), value=NO_TARGET))
         if target is None:
             raise UserError("this model reads a source and its translation; give the translation as the second text")
@@ -124,6 +127,7 @@ class Session:
         inputs, target_tokens, predicted = self.texts(reading.inputs[0].tolist()), None, None
         if reading.source is not None:
             inputs, target_tokens = self.texts(reading.source[0].tolist()), inputs
+        if reading.targets[-1] != NO_TARGET:
             predicted = self.texts(reading.targets.tolist())
         effects = lambda: head_effects(self.model, reading, attentions)  # noqa: E731
         return Trace(inputs, target_tokens, predicted, attentions, loss, self._random_scores, effects)
@@ -173,7 +177,9 @@ class Session:
                 sampler = Sampler(sampling, streams, constraints, seed=seed, offset=position, seen=[tokens])
             decoder, used = Decoder(cached, sampler, count, [steps.append]), min(len(tokens), self.context)
             state = cached.state if isinstance(cached, CachedSeq2Seq) else self._language_model.start(1, used)
-            cache = {"bytes": nbytes(state), "tokens": used, "capacity": self.context}
+            # The state of a recurrent model does not grow: it has no capacity.
+            capacity = None if state.capacity is None else self.context
+            cache = {"bytes": nbytes(state), "tokens": used, "capacity": capacity}
             sampled = [int(token) for token in decoder]
             likeliest = distribution(steps[0].logits, sampling, tokens, self.texts)
         written = [{"token": t, "text": text} for t, text in zip(sampled, self.texts(sampled), strict=True)]
@@ -212,6 +218,8 @@ class Session:
         self, text: str, heads: Sequence[tuple[int, int]], *, count: int = 40, seed: int = 1, target: str | None = None
     ) -> JsonObject:
         """Loss and generated text without these (attention, head)."""
+        if not 0 <= count <= MAX_TOKENS:
+            raise UserError(f"0 to {MAX_TOKENS} tokens are generated, not {count}")
         reading = self.read(text, target)
         return ablate(self.model, reading, heads, lambda: self._generate(reading, count, seed))
 
@@ -223,8 +231,6 @@ class Session:
 
     def _generate(self, reading: Reading, count: int, seed: int) -> str | None:
         """A continuation as by `regard generate`, or a greedy translation; None if the model cannot decode."""
-        if not 0 <= count <= MAX_TOKENS:
-            raise UserError(f"0 to {MAX_TOKENS} tokens are generated, not {count}")
         if not count or not _decodable(self.model):
             return None
         if self.specials is None:

@@ -2,12 +2,33 @@
 
 import torch
 
-from regard.prove import ClaimResult, ModelUnderTest, claim
+from regard.prove import Case, ClaimResult, ClaimSweep, ModelUnderTest, claim
 from regard.prove.comparison import LargestGap
 from regard.prove.model_under_test import SEED
+from regard.prove.rounding import compare_case
 
 
-@claim("batching", "a row's logits do not depend on the other rows of its batch", order=30, reorders_sums=True)
+def batching_case(subject: ModelUnderTest, case: Case) -> None:
+    """The first and the last row have the logits that they have alone."""
+    tokens, index = subject.tokens(case.rows, case.length, case.seed), torch.arange(case.rows, device=subject.device)
+    for row in {0, case.rows - 1}:
+        one = slice(row, row + 1)
+        compare_case(
+            subject,
+            case,
+            lambda one=one: subject(tokens, index)[one],
+            lambda one=one: subject(tokens[one], index[one]),
+            f"row {row} of {case.rows} and the same row alone",
+        )
+
+
+@claim(
+    "batching",
+    "a row's logits do not depend on the other rows of its batch",
+    order=30,
+    reorders_sums=True,
+    sweep=ClaimSweep(batching_case, lengths=False),
+)
 @torch.no_grad()
 def batching(subject: ModelUnderTest) -> ClaimResult:
     declared, tokens = subject.not_batch_invariant, subject.tokens(6)

@@ -1,4 +1,7 @@
-"""No logit and no gradient is NaN or infinite, and every real token may attend to at least one token."""
+"""No logit and no gradient is NaN or infinite, and every real token may attend to at least one token.
+
+A logit of -inf forbids a token, which is no fault as long as another token is allowed.
+"""
 
 from collections.abc import Iterator, Sequence
 
@@ -7,27 +10,61 @@ from torch import Tensor
 
 from regard.attention import Mask, Packed, Padded, Range
 from regard.attention.slots import AnySlots, make_pairs, valid
-from regard.prove import ClaimFails, ClaimResult, ModelUnderTest, claim, holds
+from regard.prove import Case, ClaimFails, ClaimResult, ClaimSweep, ModelUnderTest, claim, holds
 from regard.prove.comparison import gradients
+from regard.prove.rounding import FORMATS, number_format
 
 
-@claim("finite", "no logit of a real token is NaN or infinite", order=60)
+def finite_case(subject: ModelUnderTest, case: Case) -> None:
+    """The logits of plain rows in a number format."""
+    tokens = subject.tokens(case.rows, case.length, case.seed)
+    _check_logits(f"rows of {case.length} tokens in {case.format}", subject(tokens), torch.ones_like(tokens) > 0)
+
+
+@claim(
+    "finite",
+    "no logit of a real token is NaN or infinite",
+    order=60,
+    sweep=ClaimSweep(finite_case, lengths=False, rows=False),
+)
 def finite(subject: ModelUnderTest) -> ClaimResult:
-    count = 0
+    count, forbidden = 0, False
     for case, logits, real in _cases(subject):
         count += 1
-        wrong = (~logits.isfinite()).any(-1) & real
-        if wrong.any():
-            row, position = wrong.nonzero()[0].tolist()
-            kind = "NaN" if logits[row, position].isnan().any() else "infinite"
-            raise ClaimFails(f"{case}: row {row}, position {position} is {kind}")
-        loss = torch.where(real[..., None], logits, 0.0).log_softmax(-1)[..., 0].mul(real).sum()
+        _check_logits(case, logits, real)
+        forbidden |= bool(logits.isneginf().any())
+        kept = real[..., None] & logits.isfinite()
+        loss = torch.where(real[..., None], logits, 0.0).log_softmax(-1).masked_fill(~kept, 0.0).mean()
         for name, gradient in gradients(subject.module, loss).items() if subject.module is not None else ():
             if not bool(gradient.isfinite().all()):
                 raise ClaimFails(f"{case}: the gradient of {name} is not finite")
+    if forbidden:
+        _check_forbidden(subject)
     if subject.model is not None:
         _check_masks(subject, subject.model.masks)
-    return holds(f"every logit and gradient of {count} batches, also padded ones; no real token is fully masked")
+    note = "; logits of forbidden tokens are -inf" if forbidden else ""
+    return holds(f"every logit and gradient of {count} batches, also padded ones; no real token is fully masked{note}")
+
+
+def _check_logits(case: str, logits: Tensor, real: Tensor) -> None:
+    """No NaN, no +inf, and -inf (a forbidden token) only beside a finite logit."""
+    wrong = (logits.isnan() | logits.isposinf()).any(-1) | ~logits.isfinite().any(-1)
+    if (wrong & real).any():
+        row, position = (wrong & real).nonzero()[0].tolist()
+        kind = "NaN" if logits[row, position].isnan().any() else "infinite"
+        raise ClaimFails(f"{case}: row {row}, position {position} is {kind}")
+
+
+@torch.no_grad()
+def _check_forbidden(subject: ModelUnderTest) -> None:
+    """A forbidden token is forbidden in float64 too; otherwise a number was too large or too small for its format."""
+    tokens = subject.tokens(3)
+    infinite = subject(tokens).isneginf()
+    with number_format(subject, FORMATS["float64"]):
+        wrong = (infinite & ~subject(tokens).isneginf()).any(-1)
+    if wrong.any():
+        row, position = wrong.nonzero()[0].tolist()
+        raise ClaimFails(f"row {row}, position {position}: a logit is -inf that is finite in float64")
 
 
 def _cases(subject: ModelUnderTest) -> Iterator[tuple[str, Tensor, Tensor]]:

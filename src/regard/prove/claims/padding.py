@@ -2,11 +2,32 @@
 
 import torch
 
-from regard.prove import ClaimResult, ModelUnderTest, claim, not_applicable
+from regard.prove import Case, ClaimResult, ClaimSweep, ModelUnderTest, claim, not_applicable
 from regard.prove.comparison import LargestGap
+from regard.prove.rounding import compare_case
 
 
-@claim("padding", "a row's logits do not depend on the padding behind it", order=20, reorders_sums=True)
+def padding_case(subject: ModelUnderTest, case: Case) -> None:
+    """Every other row ends after the first piece of the case, and has the logits that it has without padding."""
+    tokens, index = subject.tokens(case.rows, case.length, case.seed), torch.arange(case.rows, device=subject.device)
+    real = case.pieces[0]
+    lengths = torch.where(index % 2 == 0, real, case.length)
+    compare_case(
+        subject,
+        case,
+        lambda: subject.with_padding(tokens, lengths, index)[::2, :real],
+        lambda: subject(tokens[::2, :real], index[::2]),
+        f"rows of {real} tokens padded to {case.length}, and unpadded",
+    )
+
+
+@claim(
+    "padding",
+    "a row's logits do not depend on the padding behind it",
+    order=20,
+    reorders_sums=True,
+    sweep=ClaimSweep(padding_case, pieces=2, rows=False),
+)
 @torch.no_grad()
 def padding(subject: ModelUnderTest) -> ClaimResult:
     if not subject.pads:

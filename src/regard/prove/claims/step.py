@@ -3,13 +3,27 @@
 import torch
 
 from regard.models.base import LanguageModel
-from regard.prove import ClaimResult, ModelUnderTest, claim, not_applicable
+from regard.prove import Case, ClaimResult, ClaimSweep, ModelUnderTest, claim, not_applicable
 from regard.prove.comparison import LargestGap
+from regard.prove.rounding import compare_case
 
 ROLLING = 400  # tokens: a rolling cache that is overwritten later than this is not tested
 
 
-@claim("step", "decoding in pieces of any length gives the logits of the forward pass", order=50, reorders_sums=True)
+def step_case(subject: ModelUnderTest, case: Case) -> None:
+    """Decoding in the pieces of the case gives the logits of the forward pass."""
+    tokens = subject.tokens(case.rows, case.length, case.seed)
+    what = f"decoded in pieces of {', '.join(map(str, case.pieces[:9]))}{' ...' * (len(case.pieces) > 9)}, and at once"
+    compare_case(subject, case, lambda: subject.decode(tokens, list(case.pieces)), lambda: subject(tokens), what)
+
+
+@claim(
+    "step",
+    "decoding in pieces of any length gives the logits of the forward pass",
+    order=50,
+    reorders_sums=True,
+    sweep=ClaimSweep(step_case, pieces=0, lengths=False, rows=False),
+)
 @torch.no_grad()
 def step(subject: ModelUnderTest) -> ClaimResult:
     if subject.stepper is None:
@@ -44,8 +58,8 @@ def _compare(subject: ModelUnderTest, pieces: list[int], largest: LargestGap, **
 
 def _rolling(subject: ModelUnderTest, model: LanguageModel, largest: LargestGap) -> int:
     """Decode until a rolling cache was overwritten twice or, without one, a longer sequence; return its length."""
-    caches = model.start(1, 10**4).caches if model.limit is None else ()
-    n = max([subject.long, *(size for cache in caches if (size := 2 * cache.size + 3) <= ROLLING)])
+    indices = model.start(1, 10**4).cache_indices if model.limit is None else ()
+    n = max([subject.long, *(size for index in indices if (size := 2 * index.size + 3) <= ROLLING)])
     if n > subject.length:
         for pieces in ([5, *[1] * (n - 5)], [n // 3, 7, n - n // 3 - 7]):
             _compare(subject, pieces, largest)

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from regard.data import Data
 from regard.errors import UserError
 from regard.models import Model
 from regard.runs import Checkpoint, Run
@@ -22,19 +23,29 @@ def save(engine: Engine, run: Run) -> None:
     state = {**counters, "scaler": engine.scaler.state(), "data": engine.data.sha256}
     if engine.world.rank == 0:
         run.save(progress.step, model, optimizer, state, keep=engine.experiment.train.keep)
-    engine.world.wait()  # no rank continues before the checkpoint is written
+    engine.world.barrier()  # no rank continues before the checkpoint is written
 
 
-def restore(engine: Engine, checkpoint: Checkpoint) -> None:
-    """Bring ``engine`` into exactly the state in which ``checkpoint`` was written."""
-    if checkpoint.state.get("data") != engine.data.sha256:
+def check_data(data: Data, checkpoint: Checkpoint) -> None:
+    """Refuse data other than those that the checkpoint was trained on."""
+    if checkpoint.state.get("data") != data.sha256:
         raise UserError(
             "the data is not what this run was trained on (its SHA-256 differs); "
             "put the old file back, or start a new run"
         )
+
+
+def restore(engine: Engine, checkpoint: Checkpoint) -> None:
+    """Bring ``engine`` into exactly the state in which ``checkpoint`` was written."""
+    check_data(engine.data, checkpoint)
     restore_model(engine.model, checkpoint.model())
     restore_optimizer(engine.optimizer, checkpoint.optimizer())
-    engine.scaler.load(checkpoint.state["scaler"])
+    try:
+        engine.scaler.load(checkpoint.state["scaler"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(
+            f"{checkpoint.path / 'state.json'} is damaged (its 'scaler' has no scale); restore it from a copy"
+        ) from error
     restore_progress(engine.progress, checkpoint)
 
 
@@ -68,4 +79,5 @@ def restore_optimizer(optimizer: Optimizer, tensors: dict[str, Tensor]) -> None:
 def restore_progress(progress: TrainingProgress, checkpoint: Checkpoint) -> None:
     """The counters; batches, dropout and the learning rate follow from ``step`` and ``position``."""
     progress.step = checkpoint.step
-    progress.position, progress.tokens, progress.seconds = (checkpoint.state[key] for key in COUNTERS)
+    progress.position, progress.tokens = int(checkpoint.number("position")), int(checkpoint.number("tokens"))
+    progress.seconds = checkpoint.number("seconds")

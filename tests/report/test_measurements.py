@@ -9,7 +9,7 @@ import torch
 from report_kit import experiment, start, trained
 
 from regard.attention import WindowConfig
-from regard.report import Watch, probes
+from regard.report import ModelMeasurements, probes
 from regard.train import MuonConfig, Observer, train
 from regard.train.live import LiveCurve
 from regard.train.shard import is_sharded
@@ -34,7 +34,7 @@ def newest(run):
 def test_a_watched_run_is_the_same_run_to_the_bit(text, tmp_path, model, training):
     wanted = experiment(text, model, **training)
     plain = trained(tmp_path, wanted, [], "plain")
-    watched = trained(tmp_path, wanted, [Watch()], "watched")
+    watched = trained(tmp_path, wanted, [ModelMeasurements()], "watched")
     for part in ("model", "optimizer"):
         ours, theirs = getattr(newest(watched), part)(), getattr(newest(plain), part)()
         assert ours.keys() == theirs.keys()
@@ -44,7 +44,7 @@ def test_a_watched_run_is_the_same_run_to_the_bit(text, tmp_path, model, trainin
 
 
 def test_samples_entropies_and_gradients_are_written_down(text, tmp_path):
-    run = trained(tmp_path, experiment(text), [Watch()])
+    run = trained(tmp_path, experiment(text), [ModelMeasurements()])
     samples = run.samples()
     assert [s["step"] for s in samples] == [0, 4, 8]
     assert all(len(s["text"]) == probes.SAMPLE and s["prompt"] == "\n" for s in samples)
@@ -57,7 +57,7 @@ def test_samples_entropies_and_gradients_are_written_down(text, tmp_path):
 
 
 def test_the_layers_gradients_make_up_the_whole(text, tmp_path):
-    run = trained(tmp_path, experiment(text, clip=0.05), [Watch()])
+    run = trained(tmp_path, experiment(text, clip=0.05), [ModelMeasurements()])
     whole = {m["step"]: m["grad_norm"] for m in run.metrics() if "grad_norm" in m}
     parts = {m["step"]: m["gradients"] for m in run.metrics() if "gradients" in m}
     assert parts.keys() == whole.keys()
@@ -79,10 +79,10 @@ class Stop(Observer):
 
 def test_a_resumed_run_has_every_look_once(text, tmp_path):
     wanted = experiment(text)
-    whole = trained(tmp_path, wanted, [Watch()], "whole")
+    whole = trained(tmp_path, wanted, [ModelMeasurements()], "whole")
     run = start(tmp_path, wanted, "stopped")
-    assert train(wanted, run, [Watch(), Stop(5)]).interrupted
-    train(wanted, run, [Watch()], resume=True)
+    assert train(wanted, run, [ModelMeasurements(), Stop(5)]).interrupted
+    train(wanted, run, [ModelMeasurements()], resume=True)
     assert run.samples() == whole.samples()
     looks = [[m for m in r.metrics() if "spread" in m or "gradients" in m] for r in (run, whole)]
     assert looks[0] == looks[1]
@@ -92,7 +92,7 @@ def test_a_run_resumed_from_the_very_start_does_not_look_at_it_twice(text, tmp_p
     wanted = experiment(text)
     run = start(tmp_path, wanted)
     run.sample({"step": 0, "prompt": "\n", "text": "before"})
-    train(wanted, run, [Watch()], resume=True)
+    train(wanted, run, [ModelMeasurements()], resume=True)
     assert [s["step"] for s in run.samples()] == [0, 4, 8]
 
 
@@ -100,7 +100,7 @@ def test_a_run_that_was_not_watched_from_the_start_gets_no_look_at_it(text, tmp_
     wanted = experiment(text)
     run = start(tmp_path, wanted)
     train(wanted, run, [Stop(5)])
-    train(wanted, run, [Watch()], resume=True)
+    train(wanted, run, [ModelMeasurements()], resume=True)
     assert [s["step"] for s in run.samples()] == [8]
 
 
@@ -115,17 +115,17 @@ def test_the_model_is_left_in_the_mode_it_was_in(text, tmp_path):
         def stepped(self, step):
             modes.append(all(module.training for module in self.model.modules()))
 
-    trained(tmp_path, experiment(text), [Watch(), Ear()])
+    trained(tmp_path, experiment(text), [ModelMeasurements(), Ear()])
     assert modes == [True] * 9
 
 
 def test_without_held_out_text_it_still_looks(text, tmp_path):
-    run = trained(tmp_path, experiment(text, validation=0.0), [Watch()])
+    run = trained(tmp_path, experiment(text, validation=0.0), [ModelMeasurements()])
     assert [s["step"] for s in run.samples()] == [0, 4, 8]
 
 
 def test_a_model_that_cannot_be_looked_at_is_trained_all_the_same(text, tmp_path, capsys):
-    class Blind(Watch):
+    class Blind(ModelMeasurements):
         def started(self, start):
             self.broken = start.model.register_forward_pre_hook(self.refuse)  # type: ignore[arg-type]
             super().started(start)
@@ -149,7 +149,7 @@ def test_a_sharded_model_is_left_alone(text, tmp_path):
     assert is_sharded(Part(torch.zeros(1)))
     heard = []
 
-    class Sharded(Watch):
+    class Sharded(ModelMeasurements):
         def started(self, start):
             model = torch.nn.Linear(1, 1)
             model.weight = Part(torch.zeros(1, 1))

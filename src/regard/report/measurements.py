@@ -27,7 +27,7 @@ class Measurements(NamedTuple):
     metrics: JsonObject | None = None
 
 
-class Watch(Observer):
+class ModelMeasurements(Observer):
     """Measures at the start, at every evaluation and at the end; gradient norms whenever the loop logs."""
 
     def started(self, start: TrainingStart) -> None:

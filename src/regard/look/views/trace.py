@@ -4,7 +4,6 @@ Only queries, keys and values are stored. Weights are computed on request.
 """
 
 import math
-import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.errors import UserError
-from regard.look.capture.trace import Attention
+from regard.look.capture.layer_names import LayerName, layer_names
+from regard.look.capture.observe import Attention
 from regard.look.statistics import maps
 from regard.look.statistics.measures import Head, heads, role
 from regard.look.views import cell as cells
@@ -31,7 +31,7 @@ class Trace:
 
     tokens: list[str]  # the text or source
     target_tokens: list[str] | None  # the decoder inputs of a translation
-    predicted_tokens: list[str] | None  # its labels
+    predicted_tokens: list[str] | None  # the labels of a translation or of an encoder; else the next tokens
     attentions: list[Attention]
     loss: float | None
     random_scores: Callable[[], list[list[Scores]]]  # by attention and head; [] without such scores
@@ -51,18 +51,19 @@ class Trace:
         An attention's ``query_tokens`` and ``key_tokens`` name the tokens of its axes; ``reason`` says why it has no
         map.
         """
-        described = [self._about(number, one) for number, one in enumerate(self.attentions)]
+        layers = layer_names([one.name for one in self.attentions])
+        described = [self._about(i, one, layers[i]) for i, one in enumerate(self.attentions)]
         sides = {"tokens": self.tokens, "target_tokens": self.target_tokens, "predicted_tokens": self.predicted_tokens}
         return {**sides, "attentions": described, "loss": self.loss}
 
-    def _about(self, number: int, one: Attention) -> JsonObject:
-        # The layer is the number of earlier attentions of its kind, since a repeated block is several layers.
-        kinds = [re.sub(r"\.\d+\.", ".", other.name) for other in self.attentions[: number + 1]]
+    def _about(self, index: int, one: Attention, layer: LayerName) -> JsonObject:
         queries, keys = self._sides(one)
         return {
-            "index": number,
+            "index": index,
             "name": one.name.removesuffix(".mechanism"),
-            "layer": kinds.count(kinds[number]) - 1,
+            "layer": layer.number - 1,
+            "layer_name": layer.name,
+            "layer_short": layer.short,
             "heads": one.heads,
             "queries": one.plan.queries.length,
             "keys": one.plan.keys.length,
@@ -72,6 +73,7 @@ class Trace:
             "causal": one.plan.same_tokens and one.plan.mask.reach().ahead == 0,
             "exact": one.unobservable is None,
             "reason": one.unobservable,
+            "not_stepwise": cells.not_stepwise(one.mechanism),
         }
 
     def _sides(self, one: Attention) -> tuple[str, str]:

@@ -1,0 +1,113 @@
+"""Gradients that are not the derivative of the loss, and updates that raise it."""
+
+import torch
+from torch import Tensor, nn
+
+from regard.attention import ModuleProperties
+from regard.attention.mechanisms.segments import Segmented
+from regard.doctor import Check, Findings, ReplayedStep, SidePass, TrainingRun
+from regard.doctor.gradients import LayerPart, Parameters, layer_parts
+from regard.doctor.side_pass import first_rows
+from regard.look import evaluation_mode
+from regard.prove.batches import Batch
+
+#: The length of a trial step relative to the weights: twice, the second to confirm the first.
+STEPS = (2e-3, 5e-4)
+#: The least predicted change of the loss, relative to it: float32 sums of a few hundred tokens are good to 1e-6.
+CLEAR = 2e-5
+#: Bounds of measured / predicted change. Curvature moves it by a few percent.
+LEAST, GREATEST = 0.6, 1.6
+#: Nats by which each of so many measured updates must raise the loss of the batch that it was made from.
+RAISED, MEASURED = 1e-3, 3
+PARTS = 8  # layer parts in one examination; further ones come in the next
+LENGTH = 64
+
+Slope = tuple[float, float]  # the measured and the predicted change of the loss
+
+
+class WrongDerivative(Check):
+    """Moves the weights of one part after the other along its gradient: the loss must change as the gradient says."""
+
+    kind, description = "wrong_derivative", "a gradient is not the derivative of the loss"
+    rank = 0
+    follows = ("random_evaluation",)
+
+    def on_model(self, side_pass: SidePass) -> Findings:
+        if not side_pass.deep:
+            return
+        modules = side_pass.model.modules()
+        if any(isinstance(m, Segmented) or (isinstance(m, ModuleProperties) and m.discontinuous) for m in modules):
+            return  # gradients that stop or jump by design
+        batch = first_rows(side_pass.few, 2, LENGTH)
+        parts = layer_parts(side_pass.model)
+        names = sorted(parts, key=lambda part: (part.number, part.name))
+        turn = side_pass.number * PARTS % max(len(names), 1)
+        chosen = {name: parts[name] for name in (names[turn:] + names[:turn])[:PARTS]}
+        for part, (measured, predicted) in slopes(side_pass, batch, chosen).items():
+            evidence = f"along it the loss changes by {measured:.3g} where it predicts {predicted:.3g}"
+            cause = "a detach, a wrong backward pass or a hook: a part of the derivative is missing or scaled"
+            change = "test it with torch.autograd.gradcheck; a straight-through estimator differs on purpose"
+            yield self.finding(part.name, evidence, cause, change)
+
+
+class UpdateRaisesLoss(Check):
+    """The loss of a step's own batch, before and after its update, with the same dropout."""
+
+    kind, description = "update_raises_loss", "updates raise the loss of their own batch"
+    rank = 0
+
+    def __init__(self, run: TrainingRun):
+        super().__init__(run)
+        self._changes: list[float] = []
+
+    def on_replay(self, replayed: ReplayedStep) -> Findings:
+        replay, model, accumulate = self.run.replay, self.run.model, self.run.experiment.train.accumulate
+        if replay is None or model is None or model.carries_state or not replayed.step.terms:
+            return
+        total, count = 0.0, 0.0
+        for number in range(replayed.position, replayed.position + accumulate):
+            batch = self.run.batch(number)
+            total += replay.loss(model, batch, number)
+            count += float(next(iter(self.run.task.counts(batch).values())))
+        self._changes.append(total / max(count, 1.0) - next(iter(replayed.step.terms.values())))
+        if len(self._changes) >= MEASURED and min(self._changes) > RAISED:
+            evidence = f"by {', '.join(f'{change:.2g}' for change in self._changes[-4:])} nats in all measured steps"
+            cause = "updates go against the gradient, are far too large, or belong to other weights or batches"
+            yield self.finding("train.optimizer", evidence, cause, self.run.lower_rate, "check the sign of the update")
+
+
+def slopes(side_pass: SidePass, batch: Batch, parts: Parameters) -> dict[LayerPart, Slope]:
+    """Of the parts whose gradient is wrong, the measured and the predicted change of the loss."""
+    parameters = [p for members in parts.values() for _, p in members if p.requires_grad]
+    with evaluation_mode(side_pass.model):
+        with torch.enable_grad():
+            found = torch.autograd.grad(side_pass.total(batch), parameters, allow_unused=True)
+        gradients = dict(zip(parameters, found, strict=True))
+        wrong = {}
+        for part, members in parts.items():
+            own = [(p, g) for _, p in members if (g := gradients.get(p)) is not None]
+            for step in STEPS if own else ():
+                trial = _trial(side_pass, batch, own, step)
+                if trial is None or LEAST < trial[0] / trial[1] < GREATEST:
+                    break
+            else:
+                if own:
+                    wrong[part] = trial
+    return wrong
+
+
+def _trial(side_pass: SidePass, batch: Batch, own: list[tuple[nn.Parameter, Tensor]], step: float) -> Slope | None:
+    """The change of the loss between a step against and a step along the gradient, and the predicted one."""
+    length = float(torch.stack([g.norm() for _, g in own]).norm())
+    size = float(torch.stack([p.norm() for p, _ in own]).norm())
+    if not length or not size:
+        return None
+    reach, before, losses = step * size / length, [p.clone() for p, _ in own], []
+    for sign in (1, -1):
+        for (p, g), old in zip(own, before, strict=True):
+            p.copy_(old + sign * reach * g)
+        losses.append(float(side_pass.total(batch)))
+    for (p, _), old in zip(own, before, strict=True):
+        p.copy_(old)
+    predicted = 2 * reach * length**2
+    return (losses[0] - losses[1], predicted) if predicted > CLEAR * abs(losses[0]) else None

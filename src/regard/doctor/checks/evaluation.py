@@ -1,0 +1,105 @@
+"""Evaluation that is not one: modules in the wrong mode, random outputs, a loss of other text or other weights."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from regard.doctor import Check, Findings, History, SidePass, TrainingRun
+from regard.doctor.replay import isolated
+from regard.look import evaluation_mode
+from regard.tasks import LanguageConfig
+from regard.train import TrainingStep
+from regard.train.device import move
+
+APART = 1e-3  # nats between two validation losses of the same weights
+SHARE = 0.01  # of the steps so far that a second evaluation may take, in tokens
+LITTLE = 2**15  # tokens that may be evaluated at any time
+
+
+class WrongMode(Check):
+    kind, description = "wrong_mode", "modules are in the wrong mode"
+    rank = 0
+
+    def on_step(self, step: TrainingStep) -> Findings:
+        if step.step <= 2 or step.step % 10 == 0:
+            yield from self._judge(training=True)
+
+    def on_evaluating(self) -> Findings:
+        yield from self._judge(training=False)
+
+    def _judge(self, training: bool) -> Findings:
+        if self.run.model is None:
+            return
+        wrong = [name or "the model" for name, m in self.run.model.named_modules() if m.training != training]
+        if wrong:
+            mode, other = ("training", "evaluation") if training else ("evaluation", "training")
+            evidence = f"during {mode}, {len(wrong)} modules are in {other} mode: {', '.join(wrong[:3])}"
+            effect = "dropout is off while the model learns" if training else "dropout acts on the validation loss"
+            cause = f"model.train() and model.eval() are not called in turn, or not for all modules: {effect}"
+            yield self.finding(wrong[0], evidence, cause, f"call model.{'train' if training else 'eval'}() before it")
+
+
+class RandomEvaluation(Check):
+    kind, description = "random_evaluation", "evaluation is not deterministic"
+    rank = 0
+
+    def on_model(self, side_pass: SidePass) -> Findings:
+        if not side_pass.deep:
+            return
+        shape = side_pass.tokens.shape
+        with isolated(self.run.device):
+            torch.manual_seed(side_pass.number + 1)
+            other = side_pass.outputs(side_pass.few, shape)
+        for (name, one), (_, again) in zip(side_pass.plain, other, strict=False):
+            if not torch.equal(one, again) and relative(one, again) > 1e-4:
+                evidence = f"two passes over the same tokens differ, first here, by {relative(one, again):.2g}"
+                cause = "dropout or noise is on in evaluation mode, or the output depends on earlier calls"
+                change = "make it depend on self.training, and keep no state between calls"
+                yield self.finding(name, evidence, cause, change)
+                return
+
+
+def relative(one: Tensor, other: Tensor) -> float:
+    """The largest difference relative to the largest value."""
+    return float((one.float() - other.float()).abs().max() / one.float().abs().max().clamp(min=1e-30))
+
+
+class ValidationLoss(Check):
+    kind, description = "validation_loss", "the validation loss is not that of the weights"
+    rank = 0
+    follows = ("model_differs", "tied_weights", "step_loss", "wrong_mode", "random_evaluation")
+
+    def __init__(self, run: TrainingRun):
+        super().__init__(run)
+        self._done = 0
+
+    def on_evaluation(self, history: History) -> Findings:
+        run, replay = self.run, self.run.replay
+        size = run.data.validation_count if run.data is not None else None
+        if replay is None or run.data is None or size is None or not history.validation:
+            return
+        trained = run.position * run.experiment.data.batch * run.experiment.model.context
+        if self._done >= 1 or size > max(LITTLE, SHARE * trained):
+            return
+        self._done += 1
+        replay.synchronize()
+        reported, counted, total = history.validation[-1][1], 0.0, 0.0
+        with evaluation_mode(replay.engine.model):
+            for batch in run.data.validation_batches(run.experiment.data.batch):
+                terms = run.terms_of(replay.engine.model, move(batch, run.device))
+                total += sum(float(term.total) * term.weight for term in terms.values())
+                counted += float(next(iter(run.task.counts(batch).values())))
+        yield from self._judge(reported, total / max(counted, 1.0), counted, size)
+
+    def _judge(self, reported: float, loss: float, counted: float, size: int) -> Findings:
+        change = "evaluate the present weights in evaluation mode on the whole validation part, each target once"
+        apart = APART if self.run.dtype == torch.float32 else 20 * APART
+        if math.isfinite(loss) and abs(reported - loss) > apart * max(1.0, loss):
+            evidence = f"{reported:.4f} is reported, and the config's model has {loss:.4f} with the same weights"
+            cause = "it is measured in training mode, with other weights, on other text or with another average"
+            yield self.finding("validation", evidence, cause, change)
+        elif counted != size and isinstance(self.run.experiment.task, LanguageConfig):
+            evidence = f"{counted:,.0f} targets are evaluated, and the validation part has {size:,}"
+            cause = "a part of the validation text is left out or counted twice"
+            yield self.finding("validation", evidence, cause, change)
