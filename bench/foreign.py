@@ -1,6 +1,7 @@
 """Twelve unmodified models of `transformers`, tested with `regard prove`: which of them see the future?
 
-    python bench/foreign.py [--json]
+    python -m bench.foreign [--json]
+    python -m bench.foreign --all          every class that can be built small; options as of `bench.gallery`
 
 Each is built small, with random weights, from its own configuration; those that can be encoders too are made decoders.
 Of transformers 5.12.0 four leak (huggingface/transformers#48745), of 5.22.2 none.
@@ -49,6 +50,13 @@ def table() -> dict[str, dict[str, Any]]:
 
 
 def main() -> None:
+    """The command line."""
+    if "--all" in sys.argv:
+        from bench.gallery import main as gallery
+
+        sys.argv.remove("--all")
+        gallery()
+        return
     torch.set_num_threads(1)
     found = table()
     if "--json" in sys.argv:
