@@ -27,6 +27,7 @@ from regard.doctor.side_pass import SidePass
 from regard.errors import UserError
 from regard.generate.load import restored
 from regard.models.base import Model
+from regard.models.shapes import fits
 from regard.runs import Checkpoint, Run
 from regard.train import Experiment, Observer, TrainingResult, TrainingStart, TrainingStep
 from regard.train.device import memory
@@ -245,11 +246,16 @@ class Doctor(Observer):
 
 def examine(run: Run) -> tuple[list[Finding], list[str]]:
     """Findings noted during training, from the records, and from the newest checkpoint; and what was not examined."""
-    experiment = run.load(Experiment)
-    checkpoint = run.latest()
+    experiment, checkpoint = run.load(Experiment), run.latest()
+    found, records, notes = known_findings(run), run.metrics(), []
+    if checkpoint is None:
+        why = f" ({'; '.join(run.damaged)})" if run.damaged else ""
+        notes.append(f"there is no complete checkpoint{why}, so the model was not examined")
+    elif not fits(experiment.model, checkpoint.shapes()):
+        notes.append("the newest checkpoint does not fit config.toml, so the model was not examined")
+        checkpoint = None
     training = TrainingRun(experiment, model=_model(run, experiment, checkpoint))
     checks = [check(training) for check in all_checks().values()]
-    found, records, notes = known_findings(run), run.metrics(), []
     watched = {finding.kind for finding in found.values()}  # those noted during training know the place better
     step = max((record["step"] for record in records), default=0)
     training.history.read(records)
@@ -259,10 +265,7 @@ def examine(run: Run) -> tuple[list[Finding], list[str]]:
             given = (check.on_records(records), check.on_history(training.history), check.on_gradients(gradients))
             for finding in chain(*given):
                 found.setdefault(finding.key, replace(finding, step=step, since=step))
-    if checkpoint is None:
-        why = f" ({'; '.join(run.damaged)})" if run.damaged else ""
-        notes.append(f"there is no complete checkpoint{why}, so the model was not examined")
-    else:
+    if checkpoint is not None:
         training.position = int(checkpoint.number("position"))
         try:
             for finding in list(_checkpoint(training, checks)):
