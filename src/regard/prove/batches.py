@@ -3,10 +3,12 @@
 from collections.abc import Iterator
 from typing import TypeVar
 
+import torch
 from torch import Tensor
 
 from regard.attention import Packed, Padded, Slots
-from regard.data import Data, PairBatch, TextBatch
+from regard.data import IGNORE_INDEX, Data, PairBatch, TextBatch
+from regard.prove.model_under_test import ModelUnderTest
 
 ROWS = 16
 LOWEST = {"inputs": 0, "source": 0, "targets": -1}  # the lowest valid token of each tensor
@@ -17,6 +19,15 @@ B = TypeVar("B", bound=Batch)
 def batch_size(data: Data) -> int:
     """A batch size of about 16 rows, in the unit that the data counts in (rows or tokens)."""
     return ROWS * data.smallest_batch
+
+
+def random_batch(subject: ModelUnderTest) -> TextBatch:
+    """Random tokens where no data was given; each row has another number of targets that count."""
+    tokens = subject.tokens(8, subject.length + 1)
+    inputs, targets = tokens[:, :-1], tokens[:, 1:].clone()
+    place = torch.arange(targets.shape[1], device=tokens.device)
+    row = torch.arange(len(targets), device=tokens.device)[:, None]
+    return TextBatch(inputs, targets.masked_fill(place < row % (subject.length - 1), IGNORE_INDEX))
 
 
 def take_rows(batch: B, rows: slice) -> B:

@@ -4,10 +4,10 @@ import torch
 from torch import nn
 
 from regard.attention import Mechanism
-from regard.models.base import Model
+from regard.models.base import LanguageModel, Model
 from regard.nn.recurrent import Recurrent
 from regard.prove import ClaimFails, ClaimResult, ModelUnderTest, claim, holds, not_applicable
-from regard.prove.batches import Batch, batch_size, take_rows
+from regard.prove.batches import Batch, batch_size, random_batch, take_rows
 from regard.prove.comparison import LargestGap, gradients
 from regard.prove.model_under_test import training_mode
 from regard.tasks import Task
@@ -19,9 +19,11 @@ TOLERANCE = 1e-4
 @claim("accumulation", "the terms of micro-batches add up to those of the whole batch", order=110)
 def accumulation(subject: ModelUnderTest) -> ClaimResult:
     data, task, model = subject.data, subject.task, subject.model
-    if data is None or task is None or model is None:
+    if task is None or model is None or (data is None and not isinstance(model, LanguageModel)):
         return not_applicable("no model, task and data were given together")
-    batch = move(data.batch(0, seed=1, size=max(batch_size(data), 8)), subject.device)
+    batch: Batch = random_batch(subject)
+    if data is not None:
+        batch = move(data.batch(0, seed=1, size=max(batch_size(data), 8)), subject.device)
     rows = len(batch.inputs)
     if rows < 2:
         return not_applicable("a batch is one row and cannot be split")

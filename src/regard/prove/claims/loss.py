@@ -8,9 +8,9 @@ from torch.nn import functional as F
 
 from regard.attention import Packed, Padded
 from regard.data import Data, PairBatch, TextBatch
-from regard.models.base import Encoder, Model
+from regard.models.base import Encoder, LanguageModel, Model
 from regard.prove import ClaimFails, ClaimResult, ModelUnderTest, claim, holds, not_applicable
-from regard.prove.batches import Batch, batch_size, out_of_range
+from regard.prove.batches import Batch, batch_size, out_of_range, random_batch
 from regard.tasks import Task
 from regard.train.device import move
 
@@ -24,6 +24,9 @@ LARGE = 10**6  # targets: a larger validation part is not counted again
 @torch.no_grad()
 def loss(subject: ModelUnderTest) -> ClaimResult:
     data = subject.data
+    if data is None and subject.task is not None and isinstance(subject.model, LanguageModel):
+        _check_terms(subject.task, subject.model, random_batch(subject))
+        return holds("sums and counts for random tokens are those of the targets that count")
     if data is None:
         return not_applicable("no data was given")
     if isinstance(subject.model, Encoder):
