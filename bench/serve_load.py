@@ -36,7 +36,7 @@ def regard(folder: Path, command: str, **options: object) -> subprocess.Popen[st
     """Start a command in a folder."""
     environment = {**os.environ, "REGARD_CACHE": str(folder / "cache")}
     words = [sys.executable, "-m", "regard.cli", *command.split()]
-    return subprocess.Popen(words, cwd=folder, env=environment, text=True, **options)  # type: ignore[call-overload]
+    return subprocess.Popen(words, cwd=folder, env=environment, text=True, **options)  # type: ignore[call-overload] (options are passed on)
 
 
 def last_step(folder: Path) -> int:

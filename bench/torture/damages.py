@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -90,9 +89,8 @@ def attack(folder_: Path, count: int, seed: int) -> Tally:
     chance, tally = random.Random(seed), Tally("damages", "damaged files x commands")
     room = Room(folder_)
     room.train()
-    pristine = room.path / "pristine"
-    shutil.copytree(room.path / "runs", pristine)
-    usual = {name: answers(_ask(room, pristine, command)) for name, command in COMMANDS.items()}
+    pristine = room.pristine
+    usual = {name: answers(_ask(room, command)) for name, command in COMMANDS.items()}
     precious = room.path / OUTSIDE
     precious.write_text("do not touch")
     files = [path.relative_to(pristine) for path in sorted(pristine.rglob("*")) if path.is_file()]
@@ -101,7 +99,7 @@ def attack(folder_: Path, count: int, seed: int) -> Tally:
     refused = told = 0
     for number in range(count):
         (file, damage), (name, command) = plan[number % len(plan)], chance.choice(list(COMMANDS.items()))
-        room.fresh(pristine)
+        room.fresh()
         damage(room.path / "runs" / file, chance)
         changed = _bytes(room.path / "runs" / file) != _bytes(pristine / file)
         outcome = room.regard(*command)
@@ -122,8 +120,8 @@ def attack(folder_: Path, count: int, seed: int) -> Tally:
     return tally
 
 
-def _ask(room: Room, pristine: Path, command: tuple[str, ...]) -> str:
-    room.fresh(pristine)
+def _ask(room: Room, command: tuple[str, ...]) -> str:
+    room.fresh()
     outcome = room.regard(*command)
     assert outcome.clean, f"{command}: {outcome.err}"
     return outcome.out

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import random
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -48,7 +49,7 @@ def attack(folder: Path, count: int, seed: int) -> Tally:
         if tally.judge(what, outcome):
             refused += outcome.code == 2
             _check_left(rest, what, tally)
-        os.system(f"rm -rf '{rest}'")
+        shutil.rmtree(rest)
     tally.notes["refused"] = refused
     return tally
 
@@ -61,10 +62,10 @@ def _copying(disk: Path, rest: Path, begin: Callable[[], None]) -> Callable[[], 
         leave = os._exit
 
         def copy_and_leave(code: int) -> None:
-            os.system(f"cp -r '{disk}/.' '{rest}' 2>/dev/null")
+            shutil.copytree(disk, rest, dirs_exist_ok=True)
             leave(code)
 
-        os._exit = copy_and_leave  # type: ignore[assignment]
+        os._exit = copy_and_leave  # type: ignore[assignment] (the only place before the mount is gone)
 
     return before
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -85,14 +84,12 @@ def attack(folder: Path, count: int, seed: int) -> Tally:
     chance, tally = random.Random(seed), Tally("mutations", "mutated inputs")
     room = Room(folder)
     room.train()
-    pristine = room.path / "pristine"
-    shutil.copytree(room.path / "runs", pristine)
     usual = answers(room.regard(*GENERATE).out)
     counts: dict[str, int] = {}
     for number in range(count):
         kind = chance.choices(list(KINDS), list(KINDS.values()))[0]
         if kind in (*ANSWERING, metrics):
-            room.fresh(pristine)
+            room.fresh()
         command = kind(room, chance)
         outcome = room.regard(*command)
         tally.tried += 1

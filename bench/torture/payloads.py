@@ -6,7 +6,6 @@ import io
 import json
 import pickle
 import random
-import shutil
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -77,12 +76,11 @@ def attack(folder: Path, count: int, seed: int) -> Tally:
     tally = Tally("payloads", "files with code or markup")
     room = Room(folder)
     room.train()
-    pristine, canary = room.path / "pristine", room.path / "canary"
-    shutil.copytree(room.path / "runs", pristine)
-    every = list(payloads(canary, pristine))
+    canary = room.path / "canary"
+    every = list(payloads(canary, room.pristine))
     random.Random(seed).shuffle(every)
     for what, change, command in every[:count]:
-        room.fresh(pristine)
+        room.fresh()
         page = room.path / "report.html"
         page.unlink(missing_ok=True)
         change(room)

@@ -38,7 +38,7 @@ class Recorder:
             pickle.dump((path.stat().st_ino, path.is_dir(), held, tree(self.root)), file)
 
     def install(self) -> None:
-        os.fsync = self  # type: ignore[assignment]
+        os.fsync = self  # type: ignore[assignment] (records, and calls the real one)
 
 
 def tree(root: Path) -> dict[str, tuple[int, bytes | None]]:

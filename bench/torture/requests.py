@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import random
@@ -11,12 +10,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import regard.serve
 from bench.torture.room import TINY, Room, Tally
+
+sys.path.append(str(Path(__file__).parents[2] / "tests" / "serve"))
+from serve_kit import run_server  # type: ignore[import-not-found] (of the tests)
 
 AWKWARD: tuple[Any, ...] = ("", "x" * 100_000, -1, 10**30, 1e308, None, True, [], {}, [[[]]] * 50, "../../etc/passwd")
 AWKWARD += ("\x00", "\u202e", {"a": {"b": {}}}, [0] * 10_000, "NaN", "<script>", 0.1)
@@ -24,58 +25,24 @@ FIELDS = ("run", "id", "text", "step", "layer", "head", "heads", "layers", "toke
 FIELDS += ("temperature", "trace", "query", "key", "checkpoint", "source", "target", "k", "rows", "columns")
 
 
-class Server:
-    """`regard serve` as a process."""
-
-    def __init__(self, runs: Path):
-        command = [sys.executable, "-m", "regard.cli", "serve", "--runs", str(runs), "--port", "0", "--no-browser"]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-        self.process = subprocess.Popen(
-            [*command, "--device", "cpu"], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            if found := re.search(r"http://127\.0\.0\.1:(\d+)/\?token=([\w-]+)", line):
-                self.port, self.token = int(found[1]), found[2]
-                break
-
-    def ask(self, method: str, path: str, body: bytes | None = None, **headers: str) -> tuple[int, bytes]:
-        """Status and body; status 0 where the connection was closed, -1 after ten seconds of silence."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
-        try:
-            given = {"Authorization": f"token {self.token}", "Content-Type": "application/json", **headers}
-            connection.request(method, path, body, given)
-            response = connection.getresponse()
-            return response.status, response.read(1 << 20)
-        except TimeoutError:
-            return -1, b""
-        except (OSError, http.client.HTTPException, ValueError):
-            return 0, b""
-        finally:
-            connection.close()
-
-    def memory(self) -> int:
-        """Resident bytes."""
-        pages = Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]
-        return int(pages) * os.sysconf("SC_PAGE_SIZE")
+def ask(server: Any, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
+    """Status and body; status 0 where the connection was closed, -1 after ten seconds of silence."""
+    head = server.head(method, path, Content_Type="application/json", Content_Length=str(len(body)))
+    began = time.monotonic()
+    response = server.raw(head + body, wait=10)
+    silent = response.status == 0 and time.monotonic() - began > 9
+    return (-1 if silent else response.status), response.body
 
 
-@contextmanager
-def serving(runs: Path) -> Iterator[Server]:
-    server = Server(runs)
-    try:
-        yield server
-    finally:
-        server.process.send_signal(signal.SIGINT)
-        try:
-            server.process.wait(20)
-        except subprocess.TimeoutExpired:
-            server.process.kill()
+def resident(server: Any) -> int:
+    """Bytes of memory of the server."""
+    pages = Path(f"/proc/{server.process.pid}/statm").read_text().split()[1]
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
 
 def routes() -> list[tuple[str, str]]:
     """The server's own routes, as (method, path)."""
-    source = "".join(path.read_text() for path in Path(__import__("regard.serve").serve.__file__).parent.glob("*.py"))
+    source = "".join(path.read_text() for path in Path(regard.serve.__file__).parent.glob("*.py"))
     paths = sorted(set(re.findall(r'"(/api/[\w/{}:.-]*)"', source)))
     return [(method, path) for path in paths for method in ("GET", "POST")]
 
@@ -87,17 +54,16 @@ def attack(folder: Path, count: int, seed: int) -> Tally:
     room.train()
     known = routes()
     statuses: dict[str, int] = {}
-    with serving(room.path / "runs") as server:
+    with run_server(room.path / "runs") as server:
         for _ in range(count):
             method, path = chance.choice(known)
             path = re.sub(r"\{[^}]*\}", lambda _: str(chance.choice(("one", "0", "..%2f..", "%00", "x" * 3000))), path)
             content = {name: chance.choice(AWKWARD) for name in chance.sample(FIELDS, chance.randrange(6))}
             body = json.dumps(content).encode() if chance.random() < 0.8 else chance.randbytes(300)
-            status, answer = server.ask(method, path, None if method == "GET" else body)
+            status, answer = ask(server, method, path, b"" if method == "GET" else body)
             tally.tried += 1
-            statuses[f"{status // 100}xx" if status > 0 else str(status)] = (
-                statuses.get(f"{status // 100}xx" if status > 0 else str(status), 0) + 1
-            )
+            group = f"{status // 100}xx" if status > 0 else str(status)
+            statuses[group] = statuses.get(group, 0) + 1
             what = f"{method} {path[:80]} {body[:100]!r}"
             if status == -1 and "event" not in path:
                 tally.add("hangs", what)
@@ -132,15 +98,15 @@ def soak(folder: Path, seconds: int, seed: int) -> Tally:
         command, cwd=room.path, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     sizes, requests = [], 0
-    with serving(room.path / "runs") as server:
+    with run_server(room.path / "runs") as server:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             for path in ("/", "/api/runs", "/page.js"):
-                status, _ = server.ask("GET", path)
+                status, _ = ask(server, "GET", path)
                 requests += 1
                 if status != 200:
                     tally.add("hangs" if status == -1 else "tracebacks", f"{path}: {status}")
-            sizes.append(server.memory())
+            sizes.append(resident(server))
             time.sleep(0.05)
     training.send_signal(signal.SIGINT)
     training.wait(60)

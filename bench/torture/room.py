@@ -87,14 +87,21 @@ class Room:
     def run(self) -> Path:
         return self.path / RUN
 
+    @property
+    def pristine(self) -> Path:
+        """A copy of the runs as they were trained."""
+        return self.path / "pristine"
+
     def train(self) -> None:
+        """Train the run, and keep a copy of it."""
         outcome = self.regard("train", *TINY, "--train.steps", "9", "--name", "one")
         assert outcome.code == 0, outcome.err
+        shutil.copytree(self.path / "runs", self.pristine)
 
-    def fresh(self, pristine: Path) -> None:
-        """Replace the runs by those of ``pristine``."""
+    def fresh(self) -> None:
+        """Replace the runs by their copy."""
         shutil.rmtree(self.path / "runs", ignore_errors=True)
-        shutil.copytree(pristine, self.path / "runs", symlinks=True)
+        shutil.copytree(self.pristine, self.path / "runs")
 
     def regard(self, *arguments: str, before: Callable[[], object] | None = None) -> Outcome:
         """`regard ARGUMENTS` in a forked process of this folder."""

@@ -12,9 +12,7 @@ from hypothesis import given, settings
 from positions_kit import CONTEXT, SCALINGS, seeds
 from torch import Tensor
 
-from regard.nn.positions.position import (
-    Rotary,
-)
+from regard.nn.positions.position import Rotary
 from regard.nn.positions.scaling import (
     DynamicScalingConfig,
     LinearScalingConfig,
