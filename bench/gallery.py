@@ -12,6 +12,7 @@ import argparse
 import json
 import multiprocessing
 import sys
+import threading
 import warnings
 from collections import Counter
 from collections.abc import Iterator
@@ -27,6 +28,7 @@ from bench.small_configs import small_configs
 LARGEST = 150_000_000  # parameters
 LIMIT = 300.0  # seconds for one class
 CLAIMS = ("future", "padding", "batching", "step", "finite")
+FORKING = threading.Lock()  # filelock, which `transformers` imports, refuses two forks at once
 Row = dict[str, Any]  # class, group, verdicts by claim, failures; or why it was not built
 
 
@@ -103,7 +105,8 @@ def judged(group: str, kind: str, name: str) -> Row:
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_child, args=(group, kind, theirs), daemon=True)
-    process.start()
+    with FORKING:
+        process.start()
     theirs.close()
     row: Row = {"group": group, "kind": kind, "reason": f"no result within {LIMIT:.0f} s"}
     try:
