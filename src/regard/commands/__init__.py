@@ -2,17 +2,19 @@
 
 from collections.abc import Callable
 from importlib import import_module
+from keyword import iskeyword
 from typing import get_type_hints
 
 from regard.config.table import Table
 
 #: In the order of `regard --help`; each is a function in the module of this package with its name.
 COMMANDS = ("train", "resume", "generate", "translate", "evaluate", "report", "approximate", "study")
-COMMANDS += ("look", "serve", "prove", "doctor", "mask", "info", "describe", "recipes", "data", "completion")
+COMMANDS += ("import", "export", "look", "serve", "prove", "doctor", "mask", "info", "describe", "recipes", "data", "completion")
 
 
 def find(name: str) -> Callable[..., int]:
     """A command's function. Its first parameter, `options`, is a dataclass that declares the command's options."""
+    name += "_" if iskeyword(name) else ""
     return getattr(import_module(f"regard.commands.{name}"), name)
 
 

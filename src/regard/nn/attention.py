@@ -6,13 +6,14 @@ concatenated into one longer row of queries, and no key is copied.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.attention import DecodeInput, KVCache, Mechanism, Out, Plan
-from regard.config import Choice
+from regard.config import Choice, option
 from regard.errors import UserError
 from regard.nn.linear import Linear
 from regard.nn.norm import RMSNorm
@@ -38,18 +39,43 @@ class AttentionContext(NamedTuple):
     cross: CrossAttentionContext | None = None  # for layers with cross-attention
 
 
+class QKNorm(nn.Module):
+    """RMSNorm of queries and keys [B, N, H + G, D] with a gain for each of the two, as in Qwen 3."""
+
+    def __init__(self, heads: int, kv_heads: int, head_width: int, eps: float):
+        super().__init__()
+        self.heads = [heads, kv_heads]
+        self.q, self.k = RMSNorm(head_width, eps=eps), RMSNorm(head_width, eps=eps)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k = x.split(self.heads, dim=2)
+        return torch.cat((self.q(q), self.k(k)), dim=2)
+
+
 class SelfAttention(nn.Module):
-    """Queries, keys and values from one product; ``kv_heads`` below ``heads`` is grouped-query attention."""
+    """Queries, keys and values from one product; ``kv_heads`` below ``heads`` is grouped-query attention.
+
+    ``head_width`` is width / heads by default; ``qkv_bias`` is for projections whose bias differs from that of ``out``.
+    """
 
     def __init__(
-        self, width: int, heads: int, kv_heads: int, mechanism: Mechanism, *, bias: bool = False, qk_norm: bool = False
+        self,
+        width: int,
+        heads: int,
+        kv_heads: int,
+        mechanism: Mechanism,
+        *,
+        bias: bool = False,
+        qk_norm: bool = False,
+        head_width: int | None = None,
+        qkv_bias: bool | None = None,
     ):
         super().__init__()
-        self.heads, self.kv_heads, self.head_width = heads, kv_heads, width // heads
-        self.qkv = Linear(width, *self._parts(), bias=bias)
+        self.heads, self.kv_heads, self.head_width = heads, kv_heads, head_width or width // heads
+        self.qkv = Linear(width, *self._parts(), bias=bias if qkv_bias is None else qkv_bias)
         self.norm_qk = RMSNorm(self.head_width) if qk_norm else nn.Identity()
         self.mechanism = mechanism
-        self.out = Linear(width, width, bias=bias)
+        self.out = Linear(heads * self.head_width, width, bias=bias)
 
     def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
         return self.out(self.mix(self.qkv(x), context))
@@ -207,6 +233,34 @@ class ProjectionConfig(Choice):
 @dataclass(frozen=True)
 class SeparateConfig(ProjectionConfig, kind="separate"):
     """A matrix each for queries, keys and values."""
+
+    size: int | None = option(None, "width of a head (default: width / heads)")
+    bias: bool | None = option(None, "biases of queries, keys and values, if they differ from the model's")
+    norms: Literal["shared", "separate"] = option("shared", "with qk_norm: one gain for queries and keys, or one each")
+    eps: float = option(1e-6, "with qk_norm: added to the mean square")
+
+    def fits(self, width: int, heads: int, kv_heads: int) -> None:
+        if self.size is not None and self.size < 1:
+            raise ValueError(f"size must be at least 1, not {self.size}; none is width / heads")
+
+    def head_width(self, width: int, heads: int) -> int:
+        return self.size or width // heads
+
+    def rotary_width(self, width: int, heads: int) -> int:
+        return self.size or width // heads
+
+    def cache_width(self, width: int, heads: int, kv_heads: int) -> int:
+        return 2 * kv_heads * self.head_width(width, heads)
+
+    def build(
+        self, width: int, heads: int, kv_heads: int, mechanism: Mechanism, *, bias: bool, qk_norm: bool
+    ) -> SelfAttention:
+        size = self.head_width(width, heads)
+        made = SelfAttention(width, heads, kv_heads, mechanism, bias=bias, head_width=size, qkv_bias=self.bias)
+        if qk_norm:
+            separate = self.norms == "separate"
+            made.norm_qk = QKNorm(heads, kv_heads, size, self.eps) if separate else RMSNorm(size, eps=self.eps)
+        return made
 
 
 @dataclass(frozen=True)

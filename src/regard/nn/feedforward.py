@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -70,10 +71,12 @@ def identity(x: Tensor) -> Tensor:
 ACTIVATIONS: dict[str, tuple[Activation, bool]] = {
     "relu": (F.relu, False),
     "gelu": (F.gelu, False),
+    "gelu_tanh": (partial(F.gelu, approximate="tanh"), False),
     "silu": (F.silu, False),
     "relu2": (relu_squared, False),
     "swiglu": (F.silu, True),
     "geglu": (F.gelu, True),
+    "geglu_tanh": (partial(F.gelu, approximate="tanh"), True),
     "reglu": (F.relu, True),
     "glu": (torch.sigmoid, True),
     "bilinear": (identity, True),
@@ -81,8 +84,10 @@ ACTIVATIONS: dict[str, tuple[Activation, bool]] = {
 
 
 def hidden_width(ratio: float, width: int, gated: bool) -> int:
-    """``ratio`` times ``width``, rounded; for gated networks rounded up to a multiple of 8."""
-    return -(-round(ratio * width) // 8) * 8 if gated else round(ratio * width)
+    """``ratio`` times ``width``, rounded; for gated networks a fraction is rounded up to a multiple of 8."""
+    hidden = round(ratio * width)
+    whole = abs(hidden - ratio * width) < 1e-6
+    return hidden if whole or not gated else -(-hidden // 8) * 8
 
 
 @dataclass(frozen=True)
@@ -115,6 +120,10 @@ class GELUConfig(FeedForwardConfig, kind="gelu"):
     """x Φ(x), as in GPT-2 and BERT."""
 
 
+class GELUTanhConfig(FeedForwardConfig, kind="gelu_tanh"):
+    """GELU with Φ approximated by a tanh, as in the published weights of GPT-2."""
+
+
 class SiLUConfig(FeedForwardConfig, kind="silu"):
     """x σ(x) without a gate, also called swish, as in Marian's translation models."""
 
@@ -136,6 +145,10 @@ class SwiGLUConfig(GatedConfig, kind="swiglu"):
 
 class GEGLUConfig(GatedConfig, kind="geglu"):
     """A gated network with GELU (Shazeer 2020, eq. 6), as in T5 1.1 and Gemma."""
+
+
+class GEGLUTanhConfig(GatedConfig, kind="geglu_tanh"):
+    """``geglu`` with the tanh approximation, as in the published weights of T5 1.1 and Gemma."""
 
 
 class ReGLUConfig(GatedConfig, kind="reglu"):

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from regard.data.tokenizers.base import JsonObject, utf8
 from regard.data.tokenizers.byte_tokens import SINGLES, ByteTokens, content, unwritten
 from regard.data.tokenizers.word_split import WORDS_THEN_BYTES, cut_words, regroup, slices
+from regard.errors import UserError
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as LibraryTokenizer
@@ -39,6 +40,7 @@ class ByteLevel(ByteTokens):
         except Exception as error:  # the library raises no other
             raise ValueError(f"the tokenizers library refuses it: {error}") from error
         self._cuts = given["pre_tokenizer"] == WORDS_THEN_BYTES
+        self._missing = set(SINGLES) - set(self.tokens)  # published vocabularies lack bytes that no text had
 
     @property
     def merges(self) -> list[tuple[bytes, bytes]]:
@@ -48,13 +50,18 @@ class ByteLevel(ByteTokens):
 
     def encode(self, text: str) -> NDArray[np.int64]:
         """The token ids of a text; a long one is split and encoded in parallel."""
-        utf8(text)  # for its error message, which names the character
+        self._check_bytes(utf8(text))
         parts = regroup(slices([text]), self.cut, held_at_most=None)
         ids = [np.zeros(0, dtype=np.int64)]
         while some := list(islice(parts, _AT_ONCE)):
             encoded = self._library.encode_batch_fast(some, add_special_tokens=False)
             ids += [np.array(part.ids, dtype=np.int64) for part in encoded]
         return np.concatenate(ids)
+
+    def _check_bytes(self, text: bytes) -> None:
+        """The library leaves out bytes without a token, without a word."""
+        if found := sorted(one for one in self._missing if one in text):
+            raise UserError(f"this tokenizer has no token for the byte 0x{found[0].hex().upper()}; leave it out")
 
     def cut(self, text: str) -> int:
         """Before whitespace with our own pre-tokenizer; nowhere with another one."""
@@ -103,8 +110,6 @@ def tokens_of(content: object) -> list[bytes]:
         numbered[added["id"]] = added["content"].encode()
     if sorted(numbered) != list(range(len(numbered))):
         raise ValueError(f"its {len(numbered)} tokens do not have the numbers 0 to {len(numbered) - 1}")
-    if missing := set(SINGLES) - {unwritten(token) for token in vocabulary if len(token) == 1}:
-        raise ValueError(f"it has no token for the byte 0x{min(missing).hex().upper()}")
     return [numbered[number] for number in range(len(numbered))]
 
 

@@ -1,0 +1,1 @@
+"""Families of published models, one file each."""

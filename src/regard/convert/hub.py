@@ -1,0 +1,144 @@
+"""The hub layout: a folder with `config.json`, `model.safetensors` (or several, with an index) and `tokenizer.json`."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from regard.convert.family import JsonObject, Settings, families, family_of
+from regard.convert.keys import Certificate, entries, exported
+from regard.convert.weights import convert
+from regard.errors import UserError
+from regard.models.base import Model, ModelConfig
+from regard.untrusted import check_depth, open_plain, read_plain, unreadable
+
+WEIGHTS, INDEX, CONFIG = "model.safetensors", "model.safetensors.index.json", "config.json"
+FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+
+
+class Tensors(Mapping[str, Tensor]):
+    """The tensors of one or several safetensors files, each read when it is asked for."""
+
+    def __init__(self, files: list[Path]):
+        self._files: dict[str, Any] = {}
+        for path in files:
+            try:
+                open_plain(path, follow=True)  # not a FIFO or a device: the library would wait
+                file = safe_open(path, framework="pt", device="cpu")
+                names = list(file.keys())
+            except UserError:
+                raise
+            except (SafetensorError, OSError, ValueError) as error:
+                raise UserError(f"{path} is no whole safetensors file ({error}); get it again") from error
+            for name in names:
+                if name in self._files:
+                    raise UserError(f"the tensor {name} is in two files of {path.parent}; get them again")
+                self._files[name] = file
+
+    def __getitem__(self, name: str) -> Tensor:
+        try:
+            tensor = self._files[name].get_tensor(name)
+        except (SafetensorError, ValueError) as error:
+            raise UserError(f"the tensor {name} cannot be read ({error}); get the file again") from error
+        if tensor.dtype not in FLOATS:
+            raise UserError(f"the tensor {name} holds {tensor.dtype}, not floating-point numbers: it is quantized")
+        return tensor
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+
+def read_json(path: Path) -> JsonObject:
+    """A JSON object of a received folder."""
+    try:
+        found = json.loads(read_plain(path, follow=True).decode())
+        check_depth(found)
+    except FileNotFoundError:
+        raise UserError(f"{path.parent} has no {path.name}; give the folder of a model in the hub's layout") from None
+    except (OSError, ValueError, RecursionError) as error:
+        if isinstance(error, OSError):
+            raise unreadable(path, error) from error
+        raise UserError(f"{path} is no JSON file ({error}); get it again") from error
+    if not isinstance(found, dict):
+        raise UserError(f"{path} holds no JSON object; get it again")
+    return found
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The safetensors files of a model; other formats are refused with the way to convert them."""
+    if (folder / WEIGHTS).exists():
+        return [folder / WEIGHTS]
+    if (folder / INDEX).exists():
+        table = read_json(folder / INDEX).get("weight_map")
+        names = set(table.values()) if isinstance(table, dict) else set()
+        if not names or not all(isinstance(name, str) and re.fullmatch(r"[\w.-]+\.safetensors", name) for name in names):
+            raise UserError(f"{folder / INDEX} lists no safetensors files in its folder; get it again")
+        if missing := sorted(name for name in names if not (folder / name).exists()):
+            raise UserError(f"{folder} has no {missing[0]}, which {INDEX} lists; get it")
+        return [folder / name for name in sorted(names)]
+    if pickles := sorted(path.name for path in folder.glob("*") if path.suffix in (".bin", ".pt", ".pth", ".ckpt")):
+        raise UserError(
+            f"{folder / pickles[0]} is a pickle, which can run code when it is read; convert it to safetensors: load it "
+            'where you trust it, and `model.save_pretrained("folder", safe_serialization=True)`'
+        )
+    raise UserError(f"{folder} has no {WEIGHTS}; give the folder of a model in the hub's layout")
+
+
+def read_hub(folder: Path, ignore: tuple[str, ...] = ()) -> tuple[ModelConfig, dict[str, Tensor], Certificate]:
+    """Our config and weights of a model in the hub's layout, with the certificate.
+
+    ``ignore`` are fields of config.json that are known not to matter.
+    """
+    given = read_json(folder / CONFIG)
+    kind = given.get("model_type")
+    if kind not in families():
+        raise UserError(f"{folder / CONFIG}: the model type {kind!r} is not known; known are {', '.join(families())}")
+    family, settings = families()[kind](), Settings(given)
+    try:
+        config = family.config(kind, settings)
+        settings.ignore(*ignore)
+        if unread := settings.unread:
+            raise UserError(
+                f"{folder / CONFIG} has the field {unread[0]!r}, which is not known and may change what the model "
+                f"computes; if it does not, add --ignore {unread[0]}"
+            )
+        config.check()
+    except ValueError as error:
+        raise UserError(f"{folder / CONFIG}: {error}") from error
+    theirs = Tensors(weight_files(folder))
+    weights, certificate = convert(family, kind, config, theirs)
+    return config, weights, certificate
+
+
+def write_hub(folder: Path, config: ModelConfig, model: Model, tokenizer: Path | None) -> JsonObject:
+    """Write a model in the hub's layout; the folder must not exist. Returns the `config.json`."""
+    family, fields = family_of(config)
+    weights = model.state_dict()
+    table = entries(family.table(model), model, family.experts(config))
+    theirs = exported(model, table, weights, family.tied(config))
+    dtype = str(next(iter(theirs.values())).dtype).removeprefix("torch.")
+    fields |= {"torch_dtype": dtype}
+    temporary = folder.with_name(f".{folder.name}.unfinished")
+    temporary.mkdir(parents=True)
+    try:
+        (temporary / CONFIG).write_text(json.dumps(fields, indent=2) + "\n", encoding="utf-8")
+        save_file(theirs, temporary / WEIGHTS, metadata={"format": "pt"})
+        if tokenizer is not None:
+            shutil.copyfile(tokenizer, temporary / "tokenizer.json")
+        temporary.rename(folder)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    return fields

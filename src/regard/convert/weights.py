@@ -1,0 +1,30 @@
+"""From the tensors of a checkpoint to our weights, by the key map of its family."""
+
+import re
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from regard.convert.family import Family
+from regard.convert.keys import Certificate, entries, imported
+from regard.errors import UserError
+from regard.models.base import ModelConfig
+from regard.models.shapes import build_on_meta
+
+
+def convert(
+    family: Family, kind: str, config: ModelConfig, theirs: Mapping[str, Tensor]
+) -> tuple[dict[str, Tensor], Certificate]:
+    """Our weights from the tensors of a checkpoint: each is used once, or is no weight, and none is missing."""
+    model = build_on_meta(config, 4 * len(theirs) + 64)
+    certificate = Certificate(kind)
+    table = entries(family.table(model), model, family.experts(config))
+    weights = imported(model, table, theirs, certificate, family.tied(config))
+    used = {name for entry in table for name in entry.theirs}
+    certificate.unused = sorted(name for name in theirs if name not in used)
+    if strange := [name for name in certificate.unused if not re.fullmatch(family.unused, name)]:
+        raise UserError(
+            f"the checkpoint has the tensor {strange[0]}, which a {kind} of this config.json does not have; "
+            f"{len(strange)} such tensors in all"
+        )
+    return weights, certificate
