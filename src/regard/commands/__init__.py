@@ -8,8 +8,21 @@ from typing import get_type_hints
 from regard.config.table import Table
 
 #: In the order of `regard --help`; each is a function in the module of this package with its name.
-COMMANDS = ("train", "resume", "generate", "translate", "evaluate", "report", "approximate", "study")
-COMMANDS += ("import", "export", "look", "serve", "prove", "doctor", "mask", "info", "describe", "recipes", "data", "completion")
+COMMANDS = ("train", "resume", "generate", "chat", "translate", "evaluate", "report", "approximate", "study")
+COMMANDS += (
+    "import",
+    "export",
+    "look",
+    "serve",
+    "prove",
+    "doctor",
+    "mask",
+    "info",
+    "describe",
+    "recipes",
+    "data",
+    "completion",
+)
 
 
 def find(name: str) -> Callable[..., int]:

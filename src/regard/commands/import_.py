@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -39,12 +40,9 @@ def import_(options: ImportOptions) -> int:
     from regard.data import load_tokenizer
     from regard.train import Experiment
 
-    if source.is_dir():
-        config, weights, certificate = read_hub(source, options.ignore)
-        given = source / TOKENIZER
-        tokenizer = given.read_text(encoding="utf-8") if given.exists() else None
-    else:
-        config, weights, certificate, tokenizer = read_gguf(source)
+    config, weights, certificate, tokenizer, chat = (
+        read_hub(source, options.ignore) if source.is_dir() else read_gguf(source)
+    )
     model = config.build()
     model.load_state_dict(weights)
     experiment = replace(Experiment(), model=config)
@@ -54,11 +52,14 @@ def import_(options: ImportOptions) -> int:
             if tokenizer is not None:
                 run.add(TOKENIZER, lambda path: path.write_text(tokenizer, encoding="utf-8"))
                 load_tokenizer(run.file(TOKENIZER))
+            if chat is not None:
+                run.add("chat.json", lambda path: path.write_text(json.dumps(chat), encoding="utf-8"))
             state = {"position": 0, "tokens": 0, "seconds": 0.0, "scaler": {}, "data": None}
             run.save(0, model.state_dict(), {}, state)
     except BaseException:
         run.discard()
         raise
-    text = f"{certificate}\nimported into {run.path}; try `regard generate {run.path} --prompt ...`"
+    use = f"regard chat {run.path}" if chat else f"regard generate {run.path} --prompt ..."
+    text = f"{certificate}\nimported into {run.path}; try: {use}"
     options.show({"run": str(run.path), **asdict(certificate)}, text)
     return 0

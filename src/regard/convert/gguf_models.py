@@ -12,10 +12,8 @@ from torch import Tensor
 
 from regard.convert.family import JsonObject, Settings, families
 from regard.convert.gguf import GGUF
-from regard.convert.keys import Certificate
-from regard.convert.weights import convert
+from regard.convert.weights import Imported, convert
 from regard.errors import UserError
-from regard.models.base import ModelConfig
 
 #: The architectures, and whether their file has the rows of queries and keys in pairs of neighbors, as ggml rotates.
 ARCHITECTURES = {"llama": True, "qwen2": False, "qwen3": False}
@@ -104,8 +102,8 @@ def settings(file: GGUF) -> JsonObject:
     return found
 
 
-def read_gguf(path: Path) -> tuple[ModelConfig, dict[str, Tensor], Certificate, str | None]:
-    """Our config and weights of a GGUF file, the certificate, and its `tokenizer.json` if there is one."""
+def read_gguf(path: Path) -> Imported:
+    """The model of a GGUF file."""
     file = GGUF(path)
     fields = settings(file)
     kind = fields["model_type"]
@@ -119,7 +117,21 @@ def read_gguf(path: Path) -> tuple[ModelConfig, dict[str, Tensor], Certificate, 
     heads = {"q_proj": config.heads, "k_proj": config.key_heads} if pairs else {}  # type: ignore[attr-defined] (a GPT)
     weights, certificate = convert(family, kind, config, HubNames(file, heads))
     certificate.family += f" ({', '.join(f'{count} {name}' for name, count in file.formats().items())})"
-    return config, weights, certificate, tokenizer(file)
+    return Imported(config, weights, certificate, tokenizer(file), chat(file))
+
+
+def chat(file: GGUF) -> JsonObject | None:
+    """The chat template of a file and the tokens that it uses; None if there is none."""
+    given, tokens = file.metadata, file.metadata.get("tokenizer.ggml.tokens")
+    template = given.get("tokenizer.chat_template")
+    if not isinstance(template, str) or not isinstance(tokens, list):
+        return None
+
+    def special(name: str) -> str:
+        number = given.get(f"tokenizer.ggml.{name}_token_id")
+        return tokens[number] if type(number) is int and 0 <= number < len(tokens) else ""
+
+    return {"template": template, "bos": special("bos"), "eos": special("eos"), "stops": [special("eos")]}
 
 
 #: Pre-tokenizers by their name in GGUF files; all are lossless.
@@ -142,7 +154,13 @@ def tokenizer(file: GGUF) -> str | None:
         return None
     if len(tokens) != len(kinds) or not all(isinstance(word, str) for word in [*tokens, *merges]):
         raise UserError(f"{file.path}: the tokenizer has {len(tokens):,} tokens and {len(kinds):,} types of tokens")
-    flags: dict[str, Any] = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    flags: dict[str, Any] = {
+        "single_word": False,
+        "lstrip": False,
+        "rstrip": False,
+        "normalized": False,
+        "special": True,
+    }
     added = [{"id": i, "content": word, **flags} for i, word in enumerate(tokens) if kinds[i] == CONTROL]
     model = {"type": "BPE", "vocab": {word: i for i, word in enumerate(tokens)}, "merges": merges}
     content = {"version": "1.0", "added_tokens": added, "pre_tokenizer": split, "decoder": BYTES, "model": model}

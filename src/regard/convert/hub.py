@@ -15,8 +15,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from regard.convert.family import JsonObject, Settings, families, family_of
-from regard.convert.keys import Certificate, entries, exported
-from regard.convert.weights import convert
+from regard.convert.keys import entries, exported
+from regard.convert.weights import Imported, convert
 from regard.errors import UserError
 from regard.models.base import Model, ModelConfig
 from regard.untrusted import check_depth, open_plain, read_plain, unreadable
@@ -83,7 +83,9 @@ def weight_files(folder: Path) -> list[Path]:
     if (folder / INDEX).exists():
         table = read_json(folder / INDEX).get("weight_map")
         names = set(table.values()) if isinstance(table, dict) else set()
-        if not names or not all(isinstance(name, str) and re.fullmatch(r"[\w.-]+\.safetensors", name) for name in names):
+        if not names or not all(
+            isinstance(name, str) and re.fullmatch(r"[\w.-]+\.safetensors", name) for name in names
+        ):
             raise UserError(f"{folder / INDEX} lists no safetensors files in its folder; get it again")
         if missing := sorted(name for name in names if not (folder / name).exists()):
             raise UserError(f"{folder} has no {missing[0]}, which {INDEX} lists; get it")
@@ -96,8 +98,8 @@ def weight_files(folder: Path) -> list[Path]:
     raise UserError(f"{folder} has no {WEIGHTS}; give the folder of a model in the hub's layout")
 
 
-def read_hub(folder: Path, ignore: tuple[str, ...] = ()) -> tuple[ModelConfig, dict[str, Tensor], Certificate]:
-    """Our config and weights of a model in the hub's layout, with the certificate.
+def read_hub(folder: Path, ignore: tuple[str, ...] = ()) -> Imported:
+    """The model of a folder in the hub's layout.
 
     ``ignore`` are fields of config.json that are known not to matter.
     """
@@ -119,7 +121,28 @@ def read_hub(folder: Path, ignore: tuple[str, ...] = ()) -> tuple[ModelConfig, d
         raise UserError(f"{folder / CONFIG}: {error}") from error
     theirs = Tensors(weight_files(folder))
     weights, certificate = convert(family, kind, config, theirs)
-    return config, weights, certificate
+    path = folder / "tokenizer.json"
+    tokenizer = read_plain(path, follow=True).decode("utf-8", "replace") if path.exists() else None
+    return Imported(config, weights, certificate, tokenizer, chat(folder))
+
+
+def chat(folder: Path) -> JsonObject | None:
+    """The chat template of a folder and the tokens that it uses; None if there is none."""
+    path = folder / "tokenizer_config.json"
+    given = read_json(path) if path.exists() else {}
+    template = given.get("chat_template")
+    own = folder / "chat_template.jinja"
+    if template is None and own.exists():
+        template = read_plain(own, follow=True).decode("utf-8", "replace")
+    if not isinstance(template, str):
+        return None
+
+    def special(name: str) -> str:
+        token = given.get(f"{name}_token")
+        token = token.get("content") if isinstance(token, dict) else token
+        return token if isinstance(token, str) else ""
+
+    return {"template": template, "bos": special("bos"), "eos": special("eos"), "stops": [special("eos")]}
 
 
 def write_hub(folder: Path, config: ModelConfig, model: Model, tokenizer: Path | None) -> JsonObject:

@@ -46,12 +46,16 @@ class Certificate:
     differences: dict[str, float] = field(default_factory=dict)  # by layer, to the model of `transformers`
 
     def __str__(self) -> str:
-        lines = [f"{self.family}: {self.parameters:,} parameters from {self.tensors:,} tensors, each used once, none missing"]
+        lines = [
+            f"{self.family}: {self.parameters:,} parameters from {self.tensors:,} tensors, each used once, none missing"
+        ]
         if self.tied:
             lines.append(f"tied: {', '.join(self.tied)}")
         if self.unused:
             lines.append(f"not weights, left out: {len(self.unused)} tensors such as {self.unused[0]}")
-        lines += [f"{place:24} differs from transformers by at most {gap:.2g}" for place, gap in self.differences.items()]
+        lines += [
+            f"{place:24} differs from transformers by at most {gap:.2g}" for place, gap in self.differences.items()
+        ]
         return "\n".join(lines)
 
 
@@ -65,7 +69,9 @@ def entries(table: str, model: Model, experts: int = 0) -> list[Entry]:
         general = name if layer is None else f"{name[: layer.start()]}*{name[layer.end() :]}"
         theirs, transposed = known.get(name) or known.get(general) or (None, False)
         if theirs is None:
-            raise UserError(f"this family has no name for the weight {name}; change the part of the model that needs it")
+            raise UserError(
+                f"this family has no name for the weight {name}; change the part of the model that needs it"
+            )
         if layer is not None:
             theirs = theirs.replace("*", layer[0])
         found.append(Entry(name, tuple(_expanded(theirs, experts)), transposed))
@@ -92,7 +98,11 @@ def sizes(model: Model, entry: Entry) -> tuple[int, ...]:
 
 
 def imported(
-    model: Model, table: Iterable[Entry], theirs: Mapping[str, Tensor], certificate: Certificate, tied: Mapping[str, str]
+    model: Model,
+    table: Iterable[Entry],
+    theirs: Mapping[str, Tensor],
+    certificate: Certificate,
+    tied: Mapping[str, str],
 ) -> dict[str, Tensor]:
     """The weights of ``model`` from ``theirs``; ``tied``: our weights that may be absent, and those they equal."""
     ours: dict[str, Tensor] = {}
@@ -127,7 +137,9 @@ def imported(
     return ours
 
 
-def exported(model: Model, table: Iterable[Entry], weights: Mapping[str, Tensor], tied: Iterable[str]) -> dict[str, Tensor]:
+def exported(
+    model: Model, table: Iterable[Entry], weights: Mapping[str, Tensor], tied: Iterable[str]
+) -> dict[str, Tensor]:
     """The tensors of a checkpoint from our ``weights``; tied ones are left out."""
     theirs: dict[str, Tensor] = {}
     for entry in table:

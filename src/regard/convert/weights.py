@@ -2,14 +2,25 @@
 
 import re
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from torch import Tensor
 
-from regard.convert.family import Family
+from regard.convert.family import Family, JsonObject
 from regard.convert.keys import Certificate, entries, imported
 from regard.errors import UserError
 from regard.models.base import ModelConfig
 from regard.models.shapes import build_on_meta
+
+
+class Imported(NamedTuple):
+    """A model from elsewhere."""
+
+    config: ModelConfig
+    weights: dict[str, Tensor]
+    certificate: Certificate
+    tokenizer: str | None = None  # the content of its tokenizer.json
+    chat: JsonObject | None = None  # its chat template: template, bos, eos, stops
 
 
 def convert(

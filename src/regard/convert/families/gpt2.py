@@ -42,7 +42,9 @@ class GPT2(Family):
         given.require("scale_attn_weights", True)
         given.require("scale_attn_by_inverse_layer_idx", False)
         given.require("add_cross_attention", False)
-        given.ignore("n_ctx", "reorder_and_upcast_attn", *(f"summary_{n}" for n in ("type", "use_proj", "proj_to_labels")))
+        given.ignore(
+            "n_ctx", "reorder_and_upcast_attn", *(f"summary_{n}" for n in ("type", "use_proj", "proj_to_labels"))
+        )
         given.ignore("summary_activation", "summary_first_dropout", "embd_pdrop")
         return GPTConfig(
             vocabulary=given.size("vocab_size", 50_257),

@@ -53,7 +53,9 @@ class Llama(Family):
         layers, size = given.size("num_hidden_layers"), given.get("head_dim", width // max(heads, 1))
         bias = given.get("attention_bias", False)
         if given.get("mlp_bias", False) != bias:
-            raise UserError("config.json: attention_bias and mlp_bias differ; only models with both or none can be imported")
+            raise UserError(
+                "config.json: attention_bias and mlp_bias differ; only models with both or none can be imported"
+            )
         eps = float(given.get("rms_norm_eps", EPSILONS.get(kind, 1e-6)))
         sliding = _window(kind, given, layers)
         hidden, experts = given.size("intermediate_size"), given.get("num_local_experts", 8 if kind == "mixtral" else 0)
@@ -61,7 +63,9 @@ class Llama(Family):
         if kind == "mixtral":
             active = given.size("num_experts_per_tok", 2)
             balance = float(given.get("router_aux_loss_coef", 0.001))
-            feedforward = MoEConfig(ratio=hidden / width, experts=experts, active=active, normalise=True, balance=balance)
+            feedforward = MoEConfig(
+                ratio=hidden / width, experts=experts, active=active, normalise=True, balance=balance
+            )
         return GPTConfig(
             vocabulary=given.size("vocab_size"),
             context=given.size("max_position_embeddings", 2048),

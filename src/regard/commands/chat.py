@@ -1,0 +1,58 @@
+"""`regard chat`."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+
+from regard.commands.common import CheckpointOptions
+from regard.config import option
+from regard.errors import UserError
+
+
+@dataclass(frozen=True)
+class ChatOptions(CheckpointOptions):
+    """Options of `regard chat`."""
+
+    message: str | None = option(None, "answer this message and exit, instead of a conversation")
+    system: str | None = option(None, "the system message; default: the one of the model's template")
+    tokens: int = option(512, "maximum number of tokens of an answer")
+    temperature: float = option(0.7, "sampling temperature; 0 is greedy decoding")
+    top_p: float = option(0.95, "sample from the most likely tokens with this total probability (nucleus)")
+    seed: int = option(1, "random seed of the sampling")
+
+
+def chat(options: ChatOptions) -> int:
+    """Talk with an imported model that was tuned for conversations; answers are streamed.
+
+    Each line that you type is a message. /reset begins a new conversation, /quit or Ctrl-D quits, Ctrl-C stops an
+    answer.
+    """
+    options.check_at_least_one("tokens")
+    run = options.open()
+    from regard.generate import Sampling, TextGenerator
+    from regard.generate.chat import ChatFormat, Conversation
+    from regard.generate.load import load_model
+    from regard.models.base import LanguageModel
+    from regard.models.device import find_device
+
+    if not run.file("chat.json").exists():
+        raise UserError(f"{run.path} has no chat template; continue a text instead: regard generate {run.path}")
+    form = ChatFormat.read(run.read("chat.json"))
+    try:
+        sampling = Sampling(options.temperature, top_p=options.top_p)
+    except ValueError as problem:
+        raise UserError(f"--{str(problem).replace('_', '-')}") from problem
+    loaded = load_model(run, find_device(options.device), options.step)
+    if not isinstance(loaded.model, LanguageModel):
+        raise UserError(f"{run.path} is a {type(loaded.model).__name__}, which generates no text")
+    generator = TextGenerator(
+        loaded.model, loaded.tokenizer, sampling, length=options.tokens, seed=options.seed, stops=form.stops
+    )
+    talk = Conversation(generator, form, options.system)
+    if options.message is not None:
+        answer = talk.answer(options.message, None if options.json else sys.stdout)
+        options.show({"run": str(run.path), "message": options.message, "answer": answer}, "")
+        return 0
+    talk.run(lambda: input("> " if sys.stdin.isatty() else ""), sys.stdout, sys.stderr)
+    return 0
