@@ -5,6 +5,7 @@ A class in a file outside of the package is registered when it is defined (`--wi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
@@ -19,7 +20,56 @@ JsonObject = dict[str, Any]
 
 #: Fields of any config.json that do not change what a model computes for given tokens.
 NEUTRAL = frozenset(
-    ["architectures", "model_type", "transformers_version", "torch_dtype", "dtype", "use_cache", "bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id", "sep_token_id", "cls_token_id", "mask_token_id", "decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id", "initializer_range", "initializer_factor", "_name_or_path", "name_or_path", "id2label", "label2id", "problem_type", "return_dict", "output_attentions", "output_hidden_states", "task_specific_params", "chunk_size_feed_forward", "gradient_checkpointing", "keys_to_ignore_at_inference", "attn_implementation", "_attn_implementation", "_attn_implementation_autoset", "is_encoder_decoder", "num_labels", "language", "license", "tokenizer_class", "prefix"]
+    [
+        "architectures",
+        "model_type",
+        "transformers_version",
+        "torch_dtype",
+        "dtype",
+        "use_cache",
+        "bos_token_id",
+        "eos_token_id",
+        "pad_token_id",
+        "unk_token_id",
+        "sep_token_id",
+        "cls_token_id",
+        "mask_token_id",
+        "decoder_start_token_id",
+        "forced_bos_token_id",
+        "forced_eos_token_id",
+        "initializer_range",
+        "initializer_factor",
+        "_name_or_path",
+        "name_or_path",
+        "id2label",
+        "label2id",
+        "problem_type",
+        "return_dict",
+        "output_attentions",
+        "output_hidden_states",
+        "task_specific_params",
+        "chunk_size_feed_forward",
+        "gradient_checkpointing",
+        "keys_to_ignore_at_inference",
+        "attn_implementation",
+        "_attn_implementation",
+        "_attn_implementation_autoset",
+        "is_encoder_decoder",
+        "num_labels",
+        "language",
+        "license",
+        "tokenizer_class",
+        "prefix",
+    ]
+)
+
+
+#: Options of `generate`, which older files have in config.json.
+GENERATION = re.compile(
+    r"(max|min)_length|max_new_tokens|num_beams|num_beam_groups|num_return_sequences|early_stopping|do_sample|top_[kp]|"
+    r"typical_p|temperature|(encoder_)?no_repeat_ngram_size|(length|repetition|diversity)_penalty|bad_words_ids|"
+    r"(begin_)?suppress_tokens|forced_decoder_ids|force_bos_token_to_be_generated|remove_invalid_values|"
+    r"exponential_decay_length_penalty|return_dict_in_generate|output_scores|_num_labels"
 )
 
 
@@ -27,7 +77,7 @@ class Settings:
     """The fields of a `config.json`, read through an allow-list: `unread` are those that nobody has asked for."""
 
     def __init__(self, fields: Mapping[str, Any]):
-        self._fields, self._read = fields, set(NEUTRAL)
+        self._fields, self._read = fields, NEUTRAL | set(filter(GENERATION.fullmatch, fields))
 
     def get(self, name: str, default: Any = None) -> Any:
         """The value of a field; ``default`` if it is absent or null. Its type must be that of the default."""
@@ -125,10 +175,10 @@ def family_of(config: ModelConfig) -> tuple[Family, JsonObject]:
         if fields is None:
             continue
         try:
-            back = found.config(kind, Settings(fields))
+            back = _computing(found.config(kind, Settings(fields)))
         except (UserError, ValueError):
             continue
-        if _computing(back) == _computing(config):
+        if back == _computing(config):
             return found, {"model_type": kind, **fields}
     raise UserError(
         f"no family of published models has the parts of this {config.kind}; those that can be exported: "
