@@ -19,7 +19,43 @@ JsonObject = dict[str, Any]
 
 #: Fields of any config.json that do not change what a model computes for given tokens.
 NEUTRAL = frozenset(
-    ["architectures", "model_type", "transformers_version", "torch_dtype", "dtype", "use_cache", "bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id", "sep_token_id", "cls_token_id", "mask_token_id", "decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id", "initializer_range", "initializer_factor", "_name_or_path", "name_or_path", "id2label", "label2id", "problem_type", "return_dict", "output_attentions", "output_hidden_states", "task_specific_params", "chunk_size_feed_forward", "gradient_checkpointing", "keys_to_ignore_at_inference", "attn_implementation", "_attn_implementation", "_attn_implementation_autoset", "is_encoder_decoder", "num_labels", "language", "license", "tokenizer_class", "prefix"]
+    [
+        "architectures",
+        "model_type",
+        "transformers_version",
+        "torch_dtype",
+        "dtype",
+        "use_cache",
+        "bos_token_id",
+        "eos_token_id",
+        "pad_token_id",
+        "unk_token_id",
+        "sep_token_id",
+        "cls_token_id",
+        "mask_token_id",
+        "decoder_start_token_id",
+        "forced_bos_token_id",
+        "forced_eos_token_id",
+        "initializer_range",
+        "initializer_factor",
+        "_name_or_path",
+        "id2label",
+        "label2id",
+        "problem_type",
+        "return_dict",
+        "output_attentions",
+        "output_hidden_states",
+        "task_specific_params",
+        "gradient_checkpointing",
+        "chunk_size_feed_forward",
+        "keys_to_ignore_at_inference",
+        "_attn_implementation",
+        "_attn_implementation_autoset",
+        "is_encoder_decoder",
+        "num_labels",
+        "tokenizer_class",
+        "prefix",
+    ]
 )
 
 
