@@ -11,52 +11,22 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any, ClassVar
 
-from regard.config import dump, load
+from regard.config import dump
 from regard.errors import UserError
 from regard.models.base import Model, ModelConfig
+from regard.models.parts import AttentionModelConfig
 
 JsonObject = dict[str, Any]
 
 #: Fields of any config.json that do not change what a model computes for given tokens.
-NEUTRAL = frozenset(
-    [
-        "architectures",
-        "model_type",
-        "transformers_version",
-        "torch_dtype",
-        "dtype",
-        "use_cache",
-        "bos_token_id",
-        "eos_token_id",
-        "pad_token_id",
-        "unk_token_id",
-        "sep_token_id",
-        "cls_token_id",
-        "mask_token_id",
-        "decoder_start_token_id",
-        "forced_bos_token_id",
-        "forced_eos_token_id",
-        "initializer_range",
-        "initializer_factor",
-        "_name_or_path",
-        "id2label",
-        "label2id",
-        "problem_type",
-        "return_dict",
-        "output_attentions",
-        "output_hidden_states",
-        "task_specific_params",
-        "gradient_checkpointing",
-        "chunk_size_feed_forward",
-        "keys_to_ignore_at_inference",
-        "_attn_implementation",
-        "_attn_implementation_autoset",
-        "is_encoder_decoder",
-        "num_labels",
-        "tokenizer_class",
-        "prefix",
-    ]
-)
+_NEUTRAL = """
+    architectures model_type transformers_version torch_dtype dtype use_cache bos_token_id eos_token_id pad_token_id
+    unk_token_id sep_token_id cls_token_id mask_token_id decoder_start_token_id forced_bos_token_id forced_eos_token_id
+    initializer_range initializer_factor _name_or_path id2label label2id problem_type return_dict output_attentions
+    output_hidden_states task_specific_params gradient_checkpointing chunk_size_feed_forward is_encoder_decoder
+    keys_to_ignore_at_inference _attn_implementation _attn_implementation_autoset num_labels tokenizer_class prefix
+"""
+NEUTRAL = frozenset(_NEUTRAL.split())
 
 
 class Settings:
@@ -172,11 +142,15 @@ def family_of(config: ModelConfig) -> tuple[Family, JsonObject]:
     )
 
 
-def _computing(config: ModelConfig) -> ModelConfig:
-    """The config without what matters in training only."""
+def _computing(config: ModelConfig) -> JsonObject:
+    """What a config's model computes: without what matters in training only, and with defaults in numbers."""
     table = dump(config)
+    if isinstance(config, AttentionModelConfig):
+        size = config.projection.head_width(config.width, config.heads)
+        table["kv_heads"] = config.key_heads
+        table["projection"] = {**table["projection"], "size": size}
     for name in ("dropout", "attention_dropout", "zero_init", "backend"):
         table.pop(name, None)
     for name in ("balance", "z", "dropout"):
         table.get("feedforward", {}).pop(name, None)
-    return load(ModelConfig, table, "config.json")
+    return table
