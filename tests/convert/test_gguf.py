@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,21 +21,16 @@ from regard.nn.feedforward import SwiGLUConfig
 
 gguf = pytest.importorskip("gguf")
 
+#: Where the blocks of a format have float16 numbers.
+SCALES = {"Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2], "Q8_0": [0], "Q4_K": [0, 2], "Q6_K": [208]}
+
 
 @pytest.mark.parametrize("kind", FORMATS, ids=[form.name for form in FORMATS.values()])
 def test_every_format_is_read_as_the_library_reads_it(kind: int) -> None:
     form = FORMATS[kind]
     draw = np.random.default_rng(kind)
     raw = draw.integers(0, 256, (64, form.size * 8), dtype=np.uint8)  # 64 rows of 8 blocks
-    for at in {
-        "Q4_0": [0],
-        "Q4_1": [0, 2],
-        "Q5_0": [0],
-        "Q5_1": [0, 2],
-        "Q8_0": [0],
-        "Q4_K": [0, 2],
-        "Q6_K": [208],
-    }.get(form.name, []):  # scales: finite numbers of an ordinary size
+    for at in SCALES.get(form.name, ()):  # finite numbers of an ordinary size
         scales = draw.normal(size=64 * 8).astype(np.float16).view(np.uint8).reshape(-1, 2)
         raw.reshape(-1, form.size)[:, at : at + 2] = scales
     if form.name in ("F32", "F16", "BF16"):
@@ -73,11 +69,9 @@ def test_a_damaged_file_is_a_sentence(tmp_path: Path) -> None:
         else:
             data = data[: draw.integers(len(data))]
         path.write_bytes(data)
-        try:
+        with suppress(UserError):  # any other error fails
             file = GGUF(path)
             assert all(torch.is_tensor(file[name]) for name in file)
-        except UserError as error:
-            assert "GGUF" in str(error)
 
 
 def test_lengths_are_checked_before_memory_is_taken(tmp_path: Path) -> None:
