@@ -5,79 +5,41 @@ A class in a file outside of the package is registered when it is defined (`--wi
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any, ClassVar
 
-from regard.config import dump, load
+from regard.config import dump
 from regard.errors import UserError
 from regard.models.base import Model, ModelConfig
+from regard.models.parts import AttentionModelConfig
 
 JsonObject = dict[str, Any]
 
 #: Fields of any config.json that do not change what a model computes for given tokens.
-NEUTRAL = frozenset(
-    [
-        "architectures",
-        "model_type",
-        "transformers_version",
-        "torch_dtype",
-        "dtype",
-        "use_cache",
-        "bos_token_id",
-        "eos_token_id",
-        "pad_token_id",
-        "unk_token_id",
-        "sep_token_id",
-        "cls_token_id",
-        "mask_token_id",
-        "decoder_start_token_id",
-        "forced_bos_token_id",
-        "forced_eos_token_id",
-        "initializer_range",
-        "initializer_factor",
-        "_name_or_path",
-        "name_or_path",
-        "id2label",
-        "label2id",
-        "problem_type",
-        "return_dict",
-        "output_attentions",
-        "output_hidden_states",
-        "task_specific_params",
-        "chunk_size_feed_forward",
-        "gradient_checkpointing",
-        "keys_to_ignore_at_inference",
-        "attn_implementation",
-        "_attn_implementation",
-        "_attn_implementation_autoset",
-        "is_encoder_decoder",
-        "num_labels",
-        "language",
-        "license",
-        "tokenizer_class",
-        "prefix",
-    ]
-)
-
-
-#: Options of `generate`, which older files have in config.json.
-GENERATION = re.compile(
-    r"(max|min)_length|max_new_tokens|num_beams|num_beam_groups|num_return_sequences|early_stopping|do_sample|top_[kp]|"
-    r"typical_p|temperature|(encoder_)?no_repeat_ngram_size|(length|repetition|diversity)_penalty|bad_words_ids|"
-    r"(begin_)?suppress_tokens|forced_decoder_ids|force_bos_token_to_be_generated|remove_invalid_values|"
-    r"exponential_decay_length_penalty|return_dict_in_generate|output_scores|_num_labels"
-)
+_NEUTRAL = """
+    architectures model_type transformers_version torch_dtype dtype use_cache bos_token_id eos_token_id pad_token_id
+    unk_token_id sep_token_id cls_token_id mask_token_id decoder_start_token_id forced_bos_token_id forced_eos_token_id
+    initializer_range initializer_factor _name_or_path id2label label2id problem_type return_dict output_attentions
+    output_hidden_states task_specific_params gradient_checkpointing chunk_size_feed_forward is_encoder_decoder
+    keys_to_ignore_at_inference _attn_implementation _attn_implementation_autoset num_labels tokenizer_class prefix
+"""
+_GENERATION = """
+    max_length min_length max_new_tokens num_beams num_beam_groups num_return_sequences early_stopping do_sample top_k
+    top_p typical_p temperature no_repeat_ngram_size encoder_no_repeat_ngram_size length_penalty repetition_penalty
+    diversity_penalty bad_words_ids suppress_tokens begin_suppress_tokens forced_decoder_ids remove_invalid_values
+    force_bos_token_to_be_generated exponential_decay_length_penalty return_dict_in_generate output_scores _num_labels
+"""
+NEUTRAL: frozenset[str] = frozenset((_NEUTRAL + _GENERATION).split())
 
 
 class Settings:
     """The fields of a `config.json`, read through an allow-list: `unread` are those that nobody has asked for."""
 
     def __init__(self, fields: Mapping[str, Any]):
-        self._fields, self._read = fields, NEUTRAL | set(filter(GENERATION.fullmatch, fields))
+        self._fields, self._read = fields, {*NEUTRAL}
 
     def get(self, name: str, default: Any = None) -> Any:
         """The value of a field; ``default`` if it is absent or null. Its type must be that of the default."""
@@ -186,11 +148,15 @@ def family_of(config: ModelConfig) -> tuple[Family, JsonObject]:
     )
 
 
-def _computing(config: ModelConfig) -> ModelConfig:
-    """The config without what matters in training only."""
+def _computing(config: ModelConfig) -> JsonObject:
+    """What a config's model computes: without what matters in training only, and with defaults in numbers."""
     table = dump(config)
+    if isinstance(config, AttentionModelConfig):
+        size = config.projection.head_width(config.width, config.heads)
+        table["kv_heads"] = config.key_heads
+        table["projection"] = {**table["projection"], "size": size}
     for name in ("dropout", "attention_dropout", "zero_init", "backend"):
         table.pop(name, None)
     for name in ("balance", "z", "dropout"):
         table.get("feedforward", {}).pop(name, None)
-    return load(ModelConfig, table, "config.json")
+    return table

@@ -6,6 +6,7 @@ import mmap
 import os
 import struct
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -118,7 +119,7 @@ class GGUF(Mapping[str, Tensor]):
                 raise ValueError(f"the tensor {name!r} ends after the file")
             self._tensors[name] = Place(shape, kind, begin + offset, size)
         order = sorted(self._tensors.items(), key=lambda one: one[1].begin)
-        for (first, one), (second, other) in zip(order, order[1:], strict=False):
+        for (first, one), (second, other) in pairwise(order):
             if one.begin + one.size > other.begin:
                 raise ValueError(f"the tensors {first!r} and {second!r} overlap")
 

@@ -10,10 +10,12 @@ from typing import Any
 
 from torch import Tensor
 
-from regard.convert.family import JsonObject, Settings, families
-from regard.convert.gguf import GGUF
+from regard.convert.family import JsonObject, Settings, families, family_of
+from regard.convert.gguf import GGUF, write_gguf
+from regard.convert.keys import entries, exported
 from regard.convert.weights import Imported, convert
 from regard.errors import UserError
+from regard.models.base import Model, ModelConfig
 
 #: The architectures, and whether their file has the rows of queries and keys in pairs of neighbors, as ggml rotates.
 ARCHITECTURES = {"llama": True, "qwen2": False, "qwen3": False}
@@ -33,7 +35,8 @@ NAMES = """
     output_norm             model.norm
     output                  lm_head
 """
-THEIRS = dict(line.split() for line in NAMES.strip().splitlines())
+THEIRS = {words[0]: words[1] for words in map(str.split, NAMES.strip().splitlines())}
+OURS = {theirs: ours for ours, theirs in THEIRS.items()}
 FIELDS = {
     "block_count": "num_hidden_layers",
     "context_length": "max_position_embeddings",
@@ -132,6 +135,59 @@ def chat(file: GGUF) -> JsonObject | None:
         return tokens[number] if type(number) is int and 0 <= number < len(tokens) else ""
 
     return {"template": template, "bos": special("bos"), "eos": special("eos"), "stops": [special("eos")]}
+
+
+def write_gguf_model(
+    path: Path, config: ModelConfig, model: Model, tokens: str | None, *, quantize: bool
+) -> JsonObject:
+    """Write a model and its byte-level BPE as a GGUF file; returns the fields of its `config.json`."""
+    family, fields = family_of(config)
+    kind = fields["model_type"]
+    if kind not in ARCHITECTURES:
+        raise UserError(f"a {kind} has no GGUF form here; those that have are {', '.join(ARCHITECTURES)}")
+    if fields.get("rope_scaling"):
+        raise UserError("a model with scaled positions has no GGUF form here; export it in the hub's layout")
+    metadata: JsonObject = {"general.architecture": kind, "general.alignment": 32}
+    metadata |= {f"{kind}.{ours}": fields[theirs] for ours, theirs in FIELDS.items() if theirs in fields}
+    metadata |= {f"{kind}.vocab_size": fields["vocab_size"], f"{kind}.rope.dimension_count": fields["head_dim"]}
+    metadata |= _tokens(tokens) if tokens is not None else {}
+    table = entries(family.table(model), model, family.experts(config))
+    hub = exported(model, table, model.state_dict(), family.tied(config))
+    pairs = {"q_proj": fields["num_attention_heads"], "k_proj": fields["num_key_value_heads"]}
+    tensors = {}
+    for name, tensor in hub.items():
+        heads = next((count for end, count in pairs.items() if f".{end}." in name), None)
+        rotated = tensor if heads is None or not ARCHITECTURES[kind] else _neighbors(tensor, heads)
+        tensors[_ggml_name(name)] = rotated
+    write_gguf(path, metadata, tensors, quantize=quantize)
+    return fields
+
+
+def _ggml_name(name: str) -> str:
+    stem, _, what = name.rpartition(".")
+    layer = re.search(r"\.(\d+)\.", name)
+    general = stem if layer is None else stem.replace(layer[0], ".*.", 1)
+    return f"{OURS[general].replace('*', layer[1] if layer else '')}.{what}"
+
+
+def _neighbors(tensor: Tensor, heads: int) -> Tensor:
+    """The inverse of `_halves`."""
+    return tensor.unflatten(0, (heads, 2, -1)).transpose(1, 2).flatten(0, 2)
+
+
+def _tokens(tokenizer: str) -> JsonObject:
+    """The metadata of a byte-level BPE; none if it is another kind of tokenizer."""
+    given = json.loads(tokenizer)
+    model, added = given.get("model", {}), {one["content"]: one["id"] for one in given.get("added_tokens", [])}
+    name = next((name for name, split in SPLITS.items() if split == given.get("pre_tokenizer")), None)
+    if model.get("type") != "BPE" or name is None:
+        return {}
+    numbered = sorted({**model["vocab"], **added}.items(), key=lambda one: one[1])
+    merges = [one if isinstance(one, str) else " ".join(one) for one in model["merges"]]
+    found: JsonObject = {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": name}
+    found |= {"tokenizer.ggml.tokens": [word for word, _ in numbered]}
+    found |= {"tokenizer.ggml.token_type": [CONTROL if word in added else 1 for word, _ in numbered]}
+    return found | ({"tokenizer.ggml.merges": merges} if merges else {})
 
 
 #: Pre-tokenizers by their name in GGUF files; all are lossless.

@@ -92,8 +92,8 @@ def weight_files(folder: Path) -> list[Path]:
         return [folder / name for name in sorted(names)]
     if pickles := sorted(path.name for path in folder.glob("*") if path.suffix in (".bin", ".pt", ".pth", ".ckpt")):
         raise UserError(
-            f"{folder / pickles[0]} is a pickle, which can run code when it is read; convert it to safetensors: load it "
-            'where you trust it, and `model.save_pretrained("folder", safe_serialization=True)`'
+            f"{folder / pickles[0]} is a pickle, which can run code when it is read; convert it to safetensors: load "
+            'it where you trust it, and `model.save_pretrained("folder", safe_serialization=True)`'
         )
     raise UserError(f"{folder} has no {WEIGHTS}; give the folder of a model in the hub's layout")
 

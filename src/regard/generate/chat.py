@@ -18,13 +18,11 @@ Message = Mapping[str, str]  # role ("system", "user" or "assistant") and conten
 
 LOOPS = 3  # how deep they may be nested
 LONGEST = 1 << 20  # characters of a template
-METHODS = frozenset(
-    ["strip", "lstrip", "rstrip", "split", "startswith", "endswith", "upper", "lower", "title", "replace", "get", "items", "keys", "values"]
+METHODS = "strip lstrip rstrip split startswith endswith upper lower title replace get items keys values"
+FILTERS = (
+    "trim tojson length join upper lower first last default d string list replace int select reject selectattr "
+    "rejectattr map safe items title capitalize"
 )
-FILTERS = frozenset(
-    ["trim", "tojson", "length", "join", "upper", "lower", "first", "last", "default", "d", "string", "list", "replace", "int", "select", "reject"]
-)
-FILTERS |= frozenset(["selectattr", "rejectattr", "map", "safe", "items", "title", "capitalize"])
 
 
 @dataclass(frozen=True)
@@ -67,7 +65,7 @@ class ChatFormat:
                 raise ValueError("its entries are not texts")
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(f"chat.json is damaged ({error}); import the model again") from error
-        return cls(*texts, stops)
+        return cls(texts[0], texts[1], texts[2], stops)
 
 
 def _checked(template: str) -> str:
@@ -94,7 +92,7 @@ def _environment() -> Any:
             return super().call_binop(context, operator, left, right)
 
         def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-            return attr in METHODS and super().is_safe_attribute(obj, attr, value)
+            return attr in METHODS.split() and super().is_safe_attribute(obj, attr, value)
 
         def _parse(self, source: str, name: Any, filename: Any) -> nodes.Template:
             parsed = super()._parse(source, name, filename)
@@ -114,7 +112,7 @@ def _environment() -> Any:
         raise ValueError(message)
 
     made = Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
-    made.filters = {name: value for name, value in made.filters.items() if name in FILTERS}
+    made.filters = {name: value for name, value in made.filters.items() if name in FILTERS.split()}
     made.filters["tojson"] = lambda value, **_: json.dumps(value, ensure_ascii=False)
     made.globals = {"raise_exception": raise_exception, "namespace": made.globals["namespace"]}
     made.globals |= {"strftime_now": lambda _: "", "range": lambda *n: range(*n)[:100]}

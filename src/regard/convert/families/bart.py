@@ -58,10 +58,10 @@ class Bart(Family):
         unembed.bias                     final_logits_bias    row
         position_source.table.weight     model.encoder.embed_positions.weight
         position.table.weight            model.decoder.embed_positions.weight
-        norm_embed_source.gain           model.encoder.layerembedding_norm.weight
-        norm_embed_source.bias           model.encoder.layerembedding_norm.bias
-        norm_embed.gain                  model.decoder.layerembedding_norm.weight
-        norm_embed.bias                  model.decoder.layerembedding_norm.bias
+        norm_embed_source.gain           model.encoder.layernorm_embedding.weight
+        norm_embed_source.bias           model.encoder.layernorm_embedding.bias
+        norm_embed.gain                  model.decoder.layernorm_embedding.weight
+        norm_embed.bias                  model.decoder.layernorm_embedding.bias
         norm_source.gain                 model.encoder.layer_norm.weight
         norm_source.bias                 model.encoder.layer_norm.bias
         norm.gain                        model.decoder.layer_norm.weight

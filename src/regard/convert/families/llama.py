@@ -1,4 +1,4 @@
-"""Llama and what follows it: Mistral (a window), Mixtral (experts), Qwen 2 (biases of q, k, v), Qwen 3 (norms of q, k)."""
+"""Llama and its relatives: Mistral (a window), Mixtral (experts), Qwen 2 (biases of q, k, v), Qwen 3 (q, k norms)."""
 
 from regard.attention import SoftmaxConfig, WindowConfig
 from regard.convert.families.rope import read_rope, write_rope
