@@ -102,15 +102,15 @@ def sinusoids(phase: Tensor, width: int, base: float = 10_000.0) -> Tensor:
 
 
 class Learned(Position):
-    """A learned vector per position, up to ``limit`` of them."""
+    """A learned vector per position, up to ``limit`` of them, after ``offset`` vectors that no position has."""
 
-    def __init__(self, limit: int, width: int):
+    def __init__(self, limit: int, width: int, offset: int = 0):
         super().__init__()
-        self.limit = limit
-        self.table = nn.Embedding(limit, width)
+        self.limit, self.offset = limit, offset
+        self.table = nn.Embedding(limit + offset, width)
 
     def embed(self, x: Tensor, phase: Tensor) -> Tensor:
-        return x + self.table(phase)
+        return x + self.table(phase + self.offset if self.offset else phase)
 
 
 class Rotary(Position):
@@ -206,8 +206,14 @@ class SinusoidalConfig(PositionConfig, kind="sinusoidal"):
 class LearnedPositionConfig(PositionConfig, kind="learned"):
     """A learned vector per position."""
 
+    offset: int = option(0, "the row of the table that the first position has; 2 in RoBERTa, whose padding has row 1")
+
+    def check(self) -> None:
+        if self.offset < 0:
+            raise ValueError(f"offset must be at least 0, not {self.offset}")
+
     def build(self, *, width: int, head_width: int, context: int, causal: bool = True) -> Position:
-        return Learned(context, width)
+        return Learned(context, width, self.offset)
 
 
 @dataclass(frozen=True)
