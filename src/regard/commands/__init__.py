@@ -21,6 +21,7 @@ COMMANDS += (
     "describe",
     "recipes",
     "data",
+    "models",
     "completion",
 )
 

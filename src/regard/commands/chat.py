@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from regard.commands.common import CheckpointOptions
 from regard.config import option
 from regard.errors import UserError
+from regard.runs.folder import CHAT
 
 
 @dataclass(frozen=True)
@@ -36,9 +37,9 @@ def chat(options: ChatOptions) -> int:
     from regard.models.base import LanguageModel
     from regard.models.device import find_device
 
-    if not run.file("chat.json").exists():
+    if not run.file(CHAT).exists():
         raise UserError(f"{run.path} has no chat template; continue a text instead: regard generate {run.path}")
-    form = ChatFormat.read(run.read("chat.json"))
+    form = ChatFormat.read(run.read(CHAT))
     try:
         sampling = Sampling(options.temperature, top_p=options.top_p)
     except ValueError as problem:

@@ -85,7 +85,18 @@ def open_run(run: str | None, runs: Path) -> Run:
         return Run.open(found[-1].parent)
     # An existing path, or else a name among the runs, so that the error suggests a similar name.
     named = (runs / run).is_dir() or (not Path(run).exists() and Path(run).name == run)
+    if named and not (runs / run).exists() and (model := published(run)) is not None:
+        from regard.commands.import_ import imported_run
+
+        return imported_run(model, run, runs)[0]
     return Run.open(runs / run if named and not Path(run).is_dir() else Path(run))
+
+
+def published(name: str) -> Path | None:
+    """The file of the published model with that name, fetched if it is not in the cache; None if there is none."""
+    from regard.convert.published import MODELS
+
+    return MODELS[name].fetch() if name in MODELS else None
 
 
 def split_names(text: str | None) -> list[str] | None:

@@ -37,19 +37,25 @@ def data(options: DataOptions) -> int:
     """
     from regard.data.sources import all_sources, find_source
 
-    action = options.action
     chosen = None if options.name is None else find_source(options.name)
+    use = "train on one: regard train --data.source NAME; on your own: --data.path FILE\npairs of sentences: regard train "
+    return act(options, "data", chosen, list(all_sources().values()), use + "translate-transformer --data.source NAME")
+
+
+def act(options: DataOptions, command: str, chosen: Source | None, sources: list[Source], use: str) -> int:
+    """List, get, verify or remove: one source, or all; ``use`` is the end of the list."""
+    action = options.action
     if chosen is None and action in ("get", "remove"):
-        raise UserError(f"which text? name it: regard data {action} NAME; `regard data` lists them")
+        raise UserError(f"which one? name it: regard {command} {action} NAME; `regard {command}` lists them")
     if options.file is not None and action != "get":
-        raise UserError(f"--file goes with `regard data get NAME`, not with `regard data {action}`")
-    sources = [chosen] if chosen else list(all_sources().values())
+        raise UserError(f"--file goes with `regard {command} get NAME`, not with `regard {command} {action}`")
+    sources = [chosen] if chosen else sources
     if action == "verify":
         return verify(options, sources)
     if action == "list" and options.json:
         options.show([about(source) for source in sources], "")
     elif action == "list":
-        print_table([about(source) for source in sources])
+        print_table([about(source) for source in sources], use)
     elif action == "get":
         one, path = sources[0], sources[0].fetch(given=options.file)
         lines = [f"{one.name}: {one.title}, {one.size:,} bytes, verified", f"{one.license}: {one.terms}"]
@@ -59,8 +65,8 @@ def data(options: DataOptions) -> int:
     return 0
 
 
-def print_table(rows: list[dict]) -> None:
-    """Print the texts. This compares names and sizes in the cache only; `verify` reads the files."""
+def print_table(rows: list[dict], use: str) -> None:
+    """Print the sources. This compares names and sizes in the cache only; `verify` reads the files."""
     from regard.data.origins.cache import cache_folder
     from regard.data.origins.progress import human_size
 
@@ -69,8 +75,7 @@ def print_table(rows: list[dict]) -> None:
         origin = row["origins"][0].removeprefix("the ")
         print(f"{row['name']:{longest}}  {row['title']}")
         print(f"{'':{longest}}  {human_size(row['size'])}, {CACHED[row['cached']]}; {origin}; {row['license']}")
-    print(f"cache: {cache_folder()}\ntrain on one: regard train --data.source NAME; on your own: --data.path FILE")
-    print("pairs of sentences: regard train translate-transformer --data.source NAME")
+    print(f"cache: {cache_folder()}\n{use}")
 
 
 def about(source: Source) -> dict:
@@ -100,7 +105,7 @@ def verify(options: DataOptions, sources: list[Source]) -> int:
         outcome[source.name] = {"state": "damaged" if faults else "whole" if there else "absent", "faults": faults}
         state = "whole" if there else "not in the cache"
         if faults:
-            state = f"damaged ({'; '.join(faults)}); fetch it again: regard data get {source.name}"
+            state = f"damaged ({'; '.join(faults)}); fetch it again: regard {source.command} get {source.name}"
         if not options.json:
             print(f"{source.name}: {state}", flush=True)
     if options.json:

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from regard.commands.common import RUNS, CommandOptions
 from regard.config import argument, option, to_toml
 from regard.errors import UserError
 from regard.runs import Run, environment
-from regard.runs.folder import TOKENIZER
+from regard.runs.disk import write_synced
+from regard.runs.folder import CHAT, TOKENIZER
+from regard.runs.waiting import waiting
+
+if TYPE_CHECKING:
+    from regard.convert.keys import Certificate
 
 
 @dataclass(frozen=True)
 class ImportOptions(CommandOptions):
     """Options of `regard import`."""
 
-    source: str | None = argument(None, "a folder in the hub's layout, or a .gguf file")
+    source: str | None = argument(None, "a name of `regard models`, a folder in the hub's layout, or a .gguf file")
     name: str | None = argument(None, "the run's name; default: that of the source")
     runs: Path = option(RUNS, "the folder that holds runs")
     ignore: tuple[str, ...] = option((), "a field of config.json that does not matter; may be repeated", repeated=1)
@@ -27,39 +34,47 @@ def import_(options: ImportOptions) -> int:
     """Import a published model into a run folder, and certify that every tensor was used.
 
     The source is data and nothing in it is run: config.json is read through a list of known fields, weights from
-    safetensors or GGUF files only.
+    safetensors or GGUF files only. `regard models` lists models that are fetched by name.
     """
-    if options.source is None:
-        raise UserError("name the model: a folder with config.json and model.safetensors, or a .gguf file")
-    source = Path(options.source)
+    from regard.convert.published import MODELS, find_model
+
+    name = options.source or next(iter(MODELS))
+    source = Path(name)
+    if not source.exists():
+        source = find_model(name).fetch() if name in MODELS or source.name == name else source
     if not source.exists():
         raise UserError(f"there is no {source}; give a folder in the hub's layout, or a .gguf file")
-    Run.check(options.runs, options.name)
+    run, certificate = imported_run(source, options.name, options.runs, options.ignore)
+    use = f"regard chat {run.path}" if run.file(CHAT).exists() else f"regard generate {run.path} --prompt ..."
+    text = f"{certificate}\nimported into {run.path}; try: {use}"
+    options.show({"run": str(run.path), **asdict(certificate)}, text)
+    return 0
+
+
+def imported_run(source: Path, name: str | None, runs: Path, ignore: tuple[str, ...] = ()) -> tuple[Run, Certificate]:
+    """A new run with the weights of a published model, and the certificate of the import."""
+    Run.check(runs, name)
     from regard.convert.gguf_models import read_gguf
     from regard.convert.hub import read_hub
     from regard.data import load_tokenizer
     from regard.train import Experiment
 
-    config, weights, certificate, tokenizer, chat = (
-        read_hub(source, options.ignore) if source.is_dir() else read_gguf(source)
-    )
-    model = config.build()
-    model.load_state_dict(weights)
-    experiment = replace(Experiment(), model=config)
-    run = Run.create(options.runs, options.name, to_toml(experiment), environment(), prefix=source.resolve().stem)
+    with waiting(f"reading {source}"):
+        given = read_hub(source, ignore) if source.is_dir() else read_gguf(source)
+        model = given.config.build()
+        model.load_state_dict(given.weights)
+    experiment = replace(Experiment(), model=given.config)
+    run = Run.create(runs, name, to_toml(experiment), environment(), prefix=source.resolve().stem)
     try:
         with run.lock():
-            if tokenizer is not None:
-                run.add(TOKENIZER, lambda path: path.write_text(tokenizer, encoding="utf-8"))
+            if given.tokenizer is not None:
+                run.add(TOKENIZER, partial(write_synced, data=given.tokenizer.encode()))
                 load_tokenizer(run.file(TOKENIZER))
-            if chat is not None:
-                run.add("chat.json", lambda path: path.write_text(json.dumps(chat), encoding="utf-8"))
+            if given.chat is not None:
+                run.add(CHAT, partial(write_synced, data=json.dumps(given.chat).encode()))
             state = {"position": 0, "tokens": 0, "seconds": 0.0, "scaler": {}, "data": None}
             run.save(0, model.state_dict(), {}, state)
     except BaseException:
         run.discard()
         raise
-    use = f"regard chat {run.path}" if chat else f"regard generate {run.path} --prompt ..."
-    text = f"{certificate}\nimported into {run.path}; try: {use}"
-    options.show({"run": str(run.path), **asdict(certificate)}, text)
-    return 0
+    return run, given.certificate

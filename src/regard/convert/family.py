@@ -26,14 +26,14 @@ _NEUTRAL = """
     output_hidden_states task_specific_params gradient_checkpointing chunk_size_feed_forward is_encoder_decoder
     keys_to_ignore_at_inference _attn_implementation _attn_implementation_autoset num_labels tokenizer_class prefix
 """
-NEUTRAL = frozenset(_NEUTRAL.split())
+NEUTRAL: frozenset[str] = frozenset(_NEUTRAL.split())
 
 
 class Settings:
     """The fields of a `config.json`, read through an allow-list: `unread` are those that nobody has asked for."""
 
     def __init__(self, fields: Mapping[str, Any]):
-        self._fields, self._read = fields, set(NEUTRAL)
+        self._fields, self._read = fields, {*NEUTRAL}
 
     def get(self, name: str, default: Any = None) -> Any:
         """The value of a field; ``default`` if it is absent or null. Its type must be that of the default."""

@@ -35,7 +35,7 @@ NAMES = """
     output_norm             model.norm
     output                  lm_head
 """
-THEIRS = dict(line.split() for line in NAMES.strip().splitlines())
+THEIRS = {words[0]: words[1] for words in map(str.split, NAMES.strip().splitlines())}
 OURS = {theirs: ours for ours, theirs in THEIRS.items()}
 FIELDS = {
     "block_count": "num_hidden_layers",
@@ -157,8 +157,8 @@ def write_gguf_model(
     tensors = {}
     for name, tensor in hub.items():
         heads = next((count for end, count in pairs.items() if f".{end}." in name), None)
-        neighbors = heads is not None and ARCHITECTURES[kind]
-        tensors[_ggml_name(name)] = _neighbors(tensor, heads) if neighbors else tensor
+        rotated = tensor if heads is None or not ARCHITECTURES[kind] else _neighbors(tensor, heads)
+        tensors[_ggml_name(name)] = rotated
     write_gguf(path, metadata, tensors, quantize=quantize)
     return fields
 

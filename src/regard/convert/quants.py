@@ -29,7 +29,7 @@ def _half(block: Bytes, at: int) -> Floats:
 
 def _nibbles(block: Bytes) -> NDArray[np.uint8]:
     """Low halves of all bytes, then high halves."""
-    return np.concatenate((block & 15, block >> 4), axis=1)
+    return np.concatenate((block & np.uint8(15), block >> np.uint8(4)), axis=1)
 
 
 def _q4_0(block: Bytes) -> Floats:
@@ -67,8 +67,8 @@ def _q4_k(block: Bytes) -> Floats:
     minima = np.concatenate((high & 63, (mixed >> 4) | ((high >> 6) << 4)), axis=1).astype(np.float32)
     pairs = block[:, 16:].reshape(-1, 4, 32)  # the low halves are one group, the high halves the next
     values = np.stack((pairs & 15, pairs >> 4), axis=2).reshape(-1, 8, 32).astype(np.float32)
-    scaled = (_half(block, 0) * scales)[:, :, None] * values - (_half(block, 2) * minima)[:, :, None]
-    return scaled.reshape(-1, 256)
+    scales, minima = _half(block, 0) * scales, _half(block, 2) * minima
+    return np.asarray(scales[:, :, None] * values - minima[:, :, None], np.float32).reshape(-1, 256)
 
 
 def _q6_k(block: Bytes) -> Floats:

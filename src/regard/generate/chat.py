@@ -65,7 +65,7 @@ class ChatFormat:
                 raise ValueError("its entries are not texts")
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(f"chat.json is damaged ({error}); import the model again") from error
-        return cls(*texts, stops)
+        return cls(texts[0], texts[1], texts[2], stops)
 
 
 def _checked(template: str) -> str:

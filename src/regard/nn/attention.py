@@ -73,7 +73,7 @@ class SelfAttention(nn.Module):
         super().__init__()
         self.heads, self.kv_heads, self.head_width = heads, kv_heads, head_width or width // heads
         self.qkv = Linear(width, *self._parts(), bias=bias if qkv_bias is None else qkv_bias)
-        self.norm_qk = RMSNorm(self.head_width) if qk_norm else nn.Identity()
+        self.norm_qk: nn.Module = RMSNorm(self.head_width) if qk_norm else nn.Identity()
         self.mechanism = mechanism
         self.out = Linear(heads * self.head_width, width, bias=bias)
 

