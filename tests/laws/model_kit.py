@@ -37,10 +37,13 @@ from regard.models import (
     TransformerConfig,
 )
 from regard.nn.attention import SharedConfig, SharedQKConfig
+from regard.nn.blocks.block import PostNormConfig
 from regard.nn.blocks.reversible import ReversibleConfig
 from regard.nn.experts.moe import MoEConfig
+from regard.nn.heads import BertTokensHeadConfig
 from regard.nn.latent import LatentConfig
-from regard.nn.positions.position import RelativeConfig, RotaryConfig
+from regard.nn.norm import LayerNormConfig
+from regard.nn.positions.position import LearnedPositionConfig, RelativeConfig, RotaryConfig
 
 SIZES: dict[str, Any] = {"vocabulary": 29, "context": 32, "width": 16, "layers": 2}
 GPT: Any = GPTConfig(**SIZES, heads=4, kv_heads=2, ngrams=2, buckets=64, zero_init=False)
@@ -72,6 +75,20 @@ MODELS: dict[str, ModelConfig] = {
     "encoder": EncoderConfig(**SIZES, heads=4, kv_heads=2, zero_init=False),
     "encoder linformer": EncoderConfig(**SIZES, heads=4, zero_init=False, attention=LinformerConfig(k=8)),
     "encoder reversible": EncoderConfig(**SIZES, heads=4, zero_init=False, block=ReversibleConfig()),
+    "encoder bert": EncoderConfig(
+        **SIZES,
+        heads=4,
+        mask_token=3,
+        token_types=2,
+        embedding_norm=True,
+        bias=True,
+        qk_norm=False,
+        zero_init=False,
+        norm=LayerNormConfig(),
+        position=LearnedPositionConfig(offset=2),
+        block=PostNormConfig(),
+        head=BertTokensHeadConfig(),
+    ),
     "seq2seq fixed": Seq2SeqConfig(**SIZES, dropout=0.0, attention=FixedConfig()),
     "seq2seq bahdanau": Seq2SeqConfig(**SIZES, dropout=0.0, attention=BahdanauConfig()),
     "seq2seq luong": Seq2SeqConfig(**SIZES, dropout=0.0, attention=LuongConfig(), cell="lstm"),

@@ -11,6 +11,7 @@ from regard.errors import UserError
 from regard.generate import Sampling
 from regard.look.views.session import Session, capabilities
 from regard.models import EncoderConfig, RecurrentConfig
+from regard.nn.heads import SpansHeadConfig
 
 
 def test_a_trace_tells_what_it_holds():
@@ -100,3 +101,12 @@ def test_an_encoder_predicts_the_tokens_that_it_reads():
     assert len(session.ablate(TEXT, [(0, 1)], count=0)["per_token"]) == len(TEXT)
     ranks = session.lens(TEXT)["target_rank"][-1]
     assert ranks == (logits > logits.gather(1, tokens[:, None])).sum(-1).tolist()
+
+
+def test_an_encoder_that_predicts_no_tokens_has_attention_but_no_loss() -> None:
+    config = EncoderConfig(vocabulary=257, context=48, layers=2, heads=2, width=16, head=SpansHeadConfig())
+    model = config.build()
+    trace = Session(model, Bytes()).trace("What is it?")
+    assert trace.loss is None
+    assert trace.target_tokens is None
+    assert not model.residual_blocks()

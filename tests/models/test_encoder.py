@@ -8,9 +8,21 @@ import pytest
 import torch
 
 from regard.attention import Packed, Padded
+from regard.config import dump, load
 from regard.data import TextBatch
 from regard.errors import UserError
-from regard.models import EncoderConfig
+from regard.models import EncoderConfig, ModelConfig
+from regard.nn.heads import (
+    BertTokensHeadConfig,
+    ClassesHeadConfig,
+    HeadConfig,
+    NoHeadConfig,
+    SpansHeadConfig,
+    TokenClassesHeadConfig,
+    TokensHeadConfig,
+    sentence_vectors,
+)
+from regard.nn.positions.position import LearnedPositionConfig
 from regard.tasks import MaskedTokens, MaskedTokensConfig
 
 SMALL = EncoderConfig(vocabulary=29, context=64, layers=2, heads=2, width=16, zero_init=False)
@@ -38,6 +50,80 @@ def test_classes(pool) -> None:
     torch.testing.assert_close(model(TOKENS), model.head(pooled))
     with pytest.raises(UserError, match="a row of several documents has no single class"):
         model(TOKENS[:1], Packed.of([[30, 10]]))
+
+
+HEADS = {
+    "tokens": (TokensHeadConfig(), (3, 40, 29)),
+    "bert-tokens": (BertTokensHeadConfig(), (3, 40, 29)),
+    "classes": (ClassesHeadConfig(4, dense="tanh"), (3, 4)),
+    "mean": (ClassesHeadConfig(4, pool="mean"), (3, 4)),
+    "token-classes": (TokenClassesHeadConfig(3, ("a", "b", "c")), (3, 40, 3)),
+    "spans": (SpansHeadConfig(), (3, 40, 2)),
+    "none": (NoHeadConfig(), (3, 40, 16)),
+}
+
+
+@pytest.mark.parametrize(("head", "shape"), HEADS.values(), ids=HEADS)
+@pytest.mark.parametrize("mask_token", [None, 4])
+def test_heads(head: HeadConfig, shape: tuple[int, ...], mask_token: int | None) -> None:
+    config = replace(SMALL, head=head, mask_token=mask_token)
+    assert load(ModelConfig, dump(config), "config.toml") == config
+    model = config.build()
+    outputs = model(TOKENS)
+    assert outputs.shape == shape
+    outputs.sum().backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+    assert model.predicts_tokens == ("tokens" in head.kind)
+    assert model.mask_token == (29 if mask_token is None else 4)
+    if model.predicts_tokens:
+        assert model.unembed.weight is model.embed.weight
+
+
+def test_tokens_of_another_type_differ_and_the_default_is_type_0() -> None:
+    model = replace(SMALL, token_types=2, embedding_norm=True).build().eval()
+    types = torch.zeros_like(TOKENS)
+    assert torch.equal(model(TOKENS), model(TOKENS, None, types))
+    assert (model(TOKENS) != model(TOKENS, None, types + 1)).any(-1).all()
+    with pytest.raises(UserError, match="this encoder has no token types"):
+        SMALL.build()(TOKENS, None, types)
+
+
+def test_positions_start_at_the_offset() -> None:
+    model = replace(SMALL, position=LearnedPositionConfig(offset=2)).build()
+    assert model.position.table.weight.shape == (66, 16)
+    model(TOKENS).sum().backward()
+    used = model.position.table.weight.grad.abs().sum(1) > 0
+    assert used.tolist() == [False] * 2 + [True] * 40 + [False] * 24
+
+
+def test_sentence_vectors_have_length_1_and_ignore_padding() -> None:
+    model = replace(SMALL, head=NoHeadConfig()).build().eval()
+    slots = Padded(torch.tensor([40, 7, 1]), 40)
+    found = sentence_vectors(model(TOKENS, slots), slots.filled())
+    alone = sentence_vectors(model(TOKENS[1:2, :7]))
+    torch.testing.assert_close(found[1:2], alone)
+    torch.testing.assert_close(found.norm(dim=1), torch.ones(3))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"classes": 2, "head": SpansHeadConfig()}, "classes and a head"),
+        ({"mask_token": 29}, "mask_token is 29"),
+        ({"token_types": 0}, "token_types must be at least 1"),
+        ({"head": ClassesHeadConfig(0)}, "classes must be at least 1"),
+        ({"head": ClassesHeadConfig(3, ("a",))}, "1 labels were given for 3 classes"),
+    ],
+)
+def test_impossible_encoders(change: dict, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        replace(SMALL, **change).build()
+
+
+def test_an_encoder_that_predicts_no_tokens_is_not_trained_on_masked_ones() -> None:
+    model = replace(SMALL, head=SpansHeadConfig()).build()
+    with pytest.raises(UserError, match="with this head predicts no tokens"):
+        MaskedTokens().terms(model, TextBatch(TOKENS, TOKENS))
 
 
 def seen_by(model, task: MaskedTokens, batch: TextBatch):

@@ -84,7 +84,8 @@ class Family:
 
     kinds: ClassVar[tuple[str, ...]] = ()  # the model types
     keys: ClassVar[str] = ""  # see `regard.convert.keys`
-    unused: ClassVar[str] = r"$^"  # a pattern of tensors that are no weights
+    unused: ClassVar[str] = r"$^"  # a pattern of tensors that are no weights, or that no model of ours uses
+    prefix: ClassVar[str] = ""  # of all tensors but the head's; the file of a model without a head leaves it out
     registry: ClassVar[dict[str, type[Family]]] = {}
 
     def __init_subclass__(cls) -> None:
@@ -106,6 +107,14 @@ class Family:
     def table(self, model: Model) -> str:
         """The key map of a model."""
         return self.keys
+
+    def bare(self, config: ModelConfig) -> bool:
+        """Whether the model has no head, so that its file leaves the prefix out."""
+        return False
+
+    def canonical(self, name: str) -> str:
+        """The name of a tensor in the key map, if files have older names for it too."""
+        return name
 
     def experts(self, config: ModelConfig) -> int:
         """How many experts a layer has, which `#` in the key map counts."""

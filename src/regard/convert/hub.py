@@ -151,6 +151,8 @@ def write_hub(folder: Path, config: ModelConfig, model: Model, tokenizer: Path |
     weights = model.state_dict()
     table = entries(family.table(model), model, family.experts(config))
     theirs = exported(model, table, weights, family.tied(config))
+    if family.bare(config):
+        theirs = {name.removeprefix(family.prefix): tensor for name, tensor in theirs.items()}
     dtype = str(next(iter(theirs.values())).dtype).removeprefix("torch.")
     fields |= {"torch_dtype": dtype}
     temporary = folder.with_name(f".{folder.name}.unfinished")

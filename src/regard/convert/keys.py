@@ -13,6 +13,7 @@ shares with another one, which has a line, needs none.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -52,6 +53,7 @@ class Certificate:
     """What an import has shown: every tensor was used exactly once, and every weight of the model has a value."""
 
     family: str
+    sha256: str = ""  # of our weights
     tensors: int = 0  # of the file that were used
     parameters: int = 0
     unused: list[str] = field(default_factory=list)  # tensors that hold no weights, such as stored masks
@@ -158,8 +160,10 @@ def imported(
         ours[entry.ours] = torch.cat(pieces) if len(pieces) > 1 else pieces[0].contiguous()
     for name in certificate.tied:
         ours[name] = ours[tied[name]]
-    certificate.tensors, certificate.parameters = len(used), sum(counted.values())
-    return _with_shared(model, ours)
+    ours = _with_shared(model, ours)
+    certificate.tensors, certificate.sha256 = len(used), fingerprint(ours)
+    certificate.parameters = sum(counted.values())
+    return ours
 
 
 def _with_shared(model: Model, ours: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -175,6 +179,14 @@ def _with_shared(model: Model, ours: dict[str, Tensor]) -> dict[str, Tensor]:
             )
         ours |= dict.fromkeys(names, ours[first])
     return ours
+
+
+def fingerprint(weights: Mapping[str, Tensor]) -> str:
+    """The SHA-256 of all weights in the order of their names."""
+    digest = hashlib.sha256()
+    for name in sorted(weights):
+        digest.update(name.encode() + weights[name].contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
 
 
 def exported(

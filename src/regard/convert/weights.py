@@ -1,7 +1,7 @@
 """From the tensors of a checkpoint to our weights, by the key map of its family."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from torch import Tensor
@@ -23,10 +23,34 @@ class Imported(NamedTuple):
     chat: JsonObject | None = None  # its chat template: template, bos, eos, stops
 
 
+class Renamed(Mapping[str, Tensor]):
+    """The tensors of a file under the names of the family's key map."""
+
+    def __init__(self, theirs: Mapping[str, Tensor], family: Family):
+        self._theirs = theirs
+        bare = bool(theirs) and not any(name.startswith(family.prefix) for name in theirs)
+        self._names: dict[str, str] = {}
+        for name in theirs:
+            new = (family.prefix if bare else "") + family.canonical(name)
+            if new in self._names:
+                raise UserError(f"the tensors {name} and {self._names[new]} are the same weight; get the file again")
+            self._names[new] = name
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._theirs[self._names[name]]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
 def convert(
     family: Family, kind: str, config: ModelConfig, theirs: Mapping[str, Tensor]
 ) -> tuple[dict[str, Tensor], Certificate]:
     """Our weights from the tensors of a checkpoint: each is used once, or is no weight, and none is missing."""
+    theirs = Renamed(theirs, family)
     model = build_on_meta(config, 4 * len(theirs) + 64)
     certificate = Certificate(kind)
     table = entries(family.table(model), model, family.experts(config))

@@ -61,7 +61,7 @@ class Model(nn.Module, ModuleProperties):
 
     config: ModelConfig
     norm: nn.Module  # the last norm, between the blocks and the head; required with ``residual_blocks``
-    unembed: nn.Linear  # the output layer
+    unembed: nn.Linear  # the output layer; an identity in an encoder that ends with its features
     blocks: nn.ModuleList | list[nn.Module]  # the layers, in order: the units of FSDP, checkpointing, Muon and `look`
 
     compilable: bool = True  # ``torch.compile(fullgraph=True)`` can trace a training step
@@ -172,17 +172,19 @@ class LanguageModel(Model):
 class Encoder(Model):
     """Tokens [B, N] to features [B, N, C], each from all tokens of its row."""
 
+    predicts_tokens: bool = True  # ``head`` gives logits over the vocabulary, rather than classes or spans
+
     @property
     @abstractmethod
     def mask_token(self) -> int:
         """The id of the token that replaces masked ones."""
 
     @abstractmethod
-    def features(self, tokens: Tensor, slots: AnySlots | None = None) -> Tensor:
-        """Features [B, N, C] of every token. ``slots`` describes padding or packing. Default: one unpadded row."""
+    def features(self, tokens: Tensor, slots: AnySlots | None = None, types: Tensor | None = None) -> Tensor:
+        """Features [B, N, C] of every token. ``slots``: padding or packing; ``types``: token types [B, N] (0)."""
 
-    def forward(self, tokens: Tensor, slots: AnySlots | None = None) -> Tensor:
-        return self.head(self.features(tokens, slots))
+    def forward(self, tokens: Tensor, slots: AnySlots | None = None, types: Tensor | None = None) -> Tensor:
+        return self.head(self.features(tokens, slots, types))
 
 
 class Seq2SeqModel(Model):

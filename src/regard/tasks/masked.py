@@ -8,6 +8,7 @@ from torch import Tensor
 from regard.attention import AnySlots, Packed, Padded, Slots
 from regard.config import option
 from regard.data.base import IGNORE_INDEX, TextBatch
+from regard.errors import UserError
 from regard.models import Encoder
 from regard.tasks.base import Term
 from regard.tasks.language import CrossEntropyConfig, cross_entropy_terms
@@ -45,6 +46,10 @@ class MaskedTokens:
     def terms(self, model: Encoder, batch: TextBatch) -> dict[str, Term]:
         """The term `masked_token` and, in training, the model's auxiliary losses."""
         tokens = batch.inputs
+        if not model.predicts_tokens:
+            raise UserError(
+                f"a {type(model).__name__} with this head predicts no tokens; choose one with a head for them"
+            )
         scores, kind, other = _draws(tokens, model.config.vocabulary)
         scores = scores.masked_fill(~real_tokens(tokens, batch.slots), torch.inf)
         most = max(1, round(self.config.share * tokens.shape[1]))

@@ -84,7 +84,8 @@ class Session:
                 raise UserError("this model reads one text and no translation; leave the second text out")
             tokens = torch.tensor(ids, device=device)
             if isinstance(self.model, Encoder):
-                return Reading(tokens[None], tokens)
+                targets = tokens if self.model.predicts_tokens else torch.full_like(tokens, NO_TARGET)
+                return Reading(tokens[None], targets)
             return Reading(tokens[None], F.pad(tokens[1:], (0, 1), value=NO_TARGET))
         if target is None:
             raise UserError("this model reads a source and its translation; give the translation as the second text")
