@@ -38,8 +38,11 @@ def data(options: DataOptions) -> int:
     from regard.data.sources import all_sources, find_source
 
     chosen = None if options.name is None else find_source(options.name)
-    use = "train on one: regard train --data.source NAME; on your own: --data.path FILE\npairs of sentences: regard train "
-    return act(options, "data", chosen, list(all_sources().values()), use + "translate-transformer --data.source NAME")
+    use = [
+        "train on one: regard train --data.source NAME; on your own: --data.path FILE",
+        "pairs of sentences: regard train translate-transformer --data.source NAME",
+    ]
+    return act(options, "data", chosen, list(all_sources().values()), "\n".join(use))
 
 
 def act(options: DataOptions, command: str, chosen: Source | None, sources: list[Source], use: str) -> int:

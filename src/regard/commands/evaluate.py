@@ -91,11 +91,12 @@ def own_text(run: "Run", experiment: "Experiment", loaded: "LoadedModel") -> "Te
 
 def other_text(file: str, run: "Run", experiment: "Experiment", loaded: "LoadedModel") -> "TextData":
     """Another text, with the run's tokenizer; its training text is not needed."""
-    from regard.data import PairsConfig, TextConfig
+    from regard.data import ImportedConfig, PairsConfig, TextConfig
 
     if isinstance(experiment.data, PairsConfig):
         other = f"regard translate {run.path} --file SOURCES --reference TRANSLATIONS"
         raise UserError(f"{run.path} translates; {other} gives the BLEU of other sentences")
-    if not isinstance(experiment.data, TextConfig):
+    given = TextConfig() if isinstance(experiment.data, ImportedConfig) else experiment.data
+    if not isinstance(given, TextConfig):
         raise UserError(f"{run.path} was not trained on a text; --file is for language models of text")
-    return experiment.data.evaluated(file, experiment.model.context, loaded.tokenizer)
+    return given.evaluated(file, experiment.model.context, loaded.tokenizer)

@@ -56,14 +56,15 @@ def imported_run(source: Path, name: str | None, runs: Path, ignore: tuple[str, 
     Run.check(runs, name)
     from regard.convert.gguf_models import read_gguf
     from regard.convert.hub import read_hub
-    from regard.data import load_tokenizer
+    from regard.data import ImportedConfig, load_tokenizer
     from regard.train import Experiment
 
     with waiting(f"reading {source}"):
         given = read_hub(source, ignore) if source.is_dir() else read_gguf(source)
         model = given.config.build()
         model.load_state_dict(given.weights)
-    experiment = replace(Experiment(), model=given.config)
+    origin = ImportedConfig(source.name, given.certificate.sha256)
+    experiment = replace(Experiment(), model=given.config, data=origin)
     run = Run.create(runs, name, to_toml(experiment), environment(), prefix=source.resolve().stem)
     try:
         with run.lock():

@@ -29,8 +29,9 @@ def info(options: RunOptions) -> int:
     }
     sizes = ", ".join(f"{key} {model[key]}" for key in ("layers", "heads", "width", "context") if key in model)
     of = f" of {summary['of']:,}" if isinstance(summary["of"], int) else ""  # a budget not yet converted to steps
+    verb = "imported from" if data.get("kind") == "imported" else "on"
     lines = [
-        f"{run.path}: {model.get('kind')} ({sizes}) on {data.get('path') or data.get('source')}",
+        f"{run.path}: {model.get('kind')} ({sizes}) {verb} {data.get('path') or data.get('source')}",
         f"step {summary['steps']:,}{of}, {summary['seconds']:.0f} s, checkpoints {run.steps()}",
         *damaged,
         *([curve(metrics)] if losses else []),

@@ -11,6 +11,7 @@ matrix of ours, stacked in this order. Lines for weights that a model does not h
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -39,6 +40,7 @@ class Certificate:
     """What an import has shown: every tensor was used exactly once, and every weight of the model has a value."""
 
     family: str
+    sha256: str = ""  # of our weights
     tensors: int = 0  # of the file that were used
     parameters: int = 0
     unused: list[str] = field(default_factory=list)  # tensors that hold no weights, such as stored masks
@@ -132,9 +134,17 @@ def imported(
     for name, other in tied.items():
         if name in ours and other in ours and not torch.equal(ours[name], ours[other]):
             raise UserError(f"config.json says that {name} and {other} are tied, but the checkpoint has different ones")
-    certificate.tensors = len(used)
+    certificate.tensors, certificate.sha256 = len(used), fingerprint(ours)
     certificate.parameters = sum(weight.numel() for name, weight in ours.items() if name not in tied)
     return ours
+
+
+def fingerprint(weights: Mapping[str, Tensor]) -> str:
+    """The SHA-256 of all weights in the order of their names."""
+    digest = hashlib.sha256()
+    for name in sorted(weights):
+        digest.update(name.encode() + weights[name].contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
 
 
 def exported(

@@ -1,6 +1,7 @@
 """Data: sources, tokenizers and batches. Importing it imports no torch."""
 
 from regard.data.base import IGNORE_INDEX, Batch, Data, DataConfig, PairBatch, Specials, TextBatch
+from regard.data.imported import ImportedConfig
 from regard.data.origins.source import Origin, Source
 from regard.data.sources import SOURCES
 from regard.data.texts.text import TextConfig, TextData
