@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from regard.data.tokenizers.base import JsonObject, Tokenizer
+from regard.data.tokenizers.base import Tokenizer
 from regard.data.tokenizers.byte_level import ByteLevel
 from regard.data.tokenizers.published import PublishedTokenizer, adds_tokens
 from regard.errors import UserError
@@ -29,18 +29,13 @@ def load_tokenizer(path: Path | str, data: bytes | None = None, *, lossless: boo
         if (tokenizer := kind.read(content)) is not None:
             return tokenizer
     try:
-        if not lossless and isinstance(content, dict) and adds_tokens(content):
-            return PublishedTokenizer(content)
-        return ByteLevel(content)
+        if lossless or not adds_tokens(content):
+            return ByteLevel(content)
     except ValueError as reason:
-        if not lossless and isinstance(content, dict):
-            return _published(path, content)
-        raise UserError(
-            f"the tokenizer {path} is not one of ours, nor a byte-level BPE with an exact round trip: {reason}"
-        ) from None
-
-
-def _published(path: Path, content: JsonObject) -> PublishedTokenizer:
+        if lossless:
+            raise UserError(
+                f"the tokenizer {path} is not one of ours, nor a byte-level BPE with an exact round trip: {reason}"
+            ) from None
     try:
         return PublishedTokenizer(content)
     except ValueError as reason:

@@ -27,7 +27,7 @@ class EncodedText(NamedTuple):
 
 
 class PublishedTokenizer(Tokenizer):
-    """A tokenizer of the library. ``encode`` adds the special tokens that the model expects, such as [CLS] and [SEP]."""
+    """A tokenizer of the library. ``encode`` adds the special tokens that the model expects, such as [CLS]."""
 
     lossless = False
 
@@ -43,6 +43,7 @@ class PublishedTokenizer(Tokenizer):
         if self._size > 2 * len(numbers) + 1024:
             raise ValueError(f"it has {len(numbers)} tokens, but one of them has the number {self._size - 1}")
         self._numbers = numbers
+        self._encode(["a", ("a", "b")])  # some faults show only when a text is encoded
 
     @property
     def size(self) -> int:
@@ -58,9 +59,7 @@ class PublishedTokenizer(Tokenizer):
     def encode(self, text: str) -> NDArray[np.int64]:
         return self.encode_texts([text])[0].ids
 
-    def encode_texts(
-        self, texts: Iterable[str | tuple[str, str]], longest: int | None = None
-    ) -> list[EncodedText]:
+    def encode_texts(self, texts: Iterable[str | tuple[str, str]], longest: int | None = None) -> list[EncodedText]:
         """Texts, or pairs of texts such as a question and a passage; of a pair the longer one is cut at ``longest``."""
         given = list(texts)
         for text in given:
@@ -69,12 +68,18 @@ class PublishedTokenizer(Tokenizer):
         try:
             if longest is not None:
                 guarded(lambda: self._library.enable_truncation(longest))
-            found = guarded(lambda: self._library.encode_batch(given))
+            return self._encode(given)
         except ValueError as error:
             raise UserError(f"the tokenizer cannot encode this text: {error}") from error
         finally:
             self._library.no_truncation()
-        return [_encoded(one.ids, one.type_ids, one.offsets, one.word_ids) for one in found]
+
+    def _encode(self, given: list[str | tuple[str, str]]) -> list[EncodedText]:
+        found = guarded(lambda: self._library.encode_batch(given))
+        texts = [_encoded(one.ids, one.type_ids, one.offsets, one.word_ids) for one in found]
+        if any((text.ids >= self._size).any() for text in texts):
+            raise ValueError(f"it gives tokens that are none of its {self._size}")
+        return texts
 
     def decode_bytes(self, ids: ArrayLike) -> bytes:
         """The text of all tokens, special ones included."""
@@ -96,15 +101,13 @@ class PublishedTokenizer(Tokenizer):
         return self._library.to_str()
 
 
-def _encoded(
-    ids: list[int], types: list[int], spans: list[tuple[int, int]], words: list[int | None]
-) -> EncodedText:
+def _encoded(ids: list[int], types: list[int], spans: list[tuple[int, int]], words: list[int | None]) -> EncodedText:
     numbers = [-1 if word is None else word for word in words]
     flat = [np.array(values, dtype=np.int64) for values in (ids, types, spans, numbers)]
     return EncodedText(flat[0], flat[1], flat[2].reshape(-1, 2), flat[3])
 
 
-def adds_tokens(given: JsonObject) -> bool:
-    """Whether a `tokenizer.json` has a template of special tokens around a text."""
-    template = given.get("post_processor")
+def adds_tokens(given: object) -> bool:
+    """Whether a parsed `tokenizer.json` has a template of special tokens around a text."""
+    template = given.get("post_processor") if isinstance(given, dict) else None
     return isinstance(template, dict) and template.get("type") != "ByteLevel"
