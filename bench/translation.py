@@ -11,6 +11,7 @@ import argparse
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -66,11 +67,15 @@ def theirs(model: Any, source: torch.Tensor) -> Callable[[], list[list[int]]]:
 
 def ours(model: Any, source: torch.Tensor) -> Callable[[], list[list[int]]]:
     """Our beam search over the same weights."""
-    from regard.convert.marian import from_marian
+    from regard.convert.hub import read_hub
     from regard.data.translation.pairs import Specials
     from regard.generate import BeamSearch, OutputConstraints, decode_seq2seq
 
-    converted: Any = from_marian(model).eval()
+    with TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        config, weights, *_ = read_hub(Path(folder))
+    converted: Any = config.build().eval()
+    converted.load_state_dict(weights)
     pad, end = model.config.pad_token_id, model.config.eos_token_id
     constraints = OutputConstraints.of(Specials(pad=pad, begin=pad, end=end), LENGTH, LENGTH)
     lengths = torch.full((len(source),), source.shape[1])

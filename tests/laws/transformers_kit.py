@@ -10,6 +10,7 @@ from gpts import feedforwards, norms, positions
 from strategies import generator
 from torch import Tensor
 
+from regard.attention import SoftmaxConfig
 from regard.models import Transformer, TransformerConfig
 from regard.nn.attention import SeparateConfig, SharedConfig
 from regard.nn.blocks.block import PostNormConfig, PreNormConfig
@@ -36,12 +37,17 @@ def transformers(draw: st.DrawFn) -> TransformerConfig:
         width=draw(st.sampled_from([8, 16])),
         dropout=draw(st.sampled_from([0.0, 0.3])),  # at rest it must not show
         tied=not beside and draw(st.booleans()),
+        joint=draw(st.sampled_from([None, False])),
+        embedding_norm=draw(st.booleans()),
+        scaled_head=draw(st.booleans()),
         scaled=draw(st.booleans()),
         bias=draw(st.booleans()),
         head_bias=draw(st.booleans()),
         qk_norm=draw(st.booleans()),
         memory=memory,
-        projection=draw(st.sampled_from([SeparateConfig(), SharedConfig()])),
+        projection=draw(st.sampled_from([SeparateConfig(), SharedConfig(), SeparateConfig(size=6)])),
+        attention=draw(st.sampled_from([SoftmaxConfig(), SoftmaxConfig(scale=1.0)])),
+        across=draw(st.sampled_from([SoftmaxConfig(), SoftmaxConfig(scale=1.0)])),
         norm=draw(norms),
         position=position,
         feedforward=draw(feedforwards),

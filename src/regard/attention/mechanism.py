@@ -236,12 +236,14 @@ def at_least(least: int, **settings: int) -> None:
             raise ValueError(f"{name} must be at least {least}, not {value}")
 
 
-def exact(spec: LayerSpec, cap: float | None = None, normalizer: Normalizer | None = None) -> Softmax:
+def exact(
+    spec: LayerSpec, cap: float | None = None, normalizer: Normalizer | None = None, scale: float | None = None
+) -> Softmax:
     """Softmax attention with the layer's bias; ``cap`` is a soft cap on the scores before the bias."""
     bias = spec.bias
     if cap is not None:
         bias = SoftCap(cap) if bias is None else Chain(SoftCap(cap), bias)
-    return Softmax(bias=bias, normalizer=normalizer, dropout=spec.dropout, backend=spec.backend)
+    return Softmax(bias=bias, scale=scale, normalizer=normalizer, dropout=spec.dropout, backend=spec.backend)
 
 
 @dataclass(frozen=True)
@@ -250,11 +252,14 @@ class SoftmaxConfig(AttentionConfig, kind="softmax"):
 
     cap: float | None = option(None, "soft cap on the scores: cap * tanh(score / cap)")
     normalizer: NormalizerConfig = field(default_factory=SoftmaxNormalizerConfig)
+    scale: float | None = option(None, "factor of the scores (default: 1 / root of the head width)")
 
     def check(self) -> None:
         self.normalizer.check()
+        if self.scale is not None and not 0 < self.scale < float("inf"):
+            raise ValueError(f"scale must be a finite number above zero, not {self.scale}")
         if self.cap is not None and not 0 < self.cap < float("inf"):
             raise ValueError(f"cap must be a finite number above zero, not {self.cap}; none means no cap")
 
     def mechanism(self, spec: LayerSpec) -> Mechanism:
-        return exact(spec, self.cap, self.normalizer.build(spec.context))
+        return exact(spec, self.cap, self.normalizer.build(spec.context), self.scale)

@@ -26,7 +26,13 @@ _NEUTRAL = """
     output_hidden_states task_specific_params gradient_checkpointing chunk_size_feed_forward is_encoder_decoder
     keys_to_ignore_at_inference _attn_implementation _attn_implementation_autoset num_labels tokenizer_class prefix
 """
-NEUTRAL: frozenset[str] = frozenset(_NEUTRAL.split())
+_GENERATION = """
+    max_length min_length max_new_tokens num_beams num_beam_groups num_return_sequences early_stopping do_sample top_k
+    top_p typical_p temperature no_repeat_ngram_size encoder_no_repeat_ngram_size length_penalty repetition_penalty
+    diversity_penalty bad_words_ids suppress_tokens begin_suppress_tokens forced_decoder_ids remove_invalid_values
+    force_bos_token_to_be_generated exponential_decay_length_penalty return_dict_in_generate output_scores _num_labels
+"""
+NEUTRAL: frozenset[str] = frozenset((_NEUTRAL + _GENERATION).split())
 
 
 class Settings:
@@ -140,10 +146,10 @@ def family_of(config: ModelConfig) -> tuple[Family, JsonObject]:
         if fields is None:
             continue
         try:
-            back = found.config(kind, Settings(fields))
+            back = _computing(found.config(kind, Settings(fields)))
         except (UserError, ValueError):
             continue
-        if _computing(back) == _computing(config):
+        if back == _computing(config):
             return found, {"model_type": kind, **fields}
     raise UserError(
         f"no family of published models has the parts of this {config.kind}; those that can be exported: "

@@ -6,7 +6,9 @@ A line of a table has one of our names and theirs:
     blocks.*.attention.out.weight    transformer.h.*.attn.c_proj.weight    transposed
 
 ``*`` is the number of a layer, ``#`` that of an expert, and ``{q,k,v}`` stands for several tensors, which are one
-matrix of ours, stacked in this order. Lines for weights that a model does not have are not used.
+matrix of ours, stacked in this order; in ``{q,-,v}`` the second has no tensor and is zero. ``row``: the vector is
+stored with the shape [1, n]. Lines for weights that a model does not have are not used, and a weight that our model
+shares with another one, which has a line, needs none.
 """
 
 from __future__ import annotations
@@ -33,6 +35,17 @@ class Entry:
     ours: str
     theirs: tuple[str, ...]
     transposed: bool = False
+    row: bool = False
+
+    def forward(self, theirs: Tensor) -> Tensor:
+        """A tensor of theirs as a part of ours."""
+        theirs = theirs[0] if self.row and theirs.shape[:1] == (1,) else theirs
+        return theirs.t() if self.transposed and theirs.ndim == 2 else theirs
+
+    def backward(self, ours: Tensor) -> Tensor:
+        """A part of ours as a tensor of theirs."""
+        ours = ours.t() if self.transposed else ours
+        return (ours[None] if self.row else ours).contiguous()
 
 
 @dataclass
@@ -64,20 +77,30 @@ class Certificate:
 def entries(table: str, model: Model, experts: int = 0) -> list[Entry]:
     """The entry of every weight of ``model``; a weight that the table does not name is a ``UserError``."""
     lines = [line.split() for line in table.strip().splitlines() if line.strip()]
-    known = {ours: (theirs, "transposed" in rest) for ours, theirs, *rest in lines}
+    known = {ours: (theirs, rest) for ours, theirs, *rest in lines}
     found = []
     for name in model.state_dict():
         layer = _LAYER.search(name)
         general = name if layer is None else f"{name[: layer.start()]}*{name[layer.end() :]}"
-        theirs, transposed = known.get(name) or known.get(general) or (None, False)
-        if theirs is None:
+        theirs, flags = known.get(name) or known.get(general) or ("", [])
+        if theirs:
+            names = _expanded(theirs if layer is None else theirs.replace("*", layer[0]), experts)
+            found.append(Entry(name, tuple(names), "transposed" in flags, "row" in flags))
+    same = shared(model)
+    named = {same[entry.ours] for entry in found}
+    for name in same:
+        if same[name] not in named:
             raise UserError(
                 f"this family has no name for the weight {name}; change the part of the model that needs it"
             )
-        if layer is not None:
-            theirs = theirs.replace("*", layer[0])
-        found.append(Entry(name, tuple(_expanded(theirs, experts)), transposed))
     return found
+
+
+def shared(model: Model) -> dict[str, str]:
+    """Every weight of a model, and the last name of the same weight: its own, unless it is shared."""
+    weights = model.state_dict(keep_vars=True)
+    last = {id(weight): name for name, weight in weights.items()}
+    return {name: last[id(weight)] for name, weight in weights.items()}
 
 
 def _expanded(name: str, experts: int) -> Iterator[str]:
@@ -87,7 +110,8 @@ def _expanded(name: str, experts: int) -> Iterator[str]:
         if braces is None:
             yield one
         else:
-            yield from (one[: braces.start()] + choice + one[braces.end() :] for choice in braces[1].split(","))
+            for choice in braces[1].split(","):
+                yield "" if choice == "-" else one[: braces.start()] + choice + one[braces.end() :]
 
 
 def sizes(model: Model, entry: Entry) -> tuple[int, ...]:
@@ -109,33 +133,51 @@ def imported(
     """The weights of ``model`` from ``theirs``; ``tied``: our weights that may be absent, and those they equal."""
     ours: dict[str, Tensor] = {}
     used: set[str] = set()
-    wanted = model.state_dict()
+    wanted, same = model.state_dict(), shared(model)
+    counted: dict[str, int] = {}
     for entry in table:
-        missing = [name for name in entry.theirs if name not in theirs]
+        names = [name for name in entry.theirs if name]  # the others are zero
+        missing = [name for name in names if name not in theirs]
         if missing and entry.ours in tied:
             certificate.tied.append(entry.ours)
             continue
         if missing:
             raise UserError(f"the checkpoint has no tensor {missing[0]}; get all of its files")
-        if again := used & set(entry.theirs):
+        if again := used & set(names):
             raise UserError(f"the tensor {min(again)} would be used twice; the family's key map is wrong")
-        used |= set(entry.theirs)
-        pieces = [theirs[name].t() if entry.transposed else theirs[name] for name in entry.theirs]
-        for name, piece, rows in zip(entry.theirs, pieces, sizes(model, entry), strict=True):
+        used |= set(names)
+        pieces = []
+        for name, rows in zip(entry.theirs, sizes(model, entry), strict=True):
             shape = (rows, *wanted[entry.ours].shape[1:])
+            piece = entry.forward(theirs[name]) if name else torch.zeros(shape, dtype=theirs[names[0]].dtype)
             if tuple(piece.shape) != shape:
                 raise UserError(
                     f"the tensor {name} has the shape {tuple(piece.shape)}, but config.json gives {shape}; they do not "
                     "belong together"
                 )
+            pieces.append(piece)
+        counted[same[entry.ours]] = sum(piece.numel() for piece, name in zip(pieces, entry.theirs, strict=True) if name)
         ours[entry.ours] = torch.cat(pieces) if len(pieces) > 1 else pieces[0].contiguous()
     for name in certificate.tied:
         ours[name] = ours[tied[name]]
-    for name, other in tied.items():
-        if name in ours and other in ours and not torch.equal(ours[name], ours[other]):
-            raise UserError(f"config.json says that {name} and {other} are tied, but the checkpoint has different ones")
+    ours = _with_shared(model, ours)
     certificate.tensors, certificate.sha256 = len(used), fingerprint(ours)
-    certificate.parameters = sum(weight.numel() for name, weight in ours.items() if name not in tied)
+    certificate.parameters = sum(counted.values())
+    return ours
+
+
+def _with_shared(model: Model, ours: dict[str, Tensor]) -> dict[str, Tensor]:
+    """``ours`` with every name of a weight that has several; they must have the same value."""
+    groups: dict[str, list[str]] = {}
+    for name, same in shared(model).items():
+        groups.setdefault(same, []).append(name)
+    for names in groups.values():
+        first, *rest = [name for name in names if name in ours]
+        if different := [name for name in rest if not torch.equal(ours[first], ours[name])]:
+            raise UserError(
+                f"config.json says that {first} and {different[0]} are tied, but the checkpoint has different ones"
+            )
+        ours |= dict.fromkeys(names, ours[first])
     return ours
 
 
@@ -148,13 +190,16 @@ def fingerprint(weights: Mapping[str, Tensor]) -> str:
 
 
 def exported(
-    model: Model, table: Iterable[Entry], weights: Mapping[str, Tensor], tied: Iterable[str]
+    model: Model, table: Iterable[Entry], weights: Mapping[str, Tensor], tied: Mapping[str, str]
 ) -> dict[str, Tensor]:
-    """The tensors of a checkpoint from our ``weights``; tied ones are left out."""
+    """The tensors of a checkpoint from our ``weights``; ``tied`` ones are left out where they are equal."""
     theirs: dict[str, Tensor] = {}
     for entry in table:
-        if entry.ours in tied:
+        if entry.ours in tied and torch.equal(weights[entry.ours], weights[tied[entry.ours]]):
             continue
         for name, piece in zip(entry.theirs, weights[entry.ours].split(sizes(model, entry)), strict=True):
-            theirs[name] = (piece.t() if entry.transposed else piece).contiguous()
+            if name:
+                theirs[name] = entry.backward(piece)
+            elif piece.any():
+                raise UserError(f"{entry.ours} has a part that this family does not have, and it is not zero")
     return theirs

@@ -47,9 +47,11 @@ class AttentionModelConfig(ModelConfig):
         check_sizes(self, "vocabulary", "context", "layers", "heads", "width")
         if self.heads > self.width:
             raise ValueError(f"{self.heads} heads do not fit into a width of {self.width}; heads = {self.width} would")
-        if self.width % self.heads:
+        if self.projection.size is None and self.width % self.heads:
             near = max(h for h in range(1, self.heads + 1) if self.width % h == 0)
             raise ValueError(f"width {self.width} is not divisible by {self.heads} heads; heads = {near} would do")
+        if self.projection.size is not None and self.width // (self.width // self.heads) != self.heads:
+            raise ValueError(f"a width of {self.width} cannot have {self.heads} heads of another width; change heads")
         if self.kv_heads is not None and (self.kv_heads < 1 or self.heads % self.kv_heads):
             raise ValueError(
                 f"{self.heads} heads cannot share {self.kv_heads} key/value heads evenly; kv_heads = 1 would do"
@@ -93,7 +95,8 @@ class AttentionModelConfig(ModelConfig):
     def build_mechanism(self, attention: AttentionConfig, position: Position | None = None) -> Mechanism:
         """The mechanism of one layer, with the bias of ``position``."""
         dropout = self.dropout if self.attention_dropout is None else self.attention_dropout
-        head_width = self.projection.head_width(self.width, self.heads) if position else self.width // self.heads
+        own = self.projection.size or self.width // self.heads
+        head_width = self.projection.head_width(self.width, self.heads) if position else own
         bias = position.bias() if position else None
         return attention.mechanism(
             LayerSpec(self.heads, self.key_heads, head_width, self.context, bias, dropout, self.backend)
@@ -108,7 +111,7 @@ class AttentionModelConfig(ModelConfig):
         norms = [self.norm.build(self.width) for _ in range(2)]
         cross = norm_cross = None
         if across is not None:
-            cross = self.projection.cross_attention(*sizes, self.build_mechanism(across), **options)
+            cross = self.projection.build_cross(*sizes, self.build_mechanism(across), **options)
             norm_cross = self.norm.build(self.width)
         feedforward = self.feedforward.build(self.width, bias=self.bias)
         return self.block.build(layer, feedforward, *norms, self.dropout, cross=cross, norm_cross=norm_cross)

@@ -31,7 +31,7 @@ from regard.nn.feedforward import FeedForwardConfig, ReLUConfig
 from regard.nn.init import initialize, normal
 from regard.nn.linear import Linear
 from regard.nn.norm import LayerNormConfig, NormConfig
-from regard.nn.positions.position import Position, PositionConfig, SinusoidalConfig
+from regard.nn.positions.position import PositionConfig, SinusoidalConfig
 
 ROOM = 8  # KV caches grow by so many tokens: reordering beams copies them, empty places included
 
@@ -49,7 +49,10 @@ class TransformerConfig(AttentionModelConfig, kind="transformer"):
     dropout: float = option(0.1, "dropout on embeddings, attention and residual branches")
     tied: bool = option(True, "share the embedding with the output head, and with the source if it has no vocabulary")
     scaled: bool = option(True, "multiply embeddings by the root of the width")
+    joint: bool | None = option(None, "share the embedding of source and target (default: if it is tied, see there)")
+    embedding_norm: bool = option(False, "normalize embedded tokens with their positions, as BART")
     head_bias: bool = option(False, "a bias on the logits")
+    scaled_head: bool = option(False, "divide what the head reads by the root of the width, as T5")
     qk_norm: bool = option(False, "normalize queries and keys per head")
     memory: Literal["last", "same"] = option(
         "last", "a decoder layer attends to the encoder's last layer, or to the layer of the same number"
@@ -64,11 +67,18 @@ class TransformerConfig(AttentionModelConfig, kind="transformer"):
         super().check()
         check_sizes(self, "source_vocabulary", "decoder_layers")
         self.across.check()
+        if self.joint and self.source_vocabulary is not None:
+            raise ValueError("a joint embedding has one vocabulary; set source_vocabulary = none or joint = false")
         if self.memory == "same" and self.depth != self.layers:
             raise ValueError(
                 f"with memory = same, decoder layer i attends to encoder layer i, but there are {self.layers} and "
                 f"{self.depth} of them; set decoder_layers = {self.layers}"
             )
+
+    @property
+    def shares_embedding(self) -> bool:
+        """Whether source and target have one embedding."""
+        return self.source_vocabulary is None and (self.tied if self.joint is None else self.joint)
 
     @property
     def depth(self) -> int:
@@ -102,9 +112,13 @@ class Transformer(Seq2SeqModel):
         self.position_source, self.position = c.build_position(causal=False), c.build_position()
         self.limit, self.positional = self.position.limit, c.positional
         token_width = self.position.token_width(c.width)
+        self.token_scale = math.sqrt(c.width) if c.scaled else 1.0
         self.source_vocabulary = c.source_vocabulary or c.vocabulary
         self.embed_source = nn.Embedding(self.source_vocabulary, token_width)
         self.embed = nn.Embedding(c.vocabulary, token_width)
+        self.norm_embed_source, self.norm_embed = (
+            c.norm.build(c.width) if c.embedding_norm else nn.Identity() for _ in range(2)
+        )
         self.drop = nn.Dropout(c.dropout)
         self.encoder = c.block.stack(c.build_block(c.attention, self.position_source) for _ in range(c.layers))
         self.norm_source = c.build_final_norm()
@@ -113,8 +127,8 @@ class Transformer(Seq2SeqModel):
         self.unembed = Linear(c.width, c.vocabulary, bias=c.head_bias)
         if c.tied:
             self.unembed.weight = self.embed.weight
-            if c.source_vocabulary is None:
-                self.embed_source.weight = self.embed.weight
+        if c.shares_embedding:
+            self.embed_source.weight = self.embed.weight
         self.source_mask, self.target_mask, self.cross_mask = (
             Full() & c.attention.pattern(),
             Causal() & c.attention.pattern(),
@@ -133,7 +147,7 @@ class Transformer(Seq2SeqModel):
     def cache_per_token(self) -> int:
         """Of one source and one target token together."""
         c = self.config
-        across = 2 * c.key_heads * (c.width // c.heads)
+        across = 2 * c.key_heads * (c.projection.size or c.width // c.heads)
         return c.depth * (c.projection.cache_width(c.width, c.heads, c.key_heads) + across)
 
     def residual_blocks(self) -> list[nn.Module]:
@@ -163,7 +177,7 @@ class Transformer(Seq2SeqModel):
         memories = self.encode(source, source_lengths)
         slots = Range(check_length(self.position, inputs.shape[1], "a translation"))
         phase = slots.phases(inputs.device)
-        x = self._embed(self.embed, self.position, inputs, phase)
+        x = self._embed(inputs, phase)
         plan = _mechanism(self.decoder).plan(self.target_mask.bind(inputs, phase), slots, like=x)
         context = AttentionContext(plan, self.position.rotation(phase))
         plan = self._cross_plan(inputs.shape[1], source_lengths, memories[0].shape[1], like=x)
@@ -175,7 +189,7 @@ class Transformer(Seq2SeqModel):
         c = self.config
         slots = Padded(lengths, check_length(self.position, source.shape[1], "a source"))
         phase = slots.phases(source.device)
-        x = self._embed(self.embed_source, self.position_source, source, phase)
+        x = self._embed_source(source, phase)
         plan = _mechanism(self.encoder).plan(self.source_mask.bind(source, phase), slots, like=x)
         contexts = [AttentionContext(plan, self.position_source.rotation(phase))] * c.layers
         outputs = list(self.encoder.outputs(x, contexts, recompute=self.checkpointing and self.training))
@@ -213,7 +227,7 @@ class Transformer(Seq2SeqModel):
         own = _grown(state.own, used, state.capacity)
         slots = Range(count, state.used)
         phase = slots.phases(tokens.device)
-        x = self._embed(self.embed, self.position, tokens, phase)
+        x = self._embed(tokens, phase)
         mechanism = _mechanism(self.decoder)
         plain = isinstance(self.target_mask, Causal) and mechanism.grows
         mask = Full() if plain and count == 1 else self.target_mask  # the newest token sees all others
@@ -227,9 +241,16 @@ class Transformer(Seq2SeqModel):
         ]
         return self.head(self.norm(self.decoder(x, contexts))), state._replace(own=own, used=used)
 
-    def _embed(self, table: nn.Module, position: Position, tokens: Tensor, phase: Tensor) -> Tensor:
-        x = table(tokens)
-        return self.drop(position.embed(x * math.sqrt(self.config.width) if self.config.scaled else x, phase))
+    def head(self, x: Tensor) -> Tensor:
+        return self.unembed(x / math.sqrt(self.config.width) if self.config.scaled_head else x)
+
+    def _embed(self, tokens: Tensor, phase: Tensor) -> Tensor:
+        x = self.position.embed(self.embed(tokens) * self.token_scale, phase)
+        return self.drop(self.norm_embed(x))
+
+    def _embed_source(self, source: Tensor, phase: Tensor) -> Tensor:
+        x = self.position_source.embed(self.embed_source(source) * self.token_scale, phase)
+        return self.drop(self.norm_embed_source(x))
 
     def _cross_plan(self, queries: int, lengths: Tensor, places: int, *, like: Tensor) -> Plan:
         """One plan for every cross-attention, from ``queries`` to the real tokens of the source."""

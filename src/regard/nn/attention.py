@@ -154,14 +154,23 @@ class CrossAttention(nn.Module):
     """Queries from x, keys and values from a memory. No rotation: the two sequences have separate positions."""
 
     def __init__(
-        self, width: int, heads: int, kv_heads: int, mechanism: Mechanism, *, bias: bool = False, qk_norm: bool = False
+        self,
+        width: int,
+        heads: int,
+        kv_heads: int,
+        mechanism: Mechanism,
+        *,
+        bias: bool = False,
+        qk_norm: bool = False,
+        head_width: int | None = None,
+        qkv_bias: bool | None = None,
     ):
         super().__init__()
-        self.heads, self.kv_heads, self.head_width = heads, kv_heads, width // heads
+        self.heads, self.kv_heads, self.head_width = heads, kv_heads, head_width or width // heads
         self.norm_qk = RMSNorm(self.head_width) if qk_norm else nn.Identity()
         self.mechanism = mechanism
-        self._project(width, bias)
-        self.out = Linear(width, width, bias=bias)
+        self._project(width, bias if qkv_bias is None else qkv_bias)
+        self.out = Linear(heads * self.head_width, width, bias=bias)
 
     def forward(self, x: Tensor, context: CrossAttentionContext | None) -> Tensor:
         """x [B*beams, T, C], with the beams of each row of the memory adjacent."""
@@ -170,7 +179,7 @@ class CrossAttention(nn.Module):
         k, v = context.memory if isinstance(context.memory, KVCache) else self.project(context.memory)
         q = self.norm_qk(self._queries(x).view(k.shape[0], -1, self.heads, self.head_width))  # [B, beams*T, H, D]
         mixed = values(self.mechanism, self.mechanism(q.transpose(1, 2), k, v, context.plan))  # [B, H, beams*T, D]
-        return self.out(mixed.transpose(1, 2).reshape(x.shape))
+        return self.out(mixed.transpose(1, 2).reshape(*x.shape[:-1], -1))
 
     def project(self, memory: Tensor) -> KVCache:
         """Keys and values [B, G, S, D] of a memory [B, S, C]."""
@@ -178,7 +187,7 @@ class CrossAttention(nn.Module):
         return KVCache(self.norm_qk(k).transpose(1, 2), v.transpose(1, 2))
 
     def _project(self, width: int, bias: bool) -> None:
-        self.q = Linear(width, width, bias=bias)
+        self.q = Linear(width, self.heads * self.head_width, bias=bias)
         part = self.kv_heads * self.head_width
         self.kv = Linear(width, part, part, bias=bias)
 
@@ -193,7 +202,7 @@ class SharedCrossAttention(CrossAttention):
     """Q = K = V: one matrix projects both sequences."""
 
     def _project(self, width: int, bias: bool) -> None:
-        self.qkv = Linear(width, width, bias=bias)
+        self.qkv = Linear(width, self.heads * self.head_width, bias=bias)
 
     def _queries(self, x: Tensor) -> Tensor:
         return self.qkv(x)
@@ -208,26 +217,32 @@ class ProjectionConfig(Choice):
 
     self_attention: ClassVar[type[SelfAttention]] = SelfAttention
     cross_attention: ClassVar[type[CrossAttention]] = CrossAttention
+    size: int | None = None  # width of a head, if it is not width / heads
 
     def fits(self, width: int, heads: int, kv_heads: int) -> None:
         """Refuse impossible sizes with a ValueError that names the fix."""
 
     def head_width(self, width: int, heads: int) -> int:
         """The width of a query and of a key."""
-        return width // heads
+        return self.size or width // heads
 
     def rotary_width(self, width: int, heads: int) -> int:
         """The width of the part of a query and of a key that positions rotate."""
-        return width // heads
+        return self.size or width // heads
 
     def cache_width(self, width: int, heads: int, kv_heads: int) -> int:
         """How many numbers a layer caches per token."""
-        return 2 * kv_heads * (width // heads)
+        return 2 * kv_heads * (self.size or width // heads)
 
     def build(
         self, width: int, heads: int, kv_heads: int, mechanism: Mechanism, *, bias: bool, qk_norm: bool
     ) -> SelfAttention:
         return self.self_attention(width, heads, kv_heads, mechanism, bias=bias, qk_norm=qk_norm)
+
+    def build_cross(
+        self, width: int, heads: int, kv_heads: int, mechanism: Mechanism, *, bias: bool, qk_norm: bool
+    ) -> CrossAttention:
+        return self.cross_attention(width, heads, kv_heads, mechanism, bias=bias, qk_norm=qk_norm)
 
 
 @dataclass(frozen=True)
@@ -243,15 +258,6 @@ class SeparateConfig(ProjectionConfig, kind="separate"):
         if self.size is not None and self.size < 1:
             raise ValueError(f"size must be at least 1, not {self.size}; none is width / heads")
 
-    def head_width(self, width: int, heads: int) -> int:
-        return self.size or width // heads
-
-    def rotary_width(self, width: int, heads: int) -> int:
-        return self.size or width // heads
-
-    def cache_width(self, width: int, heads: int, kv_heads: int) -> int:
-        return 2 * kv_heads * self.head_width(width, heads)
-
     def build(
         self, width: int, heads: int, kv_heads: int, mechanism: Mechanism, *, bias: bool, qk_norm: bool
     ) -> SelfAttention:
@@ -261,6 +267,12 @@ class SeparateConfig(ProjectionConfig, kind="separate"):
             separate = self.norms == "separate"
             made.norm_qk = QKNorm(heads, kv_heads, size, self.eps) if separate else RMSNorm(size, eps=self.eps)
         return made
+
+    def build_cross(
+        self, width: int, heads: int, kv_heads: int, mechanism: Mechanism, *, bias: bool, qk_norm: bool
+    ) -> CrossAttention:
+        named = {"bias": bias, "qk_norm": qk_norm, "qkv_bias": self.bias}
+        return CrossAttention(width, heads, kv_heads, mechanism, head_width=self.size, **named)
 
 
 @dataclass(frozen=True)

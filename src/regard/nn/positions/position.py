@@ -73,9 +73,9 @@ class Position(nn.Module):
 class Sinusoidal(Position):
     """Fixed waves, added or concatenated (Vaswani et al. 2017, sec. 3.5); PE(p+k) is a rotation of PE(p)."""
 
-    def __init__(self, width: int, *, concatenate: bool = False, base: float = 10_000.0):
+    def __init__(self, width: int, *, concatenate: bool = False, base: float = 10_000.0, halves: bool = False):
         super().__init__()
-        self.width, self.concatenate, self.base = width, concatenate, base
+        self.width, self.concatenate, self.base, self.halves = width, concatenate, base, halves
 
     def token_width(self, width: int) -> int:
         return width - self.width if self.concatenate else width
@@ -85,20 +85,22 @@ class Sinusoidal(Position):
         return math.sqrt(width)
 
     def embed(self, x: Tensor, phase: Tensor) -> Tensor:
-        waves = sinusoids(phase, self.width, self.base).to(x.dtype)
+        waves = sinusoids(phase, self.width, self.base, halves=self.halves).to(x.dtype)
         if not self.concatenate:
             return x + waves
         return torch.cat((x, waves.expand(*x.shape[:-1], self.width)), dim=-1)
 
 
-def sinusoids(phase: Tensor, width: int, base: float = 10_000.0) -> Tensor:
+def sinusoids(phase: Tensor, width: int, base: float = 10_000.0, *, halves: bool = False) -> Tensor:
     """[..., width]: sin and cos of phase / base^(2i/width), side by side as the paper writes them.
+
+    ``halves``: all sines, then all cosines.
 
     >>> sinusoids(torch.tensor([0]), 4).tolist()
     [[0.0, 1.0, 0.0, 1.0]]
     """
     angle = phase[..., None] * frequencies(width, base, phase.device)
-    return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(-2)
+    return torch.stack((angle.sin(), angle.cos()), dim=-2 if halves else -1).flatten(-2)
 
 
 class Learned(Position):
@@ -193,13 +195,16 @@ class SinusoidalConfig(PositionConfig, kind="sinusoidal"):
     mode: Literal["add", "concatenate"] = option("add", "add to the embedding, or concatenate with it")
     base: float = option(10_000.0, "the longest wavelength over 2 pi")
     width: int | None = option(None, "width of the waves when concatenated (default: a quarter of the model's)")
+    order: Literal["pairs", "halves"] = option(
+        "pairs", "sine and cosine of a frequency side by side, or all sines first"
+    )
 
     def build(self, *, width: int, head_width: int, context: int, causal: bool = True) -> Position:
         beside = self.mode == "concatenate"
         waves = (self.width or width // 4) if beside else width
         if waves % 2 or waves >= width + (not beside):
             raise UserError(f"sinusoidal positions need an even width below the model's {width}, not {waves}")
-        return Sinusoidal(waves, concatenate=beside, base=self.base)
+        return Sinusoidal(waves, concatenate=beside, base=self.base, halves=self.order == "halves")
 
 
 @dataclass(frozen=True)
