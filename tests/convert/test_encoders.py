@@ -167,3 +167,19 @@ def test_an_encoder_without_a_published_form_is_refused(tmp_path: Path) -> None:
     config = EncoderConfig(width=16, heads=2, layers=1, head=TokenClassesHeadConfig(3))
     with pytest.raises(UserError, match="no family of published models has the parts of this encoder"):
         write_hub(tmp_path / "out", config, config.build(), None)
+
+
+def test_the_mask_token_is_that_of_the_tokenizer(tmp_path: Path) -> None:
+    saved(tmp_path, head="ForMaskedLM")
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"added_tokens": [{"id": 7, "content": "[MASK]"}]}))
+    config, *_ = read_hub(tmp_path)
+    assert isinstance(config, EncoderConfig)
+    assert config.mask_token == 7
+    (tmp_path / "tokenizer.json").write_text("[" * 100_000)
+    assert read_hub(tmp_path).config.build().mask_token == 60
+
+
+def test_a_safetensors_file_of_another_name_is_found(tmp_path: Path) -> None:
+    saved(tmp_path)
+    (tmp_path / "model.safetensors").rename(tmp_path / "model.fp16.safetensors")
+    assert read_hub(tmp_path).certificate.parameters

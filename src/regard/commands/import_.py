@@ -37,6 +37,7 @@ def import_(options: ImportOptions) -> int:
     safetensors or GGUF files only. `regard models` lists models that are fetched by name.
     """
     from regard.convert.published import MODELS, find_model
+    from regard.models import ModelConfig
 
     name = options.source or next(iter(MODELS))
     source = Path(name)
@@ -46,6 +47,7 @@ def import_(options: ImportOptions) -> int:
         raise UserError(f"there is no {source}; give a folder in the hub's layout, or a .gguf file")
     run, certificate = imported_run(source, options.name, options.runs, options.ignore)
     use = f"regard chat {run.path}" if run.file(CHAT).exists() else f"regard generate {run.path} --prompt ..."
+    use = use if run.load(ModelConfig, "model").generates else f"regard embed {run.path} --search ..."
     text = f"{certificate}\nimported into {run.path}; try: {use}"
     options.show({"run": str(run.path), **asdict(certificate)}, text)
     return 0
@@ -57,6 +59,8 @@ def imported_run(source: Path, name: str | None, runs: Path, ignore: tuple[str, 
     from regard.convert.gguf_models import read_gguf
     from regard.convert.hub import read_hub
     from regard.data import ImportedConfig, load_tokenizer
+    from regard.models.base import Encoder
+    from regard.tasks import MaskedTokensConfig
     from regard.train import Experiment
 
     with waiting(f"reading {source}"):
@@ -65,12 +69,14 @@ def imported_run(source: Path, name: str | None, runs: Path, ignore: tuple[str, 
         model.load_state_dict(given.weights)
     origin = ImportedConfig(source.name, given.certificate.sha256)
     experiment = replace(Experiment(), model=given.config, data=origin)
+    if encoder := isinstance(model, Encoder):
+        experiment = replace(experiment, task=MaskedTokensConfig())
     run = Run.create(runs, name, to_toml(experiment), environment(), prefix=source.resolve().stem)
     try:
         with run.lock():
             if given.tokenizer is not None:
                 run.add(TOKENIZER, partial(write_synced, data=given.tokenizer.encode()))
-                load_tokenizer(run.file(TOKENIZER))
+                load_tokenizer(run.file(TOKENIZER), lossless=not encoder)
             if given.chat is not None:
                 run.add(CHAT, partial(write_synced, data=json.dumps(given.chat).encode()))
             state = {"position": 0, "tokens": 0, "seconds": 0.0, "scaler": {}, "data": None}

@@ -22,6 +22,7 @@ from regard.models.base import Model, ModelConfig
 from regard.untrusted import check_depth, open_plain, read_plain, unreadable
 
 WEIGHTS, INDEX, CONFIG = "model.safetensors", "model.safetensors.index.json", "config.json"
+MASKS = ("[MASK]", "<mask>")
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
@@ -90,6 +91,8 @@ def weight_files(folder: Path) -> list[Path]:
         if missing := sorted(name for name in names if not (folder / name).exists()):
             raise UserError(f"{folder} has no {missing[0]}, which {INDEX} lists; get it")
         return [folder / name for name in sorted(names)]
+    if len(files := sorted(folder.glob("*.safetensors"))) == 1:  # under another name
+        return files
     if pickles := sorted(path.name for path in folder.glob("*") if path.suffix in (".bin", ".pt", ".pth", ".ckpt")):
         raise UserError(
             f"{folder / pickles[0]} is a pickle, which can run code when it is read; convert it to safetensors: load "
@@ -107,7 +110,9 @@ def read_hub(folder: Path, ignore: tuple[str, ...] = ()) -> Imported:
     kind = given.get("model_type")
     if kind not in families():
         raise UserError(f"{folder / CONFIG}: the model type {kind!r} is not known; known are {', '.join(families())}")
-    family, settings = families()[kind](), Settings(given)
+    path = folder / "tokenizer.json"
+    tokenizer = read_plain(path, follow=True).decode("utf-8", "replace") if path.exists() else None
+    family, settings = families()[kind](), Settings({"mask_token_id": mask_token(tokenizer), **given})
     try:
         config = family.config(kind, settings)
         settings.ignore(*ignore)
@@ -121,9 +126,16 @@ def read_hub(folder: Path, ignore: tuple[str, ...] = ()) -> Imported:
         raise UserError(f"{folder / CONFIG}: {error}") from error
     theirs = Tensors(weight_files(folder))
     weights, certificate = convert(family, kind, config, theirs)
-    path = folder / "tokenizer.json"
-    tokenizer = read_plain(path, follow=True).decode("utf-8", "replace") if path.exists() else None
     return Imported(config, weights, certificate, tokenizer, chat(folder))
+
+
+def mask_token(tokenizer: str | None) -> int | None:
+    """The id of the mask token in a `tokenizer.json`, which `config.json` does not name; None if there is none."""
+    try:
+        added = json.loads(tokenizer or "{}")["added_tokens"]
+        return next(one["id"] for one in added if one["content"] in MASKS and type(one["id"]) is int)
+    except (ValueError, KeyError, TypeError, StopIteration, RecursionError):  # whoever loads the tokenizer says why
+        return None
 
 
 def chat(folder: Path) -> JsonObject | None:

@@ -6,6 +6,7 @@ from regard.data.tokenizers.byte_level import ByteLevel
 from regard.data.tokenizers.bytes import Bytes, BytesConfig
 from regard.data.tokenizers.characters import Characters, CharactersConfig
 from regard.data.tokenizers.file import load_tokenizer
+from regard.data.tokenizers.published import EncodedText, PublishedTokenizer
 from regard.data.tokenizers.python import Python, PythonConfig
 from regard.data.tokenizers.word_split import regroup
 from regard.data.tokenizers.words import WordsConfig

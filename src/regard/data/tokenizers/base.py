@@ -48,6 +48,8 @@ class Tokenizer:
     that are not UTF-8: ``decode`` replaces those by U+FFFD, ``decode_bytes`` returns them unchanged.
     """
 
+    lossless: ClassVar[bool] = True  # that of an imported encoder may not be
+
     @property
     def size(self) -> int:
         """The size of the vocabulary."""

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from regard.data.tokenizers.base import JsonObject, utf8
 from regard.data.tokenizers.byte_tokens import SINGLES, ByteTokens, content, unwritten
+from regard.data.tokenizers.library import read_library
 from regard.data.tokenizers.word_split import WORDS_THEN_BYTES, cut_words, regroup, slices
 from regard.errors import UserError
 
@@ -32,13 +33,8 @@ class ByteLevel(ByteTokens):
 
     def __init__(self, given: JsonObject) -> None:
         """``given``: the content of a `tokenizer.json`; ``ValueError`` if it cannot be used."""
-        from tokenizers import Tokenizer as LibraryTokenizer
-
         super().__init__(tokens_of(given))
-        try:
-            self._library = LibraryTokenizer.from_str(json.dumps(given))
-        except Exception as error:  # the library raises no other
-            raise ValueError(f"the tokenizers library refuses it: {error}") from error
+        self._library = read_library(given)
         self._cuts = given["pre_tokenizer"] == WORDS_THEN_BYTES
         self._missing = set(SINGLES) - set(self.tokens)  # published vocabularies lack bytes that no text had
 

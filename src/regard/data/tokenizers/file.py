@@ -1,4 +1,4 @@
-"""Loading a `tokenizer.json`: our own kinds, or a lossless byte-level BPE."""
+"""Loading a `tokenizer.json`: our own kinds, a lossless byte-level BPE or, for an imported encoder, any other."""
 
 import json
 from collections.abc import Iterator
@@ -6,14 +6,16 @@ from pathlib import Path
 
 from regard.data.tokenizers.base import Tokenizer
 from regard.data.tokenizers.byte_level import ByteLevel
+from regard.data.tokenizers.published import PublishedTokenizer, adds_tokens
 from regard.errors import UserError
 from regard.untrusted import check_depth, read_plain
 
 
-def load_tokenizer(path: Path | str, data: bytes | None = None) -> Tokenizer:
+def load_tokenizer(path: Path | str, data: bytes | None = None, *, lossless: bool = True) -> Tokenizer:
     """Load a `tokenizer.json` that ``save`` wrote, or a byte-level BPE; else ``UserError``.
 
-    ``data``: the content of the file, if it has been read already.
+    ``data``: the content of the file, if it has been read already. ``lossless=False``: any tokenizer of the
+    `tokenizers` library, and one with a template of special tokens adds them.
     """
     path = Path(path)
     try:
@@ -27,11 +29,17 @@ def load_tokenizer(path: Path | str, data: bytes | None = None) -> Tokenizer:
         if (tokenizer := kind.read(content)) is not None:
             return tokenizer
     try:
-        return ByteLevel(content)
+        if lossless or not adds_tokens(content):
+            return ByteLevel(content)
     except ValueError as reason:
-        raise UserError(
-            f"the tokenizer {path} is not one of ours, nor a byte-level BPE with an exact round trip: {reason}"
-        ) from None
+        if lossless:
+            raise UserError(
+                f"the tokenizer {path} is not one of ours, nor a byte-level BPE with an exact round trip: {reason}"
+            ) from None
+    try:
+        return PublishedTokenizer(content)
+    except ValueError as reason:
+        raise UserError(f"the tokenizer {path} cannot be used: {reason}") from None
 
 
 def _classes(base: type[Tokenizer]) -> Iterator[type[Tokenizer]]:

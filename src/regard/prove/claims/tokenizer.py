@@ -21,6 +21,8 @@ def tokenizer(subject: ModelUnderTest) -> ClaimResult:
     tokenizer = subject.tokenizer
     if tokenizer is None:
         return not_applicable("no tokenizer was given")
+    if not tokenizer.lossless:
+        return not_applicable("the tokenizer of this imported encoder is not lossless")
     refused, texts = 0, [*TEXTS, *_own_texts(subject, tokenizer)]
     for text in texts:
         try:
