@@ -13,6 +13,7 @@ class Whisper(Family):
     """Encoder-decoders of speech. The encoder's positions are sinusoids, stored as a table."""
 
     kinds = ("whisper",)
+    prefix = "model."
     keys = (
         STACKS.replace("{q,k,v}_proj.bias", "{q,-,v}_proj.bias").replace("{k,v}_proj.bias", "{-,v}_proj.bias")
         + """
