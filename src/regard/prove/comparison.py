@@ -108,11 +108,15 @@ def forward_hooks(hooks: Iterable[tuple[nn.Module, Hook]]) -> ExitStack:
 
 
 def record_outputs(
-    model: nn.Module, forward: Callable[[], object], shape: tuple[int, ...], only: str | None = None
+    model: nn.Module,
+    forward: Callable[[], object],
+    shape: tuple[int, ...],
+    only: str | None = None,
+    keep: int | None = None,
 ) -> Outputs:
     """The output of every module that has one per token, for tokens of ``shape`` [B, N], during ``forward()``.
 
-    With ``only``, the output of that module alone; the forward pass ends there.
+    With ``only``, the output of that module alone; the forward pass ends there. With ``keep``, of the first rows only.
     """
     outputs: Outputs = []
 
@@ -121,7 +125,7 @@ def record_outputs(
             first = output[0] if isinstance(output, tuple | list) and output else output
             x = _per_token(first, *shape) if isinstance(first, Tensor) and first.is_floating_point() else None
             if x is not None:
-                outputs.append((name, x.detach().clone()))
+                outputs.append((name, x[:keep].detach().clone()))
             if only is not None:
                 raise ForwardEnded
 
