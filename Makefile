@@ -33,7 +33,7 @@ test: install
 # same on every CPU.
 NUMERIC := tests/attention tests/laws tests/nn tests/models tests/doctor tests/train/test_precision.py
 SAME    := compile or trace or export or command or ranks or describe or docstring or refus
-ISA     := ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2
+test-avx2: ISA := ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2
 test-default: ISA := ONEDNN_MAX_CPU_ISA=SSE41 ATEN_CPU_CAPABILITY=default
 test-avx2 test-default: install
 	$(ISA) $(THREADS) $(BIN)/pytest $(PARALLEL) -q -m "not slow and not gpu and not browser" -k "not ($(SAME))" $(NUMERIC)
