@@ -17,8 +17,10 @@ from hypothesis import HealthCheck, Phase, is_hypothesis_test, settings
 from hypothesis.errors import StopTest, UnsatisfiedAssumption
 
 import regard
+from regard.report import probes
 
 torch.set_num_threads(1)
+probes.SAMPLE = 20  # tokens of the text that a training writes as a sample; tests/warm_process.py has the same
 
 # A process that a shell starts in the background inherits an ignored SIGINT, and so would every process of a test.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -255,3 +255,14 @@ def test_two_runs_side_by_side(tab: Tab, runs: Path) -> None:
     )
     assert rows["validation loss, last"][:2] == [f"{first:.4g}", f"{second:.4g}"]
     assert float(rows["validation loss, last"][2].replace("−", "-")) == pytest.approx(second - first, abs=1e-3)
+
+
+def test_a_damaged_checkpoint_is_named(chromium: Any, runs: Path, tmp_path: Path) -> None:
+    shutil.copytree(runs / "plain", tmp_path / "plain")
+    newest = max((tmp_path / "plain" / "checkpoints").iterdir())
+    (newest / "model.safetensors").write_bytes(b"")
+    with run_server(tmp_path) as server:
+        tab = Tab(chromium, f"http://127.0.0.1:{server.port}")
+        tab.page.goto(f"{tab.origin}/?token={server.token}")
+        tab.page.get_by_role("alert").get_by_text(f"plain: checkpoint {newest.name} is damaged").wait_for()
+        tab.close()

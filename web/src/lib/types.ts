@@ -44,6 +44,8 @@ export interface RunDetail extends Run {
   config: Record<string, unknown>;
   environment: Record<string, unknown>;
   checkpoints: number[];
+  /** Why checkpoints are damaged: they are not used. */
+  damaged: string[];
   samples: Sample[];
   findings: Finding[];
   /** Whether the run has a report.html. */
