@@ -219,7 +219,9 @@ class Doctor(Observer):
         gradients = None if run.model is None else Gradients.of(run.model, self._parts, step.norm, norm)
         resources = Resources(seconds, batches.seconds, self._recent, used, self._memory_before, self._limit)
         side_pass = None
-        if run.usable(batches.newest):
+        # The third one confirms findings and brings them up to date.
+        needed = self.examinations < 2 or bool(self._unconfirmed) or bool(self.findings) or self._spare() > 0
+        if needed and run.usable(batches.newest):
             deep = self.examinations == 1 or self._spare() > FREE
             side_pass = common_pass(run, batches.newest, self._checks, self.examinations, deep)
         for check in self._checks:

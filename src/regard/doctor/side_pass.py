@@ -21,7 +21,7 @@ from regard.prove.comparison import Hook, Outputs, forward_hooks, record_outputs
 from regard.train.device import move
 
 #: Tokens of measured layers; rows whose inputs are changed, if they are short, and tokens of each.
-TOKENS, ROWS, LENGTH = 1024, 2, 128
+TOKENS, ROWS, LENGTH = 512, 2, 128
 #: A change of an output, relative to its size, that is more than rounding in float32.
 MOVED = 1e-4
 SHORTEST = 4  # tokens of a row in which something can be changed

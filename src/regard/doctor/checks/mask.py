@@ -62,7 +62,7 @@ class MaskFault(Check):
         yield from ((position, False) for position in side_pass.positions)
         modules = side_pass.model.modules()
         compete = any(isinstance(m, ModuleProperties) and not m.batch_invariant for m in modules)
-        if not side_pass.model.carries_state and not compete:
+        if side_pass.deep and not side_pass.model.carries_state and not compete:
             yield from ((position, True) for position in islice(side_pass.positions, 1))
 
     def _padding(self, side_pass: SidePass, batch: PairBatch) -> Findings:

@@ -33,7 +33,7 @@ class TaskLoss(Check):
                 yield from self.on_model(SidePass(self.run, batch))
 
     def on_model(self, side_pass: SidePass) -> Findings:
-        if not isinstance(self.run.experiment.task, LanguageConfig | TranslationConfig):
+        if not side_pass.deep or not isinstance(self.run.experiment.task, LanguageConfig | TranslationConfig):
             return
         batch = first_rows(side_pass.few, ROWS, LENGTH)
         counted = int((batch.targets != IGNORE_INDEX).sum())
