@@ -84,7 +84,9 @@ def _serve() -> None:
     """Fork a process for each request and reply with its exit code."""
     for name in IMPORTED:
         import_module(name)
-    import_module("regard.report.probes").SAMPLE = SAMPLE
+    from regard.report import probes
+
+    probes.SAMPLE = SAMPLE
     _probe_formats()
     gc.freeze()  # a collection in a forked process would copy every page
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in the terminal is for pytest
