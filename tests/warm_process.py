@@ -28,7 +28,7 @@ REGARD = "from regard.cli import entry; entry()"
 IMPORTED = ["safetensors.torch", "torch._dynamo"]
 IMPORTED += [f"regard.{name}" for name in ("approximate", "doctor", "generate", "prove", "recipes", "report")]
 PATIENCE = 600  # seconds after which a process is taken to hang
-SAMPLE = 20  # tokens of a sample that a training writes
+SAMPLE, SENTENCES = 20, 1  # tokens of a sample that a training writes, or its translations
 
 
 def regard(
@@ -86,7 +86,7 @@ def _serve() -> None:
         import_module(name)
     from regard.report import probes
 
-    probes.SAMPLE = SAMPLE
+    probes.SAMPLE, probes.SENTENCES = SAMPLE, SENTENCES
     _probe_formats()
     gc.freeze()  # a collection in a forked process would copy every page
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in the terminal is for pytest
