@@ -6,13 +6,14 @@ tokens, padding, the order of tokens) by the functions of this file.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from math import isfinite
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from regard.errors import UserError
-from regard.prove.registry import ClaimFails, ClaimResult, holds
+from regard.prove.registry import ClaimFails, ClaimResult, NotFinite, holds
 
 ROUNDING = 1e-4  # of the largest logit in float32: other shapes mean other orders of summation
 GRADIENTS = 1e-3  # of the largest: a gradient is a sum over every token
@@ -31,6 +32,10 @@ class Gap(NamedTuple):
 
     def __str__(self) -> str:
         return f"row {self.row}, position {self.position}: {self.size:.2g} apart where logits reach {self.scale:.2g}"
+
+    def failure(self, evidence: str) -> ClaimFails:
+        """The failure of a claim that this gap shows."""
+        return ClaimFails(evidence) if isfinite(self.size) else NotFinite(evidence)
 
 
 def gap(one: Tensor, other: Tensor, rounding: float = ROUNDING) -> Gap:
