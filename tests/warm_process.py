@@ -87,7 +87,7 @@ def _serve() -> None:
     from regard.report import probes
 
     probes.SAMPLE, probes.SENTENCES = SAMPLE, SENTENCES
-    _probe_formats()
+    probe_formats()
     gc.freeze()  # a collection in a forked process would copy every page
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in the terminal is for pytest
     for line in sys.stdin:
@@ -96,8 +96,10 @@ def _serve() -> None:
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 
 
-def _probe_formats() -> None:
-    """Fill the cache of ``probe``: each trial is a fork, where `regard` would start Python twice for each `prove`."""
+def probe_formats() -> None:
+    """Fill the cache of ``probe``: each trial is a fork, where `regard prove` would start Python twice."""
+    if not hasattr(os, "fork"):
+        return
 
     def trial(command: list[str], **options: object) -> subprocess.CompletedProcess[str]:
         if (child := os.fork()) == 0:
