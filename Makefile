@@ -32,7 +32,7 @@ test: install
 # LSTM), or without any vector instruction that PyTorch chooses itself. What traces, compiles or starts processes is the
 # same on every CPU.
 NUMERIC := tests/attention tests/laws tests/nn tests/models tests/doctor tests/train/test_precision.py
-SAME    := compile or trace or export or command or ranks or describe or docstring or refus
+SAME    := compile or trace or export or flex or grows or command or ranks or describe or docstring or refus
 test-avx2: ISA := ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2
 test-default: ISA := ONEDNN_MAX_CPU_ISA=SSE41 ATEN_CPU_CAPABILITY=default
 test-avx2 test-default: install

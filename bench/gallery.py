@@ -25,6 +25,7 @@ import torch
 
 from bench.gallery_adapters import GROUPS, certificates
 from bench.small_configs import small_configs
+from regard.prove import Certificate
 
 LARGEST = 150_000_000  # parameters
 LIMIT = 300.0  # seconds for one class
@@ -104,12 +105,18 @@ def judge(group: str, kind: str) -> Row:
         group = "causal"
     row: Row = {"group": group, "kind": kind, "class": type(model).__name__, "claims": {}, "failures": []}
     for part, certificate in certificates(group, model):
-        for result in certificate.results:
-            name = f"{part}{result.claim}"
-            raised = result.verdict == "fails" and result.evidence.startswith("it raised")
-            row["claims"][name] = "raised" if raised else result.verdict
-            if result.verdict == "fails":
-                row["failures"].append(f"{name}: {result.evidence}")
+        add_verdicts(row, part, certificate)
+    return row
+
+
+def add_verdicts(row: Row, part: str, certificate: Certificate) -> Row:
+    """Add the verdicts of a certificate to a row; ``part`` begins the names of the claims."""
+    for result in certificate.results:
+        name = f"{part}{result.claim}"
+        raised = result.verdict == "fails" and result.evidence.startswith("it raised")
+        row["claims"][name] = "raised" if raised else result.verdict
+        if result.verdict == "fails":
+            row["failures"].append(f"{name}: {result.evidence}")
     return row
 
 
@@ -173,28 +180,28 @@ def results(todo: list[tuple[str, str, str]], workers: int, limit: float) -> Ite
 
 
 def markdown(rows: list[Row], version: str) -> str:
-    """A table by group, and the classes that were not built with the reason."""
+    """All tables, with a count."""
+    built = sum("claims" in row for row in rows)
+    lines = [f"{built} of {len(rows)} classes of `transformers` {version} were built and judged.", ""]
+    lines += table(rows, {name: group.title for name, group in GROUPS.items()})
+    return "\n".join(lines) + "\n"
+
+
+def table(rows: list[Row], titles: dict[str, str]) -> list[str]:
+    """The lines of a table by group, and the classes that were not built with the reason."""
     marks = {"holds": "yes", "fails": "**no**", "not applicable": "", "raised": "raised"}
-    judged_rows = [row for row in rows if "claims" in row]
-    lines = [f"{len(judged_rows)} of {len(rows)} classes of `transformers` {version} were built and judged.", ""]
-    for group in GROUPS:
-        members = [row for row in judged_rows if row["group"] == group]
+    lines: list[str] = []
+    for group, title in titles.items():
+        members = [row for row in rows if row["group"] == group and "claims" in row]
         columns = list(dict.fromkeys(name for row in members for name in row["claims"]))
-        lines += [
-            f"### {GROUPS[group].title}",
-            "",
-            f"| class | {' | '.join(columns)} |",
-            "|---" * (len(columns) + 1) + "|",
-        ]
+        lines += [f"### {title}", "", f"| class | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
         for row in members:
             cells = [marks[row["claims"].get(name, "not applicable")] for name in columns]
             lines.append(f"| {row['class']} | {' | '.join(cells)} |")
         lines.append("")
-    lines += ["### Not built", "", "| class | reason |", "|---|---|"]
-    lines += [
-        f"| {row['class']} ({row['group']}) | {row['reason'].replace('|', '/')} |" for row in rows if "reason" in row
-    ]
-    return "\n".join(lines) + "\n"
+    missing = [row for row in rows if "reason" in row]
+    lines += ["### Not built", "", "| class | reason |", "|---|---|"] if missing else []
+    return lines + [f"| {row['class']} ({row['group']}) | {row['reason'].replace('|', '/')} |" for row in missing]
 
 
 def main() -> None:

@@ -51,6 +51,7 @@ SIZES: dict[str, float] = {
     **dict.fromkeys(("patch_size", "d_latents", "num_latents"), 8),
     **dict.fromkeys(("num_codebooks",), 1),
     **dict.fromkeys(("num_filters",), 4),
+    **dict.fromkeys(("mamba_chunk_size", "chunk_size"), 8),
     **dict.fromkeys(("encoder_hash_byte_group_vocab",), VOCABULARY),
     **dict.fromkeys(("width_coefficient", "depth_coefficient"), 0.3),
     **dict.fromkeys(("pad_token_id",), 1),

@@ -28,7 +28,7 @@ REGARD = "from regard.cli import entry; entry()"
 IMPORTED = ["safetensors.torch", "torch._dynamo"]
 IMPORTED += [f"regard.{name}" for name in ("approximate", "doctor", "generate", "prove", "recipes", "report")]
 PATIENCE = 600  # seconds after which a process is taken to hang
-SAMPLE = 20  # tokens of a sample that a training writes
+SAMPLE, SENTENCES = 20, 1  # tokens of a sample that a training writes, or its translations
 
 
 def regard(
@@ -84,8 +84,10 @@ def _serve() -> None:
     """Fork a process for each request and reply with its exit code."""
     for name in IMPORTED:
         import_module(name)
-    import_module("regard.report.probes").SAMPLE = SAMPLE
-    _probe_formats()
+    from regard.report import probes
+
+    probes.SAMPLE, probes.SENTENCES = SAMPLE, SENTENCES
+    probe_formats()
     gc.freeze()  # a collection in a forked process would copy every page
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in the terminal is for pytest
     for line in sys.stdin:
@@ -94,8 +96,10 @@ def _serve() -> None:
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 
 
-def _probe_formats() -> None:
-    """Fill the cache of ``probe``: each trial is a fork, where `regard` would start Python twice for each `prove`."""
+def probe_formats() -> None:
+    """Fill the cache of ``probe``: each trial is a fork, where `regard prove` would start Python twice."""
+    if not hasattr(os, "fork"):
+        return
 
     def trial(command: list[str], **options: object) -> subprocess.CompletedProcess[str]:
         if (child := os.fork()) == 0:
