@@ -214,7 +214,7 @@ class Doctor(Observer):
 
     def _examine(self, step: TrainingStep) -> Findings:
         run, seconds = self._run, self._step_seconds()
-        batches = run.recent_batches(seconds / 10, reading=max(0.0, self._spare() / 3))
+        batches = run.recent_batches(max(seconds / 10, 0.05), reading=max(0.0, self._spare() / 3))
         used, norm = memory(run.device), run.history.norm()
         gradients = None if run.model is None else Gradients.of(run.model, self._parts, step.norm, norm)
         resources = Resources(seconds, batches.seconds, self._recent, used, self._memory_before, self._limit)
