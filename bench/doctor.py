@@ -1,6 +1,6 @@
 """The doctor's cost and accuracy: python -m bench.doctor [cost] [faults [NAME ...]] [healthy]
 
-`cost` trains the same recipe in turns with and without a doctor, and compares times of the same turn. `faults` and
+`cost` trains the same recipe in turns with and without a doctor, and compares CPU times of the same turn. `faults` and
 `healthy` train the tables of tests/doctor: every fault must be named, no healthy run may raise an alarm.
 """
 
@@ -28,10 +28,10 @@ RECIPES = ("shakespeare-small --train.steps 600", "shakespeare --train.steps 300
 
 
 def run(experiment: Experiment, folder: Path, doctor: Doctor | None) -> float:
-    """Seconds of one training."""
-    began = time.perf_counter()
+    """CPU seconds of one training."""
+    began = time.process_time()
     train(experiment, Run.create(folder, None, to_toml(experiment), {}), [doctor] if doctor else [])
-    return time.perf_counter() - began
+    return time.process_time() - began
 
 
 def cost(folder: Path, rounds: int = ROUNDS) -> None:

@@ -17,8 +17,12 @@ from hypothesis import HealthCheck, Phase, is_hypothesis_test, settings
 from hypothesis.errors import StopTest, UnsatisfiedAssumption
 
 import regard
+from regard.report import probes
+from warm_process import SAMPLE, SENTENCES, probe_formats
 
 torch.set_num_threads(1)
+probes.SAMPLE, probes.SENTENCES = SAMPLE, SENTENCES
+probe_formats()
 
 # A process that a shell starts in the background inherits an ignored SIGINT, and so would every process of a test.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

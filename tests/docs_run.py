@@ -233,7 +233,7 @@ def main(folder: Path, slow: bool, more: list[Path]) -> None:
     folder_of_files(base)
     train_command.read_experiment = lambda *given: shrunk(READ(*given))
     Source.fetch = no_network
-    probes.SAMPLE = 8  # tokens of a sample
+    probes.SAMPLE, probes.SENTENCES = 8, 1  # tokens of a sample, or its translations
     os.chdir(base)
     for line in ("regard train translate-transformer --name translation", "regard train --name wide"):
         run_command(Command("setup", [*line.split()]), slow=False)

@@ -168,6 +168,7 @@ def test_out_of_memory_names_a_setting_that_fits(room: Path) -> None:
 
 
 @linux
+@pytest.mark.slow
 def test_a_model_for_which_no_batch_is_small_enough_says_so(room: Path) -> None:
     """Its weights and gradients would fit into all the memory there is, but not beside the rest of the process."""
     done = regard(room, changed("--model.width", "2200") + " --train.device cpu", before=memory())

@@ -170,7 +170,11 @@ def test_compiled_packing_that_changes():
 
 @compiles
 @pytest.mark.parametrize(
-    "make", [plain_batch, lambda length: padded_batch((length, 3), length)], ids=["plain", "padded"]
+    "make",
+    [
+        pytest.param(plain_batch, id="plain", marks=pytest.mark.slow),
+        pytest.param(lambda length: padded_batch((length, 3), length), id="padded"),
+    ],
 )
 def test_compiled_for_any_length(make):
     """The second length makes the compiler keep lengths open; every later one runs on that code."""

@@ -9,24 +9,33 @@ from regard.runs import waiting as module
 from regard.runs.waiting import progress, waiting
 
 
-def test_nothing_is_said_about_what_is_quick(capsys) -> None:
+def first_line(capsys) -> str:
+    """Wait until something is said."""
+    for _ in range(6000):
+        if said := capsys.readouterr().err:
+            return said.splitlines()[0]
+        time.sleep(0.1)
+    raise AssertionError("nothing was said")
+
+
+def test_nothing_is_said_about_what_is_quick(capsys, monkeypatch) -> None:
+    monkeypatch.setattr(module, "DELAY", 600.0)
     with waiting("reading"):
         pass
     assert capsys.readouterr().err == ""
 
 
 def test_what_takes_long_is_said_as_it_is_by_then(capsys, monkeypatch) -> None:
-    monkeypatch.setattr(module, "DELAY", 0.2)
+    monkeypatch.setattr(module, "DELAY", 1.0)
     with waiting("reading") as say:
         say("drawing")
-        time.sleep(0.6)
-    assert capsys.readouterr().err.startswith("drawing, ")
+        assert first_line(capsys).startswith("drawing, ")
 
 
 def test_progress_says_how_long_the_rest_will_take(capsys, monkeypatch) -> None:
-    monkeypatch.setattr(module, "DELAY", 0.2)
+    monkeypatch.setattr(module, "DELAY", 1.0)
+    line = ""
     for number in progress(range(4), 4, "lines"):
         if number == 2:
-            time.sleep(0.6)
-    line = capsys.readouterr().err.splitlines()[0]
+            line = first_line(capsys)
     assert re.fullmatch(r"2 of 4 lines, \d+ s, \d+:\d\d left", line)

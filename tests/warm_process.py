@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import NoReturn
+from unittest import mock
 
 Regard = Callable[..., subprocess.CompletedProcess[str]]  # ``regard`` in a folder that is given
 REGARD = "from regard.cli import entry; entry()"
@@ -27,6 +28,7 @@ REGARD = "from regard.cli import entry; entry()"
 IMPORTED = ["safetensors.torch", "torch._dynamo"]
 IMPORTED += [f"regard.{name}" for name in ("approximate", "doctor", "generate", "prove", "recipes", "report")]
 PATIENCE = 600  # seconds after which a process is taken to hang
+SAMPLE, SENTENCES = 20, 1  # tokens of a sample that a training writes, or its translations
 
 
 def regard(
@@ -82,6 +84,10 @@ def _serve() -> None:
     """Fork a process for each request and reply with its exit code."""
     for name in IMPORTED:
         import_module(name)
+    from regard.report import probes
+
+    probes.SAMPLE, probes.SENTENCES = SAMPLE, SENTENCES
+    probe_formats()
     gc.freeze()  # a collection in a forked process would copy every page
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in the terminal is for pytest
     for line in sys.stdin:
@@ -90,12 +96,34 @@ def _serve() -> None:
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 
 
+def probe_formats() -> None:
+    """Fill the cache of ``probe``: each trial is a fork, where `regard prove` would start Python twice."""
+    if not hasattr(os, "fork"):
+        return
+
+    def trial(command: list[str], **options: object) -> subprocess.CompletedProcess[str]:
+        if (child := os.fork()) == 0:
+            try:
+                exec(command[-1], {})
+            except BaseException:
+                os._exit(1)
+            os._exit(0)
+        return subprocess.CompletedProcess(command, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), "", "")
+
+    precision = import_module("regard.train.precision")
+    with mock.patch.object(precision.subprocess, "run", trial):
+        for name in ("bfloat16", "float16"):
+            precision.probe(name)
+
+
 def _become(code: str, arguments: list[str], folder: str, streams: list[str], environment: dict[str, str]) -> NoReturn:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.alarm(PATIENCE)
     for number, name in enumerate(streams):
         os.dup2(os.open(name, os.O_RDONLY if number == 0 else os.O_WRONLY | os.O_CREAT), number)
     os.chdir(folder)
+    if environment.get("PYTHONPATH") != os.environ.get("PYTHONPATH"):  # it may bring another CPU
+        import_module("regard.train.precision").probe.cache_clear()
     os.environ.clear()
     os.environ.update(environment)
     sys.argv[1:] = arguments

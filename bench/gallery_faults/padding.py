@@ -6,6 +6,8 @@ from transformers import (
     ConvBertForMaskedLM,
     FNetConfig,
     FNetForMaskedLM,
+    MobileBertConfig,
+    MobileBertForMaskedLM,
     NystromformerConfig,
     NystromformerForMaskedLM,
     YosoConfig,
@@ -17,6 +19,7 @@ HEADS = {"num_attention_heads": 4}
 MODELS = {
     ConvBertForMaskedLM: ConvBertConfig(**SMALL, **HEADS, embedding_size=32),  # convolutions reach into the padding
     FNetForMaskedLM: FNetConfig(**SMALL),  # the Fourier transform mixes all positions; there is no mask
+    MobileBertForMaskedLM: MobileBertConfig(**SMALL, **HEADS, embedding_size=32, intra_bottleneck_size=32),  # trigrams
     NystromformerForMaskedLM: NystromformerConfig(**SMALL, **HEADS, num_landmarks=24, segment_means_seq_len=24),
     YosoForMaskedLM: YosoConfig(**SMALL, **HEADS, use_expectation=True),  # convolution and normalization
 }

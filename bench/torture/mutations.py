@@ -104,7 +104,8 @@ def attack(folder: Path, count: int, seed: int) -> Tally:
 
 
 def _experiment(room: Room) -> bytes:
-    lines = [line for line in (room.run / "config.toml").read_text().splitlines() if not line.startswith("schema")]
+    whole = (room.pristine / room.run.name / "config.toml").read_text()  # the run's own may be mutated by now
+    lines = [line for line in whole.splitlines() if not line.startswith("schema")]
     return "\n".join(lines).encode()
 
 

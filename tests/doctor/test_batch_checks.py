@@ -47,7 +47,7 @@ def test_rows_that_come_again_within_a_batch() -> None:
     one = batch()
     same = TextBatch(one.inputs[:1].expand(4, -1), one.targets[:1].expand(4, -1))
     assert kinds(judge(RecentBatches({7: same}), 20, math.inf)) == [
-        ("duplicated_data", "training batches, within batch 7")
+        ("duplicated_data", "training batches, within each")
     ]
 
 

@@ -14,6 +14,7 @@ import torch
 from healthy_runs import HEALTHY
 from run_faults import FAULTS
 from run_faults.kit import MIXTURE, Case, Ended, Fault, gpt, trained, training
+from test_held_out import FAULTS as HELD_OUT
 from unusual_runs import UNUSUAL
 
 from regard.commands.common import RunOptions
@@ -67,9 +68,18 @@ def test_it_names_the_other_faults_too(fault: Fault, tmp_path: Path) -> None:
     check(fault, tmp_path)
 
 
-@pytest.mark.parametrize("model", [gpt(), gpt(layers=2, dropout=0.1, feedforward=MIXTURE.feedforward)])
-def test_it_finds_nothing_in_a_sound_training_and_does_not_change_a_bit(model: Any, tmp_path: Path) -> None:
-    case = Case(training(tmp_path, model=model, train={"steps": 30, "evaluate_every": 10}))
+@pytest.mark.parametrize(
+    ("model", "train"),
+    [
+        (gpt(), {}),
+        (gpt(layers=2, dropout=0.1, feedforward=MIXTURE.feedforward), {"accumulate": 2}),
+        (gpt(layers=2, dropout=0.1), {"precision": "bfloat16"}),
+    ],
+)
+def test_it_finds_nothing_in_a_sound_training_and_does_not_change_a_bit(
+    model: Any, train: dict[str, Any], tmp_path: Path
+) -> None:
+    case = Case(training(tmp_path, model=model, train={"steps": 30, "evaluate_every": 10, **train}))
     doctor, one = watched(case, tmp_path)
     other = trained(case, tmp_path)
     assert not doctor.findings
@@ -160,7 +170,7 @@ def test_what_is_no_finding_is_not_read_as_one() -> None:
 
 def test_every_check_is_described_and_has_a_fault() -> None:
     checks = {kind: check for kind, check in all_checks().items() if check.__module__.startswith("regard.")}
-    assert {fault.kind for fault in FAULTS} | {"unusual"} == set(checks)  # that one: test_reference.py
+    assert {fault.kind for fault in [*FAULTS, *HELD_OUT.values()]} | {"unusual"} == set(checks)  # test_reference.py
     assert all(check.description and check.description != kind for kind, check in checks.items())
 
 

@@ -40,7 +40,11 @@ def watch(folder: Path) -> Callable[[Case], Seen]:
     return trainer
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+@pytest.mark.parametrize(
+    "fault",
+    [pytest.param(fault, marks=() if fault.quick else pytest.mark.slow) for fault in FAULTS],
+    ids=lambda fault: fault.name,
+)
 def test_the_training_shows_it_and_a_sound_one_does_not(
     fault: Fault, folder: Path, watch: Callable[[Case], Seen], monkeypatch: pytest.MonkeyPatch
 ) -> None:

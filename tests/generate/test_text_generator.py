@@ -31,7 +31,7 @@ def first_cut(text: str, stops: tuple[str, ...]) -> str:
 
 
 @given(
-    st.lists(some, min_size=1, max_size=5),
+    st.lists(some, min_size=1, max_size=4),
     samplings,
     seeds,
     st.lists(st.text(TOKENIZER.characters, min_size=1, max_size=2), max_size=3),

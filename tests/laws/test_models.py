@@ -19,9 +19,10 @@ from torch import nn
 from regard.attention import Bias, Mechanism, Packed, Padded
 from regard.config.choice import kinds
 from regard.errors import UserError
+from regard.generate import Sampling, sampling_decoder
 from regard.look import attentions
 from regard.models import Encoder, LanguageModel, Model, ModelConfig, Seq2SeqModel, describe
-from regard.prove import certify
+from regard.prove import all_claims, certify
 from regard.train import MuonConfig
 
 NAMES = list(MODELS)
@@ -233,8 +234,18 @@ def test_describe_counts_it(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_prove_finds_nothing(name: str) -> None:
-    model = build(name, torch.float32)
-    certificate = certify(model, length=12)
+    claims = [claim for claim in all_claims() if claim != "export"]
+    certificate = certify(build(name, torch.float32), length=12, claims=claims)
+    assert not certificate.failed, certificate
+
+
+#: One model of each kind whose graph is traced in a second.
+TRACED = ("gpt topk", "gpt relative", "lstm", "convolution", "transformer", "encoder", "seq2seq fixed", "outside")
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in TRACED else pytest.mark.slow) for n in NAMES])
+def test_export_keeps_the_logits(name: str) -> None:
+    certificate = certify(build(name, torch.float32), length=12, claims=["export"])
     assert not certificate.failed, certificate
 
 
@@ -251,8 +262,6 @@ def test_look_sees_the_attention_that_it_declares(name: str) -> None:
 @pytest.mark.parametrize("name", LANGUAGE)
 def test_generation_on_a_gpu_equals_the_full_pass(name: str) -> None:
     """Sixteen tokens, captured as a CUDA graph where the model declares that it can be."""
-    from regard.generate import Sampling, sampling_decoder
-
     model = build(name, torch.float32).cuda().eval()
     if not model.decodable:
         pytest.skip("declares decodable = False")

@@ -53,7 +53,6 @@ def test_step_equals_the_full_pass(config: GPTConfig, seed: int, cut: list[int],
 
 
 @in_fair_shares(RAN, several_steps=0.4, rolling=0.06, rolling_in_pieces=0.005, grouped=0.05)
-@examples(2)
 @given(configs(mixed), seeds, cuts(), st.booleans(), st.integers(1, 3), st.data())
 def test_ragged_steps_equal_the_full_pass(
     config: GPTConfig, seed: int, cut: list[int], fixed: bool, rows: int, data: st.DataObject

@@ -110,7 +110,6 @@ def test_what_stands_in_the_padding_changes_nothing(
     assert gradient[~padding].any()
 
 
-@examples(2)
 @given(transformers(), seeds, st.integers(2, 12), st.sampled_from([torch.float32, torch.float64]), st.data())
 def test_the_decoder_does_not_see_the_future(
     config: TransformerConfig, seed: int, length: int, dtype: torch.dtype, data: st.DataObject

@@ -47,7 +47,6 @@ def looked_at(case: s.Case, mechanism: a.Softmax) -> tuple[Attention, torch.Tens
     return Attention("one", mechanism, q, k, plan, v), out.weights, seen
 
 
-@s.examples(4)
 @given(st.data(), s.cases(), st.integers(1, 160), st.integers(1, 40), st.integers(1, 40))
 def test_measures_in_strips_are_those_of_the_dense_map(data, case, size, rows, columns):
     attention, weights, seen = looked_at(case, data.draw(mechanisms(case)))

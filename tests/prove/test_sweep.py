@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import torch
 from fault_kit import bare
 from faulty_cases import CASE_FAULTS, Free
 from faulty_torch import LENGTH
@@ -45,6 +46,34 @@ def test_a_tiny_leak_is_no_rounding():
 
     found = certify(bare(Leaky()), claims=["future"])
     assert found.failed == ["future"]
+
+
+class Overflows(Free):
+    """Values that are not finite in one number format, as -inf in a softmax that is computed in another format."""
+
+    wrong = torch.float64
+
+    def forward(self, tokens):
+        logits = super().forward(tokens)
+        return logits * torch.nan if logits.dtype == self.wrong else logits
+
+
+def test_a_value_that_is_not_finite_in_the_reference_format_alone_is_no_fault():
+    found = certify(bare(Overflows()), claims=["future", "padding", "batching", "finite"])
+    assert found.failed == [], str(found)
+    assert "float64 refused: values are not finite; float32 was tested instead" in found.of("padding").evidence
+
+
+def test_a_value_that_is_not_finite_in_bfloat16_is_a_fault():
+    model = Overflows()
+    model.wrong = torch.bfloat16
+    assert certify(bare(model), claims=["finite"]).failed == ["finite"]
+
+
+def test_a_model_whose_weights_are_float64_is_tested_in_float64():
+    subject = bare(model := Overflows())
+    model.double()
+    assert certify(subject, claims=["finite"]).failed == ["finite"]
 
 
 def test_the_smallest_case_is_reported():

@@ -1,12 +1,10 @@
 """TensorBoard events, read back by TensorBoard's own reader; and a clear word where it is not installed."""
 
-import subprocess
-import sys
-
 import pytest
 from report_kit import experiment, trained
 
 from regard.report import ModelMeasurements
+from warm_process import python
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the packages that TensorBoard brings
@@ -38,7 +36,7 @@ def test_events_say_what_the_run_says(text, tmp_path):
     assert texts[0].replace("\n    ", "\n").endswith(run.samples()[0]["text"])
 
 
-def test_without_the_package_the_way_to_it_is_named():
+def test_without_the_package_the_way_to_it_is_named(tmp_path):
     code = """
 import sys
 sys.modules["tensorboard"] = None
@@ -49,5 +47,5 @@ try:
 except UserError as problem:
     print(problem)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = python(code, tmp_path)
     assert "pip install 'regard[tensorboard]'" in done.stdout

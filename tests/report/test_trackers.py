@@ -1,8 +1,5 @@
 """Weights & Biases and MLflow in their offline modes, and a clear word where one is not installed."""
 
-import subprocess
-import sys
-
 import pytest
 from report_kit import experiment, trained
 
@@ -11,6 +8,7 @@ from regard.commands.train import TrainOptions, observers
 from regard.errors import UserError
 from regard.train import train
 from regard.train.trackers import Tracker
+from warm_process import python
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the packages themselves
 
@@ -71,7 +69,7 @@ def test_weights_and_biases_offline(tmp_path, text):
 
 
 @pytest.mark.parametrize(("package", "observer"), [("wandb", "WandB"), ("mlflow", "MLflow")])
-def test_without_the_package_the_way_to_it_is_named(package, observer):
+def test_without_the_package_the_way_to_it_is_named(package, observer, tmp_path):
     code = f"""
 import sys
 sys.modules[{package!r}] = None
@@ -81,7 +79,7 @@ try:
 except regard.UserError as problem:
     print(problem)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = python(code, tmp_path)
     assert done.stdout == f"{package} is not installed; install it: pip install 'regard[{package}]'\n"
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
+import warm_process
 from regard.config import to_toml
 from regard.data import TextConfig
 from regard.models import GPTConfig
@@ -15,7 +15,6 @@ from regard.runs import Run, environment
 from regard.train import Experiment, TrainConfig, train
 
 TEXT = "to be or not to be, that is the question\n" * 40
-SLOW = 60  # seconds: what waits for a FIFO would take forever
 
 
 def make(folder: Path) -> Path:
@@ -41,17 +40,8 @@ def copy(trained: Path, folder: Path) -> Path:
 
 
 def regard(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run a command in ``folder``."""
-    kept = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
-    return subprocess.run(
-        [sys.executable, "-m", "regard.cli", *words],
-        cwd=folder,
-        env=kept | {"REGARD_CACHE": str(folder / "cache"), "OMP_NUM_THREADS": "1"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=SLOW,
-    )
+    """Run a command in ``folder``; one that waits for a FIFO ends by a signal."""
+    return warm_process.regard(folder, *words)
 
 
 def one_sentence(done: subprocess.CompletedProcess[str], *words: str) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +15,7 @@ from regard.runs import Run
 from regard.runs.disk import write_synced
 from regard.runs.notes import read_notes, write_notes
 from regard.untrusted import UnsafeFile, open_plain, printable, read_plain
+from warm_process import python
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="links and FIFOs as POSIX systems have them")
 SECRET = "a private line that nobody may see or change\n"
@@ -192,6 +191,6 @@ def test_the_page_of_runs_shows_no_file_outside(received: Path, secret: Path):
     for name in ("metrics.jsonl", "samples.jsonl", "tokenizer.json", "report.html", "notes.json", ".lock"):
         (received / name).unlink(missing_ok=True)
         (received / name).symlink_to(secret)
-    done = subprocess.run([sys.executable, "-c", code, str(received.parent)], capture_output=True, text=True)
+    done = python(code, received.parents[1], str(received.parent))
     assert done.returncode == 0, done.stderr
     assert SECRET.strip() not in done.stdout

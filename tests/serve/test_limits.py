@@ -37,7 +37,7 @@ def test_the_limit_of_streams_holds_for_requests_at_the_same_time(runs: Path) ->
             for _ in range(STREAMS):
                 with server.connect() as client:
                     client.sendall(head)
-        for _ in range(100):
+        for _ in range(3000):
             with server.connect() as client:
                 client.sendall(head)
                 if client.recv(12) == b"HTTP/1.1 200":

@@ -2,8 +2,6 @@
 
 import io
 import re
-import subprocess
-import sys
 from collections import deque
 from pathlib import Path
 
@@ -14,6 +12,7 @@ from train_kit import experiment, start
 from regard.train import LiveLine, Observer, TrainingResult, TrainingStep, live, train
 from regard.train.device import measured_peak
 from regard.train.live import LiveCurve
+from warm_process import python
 
 
 class Terminal(io.StringIO):
@@ -188,14 +187,13 @@ def test_a_long_evaluation_shows_its_progress(text, tmp_path, monkeypatch):
 
 def test_a_log_file_has_plain_lines(text, tmp_path):
     """A whole `regard train` with standard error in a file: the end of the run is shown, without carriage returns."""
-    slow = "import sys, regard.runs.waiting as w, regard.train.live as l, regard.data.origins.progress as p\n"
+    slow = "import os, sys, regard.runs.waiting as w, regard.train.live as l, regard.data.origins.progress as p\n"
+    slow += "for stream in (1, 2): os.dup2(os.open('log', os.O_WRONLY | os.O_CREAT | os.O_APPEND), stream)\n"
     slow += "w.DELAY = l.PATIENCE = l.PLAIN_EVERY = p._PATIENCE = 0.0\nfrom regard.cli import main\nsys.exit(main())"
     options = ["--train.steps", "3", "--train.device", "cpu", "--model.layers", "1", "--model.width", "32"]
-    command = [sys.executable, "-c", slow, "train", "shakespeare", "--data.path", str(text), *options, "--doctor"]
-    log = tmp_path / "log"
-    with log.open("wb") as out:
-        subprocess.run(command, stderr=out, stdout=out, check=True, cwd=tmp_path, timeout=600)
-    written = log.read_bytes()
+    done = python(slow, tmp_path, "train", "shakespeare", "--data.path", str(text), *options, "--doctor")
+    written = (tmp_path / "log").read_bytes()
+    assert done.returncode == 0, written
     assert b"\r" not in written
     assert b"\x1b" not in written
     assert b"evaluating" in written

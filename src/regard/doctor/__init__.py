@@ -2,7 +2,8 @@
 
 from regard.doctor.check import Check, Finding, Findings, all_checks
 from regard.doctor.context import History, RecentBatches, Resources, TrainingRun
-from regard.doctor.doctor import Doctor, examine
+from regard.doctor.doctor import Doctor
+from regard.doctor.examine import examine
 from regard.doctor.gradients import Gradients
 from regard.doctor.replay import Replay, ReplayedStep
 from regard.doctor.side_pass import SidePass

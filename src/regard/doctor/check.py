@@ -17,19 +17,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import ClassVar, Self, get_type_hints
+
+from torch import Tensor
 
 from regard.config import override
 from regard.config.parts import catalog
 from regard.doctor.context import History, RecentBatches, Record, Resources, TrainingRun
 from regard.doctor.gradients import Gradients
 from regard.doctor.replay import ReplayedStep
-from regard.doctor.side_pass import SidePass
+from regard.doctor.side_pass import Measure, SidePass
 from regard.errors import UserError
+from regard.prove.batches import Batch
 from regard.runs import Run
 from regard.train import TrainingStep
 
@@ -49,8 +52,8 @@ class Finding:
 
     @property
     def key(self) -> tuple[str, str]:
-        """Findings with the same kind and place are the same finding."""
-        return self.kind, self.where
+        """Findings with the same kind and place are the same finding; of several layers, those of one stack are."""
+        return self.kind, re.sub(r"\d+ to \S*?\d+", "*", self.where)
 
     @property
     def title(self) -> str:
@@ -81,6 +84,8 @@ def known_findings(run: Run) -> dict[tuple[str, str], Finding]:
 
 Findings = Iterable[Finding]  # what a hook yields
 ANY = ("*",)  # of `Check.follows`: every other kind
+LAYER = re.compile(r"(?P<stack>[a-z_.]+\.)(?P<number>\d+)(?P<part>\D*)")  # a place in a numbered layer
+MANY = 3  # layers of a stack whose findings are reported as one
 
 
 def explained(finding: Finding, others: Iterable[Finding]) -> bool:
@@ -88,6 +93,26 @@ def explained(finding: Finding, others: Iterable[Finding]) -> bool:
     checks = all_checks()
     follows = checks[finding.kind].follows if finding.kind in checks else ()
     return any(one.kind != finding.kind and (follows == ANY or one.kind in follows) for one in others)
+
+
+def merged(findings: Findings) -> list[Finding]:
+    """The findings; those with one cause in many layers of a stack as one."""
+    groups: dict[tuple[str, ...], list[Finding]] = {}
+    for one in findings:
+        layer = LAYER.match(one.where)
+        key = (one.kind, layer["stack"], one.cause) if layer else (one.kind, one.where, one.cause, one.evidence)
+        groups.setdefault(key, []).append(one)
+    found = []
+    for (_, stack, *_), group in groups.items():
+        layers = [layer for one in group if (layer := LAYER.match(one.where))]
+        numbers, parts = {int(layer["number"]) for layer in layers}, {layer["part"] for layer in layers}
+        if len(numbers) < MANY:
+            found += group
+            continue
+        where = f"{stack}{min(numbers)} to {stack}{max(numbers)}" + (next(iter(parts)) if len(parts) == 1 else "")
+        evidence = f"{len(group)} places, such as {group[0].where}: {group[0].evidence}"
+        found.append(replace(group[0], where=where, evidence=evidence))
+    return found
 
 
 def ranked(findings: Findings) -> list[Finding]:
@@ -109,6 +134,7 @@ class Check:
     rank: ClassVar[int] = 1  # of the evidence: 0 a definition is violated, 1 numbers beyond a limit, 2 merely unusual
     follows: ClassVar[tuple[str, ...]] = ()  # kinds of findings that explain this one: then it is not reported
     needs_confirmation: ClassVar[bool] = False  # report it only if two examinations in a row find it
+    measures: ClassVar[tuple[Measure, ...]] = ()  # of layers, which `on_model` gets by `side_pass.measured`
     registry: ClassVar[dict[str, type[Check]]] = {}
 
     def __init_subclass__(cls) -> None:
@@ -173,6 +199,10 @@ class Check:
         """Step times and memory."""
         return ()
 
+    def inputs(self, side_pass: SidePass) -> Iterable[Tensor]:
+        """Other inputs for the common pass, which `on_model` gets by `side_pass.with_inputs`."""
+        return ()
+
     def on_model(self, side_pass: SidePass) -> Findings:
         """The model and a batch, for side passes in evaluation mode."""
         return ()
@@ -201,6 +231,16 @@ def all_checks() -> dict[str, type[Check]]:
     """Every registered check by kind."""
     _import_checks()
     return Check.registry
+
+
+def common_pass(run: TrainingRun, batch: Batch, checks: list[Check], number: int = 0, deep: bool = True) -> SidePass:
+    """A side pass with what the checks have declared."""
+    side_pass = SidePass(run, batch, number, deep)
+    side_pass.prepare(
+        (tokens for check in checks for tokens in check.inputs(side_pass)),
+        (measure for check in checks for measure in check.measures),
+    )
+    return side_pass
 
 
 catalog("check", all_checks)

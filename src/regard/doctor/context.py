@@ -4,23 +4,26 @@ import math
 import statistics
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
 
-from regard.data import Data
+from regard.data import Data, TextData
 from regard.doctor.replay import Replay
+from regard.errors import UserError
 from regard.models.base import Model
 from regard.pages.numbers import short
 from regard.prove.batches import Batch, out_of_range
-from regard.tasks import Task, Term
+from regard.tasks import LanguageConfig, Task, Term
 from regard.train import Experiment, Optimizer
 from regard.train.shard import from_environment
 
 Record = Mapping[str, Any]  # a record of metrics.jsonl
 LOGGED = ("loss", "lr", "grad_norm", "validation_loss")
+SAMPLED = 16  # batches whose tokens are counted
 RECENT = 10  # steps over which medians are taken
 #: Batches before the newest one that it is compared with: at most, and at least even if they are slow.
 COMPARED, AT_LEAST = 48, 3
@@ -122,12 +125,25 @@ class TrainingRun:
     position: int = 0  # micro-batches consumed
     optimizer: Optimizer | None = None  # during training
     replay: Replay | None = None  # during training, if there is memory for it
+    spare: float = 0.0  # CPU seconds that a check may spend on a second evaluation
 
     def batch(self, number: int) -> Batch:
         """A training batch by its number."""
         assert self.data is not None
         world = from_environment()
         return self.experiment.batch(self.data, number, world.rank, world.size)
+
+    @cached_property
+    def token_entropy(self) -> float:
+        """Nats per token by the frequencies of tokens in a few batches; 0 without a text."""
+        data = self.data
+        with suppress(UserError):  # the text is not there
+            data = data or self.experiment.data.build(self.experiment.model.context)
+        if not isinstance(data, TextData) or not isinstance(self.experiment.task, LanguageConfig):
+            return 0.0
+        tokens = torch.cat([self.experiment.batch(data, number, 0, 1).inputs.flatten() for number in range(SAMPLED)])
+        shares = tokens.bincount().double() / len(tokens)
+        return float(torch.special.entr(shares).sum())
 
     @cached_property
     def task(self) -> Task:
@@ -141,9 +157,13 @@ class TrainingRun:
 
     def terms_of(self, model: Model, batch: Batch) -> dict[str, Term]:
         """The same for another model."""
-        mixed = self.dtype != torch.float32
-        with torch.autocast(self.device.type, self.dtype if mixed else torch.bfloat16, enabled=mixed):
+        with self.autocast():
             return self.task.terms(model, batch)
+
+    def autocast(self) -> torch.autocast:
+        """The run's number format of matrix products."""
+        mixed = self.dtype != torch.float32
+        return torch.autocast(self.device.type, self.dtype if mixed else torch.bfloat16, enabled=mixed)
 
     @property
     def lower_rate(self) -> str:

@@ -5,39 +5,32 @@ present gradients, and side passes in evaluation mode, without gradients and wit
 run stays the same to the bit. How often the doctor examines depends on the cost of the last examinations.
 """
 
-import math
 import statistics
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import chain
 from typing import TextIO
 
-import torch
-
 from regard.attention import BackendRefused
-from regard.doctor.check import Check, Finding, Findings, all_checks, explained, known_findings, ranked
+from regard.doctor.check import Check, Finding, Findings, all_checks, common_pass, explained, known_findings, merged
 from regard.doctor.context import History, Resources, TrainingRun
 from regard.doctor.gradients import Gradients, UpdateMeter, layer_parts
 from regard.doctor.replay import COPIES, ROOM, Replay
-from regard.doctor.side_pass import SidePass
 from regard.errors import UserError
-from regard.generate.load import restored
-from regard.models.base import Model
-from regard.models.shapes import fits
-from regard.runs import Checkpoint, Run
 from regard.train import Experiment, Observer, TrainingResult, TrainingStart, TrainingStep
 from regard.train.device import memory
-from regard.train.guard import capacity, check_model
+from regard.train.guard import capacity
 from regard.train.shard import from_environment, is_sharded
 
-#: The share of training time that the doctor may take. Three examinations are made at any cost: short runs need them.
-SHARE = 0.015
+#: The share of training time that the doctor may take, and seconds that it may take of any run, both of the process's
+#: CPU time, which other processes do not change. The start and three examinations are made at any cost: short runs need
+#: them, and together they take about as long as six steps.
+SHARE, FREE = 0.015, 0.5
 EVERY = 10  # steps between two examinations at least
-PATIENCE = 1.0  # seconds for the newest batches of a finished run
 
 
 class Doctor(Observer):
@@ -45,7 +38,7 @@ class Doctor(Observer):
 
     def __init__(self, limit: int | None = None, out: TextIO | None = None):
         self.findings: dict[tuple[str, str], Finding] = {}
-        self.cost = 0.0  # seconds spent
+        self.cost = 0.0  # CPU seconds spent
         self.examinations = 0
         self.active = True  # False after an error in a check
         self._limit, self._out = limit, out
@@ -90,14 +83,25 @@ class Doctor(Observer):
         self._due = {start.step + max(1, -(-left * third // 3)) for third in (1, 2, 3)}
         self._last = train.steps or 0
         # Gradients that are not cleared show from the second step on, moments of the optimizer from the third.
-        self._replayed = {start.step + 2, start.step + 2 * left // 3}
+        self._replays = [start.step + 2, start.step + 2 * left // 3]  # steps after which one is due
         self._measured = {start.step + max(2, left // 10), *self._due}  # steps before a measured update
         if start.step:
             self._run.history.read(start.run.metrics())
         self.findings |= known_findings(start.run)  # an earlier session has reported them
-        began = time.perf_counter()
-        self._guarded(self._begin)
-        self.cost += time.perf_counter() - began
+        self._began, self._predicting = time.process_time(), 0.0
+        with self._at_work():
+            self._guarded(self._begin)
+
+    @contextmanager
+    def _at_work(self) -> Iterator[None]:
+        """Count the time spent."""
+        began = time.process_time()
+        yield
+        self.cost += time.process_time() - began
+
+    def _spare(self) -> float:
+        """Seconds that the doctor may still spend now."""
+        return FREE + SHARE * (time.process_time() - self._began) - self.cost
 
     def _begin(self) -> None:
         """What is checked before the first step."""
@@ -116,7 +120,9 @@ class Doctor(Observer):
         if run.replay is None or not all(run.usable(run.batch(number)) for number in numbers):
             return
         try:
+            began = time.process_time()
             run.replay.predict(self._step, run.position)
+            self._predicting = time.process_time() - began
         except (RuntimeError, ValueError, KeyError) as problem:  # memory, or weights that do not fit the config's model
             run.replay = None
             self._print(f"doctor: steps are not replayed ({type(problem).__name__}: {str(problem).splitlines()[0]})")
@@ -131,9 +137,9 @@ class Doctor(Observer):
         self._seconds, self._step, self._run.position = step.seconds, step.step, step.position
         self._run.history.add(step.step, step.loss, step.lr, step.norm)
         if self.active:
-            self._guarded(lambda: self._check(step))
+            with self._at_work():
+                self._guarded(lambda: self._check(step))
         self._own_seconds = time.perf_counter() - began
-        self.cost += self._own_seconds
 
     def _guarded(self, work: Callable[[], None]) -> None:
         try:
@@ -147,13 +153,16 @@ class Doctor(Observer):
     def evaluating(self, step: int, done: float | None) -> None:
         if self.active and self._evaluating != step:
             self._evaluating = step
-            self._report(chain(*(check.on_evaluating() for check in self._checks)))
+            with self._at_work():
+                self._report(chain(*(check.on_evaluating() for check in self._checks)))
 
     def evaluated(self, step: int, measures: dict[str, float]) -> None:
         if self._checks and self.active:
             history = self._run.history
             history.validation.append((step, measures["validation_loss"]))
-            self._report(chain(*(check.on_evaluation(history) for check in self._checks)))
+            self._run.spare = self._spare()
+            with self._at_work():
+                self._report(chain(*(check.on_evaluation(history) for check in self._checks)))
 
     def finished(self, result: TrainingResult) -> None:
         """Write the findings as they are now."""
@@ -189,17 +198,15 @@ class Doctor(Observer):
             self.examinations += 1
         if step.step in self._measured:
             self._updates.copy()
-        planned = step.step in self._replayed
-        if replay is not None and step.step < self._last and (planned or (due and self._cheap(step, 0.0))):
+        planned = bool(self._replays) and step.step >= self._replays[0]
+        if replay is not None and step.step < self._last and (planned or due) and self._spare() > 2 * self._predicting:
+            self._replays = [later for later in self._replays if later > step.step]
             self._predict()
 
     def _is_due(self, step: TrainingStep) -> bool:
         """Whether to examine: at three steps at any cost, else while it takes a small share of the time."""
-        each = self.cost / self.examinations if self.examinations else 5 * (self._step_seconds() or 1e9)
-        return step.step in self._due or (step.step % EVERY == 0 and self._cheap(step, each))
-
-    def _cheap(self, step: TrainingStep, seconds: float) -> bool:
-        return self.cost + seconds < SHARE * (step.seconds - self._first_seconds)
+        each = FREE + self.cost / max(self.examinations, 1)  # what is free is left for the steps that are due
+        return step.step in self._due or (step.step % EVERY == 0 and self._spare() > each)
 
     def _step_seconds(self) -> float:
         """The median time of the last steps; 0 before the second one."""
@@ -207,12 +214,16 @@ class Doctor(Observer):
 
     def _examine(self, step: TrainingStep) -> Findings:
         run, seconds = self._run, self._step_seconds()
-        batches = run.recent_batches(seconds, reading=SHARE / 3 * (step.seconds - self._first_seconds))
+        batches = run.recent_batches(max(seconds / 10, 0.05), reading=max(0.0, self._spare() / 3))
         used, norm = memory(run.device), run.history.norm()
         gradients = None if run.model is None else Gradients.of(run.model, self._parts, step.norm, norm)
         resources = Resources(seconds, batches.seconds, self._recent, used, self._memory_before, self._limit)
-        deep = self.examinations == 1 or self._cheap(step, 0.0)
-        side_pass = SidePass(run, batches.newest, self.examinations, deep) if run.usable(batches.newest) else None
+        side_pass = None
+        # The third one confirms findings and brings them up to date.
+        needed = self.examinations < 2 or bool(self._unconfirmed) or bool(self.findings) or self._spare() > 0
+        if needed and run.usable(batches.newest):
+            deep = self.examinations == 1 or self._spare() > FREE
+            side_pass = common_pass(run, batches.newest, self._checks, self.examinations, deep)
         for check in self._checks:
             yield from check.on_history(run.history)
             if gradients is not None:
@@ -224,76 +235,22 @@ class Doctor(Observer):
 
     def _report(self, findings: Findings, confirm: bool = False) -> None:
         """Report new findings and update known ones. One that needs confirmation waits for the next examination."""
-        unconfirmed, checks = set(), all_checks()
-        for finding in sorted(findings, key=lambda one: checks[one.kind].rank + bool(checks[one.kind].follows)):
+        unconfirmed: dict[tuple[str, str], Finding] = {}
+        checks = all_checks()
+        for finding in sorted(merged(findings), key=lambda one: checks[one.kind].rank + bool(checks[one.kind].follows)):
             known = self.findings.get(finding.key)
-            if known is None and explained(finding, self.findings.values()):
+            if known is None and explained(finding, [*self.findings.values(), *unconfirmed.values()]):
                 continue
             finding = replace(finding, step=self._step, since=known.since if known else self._step)
             if known is None and checks[finding.kind].needs_confirmation and finding.key not in self._unconfirmed:
-                unconfirmed.add(finding.key)
+                unconfirmed[finding.key] = finding
                 continue
             if known is None:
                 self._start.run.add_finding(finding.record())
                 self._print(finding.line())
             self.findings[finding.key] = finding
         if confirm:
-            self._unconfirmed = unconfirmed
+            self._unconfirmed = set(unconfirmed)
 
     def _print(self, line: str) -> None:
         print(line, file=self._out or sys.stderr, flush=True)
-
-
-def examine(run: Run) -> tuple[list[Finding], list[str]]:
-    """Findings noted during training, from the records, and from the newest checkpoint; and what was not examined."""
-    experiment, checkpoint = run.load(Experiment), run.latest()
-    found, records, notes = known_findings(run), run.metrics(), []
-    if checkpoint is None:
-        why = f" ({'; '.join(run.damaged)})" if run.damaged else ""
-        notes.append(f"there is no complete checkpoint{why}, so the model was not examined")
-    elif not fits(experiment.model, checkpoint.shapes()):
-        notes.append("the newest checkpoint does not fit config.toml, so the model was not examined")
-        checkpoint = None
-    training = TrainingRun(experiment, model=_model(run, experiment, checkpoint))
-    checks = [check(training) for check in all_checks().values()]
-    watched = {finding.kind for finding in found.values()}  # those noted during training know the place better
-    step = max((record["step"] for record in records), default=0)
-    training.history.read(records)
-    gradients = Gradients.read(records, training.history.norm())
-    for check in checks:
-        if check.kind not in watched:
-            given = (check.on_records(records), check.on_history(training.history), check.on_gradients(gradients))
-            for finding in chain(*given):
-                found.setdefault(finding.key, replace(finding, step=step, since=step))
-    if checkpoint is not None:
-        training.position = int(checkpoint.number("position"))
-        try:
-            for finding in list(_checkpoint(training, checks)):
-                found.setdefault(finding.key, replace(finding, step=checkpoint.step, since=checkpoint.step))
-        except UserError as problem:
-            notes.append(str(problem))
-    causes = [one for one in found.values() if one.kind in watched or not explained(one, found.values())]
-    return ranked(causes), notes
-
-
-def _model(run: Run, experiment: Experiment, checkpoint: Checkpoint | None) -> Model:
-    """The model with the weights of the checkpoint, if there is one; a model of absurd size is refused."""
-    if checkpoint is not None:
-        return restored(run, experiment.model, checkpoint)
-    check_model(experiment, torch.device("cpu"), from_environment())
-    return experiment.model.build()
-
-
-def _checkpoint(training: TrainingRun, checks: list[Check]) -> Findings:
-    """Findings in the loaded model and, if they are available, its data."""
-    broken = [finding for check in checks for finding in check.on_checkpoint()]
-    yield from broken
-    if broken:
-        return
-    training.data = training.experiment.data.build(training.experiment.model.context)
-    batches = training.recent_batches(PATIENCE, reading=math.inf)
-    side_pass = SidePass(training, batches.newest) if training.usable(batches.newest) else None
-    for check in checks:
-        yield from check.on_batches(batches)
-        if side_pass is not None:
-            yield from check.on_model(side_pass)

@@ -5,8 +5,6 @@ does not, the run is not what its config describes, and the first thing that dif
 """
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -14,6 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from regard.data import Batch, Data
+from regard.doctor.modes import isolated, training_mode
+from regard.look import evaluation_mode
 from regard.models.base import Model
 from regard.prove.batches import take_rows
 from regard.prove.comparison import forward_hooks
@@ -215,30 +215,12 @@ class Replay:
                 calls.append(ModuleCall(name, given, first.detach().clone()))
 
         modules = [(name, module) for name, module in model.named_modules() if name]
-        modes = [(module, module.training) for module in model.modules()]
-        buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
         hooks = ((module, lambda *call, n=name: note(n, *call)) for name, module in modules if record)
-        with isolated(self.engine.device), torch.no_grad(), forward_hooks(hooks), self.engine.precision.autocast():
-            if not training:
-                model.eval()
-            elif model is self.engine.model:  # the run's modules keep the modes that they train in
-                model.train()
+        mode = training_mode(model, self.engine.device) if training else evaluation_mode(model)
+        with mode, forward_hooks(hooks), self.engine.precision.autocast():
             self.engine.seed_dropout(seed)
-            try:
-                total = next(iter(self.engine.task.terms(model, batch).values())).total
-            finally:
-                for module, mode in modes:
-                    module.training = mode
-                for buffer, value in buffers:
-                    buffer.copy_(value)
+            total = next(iter(self.engine.task.terms(model, batch).values())).total
         return total.detach().float(), calls
-
-
-@contextmanager
-def isolated(device: torch.device) -> Iterator[None]:
-    """A context after which the random states are as before."""
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        yield
 
 
 def _apart(one: Tensor, other: Tensor, tolerance: float, least: float = 0.0) -> bool:

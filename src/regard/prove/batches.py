@@ -30,14 +30,17 @@ def random_batch(subject: ModelUnderTest) -> TextBatch:
     return TextBatch(inputs, targets.masked_fill(place < row % (subject.length - 1), IGNORE_INDEX))
 
 
-def take_rows(batch: B, rows: slice) -> B:
+def take_rows(batch: B, rows: slice | list[int]) -> B:
     """Some rows of a batch: of every field, and of its slots, what has one entry per row."""
     count = len(batch.inputs)
+    numbers = range(count)[rows] if isinstance(rows, slice) else rows
 
     def taken(value: object) -> object:
         if isinstance(value, Padded | Packed | Slots):
             return type(value)._make(map(taken, value))
-        return value[rows] if isinstance(value, Tensor | tuple) and len(value) == count else value
+        if not isinstance(value, Tensor | tuple) or len(value) != count:
+            return value
+        return value[rows] if isinstance(value, Tensor) else tuple(value[row] for row in numbers)
 
     return type(batch)._make(map(taken, batch))
 

@@ -6,13 +6,14 @@ tokens, padding, the order of tokens) by the functions of this file.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from math import isfinite
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from regard.errors import UserError
-from regard.prove.registry import ClaimFails, ClaimResult, holds
+from regard.prove.registry import ClaimFails, ClaimResult, NotFinite, holds
 
 ROUNDING = 1e-4  # of the largest logit in float32: other shapes mean other orders of summation
 GRADIENTS = 1e-3  # of the largest: a gradient is a sum over every token
@@ -31,6 +32,10 @@ class Gap(NamedTuple):
 
     def __str__(self) -> str:
         return f"row {self.row}, position {self.position}: {self.size:.2g} apart where logits reach {self.scale:.2g}"
+
+    def failure(self, evidence: str) -> ClaimFails:
+        """The failure of a claim that this gap shows."""
+        return ClaimFails(evidence) if isfinite(self.size) else NotFinite(evidence)
 
 
 def gap(one: Tensor, other: Tensor, rounding: float = ROUNDING) -> Gap:
@@ -108,11 +113,15 @@ def forward_hooks(hooks: Iterable[tuple[nn.Module, Hook]]) -> ExitStack:
 
 
 def record_outputs(
-    model: nn.Module, forward: Callable[[], object], shape: tuple[int, ...], only: str | None = None
+    model: nn.Module,
+    forward: Callable[[], object],
+    shape: tuple[int, ...],
+    only: str | None = None,
+    keep: int | None = None,
 ) -> Outputs:
     """The output of every module that has one per token, for tokens of ``shape`` [B, N], during ``forward()``.
 
-    With ``only``, the output of that module alone; the forward pass ends there.
+    With ``only``, the output of that module alone; the forward pass ends there. With ``keep``, of the first rows only.
     """
     outputs: Outputs = []
 
@@ -121,7 +130,7 @@ def record_outputs(
             first = output[0] if isinstance(output, tuple | list) and output else output
             x = _per_token(first, *shape) if isinstance(first, Tensor) and first.is_floating_point() else None
             if x is not None:
-                outputs.append((name, x.detach().clone()))
+                outputs.append((name, x[:keep].detach().clone()))
             if only is not None:
                 raise ForwardEnded
 

@@ -90,7 +90,7 @@ class TransformersAdapter:
         if "eager attention" in found:
             found["eager attention with weights"] = TransformersAdapter(self.module, "eager", return_weights=True)
         if own in IMPLEMENTATIONS:
-            self.module.set_attn_implementation(own)
+            self._has(own)  # sets it again
         return found
 
     def _has(self, implementation: str) -> bool:

@@ -3,6 +3,7 @@
 Faults of masks, caches and losses do not depend on the width of a model.
 """
 
+import math
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -75,7 +76,7 @@ def randomize_weights(model: Module, seed: int = 5) -> Module:
     for name, weight in model.named_parameters():
         if not weight.is_floating_point():
             continue
-        fan = max(1, weight[0].numel()) if weight.ndim > 1 else 1
+        fan = max(1, math.prod(weight.shape[1:]))
         spread = 1.0 if id(weight) in tables else fan**-0.5 if weight.ndim > 1 else 0.2
         gain = (id(weight) in gains and weight.ndim == 1) or name.endswith("gain")
         drawn = torch.randn(weight.shape, generator=generator, dtype=torch.float32) * spread

@@ -67,6 +67,10 @@ class ClaimFails(Exception):
     """Ends the test of a claim with the evidence that it fails, from however deep."""
 
 
+class NotFinite(ClaimFails):
+    """The claim fails with a value that is NaN or infinite."""
+
+
 def first_line(error: Exception) -> str:
     """The type of an error and the first line of its message."""
     message = (str(error).strip() or "no message").splitlines()[0]

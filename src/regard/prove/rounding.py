@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from regard.prove.comparison import Gap, difference, gap
 from regard.prove.model_under_test import ModelUnderTest
-from regard.prove.registry import Case, ClaimFails
+from regard.prove.registry import Case
 from regard.train.precision import probe
 
 TRIALS = 6  # moves of the weights
@@ -47,6 +47,9 @@ FORMATS = {
         NumberFormat("float16 autocast", torch.float16, autocast=True),
     )
 }
+
+
+REFERENCE = "float64"  # tells rounding from a fault; few models are run in it
 
 
 class FormatProbes:
@@ -117,10 +120,10 @@ def real_gap(
 def compare_case(
     subject: ModelUnderTest, case: Case, one: Callable[[], Tensor], other: Callable[[], Tensor], what: str
 ) -> None:
-    """``ClaimFails`` if two ways to compute logits [B, N, V] differ by more than rounding."""
+    """Raise ``ClaimFails`` if two ways to compute logits [B, N, V] differ by more than rounding."""
     found = real_gap(subject, one, other, FORMATS[case.format].tolerance)
     if found is not None:
-        raise ClaimFails(f"{what}: {found}")
+        raise found.failure(f"{what}: {found}")
 
 
 def repeats(subject: ModelUnderTest, compute: Callable[[], Tensor]) -> bool:

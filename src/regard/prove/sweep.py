@@ -15,8 +15,8 @@ import torch
 from regard.errors import UserError
 from regard.models.base import Model
 from regard.prove.model_under_test import ModelUnderTest
-from regard.prove.registry import FAILURES, Case, ClaimFails, ClaimSweep, first_line
-from regard.prove.rounding import FORMATS, FormatProbes, number_format
+from regard.prove.registry import FAILURES, Case, ClaimFails, ClaimSweep, NotFinite, first_line
+from regard.prove.rounding import FORMATS, REFERENCE, FormatProbes, number_format
 
 
 class Limits(NamedTuple):
@@ -116,6 +116,10 @@ def run_sweep(subject: ModelUnderTest, sweep: ClaimSweep, probes: FormatProbes) 
             continue
         try:
             found = failure(subject, sweep, case)
+        except NotFinite:
+            own = case._replace(format=_own_format(subject))
+            refused[case.format] = f"values are not finite; {own.format} was tested instead"
+            case, found = own, _silent_failure(subject, sweep, own)
         except FAILURES as error:  # a format or a length that the model does not take
             if case.length > subject.length and not isinstance(subject.forward, Model):
                 limit = case.length
@@ -146,12 +150,14 @@ def _evidence(chosen: list[Case], done: list[Case], refused: dict[str, str], lim
 
 @torch.no_grad()
 def failure(subject: ModelUnderTest, sweep: ClaimSweep, case: Case) -> str | None:
-    """Why a case fails; None if it does not."""
+    """Why a case fails; None if it does not. ``NotFinite`` if it fails so in the reference format alone."""
     torch.manual_seed(case.seed)
     try:
         with number_format(subject, FORMATS[case.format]):
             sweep.test(subject, case)
     except ClaimFails as found:
+        if isinstance(found, NotFinite) and case.format == REFERENCE != _own_format(subject):
+            raise
         return str(found)
     except UserError:  # a module refuses this use
         return None
@@ -161,7 +167,7 @@ def failure(subject: ModelUnderTest, sweep: ClaimSweep, case: Case) -> str | Non
 def _silent_failure(subject: ModelUnderTest, sweep: ClaimSweep, case: Case) -> str | None:
     try:
         return failure(subject, sweep, case)
-    except FAILURES:
+    except (NotFinite, *FAILURES):
         return None
 
 

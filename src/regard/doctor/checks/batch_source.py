@@ -20,6 +20,7 @@ COVERED = 0.5  # a finding only if the windows leave out so much of the text
 class BatchSource(Check):
     kind, description = "batch_source", "batches are not drawn from the training text"
     rank = 0
+    follows = ("target_fault",)
 
     def __init__(self, run: TrainingRun):
         super().__init__(run)

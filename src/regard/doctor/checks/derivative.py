@@ -1,5 +1,7 @@
 """Gradients that are not the derivative of the loss, and updates that raise it."""
 
+from itertools import takewhile
+
 import torch
 from torch import Tensor, nn
 
@@ -13,10 +15,15 @@ from regard.prove.batches import Batch
 
 #: The length of a trial step relative to the weights: twice, the second to confirm the first.
 STEPS = (2e-3, 5e-4)
+#: The largest predicted change of the loss, relative to it: activations that explode are linear only nearby.
+MOST = 2e-3
 #: The least predicted change of the loss, relative to it: float32 sums of a few hundred tokens are good to 1e-6.
 CLEAR = 2e-5
 #: Bounds of measured / predicted change. Curvature moves it by a few percent.
 LEAST, GREATEST = 0.6, 1.6
+#: The difference of that ratio between the two steps, relative to its distance from 1: where the curvature makes the
+#: prediction wrong, a quarter of the step brings the ratio nearer to 1; a wrong derivative keeps it.
+SETTLED = 0.25
 #: Nats by which each of so many measured updates must raise the loss of the batch that it was made from.
 RAISED, MEASURED = 1e-3, 3
 PARTS = 8  # layer parts in one examination; further ones come in the next
@@ -81,33 +88,41 @@ def slopes(side_pass: SidePass, batch: Batch, parts: Parameters) -> dict[LayerPa
     parameters = [p for members in parts.values() for _, p in members if p.requires_grad]
     with evaluation_mode(side_pass.model):
         with torch.enable_grad():
-            found = torch.autograd.grad(side_pass.total(batch), parameters, allow_unused=True)
+            loss = side_pass.total(batch)
+            found = torch.autograd.grad(loss, parameters, allow_unused=True)
         gradients = dict(zip(parameters, found, strict=True))
         wrong = {}
         for part, members in parts.items():
             own = [(p, g) for _, p in members if (g := gradients.get(p)) is not None]
-            for step in STEPS if own else ():
-                trial = _trial(side_pass, batch, own, step)
-                if trial is None or LEAST < trial[0] / trial[1] < GREATEST:
-                    break
-            else:
-                if own:
-                    wrong[part] = trial
+            trials = list(
+                takewhile(_doubtful, (_trial(side_pass, batch, own, step, float(loss)) for step in STEPS if own))
+            )
+            ratios = [trial[0] / trial[1] for trial in trials if trial is not None]
+            if own and len(ratios) == len(STEPS) and max(ratios) - min(ratios) < SETTLED * abs(max(ratios) - 1):
+                wrong[part] = trials[-1]
     return wrong
 
 
-def _trial(side_pass: SidePass, batch: Batch, own: list[tuple[nn.Parameter, Tensor]], step: float) -> Slope | None:
+def _doubtful(trial: Slope | None) -> bool:
+    """Whether the loss does not change as predicted."""
+    return trial is not None and not LEAST < trial[0] / trial[1] < GREATEST
+
+
+def _trial(
+    side_pass: SidePass, batch: Batch, own: list[tuple[nn.Parameter, Tensor]], step: float, loss: float
+) -> Slope | None:
     """The change of the loss between a step against and a step along the gradient, and the predicted one."""
     length = float(torch.stack([g.norm() for _, g in own]).norm())
     size = float(torch.stack([p.norm() for p, _ in own]).norm())
     if not length or not size:
         return None
-    reach, before, losses = step * size / length, [p.clone() for p, _ in own], []
+    most = MOST * step / STEPS[0] * abs(loss) / (2 * length**2)
+    reach, before, losses = min(step * size / length, most), [p.clone() for p, _ in own], []
     for sign in (1, -1):
         for (p, g), old in zip(own, before, strict=True):
-            p.copy_(old + sign * reach * g)
+            p.data.copy_(old + sign * reach * g)  # not a write in the sense of `p._version`
         losses.append(float(side_pass.total(batch)))
     for (p, _), old in zip(own, before, strict=True):
-        p.copy_(old)
+        p.data.copy_(old)
     predicted = 2 * reach * length**2
     return (losses[0] - losses[1], predicted) if predicted > CLEAR * abs(losses[0]) else None

@@ -66,11 +66,13 @@ class DuplicatedData(Check):
             evidence = f"batch {newest} has {count} rows, of which {len(rows)} differ"
             cause = "the loader gives the same rows several times within a batch"
             change = "draw every row of a batch independently"
-            yield self.finding(f"training batches, within batch {newest}", evidence, cause, change)
+            yield self.finding("training batches, within each", evidence, cause, change)
             return
-        size, data = self.run.experiment.data.batch, self.run.data
+        data = self.run.data
+        epoch = math.inf if data is None else data.epoch(self.run.experiment.data.batch)
         for number, other in earlier:
-            if data is not None and newest - number > data.epoch(size) / 2:
+            # An epoch of pairs has every pair once; the next one may begin with those at its end.
+            if newest - number > epoch / 2 or (isinstance(data, PairData) and newest // epoch != number // epoch):
                 break
             same = len(rows & row_bytes(other))
             share = same / max(len(rows), 1)

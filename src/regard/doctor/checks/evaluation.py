@@ -1,20 +1,19 @@
 """Evaluation that is not one: modules in the wrong mode, random outputs, a loss of other text or other weights."""
 
 import math
+import time
 
 import torch
 from torch import Tensor
 
 from regard.doctor import Check, Findings, History, SidePass, TrainingRun
-from regard.doctor.replay import isolated
+from regard.doctor.modes import isolated
 from regard.look import evaluation_mode
 from regard.tasks import LanguageConfig
 from regard.train import TrainingStep
 from regard.train.device import move
 
 APART = 1e-3  # nats between two validation losses of the same weights
-SHARE = 0.01  # of the steps so far that a second evaluation may take, in tokens
-LITTLE = 2**15  # tokens that may be evaluated at any time
 
 
 class WrongMode(Check):
@@ -68,28 +67,29 @@ def relative(one: Tensor, other: Tensor) -> float:
 class ValidationLoss(Check):
     kind, description = "validation_loss", "the validation loss is not that of the weights"
     rank = 0
-    follows = ("model_differs", "tied_weights", "step_loss", "wrong_mode", "random_evaluation")
+    follows = ("model_differs", "tied_weights", "step_loss", "wrong_mode", "random_evaluation", "target_fault")
 
     def __init__(self, run: TrainingRun):
         super().__init__(run)
-        self._done = 0
+        self._done = False
 
     def on_evaluation(self, history: History) -> Findings:
         run, replay = self.run, self.run.replay
         size = run.data.validation_count if run.data is not None else None
         if replay is None or run.data is None or size is None or not history.validation:
             return
-        trained = run.position * run.experiment.data.batch * run.experiment.model.context
-        if self._done >= 1 or size > max(LITTLE, SHARE * trained):
+        if self._done or run.spare <= 0:
             return
-        self._done += 1
         replay.synchronize()
-        reported, counted, total = history.validation[-1][1], 0.0, 0.0
+        began, reported, counted, total = time.process_time(), history.validation[-1][1], 0.0, 0.0
         with evaluation_mode(replay.engine.model):
             for batch in run.data.validation_batches(run.experiment.data.batch):
                 terms = run.terms_of(replay.engine.model, move(batch, run.device))
                 total += sum(float(term.total) * term.weight for term in terms.values())
                 counted += float(next(iter(run.task.counts(batch).values())))
+                if (time.process_time() - began) * size > run.spare * max(counted, 1.0):
+                    return  # the whole text takes longer than there is time
+        self._done = True
         yield from self._judge(reported, total / max(counted, 1.0), counted, size)
 
     def _judge(self, reported: float, loss: float, counted: float, size: int) -> Findings:

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from regard.doctor import Check, Findings, SidePass, TrainingRun
 from regard.doctor.context import Record
+from regard.doctor.side_pass import Measure
 from regard.nn.experts.moe import MixtureOfExperts, MoEConfig
 from regard.nn.experts.routing import route
 from regard.nn.experts.routing import share as assignments
@@ -35,6 +36,8 @@ def routing(layer: MixtureOfExperts, inputs: tuple[Tensor, ...], output: object)
 class ExpertCheck(Check):
     """Base of both checks: means over all examinations, or over the second half of the records."""
 
+    measures = (Measure(lambda _, layer: isinstance(layer, MixtureOfExperts), routing),)
+
     def __init__(self, run: TrainingRun):
         super().__init__(run)
         self._routed: dict[str, list[Tensor]] = {}  # share of tokens and of probability, [2, E]
@@ -45,7 +48,7 @@ class ExpertCheck(Check):
 
     def on_model(self, side_pass: SidePass) -> Findings:
         layers = mixtures(side_pass.model)
-        for name, calls in side_pass.measure(layers, routing).items():
+        for name, calls in side_pass.measured(self.measures[0]).items():
             routed = self._routed.setdefault(name, [])
             routed += calls
             shares, gates = torch.stack(routed).mean(0).tolist()

@@ -12,6 +12,11 @@ FEWEST = 3  # different targets: a text of one letter is its own answer
 
 class LabelLeak(Check):
     kind, description = "label_leak", "the answer is in the question"
+    follows = ("target_fault",)
+
+    def on_start(self) -> Findings:
+        if self.run.data is not None:
+            yield from self.on_batches(RecentBatches({self.run.position: self.run.batch(self.run.position)}))
 
     def on_batches(self, batches: RecentBatches) -> Findings:
         yield from self._unshifted(batches.newest)

@@ -7,6 +7,7 @@ from regard.doctor import Check, Findings, History
 from regard.doctor.context import RECENT
 from regard.doctor.reference import near, reference_at
 from regard.pages.numbers import short
+from regard.train import AdamWConfig, MuonConfig
 
 #: An update relative to the weights. About 1e-3 is good; with 0.05, twenty updates replace a weight. Both count only
 #: beside a loss that does badly: matrices that begin small have large updates in a healthy run.
@@ -17,10 +18,14 @@ HIGHEST, MEAN = 0.5, 0.05
 WORSE, BARELY, SETTLED = 0.1, 0.1, 30
 #: Nats that a loss must have fallen in the second half of a run whose updates are large to the end.
 STUCK = 0.02
+#: The factor by which clipping divides the usual gradient from which on it, not the rate, makes updates small; not for
+#: optimizers that divide by the gradient's size, whose updates do not depend on it.
+CLIPPED, NORMALIZED = 10.0, (AdamWConfig, MuonConfig)
 
 
 class LearningRateTooHigh(Check):
     kind, description = "rate_too_high", "the learning rate is too high"
+    follows = ("foreign_writes", "initial_loss", "exploding_gradients")
 
     def on_history(self, history: History) -> Findings:
         losses, updates = history.losses, history.updates
@@ -55,6 +60,7 @@ class LearningRateTooHigh(Check):
 
 class LearningRateTooLow(Check):
     kind, description = "rate_too_low", "the learning rate is too low"
+    follows = ("unoptimized_parameters", "foreign_writes", "task_loss", "heavy_decay", "step_rate", "step_update")
 
     def on_history(self, history: History) -> Findings:
         yield from self._unmoved(history)
@@ -115,8 +121,16 @@ class LearningRateTooLow(Check):
             return  # the recipe begins like this
         if update is None and history.norm() < 1e-6:
             return  # no gradient reaches the weights: another fault
+        if statistics.median(losses[-RECENT:]) < self.run.token_entropy + BARELY:
+            return  # random tokens: their frequencies are all that can be learned
         moved = "" if update is None else f"; an update is {update:.1g} of the weights, where 1e-3 is usual"
         evidence = f"the loss fell by {fell:.3f} in {last:,} steps{moved}"
+        clip, normalized = self.run.experiment.train.clip, isinstance(self.run.experiment.train.optimizer, NORMALIZED)
+        if clip is not None and not normalized and history.norm() > CLIPPED * clip:
+            evidence += f"; clipping divides gradients by {history.norm() / clip:,.0f}"
+            cause = f"every gradient is cut to a norm of {short(clip)}, and updates are proportional to it"
+            yield self.finding("train.clip", evidence, cause, f"--train.clip {short(max(1.0, history.norm()))}")
+            return
         factor = 100.0 if not update else min(max(30 * SMALL_UPDATE / update, 10.0), 1000.0)
         change = f"--train.optimizer.lr {short(highest * factor)}"
         yield self.finding("train.optimizer.lr", evidence, "the weights hardly move", change)

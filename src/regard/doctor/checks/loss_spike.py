@@ -20,6 +20,7 @@ CLIP = "--train.clip 0.5, which limits the damage"
 
 class LossSpike(Check):
     kind, description = "loss_spike", "the loss jumped"
+    follows = ("foreign_writes", "exploding_gradients", "initial_loss")
 
     def on_step(self, step: TrainingStep) -> Findings:
         rise = spike(self.run.history.losses)

@@ -1,18 +1,24 @@
 """Outputs that depend on later tokens or on padding, and the first module that does."""
 
-from itertools import compress
+from collections.abc import Iterable, Iterator
+from itertools import compress, islice
 
 import torch
+from torch import Tensor
 
+from regard.attention import ModuleProperties
 from regard.data import PairBatch
 from regard.doctor import Check, Findings, SidePass
 from regard.doctor.side_pass import MOVED
 from regard.models.base import Encoder
-from regard.prove.comparison import first_difference, relative_difference
+from regard.prove.comparison import Outputs, first_difference, relative_difference
 
 
 class MaskFault(Check):
     kind, description = "mask_fault", "a mask is missing or wrong"
+
+    def inputs(self, side_pass: SidePass) -> Iterable[Tensor]:
+        return map(side_pass.other_token, side_pass.positions)
 
     def on_model(self, side_pass: SidePass) -> Findings:
         if not isinstance(side_pass.model, Encoder):
@@ -22,18 +28,42 @@ class MaskFault(Check):
 
     def _future(self, side_pass: SidePass) -> Findings:
         """The first module whose output for earlier tokens depends on a later one, if the last module's does too."""
-        for position in side_pass.positions:
-            plain, changed = side_pass.plain, side_pass.with_token_changed(position)
-            if not plain or relative_difference(plain[-1][1][:, :position], changed[-1][1][:, :position]) == 0:
+        few, shape = side_pass.few, side_pass.tokens.shape
+        for position, training in self._passes(side_pass):
+            other, mode = side_pass.other_token(position), " in training mode" if training else ""
+            if not training and not self._moves(side_pass.plain, side_pass.with_inputs(other), position):
+                continue
+            # Passes of one shape, in which nothing but the token differs; in training mode with equal random numbers.
+            batches = (few, few._replace(inputs=other))
+            plain, changed = (side_pass.outputs(batch, shape, training=training) for batch in batches)
+            if not self._moves(plain, changed, position):
                 continue
             difference = first_difference(plain, changed, lambda x, end=position: x[:, :end], MOVED)
             if difference is not None:
                 name, size = difference
-                evidence = f"another token at {position} moves its output for earlier ones, by {size:.2g} of its size"
+                evidence = (
+                    f"another token at {position} moves its output for earlier ones{mode}, by {size:.2g} of its size"
+                )
                 cause = "its mask is missing, ignored or off by one"
                 change = "pass the plan of a Causal() mask to it; `regard prove` shows every position"
-                yield self.finding(name, evidence, cause, change)
+                yield self.finding(name, evidence, cause + mode, change)
                 return
+
+    def _moves(self, plain: Outputs, changed: Outputs, position: int) -> bool:
+        """Whether the last module's output before ``position`` differs."""
+        ends = (outputs[-1][1][:, :position] for outputs in (plain, changed) if outputs)
+        return bool(plain) and relative_difference(*ends) > 0
+
+    def _passes(self, side_pass: SidePass) -> Iterator[tuple[int, bool]]:
+        """The positions of changed tokens, and whether in training mode.
+
+        There is no pass in training mode for a model that carries its state or whose tokens compete by design.
+        """
+        yield from ((position, False) for position in side_pass.positions)
+        modules = side_pass.model.modules()
+        compete = any(isinstance(m, ModuleProperties) and not m.batch_invariant for m in modules)
+        if side_pass.deep and not side_pass.model.carries_state and not compete:
+            yield from ((position, True) for position in islice(side_pass.positions, 1))
 
     def _padding(self, side_pass: SidePass, batch: PairBatch) -> Findings:
         """The first module whose output for real tokens depends on the tokens in the source's padding."""

@@ -1,6 +1,7 @@
 """Heads, layers, weights and dropout without any effect."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -8,18 +9,18 @@ from torch import Tensor, nn
 
 from regard.attention import Out
 from regard.config import dump
-from regard.doctor import Check, Finding, Findings, SidePass
+from regard.doctor import Check, Findings, SidePass
 from regard.doctor.checks.dead_units import in_stack
 from regard.doctor.side_pass import SHORTEST, first_rows
-from regard.prove.batches import Batch
-from regard.prove.comparison import Outputs, forward_hooks
+from regard.prove.batches import Batch, take_rows
+from regard.prove.comparison import forward_hooks
 
 LENGTH = 64  # tokens of the row in which something is removed
-PASSES = 12  # for heads in one examination; further layers come in the next ones
+MOST = 48  # layers and heads that are removed in one examination, each in a row of its own; others come in the next
 EARLY = 10  # steps in which a layer that begins at zero may have no effect yet
 ZEROS = 0.05  # the share of a trained matrix that is exactly zero
 
-Edit = Callable[[tuple[Any, ...], Any], Any]  # (inputs, output) of a module to another output
+Edit = Callable[[Tensor | None, Tensor], Tensor]  # input and output of a module in one row to another output
 
 
 class NoEffect(Check):
@@ -29,35 +30,38 @@ class NoEffect(Check):
     rank = 0
 
     def on_model(self, side_pass: SidePass) -> Findings:
-        few = first_rows(side_pass.few, 1, LENGTH)
-        if not side_pass.deep or self.run.history.last < EARLY or few.inputs.shape[1] < SHORTEST or not side_pass.plain:
+        row = first_rows(side_pass.few, 1, LENGTH)
+        if not side_pass.deep or self.run.history.last < EARLY or row.inputs.shape[1] < SHORTEST or not side_pass.plain:
             return
-        last = side_pass.plain[-1][0]
-        plain = side_pass.outputs(few, few.inputs.shape, only=last)
-        blocks = side_pass.model.residual_blocks()
-        for name, block in side_pass.model.named_modules():
-            if block in blocks and self._same(side_pass, few, last, plain, block, skip):
-                yield self._nothing(name, "with its output replaced by its input")
-        mechanisms, outputs = side_pass.model.mechanisms(), self._outputs(side_pass, few)
-        turned, left = side_pass.number % max(len(mechanisms), 1), PASSES
-        for name, mechanism in mechanisms[turned:] + mechanisms[:turned]:
-            heads = outputs.get(name)
-            if heads is None or left < heads.shape[1]:
-                continue
-            left -= heads.shape[1]
+        last, outputs = side_pass.plain[-1][0], self._outputs(side_pass, row)
+        for name, heads in outputs.items():
             twin = equal_heads(heads)
             if twin is not None:
                 evidence = f"it has the same output as head {twin[0]} for every token"
                 cause = "heads are copies of one another: repeated weights, or a wrong reshape"
                 yield self.finding(f"{name}, head {twin[1]}", evidence, cause, "give every head weights of its own")
-            for head in range(heads.shape[1]):
-                if self._same(side_pass, few, last, plain, mechanism, without(head)):
-                    yield self._nothing(f"{name}, head {head}", "with its output set to zero")
+        removals = list(self._removals(side_pass, outputs))
+        turn = side_pass.number * MOST % max(len(removals), 1)
+        removals = (removals[turn:] + removals[:turn])[:MOST]
+        batch = take_rows(row, [0] * len(removals))
+        hooks = [(module, partial(remove, number, edit)) for number, (_, module, edit) in enumerate(removals)]
+        plain = side_pass.outputs(batch, batch.inputs.shape, only=last)
+        with forward_hooks(hooks):
+            changed = side_pass.outputs(batch, batch.inputs.shape, only=last)
+        for number, (name, _, edit) in enumerate(removals):
+            if plain and changed and torch.equal(plain[0][1][number], changed[0][1][number]):
+                how = "output replaced by its input" if edit is skip else "output set to zero"
+                cause = "its output is zero, is not used, or is overwritten: it learns nothing"
+                change = "follow its output: a mask, a zero, a wrong index or a break"
+                yield self.finding(name, f"with its {how}, the model's output is the same to the bit", cause, change)
 
-    def _nothing(self, where: str, how: str) -> Finding:
-        cause = "its output is zero, is not used, or is overwritten: it learns nothing"
-        change = "follow its output: a mask, a zero, a wrong index or a break"
-        return self.finding(where, f"{how}, the model's output is the same to the bit", cause, change)
+    def _removals(self, side_pass: SidePass, outputs: dict[str, Tensor]) -> Iterator[tuple[str, nn.Module, Edit]]:
+        """What can be removed: its name, the module, and how."""
+        blocks = side_pass.model.residual_blocks()
+        yield from ((name, block, skip) for name, block in side_pass.model.named_modules() if block in blocks)
+        mechanisms = dict(side_pass.model.mechanisms())
+        for name, heads in outputs.items():
+            yield from ((f"{name}, head {i}", mechanisms[name], partial(without, i)) for i in range(heads.shape[1]))
 
     def _outputs(self, side_pass: SidePass, few: Batch) -> dict[str, Tensor]:
         """The outputs [B, H, N, D] of the mechanisms that are called once and have several heads, by name."""
@@ -69,33 +73,28 @@ class NoEffect(Check):
         values = {name: out.values for name, out in single.items() if isinstance(out, Out)}
         return {name: one for name, one in values.items() if one.ndim == 4 and one.shape[1] > 1}
 
-    def _same(self, side_pass: SidePass, few: Batch, last: str, plain: Outputs, module: nn.Module, edit: Edit) -> bool:
-        with forward_hooks([(module, lambda _, given, out: edit(given, out))]):
-            changed = side_pass.outputs(few, few.inputs.shape, only=last)
-        return bool(plain) and bool(changed) and torch.equal(plain[0][1], changed[0][1])
 
-
-def skip(given: tuple[Any, ...], output: Any) -> Any:
-    """The input instead of the output, or of the first of several. Where shapes differ, the output is changed instead,
-    so that the module counts as used.
-    """
+def remove(row: int, edit: Edit, module: nn.Module, given: tuple[Any, ...], output: Any) -> Any:
+    """The output with the first tensor of one row edited."""
+    if isinstance(output, Out):
+        return output._replace(values=remove(row, edit, module, given, output.values))
     if isinstance(output, tuple):
-        return (skip(given, output[0]), *output[1:])
-    same = bool(given) and isinstance(given[0], Tensor) and given[0].shape == output.shape
-    return given[0] if same else output + 1
+        return (remove(row, edit, module, given, output[0]), *output[1:])
+    changed = output.clone()
+    changed[row] = edit(given[0][row] if given and isinstance(given[0], Tensor) else None, output[row])
+    return changed
 
 
-def without(head: int) -> Edit:
-    """The output with one head's part set to zero."""
+def skip(given: Tensor | None, output: Tensor) -> Tensor:
+    """The input instead of the output. Where shapes differ, the output is changed: the module counts as used."""
+    return given if given is not None and given.shape == output.shape else output + 1
 
-    def edit(given: tuple[Any, ...], output: Any) -> Any:
-        if not isinstance(output, Out):
-            return output
-        values = output.values.clone()
-        values[:, head] = 0
-        return output._replace(values=values)
 
-    return edit
+def without(head: int, given: Tensor | None, output: Tensor) -> Tensor:
+    """The output [H, N, D] with one head's part set to zero."""
+    changed = output.clone()
+    changed[head] = 0
+    return changed
 
 
 def equal_heads(heads: Tensor) -> tuple[int, int] | None:
@@ -110,6 +109,7 @@ def equal_heads(heads: Tensor) -> tuple[int, int] | None:
 class ZeroWeights(Check):
     kind, description = "zero_weights", "trained weights are exactly zero"
     rank = 0
+    follows = ("vanishing_gradients",)
 
     @torch.no_grad()
     def on_model(self, side_pass: SidePass) -> Findings:

@@ -4,10 +4,13 @@ Deeper layers know the order from how many tokens each one sees. All earlier tok
 is swapped with one further back: positions that repeat, or end too early, show only there.
 """
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 
 from regard.doctor import Check, Findings, SidePass
+from regard.doctor.checks.attention import SMALL_SCORES
 from regard.doctor.side_pass import MOVED, SHORTEST
 from regard.prove.batches import Batch
 from regard.prove.comparison import relative_difference, reverse_context
@@ -17,14 +20,21 @@ DISTANCES = (1, 8, 16)  # between the two tokens that are swapped
 
 class PositionFault(Check):
     kind, description = "position_fault", "positions have no effect"
+    follows = ("uniform_heads", "attention_collapse", "exploding_gradients")
     needs_confirmation = True
+
+    def inputs(self, side_pass: SidePass) -> Iterable[Tensor]:
+        return reordered(side_pass.tokens).values() if side_pass.model.positional else ()
 
     def on_model(self, side_pass: SidePass) -> Findings:
         if not side_pass.model.positional:
             return
-        changed = (side_pass.with_token_changed(position) for position in side_pass.positions)
+        changed = (side_pass.with_inputs(side_pass.other_token(position)) for position in side_pass.positions)
         names = (side_pass.first_attention(side_pass.plain, outputs) for outputs in changed)
-        found = list(self._order(side_pass, side_pass.few, "inputs", next(filter(None, names), "")))
+        name = next(filter(None, names), "")
+        if side_pass.score_sizes.get(name, 1.0) < SMALL_SCORES:
+            return  # attention that has not begun to weigh keys
+        found = list(self._order(side_pass, side_pass.few, "inputs", name))
         yield from found
         pair = side_pass.source_pair
         if pair is not None and not found:
@@ -39,18 +49,21 @@ class PositionFault(Check):
         tokens: Tensor = batch._asdict()[side]
 
         def last_output(tokens: Tensor) -> Tensor | None:
-            outputs = side_pass.outputs(batch._replace(**{side: tokens}), tokens.shape, only=name)
+            if side == "inputs":
+                outputs = [one for one in side_pass.with_inputs(tokens) if one[0] == name]
+            else:
+                outputs = side_pass.outputs(batch._replace(**{side: tokens}), tokens.shape, only=name)
             return outputs[0][1][:, -1:] if outputs else None
 
         plain = last_output(tokens) if name and tokens.shape[1] >= SHORTEST else None
         if plain is None:
             return
-        for how, reordered in _reordered(tokens).items():
-            output = None if torch.equal(reordered, tokens) else last_output(reordered)
+        for how, changed in reordered(tokens).items():
+            output = None if torch.equal(changed, tokens) else last_output(changed)
             if output is None or (difference := relative_difference(plain, output)) >= MOVED:
                 continue
             # An attention that ignores those tokens altogether is another fault.
-            other = last_output(torch.where(reordered != tokens, (tokens + 1) % self.run.vocabulary, tokens))
+            other = last_output(torch.where(changed != tokens, (tokens + 1) % self.run.vocabulary, tokens))
             if other is not None and relative_difference(plain, other) > 100 * MOVED:
                 evidence = f"with earlier tokens {how}, {name} gives the last one the same output, to {difference:.1g}"
                 cause = "positions do not reach the scores, or are the same for several tokens"
@@ -59,7 +72,7 @@ class PositionFault(Check):
                 return
 
 
-def _reordered(tokens: Tensor) -> dict[str, Tensor]:
+def reordered(tokens: Tensor) -> dict[str, Tensor]:
     """The tokens [B, N] in other orders, with the last one in its place."""
     length = tokens.shape[1]
     orders = {"in reverse order": reverse_context(tokens)}

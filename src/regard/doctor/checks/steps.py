@@ -40,6 +40,7 @@ class StepLoss(Check):
 class StepGradient(Check):
     kind, description = "step_gradient", "the gradient of a step is not that of its loss"
     rank = 0
+    follows = ("unoptimized_parameters",)  # whose gradients nothing clears
 
     def on_replay(self, replayed: ReplayedStep) -> Findings:
         wrong = replayed.wrong_gradients()

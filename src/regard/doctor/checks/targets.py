@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from regard.data import PairBatch, PairData, TextBatch, TextData
+from regard.data import IGNORE_INDEX, PairBatch, PairData, TextBatch, TextData
 from regard.doctor import Check, Findings, RecentBatches
 from regard.doctor.checks.label_leak import DISTANCES, LEAKED
 from regard.prove.batches import Batch
@@ -11,11 +11,17 @@ from regard.tasks import LanguageConfig, TranslationConfig
 SHIFTS = range(2, 9)  # wrong distances between input and target that are looked for
 MOST = 0.9  # of the targets obey a shift
 EXAMINED = 4  # of the newest batches
+#: The share of counted targets that end their rows as one token again and again, which has such runs nowhere else.
+PADDED, TAIL = 0.1, 3
 
 
 class TargetFault(Check):
     kind, description = "target_fault", "targets are not the tokens that follow"
     rank = 0
+
+    def on_start(self) -> Findings:
+        if self.run.data is not None:
+            yield from self.on_batches(RecentBatches({self.run.position: self.run.batch(self.run.position)}))
 
     def on_batches(self, batches: RecentBatches) -> Findings:
         if not isinstance(self.run.experiment.task, LanguageConfig | TranslationConfig):
@@ -37,7 +43,14 @@ class TargetFault(Check):
         follows = agreement(inputs, targets, 1)
         shift = next((d for d in SHIFTS if agreement(inputs, targets, d) > MOST), None)
         leaked = any(agreement(inputs, targets, -d) > LEAKED for d in range(DISTANCES))
-        if follows < MOST and shift is not None:
+        padding, token = constant_tails(inputs, targets)
+        if padding > PADDED:
+            evidence = (
+                f"in batch {number} {padding:.0%} of them are token {token}, from some place to the end of each row"
+            )
+            cause = "padding counts as a target: most of the loss is the prediction of padding"
+            yield self.finding("targets", evidence, cause, f"set the targets of padding to {IGNORE_INDEX}")
+        elif follows < MOST and shift is not None:
             evidence = f"in batch {number} they are {shift} tokens ahead, not 1"
             yield self.finding("targets", evidence, "targets are shifted too far", change)
         elif not leaked and (MOST / 2 < follows < 1 or (known and follows < 1)):
@@ -73,6 +86,20 @@ class TargetFault(Check):
                 cause = "the pairs are marked or padded in another way than the model's task expects"
                 yield self.finding("targets", evidence, cause, "begin token + translation -> translation + end token")
                 return
+
+
+def constant_tails(inputs: Tensor, targets: Tensor) -> tuple[float, int]:
+    """The share of targets at the ends of rows that are one token, `TAIL` times or more, and the token.
+
+    0.0 if the rows have such runs of that token elsewhere too: then it is the text.
+    """
+    token = int(targets[:, -1].mode().values)
+    same = (targets == token) & (inputs == token)
+    ends = same.flip(1).cumprod(1).flip(1).bool()
+    long = ends.sum(1) >= TAIL
+    inner = (same & ~ends).unfold(1, TAIL - 1, 1).all(-1).any() if same.shape[1] >= TAIL else True
+    share = float(ends[long].sum()) / max(int((targets >= 0).sum()), 1)
+    return (share, token) if token >= 0 and not bool(inner) and float(long.float().mean()) > 0.5 else (0.0, token)
 
 
 def agreement(inputs: Tensor, targets: Tensor, shift: int) -> float:

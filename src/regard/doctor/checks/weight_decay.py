@@ -5,6 +5,7 @@ import statistics
 import torch
 
 from regard.doctor import Check, Findings, ReplayedStep, SidePass
+from regard.doctor.checks.gradients import SILENT
 
 #: The decay of a matrix in one step relative to the rest of its update. In equilibrium the two balance along the weight
 #: only, and the rest of the update is far larger (Kosson et al. 2024).
@@ -20,7 +21,7 @@ class HeavyDecay(Check):
         optimizer = self.run.optimizer
         if optimizer is None:
             return
-        shares = {}
+        shares, sizes = {}, {}
         for group in optimizer.groups:
             rate = float(group["lr"]) * float(group.get("weight_decay") or 0.0)
             for p in group["params"]:
@@ -28,6 +29,9 @@ class HeavyDecay(Check):
                 if change is not None and p.ndim >= 2 and rate:
                     decay, rest = rate * change.weight, change.update + rate * change.weight
                     shares[optimizer.names[p]] = float(decay.norm()) / max(float(rest.norm()), 1e-30)
+                    sizes[optimizer.names[p]] = float(change.gradient.square().mean().sqrt())
+        largest = max(sizes.values(), default=0.0)  # without a gradient, decay is all that is left
+        shares = {name: share for name, share in shares.items() if sizes[name] > SILENT * largest}
         if len(shares) >= FEWEST and statistics.median(shares.values()) > HEAVY:
             name = max(shares, key=lambda one: shares[one])
             evidence = (

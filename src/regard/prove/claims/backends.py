@@ -21,7 +21,7 @@ def backends(subject: ModelUnderTest) -> ClaimResult:
     model = subject.model
     layers = [] if model is None else [part for part in model.modules() if isinstance(part, Softmax)]
     if model is None or not layers:
-        return not_applicable("no module has a choice of backends")
+        return _variants(subject)
     largest, agreeing, refusing = LargestGap(), [], []
     reference: dict[str, tuple[Tensor, dict[str, Tensor]]] = {}
     for name in ("reference", BUILT, *(name for name in BACKENDS if name != "reference")):
@@ -45,6 +45,18 @@ def backends(subject: ModelUnderTest) -> ClaimResult:
             (agreeing if served else refusing).append(name)
     refused = f"; refused here: {', '.join(refusing)}" if refusing else ""
     return holds(f"{', '.join(agreeing)} agree to {largest.size:.1g}{refused}")
+
+
+@torch.no_grad()
+def _variants(subject: ModelUnderTest) -> ClaimResult:
+    """The other code paths of a model of another library."""
+    largest = LargestGap()
+    for length in sorted({1, 2, subject.length}) if subject.variants else ():
+        tokens = subject.tokens(2, length)
+        for name, forward in subject.variants.items():
+            largest.add(forward(tokens), subject(tokens), f"{name}, rows of {length} tokens")
+    no_choice = not_applicable("no module has a choice of backends")
+    return largest.result(", ".join(subject.variants)) if subject.variants else no_choice
 
 
 def _cases(subject: ModelUnderTest) -> list[tuple[str, Run]]:

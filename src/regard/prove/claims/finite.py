@@ -12,7 +12,8 @@ from regard.attention import Mask, Packed, Padded, Range
 from regard.attention.slots import AnySlots, make_pairs, valid
 from regard.prove import Case, ClaimFails, ClaimResult, ClaimSweep, ModelUnderTest, claim, holds
 from regard.prove.comparison import gradients
-from regard.prove.rounding import FORMATS, number_format
+from regard.prove.registry import NotFinite
+from regard.prove.rounding import FORMATS, REFERENCE, number_format
 
 
 def finite_case(subject: ModelUnderTest, case: Case) -> None:
@@ -52,7 +53,7 @@ def _check_logits(case: str, logits: Tensor, real: Tensor) -> None:
     if (wrong & real).any():
         row, position = (wrong & real).nonzero()[0].tolist()
         kind = "NaN" if logits[row, position].isnan().any() else "infinite"
-        raise ClaimFails(f"{case}: row {row}, position {position} is {kind}")
+        raise NotFinite(f"{case}: row {row}, position {position} is {kind}")
 
 
 @torch.no_grad()
@@ -60,7 +61,7 @@ def _check_forbidden(subject: ModelUnderTest) -> None:
     """A forbidden token is forbidden in float64 too; otherwise a number was too large or too small for its format."""
     tokens = subject.tokens(3)
     infinite = subject(tokens).isneginf()
-    with number_format(subject, FORMATS["float64"]):
+    with number_format(subject, FORMATS[REFERENCE]):
         wrong = (infinite & ~subject(tokens).isneginf()).any(-1)
     if wrong.any():
         row, position = wrong.nonzero()[0].tolist()

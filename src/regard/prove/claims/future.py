@@ -127,7 +127,7 @@ def _check_change(subject: ModelUnderTest, forward: Forward, change: Change, whe
         difference = first_difference(one, other, lambda x: x[:, : apart.position + 1], exact(subject))
         module = f", first seen in {difference[0]}" if difference else ""
     moved = f"another token at position {int((tokens != changed)[0].nonzero()[0])} of {tokens.shape[1]}"
-    raise ClaimFails(f"{where}: {moved} moves the logits of {apart}{module}")
+    raise apart.failure(f"{where}: {moved} moves the logits of {apart}{module}")
 
 
 def _seeded(forward: Forward, tokens: Tensor) -> Tensor:
