@@ -17,7 +17,7 @@ from regard.runs.folder import CHAT, TOKENIZER
 from regard.runs.waiting import waiting
 
 if TYPE_CHECKING:
-    from regard.convert.keys import Certificate
+    from regard.convert.keys import ImportCertificate
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,9 @@ def import_(options: ImportOptions) -> int:
     return 0
 
 
-def imported_run(source: Path, name: str | None, runs: Path, ignore: tuple[str, ...] = ()) -> tuple[Run, Certificate]:
+def imported_run(
+    source: Path, name: str | None, runs: Path, ignore: tuple[str, ...] = ()
+) -> tuple[Run, ImportCertificate]:
     """A new run with the weights of a published model, and the certificate of the import."""
     Run.check(runs, name)
     from regard.convert.gguf_models import read_gguf

@@ -50,7 +50,7 @@ class Entry:
 
 
 @dataclass
-class Certificate:
+class ImportCertificate:
     """What an import has shown: every tensor was used exactly once, and every weight of the model has a value."""
 
     family: str
@@ -128,7 +128,7 @@ def imported(
     model: Model,
     table: Sequence[Entry],
     theirs: Mapping[str, Tensor],
-    certificate: Certificate,
+    certificate: ImportCertificate,
     tied: Mapping[str, str],
 ) -> dict[str, Tensor]:
     """The weights of ``model`` from ``theirs``; ``tied``: our weights that may be absent, and those they equal."""

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from regard.convert.family import Family, JsonObject
-from regard.convert.keys import Certificate, entries, imported
+from regard.convert.keys import ImportCertificate, entries, imported
 from regard.errors import UserError
 from regard.models.base import ModelConfig
 from regard.models.shapes import build_on_meta
@@ -18,7 +18,7 @@ class Imported(NamedTuple):
 
     config: ModelConfig
     weights: dict[str, Tensor]
-    certificate: Certificate
+    certificate: ImportCertificate
     tokenizer: str | None = None  # the content of its tokenizer.json
     chat: JsonObject | None = None  # its chat template: template, bos, eos, stops
 
@@ -48,11 +48,11 @@ class Renamed(Mapping[str, Tensor]):
 
 def convert(
     family: Family, kind: str, config: ModelConfig, theirs: Mapping[str, Tensor]
-) -> tuple[dict[str, Tensor], Certificate]:
+) -> tuple[dict[str, Tensor], ImportCertificate]:
     """Our weights from the tensors of a checkpoint: each is used once, or is no weight, and none is missing."""
     theirs = Renamed(theirs, family)
     model = build_on_meta(config, 4 * len(theirs) + 64)
-    certificate = Certificate(kind)
+    certificate = ImportCertificate(kind)
     table = entries(family.table(model), model, family.experts(config))
     weights = imported(model, table, theirs, certificate, family.tied(config))
     used = {name for entry in table for name in entry.theirs}
