@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from regard.commands.common import CheckpointOptions
-from regard.config import argument
+from regard.config import argument, option
 from regard.errors import UserError
 from regard.runs.folder import TOKENIZER
 
@@ -15,19 +15,26 @@ from regard.runs.folder import TOKENIZER
 class ExportOptions(CheckpointOptions):
     """Options of `regard export`."""
 
-    out: Path = argument(Path("exported"), "the folder to write")
+    out: Path = argument(Path("exported"), "the folder to write, or a file that ends in .gguf")
+    q8: bool = option(False, "for a GGUF file: matrices in 8 bits (Q8_0) instead of F16")
 
 
 def export(options: ExportOptions) -> int:
-    """Write a run's model in the hub's layout, for `AutoModel.from_pretrained` and other programs."""
+    """Write a run's model in the hub's layout, for `AutoModel.from_pretrained`, or as a GGUF file."""
     run = options.open()
     if options.out.exists():
-        raise UserError(f"{options.out} exists already; choose another folder")
+        raise UserError(f"{options.out} exists already; choose another name")
+    from regard.convert.gguf_models import write_gguf_model
     from regard.convert.hub import write_hub
     from regard.generate.load import load_model
 
     loaded = load_model(run, step=options.step)
-    fields = write_hub(options.out, loaded.model.config, loaded.model, run.file(TOKENIZER))
+    model, config = loaded.model, loaded.model.config
+    if options.out.suffix == ".gguf":
+        tokens = run.read(TOKENIZER).decode()
+        fields = write_gguf_model(options.out, config, model, tokens, quantize=options.q8)
+    else:
+        fields = write_hub(options.out, config, model, run.file(TOKENIZER))
     text = f"{options.out}: a {fields['model_type']} of step {loaded.step:,}"
     options.show({"out": str(options.out), "step": loaded.step, "config": fields}, text)
     return 0

@@ -153,7 +153,7 @@ def family_of(config: ModelConfig) -> tuple[Family, JsonObject]:
             return found, {"model_type": kind, **fields}
     raise UserError(
         f"no family of published models has the parts of this {config.kind}; those that can be exported: "
-        f"{', '.join(families())}. ONNX takes any model: export to a file that ends in .onnx"
+        f"{', '.join(families())}"
     )
 
 
@@ -164,6 +164,7 @@ def _computing(config: ModelConfig) -> JsonObject:
         size = config.projection.head_width(config.width, config.heads)
         table["kv_heads"] = config.key_heads
         table["projection"] = {**table["projection"], "size": size}
+        table["feedforward"] = {**table["feedforward"], "ratio": config.feedforward.hidden(config.width)}
     for name in ("dropout", "attention_dropout", "zero_init", "backend"):
         table.pop(name, None)
     for name in ("balance", "z", "dropout"):

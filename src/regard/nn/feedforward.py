@@ -104,12 +104,16 @@ class FeedForwardConfig(Choice):
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must be at least 0 and below 1, not {self.dropout}")
 
+    def hidden(self, width: int) -> int:
+        """The hidden width."""
+        return hidden_width(self.ratio, width, ACTIVATIONS[self.kind][1])
+
     def build(self, width: int, *, bias: bool) -> FeedForwardLayer:
         """The network with the activation of this kind."""
         activation, gated = ACTIVATIONS[self.kind]
         activation = ReLUSquared() if activation is relu_squared else activation
         network = GatedFeedForward if gated else FeedForward
-        return network(width, hidden_width(self.ratio, width, gated), activation, bias=bias, dropout=self.dropout)
+        return network(width, self.hidden(width), activation, bias=bias, dropout=self.dropout)
 
 
 class ReLUConfig(FeedForwardConfig, kind="relu"):

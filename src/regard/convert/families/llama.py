@@ -9,7 +9,7 @@ from regard.models.base import Model, ModelConfig
 from regard.nn.attention import SeparateConfig
 from regard.nn.blocks.block import PreNormConfig
 from regard.nn.experts.moe import MoEConfig
-from regard.nn.feedforward import SwiGLUConfig, hidden_width
+from regard.nn.feedforward import SwiGLUConfig
 from regard.nn.norm import RMSNormConfig
 from regard.nn.positions.position import RotaryConfig
 
@@ -105,7 +105,7 @@ class Llama(Family):
             "num_key_value_heads": config.key_heads,
             "head_dim": config.projection.head_width(config.width, config.heads),
             "hidden_size": config.width,
-            "intermediate_size": hidden_width(config.feedforward.ratio, config.width, gated=True),
+            "intermediate_size": config.feedforward.hidden(config.width),
             "hidden_act": "silu",
             "attention_dropout": config.attention_dropout or 0.0,
             "tie_word_embeddings": config.tied,

@@ -64,6 +64,9 @@ class MoEConfig(FeedForwardConfig, kind="moe"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ValueError(f"{name} must be a finite number of at least 0, not {getattr(self, name)}")
 
+    def hidden(self, width: int) -> int:
+        return hidden_width(self.ratio, width, ACTIVATIONS[self.activation][1])
+
     def build(self, width: int, *, bias: bool) -> FeedForwardLayer:
         kind = MixtureOfExperts if self.capacity is None else CapacityExperts
         return kind(width, self, bias=bias)
@@ -89,7 +92,7 @@ class MixtureOfExperts(AuxiliaryLossLayer, FeedForwardLayer, ModuleProperties):
         config.check()
         self.config, self.width = config, width
         self.activation, self.gated = ACTIVATIONS[config.activation]
-        self.hidden = hidden_width(config.ratio, width, self.gated)
+        self.hidden = config.hidden(width)
         self.drop = nn.Dropout(config.dropout)
         count, rows = config.experts + config.shared, self.hidden * (2 if self.gated else 1)
         self.normalise = config.active > 1 if config.normalise is None else config.normalise
