@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -62,6 +61,11 @@ class ReLUSquared(nn.Module):
         return relu_squared(x)
 
 
+def gelu_tanh(x: Tensor) -> Tensor:
+    """x Φ(x) with Φ approximated by a tanh (Hendrycks & Gimpel 2016, sec. 2)."""
+    return F.gelu(x, approximate="tanh")
+
+
 def identity(x: Tensor) -> Tensor:
     """The activation of bilinear networks."""
     return x
@@ -71,12 +75,12 @@ def identity(x: Tensor) -> Tensor:
 ACTIVATIONS: dict[str, tuple[Activation, bool]] = {
     "relu": (F.relu, False),
     "gelu": (F.gelu, False),
-    "gelu_tanh": (partial(F.gelu, approximate="tanh"), False),
+    "gelu_tanh": (gelu_tanh, False),
     "silu": (F.silu, False),
     "relu2": (relu_squared, False),
     "swiglu": (F.silu, True),
     "geglu": (F.gelu, True),
-    "geglu_tanh": (partial(F.gelu, approximate="tanh"), True),
+    "geglu_tanh": (gelu_tanh, True),
     "reglu": (F.relu, True),
     "glu": (torch.sigmoid, True),
     "bilinear": (identity, True),

@@ -35,9 +35,9 @@ class MoEConfig(FeedForwardConfig, kind="moe"):
     experts: int = option(8, "number of networks that the router chooses from")
     active: int = option(2, "experts per token")
     shared: int = option(0, "additional experts that every token uses")
-    activation: Literal["relu", "gelu", "relu2", "swiglu", "geglu", "reglu", "glu", "bilinear"] = option(
-        "swiglu", "kind of feed-forward network of the experts"
-    )
+    activation: Literal[
+        "relu", "gelu", "gelu_tanh", "relu2", "swiglu", "geglu", "geglu_tanh", "reglu", "glu", "bilinear"
+    ] = option("swiglu", "kind of feed-forward network of the experts")
     normalise: bool | None = option(
         None, "normalize the gates of a token to sum 1 (none: if more than one expert is active)"
     )

@@ -5,6 +5,7 @@ cache; autograd would store every step of every expert, and copy halves of gated
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from torch.nn import functional as F
 
 from regard.nn.experts.grouped import groups, has_kernel
 from regard.nn.experts.moe import CapacityExperts, ExpertWeights, MixtureOfExperts
-from regard.nn.feedforward import identity, relu_squared
+from regard.nn.feedforward import gelu_tanh, identity, relu_squared
 from regard.nn.fused.onednn import product, suits
 
 aten = torch.ops.aten
@@ -24,6 +25,7 @@ Activation = Callable[[Tensor], Tensor]
 SLOPES: dict[Activation, Callable[[Tensor, Tensor], Tensor]] = {
     F.relu: lambda grad, x: aten.threshold_backward(grad, x, 0),
     F.gelu: aten.gelu_backward,
+    gelu_tanh: partial(aten.gelu_backward, approximate="tanh"),
     F.silu: aten.silu_backward,
     torch.sigmoid: lambda grad, x: aten.sigmoid_backward(grad, x.sigmoid()),
     relu_squared: lambda grad, x: (grad * F.relu(x)).mul_(2),
