@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import os
 import signal
+import tempfile
 from typing import Any
 
 import pytest
@@ -19,6 +20,10 @@ from hypothesis.errors import StopTest, UnsatisfiedAssumption
 import regard
 from regard.report import probes
 from warm_process import SAMPLE, SENTENCES, probe_formats
+
+# Compiled code is cached by its source alone: that of another instruction set must not be found.
+if isa := os.environ.get("ATEN_CPU_CAPABILITY"):
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", os.path.join(tempfile.gettempdir(), f"inductor-{isa}"))
 
 torch.set_num_threads(1)
 probes.SAMPLE, probes.SENTENCES = SAMPLE, SENTENCES

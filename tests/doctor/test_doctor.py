@@ -14,7 +14,7 @@ import torch
 from healthy_runs import HEALTHY
 from run_faults import FAULTS
 from run_faults.kit import MIXTURE, Case, Ended, Fault, gpt, trained, training
-from test_held_out import FAULTS as HELD_OUT
+from test_held_out_runs import FAULTS as HELD_OUT
 from unusual_runs import UNUSUAL
 
 from regard.commands.common import RunOptions
