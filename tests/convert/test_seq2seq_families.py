@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from oracle import in_float64, randomized
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from regard.convert.hub import read_hub, write_hub
@@ -145,6 +146,25 @@ def test_decoding_with_a_cache_equals_the_full_pass_and_generate(case: str, tmp_
 def gap(ours: Tensor, theirs: Tensor) -> float:
     """The largest difference, relative to the largest logit."""
     return float((ours - theirs).abs().max() / theirs.abs().max().clamp(min=1))
+
+
+@pytest.mark.parametrize("case", ["t5", "bart", "marian"])
+def test_a_file_without_the_head_and_with_another_name_of_the_embedding(case: str, tmp_path: Path) -> None:
+    """Files of `T5Model` or `BartModel`; those that older programs wrote may name the shared embedding differently."""
+    whole = built(case)
+    (whole if case == "t5" else whole.model).save_pretrained(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    assert "final_logits_bias" not in tensors
+    tensors["encoder.embed_tokens.weight"] = tensors.pop("shared.weight")
+    save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
+    config, weights, *_ = read_hub(tmp_path)
+    model = config.build().eval()
+    model.load_state_dict(weights)
+    source, lengths, seen, targets = sentences()
+    bias = 0 if case == "t5" else whole.final_logits_bias
+    with torch.no_grad():
+        want = whole(input_ids=source, attention_mask=seen, decoder_input_ids=targets).logits - bias
+        assert gap(model(targets, source, lengths), want) <= 1e-4
 
 
 def test_fields_of_published_files_are_known(tmp_path: Path) -> None:

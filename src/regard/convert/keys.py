@@ -7,15 +7,15 @@ A line of a table has one of our names and theirs:
 
 ``*`` is the number of a layer, ``#`` that of an expert, and ``{q,k,v}`` stands for several tensors, which are one
 matrix of ours, stacked in this order; in ``{q,-,v}`` the second has no tensor and is zero. ``row``: the vector is
-stored with the shape [1, n]. Lines for weights that a model does not have are not used, and a weight that our model
-shares with another one, which has a line, needs none.
+stored with the shape [1, n]; ``zero``: it may be absent, and is zero then. Lines for weights that a model does not
+have are not used, and a weight that our model shares with another one, which has a line, needs none.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -36,6 +36,7 @@ class Entry:
     theirs: tuple[str, ...]
     transposed: bool = False
     row: bool = False
+    zero: bool = False
 
     def forward(self, theirs: Tensor) -> Tensor:
         """A tensor of theirs as a part of ours."""
@@ -85,7 +86,7 @@ def entries(table: str, model: Model, experts: int = 0) -> list[Entry]:
         theirs, flags = known.get(name) or known.get(general) or ("", [])
         if theirs:
             names = _expanded(theirs if layer is None else theirs.replace("*", layer[0]), experts)
-            found.append(Entry(name, tuple(names), "transposed" in flags, "row" in flags))
+            found.append(Entry(name, tuple(names), *(flag in flags for flag in ("transposed", "row", "zero"))))
     same = shared(model)
     named = {same[entry.ours] for entry in found}
     for name in same:
@@ -125,7 +126,7 @@ def sizes(model: Model, entry: Entry) -> tuple[int, ...]:
 
 def imported(
     model: Model,
-    table: Iterable[Entry],
+    table: Sequence[Entry],
     theirs: Mapping[str, Tensor],
     certificate: Certificate,
     tied: Mapping[str, str],
@@ -135,11 +136,15 @@ def imported(
     used: set[str] = set()
     wanted, same = model.state_dict(), shared(model)
     counted: dict[str, int] = {}
+    present = {same[entry.ours] for entry in table if all(name in theirs for name in entry.theirs if name)}
     for entry in table:
         names = [name for name in entry.theirs if name]  # the others are zero
         missing = [name for name in names if name not in theirs]
-        if missing and entry.ours in tied:
+        if missing and (entry.ours in tied or same[entry.ours] in present):
             certificate.tied.append(entry.ours)
+            continue
+        if missing and entry.zero:
+            ours[entry.ours] = torch.zeros(wanted[entry.ours].shape)
             continue
         if missing:
             raise UserError(f"the checkpoint has no tensor {missing[0]}; get all of its files")
@@ -158,9 +163,8 @@ def imported(
             pieces.append(piece)
         counted[same[entry.ours]] = sum(piece.numel() for piece, name in zip(pieces, entry.theirs, strict=True) if name)
         ours[entry.ours] = torch.cat(pieces) if len(pieces) > 1 else pieces[0].contiguous()
-    for name in certificate.tied:
-        ours[name] = ours[tied[name]]
     ours = _with_shared(model, ours)
+    ours |= {name: ours[tied[name]] for name in certificate.tied if name not in ours}
     certificate.tensors, certificate.sha256 = len(used), fingerprint(ours)
     certificate.parameters = sum(counted.values())
     return ours
@@ -172,7 +176,9 @@ def _with_shared(model: Model, ours: dict[str, Tensor]) -> dict[str, Tensor]:
     for name, same in shared(model).items():
         groups.setdefault(same, []).append(name)
     for names in groups.values():
-        first, *rest = [name for name in names if name in ours]
+        first, *rest = [name for name in names if name in ours] or [""]
+        if not first:
+            continue  # it is equal to another weight
         if different := [name for name in rest if not torch.equal(ours[first], ours[name])]:
             raise UserError(
                 f"config.json says that {first} and {different[0]} are tied, but the checkpoint has different ones"

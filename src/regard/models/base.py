@@ -190,7 +190,7 @@ class Encoder(Model):
 class Seq2SeqModel(Model):
     """Source [B, S] and target inputs [B, T] to logits [B, T, V] (teacher forcing)."""
 
-    source_vocabulary: int  # number of source token ids
+    source_vocabulary: int  # number of source token ids; 0: the source is not tokens
 
     def forward(self, inputs: Tensor, source: Tensor, source_lengths: Tensor) -> Tensor:
         return self.head(self.features(inputs, source, source_lengths))

@@ -81,9 +81,9 @@ class AttentionModelConfig(ModelConfig):
     def without_positions(self) -> Self:
         return replace(self, position=NoPositionConfig())
 
-    def build_position(self, *, causal: bool = True) -> Position:
+    def build_position(self, *, causal: bool = True, context: int | None = None) -> Position:
         """The position encoding; a rotation covers the part of a head that the projection reserves for it."""
-        build = partial(self.position.build, width=self.width, context=self.context, causal=causal)
+        build = partial(self.position.build, width=self.width, context=context or self.context, causal=causal)
         rotary, head_width = self.projection.rotary_width(self.width, self.heads), self.width // self.heads
         position = build(head_width=rotary)
         rotates = type(position).rotation is not Position.rotation

@@ -32,6 +32,7 @@ from regard.nn.init import initialize, normal
 from regard.nn.linear import Linear
 from regard.nn.norm import LayerNormConfig, NormConfig
 from regard.nn.positions.position import PositionConfig, SinusoidalConfig
+from regard.nn.source import SourceConfig, TokenSource, TokenSourceConfig
 
 ROOM = 8  # KV caches grow by so many tokens: reordering beams copies them, empty places included
 
@@ -43,6 +44,7 @@ class TransformerConfig(AttentionModelConfig, kind="transformer"):
     vocabulary: int = option(8000, "size of the vocabulary")
     source_vocabulary: int | None = option(None, "size of the source vocabulary, if it is another")
     context: int = option(128, "longest sentence, in tokens")
+    source_context: int | None = option(None, "longest source, if it is another")
     layers: int = option(3, "blocks of the encoder")
     decoder_layers: int | None = option(None, "blocks of the decoder (default: as many as the encoder's)")
     width: int = option(256, "model width")
@@ -58,6 +60,7 @@ class TransformerConfig(AttentionModelConfig, kind="transformer"):
         "last", "a decoder layer attends to the encoder's last layer, or to the layer of the same number"
     )
     zero_init: bool = option(False, "initialize residual branches with zero rather than small weights")
+    source: SourceConfig = field(default_factory=TokenSourceConfig, metadata={"help": "what the encoder reads"})
     across: AttentionConfig = field(default_factory=SoftmaxConfig, metadata={"help": "attention to the source"})
     norm: NormConfig = field(default_factory=LayerNormConfig)
     position: PositionConfig = field(default_factory=SinusoidalConfig)
@@ -65,9 +68,9 @@ class TransformerConfig(AttentionModelConfig, kind="transformer"):
 
     def check(self) -> None:
         super().check()
-        check_sizes(self, "source_vocabulary", "decoder_layers")
+        check_sizes(self, "source_vocabulary", "source_context", "decoder_layers")
         self.across.check()
-        if self.joint and self.source_vocabulary is not None:
+        if self.joint and not self.shares_embedding:
             raise ValueError("a joint embedding has one vocabulary; set source_vocabulary = none or joint = false")
         if self.memory == "same" and self.depth != self.layers:
             raise ValueError(
@@ -78,7 +81,8 @@ class TransformerConfig(AttentionModelConfig, kind="transformer"):
     @property
     def shares_embedding(self) -> bool:
         """Whether source and target have one embedding."""
-        return self.source_vocabulary is None and (self.tied if self.joint is None else self.joint)
+        alike = self.source_vocabulary is None and isinstance(self.source, TokenSourceConfig)
+        return alike and (self.tied if self.joint is None else self.joint)
 
     @property
     def depth(self) -> int:
@@ -109,12 +113,13 @@ class Transformer(Seq2SeqModel):
     def __init__(self, config: TransformerConfig):
         super().__init__(config)
         c = config
-        self.position_source, self.position = c.build_position(causal=False), c.build_position()
+        self.position_source = c.build_position(causal=False, context=c.source_context)
+        self.position = c.build_position()
         self.limit, self.positional = self.position.limit, c.positional
         token_width = self.position.token_width(c.width)
         self.token_scale = math.sqrt(c.width) if c.scaled else 1.0
-        self.source_vocabulary = c.source_vocabulary or c.vocabulary
-        self.embed_source = nn.Embedding(self.source_vocabulary, token_width)
+        self.embed_source = c.source.build(c.source_vocabulary or c.vocabulary, token_width)
+        self.source_vocabulary = self.embed_source.vocabulary
         self.embed = nn.Embedding(c.vocabulary, token_width)
         self.norm_embed_source, self.norm_embed = (
             c.norm.build(c.width) if c.embedding_norm else nn.Identity() for _ in range(2)
@@ -127,7 +132,7 @@ class Transformer(Seq2SeqModel):
         self.unembed = Linear(c.width, c.vocabulary, bias=c.head_bias)
         if c.tied:
             self.unembed.weight = self.embed.weight
-        if c.shares_embedding:
+        if c.shares_embedding and isinstance(self.embed_source, TokenSource):
             self.embed_source.weight = self.embed.weight
         self.source_mask, self.target_mask, self.cross_mask = (
             Full() & c.attention.pattern(),
@@ -180,16 +185,17 @@ class Transformer(Seq2SeqModel):
         x = self._embed(inputs, phase)
         plan = _mechanism(self.decoder).plan(self.target_mask.bind(inputs, phase), slots, like=x)
         context = AttentionContext(plan, self.position.rotation(phase))
-        plan = self._cross_plan(inputs.shape[1], source_lengths, memories[0].shape[1], like=x)
+        lengths = self.embed_source.lengths(source_lengths)
+        plan = self._cross_plan(inputs.shape[1], lengths, memories[0].shape[1], like=x)
         contexts = [context._replace(cross=CrossAttentionContext(plan, memory)) for memory in memories]
         return self.norm(self.decoder(x, contexts, recompute=self.checkpointing and self.training))
 
     def encode(self, source: Tensor, lengths: Tensor) -> list[Tensor]:
         """The memory [B, S, C] that each decoder layer attends to; its values at padding are arbitrary."""
-        c = self.config
-        slots = Padded(lengths, check_length(self.position, source.shape[1], "a source"))
+        c, x = self.config, self.embed_source(source, lengths) * self.token_scale
+        slots = Padded(self.embed_source.lengths(lengths), check_length(self.position_source, x.shape[1], "a source"))
         phase = slots.phases(source.device)
-        x = self._embed_source(source, phase)
+        x = self.drop(self.norm_embed_source(self.position_source.embed(x, phase)))
         plan = _mechanism(self.encoder).plan(self.source_mask.bind(source, phase), slots, like=x)
         contexts = [AttentionContext(plan, self.position_source.rotation(phase))] * c.layers
         outputs = list(self.encoder.outputs(x, contexts, recompute=self.checkpointing and self.training))
@@ -213,7 +219,7 @@ class Transformer(Seq2SeqModel):
         grows = _mechanism(self.decoder).grows  # else the state has room for all tokens, or a fixed size
         size = min(ROOM, capacity) if grows else capacity
         own = tuple(block.attention.start(batch * beams, size) for block in decoder)
-        return Seq2SeqState(EncodedSource(source_lengths, layers), own, capacity)
+        return Seq2SeqState(EncodedSource(self.embed_source.lengths(source_lengths), layers), own, capacity)
 
     @torch.no_grad()
     def step(self, tokens: Tensor, state: Seq2SeqState) -> tuple[Tensor, Seq2SeqState]:
@@ -247,10 +253,6 @@ class Transformer(Seq2SeqModel):
     def _embed(self, tokens: Tensor, phase: Tensor) -> Tensor:
         x = self.position.embed(self.embed(tokens) * self.token_scale, phase)
         return self.drop(self.norm_embed(x))
-
-    def _embed_source(self, source: Tensor, phase: Tensor) -> Tensor:
-        x = self.position_source.embed(self.embed_source(source) * self.token_scale, phase)
-        return self.drop(self.norm_embed_source(x))
 
     def _cross_plan(self, queries: int, lengths: Tensor, places: int, *, like: Tensor) -> Plan:
         """One plan for every cross-attention, from ``queries`` to the real tokens of the source."""

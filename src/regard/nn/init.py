@@ -31,6 +31,8 @@ def initialize(model: nn.Module, matrix: Initializer, table: Initializer) -> Non
             table(module.weight)
         elif isinstance(module, Bias):
             module.init(table)
+        elif isinstance(module, nn.Conv1d):
+            module.reset_parameters()
         done |= set(module.parameters(recurse=False))
     for module in model.modules():
         if isinstance(module, LayerNorm | RMSNorm | NGrams | Mechanism):

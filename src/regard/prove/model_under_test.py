@@ -114,6 +114,8 @@ class ModelUnderTest:
     def sources(self) -> tuple[Tensor, Tensor]:
         """Source tokens [12, S] and lengths [12] for a sequence-to-sequence model."""
         assert self.seq2seq is not None
+        if not self.seq2seq.source_vocabulary:
+            raise UserError("claims are tested on random tokens, but this model reads sound; prove another one")
         generator = torch.Generator().manual_seed(SEED + 1)
         longest = max(2, min(9, self.seq2seq.config.context))
         tokens = torch.randint(self.seq2seq.source_vocabulary, (SOURCES, longest), generator=generator)

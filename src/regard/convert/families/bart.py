@@ -48,6 +48,7 @@ class Bart(Family):
     """Encoder-decoders with learned positions and biases."""
 
     kinds = ("bart", "mbart")
+    prefix = "model."
     unused = r"model\.decoder\.embed_tokens\.weight|model\.(encoder|decoder)\.version"
     keys = (
         STACKS
@@ -55,7 +56,7 @@ class Bart(Family):
         embed.weight                     model.shared.weight
         embed_source.weight              model.encoder.embed_tokens.weight
         unembed.weight                   lm_head.weight
-        unembed.bias                     final_logits_bias    row
+        unembed.bias                     final_logits_bias    row zero
         position_source.table.weight     model.encoder.embed_positions.weight
         position.table.weight            model.decoder.embed_positions.weight
         norm_embed_source.gain           model.encoder.layernorm_embedding.weight

@@ -13,6 +13,7 @@ class Marian(Family):
     """Encoder-decoders with norms after each layer; one vocabulary or two."""
 
     kinds = ("marian",)
+    prefix = "model."
     unused = r"model\.decoder\.embed_tokens\.weight|model\.(encoder|decoder)\.embed_positions\.weight"
     keys = (
         STACKS
@@ -20,7 +21,7 @@ class Marian(Family):
         embed_source.weight  model.encoder.embed_tokens.weight
         embed.weight         model.shared.weight
         unembed.weight       lm_head.weight
-        unembed.bias         final_logits_bias    row
+        unembed.bias         final_logits_bias    row zero
     """
     )
 
