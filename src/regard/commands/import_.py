@@ -18,13 +18,16 @@ from regard.runs.waiting import waiting
 
 if TYPE_CHECKING:
     from regard.convert.keys import ImportCertificate
+    from regard.convert.weights import Imported
 
 
 @dataclass(frozen=True)
 class ImportOptions(CommandOptions):
     """Options of `regard import`."""
 
-    source: str | None = argument(None, "a name of `regard models`, a folder in the hub's layout, or a .gguf file")
+    source: str | None = argument(
+        None, "a name of `regard models`, a folder in the hub's layout, a .tar of one, or a .gguf file"
+    )
     name: str | None = argument(None, "the run's name; default: that of the source")
     runs: Path = option(RUNS, "the folder that holds runs")
     ignore: tuple[str, ...] = option((), "a field of config.json that does not matter; may be repeated", repeated=1)
@@ -53,20 +56,32 @@ def import_(options: ImportOptions) -> int:
     return 0
 
 
+def _read(source: Path, ignore: tuple[str, ...]) -> Imported:
+    """The model of a folder in the hub's layout, of a .tar of one, or of a .gguf file."""
+    from regard.convert.archive import unpacked
+    from regard.convert.gguf_models import read_gguf
+    from regard.convert.hub import read_hub
+
+    if source.is_dir():
+        return read_hub(source, ignore)
+    if source.suffix != ".tar":
+        return read_gguf(source)
+    with unpacked(source) as folder:
+        return read_hub(folder, ignore)
+
+
 def imported_run(
     source: Path, name: str | None, runs: Path, ignore: tuple[str, ...] = ()
 ) -> tuple[Run, ImportCertificate]:
     """A new run with the weights of a published model, and the certificate of the import."""
     Run.check(runs, name)
-    from regard.convert.gguf_models import read_gguf
-    from regard.convert.hub import read_hub
     from regard.data import ImportedConfig, load_tokenizer
     from regard.models.base import Encoder
     from regard.tasks import MaskedTokensConfig
     from regard.train import Experiment
 
     with waiting(f"reading {source}"):
-        given = read_hub(source, ignore) if source.is_dir() else read_gguf(source)
+        given = _read(source, ignore)
         model = given.config.build()
         model.load_state_dict(given.weights)
     origin = ImportedConfig(source.name, given.certificate.sha256)
