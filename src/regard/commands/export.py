@@ -24,10 +24,13 @@ def export(options: ExportOptions) -> int:
     if options.out.exists():
         raise UserError(f"{options.out} exists already; choose another folder")
     from regard.convert.hub import write_hub
+    from regard.data import DataConfig, ImportedConfig
     from regard.generate.load import load_model
 
     loaded = load_model(run, step=options.step)
-    fields = write_hub(options.out, loaded.model.config, loaded.model, run.file(TOKENIZER))
+    origin = run.load(DataConfig, "data")
+    specials = origin.specials if isinstance(origin, ImportedConfig) else None
+    fields = write_hub(options.out, loaded.model.config, loaded.model, run.file(TOKENIZER), specials)
     text = f"{options.out}: a {fields['model_type']} of step {loaded.step:,}"
     options.show({"out": str(options.out), "step": loaded.step, "config": fields}, text)
     return 0
