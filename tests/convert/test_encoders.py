@@ -12,6 +12,7 @@ from oracle import in_float64, randomized
 from safetensors.torch import load_file, save_file
 
 from regard.attention import Padded
+from regard.convert.archive import pack, unpacked
 from regard.convert.hub import read_hub, write_hub
 from regard.errors import UserError
 from regard.models import EncoderConfig
@@ -183,3 +184,17 @@ def test_a_safetensors_file_of_another_name_is_found(tmp_path: Path) -> None:
     saved(tmp_path)
     (tmp_path / "model.safetensors").rename(tmp_path / "model.fp16.safetensors")
     assert read_hub(tmp_path).certificate.parameters
+
+
+def test_a_folder_as_one_tar_file(tmp_path: Path) -> None:
+    saved(tmp_path / "theirs")
+    files = {f"some/folder/{path.name}": path.read_bytes() for path in sorted((tmp_path / "theirs").iterdir())}
+    (tmp_path / "one.tar").write_bytes(pack({**files, "../outside.py": b"raise SystemExit"}))
+    assert pack(files) == pack(files)
+    with unpacked(tmp_path / "one.tar") as folder:
+        assert sorted(path.name for path in folder.iterdir()) == ["config.json", "model.safetensors"]
+        _, weights, *_ = read_hub(folder)
+    assert len(weights) == len(read_hub(tmp_path / "theirs").weights)
+    (tmp_path / "one.tar").write_bytes((tmp_path / "one.tar").read_bytes()[:3000])
+    with pytest.raises(UserError, match="no whole"), unpacked(tmp_path / "one.tar"):
+        pass

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from regard.cli import main
+from regard.convert.archive import pack
 from regard.convert.hub import write_hub
-from regard.data import Bytes
+from regard.data import Bytes, Source
 from regard.errors import UserError
 from regard.generate.sentences import TOKENS, SentenceEncoder, _batches
 from regard.models import EncoderConfig, GPTConfig
@@ -114,3 +115,15 @@ def test_a_language_model_makes_no_vectors(folder: Path, capsys: pytest.CaptureF
     assert main(["import", "published", "gpt"]) == 0
     assert main(["embed", "gpt", "--text", "a"]) != 0
     assert "vectors are made by an encoder" in capsys.readouterr().err
+
+
+def test_a_model_of_the_list_is_imported_when_it_is_first_used(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = folder / "minilm.tar"
+    archive.write_bytes(pack({path.name: path.read_bytes() for path in (folder / "hub").iterdir()}))
+    monkeypatch.setattr(Source, "fetch", lambda self: archive)
+    for _ in range(2):
+        assert main(["embed", "minilm", "--text", "to be"]) == 0
+        assert len(json.loads(capsys.readouterr().out)) == 16
+    assert [path.name for path in (folder / "runs").glob("minilm*")] == ["minilm"]

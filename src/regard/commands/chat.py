@@ -6,6 +6,7 @@ import sys
 from dataclasses import dataclass
 
 from regard.commands.common import CheckpointOptions
+from regard.commands.import_ import open_or_import
 from regard.config import option
 from regard.errors import UserError
 from regard.runs.folder import CHAT
@@ -30,7 +31,7 @@ def chat(options: ChatOptions) -> int:
     answer.
     """
     options.check_at_least_one("tokens")
-    run = options.open()
+    run = open_or_import(options)
     from regard.generate import Sampling, TextGenerator
     from regard.generate.chat import ChatFormat, Conversation
     from regard.generate.load import load_model

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from regard.commands.common import CheckpointOptions, check_parent
+from regard.commands.import_ import open_or_import
 from regard.commands.lines import read_lines
 from regard.config import option
 from regard.errors import UserError
@@ -35,7 +36,7 @@ def embed(options: EmbedOptions) -> int:
     check_parent(options.out)
     if options.out is not None and options.out.suffix != ".npy":
         raise UserError(f"--out {options.out}: vectors are written to a NumPy file; let its name end in .npy")
-    run = options.open()
+    run = open_or_import(options)
     from regard.generate.load import load_model
     from regard.generate.sentences import SentenceEncoder
     from regard.models.base import Encoder

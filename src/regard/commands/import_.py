@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from regard.commands.common import RUNS, CommandOptions
+from regard.commands.common import RUNS, CommandOptions, RunOptions, is_run
 from regard.config import argument, option, to_toml
 from regard.errors import UserError
 from regard.runs import Run, environment
@@ -18,13 +19,16 @@ from regard.runs.waiting import waiting
 
 if TYPE_CHECKING:
     from regard.convert.keys import Certificate
+    from regard.convert.weights import Imported
 
 
 @dataclass(frozen=True)
 class ImportOptions(CommandOptions):
     """Options of `regard import`."""
 
-    source: str | None = argument(None, "a name of `regard models`, a folder in the hub's layout, or a .gguf file")
+    source: str | None = argument(
+        None, "a name of `regard models`, a folder in the hub's layout, a .tar of one, or a .gguf file"
+    )
     name: str | None = argument(None, "the run's name; default: that of the source")
     runs: Path = option(RUNS, "the folder that holds runs")
     ignore: tuple[str, ...] = option((), "a field of config.json that does not matter; may be repeated", repeated=1)
@@ -55,18 +59,42 @@ def import_(options: ImportOptions) -> int:
     return 0
 
 
+def open_or_import(options: RunOptions) -> Run:
+    """The run of a command; a name of `regard models` that is no run yet is imported first."""
+    from regard.convert.published import MODELS
+
+    name = options.run
+    if name is None or name not in MODELS or is_run(name, options.runs):
+        return options.open()
+    run, certificate = imported_run(MODELS[name].fetch(), name, options.runs)
+    print(f"{certificate}\nimported into {run.path}", file=sys.stderr)
+    return run
+
+
+def _read(source: Path, ignore: tuple[str, ...]) -> Imported:
+    """The model of a folder in the hub's layout, of a .tar of one, or of a .gguf file."""
+    from regard.convert.archive import unpacked
+    from regard.convert.gguf_models import read_gguf
+    from regard.convert.hub import read_hub
+
+    if source.is_dir():
+        return read_hub(source, ignore)
+    if source.suffix != ".tar":
+        return read_gguf(source)
+    with unpacked(source) as folder:
+        return read_hub(folder, ignore)
+
+
 def imported_run(source: Path, name: str | None, runs: Path, ignore: tuple[str, ...] = ()) -> tuple[Run, Certificate]:
     """A new run with the weights of a published model, and the certificate of the import."""
     Run.check(runs, name)
-    from regard.convert.gguf_models import read_gguf
-    from regard.convert.hub import read_hub
     from regard.data import ImportedConfig, load_tokenizer
     from regard.models.base import Encoder, LanguageModel
     from regard.tasks import MaskedTokensConfig
     from regard.train import Experiment
 
     with waiting(f"reading {source}"):
-        given = read_hub(source, ignore) if source.is_dir() else read_gguf(source)
+        given = _read(source, ignore)
         model = given.config.build()
         model.load_state_dict(given.weights)
     origin = ImportedConfig(source.name, given.certificate.sha256, **given.specials._asdict() if given.specials else {})

