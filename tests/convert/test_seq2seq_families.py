@@ -122,7 +122,7 @@ def with_exact_positions(model: Any) -> Any:
     return model
 
 
-@pytest.mark.parametrize("case", MODELS)
+@pytest.mark.parametrize("case", ["t5", "t5 with an untied head", "bart", "mbart", "marian"])
 @torch.no_grad()
 def test_decoding_with_a_cache_equals_the_full_pass_and_generate(case: str, tmp_path: Path) -> None:
     theirs = built(case)

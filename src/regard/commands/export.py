@@ -26,15 +26,17 @@ def export(options: ExportOptions) -> int:
         raise UserError(f"{options.out} exists already; choose another name")
     from regard.convert.gguf_models import write_gguf_model
     from regard.convert.hub import write_hub
+    from regard.data import DataConfig, ImportedConfig
     from regard.generate.load import load_model
 
     loaded = load_model(run, step=options.step)
-    model, config = loaded.model, loaded.model.config
+    model, config, origin = loaded.model, loaded.model.config, run.load(DataConfig, "data")
     if options.out.suffix == ".gguf":
         tokens = run.read(TOKENIZER).decode()
         fields = write_gguf_model(options.out, config, model, tokens, quantize=options.q8)
     else:
-        fields = write_hub(options.out, config, model, run.file(TOKENIZER))
+        specials = origin.specials if isinstance(origin, ImportedConfig) else None
+        fields = write_hub(options.out, config, model, run.file(TOKENIZER), specials)
     text = f"{options.out}: a {fields['model_type']} of step {loaded.step:,}"
     options.show({"out": str(options.out), "step": loaded.step, "config": fields}, text)
     return 0

@@ -51,6 +51,8 @@ def import_(options: ImportOptions) -> int:
     run, certificate = imported_run(source, options.name, options.runs, options.ignore)
     use = f"regard chat {run.path}" if run.file(CHAT).exists() else f"regard generate {run.path} --prompt ..."
     use = use if run.load(ModelConfig, "model").generates else f"regard embed {run.path} --search ..."
+    if run.table("data").get("begin") is not None:
+        use = f"regard translate {run.path} TEXT"
     text = f"{certificate}\nimported into {run.path}; try: {use}"
     options.show({"run": str(run.path), **asdict(certificate)}, text)
     return 0
@@ -76,7 +78,7 @@ def imported_run(
     """A new run with the weights of a published model, and the certificate of the import."""
     Run.check(runs, name)
     from regard.data import ImportedConfig, load_tokenizer
-    from regard.models.base import Encoder
+    from regard.models.base import Encoder, LanguageModel
     from regard.tasks import MaskedTokensConfig
     from regard.train import Experiment
 
@@ -84,16 +86,16 @@ def imported_run(
         given = _read(source, ignore)
         model = given.config.build()
         model.load_state_dict(given.weights)
-    origin = ImportedConfig(source.name, given.certificate.sha256)
+    origin = ImportedConfig(source.name, given.certificate.sha256, **given.specials._asdict() if given.specials else {})
     experiment = replace(Experiment(), model=given.config, data=origin)
-    if encoder := isinstance(model, Encoder):
+    if isinstance(model, Encoder):
         experiment = replace(experiment, task=MaskedTokensConfig())
     run = Run.create(runs, name, to_toml(experiment), environment(), prefix=source.resolve().stem)
     try:
         with run.lock():
             if given.tokenizer is not None:
                 run.add(TOKENIZER, partial(write_synced, data=given.tokenizer.encode()))
-                load_tokenizer(run.file(TOKENIZER), lossless=not encoder)
+                load_tokenizer(run.file(TOKENIZER), lossless=isinstance(model, LanguageModel))
             if given.chat is not None:
                 run.add(CHAT, partial(write_synced, data=json.dumps(given.chat).encode()))
             state = {"position": 0, "tokens": 0, "seconds": 0.0, "scaler": {}, "data": None}

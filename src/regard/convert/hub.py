@@ -17,12 +17,15 @@ from torch import Tensor
 from regard.convert.family import JsonObject, Settings, families, family_of
 from regard.convert.keys import entries, exported
 from regard.convert.weights import Imported, convert
+from regard.data import Specials
 from regard.errors import UserError
 from regard.models.base import Model, ModelConfig
 from regard.untrusted import check_depth, open_plain, read_plain, unreadable
 
 WEIGHTS, INDEX, CONFIG = "model.safetensors", "model.safetensors.index.json", "config.json"
 MASKS = ("[MASK]", "<mask>")
+GENERATION = "generation_config.json"
+SPECIALS = ("pad_token_id", "decoder_start_token_id", "eos_token_id")
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
@@ -126,7 +129,7 @@ def read_hub(folder: Path, ignore: tuple[str, ...] = ()) -> Imported:
         raise UserError(f"{folder / CONFIG}: {error}") from error
     theirs = Tensors(weight_files(folder))
     weights, certificate = convert(family, kind, config, theirs)
-    return Imported(config, weights, certificate, tokenizer, chat(folder))
+    return Imported(config, weights, certificate, tokenizer, chat(folder), special_tokens(folder, config))
 
 
 def mask_token(tokenizer: str | None) -> int | None:
@@ -136,6 +139,16 @@ def mask_token(tokenizer: str | None) -> int | None:
         return next(one["id"] for one in added if one["content"] in MASKS and type(one["id"]) is int)
     except (ValueError, KeyError, TypeError, StopIteration, RecursionError):  # whoever loads the tokenizer says why
         return None
+
+
+def special_tokens(folder: Path, config: ModelConfig) -> Specials | None:
+    """The special tokens of an encoder-decoder, from its two files of settings; None if they do not name them."""
+    given = read_json(folder / CONFIG)
+    if (folder / GENERATION).exists():
+        given = read_json(folder / GENERATION) | {name: value for name, value in given.items() if value is not None}
+    ids = [one[0] if isinstance(one, list) and one else one for one in map(given.get, SPECIALS)]  # several may end it
+    numbers = [one for one in ids if type(one) is int and 0 <= one < config.vocabulary]
+    return Specials(*numbers) if len(numbers) == len(SPECIALS) else None
 
 
 def chat(folder: Path) -> JsonObject | None:
@@ -157,9 +170,13 @@ def chat(folder: Path) -> JsonObject | None:
     return {"template": template, "bos": special("bos"), "eos": special("eos"), "stops": [special("eos")]}
 
 
-def write_hub(folder: Path, config: ModelConfig, model: Model, tokenizer: Path | None) -> JsonObject:
+def write_hub(
+    folder: Path, config: ModelConfig, model: Model, tokenizer: Path | None, specials: Specials | None = None
+) -> JsonObject:
     """Write a model in the hub's layout; the folder must not exist. Returns the `config.json`."""
     family, fields = family_of(config)
+    if specials is not None:
+        fields |= dict(zip(SPECIALS, specials, strict=True))
     weights = model.state_dict()
     table = entries(family.table(model), model, family.experts(config))
     theirs = exported(model, table, weights, family.tied(config))

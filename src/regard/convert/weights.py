@@ -8,6 +8,7 @@ from torch import Tensor
 
 from regard.convert.family import Family, JsonObject
 from regard.convert.keys import ImportCertificate, entries, imported
+from regard.data import Specials
 from regard.errors import UserError
 from regard.models.base import ModelConfig
 from regard.models.shapes import build_on_meta
@@ -21,6 +22,7 @@ class Imported(NamedTuple):
     certificate: ImportCertificate
     tokenizer: str | None = None  # the content of its tokenizer.json
     chat: JsonObject | None = None  # its chat template: template, bos, eos, stops
+    specials: Specials | None = None  # of an encoder-decoder
 
 
 class Renamed(Mapping[str, Tensor]):

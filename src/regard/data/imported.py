@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.config import option
-from regard.data.base import Data, DataConfig
+from regard.data.base import Data, DataConfig, Specials
 from regard.errors import UserError
 
 
@@ -15,7 +15,17 @@ class ImportedConfig(DataConfig, kind="imported"):
 
     source: str = option("", "the file or folder that the model was imported from")
     sha256: str = option("", "of its weights")
+    pad: int | None = option(None, "encoder-decoders: the token that fills a batch")
+    begin: int | None = option(None, "encoder-decoders: the first token that the decoder reads")
+    end: int | None = option(None, "encoder-decoders: the token that ends a text")
     batch: int = option(1, "not used")
+
+    @property
+    def specials(self) -> Specials | None:
+        """The special tokens of an encoder-decoder; None if they are not known."""
+        if self.pad is None or self.begin is None or self.end is None:
+            return None
+        return Specials(self.pad, self.begin, self.end)
 
     def build(self, context: int, cache: Path | None = None) -> Data[Any]:
         raise UserError(f"the model was imported from {self.source}, without the data that it was trained on")

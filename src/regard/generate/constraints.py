@@ -89,8 +89,12 @@ class OutputConstraints(NamedTuple):
 
     @classmethod
     def of(cls, specials: Specials, min_length: int, max_length: int) -> Self:
-        """Those of a translation: no padding or begin token, and it ends with the end token."""
-        return cls(max_length, min_length, specials.begin, specials.end, (specials.pad, specials.begin))
+        """Those of a translation: no padding or begin token, and it ends with the end token.
+
+        In BART the end token begins a text too.
+        """
+        forbidden = tuple(token for token in (specials.pad, specials.begin) if token != specials.end)
+        return cls(max_length, min_length, specials.begin, specials.end, forbidden)
 
     def may_end(self, position: int) -> bool:
         """Whether the token number ``position`` may be the last one, before the maximum length."""

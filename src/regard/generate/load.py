@@ -13,7 +13,7 @@ from regard.errors import UserError
 from regard.generate.sampling import Sampling
 from regard.generate.text import Prompt, TextGenerator
 from regard.models import LanguageModel, ModelConfig
-from regard.models.base import Encoder, Model
+from regard.models.base import Encoder, Model, Seq2SeqModel
 from regard.models.device import find_device
 from regard.models.shapes import fits
 from regard.runs import Checkpoint, Run
@@ -80,8 +80,9 @@ def load_model(run: Run, device: torch.device | str = "cpu", step: int | None = 
         command = f"regard resume {run.path}{with_options()}"
         raise UserError(f"the run {run.path} has no checkpoint yet{why}; train it first: {command}")
     model = restored(run, run.load(ModelConfig, "model"), checkpoint)
-    encoder = isinstance(model, Encoder)
-    tokenizer = load_tokenizer(run.file(TOKENIZER), run.read(TOKENIZER), lossless=not encoder)
+    imported = run.table("data").get("kind") == "imported"
+    lossless = not isinstance(model, Encoder) and not (imported and isinstance(model, Seq2SeqModel))
+    tokenizer = load_tokenizer(run.file(TOKENIZER), run.read(TOKENIZER), lossless=lossless)
     if tokenizer.size > model.config.vocabulary:
         raise UserError(
             f"{run.file(TOKENIZER)} has {tokenizer.size:,} tokens, but the model {model.config.vocabulary:,}; restore "

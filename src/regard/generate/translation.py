@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from regard.data import Bytes, Characters, DataConfig, PairData, PairsConfig, Specials, Tokenizer
+from regard.data import Bytes, Characters, DataConfig, ImportedConfig, PairData, PairsConfig, Specials, Tokenizer
 from regard.errors import UserError
 from regard.generate.beam import BeamSearch, BeamSearcher
 from regard.generate.cached import CachedSeq2Seq
@@ -96,6 +96,7 @@ class Translator:
             ids, left_out = self.tokenizer.encode(seen).tolist(), ()
         except UserError:  # the tokenizer lacks some of the characters
             ids, left_out = self._encode_known(seen)
+        ids = ids[:-1] if ids and ids[-1] == self.specials.end else ids  # an imported tokenizer adds it
         room = self.context - 1
         return SourceLine(
             text, [*ids[:room], self.specials.end], max(0, len(ids) - room), left_out or self._unknown(seen)
@@ -111,7 +112,7 @@ class Translator:
             for start in range(0, len(order), self.batch):
                 batch = order[start : start + self.batch]
                 for number, found in zip(batch, self._decode([encoded[i].tokens for i in batch]), strict=True):
-                    texts = (" ".join(self.tokenizer.decode(one.tokens).split()) for one in found)
+                    texts = (" ".join(self._decode_known(one.tokens).split()) for one in found)
                     translations[number] = list(map(LineTranslation, texts, found))
             for number, line in enumerate(encoded):
                 yield TranslatedLine(line, translations.get(number, []))
@@ -123,6 +124,10 @@ class Translator:
         batch = (source, source.new_tensor([len(ids) for ids in sources]))
         constraints = OutputConstraints.of(self.specials, 0, self.max_length or self.context)
         return decode_seq2seq(self.model, *batch, constraints, self.strategy, self.nbest, self.seed)
+
+    def _decode_known(self, tokens: list[int]) -> str:
+        """The text of tokens; the vocabulary of an imported model may be larger than that of its tokenizer."""
+        return self.tokenizer.decode([token for token in tokens if token < self.tokenizer.size])
 
     def _unknown(self, text: str) -> tuple[str, ...]:
         """Words with letters that are tokenized into single bytes."""
@@ -188,17 +193,23 @@ class TranslationModel(NamedTuple):
     model: Seq2SeqModel
     tokenizer: Tokenizer
     specials: Specials
-    config: PairsConfig
+    config: PairsConfig | ImportedConfig
     step: int
     data_sha256: str | None
 
     def translator(self, **options: Any) -> Translator:
         """A translator with these options of `Translator`."""
-        return Translator(self.model, self.tokenizer, self.specials, lower=self.config.lower, **options)
+        return Translator(self.model, self.tokenizer, self.specials, lower=self.lower, **options)
+
+    @property
+    def lower(self) -> bool:
+        """Whether sources are lower-cased."""
+        return isinstance(self.config, PairsConfig) and self.config.lower
 
     def data(self) -> PairData:
         """The pairs that the run was trained on; a UserError if the files have changed."""
         data = self.config.build(self.model.config.context)
+        assert isinstance(data, PairData)  # an imported run has none and says so
         LoadedModel(self.model, self.tokenizer, self.step, self.data_sha256).check_data(data)
         return data
 
@@ -206,13 +217,15 @@ class TranslationModel(NamedTuple):
 def load_translation_model(run: Run, device: torch.device | str = "cpu", step: int | None = None) -> TranslationModel:
     """The model of the checkpoint at ``step``, or of the newest one, of a run that translates."""
     kind = run.table("data").get("kind")
-    if kind != "pairs":
+    config = run.load(DataConfig, "data") if kind in ("pairs", "imported") else None
+    specials = config.specials if isinstance(config, ImportedConfig) else None
+    if not isinstance(config, PairsConfig | ImportedConfig) or (specials is None and kind == "imported"):
         raise UserError(
             f"the run {run.path} was trained on {kind or 'text'} and does not translate; `regard generate` generates "
             "text with it; name a run that translates: regard translate RUN TEXT (recipes for one: `regard recipes`)"
         )
-    config = run.load(DataConfig, "data")
     model, tokenizer, reached, sha256 = load_model(run, device, step)
-    assert isinstance(config, PairsConfig)
     assert isinstance(model, Seq2SeqModel)
-    return TranslationModel(model, tokenizer, Specials.after(tokenizer.size), config, reached, sha256)
+    if not model.source_vocabulary:
+        raise UserError(f"the model of {run.path} reads sound, not text; name a run that translates texts")
+    return TranslationModel(model, tokenizer, specials or Specials.after(tokenizer.size), config, reached, sha256)

@@ -67,7 +67,7 @@ class Session:
         """The newest complete checkpoint of a run, or that of ``step``."""
         if run.table("data").get("kind") == "pairs":
             loaded = load_translation_model(run, device, step)
-            return cls(loaded.model, loaded.tokenizer, loaded.specials, loaded.step, loaded.config.lower)
+            return cls(loaded.model, loaded.tokenizer, loaded.specials, loaded.step, loaded.lower)
         model, tokenizer, reached, _ = load_model(run, device, step)
         return cls(model, tokenizer, None, reached)
 
