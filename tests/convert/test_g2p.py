@@ -17,8 +17,7 @@ import numpy as np
 import pytest
 import torch
 
-from regard.convert import read_g2p
-from regard.convert.g2p import GRAPHEMES, NAMES, PHONEMES
+from regard.convert.g2p import GRAPHEMES, NAMES, PHONEMES, read_g2p
 from regard.errors import UserError
 
 PACKAGE = "g2p_en==2.1.0"

@@ -130,7 +130,7 @@ def test_a_gated_feedforward_is_a_product_of_two_branches(
     network = SwiGLUConfig(1.5).build(width, bias=bias).to(dtype)
     assert isinstance(network, GatedFeedForward)
     hidden = network.down.in_features
-    assert hidden % 8 == 0
+    assert hidden % 8 == 0 or hidden == 1.5 * width  # only a fraction is rounded
     assert 1.5 * width <= hidden + 0.5 < 1.5 * width + 9
 
     def branches(x: Tensor) -> Tensor:
