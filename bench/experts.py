@@ -108,7 +108,7 @@ def passes(layer: nn.Module, batches: list[Tensor], upstream: Tensor, compiled: 
             for n, p in layer.named_parameters()
             if name in n
         ]
-        return [out.detach(), x.grad, *grads]  # type: ignore[list-item]
+        return [out.detach(), x.grad, *grads]  # type: ignore[list-item] (the input has a gradient after backward)
 
     return step
 

@@ -56,7 +56,7 @@ def transformers_on_cpu() -> Callable[[], object]:
     prompt = torch.randint(50_257, (1, PROMPT), generator=torch.Generator().manual_seed(2))
     settings: dict[str, Any] = {"max_new_tokens": MORE, "min_new_tokens": MORE, "do_sample": False, "pad_token_id": 0}
     settings["attention_mask"] = torch.ones_like(prompt)
-    return lambda: model.generate(prompt, **settings)  # type: ignore[operator]
+    return lambda: model.generate(prompt, **settings)  # type: ignore[operator] (a method of `transformers`, which is untyped)
 
 
 def bandwidth() -> float:

@@ -71,7 +71,7 @@ def chunks_with_autograd(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def flash_linear_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    from fla.ops.linear_attn import chunk_linear_attn  # type: ignore[import-not-found]
+    from fla.ops.linear_attn import chunk_linear_attn  # type: ignore[import-not-found] (a peer, not installed by default)
 
     q, k, v = (x.transpose(1, 2) for x in (F.elu(q) + 1, F.elu(k) + 1, v))
     return chunk_linear_attn(q, k, v, scale=1.0, normalize=True)[0].transpose(1, 2)

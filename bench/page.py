@@ -25,7 +25,7 @@ from regard.runs import Run, environment
 from regard.train import Experiment, TrainConfig, train
 
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "serve"))
-from serve_kit import run_server  # type: ignore[import-not-found]
+from serve_kit import run_server  # type: ignore[import-not-found] (of the tests)
 
 LAYERS, HEADS, WIDTH = 12, 12, 768
 SHORT, LONG, HOVERS = 4096, 8192, 60

@@ -122,7 +122,8 @@ class Family:
 
     def tied(self, config: ModelConfig) -> dict[str, str]:
         """Our weights that share the tensor of another, and that one."""
-        return {}
+        shared = isinstance(config, AttentionModelConfig) and config.tied
+        return {"unembed.weight": "embed.weight"} if shared else {}
 
 
 @cache

@@ -82,6 +82,3 @@ class GPT2(Family):
             "attn_pdrop": config.dropout if config.attention_dropout is None else config.attention_dropout,
             "tie_word_embeddings": config.tied,
         }
-
-    def tied(self, config: ModelConfig) -> dict[str, str]:
-        return {"unembed.weight": "embed.weight"} if config.tied else {}  # type: ignore[attr-defined] (a GPT)

@@ -129,9 +129,6 @@ class Llama(Family):
         routed = config.feedforward  # type: ignore[attr-defined] (a GPT)
         return routed.experts if isinstance(routed, MoEConfig) else 0
 
-    def tied(self, config: ModelConfig) -> dict[str, str]:
-        return {"unembed.weight": "embed.weight"} if config.tied else {}  # type: ignore[attr-defined] (a GPT)
-
 
 def _window(kind: str, given: Settings, layers: int) -> int | None:
     """The window of all layers; None: no window. Layers with different windows are refused."""
