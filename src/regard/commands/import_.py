@@ -18,7 +18,6 @@ from regard.runs.waiting import waiting
 
 if TYPE_CHECKING:
     from regard.convert.keys import ImportCertificate
-    from regard.convert.weights import Imported
 
 
 @dataclass(frozen=True)
@@ -58,32 +57,19 @@ def import_(options: ImportOptions) -> int:
     return 0
 
 
-def _read(source: Path, ignore: tuple[str, ...]) -> Imported:
-    """The model of a folder in the hub's layout, of a .tar of one, or of a .gguf file."""
-    from regard.convert.archive import unpacked
-    from regard.convert.gguf_models import read_gguf
-    from regard.convert.hub import read_hub
-
-    if source.is_dir():
-        return read_hub(source, ignore)
-    if source.suffix != ".tar":
-        return read_gguf(source)
-    with unpacked(source) as folder:
-        return read_hub(folder, ignore)
-
-
 def imported_run(
     source: Path, name: str | None, runs: Path, ignore: tuple[str, ...] = ()
 ) -> tuple[Run, ImportCertificate]:
     """A new run with the weights of a published model, and the certificate of the import."""
     Run.check(runs, name)
+    from regard.convert.read import read_model
     from regard.data import ImportedConfig, load_tokenizer
     from regard.models.base import Encoder, LanguageModel
     from regard.tasks import MaskedTokensConfig
     from regard.train import Experiment
 
     with waiting(f"reading {source}"):
-        given = _read(source, ignore)
+        given = read_model(source, ignore)
         model = given.config.build()
         model.load_state_dict(given.weights)
     origin = ImportedConfig(source.name, given.certificate.sha256, **given.specials._asdict() if given.specials else {})

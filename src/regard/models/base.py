@@ -120,6 +120,10 @@ class Model(nn.Module, ModuleProperties):
         """How many numbers the decoding state grows by for each token. Default: none, the state has a fixed size."""
         return 0
 
+    def head_modules(self) -> list[nn.Module]:
+        """The modules of the head, which are new when a pretrained model gets another task. Default: ``unembed``."""
+        return [self.unembed]
+
     def residual_blocks(self) -> list[nn.Module]:
         """The blocks between the embedding and ``self.norm``, in order of execution, for the logit lens and patching.
 
@@ -173,6 +177,7 @@ class Encoder(Model):
     """Tokens [B, N] to features [B, N, C], each from all tokens of its row."""
 
     predicts_tokens: bool = True  # ``head`` gives logits over the vocabulary, rather than classes or spans
+    token_types: int = 0  # how many token types the model tells apart; 0: ``types`` must be None
 
     @property
     @abstractmethod

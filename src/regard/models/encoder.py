@@ -76,6 +76,7 @@ class TransformerEncoder(Encoder):
         self.token_scale = self.position.token_scale(c.width)
         self.embed = nn.Embedding(c.token_ids, self.position.token_width(c.width))
         self.embed_types = None if c.token_types is None else nn.Embedding(c.token_types, c.width)
+        self.token_types = c.token_types or 0
         self.norm_embed = c.norm.build(c.width) if c.embedding_norm else nn.Identity()
         self.drop = nn.Dropout(c.dropout)
         self.blocks = c.block.stack(c.build_block(c.attention, self.position) for _ in range(c.layers))
@@ -129,6 +130,9 @@ class TransformerEncoder(Encoder):
         if isinstance(slots, Packed | Slots):
             raise UserError("a row of several documents has no single class; give each document a row of its own")
         return pooled(x, slots.filled() if isinstance(slots, Padded) else None, self.config.output.pool or "mean")
+
+    def head_modules(self) -> list[nn.Module]:
+        return [self.transform, self.unembed]
 
     def residual_blocks(self) -> list[nn.Module]:
         return list(self.blocks) if self.predicts_tokens else []
