@@ -5,7 +5,7 @@ from regard.models import EncoderConfig
 from regard.tasks import ClassificationConfig
 from regard.train import AdamWConfig, Experiment, LinearScheduleConfig, TrainConfig
 
-#: The size of MiniLM, for a training from scratch: --init none.
+#: The size of MiniLM, for a training from scratch: --init scratch.
 MODEL = EncoderConfig(context=512, layers=6, heads=12, width=384, dropout=0.1)
 
 
@@ -15,12 +15,12 @@ def recipe() -> Experiment:
     regard train sentiment
 
     The rate is for the small MiniLM. For a BERT of the usual size: --init FOLDER --train.optimizer.lr 2e-5
-    --train.epochs 3. From scratch: --init none. The head only: --train.trained frozen.
+    --train.epochs 3. From scratch: --init scratch. The head only: --train.trained frozen.
     """
     return Experiment(
         init="minilm",
         model=MODEL,
-        data=ClassesConfig(names=("negative", "positive"), tokens=128, validation=0.01, test=0.05, batch=2048),
+        data=ClassesConfig(names=("negative", "positive"), tokens=256, validation=0.01, test=0.05, batch=2048),
         task=ClassificationConfig(),
         train=TrainConfig(
             seconds=900,

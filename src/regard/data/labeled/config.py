@@ -67,16 +67,7 @@ class LabeledConfig(DataConfig):
 
     def build(self, context: int, cache: Path | None = None, tokenizer: Tokenizer | None = None) -> LabeledData:
         """Read, divide and tokenize the examples. ``tokenizer``: that of a pretrained model; default: learn one."""
-        self.check()  # a config made in Python was not loaded
-        cache = cache or cache_folder()
-        given = Path(self.path).expanduser() if self.path else find_source(self.source).fetch(cache)
-        paths = (self.validation_path, self.test_path)
-        everything = self.read(given)
-        own = [None if path is None else self.read(Path(path).expanduser()) for path in paths]
-        shares = [0.0 if part else share for part, share in zip(own, (self.validation, self.test), strict=True)]
-        division = [[everything[n] for n in numbers] for numbers in divide([one.group for one in everything], *shares)]
-        parts = [division[0][: self.limit], own[0] or division[1], own[1] or division[2]]
-        name = self.path or self.source
+        parts, name = self.parts(cache), self.path or self.source
         if not parts[0]:
             raise UserError(f"no example of {name} is left for training; set --data.validation and --data.test to 0")
         sha256 = hashlib.sha256(json.dumps(parts).encode("utf-8", "surrogatepass")).hexdigest()
@@ -86,6 +77,17 @@ class LabeledConfig(DataConfig):
         encoder = InputEncoder(tokenizer, min(context, self.tokens or context), self.keep_part)
         inputs = [self._inputs(part, encoder, labels, name) for part in parts]
         return LabeledData(inputs, tokenizer, self.named(labels), name=name, sha256=sha256)
+
+    def parts(self, cache: Path | None = None) -> list[list[Any]]:
+        """The examples for training, validation and test, as text."""
+        self.check()  # a config made in Python was not loaded
+        given = Path(self.path).expanduser() if self.path else find_source(self.source).fetch(cache or cache_folder())
+        paths = (self.validation_path, self.test_path)
+        everything = self.read(given)
+        own = [None if path is None else self.read(Path(path).expanduser()) for path in paths]
+        shares = [0.0 if part else share for part, share in zip(own, (self.validation, self.test), strict=True)]
+        division = [[everything[n] for n in numbers] for numbers in divide([one.group for one in everything], *shares)]
+        return [division[0][: self.limit], own[0] or division[1], own[1] or division[2]]
 
     def named(self, labels: tuple[str, ...]) -> tuple[str, ...]:
         """The labels as they are shown. Default: as they are in the file."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -75,6 +75,8 @@ def read_tags(path: Path, word: int | None, tag: int | None) -> list[TaggedExamp
     else:
         universal = path.suffix == ".conllu"
         found = list(_sentences(path, word or (2 if universal else 1), tag or (4 if universal else 0), universal))
+    if len({one.group for one in found}) == 1:  # one document: its sentences are divided
+        found = [one._replace(group=" ".join(one.words)) for one in found]
     return _some(found, path, "sentence with tags")
 
 
@@ -198,5 +200,3 @@ def _some(found: list[E], path: Path, what: str) -> list[E]:
         raise UserError(f"{path} has no {what}; see docs/finetuning.md for the format")
     return found
 
-
-Reader = Callable[[Path], list[E]]
