@@ -9,7 +9,6 @@ is needed for the first baseline only.
 
 import argparse
 import json
-import math
 import os
 import platform
 import tempfile

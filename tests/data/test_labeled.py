@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from regard.data import AnswersConfig, BytesConfig, ClassesConfig, TagsConfig
 from regard.data.labeled.encoding import InputEncoder
 from regard.data.labeled.examples import read_answers, read_tags, read_texts
-from regard.data.tokenizers import Bytes, BpeConfig, PublishedTokenizer
+from regard.data.tokenizers import BpeConfig, Bytes, PublishedTokenizer
 from regard.errors import UserError
 
 TEXTS = [("good, really good", "1"), ('a "bad" film', "0"), ("fine", "1"), ("no", "0")]

@@ -51,7 +51,12 @@ def test_training_starts_from_the_weights_of_a_run_with_a_new_head(tmp_path, lab
     assert "embed.weight" in kept
     assert "blocks.1.attention.out.weight" in kept
     assert all(torch.equal(before[name], after[name]) for name in kept)
-    assert sorted(set(after) - set(kept)) == ["transform.dense.bias", "transform.dense.weight", "unembed.bias", "unembed.weight"]
+    assert sorted(set(after) - set(kept)) == [
+        "transform.dense.bias",
+        "transform.dense.weight",
+        "unembed.bias",
+        "unembed.weight",
+    ]
     config = run.load(Experiment)
     assert isinstance(config.model, EncoderConfig)
     assert config.model.head == ClassesHeadConfig(2, ("a", "b"), pool="cls", dense="tanh")
@@ -100,7 +105,9 @@ def test_early_stopping_ends_with_the_best_weights(tmp_path, labeled):
     calm = experiment(labeled, steps=40, evaluate_every=1, patience=3, save_every=None)
     run = run_whole(tmp_path, replace(calm, train=replace(calm.train, optimizer=AdamWConfig(lr=0.0))), "calm")
     assert newest(run).step == 4  # the first evaluation is the best, and three are no better
-    learning = run_whole(tmp_path, experiment(labeled, steps=30, evaluate_every=1, patience=5, save_every=None), "learn")
+    learning = run_whole(
+        tmp_path, experiment(labeled, steps=30, evaluate_every=1, patience=5, save_every=None), "learn"
+    )
     scores = [one["validation_accuracy"] for one in learning.metrics() if "validation_accuracy" in one]
     assert main(["evaluate", str(learning.path), "--json", "--device", "cpu"]) == 0
     assert max(scores) >= scores[0]

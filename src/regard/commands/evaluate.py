@@ -79,9 +79,7 @@ def evaluate(options: EvaluateOptions) -> int:
     return 0
 
 
-def evaluate_labels(
-    options: EvaluateOptions, run: "Run", experiment: "Experiment", loaded: "LoadedModel"
-) -> int:
+def evaluate_labels(options: EvaluateOptions, run: "Run", experiment: "Experiment", loaded: "LoadedModel") -> int:
     """The measures of a fine-tuned encoder on its validation or test part."""
     from regard.data import LabeledData
     from regard.models.device import parameter_device
@@ -100,7 +98,9 @@ def evaluate_labels(
         raise UserError(f"this run's data has no {options.part} part; train with --data.{options.part} 0.05")
     batches = parts[options.part](max(experiment.data.batch, data.smallest_batch))
     precision = Precision("auto", parameter_device(loaded.model))
-    loss, measures = measure(loaded.model, task, progress(batches, count, "examples", lambda one: len(one[0])), precision)
+    loss, measures = measure(
+        loaded.model, task, progress(batches, count, "examples", lambda one: len(one[0])), precision
+    )
     summary = {"run": str(run.path), "step": loaded.step, "part": options.part, "examples": count, "loss": loss.loss}
     words = ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in measures.items())
     what = f"{run.path}, step {loaded.step:,}, {options.part} part of {count:,} examples"

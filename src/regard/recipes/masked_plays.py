@@ -17,4 +17,6 @@ def recipe() -> Experiment:
     """
     base = shakespeare_encoder.recipe()
     model = EncoderConfig(context=128, layers=4, heads=6, width=192, position=RotaryConfig())
-    return replace(base, model=model, train=replace(base.train, steps=None, seconds=900.0, evaluate_every=1000, save_every=1000))
+    return replace(
+        base, model=model, train=replace(base.train, steps=None, seconds=900.0, evaluate_every=1000, save_every=1000)
+    )

@@ -195,7 +195,9 @@ class AnsweringTask(Measured):
         gold, found = batch.targets[counted], best_spans(logits[counted])
         shared = (torch.minimum(gold[:, 1], found[:, 1]) - torch.maximum(gold[:, 0], found[:, 0]) + 1).clamp(min=0)
         length = (gold[:, 1] - gold[:, 0]) + (found[:, 1] - found[:, 0]) + 2
-        sums = torch.stack([(gold == found).all(1).double().sum(), (2.0 * shared / length).double().sum(), counted.sum()])
+        sums = torch.stack(
+            [(gold == found).all(1).double().sum(), (2.0 * shared / length).double().sum(), counted.sum()]
+        )
         return {"span": Term(total, count_targets(batch.targets), details=details), **further}, sums
 
     def metrics(self, sums: Tensor) -> dict[str, float]:

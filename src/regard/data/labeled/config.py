@@ -43,7 +43,9 @@ class LabeledConfig(DataConfig):
     form: ClassVar[str]  # of the examples; sources name it
 
     path: str | None = option(None, "a file of your own instead of the source; docs/finetuning.md lists the formats")
-    validation_path: str | None = option(None, "the same for the validation part, instead of a fraction of the examples")
+    validation_path: str | None = option(
+        None, "the same for the validation part, instead of a fraction of the examples"
+    )
     test_path: str | None = option(None, "the same for the test part, instead of a fraction of the examples")
     source: str = option("", "the examples to fetch when no path is given; `regard data` lists them")
     tokenizer: TokenizerConfig = field(

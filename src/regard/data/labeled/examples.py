@@ -90,7 +90,9 @@ def read_answers(path: Path) -> list[AnswerExample]:
             check_depth(content)
             found = list(_squad(content))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise UserError(f"{path} is no SQuAD file ({type(error).__name__}: {error}); see docs/finetuning.md") from None
+            raise UserError(
+                f"{path} is no SQuAD file ({type(error).__name__}: {error}); see docs/finetuning.md"
+            ) from None
     whole = [one for one in found if one.passage[one.start : one.start + len(one.answer)] == one.answer]
     if lost := len(found) - len(whole):
         say(f"{path}: {lost:,} of {len(found):,} answers are not where the file says and are left out")
@@ -199,4 +201,3 @@ def _some(found: list[E], path: Path, what: str) -> list[E]:
     if not found:
         raise UserError(f"{path} has no {what}; see docs/finetuning.md for the format")
     return found
-
