@@ -70,7 +70,8 @@ def test_merged_equals_unmerged_in_float32_to_rounding() -> None:
 
 def test_every_adapter_gets_a_gradient_while_decoding_agrees() -> None:
     """An adapter beside a matrix that is used without its layer would be trained, saved and without effect."""
-    for projection, feedforward in (("latent", "moe"), ("separate", "relu2"), ("shared_qk", "swiglu")):
+    choices: Any = (("latent", "moe"), ("separate", "relu2"), ("shared_qk", "swiglu"))
+    for projection, feedforward in choices:
         torch.manual_seed(1)
         model = GPTConfig(**SMALL, projection=projection, feedforward=feedforward).build().eval()
         install_lora(model, TARGETS)
@@ -89,7 +90,8 @@ def test_every_adapter_gets_a_gradient_while_decoding_agrees() -> None:
 
 
 def test_a_layer_without_adapter_has_a_reason() -> None:
-    model = GPTConfig(**SMALL, feedforward="moe", projection="latent").build()
+    parts: dict[str, Any] = {"feedforward": "moe", "projection": "latent"}
+    model = GPTConfig(**SMALL, **parts).build()
     reasons = {layer.name: layer.reason for layer in install_lora(model, TARGETS)}
     assert "groups" in reasons["blocks.0.feedforward.down"]
     assert "query" in reasons["blocks.1.attention.up"]
