@@ -21,7 +21,6 @@ from typing import Any
 import torch
 
 from regard.config import override
-from regard.config.choice import kinds
 from regard.data import ClassesConfig, LabeledData, TagsConfig, TextData
 from regard.models.device import find_device
 from regard.recipes import recipe
@@ -31,13 +30,12 @@ from regard.train import fit
 from regard.train.evaluate import measure, score
 from regard.train.precision import Precision
 from regard.train.pretrained import build_data
-from regard.train.trained import TrainedConfig
 
 SCRATCH = ("--init=none", "--data.tokenizer.vocabulary=8192")
 TRAININGS: dict[str, tuple[str, tuple[str, ...]]] = {
     "sentiment": ("sentiment", ()),
     "sentiment-scratch": ("sentiment", (*SCRATCH, "--train.optimizer.lr=5e-4", "--task.pool=mean")),
-    "sentiment-lora": ("sentiment", ("--train.trained=lora", "--train.optimizer.lr=1e-3")),
+    "sentiment-lora": ("sentiment", ("--train.adapt=lora", "--train.optimizer.lr=1e-3")),
     "tagging": ("tagging", ()),
     "tagging-scratch": (
         "tagging",
@@ -50,7 +48,7 @@ TRAININGS: dict[str, tuple[str, tuple[str, ...]]] = {
 def train(name: str, seconds: float, precision: str, extra: list[str], folder: Path) -> dict[str, Any]:
     """One training and its test."""
     base, options = TRAININGS[name]
-    if "--train.trained=lora" in options and "lora" not in kinds(TrainedConfig):
+    if "--train.adapt=lora" in options and "lora" not in kinds(TrainedConfig):
         return {"name": name, "skipped": "this regard has no --train.trained lora"}
     experiment = override(recipe(base), [*options, f"--train.precision={precision}", *extra])
     experiment = replace(experiment, train=replace(experiment.train, seconds=seconds, steps=None, epochs=None))

@@ -1,4 +1,4 @@
-"""Fine-tuning: where weights come from, which of them are trained, early stopping, and the whole way to a prediction."""
+"""Fine-tuning: where weights come from, which are trained, early stopping, and the whole way to a prediction."""
 
 import json
 from dataclasses import replace
@@ -14,8 +14,9 @@ from regard.models import EncoderConfig
 from regard.nn.heads import ClassesHeadConfig
 from regard.tasks import ClassificationConfig, MaskedTokensConfig
 from regard.train import AdamWConfig, Experiment, TrainConfig, train
+from regard.train.adapt import FrozenConfig, LayerwiseConfig, depths
 from regard.train.pretrained import pretrained
-from regard.train.trained import FrozenConfig, LayerwiseConfig, depths
+
 
 MODEL = EncoderConfig(context=16, layers=2, heads=2, width=16, dropout=0.1)
 TRAIN = TrainConfig(steps=6, optimizer=AdamWConfig(lr=1e-2), log_every=1, evaluate_every=2, save_every=3, device="cpu")
@@ -79,9 +80,9 @@ def test_a_resumed_fine_tuning_repeats_the_whole_one(tmp_path, labeled, base):
 
 def test_frozen_parameters_stay_and_others_move(tmp_path, labeled, base):
     before = weights(base)
-    head = weights(run_whole(tmp_path, experiment(labeled, base, trained=FrozenConfig()), "head"))
+    head = weights(run_whole(tmp_path, experiment(labeled, base, adapt=FrozenConfig()), "head"))
     assert all(torch.equal(before[name], head[name]) for name in before if name != "unembed.weight")
-    upper = weights(run_whole(tmp_path, experiment(labeled, base, trained=FrozenConfig(1)), "upper"))
+    upper = weights(run_whole(tmp_path, experiment(labeled, base, adapt=FrozenConfig(("blocks.1", "norm", "unembed"))), "upper"))
     moved = {name for name in before if name != "unembed.weight" and not torch.equal(before[name], upper[name])}
     assert moved
     assert all(name.startswith(("blocks.1.", "norm.")) for name in moved)

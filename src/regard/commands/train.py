@@ -78,7 +78,7 @@ def train(options: TrainOptions, keys: Mapping[str, object]) -> int:
       --model.width 256          a size
       --model.position rotary --model.position.base 5e5    a choice, and a key of the chosen kind
       --model gpt2-medium --model.layers 2                 a preset, and a key that differs
-      --init RUN --train.trained frozen                    fine-tune the head of a trained model (docs/finetuning.md)
+      --init RUN --train.adapt frozen                    fine-tune the head of a trained model (docs/finetuning.md)
 
     Presets: shakespeare, gpt2, gpt2-medium, gpt2-large, gpt2-xl, gpt3-small, gpt3-medium, gpt3-large, gpt3-xl,
     gpt3-2.7b, gpt3-6.7b, gpt3-13b, gpt3-175b, transformer-base, transformer-big, bert-base, bert-large.

@@ -120,10 +120,6 @@ class Model(nn.Module, ModuleProperties):
         """How many numbers the decoding state grows by for each token. Default: none, the state has a fixed size."""
         return 0
 
-    def head_modules(self) -> list[nn.Module]:
-        """The modules of the head, which are new when a pretrained model gets another task. Default: ``unembed``."""
-        return [self.unembed]
-
     def residual_blocks(self) -> list[nn.Module]:
         """The blocks between the embedding and ``self.norm``, in order of execution, for the logit lens and patching.
 

@@ -131,9 +131,6 @@ class TransformerEncoder(Encoder):
             raise UserError("a row of several documents has no single class; give each document a row of its own")
         return pooled(x, slots.filled() if isinstance(slots, Padded) else None, self.config.output.pool or "mean")
 
-    def head_modules(self) -> list[nn.Module]:
-        return [self.transform, self.unembed]
-
     def residual_blocks(self) -> list[nn.Module]:
         return list(self.blocks) if self.predicts_tokens else []
 

@@ -15,7 +15,7 @@ def recipe() -> Experiment:
     regard train sentiment
 
     The rate is for the small MiniLM. For a BERT of the usual size: --init FOLDER --train.optimizer.lr 2e-5
-    --train.epochs 3. From scratch: --init scratch. The head only: --train.trained frozen.
+    --train.epochs 3. From scratch: --init scratch. The head only: --train.adapt frozen.
     """
     return Experiment(
         init="minilm",

@@ -26,7 +26,7 @@ from regard.train.shard import World, shard, whole
 
 Terms = Callable[[Model, Batch], dict[str, Term]]
 #: The purpose of a derived seed; different purposes give independent streams.
-WEIGHTS, DROPOUT = 0, 1
+WEIGHTS, DROPOUT, ADAPTERS = 0, 1, 2
 #: The number of steps that schedules see during calibration, when the real one is not known yet.
 CALIBRATING = 10**9
 
@@ -73,8 +73,9 @@ class Engine:
         self.model: Model = experiment.model.build()
         if start is not None:
             load_weights(self.model, start, str(experiment.init))
-        config.trained.prepare(self.model)  # after loading: it may add or replace modules
-        self.model = self.model.to(self.device)
+        torch.manual_seed(derive_seed(experiment.seed, ADAPTERS))
+        self.adaptation = config.adapt.apply(self.model)
+        self.model.to(self.device)
         self.model.checkpointing = config.checkpointing
         self.model.micro_batches = config.accumulate
         #: The task's function, compiled or not. ``model`` itself stays uncompiled, so that its hooks run.
@@ -84,7 +85,7 @@ class Engine:
         self._details: list[dict[str, Tensor]] = []  # of the last update, by micro-batch
         self._compile()
         shard(self.model, world)
-        rates = config.trained.rates(self.model)
+        rates = config.adapt.rates(self.model)
         self.optimizer = config.optimizer.build(self.model, rates) if rates else config.optimizer.build(self.model)
         self._mechanisms = [mechanism for _, mechanism in self.model.mechanisms()]
         self._prefetched: tuple[int, list[Batch]] | None = None  # (position, batches)

@@ -7,10 +7,10 @@ from regard.config import Config, dump, option
 from regard.data import Batch, Data, DataConfig, TextConfig
 from regard.models import GPTConfig, ModelConfig
 from regard.tasks import LanguageConfig, TaskConfig
+from regard.train.adapt import AdaptConfig, FullConfig
 from regard.train.optimizer import AdamWConfig, OptimizerConfig
 from regard.train.precision import PrecisionName
 from regard.train.schedule import CosineScheduleConfig, ScheduleConfig
-from regard.train.trained import AllTrainedConfig, TrainedConfig
 
 
 @dataclass(frozen=True)
@@ -28,9 +28,7 @@ class TrainConfig(Config):
     schedule: ScheduleConfig = field(
         default_factory=CosineScheduleConfig, metadata={"help": "the learning rate over time"}
     )
-    trained: TrainedConfig = field(
-        default_factory=AllTrainedConfig, metadata={"help": "which parameters are trained, and at which rates"}
-    )
+    adapt: AdaptConfig = field(default_factory=FullConfig, metadata={"help": "which parameters are trained"})
     patience: int | None = option(
         None,
         "early stopping: end after so many evaluations without a better one, and keep the best weights (none: do not)",

@@ -19,6 +19,7 @@ from regard.models.base import LanguageModel, Model, ModelConfig
 from regard.models.shapes import build_on_meta
 from regard.runs import Run
 from regard.runs.folder import TOKENIZER
+from regard.train.adapt import HEAD
 from regard.train.experiment import Experiment
 
 
@@ -74,13 +75,11 @@ def build_data(experiment: Experiment, run: Run, start: Pretrained | None = None
 def load_weights(model: Model, given: Mapping[str, Tensor], name: str) -> None:
     """Copy the weights of a trained model; those of another head stay as they are initialized."""
     model.prepare_load(given)
-    fresh = {id(tensor) for module in model.head_modules() for tensor in module.state_dict(keep_vars=True).values()}
-    names = {key for key, tensor in model.state_dict(keep_vars=True).items() if id(tensor) in fresh}
     new = []
     for key, tensor in model.state_dict().items():
         if key in given and given[key].shape == tensor.shape:
             tensor.copy_(given[key])
-        elif key in names:
+        elif key.partition(".")[0] in HEAD:
             new.append(key)
         else:
             raise UserError(f"{name} does not fit the model: {key} is missing there, or has another shape")
