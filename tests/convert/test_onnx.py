@@ -139,10 +139,14 @@ def quantized_products() -> dict[str, tuple[list[Any], dict[str, Any]]]:
             ],
             {name: one.reshape(()) if one.size == 1 else one for name, one in turned.items()},
         ),
-        "4 bits": ([helper.make_node("MatMulNBits", ["x", "w_Q4", "s", "z"], ["y"], last, **bits)],)
-        + ({"w_Q4": packed, "s": scales, "z": zeros},),
-        "4 bits without zeros": ([helper.make_node("MatMulNBits", ["x", "w_Q4", "s"], ["y"], last, **bits)],)
-        + ({"w_Q4": packed, "s": scales},),
+        "4 bits": (
+            [helper.make_node("MatMulNBits", ["x", "w_Q4", "s", "z"], ["y"], last, **bits)],
+            {"w_Q4": packed, "s": scales, "z": zeros},
+        ),
+        "4 bits without zeros": (
+            [helper.make_node("MatMulNBits", ["x", "w_Q4", "s"], ["y"], last, **bits)],
+            {"w_Q4": packed, "s": scales},
+        ),
         "16 bits": (
             [
                 helper.make_node("Cast", ["onnx::MatMul_1"], ["w"], to=FLOAT),
@@ -184,7 +188,7 @@ def test_data_outside_of_the_folder_is_refused(place: str, tmp_path: Path) -> No
     tensor.external_data.add(key="location", value=place)
     model = helper.make_model(helper.make_graph([], "g", [], [], [tensor]))
     (tmp_path / "inner" / "m.onnx").write_bytes(model.SerializeToString())
-    with pytest.raises(UserError, match="not in the same folder|a link"):
+    with pytest.raises(UserError, match=r"not in the same folder|a link"):
         OnnxTensors({tmp_path / "inner" / "m.onnx": ""})["a.weight"]
 
 
