@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -63,7 +64,7 @@ def examples(tmp_path, config, lines):
     return replace(config, path=str(path), validation=0.0, test=0.0, tokenizer=BytesConfig()).build(32, tmp_path)
 
 
-def prepared(tmp_path, task, config, lines):
+def prepared(tmp_path, task, config, lines) -> tuple[Any, Any, Any]:
     """The task, its model and a batch."""
     data = examples(tmp_path, config, lines)
     fitted = task.fit(data)
@@ -89,7 +90,7 @@ def test_classes_with_weights(tmp_path):
 def test_padding_changes_no_class(tmp_path):
     lines = [{"text": "x" * (1 + 3 * n), "label": "ab"[n % 2]} for n in range(4)]
     for pool in ("cls", "mean"):
-        task, model, batch = prepared(tmp_path, ClassificationConfig(pool=pool), ClassesConfig(), lines)
+        _, model, batch = prepared(tmp_path, ClassificationConfig(pool=pool), ClassesConfig(), lines)
         whole = model(batch.inputs, batch.slots, batch.types)
         for row, length in enumerate(batch.slots.lengths.tolist()):
             alone = model(batch.inputs[row : row + 1, :length], None, batch.types[row : row + 1, :length])

@@ -17,7 +17,6 @@ from regard.train import AdamWConfig, Experiment, TrainConfig, train
 from regard.train.adapt import FrozenConfig, LayerwiseConfig, depths
 from regard.train.pretrained import pretrained
 
-
 MODEL = EncoderConfig(context=16, layers=2, heads=2, width=16, dropout=0.1)
 TRAIN = TrainConfig(steps=6, optimizer=AdamWConfig(lr=1e-2), log_every=1, evaluate_every=2, save_every=3, device="cpu")
 
@@ -82,7 +81,9 @@ def test_frozen_parameters_stay_and_others_move(tmp_path, labeled, base):
     before = weights(base)
     head = weights(run_whole(tmp_path, experiment(labeled, base, adapt=FrozenConfig()), "head"))
     assert all(torch.equal(before[name], head[name]) for name in before if name != "unembed.weight")
-    upper = weights(run_whole(tmp_path, experiment(labeled, base, adapt=FrozenConfig(("blocks.1", "norm", "unembed"))), "upper"))
+    upper = weights(
+        run_whole(tmp_path, experiment(labeled, base, adapt=FrozenConfig(("blocks.1", "norm", "unembed"))), "upper")
+    )
     moved = {name for name in before if name != "unembed.weight" and not torch.equal(before[name], upper[name])}
     assert moved
     assert all(name.startswith(("blocks.1.", "norm.")) for name in moved)

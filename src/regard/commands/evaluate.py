@@ -89,7 +89,8 @@ def evaluate_labels(options: EvaluateOptions, run: "Run", experiment: "Experimen
 
     data, task = experiment.data.build(experiment.model.context, tokenizer=loaded.tokenizer), experiment.task.build()
     loaded.check_data(data)
-    assert isinstance(data, LabeledData) and isinstance(task, Measured)
+    assert isinstance(data, LabeledData)
+    assert isinstance(task, Measured)
     parts = {"validation": data.validation_batches, "test": data.test_batches}
     if options.part not in parts:
         raise UserError("a fine-tuned model is measured on its validation or test part; give --part test")

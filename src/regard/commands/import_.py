@@ -25,7 +25,7 @@ class ImportOptions(CommandOptions):
     """Options of `regard import`."""
 
     source: str | None = argument(
-        None, "a name of `regard models`, a folder in the hub's layout, a .tar of one, or a .gguf file"
+        None, "a name of `regard models`, a folder in the hub's layout, a .tar of one, a .gguf or an .onnx file"
     )
     name: str | None = argument(None, "the run's name; default: that of the source")
     runs: Path = option(RUNS, "the folder that holds runs")
@@ -36,7 +36,8 @@ def import_(options: ImportOptions) -> int:
     """Import a published model into a run folder, and certify that every tensor was used.
 
     The source is data and nothing in it is run: config.json is read through a list of known fields, weights from
-    safetensors or GGUF files only. `regard models` lists models that are fetched by name.
+    safetensors, GGUF or ONNX files only. An ONNX file needs config.json beside it, or in the folder above the folder
+    onnx. `regard models` lists models that are fetched by name.
     """
     from regard.convert.published import MODELS, find_model
     from regard.models import ModelConfig
@@ -46,7 +47,7 @@ def import_(options: ImportOptions) -> int:
     if not source.exists():
         source = find_model(name).fetch() if name in MODELS or source.name == name else source
     if not source.exists():
-        raise UserError(f"there is no {source}; give a folder in the hub's layout, or a .gguf file")
+        raise UserError(f"there is no {source}; give a folder in the hub's layout, or a .gguf or .onnx file")
     run, certificate = imported_run(source, options.name, options.runs, options.ignore)
     use = f"regard chat {run.path}" if run.file(CHAT).exists() else f"regard generate {run.path} --prompt ..."
     use = use if run.load(ModelConfig, "model").generates else f"regard embed {run.path} --search ..."

@@ -151,8 +151,9 @@ def position_losses(model: Model, data: Data, most: int = TOKENS) -> PositionLos
 
 def _data(run: Run, loaded: LoadedModel) -> Data:
     config = run.load(DataConfig, "data")
-    kept = {} if run.config.get("init") is None else {"tokenizer": loaded.tokenizer}
-    data = config.build(loaded.model.config.context, **kept)
+    context = loaded.model.config.context
+    started = run.config.get("init") is not None  # from a trained model, with its tokenizer
+    data = config.build(context, tokenizer=loaded.tokenizer) if started else config.build(context)
     loaded.check_data(data)
     return data
 

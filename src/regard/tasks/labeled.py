@@ -220,7 +220,7 @@ def span_logits(outputs: Tensor, batch: LabeledBatch) -> Tensor:
 
 
 def best_spans(logits: Tensor, longest: int = 30) -> Tensor:
-    """The most likely spans [B, 2] of at most ``longest`` tokens, whose end is not before the start; [B, 2, N] given."""
+    """The most likely spans [B, 2] of at most ``longest`` tokens, by logits [B, 2, N] of their ends."""
     scores = logits[:, 0, :, None] + logits[:, 1, None, :]  # [B, N, N]: start, end
     allowed = torch.ones_like(scores[0], dtype=torch.bool).triu().tril(longest - 1)
     best = scores.masked_fill(~allowed, -torch.inf).flatten(1).argmax(1)

@@ -54,8 +54,8 @@ class Update(NamedTuple):
 class Engine:
     """A model with its optimizer, task and data.
 
-    The initial weights are a function of (config, seed), or given; an update is a function of (weights, optimizer state,
-    progress).
+    The initial weights are a function of (config, seed), or given; an update is a function of (weights, optimizer
+    state, progress).
     """
 
     def __init__(

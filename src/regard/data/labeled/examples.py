@@ -165,17 +165,17 @@ def _sentences(path: Path, word: int, tag: int, universal: bool) -> Iterator[Tag
 
 
 def _tagged_record(path: Path, number: int, row: Mapping[str, Any]) -> TaggedExample:
-    words, tags = row.get("words", row.get("tokens")), row.get("tags")
-    if not _are_texts(words) or not _are_texts(tags) or len(words) != len(tags) or not words:
+    words, tags = (_texts(row.get(name, row.get(other))) for name, other in (("words", "tokens"), ("tags", "labels")))
+    if len(words) != len(tags) or not words:
         raise UserError(f"line {number} of {path} needs two lists of the same length, words and tags")
     return TaggedExample(words, tags, " ".join(words))
 
 
 def _answer_record(path: Path, number: int, row: Mapping[str, Any]) -> AnswerExample:
-    question, passage, answer = row.get("question"), row.get("context", row.get("passage")), row.get("answer", "")
-    if not _are_texts([question, passage, answer]):
+    given = _texts([row.get("question"), row.get("context", row.get("passage")), row.get("answer", "")])
+    if not given:
         raise UserError(f"line {number} of {path} needs the texts question, context and answer")
-    assert isinstance(question, str) and isinstance(passage, str)
+    question, passage, answer = given
     start = row.get("start", passage.find(answer))
     return AnswerExample(question, passage, answer, start if type(start) is int and start >= 0 else 0, passage)
 
@@ -187,14 +187,15 @@ def _squad(content: Mapping[str, Any]) -> Iterator[AnswerExample]:
             for asked in paragraph["qas"]:
                 answers = asked.get("answers") or [{"text": "", "answer_start": 0}]
                 answer, start = answers[0]["text"], answers[0]["answer_start"]
-                texts = (asked["question"], paragraph["context"], answer)
-                if not _are_texts(texts) or type(start) is not int or start < 0:
+                texts = _texts([asked["question"], paragraph["context"], answer])
+                if not texts or type(start) is not int or start < 0:
                     raise ValueError("a question, a context or an answer is no text")
-                yield AnswerExample(*texts, start, str(article.get("title", number)))
+                yield AnswerExample(texts[0], texts[1], texts[2], start, str(article.get("title", number)))
 
 
-def _are_texts(given: object) -> bool:
-    return isinstance(given, list | tuple) and all(isinstance(one, str) for one in given)
+def _texts(given: object) -> list[str]:
+    """The list, if it is one of texts; else an empty one."""
+    return given if isinstance(given, list) and all(isinstance(one, str) for one in given) else []
 
 
 def _some(found: list[E], path: Path, what: str) -> list[E]:

