@@ -10,6 +10,7 @@ from regard.config.table import Table
 #: In the order of `regard --help`; each is a function in the module of this package with its name.
 COMMANDS = ("train", "resume", "generate", "chat", "embed", "translate", "evaluate", "report", "approximate", "study")
 COMMANDS += (
+    "score",
     "import",
     "export",
     "look",
