@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -37,7 +39,8 @@ def import_(options: ImportOptions) -> int:
     """Import a published model into a run folder, and certify that every tensor was used.
 
     The source is data and nothing in it is run: config.json is read through a list of known fields, weights from
-    safetensors or GGUF files only. `regard models` lists models that are fetched by name.
+    safetensors or GGUF files only. `regard models` lists models that are fetched by name. If the `transformers` library
+    is installed, the certificate has the largest difference to it after each layer.
     """
     from regard.convert.published import MODELS, find_model
     from regard.models import ModelConfig
@@ -64,12 +67,23 @@ def _read(source: Path, ignore: tuple[str, ...]) -> Imported:
     from regard.convert.gguf_models import read_gguf
     from regard.convert.hub import read_hub
 
-    if source.is_dir():
-        return read_hub(source, ignore)
-    if source.suffix != ".tar":
+    if not source.is_dir() and source.suffix != ".tar":
         return read_gguf(source)
-    with unpacked(source) as folder:
-        return read_hub(folder, ignore)
+    with nullcontext(source) if source.is_dir() else unpacked(source) as folder:
+        given = read_hub(folder, ignore)
+        given.certificate.differences |= _differences(folder, given)
+        return given
+
+
+def _differences(folder: Path, given: Imported) -> dict[str, float]:
+    """The differences to `transformers` by layer; a model that it cannot load is imported all the same."""
+    from regard.convert.compare import layer_differences
+
+    try:
+        return layer_differences(folder, given)
+    except Exception as error:
+        print(f"transformers does not load {folder.name} ({type(error).__name__}: {error})", file=sys.stderr)
+        return {}
 
 
 def imported_run(
