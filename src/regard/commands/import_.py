@@ -28,7 +28,7 @@ class ImportOptions(CommandOptions):
     """Options of `regard import`."""
 
     source: str | None = argument(
-        None, "a name of `regard models`, a folder in the hub's layout, a .tar of one, or a .gguf file"
+        None, "a name of `regard models`, a folder in the hub's layout, a .tar of one, a .gguf or an .onnx file"
     )
     name: str | None = argument(None, "the run's name; default: that of the source")
     runs: Path = option(RUNS, "the folder that holds runs")
@@ -39,8 +39,9 @@ def import_(options: ImportOptions) -> int:
     """Import a published model into a run folder, and certify that every tensor was used.
 
     The source is data and nothing in it is run: config.json is read through a list of known fields, weights from
-    safetensors or GGUF files only. `regard models` lists models that are fetched by name. If the `transformers` library
-    is installed, the certificate has the largest difference to it after each layer.
+    safetensors, GGUF or ONNX files only. An ONNX file needs config.json beside it, or in the folder above the folder
+    onnx. `regard models` lists models that are fetched by name. If the `transformers` library is installed, the
+    certificate of a folder has the largest difference to it after each layer.
     """
     from regard.convert.published import MODELS, find_model
     from regard.models import ModelConfig
@@ -50,7 +51,7 @@ def import_(options: ImportOptions) -> int:
     if not source.exists():
         source = find_model(name).fetch() if name in MODELS or source.name == name else source
     if not source.exists():
-        raise UserError(f"there is no {source}; give a folder in the hub's layout, or a .gguf file")
+        raise UserError(f"there is no {source}; give a folder in the hub's layout, or a .gguf or .onnx file")
     run, certificate = imported_run(source, options.name, options.runs, options.ignore)
     use = f"regard chat {run.path}" if run.file(CHAT).exists() else f"regard generate {run.path} --prompt ..."
     use = use if run.load(ModelConfig, "model").generates else f"regard embed {run.path} --search ..."
@@ -62,11 +63,14 @@ def import_(options: ImportOptions) -> int:
 
 
 def _read(source: Path, ignore: tuple[str, ...]) -> Imported:
-    """The model of a folder in the hub's layout, of a .tar of one, or of a .gguf file."""
+    """The model of a folder in the hub's layout, of a .tar of one, or of a .gguf or .onnx file."""
     from regard.convert.archive import unpacked
     from regard.convert.gguf_models import read_gguf
-    from regard.convert.hub import read_hub
+    from regard.convert.hub import CONFIG, read_hub
 
+    if source.suffix == ".onnx":  # the hub keeps ONNX files in a folder below config.json
+        beside = (source.parent / CONFIG).exists() or source.absolute().parent.name != "onnx"
+        return read_hub(source.parent if beside else source.absolute().parent.parent, ignore, source)
     if not source.is_dir() and source.suffix != ".tar":
         return read_gguf(source)
     with nullcontext(source) if source.is_dir() else unpacked(source) as folder:

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from regard.convert.family import JsonObject, Settings, families, family_of
 from regard.convert.keys import entries, exported
-from regard.convert.weights import Imported, convert
+from regard.convert.onnx_weights import OnnxTensors, onnx_files
+from regard.convert.weights import Imported, convert, untied
 from regard.data import Specials
 from regard.errors import UserError
 from regard.models.base import Model, ModelConfig
@@ -103,10 +104,21 @@ def weight_files(folder: Path) -> list[Path]:
     raise UserError(f"{folder} has no {WEIGHTS}; give the folder of a model in the hub's layout")
 
 
-def read_hub(folder: Path, ignore: tuple[str, ...] = ()) -> Imported:
+def open_weights(folder: Path, onnx: Path | None, prefix: str) -> Mapping[str, Tensor]:
+    """The tensors of a folder: those of its safetensors files if it has any, else of ONNX files.
+
+    The encoder of an encoder-decoder was exported on its own: its names lack ``prefix`` and the word encoder.
+    """
+    safe = onnx is None and any(folder.glob("*.safetensors*"))
+    if safe or not (files := onnx_files(folder, onnx)):
+        return Tensors(weight_files(folder))
+    return OnnxTensors({path: f"{prefix}encoder." if path.name.startswith("encoder_") else "" for path in files})
+
+
+def read_hub(folder: Path, ignore: tuple[str, ...] = (), onnx: Path | None = None) -> Imported:
     """The model of a folder in the hub's layout.
 
-    ``ignore`` are fields of config.json that are known not to matter.
+    ``ignore`` are fields of config.json that are known not to matter; ``onnx`` is the file with the weights.
     """
     given = read_json(folder / CONFIG)
     kind = given.get("model_type")
@@ -126,8 +138,11 @@ def read_hub(folder: Path, ignore: tuple[str, ...] = ()) -> Imported:
         config.check()
     except ValueError as error:
         raise UserError(f"{folder / CONFIG}: {error}") from error
-    theirs = Tensors(weight_files(folder))
+    theirs = open_weights(folder, onnx, family.prefix)
+    if isinstance(theirs, OnnxTensors):
+        config = untied(family, config, theirs)
     weights, certificate = convert(family, kind, config, theirs)
+    certificate.dequantized = theirs.dequantized if isinstance(theirs, OnnxTensors) else []
     return Imported(config, weights, certificate, tokenizer, chat(folder), special_tokens(folder, config))
 
 

@@ -16,6 +16,7 @@ from regard.models import LanguageModel, ModelConfig
 from regard.models.base import Encoder, Model, Seq2SeqModel
 from regard.models.device import find_device
 from regard.models.shapes import fits
+from regard.nn.lora import merged
 from regard.runs import Checkpoint, Run
 from regard.runs.folder import TOKENIZER
 
@@ -96,7 +97,7 @@ def restored(run: Run, config: ModelConfig, checkpoint: Checkpoint) -> Model:
     check_fit(run, config, checkpoint)
     model = config.build()
     try:
-        model.load_state_dict(checkpoint.model())
+        model.load_state_dict(merged(checkpoint.model()))
     except RuntimeError as error:  # PyTorch's error for names and shapes that do not match
         raise _misfit(run) from error
     return model

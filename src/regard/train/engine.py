@@ -25,7 +25,7 @@ from regard.train.shard import World, shard, whole
 
 Terms = Callable[[Model, Batch], dict[str, Term]]
 #: The purpose of a derived seed; different purposes give independent streams.
-WEIGHTS, DROPOUT = 0, 1
+WEIGHTS, DROPOUT, ADAPTERS = 0, 1, 2
 #: The number of steps that schedules see during calibration, when the real one is not known yet.
 CALIBRATING = 10**9
 
@@ -66,7 +66,10 @@ class Engine:
         self.progress = TrainingProgress()
         # On the CPU first: its generator gives the same weights for every device.
         torch.manual_seed(derive_seed(experiment.seed, WEIGHTS))
-        self.model: Model = experiment.model.build().to(self.device)
+        self.model: Model = experiment.model.build()
+        torch.manual_seed(derive_seed(experiment.seed, ADAPTERS))
+        self.adaptation = config.adapt.apply(self.model)
+        self.model.to(self.device)
         self.model.checkpointing = config.checkpointing
         self.model.micro_batches = config.accumulate
         #: The task's function, compiled or not. ``model`` itself stays uncompiled, so that its hooks run.

@@ -7,6 +7,7 @@ from regard.config import Config, dump, option
 from regard.data import Batch, Data, DataConfig, TextConfig
 from regard.models import GPTConfig, ModelConfig
 from regard.tasks import LanguageConfig, TaskConfig
+from regard.train.adapt import AdaptConfig, FullConfig
 from regard.train.optimizer import AdamWConfig, OptimizerConfig
 from regard.train.precision import PrecisionName
 from regard.train.schedule import CosineScheduleConfig, ScheduleConfig
@@ -27,6 +28,7 @@ class TrainConfig(Config):
     schedule: ScheduleConfig = field(
         default_factory=CosineScheduleConfig, metadata={"help": "the learning rate over time"}
     )
+    adapt: AdaptConfig = field(default_factory=FullConfig, metadata={"help": "which parameters are trained"})
     clip: float | None = option(1.0, "gradient clipping: the largest norm (none: no clipping)")
     accumulate: int = option(1, "gradient accumulation: micro-batches per step")
     precision: PrecisionName = option("auto", "number format; auto: bfloat16 on CUDA, float32 elsewhere")

@@ -16,6 +16,7 @@ from regard.errors import UserError
 from regard.generate.load import check_fit
 from regard.models.device import find_device
 from regard.runs import Checkpoint, Run, environment
+from regard.train.adapt import frozen_names
 from regard.train.budget import budget_in_steps
 from regard.train.checkpoint import check_data, restore, save
 from regard.train.device import memory
@@ -84,6 +85,8 @@ def prepare(experiment: Experiment, run: Run, world: World, began: float, resume
         run.replace_config(to_toml(experiment))
         if data.tokenizer is not None:
             run.add("tokenizer.json", data.tokenizer.save)
+    if checkpoint is None and frozen_names(engine.model):
+        save(engine, run)
     world.barrier()
     return engine
 
