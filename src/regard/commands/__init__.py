@@ -22,6 +22,7 @@ COMMANDS = (
     "study",
 )
 COMMANDS += (
+    "score",
     "import",
     "export",
     "look",

@@ -26,6 +26,7 @@ class EvaluateOptions(CheckpointOptions):
     stride: int | None = option(
         None, "slide the window by this many tokens, so that each is predicted from a long context; default: no overlap"
     )
+    window: int | None = option(None, "with --file: tokens of a window; default: the model's context")
     batch: int = option(16, "windows per batch")
 
 
@@ -36,7 +37,9 @@ def evaluate(options: EvaluateOptions) -> int:
     compare models of different tokenizers.
     """
     part, stride = options.part if options.file is None else "test", options.stride
-    options.check_at_least_one("batch")
+    options.check_at_least_one("batch", "window")
+    if options.window is not None and options.file is None:
+        raise UserError("--window is for a text of your own; give it with --file")
     run = options.open()
     from regard.data import LabeledConfig
     from regard.generate.load import load_model
@@ -48,11 +51,15 @@ def evaluate(options: EvaluateOptions) -> int:
     experiment = run.load(Experiment)
     device = find_device(options.device)
     loaded = load_model(run, device, options.step)
+<<<<<<< HEAD
     if isinstance(experiment.data, LabeledConfig) and options.file is None:
         return evaluate_labels(options, run, experiment, loaded)
     data = (
         own_text(run, experiment, loaded) if options.file is None else other_text(options.file, run, experiment, loaded)
     )
+=======
+    data = own_text(run, experiment, loaded) if options.file is None else other_text(options, run, experiment, loaded)
+>>>>>>> main
     targets = data.parts._asdict()[part].targets
     if not targets:
         raise UserError(f"this run's text has no {part} part; train with --data.{part} 0.05 to keep one back")
@@ -122,7 +129,7 @@ def own_text(run: "Run", experiment: "Experiment", loaded: "LoadedModel") -> "Te
     return data
 
 
-def other_text(file: str, run: "Run", experiment: "Experiment", loaded: "LoadedModel") -> "TextData":
+def other_text(options: EvaluateOptions, run: "Run", experiment: "Experiment", loaded: "LoadedModel") -> "TextData":
     """Another text, with the run's tokenizer; its training text is not needed."""
     from regard.data import ImportedConfig, PairsConfig, TextConfig
 
@@ -132,4 +139,7 @@ def other_text(file: str, run: "Run", experiment: "Experiment", loaded: "LoadedM
     given = TextConfig() if isinstance(experiment.data, ImportedConfig) else experiment.data
     if not isinstance(given, TextConfig):
         raise UserError(f"{run.path} was not trained on a text; --file is for language models of text")
-    return given.evaluated(file, experiment.model.context, loaded.tokenizer)
+    most = experiment.model.context if loaded.model.limit is None else loaded.model.limit
+    if options.window is not None and options.window > most:
+        raise UserError(f"--window {options.window}: the model reads at most {most} tokens")
+    return given.evaluated(options.file or "", options.window or experiment.model.context, loaded.tokenizer)

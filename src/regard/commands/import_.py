@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -37,7 +38,8 @@ def import_(options: ImportOptions) -> int:
 
     The source is data and nothing in it is run: config.json is read through a list of known fields, weights from
     safetensors, GGUF or ONNX files only. An ONNX file needs config.json beside it, or in the folder above the folder
-    onnx. `regard models` lists models that are fetched by name.
+    onnx. `regard models` lists models that are fetched by name. If the `transformers` library is installed, the
+    certificate of a folder has the largest difference to it after each layer.
     """
     from regard.convert.published import MODELS, find_model
     from regard.models import ModelConfig
@@ -58,6 +60,16 @@ def import_(options: ImportOptions) -> int:
     return 0
 
 
+def _compare(folder: Path, given: Imported) -> None:
+    """Add the differences to `transformers` by layer; a model that it cannot load is imported all the same."""
+    from regard.convert.compare import layer_differences
+
+    try:
+        given.certificate.differences |= layer_differences(folder, given)
+    except Exception as error:
+        print(f"transformers does not load {folder.name} ({type(error).__name__}: {error})", file=sys.stderr)
+
+
 def imported_run(
     source: Path, name: str | None, runs: Path, ignore: tuple[str, ...] = ()
 ) -> tuple[Run, ImportCertificate]:
@@ -70,7 +82,7 @@ def imported_run(
     from regard.train import Experiment
 
     with waiting(f"reading {source}"):
-        given = read_model(source, ignore)
+        given = read_model(source, ignore, _compare)
         model = given.config.build()
         model.load_state_dict(given.weights)
     origin = ImportedConfig(source.name, given.certificate.sha256, **given.specials._asdict() if given.specials else {})
