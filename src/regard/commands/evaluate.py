@@ -51,15 +51,9 @@ def evaluate(options: EvaluateOptions) -> int:
     experiment = run.load(Experiment)
     device = find_device(options.device)
     loaded = load_model(run, device, options.step)
-<<<<<<< HEAD
     if isinstance(experiment.data, LabeledConfig) and options.file is None:
         return evaluate_labels(options, run, experiment, loaded)
-    data = (
-        own_text(run, experiment, loaded) if options.file is None else other_text(options.file, run, experiment, loaded)
-    )
-=======
     data = own_text(run, experiment, loaded) if options.file is None else other_text(options, run, experiment, loaded)
->>>>>>> main
     targets = data.parts._asdict()[part].targets
     if not targets:
         raise UserError(f"this run's text has no {part} part; train with --data.{part} 0.05 to keep one back")

@@ -19,6 +19,7 @@ from regard.runs.waiting import waiting
 
 if TYPE_CHECKING:
     from regard.convert.keys import ImportCertificate
+    from regard.convert.weights import Imported
 
 
 @dataclass(frozen=True)
