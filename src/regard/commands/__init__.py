@@ -12,6 +12,7 @@ COMMANDS = ("train", "resume", "generate", "chat", "embed", "translate", "evalua
 COMMANDS += (
     "import",
     "export",
+    "compress",
     "look",
     "serve",
     "prove",

@@ -6,6 +6,7 @@ from typing import Literal
 from regard.config import Config, dump, option
 from regard.data import Batch, Data, DataConfig, TextConfig
 from regard.models import GPTConfig, ModelConfig
+from regard.nn.quantized import QuantizationConfig
 from regard.tasks import LanguageConfig, TaskConfig
 from regard.train.optimizer import AdamWConfig, OptimizerConfig
 from regard.train.precision import PrecisionName
@@ -70,6 +71,7 @@ class Experiment(Config):
     data: DataConfig = field(default_factory=TextConfig, metadata={"help": "the training data"})
     task: TaskConfig = field(default_factory=LanguageConfig, metadata={"help": "the loss"})
     train: TrainConfig = field(default_factory=TrainConfig, metadata={"help": "how to train"})
+    quantization: QuantizationConfig | None = option(None, "how the weights are stored; `regard compress` writes it")
     seed: int = option(1, "seed of the weights, batches and dropout")
 
     def check(self) -> None:
