@@ -99,3 +99,13 @@ HOSTILE = {
 def test_a_hostile_template_does_nothing(template: str) -> None:
     with pytest.raises(UserError, match="chat template"):
         ChatFormat(template).render([{"role": "user", "content": "hi"}])
+
+
+def test_a_template_may_count_its_loops_and_keep_values() -> None:
+    template = (
+        "{% set ns = namespace(last=0) %}{% for m in messages[::-1] %}{% if loop.first %}{% set ns.last = "
+        "(messages | length) - 1 - loop.index0 %}{% endif %}{% endfor %}{{ messages[ns.last].content }}"
+    )
+    assert ChatFormat(template).render([{"role": "user", "content": "hi"}]) == "hi"
+    with pytest.raises(UserError, match="chat template"):
+        ChatFormat("{% for m in messages %}{{ loop.__class__.__mro__ }}{% endfor %}").render([{"role": "user"}])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,7 +26,7 @@ class ImportOptions(CommandOptions):
     """Options of `regard import`."""
 
     source: str | None = argument(
-        None, "a name of `regard models`, a folder in the hub's layout, a .tar of one, or a .gguf file"
+        None, "a name of `regard models`, a folder in the hub's layout, a .tar of one, a .gguf or an .onnx file"
     )
     name: str | None = argument(None, "the run's name; default: that of the source")
     runs: Path = option(RUNS, "the folder that holds runs")
@@ -36,7 +37,9 @@ def import_(options: ImportOptions) -> int:
     """Import a published model into a run folder, and certify that every tensor was used.
 
     The source is data and nothing in it is run: config.json is read through a list of known fields, weights from
-    safetensors or GGUF files only. `regard models` lists models that are fetched by name.
+    safetensors, GGUF or ONNX files only. An ONNX file needs config.json beside it, or in the folder above the folder
+    onnx. `regard models` lists models that are fetched by name. If the `transformers` library is installed, the
+    certificate of a folder has the largest difference to it after each layer.
     """
     from regard.convert.published import MODELS, find_model
     from regard.models import ModelConfig
@@ -46,7 +49,7 @@ def import_(options: ImportOptions) -> int:
     if not source.exists():
         source = find_model(name).fetch() if name in MODELS or source.name == name else source
     if not source.exists():
-        raise UserError(f"there is no {source}; give a folder in the hub's layout, or a .gguf file")
+        raise UserError(f"there is no {source}; give a folder in the hub's layout, or a .gguf or .onnx file")
     run, certificate = imported_run(source, options.name, options.runs, options.ignore)
     use = f"regard chat {run.path}" if run.file(CHAT).exists() else f"regard generate {run.path} --prompt ..."
     use = use if run.load(ModelConfig, "model").generates else f"regard embed {run.path} --search ..."
@@ -57,18 +60,14 @@ def import_(options: ImportOptions) -> int:
     return 0
 
 
-def _read(source: Path, ignore: tuple[str, ...]) -> Imported:
-    """The model of a folder in the hub's layout, of a .tar of one, or of a .gguf file."""
-    from regard.convert.archive import unpacked
-    from regard.convert.gguf_models import read_gguf
-    from regard.convert.hub import read_hub
+def _compare(folder: Path, given: Imported) -> None:
+    """Add the differences to `transformers` by layer; a model that it cannot load is imported all the same."""
+    from regard.convert.compare import layer_differences
 
-    if source.is_dir():
-        return read_hub(source, ignore)
-    if source.suffix != ".tar":
-        return read_gguf(source)
-    with unpacked(source) as folder:
-        return read_hub(folder, ignore)
+    try:
+        given.certificate.differences |= layer_differences(folder, given)
+    except Exception as error:
+        print(f"transformers does not load {folder.name} ({type(error).__name__}: {error})", file=sys.stderr)
 
 
 def imported_run(
@@ -76,13 +75,14 @@ def imported_run(
 ) -> tuple[Run, ImportCertificate]:
     """A new run with the weights of a published model, and the certificate of the import."""
     Run.check(runs, name)
+    from regard.convert.read import read_model
     from regard.data import ImportedConfig, load_tokenizer
     from regard.models.base import Encoder, LanguageModel
     from regard.tasks import MaskedTokensConfig
     from regard.train import Experiment
 
     with waiting(f"reading {source}"):
-        given = _read(source, ignore)
+        given = read_model(source, ignore, _compare)
         model = given.config.build()
         model.load_state_dict(given.weights)
     origin = ImportedConfig(source.name, given.certificate.sha256, **given.specials._asdict() if given.specials else {})

@@ -78,7 +78,9 @@ def _environment() -> Any:
     """Jinja's sandbox, with less in it."""
     from jinja2 import nodes
     from jinja2.exceptions import SecurityError, TemplateSyntaxError
+    from jinja2.runtime import LoopContext
     from jinja2.sandbox import ImmutableSandboxedEnvironment
+    from jinja2.utils import Namespace
 
     class Sandbox(ImmutableSandboxedEnvironment):
         intercepted_binops = frozenset(("*", "**", "%"))
@@ -92,7 +94,8 @@ def _environment() -> Any:
             return super().call_binop(context, operator, left, right)
 
         def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-            return attr in METHODS.split() and super().is_safe_attribute(obj, attr, value)
+            plain = isinstance(obj, LoopContext | Namespace) or attr in METHODS.split()
+            return plain and super().is_safe_attribute(obj, attr, value)
 
         def _parse(self, source: str, name: Any, filename: Any) -> nodes.Template:
             parsed = super()._parse(source, name, filename)

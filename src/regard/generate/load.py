@@ -17,6 +17,7 @@ from regard.models.base import Encoder, Model, Seq2SeqModel
 from regard.models.device import find_device
 from regard.models.shapes import fits
 from regard.nn.fused import install
+from regard.nn.lora import merged
 from regard.nn.quantized import QuantizationConfig, quantize
 from regard.runs import Checkpoint, Run
 from regard.runs.folder import TOKENIZER
@@ -101,7 +102,7 @@ def restored(run: Run, config: ModelConfig, checkpoint: Checkpoint) -> Model:
         quantize(model, run.load(QuantizationConfig, "quantization"), empty=True)
         install(model)
     try:
-        model.load_state_dict(checkpoint.model())
+        model.load_state_dict(merged(checkpoint.model()))
     except RuntimeError as error:  # PyTorch's error for names and shapes that do not match
         raise _misfit(run) from error
     return model

@@ -75,7 +75,9 @@ def suits(x: Tensor, *layers: nn.Module) -> bool:
 def _plain(layer: nn.Module, x: Tensor) -> bool:
     if not torch.compiler.is_compiling() and not unmodified(layer, type(layer)):  # a compiler ignores hooks
         return False
-    if type(layer) not in LINEARS:
+    if not isinstance(layer, nn.Linear):
         return True
+    if type(layer) not in LINEARS:  # an adapter, say, which the kernels would leave out
+        return False
     weight: Any = layer.weight
     return type(weight) in (Tensor, nn.Parameter) and weight.dtype == x.dtype and weight.is_contiguous()
