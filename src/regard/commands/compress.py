@@ -177,7 +177,7 @@ def windows(
 
     A model from elsewhere has no text; for it the default is Moby-Dick.
     """
-    from regard.commands.evaluate import other_text, own_text
+    from regard.commands.evaluate import EvaluateOptions, other_text, own_text
     from regard.data import ImportedConfig
     from regard.data.sources import find_source
 
@@ -186,7 +186,7 @@ def windows(
     text = options.text
     if text is None and isinstance(experiment.data, ImportedConfig):
         text = str(find_source("moby-dick").fetch())
-    data = own_text(run, shorter, loaded) if text is None else other_text(text, run, shorter, loaded)
+    data = own_text(run, shorter, loaded) if text is None else other_text(EvaluateOptions(file=text), run, shorter, loaded)
     part = "test" if text is not None else "validation" if data.validation_count else "train"
     size = 4
     found = list(islice(data.sliding_batches(part, size, context), max(1, options.tokens // (size * context))))
