@@ -13,7 +13,9 @@ import numpy as np
 from regard.data.origins.source import Generated, Source
 
 DOCUMENTS, SENTENCES = 2000, 10
-_SYLLABLES = "ma ro len ti ka sor vel dan mi pre bal cor est fin gal hur ist jor lum nav or pel quin ras sto tur".split()
+_SYLLABLES = """
+    ma ro len ti ka sor vel dan mi pre bal cor est fin gal hur ist jor lum nav or pel quin ras sto tur
+""".split()  # noqa: SIM905 (a list would take 26 lines)
 _PATTERNS = """
 P joined O as a director in N .|O opened a new office in L last week .|The mayor of L , P , thanked the team .
 P was born in L and later moved to L .|Shares of O rose after P resigned .|Engineers at O tested the engine in L .

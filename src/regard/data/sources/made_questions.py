@@ -2,8 +2,8 @@
 
 No corpus of questions of any size is in the package registries, so this one is made: 4,000 passages of six facts about
 invented people, and 20,000 questions, 1,618 of them without an answer. The names are of random syllables and every
-passage has its own, so that an answer cannot be known but from the passage. It is a task for the mechanics of extractive
-question answering, and says little about real texts.
+passage has its own, so that an answer cannot be known but from the passage. It is a task for the mechanics of
+extractive question answering, and says little about real texts.
 """
 
 import json
