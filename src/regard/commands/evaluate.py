@@ -41,6 +41,7 @@ def evaluate(options: EvaluateOptions) -> int:
     if options.window is not None and options.file is None:
         raise UserError("--window is for a text of your own; give it with --file")
     run = options.open()
+    from regard.data import LabeledConfig
     from regard.generate.load import load_model
     from regard.models.device import find_device
     from regard.train import Experiment
@@ -50,6 +51,8 @@ def evaluate(options: EvaluateOptions) -> int:
     experiment = run.load(Experiment)
     device = find_device(options.device)
     loaded = load_model(run, device, options.step)
+    if isinstance(experiment.data, LabeledConfig) and options.file is None:
+        return evaluate_labels(options, run, experiment, loaded)
     data = own_text(run, experiment, loaded) if options.file is None else other_text(options, run, experiment, loaded)
     targets = data.parts._asdict()[part].targets
     if not targets:
@@ -74,6 +77,36 @@ def evaluate(options: EvaluateOptions) -> int:
     bits = f"{summary['bits_per_character']:.4f} bits per character, {summary['bits_per_byte']:.4f} bits per byte"
     what = f"{run.path}, step {loaded.step:,}, {options.file or f'{part} part'} of {result.targets:,} tokens"
     options.show(summary, f"{what}: {result.loss:.4f} nats per token, perplexity {result.perplexity:.4g}, {bits}")
+    return 0
+
+
+def evaluate_labels(options: EvaluateOptions, run: "Run", experiment: "Experiment", loaded: "LoadedModel") -> int:
+    """The measures of a fine-tuned encoder on its validation or test part."""
+    from regard.data import LabeledData
+    from regard.models.device import parameter_device
+    from regard.tasks import Measured
+    from regard.train.evaluate import measure
+    from regard.train.precision import Precision
+
+    data, task = experiment.data.build(experiment.model.context, tokenizer=loaded.tokenizer), experiment.task.build()
+    loaded.check_data(data)
+    assert isinstance(data, LabeledData)
+    assert isinstance(task, Measured)
+    parts = {"validation": data.validation_batches, "test": data.test_batches}
+    if options.part not in parts:
+        raise UserError("a fine-tuned model is measured on its validation or test part; give --part test")
+    count = {"validation": data.validation_count, "test": data.test_count}[options.part]
+    if not count:
+        raise UserError(f"this run's data has no {options.part} part; train with --data.{options.part} 0.05")
+    batches = parts[options.part](max(experiment.data.batch, data.smallest_batch))
+    precision = Precision("auto", parameter_device(loaded.model))
+    loss, measures = measure(
+        loaded.model, task, progress(batches, count, "examples", lambda one: len(one[0])), precision
+    )
+    summary = {"run": str(run.path), "step": loaded.step, "part": options.part, "examples": count, "loss": loss.loss}
+    words = ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in measures.items())
+    what = f"{run.path}, step {loaded.step:,}, {options.part} part of {count:,} examples"
+    options.show({**summary, **measures}, f"{what}: {words}; {loss.loss:.4f} nats per label")
     return 0
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -62,32 +61,14 @@ def import_(options: ImportOptions) -> int:
     return 0
 
 
-def _read(source: Path, ignore: tuple[str, ...]) -> Imported:
-    """The model of a folder in the hub's layout, of a .tar of one, or of a .gguf or .onnx file."""
-    from regard.convert.archive import unpacked
-    from regard.convert.gguf_models import read_gguf
-    from regard.convert.hub import CONFIG, read_hub
-
-    if source.suffix == ".onnx":  # the hub keeps ONNX files in a folder below config.json
-        beside = (source.parent / CONFIG).exists() or source.absolute().parent.name != "onnx"
-        return read_hub(source.parent if beside else source.absolute().parent.parent, ignore, source)
-    if not source.is_dir() and source.suffix != ".tar":
-        return read_gguf(source)
-    with nullcontext(source) if source.is_dir() else unpacked(source) as folder:
-        given = read_hub(folder, ignore)
-        given.certificate.differences |= _differences(folder, given)
-        return given
-
-
-def _differences(folder: Path, given: Imported) -> dict[str, float]:
-    """The differences to `transformers` by layer; a model that it cannot load is imported all the same."""
+def _compare(folder: Path, given: Imported) -> None:
+    """Add the differences to `transformers` by layer; a model that it cannot load is imported all the same."""
     from regard.convert.compare import layer_differences
 
     try:
-        return layer_differences(folder, given)
+        given.certificate.differences |= layer_differences(folder, given)
     except Exception as error:
         print(f"transformers does not load {folder.name} ({type(error).__name__}: {error})", file=sys.stderr)
-        return {}
 
 
 def imported_run(
@@ -95,13 +76,14 @@ def imported_run(
 ) -> tuple[Run, ImportCertificate]:
     """A new run with the weights of a published model, and the certificate of the import."""
     Run.check(runs, name)
+    from regard.convert.read import read_model
     from regard.data import ImportedConfig, load_tokenizer
     from regard.models.base import Encoder, LanguageModel
     from regard.tasks import MaskedTokensConfig
     from regard.train import Experiment
 
     with waiting(f"reading {source}"):
-        given = _read(source, ignore)
+        given = read_model(source, ignore, _compare)
         model = given.config.build()
         model.load_state_dict(given.weights)
     origin = ImportedConfig(source.name, given.certificate.sha256, **given.specials._asdict() if given.specials else {})
