@@ -95,7 +95,14 @@ def _in_chunks(
     for rows_RC, targets_R in zip(features.split(size), targets.split(size), strict=True):
         # The head uses no random numbers, so no generator state has to be preserved.
         yield checkpoint(
-            _cross_entropy, model, rows_RC, targets_R, smoothing, reduction, use_reentrant=False, preserve_rng_state=False
+            _cross_entropy,
+            model,
+            rows_RC,
+            targets_R,
+            smoothing,
+            reduction,
+            use_reentrant=False,
+            preserve_rng_state=False,
         )
 
 

@@ -7,6 +7,7 @@ from torch import Tensor
 from regard.data.chats.data import PreferenceData, PreferencePart
 from regard.data.chats.packing import rows_in_order
 from regard.errors import UserError
+from regard.models import LanguageModel
 from regard.runs import Run
 from regard.runs.tensors import read_tensors, write_tensors
 from regard.runs.waiting import progress
@@ -40,6 +41,7 @@ def attach_reference(engine: Engine, run: Run, *, resume: bool) -> None:
 def _computed(engine: Engine, part: PreferencePart, task: PreferenceTask) -> Tensor:
     """log π_ref(y|x) of every text of a part, [2 * pairs], in evaluation mode."""
     size, model = engine.experiment.data.batch, engine.model
+    assert isinstance(model, LanguageModel)  # the task trains no other
     was_training, found = model.training, [np.zeros(0)]
     model.eval()
     try:

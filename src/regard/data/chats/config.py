@@ -87,7 +87,7 @@ class ChatConfig(MessagesConfig, kind="chat"):
         for part in (training, validation):
             texts = [encoded(tokenizer, pieces(self.form, messages), room + 1) for messages in part]
             parts.append(ChatPart.of(_answered(texts, room, str(self.path)), room))
-        return ChatData(*parts, tokenizer, self.form, name=str(self.path), sha256=sha256)
+        return ChatData(parts[0], parts[1], tokenizer, self.form, name=str(self.path), sha256=sha256)
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class PreferenceConfig(MessagesConfig, kind="preferences"):
             if lost := len(pairs) - len(kept) // 2:
                 say(f"{self.path}: {lost:,} prompts are longer than {room} tokens and were left out (--data.tokens)")
             parts.append(PreferencePart(kept))
-        return PreferenceData(*parts, tokenizer, self.form, name=str(self.path), sha256=sha256)
+        return PreferenceData(parts[0], parts[1], tokenizer, self.form, name=str(self.path), sha256=sha256)
 
     def _text(self, one: Preference, answer: str, tokenizer: Tokenizer, room: int) -> EncodedChat:
         """A prompt with one of its answers; earlier answers in the prompt are no targets."""
@@ -127,5 +127,7 @@ def _answered(texts: list[EncodedChat], room: int, name: str) -> list[EncodedCha
     kept = [text for text in texts if text.targets.any()]
     cut, lost = sum(text.cut for text in kept), len(texts) - len(kept)
     if cut or lost:
-        say(f"{name}: {cut:,} conversations were cut at {room} tokens, {lost:,} had no answer before it (--data.tokens)")
+        say(
+            f"{name}: {cut:,} conversations were cut at {room} tokens, {lost:,} had no answer before it (--data.tokens)"
+        )
     return kept
