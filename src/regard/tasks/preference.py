@@ -69,7 +69,7 @@ class PreferenceTask(Measured):
     def margins(self, model: LanguageModel, batch: PreferenceBatch) -> Tensor:
         """r(x, y_w) - r(x, y_l) of each pair, [B]."""
         rewards = self.config.beta * (log_probabilities(model, batch, self.config.logits) - batch.reference)
-        return rewards[0::2] - rewards[1::2]
+        return rewards[0::2][: len(rewards) // 2] - rewards[1::2]  # the doctor may take an odd number of rows
 
     def _terms(self, margins: Tensor, batch: PreferenceBatch) -> dict[str, Term]:
         real = real_pairs(batch)
@@ -85,4 +85,4 @@ def log_probabilities(model: LanguageModel, batch: PreferenceBatch, limit: int) 
 
 def real_pairs(batch: PreferenceBatch) -> Tensor:
     """Which pairs have targets, [B]: the last batch of an evaluation may be filled up."""
-    return (batch.targets[0::2] != IGNORE_INDEX).any(1)
+    return (batch.targets[0::2][: len(batch.targets) // 2] != IGNORE_INDEX).any(1)

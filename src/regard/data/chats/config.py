@@ -118,7 +118,9 @@ class PreferenceConfig(MessagesConfig, kind="preferences"):
 def tuned(tokenizer: Tokenizer | None) -> Tokenizer:
     """The tokenizer of the model that is tuned."""
     if tokenizer is None:
-        raise UserError("conversations tune a trained model; name it with --init, such as --init smollm2")
+        raise UserError(
+            "conversations are encoded with the tokenizer of the model that is tuned; name it: --init smollm2"
+        )
     return tokenizer
 
 
