@@ -25,6 +25,7 @@ COMMANDS += (
     "score",
     "import",
     "export",
+    "compress",
     "look",
     "serve",
     "prove",

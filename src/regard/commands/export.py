@@ -28,8 +28,10 @@ def export(options: ExportOptions) -> int:
     from regard.convert.hub import write_hub
     from regard.data import DataConfig, ImportedConfig
     from regard.generate.load import load_model
+    from regard.nn.quantized import dequantize
 
     loaded = load_model(run, step=options.step)
+    dequantize(loaded.model)  # both formats store their own numbers
     model, config, origin = loaded.model, loaded.model.config, run.load(DataConfig, "data")
     if options.out.suffix == ".gguf":
         tokens = run.read(TOKENIZER).decode()

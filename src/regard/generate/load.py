@@ -16,7 +16,9 @@ from regard.models import LanguageModel, ModelConfig
 from regard.models.base import Encoder, Model, Seq2SeqModel
 from regard.models.device import find_device
 from regard.models.shapes import fits
+from regard.nn.fused import install
 from regard.nn.lora import merged
+from regard.nn.quantized import QuantizationConfig, quantize
 from regard.runs import Checkpoint, Run
 from regard.runs.folder import TOKENIZER
 
@@ -93,9 +95,12 @@ def load_model(run: Run, device: torch.device | str = "cpu", step: int | None = 
 
 
 def restored(run: Run, config: ModelConfig, checkpoint: Checkpoint) -> Model:
-    """The model of a run's config with the weights of a checkpoint."""
+    """The model of a run's config with the weights of a checkpoint; quantized layers stay quantized."""
     check_fit(run, config, checkpoint)
     model = config.build()
+    if "quantization" in run.config:
+        quantize(model, run.load(QuantizationConfig, "quantization"), empty=True)
+        install(model)
     try:
         model.load_state_dict(merged(checkpoint.model()))
     except RuntimeError as error:  # PyTorch's error for names and shapes that do not match
@@ -105,7 +110,7 @@ def restored(run: Run, config: ModelConfig, checkpoint: Checkpoint) -> Model:
 
 def check_fit(run: Run, config: ModelConfig, checkpoint: Checkpoint) -> None:
     """Refuse a model that the checkpoint's weights do not fit, before memory is allocated for it."""
-    if not fits(config, checkpoint.shapes()):
+    if not fits(config, checkpoint.shapes(), quantized="quantization" in run.config):
         raise _misfit(run)
 
 
