@@ -12,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from regard.attention import Packed
 from regard.data import BytesConfig, ChatConfig, PreferenceConfig
 from regard.data.chats.config import CHATML
 from regard.data.chats.messages import pieces
@@ -77,6 +78,7 @@ def test_targets_are_answers_and_rows_hold_whole_conversations(tmp_path: Path) -
     found, inputs = [], []
     rows = [data.batch(step, seed=1, size=1) for step in range(len(data.train.rows))]
     for batch in [*rows, *data.validation_batches(2)]:
+        assert isinstance(batch.slots, Packed)
         for row, targets in enumerate(batch.targets):
             segment = batch.slots.segment[row]
             for one in range(int(segment.max()) + 1):
