@@ -14,6 +14,7 @@ COMMANDS = (
     "generate",
     "chat",
     "embed",
+    "predict",
     "translate",
     "transcribe",
     "evaluate",
@@ -22,6 +23,7 @@ COMMANDS = (
     "study",
 )
 COMMANDS += (
+    "score",
     "import",
     "export",
     "look",

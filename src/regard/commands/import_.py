@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -38,7 +39,8 @@ def import_(options: ImportOptions) -> int:
 
     The source is data and nothing in it is run: config.json is read through a list of known fields, weights from
     safetensors, GGUF or ONNX files only. An ONNX file needs config.json beside it, or in the folder above the folder
-    onnx. `regard models` lists models that are fetched by name.
+    onnx. `regard models` lists models that are fetched by name. If the `transformers` library is installed, the
+    certificate of a folder has the largest difference to it after each layer.
     """
     from regard.convert.published import MODELS, find_model
     from regard.models import ModelConfig
@@ -60,21 +62,14 @@ def import_(options: ImportOptions) -> int:
     return 0
 
 
-def _read(source: Path, ignore: tuple[str, ...]) -> Imported:
-    """The model of a folder in the hub's layout, of a .tar of one, or of a .gguf or .onnx file."""
-    from regard.convert.archive import unpacked
-    from regard.convert.gguf_models import read_gguf
-    from regard.convert.hub import CONFIG, read_hub
+def _compare(folder: Path, given: Imported) -> None:
+    """Add the differences to `transformers` by layer; a model that it cannot load is imported all the same."""
+    from regard.convert.compare import layer_differences
 
-    if source.is_dir():
-        return read_hub(source, ignore)
-    if source.suffix == ".onnx":  # the hub keeps ONNX files in a folder below config.json
-        beside = (source.parent / CONFIG).exists() or source.absolute().parent.name != "onnx"
-        return read_hub(source.parent if beside else source.absolute().parent.parent, ignore, source)
-    if source.suffix != ".tar":
-        return read_gguf(source)
-    with unpacked(source) as folder:
-        return read_hub(folder, ignore)
+    try:
+        given.certificate.differences |= layer_differences(folder, given)
+    except Exception as error:
+        print(f"transformers does not load {folder.name} ({type(error).__name__}: {error})", file=sys.stderr)
 
 
 def imported_run(
@@ -82,13 +77,14 @@ def imported_run(
 ) -> tuple[Run, ImportCertificate]:
     """A new run with the weights of a published model, and the certificate of the import."""
     Run.check(runs, name)
+    from regard.convert.read import read_model
     from regard.data import ImportedConfig, load_tokenizer
     from regard.models.base import Encoder, LanguageModel
     from regard.tasks import MaskedTokensConfig
     from regard.train import Experiment
 
     with waiting(f"reading {source}"):
-        given = _read(source, ignore)
+        given = read_model(source, ignore, _compare)
         model = given.config.build()
         model.load_state_dict(given.weights)
     specials = given.specials._asdict() if given.specials else {}

@@ -87,10 +87,9 @@ def weight_files(folder: Path) -> list[Path]:
         return [folder / WEIGHTS]
     if (folder / INDEX).exists():
         table = read_json(folder / INDEX).get("weight_map")
-        names = set(table.values()) if isinstance(table, dict) else set()
-        if not names or not all(
-            isinstance(name, str) and re.fullmatch(r"[\w.-]+\.safetensors", name) for name in names
-        ):
+        listed = list(table.values()) if isinstance(table, dict) else []
+        names = {name for name in listed if isinstance(name, str) and re.fullmatch(r"[\w.-]+\.safetensors", name)}
+        if not names or not all(isinstance(name, str) and name in names for name in listed):
             raise UserError(f"{folder / INDEX} lists no safetensors files in its folder; get it again")
         if missing := sorted(name for name in names if not (folder / name).exists()):
             raise UserError(f"{folder} has no {missing[0]}, which {INDEX} lists; get it")
@@ -123,7 +122,7 @@ def read_hub(folder: Path, ignore: tuple[str, ...] = (), onnx: Path | None = Non
     """
     given = read_json(folder / CONFIG)
     kind = given.get("model_type")
-    if kind not in families():
+    if not isinstance(kind, str) or kind not in families():
         raise UserError(f"{folder / CONFIG}: the model type {kind!r} is not known; known are {', '.join(families())}")
     path = folder / "tokenizer.json"
     tokenizer = read_plain(path, follow=True).decode("utf-8", "replace") if path.exists() else None

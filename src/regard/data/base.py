@@ -4,7 +4,7 @@ Training, `prove`, `doctor`, the report and the commands use the classes of this
 
 * ``DataConfig``  a choice of data in a config; ``build`` fetches and prepares it
 * ``Data``        training batches by number, validation and test batches in order
-* ``TextBatch``, ``PairBatch``  what tasks and models consume
+* ``TextBatch``, ``PairBatch``, ``LabeledBatch``  what tasks and models consume
 
 A dataset subclasses ``Data``, implements ``batch`` and ``validation_batches``, and sets the attributes that differ from
 their defaults. Batches are named tuples of tensors: ``TextBatch`` or ``PairBatch``, or any other that the task of the
@@ -66,8 +66,17 @@ class PairBatch(NamedTuple):
     targets: Tensor  # [B, T] int64: the translation, then the end token; IGNORE_INDEX: does not count
 
 
+class LabeledBatch(NamedTuple):
+    """Labelled texts."""
+
+    inputs: Tensor  # [B, N] int64
+    targets: Tensor  # [B, 1] the class, [B, N] a tag for each token, or [B, 2] the ends of an answer; IGNORE_INDEX
+    slots: AnySlots  # the padding
+    types: Tensor  # [B, N] int64: 1 in the second text of a pair
+
+
 #: What the tasks of this package take; parts from outside may define others.
-Batch = TextBatch | PairBatch
+Batch = TextBatch | PairBatch | LabeledBatch
 
 B = TypeVar("B", covariant=True)
 
@@ -111,6 +120,9 @@ class DataConfig(Choice):
 
     batch: int  # the size of a micro-batch; a step has one for each process and each accumulation
 
-    def build(self, context: int, cache: Path | None = None) -> Data[Any]:
-        """Fetch and prepare the data for sequences of ``context`` tokens; reuse and fill the folder ``cache``."""
+    def build(self, context: int, cache: Path | None = None, tokenizer: Tokenizer | None = None) -> Data[Any]:
+        """Fetch and prepare the data for sequences of ``context`` tokens; reuse and fill the folder ``cache``.
+
+        ``tokenizer`` is that of a pretrained model; it is given only where an experiment starts from one (``init``).
+        """
         raise NotImplementedError

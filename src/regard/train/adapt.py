@@ -30,6 +30,10 @@ class AdaptConfig(Choice):
         """Freeze what is not trained and put the adapters in, in place."""
         raise NotImplementedError
 
+    def rates(self, model: Model) -> dict[nn.Parameter, float]:
+        """A factor of the learning rate for each parameter that has one; the others have 1."""
+        return {}
+
 
 @dataclass(frozen=True)
 class FullConfig(AdaptConfig, kind="full"):
@@ -37,6 +41,25 @@ class FullConfig(AdaptConfig, kind="full"):
 
     def apply(self, model: Model) -> Adaptation:
         return Adaptation()
+
+
+@dataclass(frozen=True)
+class LayerwiseConfig(AdaptConfig, kind="layerwise"):
+    """All parameters; each block learns slower than the next one above it (Howard and Ruder 2018, sec. 3.2)."""
+
+    decay: float = option(0.9, "the learning rate of a block, as a share of that of the block above it")
+
+    def check(self) -> None:
+        """Refuse impossible rates."""
+        if not 0 < self.decay <= 1:
+            raise ValueError(f"decay must be above 0 and at most 1, not {self.decay}")
+
+    def apply(self, model: Model) -> Adaptation:
+        return Adaptation()
+
+    def rates(self, model: Model) -> dict[nn.Parameter, float]:
+        top = len(model.blocks) + 1
+        return {parameter: self.decay ** (top - depth) for parameter, depth in depths(model).items()}
 
 
 @dataclass(frozen=True)
@@ -100,6 +123,16 @@ def _freeze_all_but(model: nn.Module, names: Sequence[str], some: bool = False) 
         there = ", ".join(name for name, _ in model.named_children())
         raise UserError(f"--train.adapt.trained {','.join(names)}: the model has no such module; it has {there}")
     return tuple(found)
+
+
+def depths(model: Model) -> dict[nn.Parameter, int]:
+    """0 for the embeddings, 1, 2 ... for the blocks, and one more for the last norm and the head."""
+    found = dict.fromkeys(model.parameters(), 0)
+    tops = [module for name, module in model.named_children() if name in (*HEAD, "norm")]
+    found |= {parameter: len(model.blocks) + 1 for module in tops for parameter in module.parameters()}
+    for number, block in enumerate(model.blocks, start=1):
+        found |= dict.fromkeys(block.parameters(), number)
+    return found
 
 
 def frozen_names(model: nn.Module) -> set[str]:

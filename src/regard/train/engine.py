@@ -6,7 +6,7 @@ Nothing is updated before the loss and the gradient norm were found to be finite
 import hashlib
 import math
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -21,6 +21,7 @@ from regard.tasks import Task, Term
 from regard.train.device import move
 from regard.train.experiment import Experiment
 from regard.train.precision import Precision
+from regard.train.pretrained import load_weights
 from regard.train.shard import World, shard, whole
 
 Terms = Callable[[Model, Batch], dict[str, Term]]
@@ -53,11 +54,14 @@ class Update(NamedTuple):
 class Engine:
     """A model with its optimizer, task and data.
 
-    The initial weights are a function of (config, seed); an update is a function of (weights, optimizer state,
-    progress).
+    The initial weights are a function of (config, seed), or given; an update is a function of (weights, optimizer
+    state, progress).
     """
 
-    def __init__(self, experiment: Experiment, data: Data[Batch], world: World):
+    def __init__(
+        self, experiment: Experiment, data: Data[Batch], world: World, start: Mapping[str, Tensor] | None = None
+    ):
+        """``start``: the weights of a trained model, instead of random ones."""
         config = experiment.train
         self.experiment, self.data, self.world, self.device = experiment, data, world, world.device
         self.precision = Precision(config.precision, self.device)
@@ -67,6 +71,8 @@ class Engine:
         # On the CPU first: its generator gives the same weights for every device.
         torch.manual_seed(derive_seed(experiment.seed, WEIGHTS))
         self.model: Model = experiment.model.build()
+        if start is not None:
+            load_weights(self.model, start, str(experiment.init))
         torch.manual_seed(derive_seed(experiment.seed, ADAPTERS))
         self.adaptation = config.adapt.apply(self.model)
         self.model.to(self.device)
@@ -79,7 +85,8 @@ class Engine:
         self._details: list[dict[str, Tensor]] = []  # of the last update, by micro-batch
         self._compile()
         shard(self.model, world)
-        self.optimizer = config.optimizer.build(self.model)
+        rates = config.adapt.rates(self.model)
+        self.optimizer = config.optimizer.build(self.model, rates) if rates else config.optimizer.build(self.model)
         self._mechanisms = [mechanism for _, mechanism in self.model.mechanisms()]
         self._prefetched: tuple[int, list[Batch]] | None = None  # (position, batches)
 

@@ -52,13 +52,15 @@ class TextConfig(DataConfig, kind="text"):
             raise ValueError(f"limit is {self.limit}, but a text needs at least 2 characters")
         if self.path is None and find_source(self.source).languages:
             raise ValueError(f"source '{self.source}' is pairs of sentences and no text; use --data pairs")
+        if self.path is None and (form := find_source(self.source).labels):
+            raise ValueError(f"source '{self.source}' is labelled text; use --data {form}")
 
-    def build(self, context: int, cache: Path | None = None) -> "TextData":
-        """Fetch, tokenize and split the text; downloads and tokens are cached."""
+    def build(self, context: int, cache: Path | None = None, tokenizer: Tokenizer | None = None) -> "TextData":
+        """Fetch, tokenize and split the text; downloads and tokens are cached. Without a tokenizer one is learned."""
         self.check()  # a config made in Python was not loaded
         cache = cache or cache_folder()
         texts, name = self.texts(cache), self.path or self.source
-        tokens, tokenizer, hashes = [], None, []
+        tokens, hashes = [], []
         for text in texts.values():  # training first: the tokenizer is learned from it
             try:
                 some, tokenizer, summary = tokenize(text, self.tokenizer, cache, tokenizer)
