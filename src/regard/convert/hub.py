@@ -164,7 +164,7 @@ def generation_settings(folder: Path) -> JsonObject:
     return read_json(folder / GENERATION) | {name: value for name, value in given.items() if value is not None}
 
 
-def forbidden_tokens(folder: Path, config: ModelConfig) -> dict[str, tuple[int, ...]]:
+def forbidden_tokens(folder: Path, config: ModelConfig) -> JsonObject:
     """Tokens that an encoder-decoder must not write, anywhere or first, as those of Whisper that are no speech."""
     given = generation_settings(folder)
     found = {"forbidden": given.get("suppress_tokens"), "forbidden_first": given.get("begin_suppress_tokens")}

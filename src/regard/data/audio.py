@@ -73,7 +73,7 @@ def read_wav(path: Path) -> Tensor:
         raise UserError(f"there is no file {path}; give a WAV file") from None
     except OSError as error:
         raise unreadable(path, error) from error
-    except (wave.Error, EOFError, ValueError, struct.error) as error:
+    except (wave.Error, EOFError, ValueError, RuntimeError, struct.error) as error:
         raise UserError(
             f"{path} is no WAV file of plain samples ({error or 'it is cut off'}); convert it: ffmpeg -i {path.name} "
             "-ar 16000 -ac 1 speech.wav"
