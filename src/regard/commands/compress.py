@@ -186,7 +186,9 @@ def windows(
     text = options.text
     if text is None and isinstance(experiment.data, ImportedConfig):
         text = str(find_source("moby-dick").fetch())
-    data = own_text(run, shorter, loaded) if text is None else other_text(EvaluateOptions(file=text), run, shorter, loaded)
+    data = (
+        own_text(run, shorter, loaded) if text is None else other_text(EvaluateOptions(file=text), run, shorter, loaded)
+    )
     part = "test" if text is not None else "validation" if data.validation_count else "train"
     size = 4
     found = list(islice(data.sliding_batches(part, size, context), max(1, options.tokens // (size * context))))
