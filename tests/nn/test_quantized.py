@@ -142,6 +142,17 @@ def test_dequantized_it_is_the_same_function(tied):
     torch.testing.assert_close(model(tokens), expected)
 
 
+def test_large_embeddings_are_quantized_too():
+    torch.manual_seed(0)
+    model = small(ngrams=2, vocabulary=60).build().eval()
+    torch.nn.init.normal_(model.ngrams.tables[0].get_parameter("weight"), std=0.02)
+    tokens = torch.randint(40, (2, 16))
+    expected = model(tokens)
+    done = quantize(model, Int4Config())
+    assert "ngrams.tables.0" in [one.name for one in done if one.kind == "int8"]
+    torch.testing.assert_close(model(tokens), expected, rtol=0, atol=0.1)
+
+
 def test_a_router_is_kept():
     model = small(feedforward="moe").build()
     done = quantize(model, Int8Config())

@@ -26,6 +26,7 @@ COMMANDS += (
     "score",
     "import",
     "export",
+    "compress",
     "look",
     "serve",
     "prove",

@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from regard.commands.common import RUNS, CommandOptions
 from regard.config import argument, option, to_toml
 from regard.errors import UserError
-from regard.runs import Run, environment
-from regard.runs.disk import write_synced
+from regard.runs import Run
 from regard.runs.folder import CHAT, TOKENIZER
+from regard.runs.made import make_run
 from regard.runs.waiting import waiting
 
 if TYPE_CHECKING:
@@ -92,17 +91,12 @@ def imported_run(
     experiment = replace(Experiment(), model=given.config, data=origin)
     if isinstance(model, Encoder):
         experiment = replace(experiment, task=MaskedTokensConfig())
-    run = Run.create(runs, name, to_toml(experiment), environment(), prefix=source.resolve().stem)
-    try:
-        with run.lock():
-            if given.tokenizer is not None:
-                run.add(TOKENIZER, partial(write_synced, data=given.tokenizer.encode()))
-                load_tokenizer(run.file(TOKENIZER), lossless=isinstance(model, LanguageModel))
-            if given.chat is not None:
-                run.add(CHAT, partial(write_synced, data=json.dumps(given.chat).encode()))
-            state = {"position": 0, "tokens": 0, "seconds": 0.0, "scaler": {}, "data": None}
-            run.save(0, model.state_dict(), {}, state)
-    except BaseException:
-        run.discard()
-        raise
+    files = {}
+    if given.tokenizer is not None:
+        files[TOKENIZER] = given.tokenizer.encode()
+        load_tokenizer(source, files[TOKENIZER], lossless=isinstance(model, LanguageModel))
+    if given.chat is not None:
+        files[CHAT] = json.dumps(given.chat).encode()
+    prefix = source.resolve().stem
+    run = make_run(runs, name, to_toml(experiment), model.state_dict(), files, prefix=prefix)
     return run, given.certificate

@@ -27,8 +27,8 @@ _LAYER = re.compile(r"^(?:.*?\.)??\d+(?=\.)")
 def layer_differences(folder: Path, given: Imported) -> dict[str, float]:
     """By layer: the largest difference, relative to the largest value.
 
-    Empty if `transformers` is not installed, if the weights are ONNX, or if the model reads something else than tokens. The architecture that
-    config.json names is loaded from the folder's safetensors; no code of the folder is run.
+    Empty if `transformers` is not installed, if the weights are ONNX, or if the model reads something else than tokens.
+    The architecture that config.json names is loaded from the folder's safetensors; no code of the folder is run.
     """
     if find_spec("transformers") is None or not any(folder.glob("*.safetensors")):
         return {}

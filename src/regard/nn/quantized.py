@@ -21,6 +21,7 @@ from regard.errors import UserError
 from regard.nn.linear import Linear
 
 LARGEST_HALF = 65504.0  # the largest float16
+LARGE = 2**16  # weights of an embedding that is worth quantizing; it costs bytes but no time
 
 
 class Encoded(NamedTuple):
@@ -209,7 +210,7 @@ class _FrozenProduct(Function):
 
 
 class QuantizedEmbedding(nn.Module):
-    """The rows of a quantized output layer as the embedding of tokens: a tied embedding, stored once."""
+    """The rows of a quantized matrix as an embedding; that of a tied output layer is stored once."""
 
     def __init__(self, table: QuantizedLinear):
         super().__init__()
@@ -240,7 +241,7 @@ class Replaced(NamedTuple):
 def quantize(
     model: nn.Module, config: QuantizationConfig, *, keep: Collection[str] = ("router",), empty: bool = False
 ) -> list[Replaced]:
-    """Replace the linear layers of ``model`` by quantized ones, in place; return what was replaced.
+    """Replace linear layers and large embeddings of ``model`` by quantized ones, in place; return what was replaced.
 
     Layers named in ``keep`` stay: a router's choice of experts is not continuous in its weights. ``empty``: with room
     for weights that are loaded afterwards. An embedding that is tied to a linear layer reads its quantized rows.
@@ -252,18 +253,26 @@ def quantize(
     done: list[Replaced] = []
     tables: dict[Tensor, QuantizedLinear] = {}
     embeddings = {part.weight for part in model.modules() if isinstance(part, nn.Embedding)}
+    fine = config if config.for_head is None else config.for_head()
+    make = QuantizedLinear.shaped if empty else QuantizedLinear.of
     for name, module in list(model.named_modules()):
-        if not isinstance(module, nn.Linear) or name.rpartition(".")[2] in keep:
+        last = name.rpartition(".")[2]
+        if not isinstance(module, nn.Linear) or last in keep:
             continue
-        tied = module.weight in embeddings
-        chosen = config if config.for_head is None or not _is_head(name, tied) else config.for_head()
-        layer = (QuantizedLinear.shaped if empty else QuantizedLinear.of)(module, chosen)
+        is_head = last == "unembed" or module.weight in embeddings  # `Model.unembed` is the output layer
+        layer = make(module, fine if is_head else config)
         tables[module.weight] = layer
         model.set_submodule(name, layer)
-        done.append(Replaced(name, chosen.kind, module.weight.nbytes, size_of(layer.encoded)))
+        done.append(Replaced(name, layer.config.kind, module.weight.nbytes, size_of(layer.encoded)))
     for name, module in list(model.named_modules()):
-        if isinstance(module, nn.Embedding) and module.weight in tables:
-            model.set_submodule(name, QuantizedEmbedding(tables[module.weight]))
+        if not isinstance(module, nn.Embedding) or (module.weight not in tables and module.weight.numel() < LARGE):
+            continue
+        if module.weight not in tables:
+            table = nn.Linear(module.embedding_dim, module.num_embeddings, bias=False, device="meta")
+            table.weight = module.weight
+            tables[module.weight] = make(table, fine)
+            done.append(Replaced(name, fine.kind, module.weight.nbytes, size_of(tables[module.weight].encoded)))
+        model.set_submodule(name, QuantizedEmbedding(tables[module.weight]))
     return done
 
 
@@ -290,11 +299,6 @@ def _plain(layer: QuantizedLinear) -> Linear:
     if layer.bias is not None:
         linear.bias = nn.Parameter(layer.bias.detach().clone())
     return linear
-
-
-def _is_head(name: str, tied: bool) -> bool:
-    """Whether a layer is the output layer of a model (``Model.unembed``)."""
-    return tied or name.rpartition(".")[2] == "unembed"
 
 
 def size_of(tensors: Iterable[Tensor | None]) -> int:

@@ -6,6 +6,7 @@ from typing import Literal
 from regard.config import Config, dump, option
 from regard.data import Batch, Data, DataConfig, TextConfig
 from regard.models import GPTConfig, ModelConfig
+from regard.nn.quantized import QuantizationConfig
 from regard.tasks import LanguageConfig, TaskConfig
 from regard.train.adapt import AdaptConfig, FullConfig
 from regard.train.optimizer import AdamWConfig, OptimizerConfig
@@ -76,6 +77,7 @@ class Experiment(Config):
     data: DataConfig = field(default_factory=TextConfig, metadata={"help": "the training data"})
     task: TaskConfig = field(default_factory=LanguageConfig, metadata={"help": "the loss"})
     train: TrainConfig = field(default_factory=TrainConfig, metadata={"help": "how to train"})
+    quantization: QuantizationConfig | None = option(None, "how the weights are stored; `regard compress` writes it")
     init: str | None = option(
         None, "start from the weights of this run or published model (`regard models`); its sizes replace the model's"
     )

@@ -70,6 +70,8 @@ def fit(
 
 def prepare(experiment: Experiment, run: Run, world: World, began: float, resume: bool) -> Engine:
     """An engine at the step where the run starts or continues; writes the final config and the tokenizer."""
+    if experiment.quantization is not None:
+        raise UserError(f"{run.path} has quantized weights, which are not trained; resume the run it was made from")
     checkpoint = newest(run) if resume else None
     start = pretrained(experiment.init) if experiment.init is not None and not resume else None
     if start is not None:
