@@ -195,5 +195,5 @@ def test_whole_words_are_masked_together_and_counted_alike():
         own = {int(words[row, place]) for place in chosen}
         whole = [place for place in range(40) if int(words[row, place]) in own]
         assert sorted(chosen) == whole or len(own) == 1  # a word longer than the share is cut
-    with pytest.raises(UserError, match="--data.words true"):
+    with pytest.raises(UserError, match=r"--data\.words true"):
         task.counts(TextBatch(tokens, tokens))
