@@ -12,8 +12,8 @@ import torch
 from regard.cli import main
 from regard.convert.hub import read_hub, write_hub
 from regard.data import BytesConfig
+from regard.data.chats.template import ChatFormat
 from regard.errors import UserError
-from regard.generate.chat import ChatFormat
 from regard.models import GPTConfig
 from regard.nn.feedforward import SwiGLUConfig
 
