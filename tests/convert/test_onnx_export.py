@@ -73,6 +73,7 @@ def test_every_kind_of_model_is_written(name: str, tmp_path: Path) -> None:
 
 
 def test_a_context_that_is_too_short_is_a_sentence(tmp_path: Path) -> None:
+    short: dict[str, Any] = {**SIZES, "context": 4}
     with pytest.raises(UserError, match="a context of 4"):
-        write_onnx(tmp_path / "m.onnx", GPTConfig(**SIZES | {"context": 4}, position=LearnedPositionConfig()).build())
+        write_onnx(tmp_path / "m.onnx", GPTConfig(**short, position=LearnedPositionConfig()).build())
     assert not list(tmp_path.iterdir())
