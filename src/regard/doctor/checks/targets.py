@@ -40,9 +40,10 @@ class TargetFault(Check):
             return
         change = "make targets[:, t] the token after inputs[:, t], for every t of every row"
         known = isinstance(self.run.data, TextData | PairData)
-        follows = agreement(inputs, targets, 1)
-        shift = next((d for d in SHIFTS if agreement(inputs, targets, d) > MOST), None)
-        leaked = any(agreement(inputs, targets, -d) > LEAKED for d in range(DISTANCES))
+        follows, shift, leaked = agreement(inputs, targets, 1), None, False
+        if follows < 1:
+            shift = next((d for d in SHIFTS if agreement(inputs, targets, d) > MOST), None)
+            leaked = any(agreement(inputs, targets, -d) > LEAKED for d in range(DISTANCES))
         padding, token = constant_tails(inputs, targets)
         if padding > PADDED:
             evidence = (
