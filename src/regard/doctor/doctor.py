@@ -196,7 +196,8 @@ class Doctor(Observer):
         side_pass = None
         needed = depth is not Depth.RECORDS or bool(self._unconfirmed) or bool(self.findings)
         if needed and run.usable(batches.newest):
-            side_pass = common_pass(run, batches.newest, self._checks, self.examinations, depth is Depth.DEEP)
+            deep = depth is Depth.DEEP or bool(self._unconfirmed)  # which may have been found in a deep one
+            side_pass = common_pass(run, batches.newest, self._checks, self.examinations, deep)
         for check in self._checks:
             yield from check.on_history(run.history)
             if gradients is not None:
