@@ -52,3 +52,8 @@ class Schedule:
     def replays(self, step: int) -> bool:
         """Whether the step after ``step`` is replayed."""
         return step in self._replays and step < self.last
+
+
+def sampled(step: int) -> bool:
+    """Whether invariants are checked after this step that hold in all of them, but take longer than a few numbers."""
+    return step % (10 if step <= 60 else 50) == 0 or step <= 2

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from regard.doctor import Check, Findings, History, SidePass, TrainingRun
 from regard.doctor.modes import isolated
-from regard.doctor.schedule import FREE_PASSED, PASSED
+from regard.doctor.schedule import FREE_PASSED, PASSED, sampled
 from regard.look import evaluation_mode
 from regard.tasks import LanguageConfig
 from regard.train import TrainingStep
@@ -21,7 +21,7 @@ class WrongMode(Check):
     rank = 0
 
     def on_step(self, step: TrainingStep) -> Findings:
-        if step.step <= 2 or step.step % 10 == 0:
+        if sampled(step.step):
             yield from self._judge(training=True)
 
     def on_evaluating(self) -> Findings:
