@@ -69,8 +69,8 @@ def pair(experiment: Experiment, folder: Path, doctor: Doctor, first: bool) -> t
             other.release(LAST)
 
     with ThreadPoolExecutor(2) as threads:
-        watched = threads.submit(one, *gates, doctor)
-        alone = threads.submit(one, *reversed(gates))
+        watched = threads.submit(one, gates[0], gates[1], doctor)
+        alone = threads.submit(one, gates[1], gates[0])
         return watched.result(), alone.result()
 
 
@@ -80,6 +80,7 @@ def cost(folder: Path, rounds: int) -> None:
         name, *overrides = line.split()
         often = ["--train.evaluate_every", "none", "--train.save_every", "none", "--train.device", "cpu"]
         experiment = read_experiment(name, [*overrides, *often], 1)
+        run(read_experiment(name, [*overrides, *often, "--train.steps", "10"], 1), folder, Doctor(out=io.StringIO()))
         ratios, own = [], []
         for number in range(rounds):
             doctor = Doctor(out=io.StringIO())
@@ -129,21 +130,20 @@ def healthy(folder: Path) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parts = parser.add_subparsers(dest="part", required=True)
-    add_rounds(parts.add_parser("cost", help="CPU time with and without a doctor"), 6)
-    named = parts.add_parser("faults", help="train every fault of the table")
-    named.add_argument("names", nargs="*", help="only faults whose name contains one of these")
-    parts.add_parser("healthy", help="train every healthy run")
+    parser.add_argument("parts", nargs="+", choices=("cost", "faults", "healthy"))
+    parser.add_argument("--only", nargs="+", default=[], help="faults whose name contains one of these")
+    add_rounds(parser, 6)
     chosen = parser.parse_args(arguments)
     sys.path.insert(0, str(TABLES))
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as scratch:
-        if chosen.part == "cost":
-            cost(Path(scratch), chosen.rounds)
-        elif chosen.part == "faults":
-            faults(Path(scratch), chosen.names)
-        else:
-            healthy(Path(scratch))
+        for part in chosen.parts:
+            if part == "cost":
+                cost(Path(scratch), chosen.rounds)
+            elif part == "faults":
+                faults(Path(scratch), chosen.only)
+            else:
+                healthy(Path(scratch))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ writes through `.data` too, are compared now and then.
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from regard.doctor import Check, Findings, TrainingRun
 from regard.doctor.schedule import sampled
@@ -24,10 +24,10 @@ class ForeignWrites(Check):
 
     def __init__(self, run: TrainingRun):
         super().__init__(run)
-        self._parameters: dict[torch.optim.Optimizer, list[nn.Parameter]] = {}  # of the parts of the optimizer
+        self._parameters: dict[torch.optim.Optimizer, list[Tensor]] = {}  # of the parts of the optimizer
         self._versions: dict[torch.optim.Optimizer, list[int]] = {}  # after the last step of the optimizer
         self._norms: dict[torch.optim.Optimizer, list[Tensor]] = {}
-        self._written: list[nn.Parameter] = []
+        self._written: list[Tensor] = []
         self._step = 0
 
     def on_start(self) -> Findings:
