@@ -82,14 +82,19 @@ class Clients:
         finally:
             writer.close()
 
-    async def click(self, number: int, runs: dict[str, str]) -> None:
-        """Send a request per second."""
-        draw = random.Random(number)
+    def kinds(self, runs: dict[str, str]) -> list[tuple[str, str, object]]:
+        """The requests of a page."""
         busy = f"/api/runs/{runs['busy']}"
         mask = {"expression": "causal & window(8)", "length": 64}
         step = {"run": runs["small"], "text": "to be", "count": 4}
-        kinds = [("GET", "/api/runs", None), ("GET", busy, None), ("GET", f"{busy}/metrics", None)]
-        kinds += [("POST", "/api/masks", mask), ("POST", "/api/step", step)]
+        kinds: list[tuple[str, str, object]] = [
+            (("GET", path, None)) for path in ("/api/runs", busy, f"{busy}/metrics")
+        ]
+        return [*kinds, ("POST", "/api/masks", mask), ("POST", "/api/step", step)]
+
+    async def click(self, number: int, runs: dict[str, str]) -> None:
+        """Send a request per second."""
+        draw, kinds = random.Random(number), self.kinds(runs)
         due = time.perf_counter() + draw.random()
         while not self.stopped:
             await asyncio.sleep(max(0.0, due - time.perf_counter()))
@@ -102,7 +107,8 @@ class Clients:
         """Run all clients; the first seconds, in which the server loads what it caches, do not count."""
         listed = json.loads((await self.send("GET", "/api/runs"))[1])["runs"]
         runs = {run["name"]: run["id"] for run in listed}
-        await self.send("POST", "/api/step", {"run": runs["small"], "text": "to be", "count": 4})
+        for kind in self.kinds(runs):
+            await self.send(*kind)
         tasks = [self.click(number, runs) for number in range(self.count)]
         tasks += [self.listen(runs["busy"]) for _ in range(min(self.count, STREAMS))]
         running = [asyncio.create_task(task) for task in tasks]

@@ -10,7 +10,18 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-ATTACKS = ("kills", "damages", "disk_full", "mutations", "payloads", "archives", "requests", "power_loss", "together")
+ATTACKS = (
+    "kills",
+    "damages",
+    "disk_full",
+    "mutations",
+    "imports",
+    "payloads",
+    "archives",
+    "requests",
+    "power_loss",
+    "together",
+)
 
 pytestmark = [
     pytest.mark.slow,

@@ -1,8 +1,9 @@
 """Run the attacks: `python -m bench.torture [--scale 0.05] [--only kills,damages] [--markdown FILE]`.
 
-At scale 1 (an hour on two cores): 200 kills, 200 damages, 30 full disks, 10,000 mutations, 60 payloads, 40 archives,
-500 requests, 60 crash images, 20 pairs of processes, a soak of five minutes. The exit code is 1 if anything was lost,
-ended in a traceback, hung for more than ten seconds of processor time, changed an answer without a word, or ran code.
+At scale 1 (an hour on two cores): 200 kills, 200 damages, 30 full disks, 10,000 mutations, 500 imports, 60 payloads,
+40 archives, 500 requests, 60 crash images, 20 pairs of processes, a soak of five minutes. The exit code is 1 if
+anything was lost, ended in a traceback, hung for more than ten seconds of processor time, changed an answer without a
+word, or ran code.
 """
 
 from __future__ import annotations
@@ -17,7 +18,18 @@ from pathlib import Path
 import torch
 
 import regard.commands.train  # noqa: F401 (forked processes have it already)
-from bench.torture import archives, damages, disk_full, kills, mutations, payloads, power_loss, requests, together
+from bench.torture import (
+    archives,
+    damages,
+    disk_full,
+    imports,
+    kills,
+    mutations,
+    payloads,
+    power_loss,
+    requests,
+    together,
+)
 from bench.torture.room import Tally
 
 Attack = Callable[[Path, int, int], Tally]
@@ -26,6 +38,7 @@ ATTACKS: dict[str, tuple[Attack, int]] = {
     "damages": (damages.attack, 200),
     "disk_full": (disk_full.attack, 30),
     "mutations": (mutations.attack, 10_000),
+    "imports": (imports.attack, 500),
     "payloads": (payloads.attack, 60),
     "archives": (archives.attack, 40),
     "requests": (requests.attack, 500),

@@ -39,6 +39,32 @@ def test_one_row_decodes_as_the_full_pass(feedforward, options, monkeypatch):
     torch.testing.assert_close(torch.cat(rows, 1), full, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("feedforward", ["swiglu", "relu2"])
+@pytest.mark.parametrize("bias", [False, True])
+def test_one_row_through_int8_weights_is_the_full_pass_of_the_decoded_ones(feedforward, bias, monkeypatch):
+    import regard.nn.fused.decode_gemv as one_row
+    from regard.nn.fused import install
+    from regard.nn.quantized import Int8Config, quantize
+
+    torch.manual_seed(0)
+    sizes = {"vocabulary": 96, "context": 64, "layers": 2, "heads": 4, "width": 96, "zero_init": False, "bias": bias}
+    model = load(GPTConfig, {**sizes, "feedforward": feedforward}).build().cuda().eval()
+    quantize(model, Int8Config())
+    install(model)
+    used = []
+    real = one_row.through
+    monkeypatch.setattr(one_row, "through", lambda *a: used.append(a[3].dtype) or real(*a))
+    tokens = torch.randint(96, (1, 20), device="cuda")
+    with torch.no_grad():
+        full = model(tokens)
+    state, rows = model.start(1, 64), []
+    for t in range(tokens.shape[1]):
+        logits, state = model.step(tokens[:, t : t + 1], state)
+        rows.append(logits)
+    assert used == [torch.int8] * 20 * 2 * 4
+    torch.testing.assert_close(torch.cat(rows, 1), full, rtol=1e-4, atol=1e-4)
+
+
 def test_one_row_in_a_compiled_graph():
     """The same tokens as from the full pass, greedily."""
     from regard.generate.cuda_graph import GraphedStep

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import queue
 import shutil
 import threading
 import time
@@ -15,7 +17,8 @@ from serve_kit import RunningServer, receive, run_server
 
 from regard.look.views.session import MAX_TOKENS
 from regard.serve.api import Api
-from regard.serve.limits import STREAMS
+from regard.serve.app import PageServer
+from regard.serve.limits import QUEUED, STREAMS
 from regard.serve.request_params import RequestParams
 from regard.serve.run_library import RunLibrary
 from regard.serve.session_cache import SessionCache
@@ -142,3 +145,20 @@ def test_many_clients_are_answered_while_a_model_runs(served: RunningServer) -> 
     for client in clients:
         client.join()
     assert answers == [200] * 48
+
+
+def test_a_stream_survives_a_busy_server() -> None:
+    async def read_while_busy() -> list[str]:
+        page = PageServer(SessionCache(RunLibrary(Path("none")), torch.device("cpu")), lambda: None, lambda: False)
+        release = threading.Event()
+        waiting = [asyncio.create_task(page._files.run(release.wait)) for _ in range(QUEUED + 1)]
+        await asyncio.sleep(0)
+        with pytest.raises(queue.Full):  # a request is refused
+            await page._files.run(list)
+        reading = asyncio.create_task(page._read_feed(lambda: ["event"]))
+        await asyncio.sleep(0.05)
+        release.set()
+        await asyncio.gather(*waiting)
+        return await reading
+
+    assert asyncio.run(read_while_busy()) == ["event"]

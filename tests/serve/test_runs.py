@@ -6,13 +6,16 @@ import json
 import re
 import shutil
 import socket
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from serve_kit import RunningServer, run_server
 
 from regard.runs import Run
-from regard.serve.records import JsonlTail, latest_findings, metrics_table, subsample
+from regard.serve.limits import ROWS
+from regard.serve.metrics_log import MetricsLog
+from regard.serve.records import JsonlTail, latest_findings, subsample
 from regard.serve.run_library import NotFoundError, RunLibrary, is_training
 
 
@@ -143,17 +146,49 @@ def test_tail_reads_new_records_and_detects_truncation(tmp_path: Path) -> None:
     assert [record["step"] for record in JsonlTail(run.file("metrics.jsonl"), 60).read().records] == [38, 39]
 
 
-def test_long_tables_are_subsampled_with_ends_and_validation_losses() -> None:
-    records = [{"step": i, "loss": 1.0, **({"validation_loss": 2.0} if i % 500 == 0 else {})} for i in range(1, 20_001)]
-    rows = metrics_table(records)["rows"]
-    steps = [row[0] for row in rows]
-    assert len(steps) == 2000
-    assert (steps, steps[0], steps[-1]) == (sorted(steps), 1, 20_000)
-    assert sum(row[2] is not None for row in rows) == 40
-    assert len(subsample(records, 10)) == 10
-    table = metrics_table([{"step": 1, "loss": "NaN"}])
-    assert table == {"recorded": 1, "columns": ["step", "loss"], "rows": [[1, None]]}
-    assert metrics_table([{"step": 0, "spread": {"a": [1.0]}}])["rows"] == []
+def log_steps(path: Path, steps: range) -> None:
+    with open(path, "a") as file:
+        for i in steps:
+            record = {"step": i, "loss": i / 2, **({"validation_loss": 2.0} if i % 500 == 0 else {})}
+            file.write(json.dumps(record) + "\n")
+
+
+@pytest.mark.parametrize("pieces", [1, 7, 400])
+def test_long_tables_have_evenly_spaced_rows_both_ends_and_the_validation_losses(tmp_path: Path, pieces: int) -> None:
+    path, log = tmp_path / "metrics.jsonl", MetricsLog(tmp_path / "metrics.jsonl")
+    total = 20_000
+    for piece in range(pieces):  # the table does not depend on when the file was read
+        log_steps(path, range(1 + total * piece // pieces, 1 + total * (piece + 1) // pieces))
+        log.refresh()
+    table = log.table(-1)
+    steps = [row[0] for row in table["rows"]]
+    assert table["recorded"] == total
+    assert len(steps) == ROWS
+    assert (steps, steps[0], steps[-1]) == (sorted(steps), 1, total)
+    assert max(later - earlier for earlier, later in pairwise(steps)) <= 2 * total / ROWS + 8
+    assert sum(row[2] is not None for row in table["rows"]) == 40
+    assert all(row[1] == row[0] / 2 for row in table["rows"])
+    assert len(subsample([{"step": i} for i in range(50)], 10)) == 10
+
+
+def test_a_table_merges_the_records_of_a_step_and_follows_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    log = MetricsLog(path)
+    assert log.refresh().table(-1) == {"recorded": 0, "columns": ["step"], "rows": []}
+    path.write_text(
+        '{"step": 0, "spread": {"a": [1.0]}}\n{"step": 1, "loss": "NaN"}\n{"step": 1, "lr": 0.5}\n{"step": 2, "lo'
+    )
+    assert log.refresh().table(-1) == {"recorded": 1, "columns": ["step", "loss", "lr"], "rows": [[1, None, 0.5]]}
+    with open(path, "a") as file:
+        file.write('ss": 3.0}\n')
+    assert log.refresh().table(1)["rows"] == [[2, 3.0]]
+    path.write_text(
+        '{"step": 1, "loss": 4.0, "note": "another run with a longer first line than the old file had before"}\n' * 3
+    )
+    assert log.refresh().table(-1)["rows"] == [[1, 4.0]]
+    assert log.restarts == 1
+    path.unlink()
+    assert log.refresh().table(-1)["rows"] == []
 
 
 def test_updated_findings_are_listed_once() -> None:

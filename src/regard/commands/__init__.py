@@ -8,10 +8,25 @@ from typing import get_type_hints
 from regard.config.table import Table
 
 #: In the order of `regard --help`; each is a function in the module of this package with its name.
-COMMANDS = ("train", "resume", "generate", "chat", "embed", "translate", "evaluate", "report", "approximate", "study")
+COMMANDS = (
+    "train",
+    "resume",
+    "generate",
+    "chat",
+    "embed",
+    "predict",
+    "translate",
+    "transcribe",
+    "evaluate",
+    "report",
+    "approximate",
+    "study",
+)
 COMMANDS += (
+    "score",
     "import",
     "export",
+    "compress",
     "look",
     "serve",
     "prove",

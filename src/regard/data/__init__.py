@@ -1,7 +1,20 @@
 """Data: sources, tokenizers and batches. Importing it imports no torch."""
 
-from regard.data.base import IGNORE_INDEX, Batch, Data, DataConfig, PairBatch, Specials, TextBatch
+from regard.data.base import (
+    IGNORE_INDEX,
+    Batch,
+    Data,
+    DataConfig,
+    LabeledBatch,
+    PairBatch,
+    PreferenceBatch,
+    Specials,
+    TextBatch,
+)
+from regard.data.chats.config import ChatConfig, PreferenceConfig
 from regard.data.imported import ImportedConfig
+from regard.data.labeled.config import AnswersConfig, ClassesConfig, LabeledConfig, TagsConfig
+from regard.data.labeled.data import LabeledData
 from regard.data.origins.source import Origin, Source
 from regard.data.sources import SOURCES
 from regard.data.texts.text import TextConfig, TextData

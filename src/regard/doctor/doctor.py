@@ -69,7 +69,8 @@ class Doctor(Observer):
         self._run.optimizer = start.optimizer
         self._checks = [check(self._run) for check in all_checks().values()]
         self._each_step = [check for check in self._checks if type(check).on_step is not Check.on_step]
-        self._parts = {} if self._run.model is None else layer_parts(self._run.model)
+        frozen = train.adapt.kind == "full"
+        self._parts = {} if self._run.model is None else layer_parts(self._run.model, frozen=frozen)
         self._updates = UpdateMeter(self._parts)
         self._recent: deque[tuple[float, range]] = deque(maxlen=60)  # seconds and batch numbers of the last steps
         self._step, self._seconds, self._first_seconds, self._own_seconds = start.step, None, 0.0, 0.0

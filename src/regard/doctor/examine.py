@@ -38,7 +38,7 @@ def examine(run: Run) -> tuple[list[Finding], list[str]]:
     if checkpoint is None:
         why = f" ({'; '.join(run.damaged)})" if run.damaged else ""
         notes.append(f"there is no complete checkpoint{why}, so the model was not examined")
-    elif not fits(experiment.model, checkpoint.shapes()):
+    elif not fits(experiment.model, checkpoint.shapes(), quantized=experiment.quantization is not None):
         notes.append("the newest checkpoint does not fit config.toml, so the model was not examined")
         checkpoint = None
     training = TrainingRun(experiment, model=_model(run, experiment, checkpoint))

@@ -39,10 +39,15 @@ class LayerPart(NamedTuple):
 Parameters = dict[LayerPart, list[tuple[str, nn.Parameter]]]
 
 
-def layer_parts(model: nn.Module) -> Parameters:
-    """The named parameters of each part. Parts without a matrix, such as norms, are left out."""
+def layer_parts(model: nn.Module, *, frozen: bool = True) -> Parameters:
+    """The named parameters of each part. Parts without a matrix, such as norms, are left out.
+
+    ``frozen``: also those that are not trained, which is a fault unless the config asks for it.
+    """
     parts: Parameters = {}
     for name, parameter in model.named_parameters():
+        if not (frozen or parameter.requires_grad):
+            continue
         *path, _ = name.split(".")
         at = next((i for i, part in enumerate(path) if part.isdigit()), None)
         if at is None:

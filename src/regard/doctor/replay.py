@@ -87,9 +87,8 @@ class ReplayedStep:
     @cached_property
     def lengths(self) -> tuple[float, float]:
         """The norms of the whole gradient after clipping, in the run and as expected."""
-        pairs = [(change.gradient, change.expected_gradient) for change in self.changes.values()]
-        one, other = (float(torch.nn.utils.get_total_norm(side)) for side in zip(*pairs, strict=True))
-        return one, other
+        total, changes = torch.nn.utils.get_total_norm, self.changes.values()
+        return float(total([c.gradient for c in changes])), float(total([c.expected_gradient for c in changes]))
 
     @property
     def scales(self) -> tuple[float, float]:

@@ -16,6 +16,9 @@ from regard.models import LanguageModel, ModelConfig
 from regard.models.base import Encoder, Model, Seq2SeqModel
 from regard.models.device import find_device
 from regard.models.shapes import fits
+from regard.nn.fused import install
+from regard.nn.lora import merged
+from regard.nn.quantized import QuantizationConfig, quantize
 from regard.runs import Checkpoint, Run
 from regard.runs.folder import TOKENIZER
 
@@ -73,13 +76,10 @@ def load(run: str | Path, device: torch.device | str = "cpu", step: int | None =
 
 
 def load_model(run: Run, device: torch.device | str = "cpu", step: int | None = None) -> LoadedModel:
-    """The model of the checkpoint at ``step``, or of the newest intact one, in evaluation mode."""
-    checkpoint = run.latest() if step is None else run.checkpoint(step)
-    if checkpoint is None:
-        why = f" ({'; '.join(run.damaged)})" if run.damaged else ""
-        command = f"regard resume {run.path}{with_options()}"
-        raise UserError(f"the run {run.path} has no checkpoint yet{why}; train it first: {command}")
-    model = restored(run, run.load(ModelConfig, "model"), checkpoint)
+    """The model of the checkpoint at ``step``, or of the newest intact one, in evaluation mode, and its tokenizer."""
+    model, checkpoint = load_weights(run, step)
+    if not run.file(TOKENIZER).exists():
+        raise UserError(f"{run.path} has no {TOKENIZER}; import the model again from a folder that has one")
     imported = run.table("data").get("kind") == "imported"
     lossless = not isinstance(model, Encoder) and not (imported and isinstance(model, Seq2SeqModel))
     tokenizer = load_tokenizer(run.file(TOKENIZER), run.read(TOKENIZER), lossless=lossless)
@@ -91,12 +91,25 @@ def load_model(run: Run, device: torch.device | str = "cpu", step: int | None = 
     return LoadedModel(model.to(device).eval(), tokenizer, checkpoint.step, checkpoint.state.get("data"))
 
 
+def load_weights(run: Run, step: int | None = None) -> tuple[Model, Checkpoint]:
+    """The model of the checkpoint at ``step``, or of the newest intact one, on the CPU."""
+    checkpoint = run.latest() if step is None else run.checkpoint(step)
+    if checkpoint is None:
+        why = f" ({'; '.join(run.damaged)})" if run.damaged else ""
+        command = f"regard resume {run.path}{with_options()}"
+        raise UserError(f"the run {run.path} has no checkpoint yet{why}; train it first: {command}")
+    return restored(run, run.load(ModelConfig, "model"), checkpoint), checkpoint
+
+
 def restored(run: Run, config: ModelConfig, checkpoint: Checkpoint) -> Model:
-    """The model of a run's config with the weights of a checkpoint."""
+    """The model of a run's config with the weights of a checkpoint; quantized layers stay quantized."""
     check_fit(run, config, checkpoint)
     model = config.build()
+    if "quantization" in run.config:
+        quantize(model, run.load(QuantizationConfig, "quantization"), empty=True)
+        install(model)
     try:
-        model.load_state_dict(checkpoint.model())
+        model.load_state_dict(merged(checkpoint.model()))
     except RuntimeError as error:  # PyTorch's error for names and shapes that do not match
         raise _misfit(run) from error
     return model
@@ -104,7 +117,7 @@ def restored(run: Run, config: ModelConfig, checkpoint: Checkpoint) -> Model:
 
 def check_fit(run: Run, config: ModelConfig, checkpoint: Checkpoint) -> None:
     """Refuse a model that the checkpoint's weights do not fit, before memory is allocated for it."""
-    if not fits(config, checkpoint.shapes()):
+    if not fits(config, checkpoint.shapes(), quantized="quantization" in run.config):
         raise _misfit(run)
 
 

@@ -35,7 +35,7 @@ class SentenceEncoder:
         if empty := [number for number, one in enumerate(ids, start=1) if not len(one)]:
             raise UserError(f"text {empty[0]} is empty; leave it out")
         found = torch.zeros(len(ids), self.model.config.width)
-        for rows in _batches([len(one) for one in ids]):
+        for rows in batches_by_length([len(one) for one in ids]):
             tokens = pad_sequence([ids[row] for row in rows], batch_first=True).to(device)
             lengths = torch.tensor([len(ids[row]) for row in rows], device=device)
             slots = Padded(lengths, tokens.shape[1])
@@ -48,7 +48,7 @@ class SentenceEncoder:
         return [torch.from_numpy(self.tokenizer.encode(text)[: self.longest]) for text in texts]
 
 
-def _batches(lengths: Sequence[int]) -> Iterator[list[int]]:
+def batches_by_length(lengths: Sequence[int]) -> Iterator[list[int]]:
     """The numbers of texts of similar lengths, at most ``TOKENS`` tokens at a time."""
     rows: list[int] = []
     for row in sorted(range(len(lengths)), key=lengths.__getitem__):

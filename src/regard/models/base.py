@@ -1,6 +1,4 @@
-"""The contract between models and everything above them.
-
-Everything above models uses the classes of this file and nothing else of a model. A model file subclasses one of
+"""The contract: everything above models uses these classes and nothing else of a model. A model subclasses one of
 
 * ``LanguageModel``  tokens [B, N] to logits [B, N, V], causal, decodable token by token with a ``State``
 * ``Encoder``        tokens [B, N] to features [B, N, C], bidirectional
@@ -173,6 +171,7 @@ class Encoder(Model):
     """Tokens [B, N] to features [B, N, C], each from all tokens of its row."""
 
     predicts_tokens: bool = True  # ``head`` gives logits over the vocabulary, rather than classes or spans
+    token_types: int = 0  # 0: ``types`` must be None
 
     @property
     @abstractmethod

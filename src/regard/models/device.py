@@ -1,5 +1,7 @@
 """The device that a model runs on: by the name in a config or on the command line, and by its parameters."""
 
+from itertools import chain
+
 import torch
 from torch import nn
 
@@ -33,5 +35,5 @@ def find_device(name: str, local: int = 0, option: str = "--device") -> torch.de
 
 
 def parameter_device(model: nn.Module) -> torch.device:
-    """The device of the model's parameters."""
-    return next(model.parameters()).device
+    """The device of the model's parameters, or of its buffers if all of it is quantized."""
+    return next(chain(model.parameters(), model.buffers())).device

@@ -76,6 +76,7 @@ class TransformerEncoder(Encoder):
         self.token_scale = self.position.token_scale(c.width)
         self.embed = nn.Embedding(c.token_ids, self.position.token_width(c.width))
         self.embed_types = None if c.token_types is None else nn.Embedding(c.token_types, c.width)
+        self.token_types = c.token_types or 0
         self.norm_embed = c.norm.build(c.width) if c.embedding_norm else nn.Identity()
         self.drop = nn.Dropout(c.dropout)
         self.blocks = c.block.stack(c.build_block(c.attention, self.position) for _ in range(c.layers))

@@ -27,6 +27,7 @@ from regard.attention import (
 from regard.attention.cache import SLACK
 from regard.config import option
 from regard.models.base import REDUCED, LanguageModel, State, check_capacity, check_sizes
+from regard.models.device import parameter_device
 from regard.models.parts import AttentionModelConfig, check_length
 from regard.nn.attention import AttentionContext
 from regard.nn.blocks.block import Stack
@@ -136,7 +137,7 @@ class GPT(LanguageModel):
     def start(self, batch: int, capacity: int, *, fixed: bool = False) -> State:
         """An empty KV cache for ``batch`` rows of up to ``capacity`` tokens."""
         check_length(self.position, capacity)
-        device = self.embed.weight.device
+        device = parameter_device(self)
         indices = tuple(CacheIndex.start(batch, capacity, mask, device) for mask in self.masks)
         sizes = self._of_layers([index.size for index in indices])
         layers = tuple(

@@ -60,12 +60,15 @@ def build_on_meta(config: ModelConfig, most: int = WEIGHTS, largest: int | None 
         hook.remove()
 
 
-def fits(config: ModelConfig, stored: Shapes) -> bool:
+def fits(config: ModelConfig, stored: Shapes, *, quantized: bool = False) -> bool:
     """Whether the model of ``config`` has weights of the ``stored`` shapes; nothing is allocated.
+
+    ``quantized``: some of them are stored as codes, under other names.
 
     A config of absurd sizes, such as 10^12 layers, is noticed at once: building stops at the first weight too many.
     """
     largest = max((size for shape in stored.values() for size in shape), default=0)
+    largest *= 2 if quantized else 1  # two codes may share a byte
     try:
         model = build_on_meta(config, 4 * len(stored) + 64, largest)  # a tied weight is registered more than once
     except (TooLarge, RuntimeError, OverflowError, MemoryError):  # more elements than 64 bits can count

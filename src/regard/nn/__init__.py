@@ -12,3 +12,4 @@ from regard.nn.latent import LatentConfig
 from regard.nn.norm import NormConfig
 from regard.nn.plain import DecoderLayer, EncoderLayer, MultiHeadAttention
 from regard.nn.positions.position import Position, PositionConfig
+from regard.nn.quantized import QuantizationConfig

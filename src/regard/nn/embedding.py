@@ -6,6 +6,8 @@ They give the first layer what attention would otherwise need a layer for: the c
 import torch
 from torch import Tensor, nn
 
+from regard.nn.quantized import QuantizedEmbedding
+
 
 class NGrams(nn.Module):
     """Tables for n = 2 ... ``longest``, exact while (V+1)^n fits into ``buckets``, hashed beyond."""
@@ -32,7 +34,7 @@ class NGrams(nn.Module):
         index = tokens[:, before:]
         total = torch.zeros((), device=tokens.device)
         for n, table in enumerate(self.tables, start=2):
-            assert isinstance(table, nn.Embedding)
+            assert isinstance(table, nn.Embedding | QuantizedEmbedding)
             back = n - 1
             previous = tokens[:, before - back : before - back + count].masked_fill(phase < back, self.vocabulary)
             index = index * (self.vocabulary + 1) + previous

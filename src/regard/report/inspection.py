@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard.config.parts import MissingPart
-from regard.data import DataConfig
+from regard.data import DataConfig, LabeledData
 from regard.data.base import Data
 from regard.data.translation.pairs import PairData
 from regard.errors import UserError
@@ -134,7 +134,7 @@ def position_losses(model: Model, data: Data, most: int = TOKENS) -> PositionLos
     """The mean loss at every position of evenly spaced whole validation windows; None if there are too few."""
     length = model.config.context
     whole = (data.validation_count or 0) // length
-    if whole < 2:
+    if whole < 2 or isinstance(data, LabeledData):  # whose targets are not the tokens
         return None
     stride = max(1, math.ceil(whole * length / most))
     parts: list[Tensor] = []
@@ -151,7 +151,9 @@ def position_losses(model: Model, data: Data, most: int = TOKENS) -> PositionLos
 
 def _data(run: Run, loaded: LoadedModel) -> Data:
     config = run.load(DataConfig, "data")
-    data = config.build(loaded.model.config.context)
+    context = loaded.model.config.context
+    started = run.config.get("init") is not None  # from a trained model, with its tokenizer
+    data = config.build(context, tokenizer=loaded.tokenizer) if started else config.build(context)
     loaded.check_data(data)
     return data
 

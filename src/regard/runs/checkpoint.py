@@ -38,19 +38,20 @@ class Damaged(Exception):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A verified checkpoint. Tensors are read on demand."""
+    """A verified checkpoint. Tensors are read on demand; those that it does not hold are in ``base``."""
 
     step: int
     path: Path
     state: JsonObject
+    base: "Checkpoint | None" = None
 
     def model(self) -> dict[str, "Tensor"]:
         """The model's tensors, on the CPU."""
-        return read_tensors(self.path / MODEL)
+        return ({} if self.base is None else self.base.model()) | read_tensors(self.path / MODEL)
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The shapes of the model's tensors, from the file's header."""
-        return read_shapes(self.path / MODEL)
+        return ({} if self.base is None else self.base.shapes()) | read_shapes(self.path / MODEL)
 
     def number(self, name: str) -> float:
         """A number of the state, at least 0."""
@@ -88,9 +89,20 @@ def verify(path: Path, step: int) -> Checkpoint:
         if digest != entry["sha256"]:
             raise Damaged(f"{name} does not have the SHA-256 in its manifest")
     try:
-        return Checkpoint(step, path, parse_object(read_plain(path / STATE)))
+        state = parse_object(read_plain(path / STATE))
     except (OSError, ValueError) as error:
         raise Damaged(f"{STATE} cannot be read ({error})") from error
+    return Checkpoint(step, path, state, None if (base := state.get("base")) is None else _base(path, step, base))
+
+
+def _base(path: Path, step: int, base: object) -> Checkpoint:
+    """The earlier checkpoint, in the same folder, with the tensors that do not change."""
+    if type(base) is not int or not 0 <= base < step:
+        raise Damaged(f"its base is {base!r}, which is no earlier step")
+    try:
+        return verify(path.with_name(f"step-{base:06d}"), base)
+    except Damaged as damage:
+        raise Damaged(f"its base, the checkpoint of step {base}, is damaged: {damage}") from damage
 
 
 def damage(path: Path, step: int, thorough: bool) -> str | None:

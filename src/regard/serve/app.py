@@ -1,8 +1,10 @@
 """The ASGI application: routes, workers, error responses and the files of the page."""
 
 import asyncio
+import os
 import queue
 import sys
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -19,7 +21,7 @@ from starlette.types import Receive, Scope, Send
 from regard.errors import UserError
 from regard.runs.disk import JsonObject, plain
 from regard.serve.api import Api
-from regard.serve.events import RunEvents, stream_events
+from regard.serve.events import SHUTDOWN_INTERVAL, RunFeed, stream_events
 from regard.serve.guard import read_json
 from regard.serve.html_file import MEDIA_TYPES, load_assets
 from regard.serve.limits import QUEUED, STREAMS
@@ -44,7 +46,8 @@ class Worker:
     """
 
     def __init__(self, threads: int):
-        self._pool, self._limit, self._pending = ThreadPoolExecutor(threads), threads + QUEUED, 0
+        self._pool = ThreadPoolExecutor(threads, initializer=_lower_priority)
+        self._limit, self._pending = threads + QUEUED, 0
 
     async def run(self, function: Callable[[], T]) -> T:
         """Call ``function`` in the pool and return its result; raise `queue.Full` if too many calls are pending."""
@@ -55,6 +58,12 @@ class Worker:
             return await asyncio.get_running_loop().run_in_executor(self._pool, function)
         finally:
             self._pending -= 1
+
+
+def _lower_priority() -> None:
+    """Let a training on the same cores go first; the thread that accepts requests keeps its priority."""
+    if sys.platform == "linux":  # elsewhere a priority belongs to a process
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), os.nice(0) + 5)
 
 
 class EventStream(StreamingResponse):
@@ -81,6 +90,7 @@ class PageServer:
         # One thread runs models, two read traces, one reads files.
         self._models, self._readers, self._files = Worker(1), Worker(2), Worker(1)
         self._streams = 0
+        self._feeds: dict[str, RunFeed] = {}  # by run; a handful of values each, so they are kept
 
     def build(self) -> Starlette:
         """Return the Starlette application."""
@@ -134,17 +144,24 @@ class PageServer:
         if self._streams >= STREAMS:
             raise queue.Full
         self._streams += 1  # before anything is awaited: requests at the same time are counted too
-        library, run = self._api.library, request.path_params["run"]
+        run = request.path_params["run"]
         try:
-            events = await self._files.run(lambda: RunEvents(library, run, position))
+            if run not in self._feeds:
+                feed = await self._files.run(lambda: RunFeed(self._api.library, run))
+                self._feeds.setdefault(run, feed)  # another stream may have made it meanwhile
         except BaseException:
             self._release_stream()
             raise
+        events = stream_events(self._feeds[run], position, self._read_feed, self._stopping)
+        return EventStream(events, self._release_stream)
 
-        async def poll() -> list[str]:
-            return await self._files.run(events.poll)
-
-        return EventStream(stream_events(events, poll, self._stopping), self._release_stream)
+    async def _read_feed(self, function: Callable[[], list[str]]) -> list[str]:
+        """Call a method of a feed; a busy server sends the events with the next poll."""
+        while True:
+            try:
+                return await self._files.run(function)
+            except queue.Full:
+                await asyncio.sleep(SHUTDOWN_INTERVAL)
 
     def _release_stream(self) -> None:
         self._streams -= 1

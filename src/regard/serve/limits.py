@@ -11,7 +11,7 @@ TRACES, TRACE_BYTES, MODELS = 8, 2 * 2**30, 2
 #: Tokens of the held-out passage that a view opens with.
 PASSAGE = 48
 #: Rows per metrics table, characters per sample, samples and findings per run.
-ROWS, SAMPLE, SAMPLES, FINDINGS = 2000, 4000, 200, 500
+ROWS, SAMPLE, SAMPLES, FINDINGS = 1000, 4000, 200, 500
 #: Bytes at the end of metrics.jsonl that the list of runs is read from.
 METRICS_TAIL = 256 * 1024
 #: Bytes of all overview maps of a trace, and of the data in a file written by `regard look`.

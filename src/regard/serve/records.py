@@ -13,6 +13,8 @@ from regard.serve.limits import FINDINGS, ROWS, SAMPLE
 from regard.untrusted import open_plain
 
 CHUNK = 4 * 2**20  # bytes per read
+NO_FILE = (-1, -1, -1)  # in place of inode, size and time
+HEAD = 256  # bytes at the beginning of a file by which it is recognized
 #: These columns come first, in this order.
 FIRST = ("step", "loss", "validation_loss", "lr")
 FINDING = ("step", "since", "kind", "where", "what", "evidence", "cause", "change")
@@ -32,25 +34,34 @@ class JsonlTail:
     def __init__(self, path: Path, last: int | None = None):
         """Start at the beginning of the file, or ``last`` bytes before its end."""
         self.path, self._last = path, last
-        self._inode, self._offset = -1, 0
+        self._version, self._offset, self._head = NO_FILE, 0, b""
 
     def read(self) -> NewRecords:
         """Return the records of all complete lines since the previous call."""
         records: list[JsonObject] = []
         try:
             status = self.path.lstat()
-            restarted = self._inode not in (-1, status.st_ino) or status.st_size < self._offset
-            if restarted:
-                self._offset = 0
-            elif self._inode == -1 and self._last is not None:  # an incomplete first line is not valid JSON
-                self._offset = max(0, status.st_size - self._last)
-            self._inode = status.st_ino
+            version = status.st_ino, status.st_size, status.st_mtime_ns
+            if version == self._version:
+                return NewRecords(records, False)
             with open(open_plain(self.path), "rb") as file:
+                head = file.read(HEAD)  # a new file may have the inode of a removed one, but not its first bytes
+                replaced = self._version[0] not in (-1, status.st_ino) or not head.startswith(self._head)
+                restarted = replaced or status.st_size < self._offset
+                if restarted:
+                    self._offset = 0
+                elif self._version[0] == -1 and self._last is not None:  # an incomplete first line is not valid JSON
+                    self._offset = max(0, status.st_size - self._last)
+                self._version, self._head = version, head
                 file.seek(self._offset)
                 while (data := file.read(CHUNK)) and (end := data.rfind(b"\n") + 1):
                     records += _parse(data[:end])
                     self._offset += end
                     file.seek(self._offset)
+        except FileNotFoundError:
+            known = self._version != NO_FILE
+            self._version, self._offset, self._head = NO_FILE, 0, b""
+            return NewRecords([], known)
         except OSError:
             return NewRecords(records, False)
         return NewRecords(records, restarted)
@@ -70,21 +81,17 @@ def _parse(data: bytes) -> list[JsonObject]:
     return records
 
 
-def metrics_table(records: Sequence[JsonObject]) -> JsonObject:
-    """Return the numeric values as columns and rows, one row per step, at most `ROWS` of the ``recorded`` ones."""
-    merged: dict[int, JsonObject] = {}
-    for record in records:
-        numbers = {key: value for key, value in record.items() if _is_number(value) or value in NONFINITE}
-        if len(numbers) > 1:  # more than the step
-            merged.setdefault(record["step"], {}).update(numbers)
-    rows = subsample(list(merged.values()))
+def numbers_of(record: JsonObject) -> JsonObject:
+    """The numeric values of a record, the step among them."""
+    return {key: value for key, value in record.items() if _is_number(value) or value in NONFINITE}
+
+
+def table_of(rows: Sequence[JsonObject]) -> JsonObject:
+    """Rows as columns and lists of values, at most `ROWS` of them."""
+    rows = subsample(rows)
     keys = dict.fromkeys(key for row in rows for key in row)
     columns = [*(key for key in FIRST if key in keys or key == "step"), *(key for key in keys if key not in FIRST)]
-    return {
-        "recorded": len(merged),
-        "columns": columns,
-        "rows": [[finite(row.get(key)) for key in columns] for row in rows],
-    }
+    return {"columns": columns, "rows": [[finite(row.get(key)) for key in columns] for row in rows]}
 
 
 def subsample(records: Sequence[JsonObject], limit: int = ROWS) -> list[JsonObject]:
@@ -111,11 +118,6 @@ def latest_findings(records: Sequence[JsonObject]) -> list[JsonObject]:
         findings.pop(key, None)
         findings[key] = {name: record.get(name) for name in FINDING} | {"id": key}
     return list(findings.values())[-FINDINGS:]
-
-
-def latest_value(records: Sequence[JsonObject], key: str) -> float | int | None:
-    """Return the last value of ``key``, or None if it is missing or not finite."""
-    return next((finite(record[key]) for record in reversed(records) if key in record), None)
 
 
 def finite(value: object) -> float | int | None:

@@ -22,8 +22,9 @@ from regard.report.inspection import ModelSize, model_size
 from regard.runs import Run
 from regard.runs.disk import JsonObject
 from regard.runs.notes import read_notes
-from regard.serve.limits import METRICS_TAIL, SAMPLES
-from regard.serve.records import JsonlTail, latest_findings, latest_value, metrics_table, sample_entry
+from regard.serve.limits import SAMPLES
+from regard.serve.metrics_log import MetricsLog, metrics_log, progress_log
+from regard.serve.records import JsonlTail, latest_findings, sample_entry
 from regard.untrusted import open_plain, read_plain
 
 try:
@@ -45,6 +46,7 @@ class RunLibrary:
     def __init__(self, root: Path):
         self._root = root
         self._key = secrets.token_bytes(32)
+        self._known: dict[str, Path] = {}
 
     def paths(self) -> dict[str, Path]:
         """Return the folders by id: an HMAC of the name under a key of this process."""
@@ -54,7 +56,10 @@ class RunLibrary:
 
     def path(self, run: str) -> Path:
         """Return the folder of a run."""
-        path = self.paths().get(run)
+        path = self._known.get(run)  # so that a folder of many runs is not listed for every request
+        if path is None or not (path / "config.toml").is_file():
+            self._known = self.paths()
+            path = self._known.get(run)
         if path is None:
             raise NotFoundError("there is no such run; it may have been removed: reload the page")
         return path
@@ -87,8 +92,11 @@ class RunLibrary:
 
     def metrics(self, run: str, after: int = -1) -> JsonObject:
         """Return the metrics table of the steps after ``after``."""
-        path = self.path(run) / "metrics.jsonl"
-        return _metrics(path, after, file_version(path))
+        return self.log(run).table(after)
+
+    def log(self, run: str) -> MetricsLog:
+        """Return the metrics of a run, with what is new."""
+        return metrics_log(self.path(run) / "metrics.jsonl").refresh()
 
     def difference(self, runs: Sequence[str]) -> JsonObject:
         """Return the config keys whose values differ between the runs."""
@@ -123,13 +131,11 @@ class RunLibrary:
             started = (first if first.exists() else path / "config.toml").stat().st_mtime
         except (UserError, OSError) as error:
             return {**summary, "error": self.remove_paths(str(error))}
-        progress = _read(_progress, path / "metrics.jsonl")
+        progress = progress_log(path / "metrics.jsonl").refresh()
         checkpoints = opened.steps()
         step = max([progress["step"], *checkpoints])
         size = _model_size(path, *_versions(path))
-        model, train = config.get("model"), config.get("train")
-        planned = train.get("steps") if isinstance(train, dict) else None
-        total_steps = planned if isinstance(planned, int) else None  # None: a time budget, not yet converted into steps
+        model, total_steps = config.get("model"), opened.planned_steps
         finished = total_steps is not None and step >= total_steps
         return {
             **summary,
@@ -176,11 +182,6 @@ def _config(path: Path, *versions: tuple[int, ...]) -> JsonObject:
 
 
 @lru_cache(64)
-def _metrics(path: Path, after: int, version: tuple[int, ...]) -> JsonObject:
-    return metrics_table([record for record in JsonlTail(path).read().records if record["step"] > after])
-
-
-@lru_cache(64)
 def _samples(path: Path, version: tuple[int, ...]) -> list[JsonObject]:
     return [sample_entry(record) for record in JsonlTail(path).read().records[-SAMPLES:]]
 
@@ -188,14 +189,6 @@ def _samples(path: Path, version: tuple[int, ...]) -> list[JsonObject]:
 @lru_cache(64)
 def _findings(path: Path, version: tuple[int, ...]) -> list[JsonObject]:
     return latest_findings(JsonlTail(path).read().records)
-
-
-@lru_cache(4096)
-def _progress(path: Path, version: tuple[int, ...]) -> JsonObject:
-    """Return the last step and losses of metrics.jsonl."""
-    records = JsonlTail(path, METRICS_TAIL).read().records
-    step = max((record["step"] for record in records if "diverged" not in record), default=0)
-    return {"step": step} | {name: latest_value(records, name) for name in ("loss", "validation_loss")}
 
 
 @lru_cache(1024)

@@ -5,6 +5,7 @@ number. So every token has the same weight, however a batch is divided: accumula
 mean of means would give tokens of short micro-batches more weight.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -12,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from regard.config import Choice
-from regard.models import Model
+from regard.data.base import Data
+from regard.models import Model, ModelConfig
 from regard.nn.auxiliary_loss import collect
 
 
@@ -48,9 +50,39 @@ class TaskConfig(Choice):
 
     trains: ClassVar[type[Model]] = Model  # the models that it can train
 
+    def fit(self, data: Data) -> "TaskConfig":
+        """This task for ``data``, such as with the names of its classes. Default: unchanged."""
+        return self
+
+    def model_for(self, model: ModelConfig, data: Data) -> ModelConfig:
+        """The model with the head that the task needs. Default: unchanged."""
+        return model
+
     def build(self) -> Task:
         """The task."""
         raise NotImplementedError
+
+
+class Measured(ABC):
+    """A task that is judged by more than its loss. Evaluation adds up the statistics of all batches and ranks."""
+
+    best: str  # the measure that early stopping watches; more is better
+
+    @abstractmethod
+    def terms(self, model: Any, batch: Any) -> dict[str, Term]:
+        """As ``Task.terms``."""
+
+    @abstractmethod
+    def counts(self, batch: Any) -> dict[str, Tensor]:
+        """As ``Task.counts``."""
+
+    @abstractmethod
+    def measured(self, model: Any, batch: Any) -> tuple[dict[str, Term], Tensor]:
+        """The terms of a batch and statistics of its predictions that may be added, [S]."""
+
+    @abstractmethod
+    def metrics(self, sums: Tensor) -> dict[str, float]:
+        """The measures by name, from the sums of the statistics [S] in float64."""
 
 
 def with_auxiliary_losses(

@@ -7,22 +7,30 @@ from regard.data import Data
 from regard.errors import UserError
 from regard.models import Model
 from regard.runs import Checkpoint, Run
+from regard.train.adapt import frozen_names
 from regard.train.engine import Engine, TrainingProgress
 from regard.train.optimizer import Optimizer
 from regard.train.shard import gathered, placed, weights
 
+BASE = 0  # the step whose checkpoint has the frozen parameters
 COUNTERS = ("position", "tokens", "seconds")  # of TrainingProgress, besides the step
 
 
 def save(engine: Engine, run: Run) -> None:
-    """Write a checkpoint of the current step. Every rank calls this; rank 0 writes."""
-    progress = engine.progress
+    """Write a checkpoint of the current step. Every rank calls this; rank 0 writes.
+
+    Frozen parameters are written once, at step 0; later checkpoints hold the others.
+    """
+    progress, frozen = engine.progress, frozen_names(engine.model)
     model = gathered(weights(engine.model))
     optimizer = gathered(engine.optimizer.state())
     counters = {key: vars(progress)[key] for key in COUNTERS}
     state = {**counters, "scaler": engine.scaler.state(), "data": engine.data.sha256}
+    if frozen and progress.step:
+        state["base"] = BASE
+        model = {name: tensor for name, tensor in model.items() if name not in frozen}
     if engine.world.rank == 0:
-        run.save(progress.step, model, optimizer, state, keep=engine.experiment.train.keep)
+        run.save(progress.step, model, optimizer, state, engine.experiment.train.keep, (BASE,) if frozen else ())
     engine.world.barrier()  # no rank continues before the checkpoint is written
 
 

@@ -6,7 +6,7 @@ Nothing is updated before the loss and the gradient norm were found to be finite
 import hashlib
 import math
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -21,11 +21,12 @@ from regard.tasks import Task, Term
 from regard.train.device import move
 from regard.train.experiment import Experiment
 from regard.train.precision import Precision
+from regard.train.pretrained import load_weights
 from regard.train.shard import World, shard, whole
 
 Terms = Callable[[Model, Batch], dict[str, Term]]
 #: The purpose of a derived seed; different purposes give independent streams.
-WEIGHTS, DROPOUT = 0, 1
+WEIGHTS, DROPOUT, ADAPTERS = 0, 1, 2
 #: The number of steps that schedules see during calibration, when the real one is not known yet.
 CALIBRATING = 10**9
 
@@ -53,11 +54,14 @@ class Update(NamedTuple):
 class Engine:
     """A model with its optimizer, task and data.
 
-    The initial weights are a function of (config, seed); an update is a function of (weights, optimizer state,
-    progress).
+    The initial weights are a function of (config, seed), or given; an update is a function of (weights, optimizer
+    state, progress).
     """
 
-    def __init__(self, experiment: Experiment, data: Data[Batch], world: World):
+    def __init__(
+        self, experiment: Experiment, data: Data[Batch], world: World, start: Mapping[str, Tensor] | None = None
+    ):
+        """``start``: the weights of a trained model, instead of random ones."""
         config = experiment.train
         self.experiment, self.data, self.world, self.device = experiment, data, world, world.device
         self.precision = Precision(config.precision, self.device)
@@ -66,7 +70,12 @@ class Engine:
         self.progress = TrainingProgress()
         # On the CPU first: its generator gives the same weights for every device.
         torch.manual_seed(derive_seed(experiment.seed, WEIGHTS))
-        self.model: Model = experiment.model.build().to(self.device)
+        self.model: Model = experiment.model.build()
+        if start is not None:
+            load_weights(self.model, start, str(experiment.init))
+        torch.manual_seed(derive_seed(experiment.seed, ADAPTERS))
+        self.adaptation = config.adapt.apply(self.model)
+        self.model.to(self.device)
         self.model.checkpointing = config.checkpointing
         self.model.micro_batches = config.accumulate
         #: The task's function, compiled or not. ``model`` itself stays uncompiled, so that its hooks run.
@@ -76,7 +85,8 @@ class Engine:
         self._details: list[dict[str, Tensor]] = []  # of the last update, by micro-batch
         self._compile()
         shard(self.model, world)
-        self.optimizer = config.optimizer.build(self.model)
+        rates = config.adapt.rates(self.model)
+        self.optimizer = config.optimizer.build(self.model, rates) if rates else config.optimizer.build(self.model)
         self._mechanisms = [mechanism for _, mechanism in self.model.mechanisms()]
         self._prefetched: tuple[int, list[Batch]] | None = None  # (position, batches)
 

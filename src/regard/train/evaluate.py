@@ -5,10 +5,11 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from regard.data import Batch
 from regard.models import Model
-from regard.tasks import Task
+from regard.tasks import Measured, Task, Term
 from regard.train.device import move
 from regard.train.engine import Engine, Terms
 from regard.train.precision import Precision
@@ -39,10 +40,12 @@ class LossSum(NamedTuple):
 def evaluate(engine: Engine, batches: Iterable[Batch] | None = None) -> dict[str, float] | None:
     """``{"validation_loss": ...}`` over the validation part, or over ``batches``; None if there are none.
 
-    A task of several terms also gets ``validation_<term>`` for each of them.
+    A task of several terms also gets ``validation_<term>`` for each of them, and a ``Measured`` one its measures.
     """
     chosen = engine.validation_batches() if batches is None else batches
-    sums = sum_terms(engine.terms, engine.model, engine.task, chosen, engine.precision, engine.graphs)
+    statistics: list[Tensor] = []
+    terms = collecting(engine.task, statistics) if isinstance(engine.task, Measured) else engine.terms
+    sums = sum_terms(terms, engine.model, engine.task, chosen, engine.precision, engine.graphs)
     if not sums:
         return None
     summed = engine.world.sums([number for term in sums.values() for number in (term.total, term.targets)])
@@ -52,7 +55,31 @@ def evaluate(engine: Engine, batches: Iterable[Batch] | None = None) -> dict[str
     result = {"validation_loss": sum(sums[name].weight * mean for name, mean in means.items())}
     if len(means) > 1:
         result |= {f"validation_{name}": mean for name, mean in means.items()}
+    if isinstance(engine.task, Measured):
+        totals = torch.tensor(engine.world.sums(torch.stack(statistics).sum(0).tolist()), dtype=torch.float64)
+        result |= {f"validation_{name}": value for name, value in engine.task.metrics(totals).items()}
     return result
+
+
+def collecting(task: Measured, statistics: list[Tensor]) -> Terms:
+    """The task's terms; the statistics of each batch are added to a list."""
+
+    def terms(model: Model, batch: Batch) -> dict[str, Term]:
+        found, own = task.measured(model, batch)
+        statistics.append(own.detach().cpu().double())
+        return found
+
+    return terms
+
+
+def measure(
+    model: Model, task: Measured, batches: Iterable[Batch], precision: Precision
+) -> tuple[LossSum, dict[str, float]]:
+    """The loss and the measures of a task over ``batches``."""
+    statistics: list[Tensor] = []
+    sums = sum_terms(collecting(task, statistics), model, task, batches, precision).values()
+    loss = LossSum(math.fsum(term.total for term in sums), round(sum(term.targets for term in sums)))
+    return loss, task.metrics(torch.stack(statistics).sum(0))
 
 
 def score(model: Model, task: Task, batches: Iterable[Batch], precision: Precision) -> LossSum:

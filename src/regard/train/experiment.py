@@ -6,7 +6,9 @@ from typing import Literal
 from regard.config import Config, dump, option
 from regard.data import Batch, Data, DataConfig, TextConfig
 from regard.models import GPTConfig, ModelConfig
+from regard.nn.quantized import QuantizationConfig
 from regard.tasks import LanguageConfig, TaskConfig
+from regard.train.adapt import AdaptConfig, FullConfig
 from regard.train.optimizer import AdamWConfig, OptimizerConfig
 from regard.train.precision import PrecisionName
 from regard.train.schedule import CosineScheduleConfig, ScheduleConfig
@@ -26,6 +28,11 @@ class TrainConfig(Config):
     optimizer: OptimizerConfig = field(default_factory=AdamWConfig, metadata={"help": "the optimizer"})
     schedule: ScheduleConfig = field(
         default_factory=CosineScheduleConfig, metadata={"help": "the learning rate over time"}
+    )
+    adapt: AdaptConfig = field(default_factory=FullConfig, metadata={"help": "which parameters are trained"})
+    patience: int | None = option(
+        None,
+        "early stopping: end after so many evaluations without a better one, and keep the best weights (none: do not)",
     )
     clip: float | None = option(1.0, "gradient clipping: the largest norm (none: no clipping)")
     accumulate: int = option(1, "gradient accumulation: micro-batches per step")
@@ -50,7 +57,7 @@ class TrainConfig(Config):
             raise ValueError("no budget is given; set one of steps, tokens, epochs and seconds")
         if len(given) > 1:
             raise ValueError(f"{' and '.join(given)} are given, but a run has one budget; leave out all but one")
-        for name in ("steps", "tokens", "accumulate", "evaluate_every", "log_every", "save_every", "keep"):
+        for name in ("steps", "tokens", "accumulate", "evaluate_every", "log_every", "save_every", "keep", "patience"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
@@ -70,6 +77,10 @@ class Experiment(Config):
     data: DataConfig = field(default_factory=TextConfig, metadata={"help": "the training data"})
     task: TaskConfig = field(default_factory=LanguageConfig, metadata={"help": "the loss"})
     train: TrainConfig = field(default_factory=TrainConfig, metadata={"help": "how to train"})
+    quantization: QuantizationConfig | None = option(None, "how the weights are stored; `regard compress` writes it")
+    init: str | None = option(
+        None, "start from the weights of this run or published model (`regard models`); its sizes replace the model's"
+    )
     seed: int = option(1, "seed of the weights, batches and dropout")
 
     def check(self) -> None:
@@ -95,5 +106,10 @@ class Experiment(Config):
         return data.batch(step, seed=self.seed, rank=rank, world=world, size=self.data.batch)
 
     def model_for(self, data: Data[Batch]) -> ModelConfig:
-        """The model's config with the vocabulary of the data."""
-        return self.model if data.vocabulary is None else replace(self.model, vocabulary=data.vocabulary)
+        """The model's config with the vocabulary of the data and the head of the task.
+
+        A pretrained model keeps its vocabulary, which may have unused numbers after those of its tokenizer.
+        """
+        keeps = data.vocabulary is None or self.init is not None
+        model = self.model if keeps else replace(self.model, vocabulary=data.vocabulary)
+        return self.task.model_for(model, data)

@@ -10,13 +10,14 @@ import gc
 import math
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
 import torch
+from torch import Tensor
 
 from regard.attention import BackendRefused
 from regard.data import Batch, Data
@@ -71,10 +72,12 @@ def check_task(experiment: Experiment) -> None:
         )
 
 
-def make_engine(experiment: Experiment, data: Data[Batch], world: World) -> Engine:
-    """An engine, or an error if the model does not fit into memory."""
+def make_engine(
+    experiment: Experiment, data: Data[Batch], world: World, start: Mapping[str, Tensor] | None = None
+) -> Engine:
+    """An engine, or an error if the model does not fit into memory; ``start``: weights to start from."""
     with suppress(_Exhausted):
-        return _attempt(lambda: Engine(experiment, data, world))
+        return _attempt(lambda: Engine(experiment, data, world, start))
     problem = f"memory ran out while {_description(experiment)} was built for {world.device}"
     raise OutOfMemory(problem, "lower --model.width or --model.layers")
 

@@ -16,6 +16,9 @@ from regard.errors import UserError
 from regard.generate.load import check_fit
 from regard.models.device import find_device
 from regard.runs import Checkpoint, Run, environment
+from regard.runs.disk import write_synced
+from regard.runs.folder import CHAT, TOKENIZER
+from regard.train.adapt import frozen_names
 from regard.train.budget import budget_in_steps
 from regard.train.checkpoint import check_data, restore, save
 from regard.train.device import memory
@@ -25,7 +28,10 @@ from regard.train.evaluate import evaluate
 from regard.train.experiment import Experiment
 from regard.train.guard import check_start, guarded, keep_freed_memory, make_engine
 from regard.train.observer import Observer, TrainingResult, TrainingStart, TrainingStep
+from regard.train.pretrained import build_data, pretrained
+from regard.train.reference import attach_reference
 from regard.train.shard import World, from_environment, process_group
+from regard.train.stopping import EarlyStopping
 
 
 def train(experiment: Experiment, run: Run, observers: Sequence[Observer] = (), resume: bool = False) -> TrainingResult:
@@ -67,14 +73,20 @@ def fit(
 
 def prepare(experiment: Experiment, run: Run, world: World, began: float, resume: bool) -> Engine:
     """An engine at the step where the run starts or continues; writes the final config and the tokenizer."""
+    if experiment.quantization is not None:
+        raise UserError(f"{run.path} has quantized weights, which are not trained; resume the run it was made from")
     checkpoint = newest(run) if resume else None
-    data = experiment.data.build(experiment.model.context)
+    start = pretrained(experiment.init) if experiment.init is not None and not resume else None
+    if start is not None:
+        experiment = replace(experiment, model=start.config, data=experiment.data.with_chat(start.chat))
+    data = build_data(experiment, run, start)
+    experiment = replace(experiment, task=experiment.task.fit(data))
     experiment = replace(experiment, model=experiment.model_for(data))
     if checkpoint is not None:
         check_data(data, checkpoint)  # first: another text has another vocabulary
         check_fit(run, experiment.model, checkpoint)
     experiment = budget_in_steps(experiment, data, world, began)
-    engine = make_engine(experiment, data, world)
+    engine = make_engine(experiment, data, world, None if start is None else start.weights)
     if checkpoint is not None:
         restore(engine, checkpoint)
     if resume and world.rank == 0:
@@ -83,7 +95,12 @@ def prepare(experiment: Experiment, run: Run, world: World, began: float, resume
     if world.rank == 0:
         run.replace_config(to_toml(experiment))
         if data.tokenizer is not None:
-            run.add("tokenizer.json", data.tokenizer.save)
+            run.add(TOKENIZER, data.tokenizer.save)
+        if (chat := data.chat) is not None:
+            run.add(CHAT, lambda path: write_synced(path, chat.to_json().encode()))
+    attach_reference(engine, run, resume=resume)
+    if checkpoint is None and frozen_names(engine.model):
+        save(engine, run)
     world.barrier()
     return engine
 
@@ -105,6 +122,7 @@ class TrainingSession:
         self.engine, self.folder = engine, run
         self.config = engine.experiment.train
         self.steps = self.config.steps or 0
+        self.stopping = EarlyStopping(engine, self.config.patience)
         self.writes = engine.world.rank == 0
         self.observers = tuple(observers) if self.writes else ()
         self.loss, self.validation_loss = _last(run, "loss"), _last(run, "validation_loss")
@@ -163,6 +181,10 @@ class TrainingSession:
             self._log(update)
         if last or (config.evaluate_every and step % config.evaluate_every == 0):
             self._evaluate()
+        if self.stopping.stops and not last:
+            self.steps, last = step, True
+        if last:
+            self.stopping.restore()
         if last or interrupted or (config.save_every and step % config.save_every == 0):
             save(self.engine, self.folder)
             for observer in self.observers:
@@ -204,6 +226,7 @@ class TrainingSession:
             return
         step = self.engine.progress.step
         self.validation_loss = measures["validation_loss"]
+        self.stopping.evaluated(step, measures)
         if self.writes:
             self.folder.log({"step": step, **measures})
         for observer in self.observers:

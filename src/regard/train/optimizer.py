@@ -3,11 +3,13 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
 
 from regard.config import Choice, option
+from regard.errors import UserError
 from regard.models import Model
 from regard.nn.linear import Linear
 from regard.train.muon import Muon
@@ -73,8 +75,11 @@ class OptimizerConfig(Choice):
 
     lr: float  # the peak learning rate; the schedule multiplies it
 
-    def build(self, model: Model) -> Optimizer:
-        """An optimizer for all trainable parameters of ``model``."""
+    def build(self, model: Model, rates: Mapping[nn.Parameter, float] | None = None) -> Optimizer:
+        """An optimizer for all trainable parameters of ``model``.
+
+        ``rates``: a factor of the learning rate for some of them; given only where an experiment has some.
+        """
         raise NotImplementedError
 
 
@@ -92,15 +97,23 @@ class AdamWConfig(OptimizerConfig, kind="adamw"):
         _check_rates(lr=self.lr, eps=self.eps, weight_decay=self.weight_decay)
         _check_fractions(beta=self.betas)
 
-    def build(self, model: Model) -> Optimizer:
+    def build(self, model: Model, rates: Mapping[nn.Parameter, float] | None = None) -> Optimizer:
         """One AdamW for all parameters."""
-        return Optimizer(model, [self.over([p for p in model.parameters() if p.requires_grad])])
+        return Optimizer(model, [self.over([p for p in model.parameters() if p.requires_grad], rates or {})])
 
-    def over(self, parameters: list[nn.Parameter]) -> torch.optim.AdamW:
-        """An AdamW for these parameters."""
-        matrices = [parameter for parameter in parameters if parameter.ndim >= 2]
-        others = [parameter for parameter in parameters if parameter.ndim < 2]
-        groups = [{"params": matrices, "weight_decay": self.weight_decay}, {"params": others, "weight_decay": 0.0}]
+    def over(
+        self, parameters: list[nn.Parameter], rates: Mapping[nn.Parameter, float] = MappingProxyType({})
+    ) -> torch.optim.AdamW:
+        """An AdamW for these parameters; those with the same factor of the learning rate are a group."""
+        groups = []
+        for rate in sorted({rates.get(parameter, 1.0) for parameter in parameters}, reverse=True) or [1.0]:
+            own = [parameter for parameter in parameters if rates.get(parameter, 1.0) == rate]
+            matrices = [parameter for parameter in own if parameter.ndim >= 2]
+            others = [parameter for parameter in own if parameter.ndim < 2]
+            groups += [
+                {"params": matrices, "weight_decay": self.weight_decay, "lr": self.lr * rate},
+                {"params": others, "weight_decay": 0.0, "lr": self.lr * rate},
+            ]
         # One kernel for all parameters, on devices that have it.
         fused = all(parameter.device.type in ("cpu", "cuda", "mps") for parameter in parameters)
         return torch.optim.AdamW(groups, lr=self.lr, betas=self.betas, eps=self.eps, fused=fused)
@@ -125,8 +138,10 @@ class MuonConfig(OptimizerConfig, kind="muon"):
         _check_rates(rest_lr=self.rest_lr, rest_eps=self.rest_eps, rest_weight_decay=self.rest_weight_decay)
         _check_fractions(momentum=(self.momentum,), rest_beta=self.rest_betas)
 
-    def build(self, model: Model) -> Optimizer:
+    def build(self, model: Model, rates: Mapping[nn.Parameter, float] | None = None) -> Optimizer:
         """Muon for the hidden matrices, AdamW for the rest."""
+        if rates:
+            raise UserError("muon has no rates by layer; use --train.optimizer adamw")
         hidden = set(model.hidden_matrices())
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         matrices = [parameter for parameter in trained if parameter in hidden]

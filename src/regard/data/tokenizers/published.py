@@ -5,7 +5,7 @@ They need not be lossless (BERT's drops case and accents), so no training text i
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -56,6 +56,11 @@ class PublishedTokenizer(Tokenizer):
             widths[number] = len(token.encode())
         return widths
 
+    @property
+    def tokens(self) -> dict[str, int]:
+        """Every token, special ones such as `<|en|>` too, and its number."""
+        return self._numbers
+
     def encode(self, text: str) -> NDArray[np.int64]:
         return self.encode_texts([text])[0].ids
 
@@ -74,8 +79,18 @@ class PublishedTokenizer(Tokenizer):
         finally:
             self._library.no_truncation()
 
-    def _encode(self, given: list[str | tuple[str, str]]) -> list[EncodedText]:
-        found = guarded(lambda: self._library.encode_batch(given))
+    def encode_words(self, sentences: Iterable[Sequence[str]]) -> list[EncodedText]:
+        """Sentences that are divided into words already; ``words`` of the result are their numbers."""
+        given = [list(sentence) for sentence in sentences]
+        for sentence in given:
+            utf8("".join(sentence))
+        try:
+            return self._encode(given, divided=True)
+        except ValueError as error:
+            raise UserError(f"the tokenizer cannot encode these words: {error}") from error
+
+    def _encode(self, given: Sequence[str | tuple[str, str] | list[str]], divided: bool = False) -> list[EncodedText]:
+        found = guarded(lambda: self._library.encode_batch(given, is_pretokenized=divided))
         texts = [_encoded(one.ids, one.type_ids, one.offsets, one.word_ids) for one in found]
         if any((text.ids >= self._size).any() for text in texts):
             raise ValueError(f"it gives tokens that are none of its {self._size}")

@@ -111,6 +111,7 @@ class UnoptimizedParameters(Check):
         given = [id(p) for group in optimizer.groups for p in group["params"]]
         change = "make the optimizer from all of model.parameters(), after the model is complete"
         frozen = [name for name, p in model.named_parameters() if not p.requires_grad]
+        frozen = frozen if self.run.experiment.train.adapt.kind == "full" else []
         missing = [name for name, p in model.named_parameters() if p.requires_grad and id(p) not in given]
         for names, what, cause in (
             (missing, "not given to the optimizer", "the optimizer was made from a part of the parameters or before"),

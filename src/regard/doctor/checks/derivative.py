@@ -47,7 +47,7 @@ class WrongDerivative(Check):
         if any(isinstance(m, Segmented) or (isinstance(m, ModuleProperties) and m.discontinuous) for m in modules):
             return  # gradients that stop or jump by design
         batch = first_rows(side_pass.few, 2, LENGTH)
-        parts = layer_parts(side_pass.model)
+        parts = layer_parts(side_pass.model, frozen=False)
         names = sorted(parts, key=lambda part: (part.number, part.name))
         turn = side_pass.number * PARTS % max(len(names), 1)
         chosen = {name: parts[name] for name in (names[turn:] + names[:turn])[:PARTS]}

@@ -6,10 +6,11 @@ from typing import NamedTuple
 from torch import Tensor
 from torch.nn import functional as F
 
-from regard.data.base import Data
+from regard.data.base import Data, LabeledBatch
 from regard.generate.sampling import in_float32
 from regard.models.base import Encoder, LanguageModel, Model, Seq2SeqModel
 from regard.runs.disk import JsonObject
+from regard.tasks.masked import real_tokens
 
 LOGITS = 2**23  # computed at a time
 NO_TARGET = -100  # the target after the last token of a text
@@ -78,5 +79,7 @@ def passage(data: Data, length: int, seed: int = 0) -> Passage:
     batch = next(iter(data.validation_batches(1)), None)
     if batch is None:
         return Passage(data.batch(0, seed=seed, size=1).inputs[0, :length], False)
+    if isinstance(batch, LabeledBatch):  # its targets are labels
+        return Passage(batch.inputs[0][real_tokens(batch.inputs, batch.slots)[0]][:length], True)
     real = batch.targets[0] >= 0  # the last row of a short text is padded
     return Passage(batch.inputs[0][real][:length], True)

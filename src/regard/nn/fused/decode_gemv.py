@@ -4,6 +4,7 @@ At batch 1 a decoding step is bound by kernel launches, not by memory. Sums are 
 round in between.
 """
 
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
@@ -17,6 +18,7 @@ from regard.nn.fused.onednn import OneDNNLinear, unmodified
 from regard.nn.fused.ops import FusedRMSNorm, FusedSquaredFeedForward
 from regard.nn.linear import Linear
 from regard.nn.norm import RMSNorm
+from regard.nn.quantized import Int8Config, QuantizedLinear
 
 try:
     from regard.nn.fused.decode_gemv_kernel import through as _through
@@ -44,11 +46,10 @@ class DecodePreNorm(PreNorm):
 def attention_row(x: Tensor, norm: nn.Module, attention: SelfAttention, context: AttentionContext) -> Tensor | None:
     """x + attention(norm(x)), or None where the kernels do not support these layers."""
     qkv, out = attention.qkv, attention.out
-    if type(norm) not in NORMS or type(attention) is not SelfAttention or not suits(x, norm, attention, qkv, out):
+    if type(norm) not in NORMS or type(attention) is not SelfAttention or not suits(x, [norm, attention], [qkv, out]):
         return None
-    heads = through(x, norm.gain, norm.eps, qkv.weight, qkv.bias, "", None)
-    mixed = attention.mix(heads, context)
-    return through(mixed, None, 0.0, out.weight, out.bias, "", x)
+    mixed = attention.mix(product(x, qkv, norm), context)
+    return product(mixed, out, other=x)
 
 
 def feedforward_row(x: Tensor, norm: nn.Module, feedforward: nn.Module) -> Tensor | None:
@@ -60,22 +61,33 @@ def feedforward_row(x: Tensor, norm: nn.Module, feedforward: nn.Module) -> Tenso
         first, after = layers.up, "relu2"
     else:
         return None
-    down = layers.down
-    if type(norm) not in NORMS or not suits(x, norm, feedforward, first, down):
+    if type(norm) not in NORMS or not suits(x, [norm, feedforward], [first, layers.down]):
         return None
-    hidden = through(x, norm.gain, norm.eps, first.weight, first.bias, after, None)
-    return through(hidden, None, 0.0, down.weight, down.bias, "", x)
+    return product(product(x, first, norm, after), layers.down, other=x)
 
 
-def suits(x: Tensor, *layers: nn.Module) -> bool:
-    """Whether every layer is unmodified, with contiguous weights of x's type."""
-    return x.dtype != torch.float64 and all(_plain(layer, x) for layer in layers)
+def product(x: Tensor, layer: Any, norm: Any = None, after: str = "", other: Tensor | None = None) -> Tensor:
+    """after(layer(norm(x))) + other, for one row."""
+    gain, eps = (None, 0.0) if norm is None else (norm.gain, norm.eps)
+    if isinstance(layer, QuantizedLinear):
+        return through(x, gain, eps, layer.codes, layer.bias, after, other, layer.scale)
+    return through(x, gain, eps, layer.weight, layer.bias, after, other)
 
 
-def _plain(layer: nn.Module, x: Tensor) -> bool:
-    if not torch.compiler.is_compiling() and not unmodified(layer, type(layer)):  # a compiler ignores hooks
-        return False
+def suits(x: Tensor, layers: Sequence[nn.Module], linears: Sequence[nn.Module]) -> bool:
+    """Whether every layer is unmodified, and each matrix contiguous, of x's type or in 8 bits."""
+    compiling = torch.compiler.is_compiling()  # a compiler ignores hooks
+    return (
+        x.dtype != torch.float64
+        and all(compiling or unmodified(layer, type(layer)) for layer in (*layers, *linears))
+        and all(_supported(layer, x) for layer in linears)
+    )
+
+
+def _supported(layer: Any, x: Tensor) -> bool:
+    if isinstance(layer, QuantizedLinear):
+        return isinstance(layer.config, Int8Config) and layer.codes.is_contiguous()
     if type(layer) not in LINEARS:
-        return True
-    weight: Any = layer.weight
+        return False
+    weight = layer.weight
     return type(weight) in (Tensor, nn.Parameter) and weight.dtype == x.dtype and weight.is_contiguous()

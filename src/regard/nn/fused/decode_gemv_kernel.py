@@ -9,12 +9,15 @@ import triton
 from torch import Tensor
 from triton import language as tl
 
+#: Rows per program, how much of them at once, and warps: what keeps most reads under way on an H200.
+FLOAT, INT8 = (2, 2048, 4), (4, 2048, 4)
+
 
 @triton.jit
 def _through(
-    x, gain, weight, bias, other, out, rows,
+    x, gain, weight, scale, bias, other, out, rows,
     WIDTH: tl.constexpr, EPS: tl.constexpr, NORMED: tl.constexpr, BIASED: tl.constexpr, GATED: tl.constexpr,
-    ACTIVATION: tl.constexpr, ADDED: tl.constexpr, ROWS: tl.constexpr, WIDE: tl.constexpr,
+    ACTIVATION: tl.constexpr, ADDED: tl.constexpr, SCALED: tl.constexpr, ROWS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     there = row < rows
@@ -40,6 +43,10 @@ def _through(
         inverse = tl.rsqrt(tl.sum(square, 0) / WIDTH + EPS)
         result *= inverse
         opened *= inverse
+    if SCALED:  # int8 weights, with the bits of a float32 scale per row
+        result *= tl.load(scale + row + (rows if GATED else 0), mask=there, other=0).to(tl.float32, bitcast=True)
+        if GATED:
+            opened *= tl.load(scale + row, mask=there, other=0).to(tl.float32, bitcast=True)
     if BIASED:
         result += tl.load(bias + row + (rows if GATED else 0), mask=there, other=0.0).to(tl.float32)
         if GATED:
@@ -63,19 +70,22 @@ def through(
     bias: Tensor | None,
     after: str,
     other: Tensor | None,
+    scale: Tensor | None = None,
 ) -> Tensor:
     """after(norm(x) Wᵀ + b) + other for one row: x [..., K], all but the last axis 1, to [..., R].
 
-    ``weight`` is [R, K], or [2R, K] with ``after`` "swiglu".
+    ``weight`` is [R, K], or [2R, K] with ``after`` "swiglu"; in int8, ``scale`` holds the bits of a factor per row.
     """
     gated = after == "swiglu"
     rows, width = weight.shape[0] // (2 if gated else 1), weight.shape[1]
     out = torch.empty(*x.shape[:-1], rows, dtype=x.dtype, device=x.device)
-    few = 2  # rows per program, and how much of them at once: what keeps most reads under way on an H200
-    wide = min(triton.next_power_of_2(width), 1024 if gated else 2048)
+    few, most, warps = INT8 if scale is not None else FLOAT
+    wide = min(triton.next_power_of_2(width), most // 2 if gated else most)
+    unused = x  # a pointer that is not read
     torch.library.wrap_triton(_through)[(triton.cdiv(rows, few),)](
-        x, x if gain is None else gain, weight, x if bias is None else bias, x if other is None else other, out, rows,
+        x, unused if gain is None else gain, weight, unused if scale is None else scale,
+        unused if bias is None else bias, unused if other is None else other, out, rows,
         WIDTH=width, EPS=eps, NORMED=gain is not None, BIASED=bias is not None, GATED=gated, ACTIVATION=after,
-        ADDED=other is not None, ROWS=few, WIDE=wide, num_warps=4,
+        ADDED=other is not None, SCALED=scale is not None, ROWS=few, WIDE=wide, num_warps=warps,
     )  # fmt: skip
     return out

@@ -22,10 +22,12 @@ from regard.nn.fused.ops import (
     FusedRotary,
     FusedSquaredFeedForward,
 )
+from regard.nn.fused.quantized import FusedQuantizedLinear
 from regard.nn.linear import Linear
 from regard.nn.norm import LayerNorm, RMSNorm
 from regard.nn.positions.grid import GridRotary
 from regard.nn.positions.position import Rotary
+from regard.nn.quantized import QuantizedLinear
 
 FAST: dict[type[nn.Module], type[nn.Module]] = {
     Linear: OneDNNLinear,
@@ -38,6 +40,7 @@ FAST: dict[type[nn.Module], type[nn.Module]] = {
     GridRotary: FusedGridRotary,
     nn.Dropout: FastDropout,
     PreNorm: DecodePreNorm,
+    QuantizedLinear: FusedQuantizedLinear,
 }
 
 

@@ -1,0 +1,1 @@
+"""Labelled text: classes of texts, tags of words and answers in passages."""

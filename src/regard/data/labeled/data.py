@@ -1,0 +1,111 @@
+"""Batches of labelled texts: rows of similar length with little padding. The batch of a step is a pure function."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regard.data.base import IGNORE_INDEX, Data, LabeledBatch
+from regard.data.tokenizers import EncodedText, Tokenizer
+from regard.data.translation.encoded_sentences import Encoded
+from regard.data.translation.length_buckets import LengthBuckets
+
+
+class Inputs(NamedTuple):
+    """The examples of a part, as tokens."""
+
+    tokens: Encoded
+    types: Encoded
+    targets: Encoded  # one for each example, one for each of its tokens, or the two ends of an answer
+
+    @classmethod
+    def of(cls, texts: list[EncodedText], targets: list[NDArray[np.int64]]) -> Inputs:
+        """From encoded texts and their targets."""
+        return cls(joined([text.ids for text in texts]), joined([text.types for text in texts]), joined(targets))
+
+    def pick(self, numbers: NDArray[np.int64]) -> Inputs:
+        """The examples with these numbers."""
+        return Inputs(*(part.pick(numbers) for part in self))
+
+    @property
+    def count(self) -> int:
+        """The number of examples."""
+        return len(self.tokens.counts)
+
+
+def joined(rows: list[NDArray[np.int64]]) -> Encoded:
+    """Rows of numbers as one array."""
+    counts = np.array([len(row) for row in rows], dtype=np.int64)
+    flat = np.concatenate(rows).astype(np.int32) if rows else np.zeros(0, np.int32)
+    return Encoded(flat, np.cumsum(counts) - counts, counts)
+
+
+class LabeledData(Data[LabeledBatch]):
+    """Labelled examples in three parts."""
+
+    tokenizer: Tokenizer
+    vocabulary: int
+    sha256: str
+    dynamic_shapes = True
+
+    def __init__(
+        self, parts: list[Inputs], tokenizer: Tokenizer, labels: tuple[str, ...], *, name: str, sha256: str
+    ) -> None:
+        """`parts`: train, validation, test. `labels`: the classes or tags; empty for answers."""
+        self.train, self.validation, self.test = parts
+        self.tokenizer, self.vocabulary = tokenizer, tokenizer.size
+        self.labels, self.name, self.sha256 = labels, name, sha256
+        self.validation_count, self.test_count = self.validation.count, self.test.count
+        self.smallest_batch = int(self.train.tokens.counts.max())
+        self._buckets = _buckets(self.train)
+
+    @property
+    def frequencies(self) -> NDArray[np.int64]:
+        """How often each label is a target in the training part, [labels]."""
+        targets = self.train.targets.tokens
+        return np.bincount(targets[targets != IGNORE_INDEX], minlength=len(self.labels))
+
+    def batch(self, step: int, *, seed: int, rank: int = 0, world: int = 1, size: int) -> LabeledBatch:
+        """Part ``rank`` of the batch of a step: examples with about ``size`` tokens, with padding."""
+        return _batch(self.train, self._buckets.rows(step, seed=seed, rank=rank, world=world, size=size))
+
+    def validation_batches(self, size: int, *, rank: int = 0, world: int = 1) -> Iterator[LabeledBatch]:
+        """The validation part, short examples first; over all ranks each example once."""
+        return _in_order(self.validation, size, rank, world)
+
+    def test_batches(self, size: int, *, rank: int = 0, world: int = 1) -> Iterator[LabeledBatch]:
+        """The test part, in the same way."""
+        return _in_order(self.test, size, rank, world)
+
+    def epoch(self, size: int, world: int = 1) -> float:
+        """Steps in which every training example occurs once."""
+        return len(self._buckets.cuts(size * world)) - 1
+
+
+def _buckets(part: Inputs) -> LengthBuckets:
+    return LengthBuckets(part.tokens.counts, part.tokens.counts)
+
+
+def _in_order(part: Inputs, size: int, rank: int, world: int) -> Iterator[LabeledBatch]:
+    for numbers in _buckets(part).in_order(size, rank, world):
+        yield _batch(part, numbers)
+
+
+def _batch(part: Inputs, numbers: NDArray[np.int64]) -> LabeledBatch:
+    """The padded batch of these examples; of none, a row without a target, since every rank needs a batch."""
+    import torch  # not at the top: configs are read without torch
+
+    from regard.attention import Padded
+
+    rows = part.pick(numbers if len(numbers) else np.zeros(1, np.int64))
+    lengths = rows.tokens.counts
+    width, wide = int(lengths.max()), int(rows.targets.counts.max())
+    filled = np.arange(width) < lengths[:, None]
+    counted = (np.arange(wide) < rows.targets.counts[:, None]) & bool(len(numbers))
+    targets = np.where(counted, rows.targets.rectangle(wide), IGNORE_INDEX)
+    tokens, types = (np.where(filled, side.rectangle(width), 0) for side in (rows.tokens, rows.types))
+    inputs, targets, types, counts = (torch.from_numpy(array) for array in (tokens, targets, types, lengths))
+    return LabeledBatch(inputs, targets, Padded(counts, width), types)

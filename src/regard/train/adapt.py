@@ -1,0 +1,140 @@
+"""Which parameters are trained: all, the head alone, or low-rank adapters beside frozen matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from torch import nn
+
+from regard.config import Choice, option
+from regard.errors import UserError
+from regard.models import Encoder, Model
+from regard.nn.lora import AdaptedLayer, install_lora
+
+HEAD = ("unembed", "transform")
+
+
+class Adaptation(NamedTuple):
+    """What was done to a model."""
+
+    layers: tuple[AdaptedLayer, ...] = ()
+    trained: tuple[str, ...] = ()  # modules that are trained in full; empty and no layers: all
+
+
+class AdaptConfig(Choice):
+    """Which parameters of a model are trained."""
+
+    def apply(self, model: Model) -> Adaptation:
+        """Freeze what is not trained and put the adapters in, in place."""
+        raise NotImplementedError
+
+    def rates(self, model: Model) -> dict[nn.Parameter, float]:
+        """A factor of the learning rate for each parameter that has one; the others have 1."""
+        return {}
+
+
+@dataclass(frozen=True)
+class FullConfig(AdaptConfig, kind="full"):
+    """All parameters."""
+
+    def apply(self, model: Model) -> Adaptation:
+        return Adaptation()
+
+
+@dataclass(frozen=True)
+class LayerwiseConfig(AdaptConfig, kind="layerwise"):
+    """All parameters; each block learns slower than the next one above it (Howard and Ruder 2018, sec. 3.2)."""
+
+    decay: float = option(0.9, "the learning rate of a block, as a share of that of the block above it")
+
+    def check(self) -> None:
+        """Refuse impossible rates."""
+        if not 0 < self.decay <= 1:
+            raise ValueError(f"decay must be above 0 and at most 1, not {self.decay}")
+
+    def apply(self, model: Model) -> Adaptation:
+        return Adaptation()
+
+    def rates(self, model: Model) -> dict[nn.Parameter, float]:
+        top = len(model.blocks) + 1
+        return {parameter: self.decay ** (top - depth) for parameter, depth in depths(model).items()}
+
+
+@dataclass(frozen=True)
+class FrozenConfig(AdaptConfig, kind="frozen"):
+    """Some modules only, by default the output head; everything else is frozen."""
+
+    trained: tuple[str, ...] = option(HEAD, "names of modules that are trained; all others are frozen")
+
+    def apply(self, model: Model) -> Adaptation:
+        return Adaptation(trained=_freeze_all_but(model, self.trained))
+
+
+@dataclass(frozen=True)
+class LoRAConfig(AdaptConfig, kind="lora"):
+    """Low-rank adapters beside frozen matrices (Hu et al. 2021), and the head of classes, which is new, in full."""
+
+    rank: int = option(8, "rank of the adapters")
+    alpha: float = option(16.0, "their products are multiplied by alpha / rank")
+    dropout: float = option(0.0, "dropout on the input of the adapters")
+    targets: tuple[str, ...] = option(
+        ("attention", "cross", "feedforward"), "parts of the names of the linear layers to adapt, such as qkv or down"
+    )
+    trained: tuple[str, ...] | None = option(
+        None, "modules that are trained in full besides (default: an encoder's head of classes or spans)"
+    )
+
+    def check(self) -> None:
+        """Refuse impossible sizes."""
+        if self.rank < 1:
+            raise ValueError(f"rank must be at least 1, not {self.rank}")
+        if not 0 < self.alpha < float("inf"):
+            raise ValueError(f"alpha must be a number above 0, not {self.alpha}")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout must be at least 0 and below 1, not {self.dropout}")
+
+    def apply(self, model: Model) -> Adaptation:
+        new_head = HEAD if isinstance(model, Encoder) and not model.predicts_tokens else ()
+        trained = _freeze_all_but(model, new_head if self.trained is None else self.trained, some=self.trained is None)
+        layers = install_lora(model, self.targets, self.rank, self.alpha, self.dropout)
+        if not any(layer.parameters for layer in layers):
+            known = sorted({layer.name.rpartition(".")[2] for layer in layers if layer.reason == "no target"})
+            there = f"its layers are called {', '.join(known)}" if known else "it has no layer that can be adapted"
+            raise UserError(
+                f"--train.adapt.targets {','.join(self.targets)} fits no linear layer of the model; {there}"
+            )
+        return Adaptation(tuple(layers), trained)
+
+
+def _freeze_all_but(model: nn.Module, names: Sequence[str], some: bool = False) -> tuple[str, ...]:
+    """Freeze every parameter outside the modules of these names; return the names of those that have parameters.
+
+    ``some``: a name that the model does not have is no error.
+    """
+    model.requires_grad_(False)
+    found = []
+    for name, module in model.named_modules():
+        if name in names or name.rpartition(".")[2] in names:
+            module.requires_grad_(True)
+            found += [name] if next(module.parameters(), None) is not None else []
+    if names and not found and not some:
+        there = ", ".join(name for name, _ in model.named_children())
+        raise UserError(f"--train.adapt.trained {','.join(names)}: the model has no such module; it has {there}")
+    return tuple(found)
+
+
+def depths(model: Model) -> dict[nn.Parameter, int]:
+    """0 for the embeddings, 1, 2 ... for the blocks, and one more for the last norm and the head."""
+    found = dict.fromkeys(model.parameters(), 0)
+    tops = [module for name, module in model.named_children() if name in (*HEAD, "norm")]
+    found |= {parameter: len(model.blocks) + 1 for module in tops for parameter in module.parameters()}
+    for number, block in enumerate(model.blocks, start=1):
+        found |= dict.fromkeys(block.parameters(), number)
+    return found
+
+
+def frozen_names(model: nn.Module) -> set[str]:
+    """The names in the model's state of the parameters that are not trained."""
+    return {name for name, p in model.named_parameters(remove_duplicate=False) if not p.requires_grad}

@@ -1,0 +1,94 @@
+"""Where the weights come from: a run, a published model, or a folder in the hub's layout."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from regard.convert.published import MODELS
+from regard.convert.read import read_model
+from regard.data import Data, Tokenizer, load_tokenizer
+from regard.data.chats.template import ChatFormat
+from regard.data.origins.progress import say
+from regard.errors import UserError
+from regard.models.base import LanguageModel, Model, ModelConfig
+from regard.models.shapes import build_on_meta
+from regard.nn.lora import merged
+from regard.runs import Run
+from regard.runs.folder import CHAT, TOKENIZER
+from regard.train.adapt import HEAD
+from regard.train.experiment import Experiment
+
+
+class Pretrained(NamedTuple):
+    """A trained model to start from."""
+
+    config: ModelConfig
+    weights: Mapping[str, Tensor]
+    tokenizer: Tokenizer
+    chat: ChatFormat | None = None
+
+
+def pretrained(name: str) -> Pretrained:
+    """The model of a run (its folder, or its name in `runs`), of `regard models`, or of a folder or file to import."""
+    for folder in (Path(name), Path("runs") / name):
+        if os.path.isfile(folder / "config.toml"):
+            return _of_run(Run.open(folder))
+    source = MODELS[name].fetch() if name in MODELS else Path(name)
+    if not source.exists():
+        raise UserError(f"there is no run, model or folder {name!r} to start from; `regard models` lists models")
+    given = read_model(source)
+    if given.tokenizer is None:
+        raise UserError(f"{name} has no tokenizer.json, so that no text can be prepared for it; put it there")
+    data = given.tokenizer.encode()
+    tokenizer = load_tokenizer(source, data, lossless=_generates(given.config))
+    chat = None if given.chat is None else ChatFormat.read(json.dumps(given.chat).encode())
+    return Pretrained(given.config, given.weights, tokenizer, chat)
+
+
+def _of_run(run: Run) -> Pretrained:
+    checkpoint = run.latest()
+    if checkpoint is None:
+        raise UserError(f"the run {run.path} has no checkpoint to start from; train it first")
+    config = run.load(ModelConfig, "model")
+    chat = ChatFormat.read(run.read(CHAT)) if run.file(CHAT).exists() else None
+    return Pretrained(config, merged(checkpoint.model()), run_tokenizer(run, config), chat)
+
+
+def run_tokenizer(run: Run, config: ModelConfig) -> Tokenizer:
+    """The tokenizer in the folder of a run."""
+    return load_tokenizer(run.file(TOKENIZER), run.read(TOKENIZER), lossless=_generates(config))
+
+
+def _generates(config: ModelConfig) -> bool:
+    return isinstance(build_on_meta(config.reduced()), LanguageModel)
+
+
+def build_data(experiment: Experiment, run: Run, start: Pretrained | None = None) -> Data:
+    """The data of an experiment. One that starts from a trained model has its tokenizer, also kept in the run."""
+    if experiment.init is None:
+        return experiment.data.build(experiment.model.context)
+    tokenizer = run_tokenizer(run, experiment.model) if start is None else start.tokenizer
+    return experiment.data.build(experiment.model.context, tokenizer=tokenizer)
+
+
+@torch.no_grad()
+def load_weights(model: Model, given: Mapping[str, Tensor], name: str) -> None:
+    """Copy the weights of a trained model; those of another head stay as they are initialized."""
+    model.prepare_load(given)
+    new = []
+    for key, tensor in model.state_dict().items():
+        if key in given and given[key].shape == tensor.shape:
+            tensor.copy_(given[key])
+        elif key.partition(".")[0] in HEAD:
+            new.append(key)
+        else:
+            raise UserError(f"{name} does not fit the model: {key} is missing there, or has another shape")
+    if new:
+        say(f"weights from {name}; new: {', '.join(new)}")
