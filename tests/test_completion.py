@@ -17,7 +17,7 @@ from regard.commands.completion import INSTALL, bash_script, fish_script, flags
 
 #: Lines, and what completes their last word. The folder has one run, "wide".
 OFFERED = {
-    "tr": {"train", "translate"},
+    "tr": {"train", "transcribe", "translate"},
     "generate --top": {"--top-k", "--top-p"},
     "train shakespeare-l": {"shakespeare-lstm"},
     "train --model.position.m": {"--model.position.mode"},

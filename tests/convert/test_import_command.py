@@ -12,8 +12,8 @@ import torch
 from regard.cli import main
 from regard.convert.hub import read_hub, write_hub
 from regard.data import BytesConfig
+from regard.data.chats.template import ChatFormat
 from regard.errors import UserError
-from regard.generate.chat import ChatFormat
 from regard.models import GPTConfig
 from regard.nn.feedforward import SwiGLUConfig
 
@@ -54,6 +54,18 @@ def test_a_folder_is_imported_used_and_exported_again(folder: Path, capsys: pyte
     assert config == read_hub(folder).config
     assert run(capsys, "export", "mine", "back.gguf")[0] == 0
     assert run(capsys, "import", "back.gguf", "again")[0] == 0
+
+
+def test_a_model_without_a_tokenizer_is_imported_and_exported(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "tokenizer.json").unlink()
+    assert run(capsys, "import", "hub", "hub")[0] == 0
+    assert "step 0, " in run(capsys, "info", "hub")[1]  # the run, not the folder of the same name; nothing was planned
+    assert run(capsys, "export", "hub", "back")[0] == 0
+    assert all(torch.equal(read_hub(Path("back")).weights[key], one) for key, one in read_hub(folder).weights.items())
+    for words in (("generate", "hub", "--prompt", "ab"), ("export", "hub", "back.gguf")):
+        code, _, err = run(capsys, *words)
+        assert code == 2
+        assert "has no tokenizer.json" in err
 
 
 BROKEN: dict[str, Any] = {

@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from regard.commands.evaluate import other_text
+from regard.commands.evaluate import EvaluateOptions, other_text
 from regard.errors import UserError
 from regard.generate.load import LoadedModel
 from regard.recipes import get
@@ -94,4 +94,4 @@ def test_another_text_or_part_is_a_sentence(folder):
 def test_a_file_for_a_translation_model_is_a_sentence_with_the_command(tmp_path):
     run = Run.create(tmp_path, "pairs", "", {})
     with pytest.raises(UserError, match=r"regard translate .*pairs --file SOURCES --reference TRANSLATIONS"):
-        other_text("x.tsv", run, get("translate-transformer"), cast(LoadedModel, None))
+        other_text(EvaluateOptions(file="x.tsv"), run, get("translate-transformer"), cast(LoadedModel, None))

@@ -16,6 +16,7 @@ COMMANDS = (
     "embed",
     "predict",
     "translate",
+    "transcribe",
     "evaluate",
     "report",
     "approximate",

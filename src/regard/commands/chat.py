@@ -31,8 +31,9 @@ def chat(options: ChatOptions) -> int:
     """
     options.check_at_least_one("tokens")
     run = options.open()
+    from regard.data.chats.template import ChatFormat
     from regard.generate import Sampling, TextGenerator
-    from regard.generate.chat import ChatFormat, Conversation
+    from regard.generate.chat import Conversation
     from regard.generate.load import load_model
     from regard.models.base import LanguageModel
     from regard.models.device import find_device

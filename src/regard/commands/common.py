@@ -83,13 +83,18 @@ def open_run(run: str | None, runs: Path) -> Run:
         if not found:
             raise UserError(f"there is no run in {runs}; train one first: regard train")
         return Run.open(found[-1].parent)
-    # An existing path, or else a name among the runs, so that the error suggests a similar name.
-    named = (runs / run).is_dir() or (not Path(run).exists() and Path(run).name == run)
-    if named and not (runs / run).exists() and (model := published(run)) is not None:
+    if os.path.isfile(Path(run) / "config.toml"):
+        return Run.open(Path(run))
+    # A name among the runs, also beside a folder of that name, such as the one that a model was imported from.
+    if (runs / run).is_dir() and not Path(run).is_absolute():
+        return Run.open(runs / run)
+    if Path(run).exists() or Path(run).name != run:
+        return Run.open(Path(run))
+    if (model := published(run)) is not None:
         from regard.commands.import_ import imported_run
 
         return imported_run(model, run, runs)[0]
-    return Run.open(runs / run if named and not Path(run).is_dir() else Path(run))
+    return Run.open(runs / run)  # its error suggests a similar name
 
 
 def published(name: str) -> Path | None:

@@ -42,8 +42,10 @@ def evaluate(options: EvaluateOptions) -> int:
         raise UserError("--window is for a text of your own; give it with --file")
     run = options.open()
     from regard.data import LabeledConfig
+    from regard.data.chats.config import MessagesConfig
     from regard.generate.load import load_model
     from regard.models.device import find_device
+    from regard.tasks import LanguageConfig
     from regard.train import Experiment
     from regard.train.evaluate import score
     from regard.train.precision import Precision
@@ -58,7 +60,8 @@ def evaluate(options: EvaluateOptions) -> int:
     if not targets:
         raise UserError(f"this run's text has no {part} part; train with --data.{part} 0.05 to keep one back")
     batches = data.sliding_batches(part, options.batch, data.context if stride is None else stride)
-    task, precision = experiment.task.build(), Precision("auto", device)
+    tuned = isinstance(experiment.data, MessagesConfig)  # of other losses than that of a text
+    task, precision = (LanguageConfig() if tuned else experiment.task).build(), Precision("auto", device)
     watched = progress(batches, targets, "tokens", lambda batch: int((batch.targets >= 0).sum()))
     result = score(loaded.model, task, watched, precision)
     characters, size = data.amount(part)
@@ -113,7 +116,10 @@ def evaluate_labels(options: EvaluateOptions, run: "Run", experiment: "Experimen
 def own_text(run: "Run", experiment: "Experiment", loaded: "LoadedModel") -> "TextData":
     """The text that the run was trained on."""
     from regard.data import TextData
+    from regard.data.chats.config import MessagesConfig
 
+    if isinstance(experiment.data, MessagesConfig):
+        raise UserError(f"{run.path} was tuned on conversations; give a text: regard evaluate {run.path} --file FILE")
     data = experiment.data.build(experiment.model.context)
     if data.specials is not None:
         raise UserError(f"{run.path} translates: regard translate {run.path} --test gives its BLEU")
@@ -126,13 +132,14 @@ def own_text(run: "Run", experiment: "Experiment", loaded: "LoadedModel") -> "Te
 def other_text(options: EvaluateOptions, run: "Run", experiment: "Experiment", loaded: "LoadedModel") -> "TextData":
     """Another text, with the run's tokenizer; its training text is not needed."""
     from regard.data import ImportedConfig, PairsConfig, TextConfig
+    from regard.data.chats.config import MessagesConfig
 
     if isinstance(experiment.data, PairsConfig):
         other = f"regard translate {run.path} --file SOURCES --reference TRANSLATIONS"
         raise UserError(f"{run.path} translates; {other} gives the BLEU of other sentences")
-    given = TextConfig() if isinstance(experiment.data, ImportedConfig) else experiment.data
-    if not isinstance(given, TextConfig):
+    if not isinstance(experiment.data, TextConfig | ImportedConfig | MessagesConfig):
         raise UserError(f"{run.path} was not trained on a text; --file is for language models of text")
+    given = experiment.data if isinstance(experiment.data, TextConfig) else TextConfig()
     most = experiment.model.context if loaded.model.limit is None else loaded.model.limit
     if options.window is not None and options.window > most:
         raise UserError(f"--window {options.window}: the model reads at most {most} tokens")

@@ -54,7 +54,8 @@ def import_(options: ImportOptions) -> int:
     use = f"regard chat {run.path}" if run.file(CHAT).exists() else f"regard generate {run.path} --prompt ..."
     use = use if run.load(ModelConfig, "model").generates else f"regard embed {run.path} --search ..."
     if run.table("data").get("begin") is not None:
-        use = f"regard translate {run.path} TEXT"
+        sound = run.table("model").get("source", {}).get("kind") == "audio"
+        use = f"regard transcribe FILE.wav --run {run.path}" if sound else f"regard translate {run.path} TEXT"
     text = f"{certificate}\nimported into {run.path}; try: {use}"
     options.show({"run": str(run.path), **asdict(certificate)}, text)
     return 0
@@ -85,7 +86,8 @@ def imported_run(
         given = read_model(source, ignore, _compare)
         model = given.config.build()
         model.load_state_dict(given.weights)
-    origin = ImportedConfig(source.name, given.certificate.sha256, **given.specials._asdict() if given.specials else {})
+    specials = given.specials._asdict() if given.specials else {}
+    origin = ImportedConfig(source.name, given.certificate.sha256, **specials, **(given.forbidden or {}))
     experiment = replace(Experiment(), model=given.config, data=origin)
     if isinstance(model, Encoder):
         experiment = replace(experiment, task=MaskedTokensConfig())

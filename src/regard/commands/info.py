@@ -8,7 +8,7 @@ from regard.runs.waiting import waiting
 def info(options: RunOptions) -> int:
     """Summarize a run: model, data, progress, losses and damaged checkpoints."""
     run = options.open()
-    model, data, train = (run.table(name) for name in ("model", "data", "train"))
+    model, data = (run.table(name) for name in ("model", "data"))
     metrics = run.metrics()
     with waiting("checking the checkpoints"):
         damaged = run.examine_checkpoints()
@@ -17,7 +17,7 @@ def info(options: RunOptions) -> int:
     summary = {
         "run": str(run.path),
         "steps": max((*(m["step"] for m in metrics), *run.steps()), default=0),  # a stop saves between two records
-        "of": train.get("steps"),
+        "of": run.planned_steps,
         "loss": losses[-1] if losses else None,
         "validation_loss": next(reversed(validation.values()), None),
         "seconds": max((m["seconds"] for m in metrics if isinstance(m.get("seconds"), int | float)), default=0),
@@ -28,7 +28,7 @@ def info(options: RunOptions) -> int:
         "environment": run.environment,
     }
     sizes = ", ".join(f"{key} {model[key]}" for key in ("layers", "heads", "width", "context") if key in model)
-    of = f" of {summary['of']:,}" if isinstance(summary["of"], int) else ""  # a budget not yet converted to steps
+    of = f" of {summary['of']:,}" if summary["of"] else ""
     verb = "imported from" if data.get("kind") == "imported" else "on"
     lines = [
         f"{run.path}: {model.get('kind')} ({sizes}) {verb} {data.get('path') or data.get('source')}",

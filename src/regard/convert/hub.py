@@ -143,7 +143,8 @@ def read_hub(folder: Path, ignore: tuple[str, ...] = (), onnx: Path | None = Non
         config = untied(family, config, theirs)
     weights, certificate = convert(family, kind, config, theirs)
     certificate.dequantized = theirs.dequantized if isinstance(theirs, OnnxTensors) else []
-    return Imported(config, weights, certificate, tokenizer, chat(folder), special_tokens(folder, config))
+    specials = special_tokens(folder, config)
+    return Imported(config, weights, certificate, tokenizer, chat(folder), specials, forbidden_tokens(folder, config))
 
 
 def mask_token(tokenizer: str | None) -> int | None:
@@ -155,11 +156,28 @@ def mask_token(tokenizer: str | None) -> int | None:
         return None
 
 
+def generation_settings(folder: Path) -> JsonObject:
+    """The fields of the two files of settings that matter when text is generated."""
+    given = read_json(folder / CONFIG)
+    if not (folder / GENERATION).exists():
+        return given
+    return read_json(folder / GENERATION) | {name: value for name, value in given.items() if value is not None}
+
+
+def forbidden_tokens(folder: Path, config: ModelConfig) -> JsonObject:
+    """Tokens that an encoder-decoder must not write, anywhere or first, as those of Whisper that are no speech."""
+    given = generation_settings(folder)
+    found = {"forbidden": given.get("suppress_tokens"), "forbidden_first": given.get("begin_suppress_tokens")}
+    return {
+        name: tuple(one for one in tokens if type(one) is int and 0 <= one < config.vocabulary)
+        for name, tokens in found.items()
+        if isinstance(tokens, list) and len(tokens) <= config.vocabulary
+    }
+
+
 def special_tokens(folder: Path, config: ModelConfig) -> Specials | None:
     """The special tokens of an encoder-decoder, from its two files of settings; None if they do not name them."""
-    given = read_json(folder / CONFIG)
-    if (folder / GENERATION).exists():
-        given = read_json(folder / GENERATION) | {name: value for name, value in given.items() if value is not None}
+    given = generation_settings(folder)
     ids = [one[0] if isinstance(one, list) and one else one for one in map(given.get, SPECIALS)]  # several may end it
     numbers = [one for one in ids if type(one) is int and 0 <= one < config.vocabulary]
     return Specials(*numbers) if len(numbers) == len(SPECIALS) else None

@@ -1,6 +1,17 @@
 """Data: sources, tokenizers and batches. Importing it imports no torch."""
 
-from regard.data.base import IGNORE_INDEX, Batch, Data, DataConfig, LabeledBatch, PairBatch, Specials, TextBatch
+from regard.data.base import (
+    IGNORE_INDEX,
+    Batch,
+    Data,
+    DataConfig,
+    LabeledBatch,
+    PairBatch,
+    PreferenceBatch,
+    Specials,
+    TextBatch,
+)
+from regard.data.chats.config import ChatConfig, PreferenceConfig
 from regard.data.imported import ImportedConfig
 from regard.data.labeled.config import AnswersConfig, ClassesConfig, LabeledConfig, TagsConfig
 from regard.data.labeled.data import LabeledData

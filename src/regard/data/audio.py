@@ -1,10 +1,18 @@
-"""Log-mel spectrograms of speech, as Whisper reads them (Radford et al. 2023, sec. 2.2)."""
+"""WAV files, and log-mel spectrograms of speech as Whisper reads them (Radford et al. 2023, sec. 2.2)."""
 
 import math
+import os
+import struct
+import wave
+from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+from regard.errors import UserError
+from regard.untrusted import open_plain, unreadable
 
 RATE = 16_000  # samples per second
 WINDOW, HOP = 400, 160  # samples: 25 ms every 10 ms
@@ -44,3 +52,64 @@ _STEP = math.log(6.4) / 27  # of the logarithm of a frequency, per mel
 def _hertz(mel: Tensor) -> Tensor:
     """Linear up to 15 mel, which are 1,000 Hz, then exponential."""
     return torch.where(mel < 15, mel * 200 / 3, 1000 * torch.exp((mel - 15) * _STEP))
+
+
+LARGEST = 256 * 2**20  # bytes of a WAV file that is read
+STEEPEST = 1 << 24  # elements of the filters that change the rate
+
+
+def read_wav(path: Path) -> Tensor:
+    """The samples [N] of a WAV file in [-1, 1] at 16 kHz: channels are averaged, other rates resampled."""
+    try:
+        with open(open_plain(path, follow=True), "rb") as file:
+            if os.fstat(file.fileno()).st_size > LARGEST:
+                raise UserError(f"{path} has more than {LARGEST:,} bytes; cut it into shorter files")
+            with wave.open(file) as sound:
+                channels, width, rate = sound.getnchannels(), sound.getsampwidth(), sound.getframerate()
+                if width not in (1, 2, 3, 4) or not 1000 <= rate <= 1_000_000:
+                    raise ValueError(f"samples of {8 * width} bits, {rate:,} per second")
+                data = sound.readframes(sound.getnframes())
+    except FileNotFoundError:
+        raise UserError(f"there is no file {path}; give a WAV file") from None
+    except OSError as error:
+        raise unreadable(path, error) from error
+    except (wave.Error, EOFError, ValueError, RuntimeError, struct.error) as error:
+        raise UserError(
+            f"{path} is no WAV file of plain samples ({error or 'it is cut off'}); convert it: ffmpeg -i {path.name} "
+            "-ar 16000 -ac 1 speech.wav"
+        ) from error
+    data = data[: len(data) // (channels * width) * channels * width]
+    if width == 1:  # bytes are unsigned, wider samples signed
+        samples = np.frombuffer(data, np.uint8).astype(np.float32) / 128 - 1
+    elif width == 3:
+        wide = np.zeros((len(data) // 3, 4), np.uint8)
+        wide[:, 1:] = np.frombuffer(data, np.uint8).reshape(-1, 3)
+        samples = wide.view("<i4")[:, 0].astype(np.float32) / 2**31
+    else:
+        samples = np.frombuffer(data, f"<i{width}").astype(np.float32) / 2 ** (8 * width - 1)
+    if not samples.size:
+        raise UserError(f"{path} has no samples; record it again")
+    return resampled(torch.from_numpy(samples.reshape(-1, channels).mean(1)), rate)
+
+
+def resampled(samples: Tensor, rate: int, zeros: int = 16) -> Tensor:
+    """Samples [N] at another rate to 16 kHz: sinc interpolation below the lower of both Nyquist frequencies.
+
+    Smith, "Digital audio resampling", eq. 5. The sinc has ``zeros`` zeros on each side, under a Hann window; one filter
+    for each of the new samples in the shortest time that has whole numbers of old and new ones.
+    """
+    common = math.gcd(rate, RATE)
+    old, new = rate // common, RATE // common
+    if old == new:
+        return samples
+    cutoff = 0.95 * min(old, new)  # the filter falls off over some width
+    reach = math.ceil(zeros * old / cutoff)
+    if new * (2 * reach + old) > STEEPEST:
+        raise UserError(f"a rate of {rate:,} samples per second cannot be changed to {RATE:,}; convert the file first")
+    times = torch.arange(-reach, reach + old) / old - torch.arange(new)[:, None] / new  # [new, taps]
+    times = (times * cutoff).clamp(-zeros, zeros)
+    window = torch.cos(times * math.pi / 2 / zeros).square()
+    filters = torch.sinc(times) * window * cutoff / old
+    padded = F.pad(samples, (reach, reach + old))
+    found = F.conv1d(padded[None, None], filters[:, None].to(samples), stride=old)[0]  # [new, windows]
+    return found.t().flatten()[: math.ceil(len(samples) * new / old)]

@@ -4,7 +4,7 @@ Training, `prove`, `doctor`, the report and the commands use the classes of this
 
 * ``DataConfig``  a choice of data in a config; ``build`` fetches and prepares it
 * ``Data``        training batches by number, validation and test batches in order
-* ``TextBatch``, ``PairBatch``, ``LabeledBatch``  what tasks and models consume
+* ``TextBatch``, ``PairBatch``, ``LabeledBatch``, ``PreferenceBatch``  what tasks and models consume
 
 A dataset subclasses ``Data``, implements ``batch`` and ``validation_batches``, and sets the attributes that differ from
 their defaults. Batches are named tuples of tensors: ``TextBatch`` or ``PairBatch``, or any other that the task of the
@@ -18,7 +18,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar
 
 from regard.config import Choice
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from regard.attention import AnySlots
+    from regard.data.chats.template import ChatFormat
     from regard.data.tokenizers import Tokenizer
 
 IGNORE_INDEX = -1  # a target with this value does not count: padding, or a prompt that is not to be learned
@@ -55,6 +56,7 @@ class TextBatch(NamedTuple):
     targets: Tensor  # [B, N] int64; IGNORE_INDEX: does not count
     #: Padding or packing; None: unpadded rows. With consecutive order, None: rows that continue the previous batch.
     slots: AnySlots | None = None
+    words: Tensor | None = None  # [B, N] int64: the number of each token's word in its row, for whole-word masking
 
 
 class PairBatch(NamedTuple):
@@ -75,8 +77,16 @@ class LabeledBatch(NamedTuple):
     types: Tensor  # [B, N] int64: 1 in the second text of a pair
 
 
+class PreferenceBatch(NamedTuple):
+    """Two answers for each prompt: rows 2i and 2i + 1 are the preferred and the rejected one. Padding comes last."""
+
+    inputs: Tensor  # [2B, N] int64
+    targets: Tensor  # [2B, N] int64; IGNORE_INDEX: of the prompt, or padding
+    reference: Tensor  # [2B], the log-probability of each answer by the model before tuning
+
+
 #: What the tasks of this package take; parts from outside may define others.
-Batch = TextBatch | PairBatch | LabeledBatch
+Batch = TextBatch | PairBatch | LabeledBatch | PreferenceBatch
 
 B = TypeVar("B", covariant=True)
 
@@ -88,6 +98,7 @@ class Data(ABC, Generic[B]):
     sha256: str | None = None  # of the content; `regard resume` refuses data with another one
     vocabulary: int | None = None  # number of token ids, which the model's config takes over; None: it keeps its own
     tokenizer: Tokenizer | None = None  # saved with the run; None: the tokens are not text
+    chat: ChatFormat | None = None  # saved with the run, if the data are conversations
     specials: Specials | None = None  # the ids that mark padding, begin and end; set for sequence-to-sequence data only
     dynamic_shapes: bool = False  # the shape differs from batch to batch
     smallest_batch: int = 1  # the least batch size: 1 row, or the tokens of the longest pair if a size counts tokens
@@ -119,6 +130,10 @@ class DataConfig(Choice):
     """Which data an experiment trains on."""
 
     batch: int  # the size of a micro-batch; a step has one for each process and each accumulation
+
+    def with_chat(self, form: ChatFormat | None) -> Self:
+        """With the chat format of the model that training starts from. Default: unchanged."""
+        return self
 
     def build(self, context: int, cache: Path | None = None, tokenizer: Tokenizer | None = None) -> Data[Any]:
         """Fetch and prepare the data for sequences of ``context`` tokens; reuse and fill the folder ``cache``.

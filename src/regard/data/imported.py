@@ -18,6 +18,8 @@ class ImportedConfig(DataConfig, kind="imported"):
     pad: int | None = option(None, "encoder-decoders: the token that fills a batch")
     begin: int | None = option(None, "encoder-decoders: the first token that the decoder reads")
     end: int | None = option(None, "encoder-decoders: the token that ends a text")
+    forbidden: tuple[int, ...] = option((), "tokens that the model must not write")
+    forbidden_first: tuple[int, ...] = option((), "tokens that it must not begin with")
     batch: int = option(1, "not used")
 
     @property

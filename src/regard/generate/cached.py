@@ -138,7 +138,8 @@ class CachedSeq2Seq(CachedModel):
         self.state = self.model.start(
             self.prompts, self._capacity, source=self.source, source_lengths=self.source_lengths, beams=beams
         )
-        return self._step(self.source.new_tensor(self._prefix).expand(self.prompts * beams, -1))
+        prefix = torch.tensor(self._prefix, device=self.source.device)
+        return self._step(prefix.expand(self.prompts * beams, -1))
 
     def step(self, tokens: Tensor) -> Tensor:
         return self._step(tokens[:, None])

@@ -82,9 +82,10 @@ class OutputConstraints(NamedTuple):
 
     max_length: int
     min_length: int = 0
-    begin: int = 0  # the first input of a sequence-to-sequence model's decoder
+    prefix: tuple[int, ...] = (0,)  # what a sequence-to-sequence model's decoder reads first
     end: int | None = None  # the token that ends a sequence
     forbidden: tuple[int, ...] = ()  # tokens that are never decoded
+    forbidden_first: tuple[int, ...] = ()  # tokens that are not the first
     stop: StopCondition | None = None  # a sequence also ends with the token that completes a stop string
 
     @classmethod
@@ -94,7 +95,7 @@ class OutputConstraints(NamedTuple):
         In BART the end token begins a text too.
         """
         forbidden = tuple(token for token in (specials.pad, specials.begin) if token != specials.end)
-        return cls(max_length, min_length, specials.begin, specials.end, forbidden)
+        return cls(max_length, min_length, (specials.begin,), specials.end, forbidden)
 
     def may_end(self, position: int) -> bool:
         """Whether the token number ``position`` may be the last one, before the maximum length."""
@@ -103,6 +104,7 @@ class OutputConstraints(NamedTuple):
     def mask(self, logits: Tensor, position: int) -> Tensor:
         """Exclude the tokens that may not be at ``position`` from logits [R, V], in place."""
         early = () if self.end is None or position >= self.min_length else (self.end,)
+        early += () if position else self.forbidden_first
         for token in (*self.forbidden, *early):
             logits[:, token] = NEVER
         return logits

@@ -76,13 +76,10 @@ def load(run: str | Path, device: torch.device | str = "cpu", step: int | None =
 
 
 def load_model(run: Run, device: torch.device | str = "cpu", step: int | None = None) -> LoadedModel:
-    """The model of the checkpoint at ``step``, or of the newest intact one, in evaluation mode."""
-    checkpoint = run.latest() if step is None else run.checkpoint(step)
-    if checkpoint is None:
-        why = f" ({'; '.join(run.damaged)})" if run.damaged else ""
-        command = f"regard resume {run.path}{with_options()}"
-        raise UserError(f"the run {run.path} has no checkpoint yet{why}; train it first: {command}")
-    model = restored(run, run.load(ModelConfig, "model"), checkpoint)
+    """The model of the checkpoint at ``step``, or of the newest intact one, in evaluation mode, and its tokenizer."""
+    model, checkpoint = load_weights(run, step)
+    if not run.file(TOKENIZER).exists():
+        raise UserError(f"{run.path} has no {TOKENIZER}; import the model again from a folder that has one")
     imported = run.table("data").get("kind") == "imported"
     lossless = not isinstance(model, Encoder) and not (imported and isinstance(model, Seq2SeqModel))
     tokenizer = load_tokenizer(run.file(TOKENIZER), run.read(TOKENIZER), lossless=lossless)
@@ -92,6 +89,16 @@ def load_model(run: Run, device: torch.device | str = "cpu", step: int | None = 
             "it from a copy"
         )
     return LoadedModel(model.to(device).eval(), tokenizer, checkpoint.step, checkpoint.state.get("data"))
+
+
+def load_weights(run: Run, step: int | None = None) -> tuple[Model, Checkpoint]:
+    """The model of the checkpoint at ``step``, or of the newest intact one, on the CPU."""
+    checkpoint = run.latest() if step is None else run.checkpoint(step)
+    if checkpoint is None:
+        why = f" ({'; '.join(run.damaged)})" if run.damaged else ""
+        command = f"regard resume {run.path}{with_options()}"
+        raise UserError(f"the run {run.path} has no checkpoint yet{why}; train it first: {command}")
+    return restored(run, run.load(ModelConfig, "model"), checkpoint), checkpoint
 
 
 def restored(run: Run, config: ModelConfig, checkpoint: Checkpoint) -> Model:

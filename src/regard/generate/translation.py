@@ -172,7 +172,8 @@ def decode_seq2seq(
     else:
         streams = [0] * len(source) * count if options.greedy else source_streams(source, source_lengths, count)
         strategy = Sampler(options, streams, constraints, samples=count, seed=seed)
-    cached = CachedSeq2Seq(model, source, source_lengths, [constraints.begin], constraints.max_length)
+    capacity = constraints.max_length + len(constraints.prefix) - 1
+    cached = CachedSeq2Seq(model, source, source_lengths, constraints.prefix, capacity)
     for _ in Decoder(cached, strategy, constraints.max_length):
         pass
     return strategy.hypotheses()
@@ -227,5 +228,5 @@ def load_translation_model(run: Run, device: torch.device | str = "cpu", step: i
     model, tokenizer, reached, sha256 = load_model(run, device, step)
     assert isinstance(model, Seq2SeqModel)
     if not model.source_vocabulary:
-        raise UserError(f"the model of {run.path} reads sound, not text; name a run that translates texts")
+        raise UserError(f"the model of {run.path} reads sound, not text; use it with `regard transcribe`")
     return TranslationModel(model, tokenizer, specials or Specials.after(tokenizer.size), config, reached, sha256)

@@ -155,6 +155,15 @@ class Run:
             raise UserError(f"{self.path / CONFIG} has no [{name}]; restore it from a copy")
         return table
 
+    @property
+    def planned_steps(self) -> int | None:
+        """The steps of the training; None for a time budget that is not yet converted, 0 for an imported model."""
+        data, train = self.config.get("data"), self.config.get("train")
+        if isinstance(data, dict) and data.get("kind") == "imported":
+            return 0
+        steps = train.get("steps") if isinstance(train, dict) else None
+        return steps if isinstance(steps, int) else None
+
     def replace_config(self, config: str) -> None:
         """Replace the config atomically, for values that the start determines, such as steps from a time budget."""
         stamped = stamp(config)

@@ -135,9 +135,7 @@ class RunLibrary:
         checkpoints = opened.steps()
         step = max([progress["step"], *checkpoints])
         size = _model_size(path, *_versions(path))
-        model, train = config.get("model"), config.get("train")
-        planned = train.get("steps") if isinstance(train, dict) else None
-        total_steps = planned if isinstance(planned, int) else None  # None: a time budget, not yet converted into steps
+        model, total_steps = config.get("model"), opened.planned_steps
         finished = total_steps is not None and step >= total_steps
         return {
             **summary,

@@ -4,4 +4,5 @@ from regard.tasks.base import Measured, Task, TaskConfig, Term
 from regard.tasks.labeled import AnsweringConfig, ClassificationConfig, TaggingConfig
 from regard.tasks.language import LanguageConfig, LanguageTask
 from regard.tasks.masked import MaskedTokens, MaskedTokensConfig
+from regard.tasks.preference import PreferenceTask, PreferenceTaskConfig
 from regard.tasks.translation import TranslationConfig, TranslationTask

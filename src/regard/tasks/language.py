@@ -1,6 +1,6 @@
 """Language modeling: the cross entropy of the next token."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -67,6 +67,20 @@ def summed_cross_entropy(model: Model, features: Tensor, targets: Tensor, limit:
     """The summed cross entropy of features [R, C] and targets [R], with at most about ``limit`` logits in memory.
 
     ``smoothing``: label smoothing (Szegedy et al. 2016, sec. 7).
+    """
+    chunks = list(_in_chunks(model, features, targets, limit, smoothing, "sum"))
+    return chunks[0] if len(chunks) == 1 else sum(chunks, start=features.new_zeros((), dtype=_wide(features.dtype)))
+
+
+def token_losses(model: Model, features: Tensor, targets: Tensor, limit: int) -> Tensor:
+    """The cross entropy of each target, [R]; 0 where it is IGNORE_INDEX."""
+    return torch.cat(list(_in_chunks(model, features, targets, limit, 0.0, "none")))
+
+
+def _in_chunks(
+    model: Model, features: Tensor, targets: Tensor, limit: int, smoothing: float, reduction: str
+) -> Iterator[Tensor]:
+    """The cross entropy of chunks of rows.
 
     Logits and their log-softmax in float32 are by far the largest tensors of a small model with a large vocabulary:
     6.6 GB each for 32 x 1024 tokens of GPT-2. Above the limit, the head is applied to chunks of rows, which are
@@ -75,21 +89,27 @@ def summed_cross_entropy(model: Model, features: Tensor, targets: Tensor, limit:
     rows = features.shape[0]
     chunks = min(-(-rows * model.config.vocabulary // limit), rows)
     if chunks <= 1:
-        return _cross_entropy(model, features, targets, smoothing)
+        yield _cross_entropy(model, features, targets, smoothing, reduction)
+        return
     size = -(-rows // chunks)
-    total = features.new_zeros((), dtype=_wide(features.dtype))
     for rows_RC, targets_R in zip(features.split(size), targets.split(size), strict=True):
         # The head uses no random numbers, so no generator state has to be preserved.
-        total = total + checkpoint(
-            _cross_entropy, model, rows_RC, targets_R, smoothing, use_reentrant=False, preserve_rng_state=False
+        yield checkpoint(
+            _cross_entropy,
+            model,
+            rows_RC,
+            targets_R,
+            smoothing,
+            reduction,
+            use_reentrant=False,
+            preserve_rng_state=False,
         )
-    return total
 
 
-def _cross_entropy(model: Model, features: Tensor, targets: Tensor, smoothing: float) -> Tensor:
+def _cross_entropy(model: Model, features: Tensor, targets: Tensor, smoothing: float, reduction: str) -> Tensor:
     logits = model.head(features)
     logits = logits.to(_wide(logits.dtype))
-    return F.cross_entropy(logits, targets, ignore_index=IGNORE_INDEX, reduction="sum", label_smoothing=smoothing)
+    return F.cross_entropy(logits, targets, ignore_index=IGNORE_INDEX, reduction=reduction, label_smoothing=smoothing)
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:

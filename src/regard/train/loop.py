@@ -16,6 +16,8 @@ from regard.errors import UserError
 from regard.generate.load import check_fit
 from regard.models.device import find_device
 from regard.runs import Checkpoint, Run, environment
+from regard.runs.disk import write_synced
+from regard.runs.folder import CHAT, TOKENIZER
 from regard.train.adapt import frozen_names
 from regard.train.budget import budget_in_steps
 from regard.train.checkpoint import check_data, restore, save
@@ -27,6 +29,7 @@ from regard.train.experiment import Experiment
 from regard.train.guard import check_start, guarded, keep_freed_memory, make_engine
 from regard.train.observer import Observer, TrainingResult, TrainingStart, TrainingStep
 from regard.train.pretrained import build_data, pretrained
+from regard.train.reference import attach_reference
 from regard.train.shard import World, from_environment, process_group
 from regard.train.stopping import EarlyStopping
 
@@ -75,7 +78,7 @@ def prepare(experiment: Experiment, run: Run, world: World, began: float, resume
     checkpoint = newest(run) if resume else None
     start = pretrained(experiment.init) if experiment.init is not None and not resume else None
     if start is not None:
-        experiment = replace(experiment, model=start.config)
+        experiment = replace(experiment, model=start.config, data=experiment.data.with_chat(start.chat))
     data = build_data(experiment, run, start)
     experiment = replace(experiment, task=experiment.task.fit(data))
     experiment = replace(experiment, model=experiment.model_for(data))
@@ -92,7 +95,10 @@ def prepare(experiment: Experiment, run: Run, world: World, began: float, resume
     if world.rank == 0:
         run.replace_config(to_toml(experiment))
         if data.tokenizer is not None:
-            run.add("tokenizer.json", data.tokenizer.save)
+            run.add(TOKENIZER, data.tokenizer.save)
+        if (chat := data.chat) is not None:
+            run.add(CHAT, lambda path: write_synced(path, chat.to_json().encode()))
+    attach_reference(engine, run, resume=resume)
     if checkpoint is None and frozen_names(engine.model):
         save(engine, run)
     world.barrier()

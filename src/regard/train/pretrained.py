@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,12 +14,14 @@ from torch import Tensor
 from regard.convert.published import MODELS
 from regard.convert.read import read_model
 from regard.data import Data, Tokenizer, load_tokenizer
+from regard.data.chats.template import ChatFormat
 from regard.data.origins.progress import say
 from regard.errors import UserError
 from regard.models.base import LanguageModel, Model, ModelConfig
 from regard.models.shapes import build_on_meta
+from regard.nn.lora import merged
 from regard.runs import Run
-from regard.runs.folder import TOKENIZER
+from regard.runs.folder import CHAT, TOKENIZER
 from regard.train.adapt import HEAD
 from regard.train.experiment import Experiment
 
@@ -29,6 +32,7 @@ class Pretrained(NamedTuple):
     config: ModelConfig
     weights: Mapping[str, Tensor]
     tokenizer: Tokenizer
+    chat: ChatFormat | None = None
 
 
 def pretrained(name: str) -> Pretrained:
@@ -43,7 +47,9 @@ def pretrained(name: str) -> Pretrained:
     if given.tokenizer is None:
         raise UserError(f"{name} has no tokenizer.json, so that no text can be prepared for it; put it there")
     data = given.tokenizer.encode()
-    return Pretrained(given.config, given.weights, load_tokenizer(source, data, lossless=_generates(given.config)))
+    tokenizer = load_tokenizer(source, data, lossless=_generates(given.config))
+    chat = None if given.chat is None else ChatFormat.read(json.dumps(given.chat).encode())
+    return Pretrained(given.config, given.weights, tokenizer, chat)
 
 
 def _of_run(run: Run) -> Pretrained:
@@ -51,7 +57,8 @@ def _of_run(run: Run) -> Pretrained:
     if checkpoint is None:
         raise UserError(f"the run {run.path} has no checkpoint to start from; train it first")
     config = run.load(ModelConfig, "model")
-    return Pretrained(config, checkpoint.model(), run_tokenizer(run, config))
+    chat = ChatFormat.read(run.read(CHAT)) if run.file(CHAT).exists() else None
+    return Pretrained(config, merged(checkpoint.model()), run_tokenizer(run, config), chat)
 
 
 def run_tokenizer(run: Run, config: ModelConfig) -> Tokenizer:

@@ -56,6 +56,11 @@ class PublishedTokenizer(Tokenizer):
             widths[number] = len(token.encode())
         return widths
 
+    @property
+    def tokens(self) -> dict[str, int]:
+        """Every token, special ones such as `<|en|>` too, and its number."""
+        return self._numbers
+
     def encode(self, text: str) -> NDArray[np.int64]:
         return self.encode_texts([text])[0].ids
 

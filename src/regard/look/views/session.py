@@ -204,7 +204,7 @@ class Session:
                 cached = CachedLanguageModel(self._language_model, [prompt], length, graphs=False)
                 return {"nodes": beam_tree(cached, OutputConstraints(length), beams, self.texts)}
             constraints, batch = self._constraints(length), self.read(text, " ").source_batch
-            cached = CachedSeq2Seq(self._seq2seq, *batch, [constraints.begin], constraints.max_length)
+            cached = CachedSeq2Seq(self._seq2seq, *batch, constraints.prefix, constraints.max_length)
             return {"nodes": beam_tree(cached, constraints, beams, self.texts)}
 
     def lens(self, text: str, target: str | None = None) -> JsonObject:

@@ -1,0 +1,1 @@
+"""Conversations and preferences, for fine-tuning language models."""
