@@ -1,8 +1,8 @@
 """Fine-tuning and pretraining of encoders in 15 minutes each, beside simple baselines (docs/results/finetuning.md).
 
     python -m bench.finetune baselines                       TF-IDF + logistic regression, most frequent tag, unigrams
-    python -m bench.finetune train NAME --out FILE           one training: sentiment, sentiment-scratch, sentiment-lora,
-                                                             tagging, tagging-scratch or masked
+    python -m bench.finetune train NAME --out FILE           one training: sentiment, sentiment-mean, sentiment-scratch,
+                                                             sentiment-lora, tagging, tagging-scratch or masked
 The time of a training is `--seconds` (900) with its preparation; the test afterwards is not counted. scikit-learn
 is needed for the first baseline only.
 """
@@ -34,8 +34,9 @@ from regard.train.pretrained import build_data
 SCRATCH = ("--init=none", "--data.tokenizer.vocabulary=8192")
 TRAININGS: dict[str, tuple[str, tuple[str, ...]]] = {
     "sentiment": ("sentiment", ()),
+    "sentiment-mean": ("sentiment", ("--task.pool=mean",)),
     "sentiment-scratch": ("sentiment", (*SCRATCH, "--train.optimizer.lr=5e-4", "--task.pool=mean")),
-    "sentiment-lora": ("sentiment", ("--train.adapt=lora", "--train.optimizer.lr=1e-3")),
+    "sentiment-lora": ("sentiment", ("--train.adapt=lora", "--train.optimizer.lr=5e-4")),
     "tagging": ("tagging", ()),
     "tagging-scratch": (
         "tagging",

@@ -56,7 +56,9 @@ def test_list(offline):
         assert source.title in done.stdout  # not broken at the width of the terminal
         assert str(source.origin).removeprefix("the ") in done.stdout
     listed = json.loads(regard(offline, "list", "--json").stdout)
-    names = ["bible", "enwik8", "homeassistant", "moby-dick", "plays", "sotu"]
+    texts = ["bible", "enwik8", "homeassistant", "moby-dick", "plays", "sotu"]
+    labeled = ["brown", "made-entities", "made-questions", "movie-reviews", "porttinari", "spam"]
+    names = sorted(texts + labeled)
     assert [row["name"] for row in listed] == sorted(SOURCES) == names
     assert all(row["cached"] == "no" and row["size"] and row["license"] and row["origins"] for row in listed)
     assert not os.path.exists(offline["REGARD_CACHE"])  # looking leaves nothing behind
