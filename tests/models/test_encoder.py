@@ -174,3 +174,26 @@ def test_only_chosen_tokens_count() -> None:
 def test_impossible_shares() -> None:
     with pytest.raises(ValueError, match="share must be above 0 and below 1"):
         MaskedTokensConfig(share=1.0).check()
+
+
+def test_whole_words_are_masked_together_and_counted_alike():
+    model, task = SMALL.build().eval(), MaskedTokens(MaskedTokensConfig(share=0.3, whole_words=True))
+    generator = torch.Generator().manual_seed(3)
+    tokens = torch.randint(SMALL.vocabulary, (6, 40), generator=generator)
+    words = torch.randint(2, (6, 40), generator=generator).cumsum(1)
+    batch = TextBatch(tokens, tokens, words=words)
+    inputs, term = seen_by(model, task, batch)
+    assert int(term.count) == int(task.counts(batch)["masked_token"])
+    order = task._order(batch)
+    numbers = task._numbers(batch, order)
+    assert int(numbers.sum()) == int(term.count)
+    for row in range(6):
+        chosen = order[row, : numbers[row]].tolist()
+        assert len(chosen) <= 12
+        changed = (inputs[row] != tokens[row]).nonzero().flatten().tolist()
+        assert set(changed) <= set(chosen)
+        own = {int(words[row, place]) for place in chosen}
+        whole = [place for place in range(40) if int(words[row, place]) in own]
+        assert sorted(chosen) == whole or len(own) == 1  # a word longer than the share is cut
+    with pytest.raises(UserError, match=r"--data\.words true"):
+        task.counts(TextBatch(tokens, tokens))

@@ -56,6 +56,7 @@ class TextBatch(NamedTuple):
     targets: Tensor  # [B, N] int64; IGNORE_INDEX: does not count
     #: Padding or packing; None: unpadded rows. With consecutive order, None: rows that continue the previous batch.
     slots: AnySlots | None = None
+    words: Tensor | None = None  # [B, N] int64: the number of each token's word in its row, for whole-word masking
 
 
 class PairBatch(NamedTuple):

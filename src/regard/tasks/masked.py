@@ -20,6 +20,7 @@ class MaskedTokensConfig(CrossEntropyConfig, kind="masked"):
 
     trains = Encoder
     share: float = option(0.15, "share of each sequence's tokens to predict")
+    whole_words: bool = option(False, "mask all tokens of a word or none; needs --data.words true")
 
     def check(self) -> None:
         """Refuse impossible values."""
@@ -36,8 +37,9 @@ class MaskedTokens:
     """The cross-entropy of the chosen tokens in nats.
 
     Of these, 80 % are replaced by the mask token, 10 % by a random token, and 10 % stay. A sequence of n tokens has
-    exactly max(1, round(share · n)) of them, so the batch alone gives the count. The choice is a hash of the sequence:
-    it does not depend on the other rows, on the number of processes or on where a run was resumed.
+    exactly max(1, round(share · n)) of them or, of whole words, as many as fit into that number, so the batch alone
+    gives the count. The choice is a hash of the sequence: it does not depend on the other rows, on the number of
+    processes or on where a run was resumed.
     """
 
     def __init__(self, config: MaskedTokensConfig | None = None):
@@ -50,11 +52,11 @@ class MaskedTokens:
             raise UserError(
                 f"a {type(model).__name__} with this head predicts no tokens; choose one with a head for them"
             )
-        scores, kind, other = _draws(tokens, model.config.vocabulary)
-        scores = scores.masked_fill(~real_tokens(tokens, batch.slots), torch.inf)
+        _, kind, other = _draws(tokens, model.config.vocabulary)
         most = max(1, round(self.config.share * tokens.shape[1]))
-        chosen = scores.argsort(dim=1, stable=True)[:, :most]  # [B, M]
-        used = torch.arange(chosen.shape[1], device=tokens.device) < self._numbers(batch)[:, None]
+        order = self._order(batch)
+        chosen = order[:, :most]  # [B, M]
+        used = torch.arange(chosen.shape[1], device=tokens.device) < self._numbers(batch, order)[:, None]
         original, kind = tokens.gather(1, chosen), kind.gather(1, chosen)
         replaced = torch.where(kind < 0.8, model.mask_token, torch.where(kind < 0.9, other.gather(1, chosen), original))
         inputs = tokens.scatter(1, chosen, torch.where(used, replaced, original))
@@ -68,12 +70,29 @@ class MaskedTokens:
 
     def counts(self, batch: TextBatch) -> dict[str, Tensor]:
         """How many tokens of the batch are predicted."""
-        return {"masked_token": self._numbers(batch).sum()}
+        return {"masked_token": self._numbers(batch, self._order(batch) if self.config.whole_words else None).sum()}
 
-    def _numbers(self, batch: TextBatch) -> Tensor:
-        """How many tokens of each row are predicted, [B]."""
+    def _order(self, batch: TextBatch) -> Tensor:
+        """The places of each row in the order in which they are chosen, [B, N]; those of a word follow each other."""
+        scores, _, _ = _draws(batch.inputs, 1)
+        if self.config.whole_words:
+            if batch.words is None:
+                raise UserError("--task.whole_words needs the words of the text; add --data.words true")
+            scores = scores.gather(1, batch.words)  # all tokens of word number w have the score of place w
+        return scores.masked_fill(~real_tokens(batch.inputs, batch.slots), torch.inf).argsort(dim=1, stable=True)
+
+    def _numbers(self, batch: TextBatch, order: Tensor | None) -> Tensor:
+        """How many tokens of each row are predicted, [B]; whole words if one fits into the share."""
         length = real_tokens(batch.inputs, batch.slots).sum(1)
-        return (length.double() * self.config.share).round().long().clamp(min=1).minimum(length)
+        most = (length.double() * self.config.share).round().long().clamp(min=1).minimum(length)
+        if not self.config.whole_words or order is None or batch.words is None:
+            return most
+        words = batch.words.gather(1, order)
+        last = torch.ones_like(words, dtype=torch.bool)
+        last[:, :-1] = words[:, :-1] != words[:, 1:]  # a word ends here
+        place = torch.arange(1, words.shape[1] + 1, device=words.device)
+        fitting = (place * (last & (place <= most[:, None]))).amax(1)
+        return torch.where(fitting > 0, fitting, most)
 
 
 def real_tokens(tokens: Tensor, slots: AnySlots | None) -> Tensor:

@@ -41,6 +41,7 @@ class TextConfig(DataConfig, kind="text"):
     )
     limit: int | None = option(None, "train on the first characters only, this many (bytes, with the bytes tokenizer)")
     separator: str = option("\n\n", "the text between two files, or between the records of one")
+    words: bool = option(False, "give the words' boundaries with each batch, for --task.whole_words")
     field: str = option("text", "the field of a .jsonl file, or the column of a .parquet file, that holds the text")
 
     def check(self) -> None:
@@ -77,7 +78,8 @@ class TextConfig(DataConfig, kind="text"):
         parts = parts._replace(**spans)
         _check_parts(parts, context, name, [key for key, share in shares.items() if share > 0 or key in texts])
         sha256 = hashes[0] if len(hashes) == 1 else hashlib.sha256(repr((list(texts), hashes)).encode()).hexdigest()
-        return TextData(joined, tokenizer, context, parts, name=name, sha256=sha256, order=self.order)
+        options = {"name": name, "sha256": sha256, "order": self.order, "words": self.words}
+        return TextData(joined, tokenizer, context, parts, **options)
 
     def texts(self, cache: Path) -> dict[str, TextFile]:
         """The text to train on, and the validation and test parts that are separate texts; to be read in chunks."""
@@ -170,11 +172,13 @@ class TextData(Data[TextBatch]):
         name: str,
         sha256: str,
         order: Literal["random", "consecutive"] = "random",
+        words: bool = False,
     ) -> None:
         self.tokenizer, self.vocabulary = tokenizer, tokenizer.size
         self.context, self.parts, self.order = context, parts, order
         self.name, self.sha256 = name, sha256
         self._tokens = tokens
+        self._edges = tokenizer.word_edges() if words else None
         self.train_count = parts.train.size
         self.validation_count, self.test_count = parts.validation.targets, parts.test.targets
         if context < 1:
@@ -237,7 +241,7 @@ class TextData(Data[TextBatch]):
         else:
             starts, begins = self._consecutive(step, seed=seed, count=size * world)
         windows = self._tokens.windows(starts[rank * size : (rank + 1) * size], self.context + 1)
-        batch = _batch(windows[:, :-1], windows[:, 1:])
+        batch = self._batch(windows[:, :-1], windows[:, 1:])
         if not begins:
             return batch
         from regard.attention import Range  # not at the top: configs are read without torch
@@ -275,7 +279,18 @@ class TextData(Data[TextBatch]):
             inside = begins[:, None] + place < part.targets
             counted = inside & ((number[:, None] == 0) | (place >= self.context - stride))
             counted &= number[:, None] < rows
-            yield _batch(np.where(inside, windows[:, :-1], 0), np.where(counted, windows[:, 1:], IGNORE_INDEX))
+            yield self._batch(np.where(inside, windows[:, :-1], 0), np.where(counted, windows[:, 1:], IGNORE_INDEX))
+
+    def _batch(self, inputs: np.ndarray, targets: np.ndarray) -> TextBatch:
+        import torch  # not at the top: configs are read without torch
+
+        words = None
+        if self._edges is not None:
+            begins, ends = (edge[inputs] for edge in self._edges)
+            goes_on = begins[:, 1:] & ends[:, :-1]
+            words = np.concatenate((np.zeros_like(inputs[:, :1]), np.cumsum(~goes_on, axis=1)), axis=1)
+            words = torch.from_numpy(words)
+        return TextBatch(*(torch.from_numpy(np.ascontiguousarray(array)) for array in (inputs, targets)), words=words)
 
 
 def _draws(seed: int, number: int, count: int, below: int) -> np.ndarray:
@@ -283,9 +298,3 @@ def _draws(seed: int, number: int, count: int, below: int) -> np.ndarray:
     words = 2**64
     generator = np.random.Philox(key=(seed % words) << 64 | number % words)
     return (generator.random_raw(count) % np.uint64(below)).astype(np.int64)
-
-
-def _batch(inputs: np.ndarray, targets: np.ndarray) -> TextBatch:
-    import torch  # not at the top: configs are read without torch
-
-    return TextBatch(torch.from_numpy(np.ascontiguousarray(inputs)), torch.from_numpy(np.ascontiguousarray(targets)))

@@ -72,6 +72,14 @@ class Tokenizer:
         """The text of an array of token ids."""
         return self.decode_bytes(ids).decode("utf-8", "replace")
 
+    def word_edges(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:  # [V], [V]
+        """Whether each token begins, and whether it ends, with a letter or digit.
+
+        A token continues the word of the token before it if it begins with one and that token ends with one.
+        """
+        texts = [self.decode([number]) for number in range(self.size)]
+        return np.array([text[:1].isalnum() for text in texts]), np.array([text[-1:].isalnum() for text in texts])
+
     def stream(self) -> Stream:
         """An incremental decoder."""
         return Stream(self.decode_bytes)
