@@ -17,6 +17,7 @@ from regard.nn.feedforward import FeedForward, GatedFeedForward, ReLUSquared
 from regard.nn.fused.onednn import OneDNNLinear, unmodified
 from regard.nn.fused.ops import FusedRMSNorm, FusedSquaredFeedForward
 from regard.nn.linear import Linear
+from regard.nn.lora import LowRankAdapter
 from regard.nn.norm import RMSNorm
 from regard.nn.quantized import Int8Config, QuantizedLinear
 
@@ -90,6 +91,8 @@ def suits(x: Tensor, layers: Sequence[nn.Module], linears: Sequence[nn.Module]) 
 
 
 def _supported(layer: Any, x: Tensor) -> bool:
+    if isinstance(layer, LowRankAdapter):  # the kernels would leave it out
+        return False
     if isinstance(layer, QuantizedLinear):
         return isinstance(layer.config, Int8Config) and layer.codes.is_contiguous()
     if type(layer) not in LINEARS:
