@@ -22,6 +22,7 @@ from regard.commands.doctor import doctor as command
 from regard.commands.train import read_experiment
 from regard.config import to_toml
 from regard.doctor import Check, Doctor, Finding, all_checks, examine
+from regard.doctor.check import known_findings
 from regard.report.facts import Facts
 from regard.report.page import doctor as doctor_section
 from regard.report.page import finding_card
@@ -53,7 +54,7 @@ def check(fault: Fault, folder: Path) -> None:
     assert names(found, fault), [(one.kind, one.where) for one in found]
     assert all(one.evidence and one.cause and one.change and one.since <= one.step for one in found)
     # The folder has one record per finding, and examining it afterwards finds the same.
-    assert {(record["kind"], record["where"]) for record in ended.run.findings()} == {one.key for one in found}
+    assert set(known_findings(ended.run)) == {one.key for one in found}
     assert names(examine(Run.open(ended.run.path))[0], fault)
 
 

@@ -83,10 +83,10 @@ def test_a_loss_no_better_than_single_tokens(tmp_path: Path) -> None:
 
 def test_entropies_of_tokens_and_pairs() -> None:
     draw = random.Random(1)
-    alone, neighbors = token_entropies([[draw.randrange(4) for _ in range(400)] for _ in range(20)], 4)
+    alone, neighbors = token_entropies(torch.tensor([[draw.randrange(4) for _ in range(400)] for _ in range(20)]), 4)
     assert alone == pytest.approx(1.386, abs=0.01)
     assert neighbors == pytest.approx(alone, abs=0.01)
-    assert token_entropies([[1, 2, 3]], 60) == (0.0, 0.0)  # too few
+    assert token_entropies(torch.tensor([[1, 2, 3]]), 60) == (0.0, 0.0)  # too few
 
 
 def test_an_unusual_run_is_reported_only_if_nothing_explains_it(tmp_path: Path) -> None:

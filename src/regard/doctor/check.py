@@ -84,7 +84,7 @@ def known_findings(run: Run) -> dict[tuple[str, str], Finding]:
 
 Findings = Iterable[Finding]  # what a hook yields
 ANY = ("*",)  # of `Check.follows`: every other kind
-LAYER = re.compile(r"(?P<stack>[a-z_.]+\.)(?P<number>\d+)(?P<part>\D*)")  # a place in a numbered layer
+LAYER = re.compile(r"(?P<stack>[a-z_.]+\.)(?P<number>\d+)(?P<part>[^,]*)")  # a place in a numbered layer
 MANY = 3  # layers of a stack whose findings are reported as one
 
 

@@ -45,7 +45,6 @@ class History:
         self.steps: list[StepNumbers] = []
         self.validation: list[tuple[int, float]] = []  # (step, loss)
         self.updates: list[float] = []  # median of |update| / |weight| over the matrices, where it was measured
-        self.unmoved: list[str] = []  # layers that got a gradient and did not move in the last measured update
 
     @property
     def losses(self) -> list[float]:
@@ -94,7 +93,7 @@ class RecentBatches(NamedTuple):
 
     batches: dict[int, Batch]
     seconds: float = 0.0  # to make one
-    reading: float = 0.0  # seconds that a check may spend on reading the data further
+    reading: float = 0.0  # tokens of the data that a check may have read by now
 
     @property
     def newest(self) -> Batch:
@@ -125,7 +124,7 @@ class TrainingRun:
     position: int = 0  # micro-batches consumed
     optimizer: Optimizer | None = None  # during training
     replay: Replay | None = None  # during training, if there is memory for it
-    spare: float = 0.0  # CPU seconds that a check may spend on a second evaluation
+    tokens: int = 0  # trained on
 
     def batch(self, number: int) -> Batch:
         """A training batch by its number."""

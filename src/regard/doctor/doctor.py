@@ -2,7 +2,7 @@
 
 During training, numbers that every step has are checked after every step. Everything else is an examination: the
 present gradients, and side passes in evaluation mode, without gradients and with separate random states, so that the
-run stays the same to the bit. How often the doctor examines depends on the cost of the last examinations.
+run stays the same to the bit. `Schedule` says when the doctor examines.
 """
 
 import statistics
@@ -20,17 +20,12 @@ from regard.doctor.check import Check, Finding, Findings, all_checks, common_pas
 from regard.doctor.context import History, Resources, TrainingRun
 from regard.doctor.gradients import Gradients, UpdateMeter, layer_parts
 from regard.doctor.replay import COPIES, ROOM, Replay
+from regard.doctor.schedule import FREE_READ, Depth, Schedule
 from regard.errors import UserError
 from regard.train import Experiment, Observer, TrainingResult, TrainingStart, TrainingStep
 from regard.train.device import memory
 from regard.train.guard import capacity
 from regard.train.shard import from_environment, is_sharded
-
-#: The share of training time that the doctor may take, and seconds that it may take of any run, both of the process's
-#: CPU time, which other processes do not change. The start and three examinations are made at any cost: short runs need
-#: them, and together they take about as long as six steps.
-SHARE, FREE = 0.015, 0.5
-EVERY = 10  # steps between two examinations at least
 
 
 class Doctor(Observer):
@@ -73,6 +68,7 @@ class Doctor(Observer):
             self._run.model = start.model
         self._run.optimizer = start.optimizer
         self._checks = [check(self._run) for check in all_checks().values()]
+        self._each_step = [check for check in self._checks if type(check).on_step is not Check.on_step]
         frozen = train.adapt.kind == "full"
         self._parts = {} if self._run.model is None else layer_parts(self._run.model, frozen=frozen)
         self._updates = UpdateMeter(self._parts)
@@ -80,16 +76,10 @@ class Doctor(Observer):
         self._step, self._seconds, self._first_seconds, self._own_seconds = start.step, None, 0.0, 0.0
         self._memory_before = memory(start.device)
         self._limit = self._limit or capacity(start.device)
-        left = (train.steps or 0) - start.step
-        self._due = {start.step + max(1, -(-left * third // 3)) for third in (1, 2, 3)}
-        self._last = train.steps or 0
-        # Gradients that are not cleared show from the second step on, moments of the optimizer from the third.
-        self._replays = [start.step + 2, start.step + 2 * left // 3]  # steps after which one is due
-        self._measured = {start.step + max(2, left // 10), *self._due}  # steps before a measured update
+        self._schedule = Schedule(start.experiment, start.step)
         if start.step:
             self._run.history.read(start.run.metrics())
         self.findings |= known_findings(start.run)  # an earlier session has reported them
-        self._began, self._predicting = time.process_time(), 0.0
         with self._at_work():
             self._guarded(self._begin)
 
@@ -100,10 +90,6 @@ class Doctor(Observer):
         yield
         self.cost += time.process_time() - began
 
-    def _spare(self) -> float:
-        """Seconds that the doctor may still spend now."""
-        return FREE + SHARE * (time.process_time() - self._began) - self.cost
-
     def _begin(self) -> None:
         """What is checked before the first step."""
         run, start = self._run, self._start
@@ -112,7 +98,8 @@ class Doctor(Observer):
         if run.model is not None and room and from_environment().size == 1:
             run.replay = Replay(run.experiment, start.data, start.device, run.model, start.optimizer)
         self._report(chain(*(check.on_start() for check in self._checks)))
-        self._predict()
+        if self._schedule.replays(start.step):
+            self._predict()
 
     def _predict(self) -> None:
         """Make the next step of the run with the second engine, if it can be made."""
@@ -121,9 +108,7 @@ class Doctor(Observer):
         if run.replay is None or not all(run.usable(run.batch(number)) for number in numbers):
             return
         try:
-            began = time.process_time()
             run.replay.predict(self._step, run.position)
-            self._predicting = time.process_time() - began
         except (RuntimeError, ValueError, KeyError) as problem:  # memory, or weights that do not fit the config's model
             run.replay = None
             self._print(f"doctor: steps are not replayed ({type(problem).__name__}: {str(problem).splitlines()[0]})")
@@ -135,7 +120,8 @@ class Doctor(Observer):
         else:
             seconds = step.seconds - self._seconds - self._own_seconds
             self._recent.append((seconds, range(self._run.position, step.position)))
-        self._seconds, self._step, self._run.position = step.seconds, step.step, step.position
+        self._seconds, self._step = step.seconds, step.step
+        self._run.position, self._run.tokens = step.position, step.tokens
         self._run.history.add(step.step, step.loss, step.lr, step.norm)
         if self.active:
             with self._at_work():
@@ -161,7 +147,6 @@ class Doctor(Observer):
         if self._checks and self.active:
             history = self._run.history
             history.validation.append((step, measures["validation_loss"]))
-            self._run.spare = self._spare()
             with self._at_work():
                 self._report(chain(*(check.on_evaluation(history) for check in self._checks)))
 
@@ -184,46 +169,35 @@ class Doctor(Observer):
             self._print(f"the doctor gave up ({type(problem).__name__}: {problem})")
 
     def _check(self, step: TrainingStep) -> None:
-        history = self._run.history
+        run, schedule = self._run, self._schedule
         if (update := self._updates.compare()) is not None:
-            ratio, history.unmoved = update
-            history.updates.append(ratio)
-        replay = self._run.replay
-        replayed = None if replay is None else replay.compare(step)
+            run.history.updates.append(update)
+        replayed = None if run.replay is None else run.replay.compare(step)
         if replayed is not None:
             self._report(chain(*(check.on_replay(replayed) for check in self._checks)))
-        self._report(chain(*(check.on_step(step) for check in self._checks)))
-        due = self._is_due(step)
-        if due:
-            self._report(self._examine(step), confirm=True)
+        self._report(chain(*(check.on_step(step) for check in self._each_step)))
+        if (depth := schedule.examinations.get(step.step)) is not None:
+            self._report(self._examine(step, depth), confirm=True)
             self.examinations += 1
-        if step.step in self._measured:
+        if step.step in schedule.updates:
             self._updates.copy()
-        planned = bool(self._replays) and step.step >= self._replays[0]
-        if replay is not None and step.step < self._last and (planned or due) and self._spare() > 2 * self._predicting:
-            self._replays = [later for later in self._replays if later > step.step]
+        if schedule.replays(step.step):
             self._predict()
-
-    def _is_due(self, step: TrainingStep) -> bool:
-        """Whether to examine: at three steps at any cost, else while it takes a small share of the time."""
-        each = FREE + self.cost / max(self.examinations, 1)  # what is free is left for the steps that are due
-        return step.step in self._due or (step.step % EVERY == 0 and self._spare() > each)
 
     def _step_seconds(self) -> float:
         """The median time of the last steps; 0 before the second one."""
         return statistics.median([seconds for seconds, _ in self._recent][-20:] or [0.0])
 
-    def _examine(self, step: TrainingStep) -> Findings:
+    def _examine(self, step: TrainingStep, depth: Depth) -> Findings:
         run, seconds = self._run, self._step_seconds()
-        batches = run.recent_batches(max(seconds / 10, 0.05), reading=max(0.0, self._spare() / 3))
+        batches = run.recent_batches(max(seconds / 10, 0.05), reading=max(FREE_READ, run.tokens))
         used, norm = memory(run.device), run.history.norm()
         gradients = None if run.model is None else Gradients.of(run.model, self._parts, step.norm, norm)
         resources = Resources(seconds, batches.seconds, self._recent, used, self._memory_before, self._limit)
         side_pass = None
-        # The third one confirms findings and brings them up to date.
-        needed = self.examinations < 2 or bool(self._unconfirmed) or bool(self.findings) or self._spare() > 0
+        needed = depth is not Depth.RECORDS or bool(self._unconfirmed) or bool(self.findings)
         if needed and run.usable(batches.newest):
-            deep = self.examinations == 1 or self._spare() > FREE
+            deep = depth is Depth.DEEP or bool(self._unconfirmed)  # which may have been found in a deep one
             side_pass = common_pass(run, batches.newest, self._checks, self.examinations, deep)
         for check in self._checks:
             yield from check.on_history(run.history)

@@ -98,34 +98,23 @@ class UpdateMeter:
     """Measures how far an update moves the matrices: copies some of their rows, and compares them one step later."""
 
     def __init__(self, parts: Parameters):
-        owned = [(key, p) for key, members in parts.items() for _, p in members if p.ndim >= 2]
+        owned = [p for members in parts.values() for _, p in members if p.ndim >= 2]
         room = max(1, min(PER_MATRIX, COPIED // max(len(owned), 1)))
-        self._matrices = [(key, p, max(1, min(len(p), room // max(p[0].numel(), 1)))) for key, p in owned]
+        self._matrices = [(p, max(1, min(len(p), room // max(p[0].numel(), 1)))) for p in owned]
         self._before: list[Tensor] = []
 
     @torch.no_grad()
     def copy(self) -> None:
         """Copy the weights before an update."""
-        self._before = [p[:rows].clone() for _, p, rows in self._matrices]
+        self._before = [p[:rows].clone() for p, rows in self._matrices]
 
     @torch.no_grad()
-    def compare(self) -> tuple[float, list[str]] | None:
-        """The median of |update| / |weight| over the matrices, and the layer parts with a gradient that did not move.
-
-        None if no weights were copied before the update.
-        """
+    def compare(self) -> float | None:
+        """The median of |update| / |weight| over the matrices. None if no weights were copied before the update."""
         if not self._before:
             return None
-        moved = torch._foreach_norm(torch._foreach_sub([p[:rows] for _, p, rows in self._matrices], self._before))
+        moved = torch._foreach_norm(torch._foreach_sub([p[:rows] for p, rows in self._matrices], self._before))
         pairs = torch.stack([*moved, *torch._foreach_norm(self._before)]).float().view(2, -1).T.tolist()
         self._before = []
         ratios = [distance / length for distance, length in pairs if length > 0]
-        if not ratios:
-            return None
-        if not any(distance for distance, _ in pairs):
-            return 0.0, []
-        still = {key: True for key, _, _ in self._matrices if key.number >= 0}
-        for (key, p, rows), (distance, _) in zip(self._matrices, pairs, strict=True):
-            if distance or p.grad is None or not bool(p.grad[:rows].any()):
-                still[key] = False
-        return statistics.median(ratios), [key.name for key, true in still.items() if true]
+        return statistics.median(ratios) if ratios else None

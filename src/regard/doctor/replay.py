@@ -4,8 +4,8 @@ Given the same weights, optimizer state and batch numbers it must get the same l
 does not, the run is not what its config describes, and the first thing that differs is the place of the fault.
 """
 
-import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -68,7 +68,8 @@ class PredictedParameter(NamedTuple):
     after: Tensor
 
 
-class ReplayedStep(NamedTuple):
+@dataclass(frozen=True)
+class ReplayedStep:
     """One step of the run, and what its definition gives."""
 
     step: TrainingStep
@@ -83,11 +84,11 @@ class ReplayedStep(NamedTuple):
         """Whether the losses differ by more than rounding."""
         return abs(self.step.loss - self.expected.loss) > min(self.tolerance, 0.02) * max(abs(self.expected.loss), 1e-3)
 
-    @property
+    @cached_property
     def lengths(self) -> tuple[float, float]:
         """The norms of the whole gradient after clipping, in the run and as expected."""
-        pairs = [(float(c.gradient.norm()), float(c.expected_gradient.norm())) for c in self.changes.values()]
-        return math.hypot(*(one for one, _ in pairs)), math.hypot(*(other for _, other in pairs))
+        total, changes = torch.nn.utils.get_total_norm, self.changes.values()
+        return float(total([c.gradient for c in changes])), float(total([c.expected_gradient for c in changes]))
 
     @property
     def scales(self) -> tuple[float, float]:
@@ -95,6 +96,7 @@ class ReplayedStep(NamedTuple):
         (got, want), norms = self.lengths, (self.step.norm, self.expected.norm)
         return norms[0] / got if got else 1.0, norms[1] / want if want else 1.0
 
+    @cached_property
     def wrong_gradients(self) -> list[str]:
         """The parameters whose gradient, before clipping, differs by more than rounding."""
         ours, theirs = self.scales
@@ -107,6 +109,17 @@ class ReplayedStep(NamedTuple):
         """Whether the gradients agree before clipping only."""
         got, want = self.lengths
         return abs(got - want) > 2 * self.tolerance * max(got, want)
+
+    @property
+    def stage(self) -> str:
+        """The first stage of the step that differs; "" if none does up to clipping. Later ones follow from it."""
+        if self.divergence is not None:
+            return "model"
+        if self.loss_differs:
+            return "loss"
+        if self.wrong_gradients:
+            return "gradient"
+        return "clipping" if self.clipping_differs else ""
 
     def wrong_updates(self) -> list[str]:
         """The parameters whose update differs by more than rounding, which Adam's division magnifies."""
@@ -174,8 +187,8 @@ class Replay:
             got, want = (none if one is None else one for one in (p.grad, gradient))
             changes[name] = ParameterChange(got, want, p.detach() - weight, after - weight, weight, earlier)
         replayed = ReplayedStep(step, expected, position, changes, self.tolerance, None)
-        if replayed.loss_differs or replayed.wrong_gradients():
-            replayed = replayed._replace(divergence=self.divergence(self.engine.batch(position), True))
+        if replayed.loss_differs or replayed.wrong_gradients:
+            replayed = replace(replayed, divergence=self.divergence(self.engine.batch(position), True))
         return replayed
 
     def divergence(self, batch: Batch, training: bool) -> Divergence | None:

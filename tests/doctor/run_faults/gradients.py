@@ -157,7 +157,7 @@ FAULTS: list[Fault] = [
     ),
     Fault(
         "drawn without regard to width",
-        "exploding_gradients",
+        "initial_loss",
         r"\bblocks\.[0-7]\b|\bembed\b",
         "Twelve convolutions without norms, their weights all drawn alike: each makes the gradient longer.",
         drawn_alike,

@@ -122,7 +122,7 @@ FAULTS: list[Fault] = [
     ),
     Fault(
         "schedule counts micro-batches",
-        "rate_too_low",
+        "step_rate",
         r"train\.(?:schedule|accumulate)",
         "The schedule advances with every micro-batch, four times per update: soon the rate is zero.",
         early_end,

@@ -174,8 +174,8 @@ FAULTS: list[Fault] = [
     ),
     Fault(
         "head not restored",
-        "loss_spike",
-        r"\b4[45]\b|unembed",
+        "foreign_writes",
+        "unembed",
         "Taken up again, the run has all weights but those of its head, which the checkpoint has by another name.",
         renamed,
         shows=head_forgotten,

@@ -255,7 +255,7 @@ FAULTS: list[Fault] = [
     Fault(
         "balanced the wrong way",
         "unused_expert",
-        r"blocks\.0\.feedforward.*\b[01246]\b",
+        r"blocks\.0.*feedforward",
         "A bias that should even out the experts has the wrong sign: who has few tokens soon has none.",
         balanced_wrongly,
         shows=shut_out,

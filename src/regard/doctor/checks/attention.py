@@ -19,7 +19,7 @@ class AttentionCollapse(Check):
     needs_confirmation = True
 
     def on_model(self, side_pass: SidePass) -> Findings:
-        for name, heads in side_pass.heads.items():
+        for name, heads in side_pass.heads.items() if side_pass.deep else ():
             largest = max(head.spread for head in heads)
             if largest < COLLAPSED:
                 evidence = f"the entropy of its heads is at most {largest:.1%} of the largest possible"
@@ -33,7 +33,7 @@ class UniformHeads(Check):
     needs_confirmation = True
 
     def on_model(self, side_pass: SidePass) -> Findings:
-        for name, heads in side_pass.heads.items():
+        for name, heads in side_pass.heads.items() if side_pass.deep else ():
             smallest, size = min(head.spread for head in heads), side_pass.score_sizes.get(name, 1.0)
             if smallest > UNIFORM and (size > SMALL_SCORES or not size):
                 evidence = f"the entropy of its heads is within {1 - smallest:.1e} of the largest possible"

@@ -8,9 +8,10 @@ from numpy.typing import NDArray
 from regard.data import TextBatch, TextData
 from regard.data.texts.rolling_hash import hashes_of
 from regard.doctor import Check, Findings, RecentBatches, TrainingRun
+from regard.doctor.schedule import FREE_READ
 
 MOST = 2**22  # tokens of a text that is searched
-SECONDS, FREE = 4e-7, 2**17  # to index a token; tokens that are indexed at any time
+INDEXED = 4  # tokens that are read in the time in which one is indexed
 #: Chance that windows drawn evenly look as uneven as those that are reported (two-sided Kolmogorov-Smirnov bound).
 CHANCE = 1e-9
 FEWEST = 24  # windows from which on their places are judged
@@ -32,7 +33,7 @@ class BatchSource(Check):
         if not isinstance(data, TextData) or data.train_count > MOST or data.context < 2:
             return
         if self._index is None:
-            if data.train_count > FREE and data.train_count * SECONDS > batches.reading:
+            if data.train_count > max(FREE_READ, batches.reading / INDEXED):
                 return
             self._read(data)
         rows = np.concatenate([one.inputs.numpy() for one in batches.batches.values() if isinstance(one, TextBatch)])

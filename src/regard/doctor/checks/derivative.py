@@ -15,6 +15,7 @@ from regard.prove.batches import Batch
 
 #: The length of a trial step relative to the weights: twice, the second to confirm the first.
 STEPS = (2e-3, 5e-4)
+TRIALS = ((STEPS[0], (1,)), (STEPS[0], (1, -1)), (STEPS[1], (1, -1)))  # lengths and directions, while there is doubt
 #: The largest predicted change of the loss, relative to it: activations that explode are linear only nearby.
 MOST = 2e-3
 #: The least predicted change of the loss, relative to it: float32 sums of a few hundred tokens are good to 1e-6.
@@ -94,9 +95,9 @@ def slopes(side_pass: SidePass, batch: Batch, parts: Parameters) -> dict[LayerPa
         wrong = {}
         for part, members in parts.items():
             own = [(p, g) for _, p in members if (g := gradients.get(p)) is not None]
-            trials = list(
-                takewhile(_doubtful, (_trial(side_pass, batch, own, step, float(loss)) for step in STEPS if own))
-            )
+            # One pass along the gradient shows most parts to be right; of the others, both directions are compared.
+            tries = (_trial(side_pass, batch, own, step, float(loss), signs) for step, signs in TRIALS if own)
+            trials = list(takewhile(_doubtful, tries))[1:]
             ratios = [trial[0] / trial[1] for trial in trials if trial is not None]
             if own and len(ratios) == len(STEPS) and max(ratios) - min(ratios) < SETTLED * abs(max(ratios) - 1):
                 wrong[part] = trials[-1]
@@ -109,20 +110,25 @@ def _doubtful(trial: Slope | None) -> bool:
 
 
 def _trial(
-    side_pass: SidePass, batch: Batch, own: list[tuple[nn.Parameter, Tensor]], step: float, loss: float
+    side_pass: SidePass,
+    batch: Batch,
+    own: list[tuple[nn.Parameter, Tensor]],
+    step: float,
+    loss: float,
+    signs: tuple[int, ...],
 ) -> Slope | None:
-    """The change of the loss between a step against and a step along the gradient, and the predicted one."""
+    """The change of the loss from a step against the gradient, or from none, to one along it; and the predicted one."""
     length = float(torch.stack([g.norm() for _, g in own]).norm())
     size = float(torch.stack([p.norm() for p, _ in own]).norm())
     if not length or not size:
         return None
     most = MOST * step / STEPS[0] * abs(loss) / (2 * length**2)
     reach, before, losses = min(step * size / length, most), [p.clone() for p, _ in own], []
-    for sign in (1, -1):
+    for sign in signs:
         for (p, g), old in zip(own, before, strict=True):
             p.data.copy_(old + sign * reach * g)  # not a write in the sense of `p._version`
         losses.append(float(side_pass.total(batch)))
     for (p, _), old in zip(own, before, strict=True):
         p.data.copy_(old)
-    predicted = 2 * reach * length**2
-    return (losses[0] - losses[1], predicted) if predicted > CLEAR * abs(losses[0]) else None
+    predicted = len(signs) * reach * length**2
+    return (losses[0] - [*losses, loss][1], predicted) if predicted > len(signs) / 2 * CLEAR * abs(loss) else None

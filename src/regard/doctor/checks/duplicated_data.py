@@ -4,7 +4,6 @@ Rows of batches and pairs of sentences are compared as they are; of a text, runs
 """
 
 import math
-import time
 from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
@@ -38,7 +37,8 @@ class DuplicatedData(Check):
 
     def __init__(self, run: TrainingRun):
         super().__init__(run)
-        self._reading: Iterator[tuple[float, float]] | None = None
+        self._reading: Iterator[tuple[tuple[float, float], int]] | None = None
+        self._read = 0.0  # tokens of the text; infinite when all of it was read
         self._shares = (0.0, 0.0)  # as far as the text was read
         self._compared = False  # the pairs
         self._collision: float | None = None  # the probability that two random windows are equal
@@ -48,11 +48,9 @@ class DuplicatedData(Check):
         data = self.run.data
         if isinstance(data, TextData) and data.parts.validation.size:
             self._reading = self._reading or compare_texts(data, RUN)
-            end = time.perf_counter() + batches.reading
-            for shares in self._reading:
-                self._shares = shares
-                if time.perf_counter() > end:
-                    break
+            while self._read < max(1, batches.reading):
+                self._shares, read = next(self._reading, (self._shares, math.inf))
+                self._read += read
             yield from self._judge(*self._shares, f"runs of {RUN} tokens", KNOWN)
         elif isinstance(data, PairData) and not self._compared:
             self._compared = True
@@ -120,10 +118,10 @@ def row_bytes(batch: Batch) -> set[bytes]:
     return {b"|".join(row[row >= 0].numpy().tobytes() for row in rows) for rows in zip(*sides, strict=True)}
 
 
-def compare_texts(data: TextData, run: int) -> Iterator[tuple[float, float]]:
-    """Read the training text in chunks; after each, the shares of sampled runs that were found so far.
+def compare_texts(data: TextData, run: int) -> Iterator[tuple[tuple[float, float], int]]:
+    """Read the training text in chunks; after each, the shares of sampled runs that were found so far, and its size.
 
-    They are the share of validation runs that are in the training text, and of training runs that occur more than once.
+    They are that of validation runs that are in the training text, and that of training runs that occur more than once.
     """
     held_out = _tokens(*islice(data.validation_batches(64), HELD_OUT))
     searched = [_sample(hashes_of(held_out, run)) if len(held_out) >= run else np.zeros(0, np.uint64)]
@@ -137,7 +135,7 @@ def compare_texts(data: TextData, run: int) -> Iterator[tuple[float, float]]:
                 counts = [np.zeros(len(runs), np.int64) for runs in searched]
             counts = [count + occurrences(runs, hashes) for count, runs in zip(counts, searched, strict=True)]
             known, own = counts
-            yield _share(known > 0), _share(own > 1)
+            yield (_share(known > 0), _share(own > 1)), len(tokens)
 
 
 def collision(data: TextData) -> float:
@@ -163,6 +161,10 @@ def _sample(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def occurrences(searched: NDArray[np.uint64], hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """How often each of ``searched`` is among the hashes."""
-    hashes = np.sort(hashes)
-    return np.searchsorted(hashes, searched, "right") - np.searchsorted(hashes, searched, "left")
+    """How often each of ``searched``, which is sorted, is among the hashes."""
+    prefixes = np.zeros(2**16, np.bool_)  # most hashes begin unlike all that are searched for, so none are sorted
+    prefixes[searched >> np.uint64(48)] = True
+    likely = hashes[prefixes[hashes >> np.uint64(48)]]
+    places = np.searchsorted(searched, likely)
+    places[places == len(searched)] = 0
+    return np.bincount(places[searched[places] == likely] if len(searched) else [], minlength=len(searched))

@@ -1,13 +1,13 @@
 """Evaluation that is not one: modules in the wrong mode, random outputs, a loss of other text or other weights."""
 
 import math
-import time
 
 import torch
 from torch import Tensor
 
 from regard.doctor import Check, Findings, History, SidePass, TrainingRun
 from regard.doctor.modes import isolated
+from regard.doctor.schedule import FREE_PASSED, PASSED, sampled
 from regard.look import evaluation_mode
 from regard.tasks import LanguageConfig
 from regard.train import TrainingStep
@@ -21,7 +21,7 @@ class WrongMode(Check):
     rank = 0
 
     def on_step(self, step: TrainingStep) -> Findings:
-        if step.step <= 2 or step.step % 10 == 0:
+        if sampled(step.step):
             yield from self._judge(training=True)
 
     def on_evaluating(self) -> Findings:
@@ -78,18 +78,16 @@ class ValidationLoss(Check):
         size = run.data.validation_count if run.data is not None else None
         if replay is None or run.data is None or size is None or not history.validation:
             return
-        if self._done or run.spare <= 0:
+        if self._done or size > max(FREE_PASSED, PASSED * run.tokens):
             return
+        self._done = True
         replay.synchronize()
-        began, reported, counted, total = time.process_time(), history.validation[-1][1], 0.0, 0.0
+        reported, counted, total = history.validation[-1][1], 0.0, 0.0
         with evaluation_mode(replay.engine.model):
             for batch in run.data.validation_batches(run.experiment.data.batch):
                 terms = run.terms_of(replay.engine.model, move(batch, run.device))
                 total += sum(float(term.total) * term.weight for term in terms.values())
                 counted += float(next(iter(run.task.counts(batch).values())))
-                if (time.process_time() - began) * size > run.spare * max(counted, 1.0):
-                    return  # the whole text takes longer than there is time
-        self._done = True
         yield from self._judge(reported, total / max(counted, 1.0), counted, size)
 
     def _judge(self, reported: float, loss: float, counted: float, size: int) -> Findings:

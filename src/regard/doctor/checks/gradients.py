@@ -91,6 +91,9 @@ class VanishingGradients(Check):
         shares = {}
         for name, p in (one for members in gradients.parameters.values() for one in members):
             if p.ndim >= 2 and p.grad is not None:
+                shares[name] = 0.0
+                if p.grad.count_nonzero() == p.numel():
+                    continue
                 used = p.grad.flatten(0, -2) != 0
                 rows, columns = used.any(1), used.any(0)
                 size = int(rows.sum()) * int(columns.sum())

@@ -63,18 +63,10 @@ class LearningRateTooLow(Check):
     follows = ("unoptimized_parameters", "foreign_writes", "task_loss", "heavy_decay", "step_rate", "step_update")
 
     def on_history(self, history: History) -> Findings:
-        yield from self._unmoved(history)
         too_high = any(True for _ in LearningRateTooHigh(self.run).on_history(history))
         if len(history.steps) >= RECENT and not too_high:
             scheduled = list(self._schedule(history))
             yield from scheduled or self._slow(history)
-
-    def _unmoved(self, history: History) -> Findings:
-        for name in history.unmoved:
-            evidence = "a gradient reaches its weights, and an update that moved others left them as they were"
-            cause = "the optimizer was not given them, or its rate for them is zero"
-            change = "make the optimizer from all of model.parameters(), after the model is complete"
-            yield self.finding(name, evidence, cause, change)
 
     def _schedule(self, history: History) -> Findings:
         """A schedule that never comes near the configured rate, or leaves it too early."""

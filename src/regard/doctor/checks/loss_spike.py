@@ -23,7 +23,7 @@ class LossSpike(Check):
     follows = ("foreign_writes", "exploding_gradients", "initial_loss")
 
     def on_step(self, step: TrainingStep) -> Findings:
-        rise = spike(self.run.history.losses)
+        rise = spike([one.loss for one in self.run.history.steps[-WINDOW - 1 :]])
         accumulate = self.run.experiment.train.accumulate
         if rise is None or self.run.model is None:
             return
@@ -67,7 +67,9 @@ def spike(losses: Sequence[float]) -> float | None:
     if len(losses) <= WINDOW:
         return None
     *before, last = losses[-WINDOW - 1 :]
+    rise = last - max(before)
+    if rise <= NATS:
+        return None
     middle = statistics.median(before)
     spread = 1.4826 * statistics.median(abs(loss - middle) for loss in before)  # the deviation, if they are normal
-    rise = last - max(before)
-    return rise if rise > max(NATS, SPREADS * spread) else None
+    return rise if rise > SPREADS * spread else None

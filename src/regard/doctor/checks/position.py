@@ -24,10 +24,10 @@ class PositionFault(Check):
     needs_confirmation = True
 
     def inputs(self, side_pass: SidePass) -> Iterable[Tensor]:
-        return reordered(side_pass.tokens).values() if side_pass.model.positional else ()
+        return reordered(side_pass.tokens).values() if side_pass.deep and side_pass.model.positional else ()
 
     def on_model(self, side_pass: SidePass) -> Findings:
-        if not side_pass.model.positional:
+        if not side_pass.deep or not side_pass.model.positional:
             return
         changed = (side_pass.with_inputs(side_pass.other_token(position)) for position in side_pass.positions)
         names = (side_pass.first_attention(side_pass.plain, outputs) for outputs in changed)

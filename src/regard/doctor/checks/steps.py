@@ -23,7 +23,7 @@ class StepLoss(Check):
     follows = ("batch_counter",)
 
     def on_replay(self, replayed: ReplayedStep) -> Findings:
-        if replayed.divergence is not None or not replayed.loss_differs:
+        if replayed.stage != "loss":
             return
         got, want, accumulate = replayed.step.loss, replayed.expected.loss, self.run.experiment.train.accumulate
         ratio = got / want if want else math.inf
@@ -43,8 +43,8 @@ class StepGradient(Check):
     follows = ("unoptimized_parameters",)  # whose gradients nothing clears
 
     def on_replay(self, replayed: ReplayedStep) -> Findings:
-        wrong = replayed.wrong_gradients()
-        if replayed.divergence is not None or replayed.loss_differs or not wrong:
+        wrong = replayed.wrong_gradients
+        if replayed.stage != "gradient":
             return
         changes, total = [replayed.changes[name] for name in wrong], len(replayed.changes)
         ratio = common_ratio(replayed, changes)
@@ -89,13 +89,12 @@ class StepClipping(Check):
 
     def on_replay(self, replayed: ReplayedStep) -> Findings:
         clip, norm = self.run.experiment.train.clip, replayed.expected.norm
-        if replayed.divergence is None and not replayed.loss_differs and not replayed.wrong_gradients():
+        if replayed.stage == "clipping":
             got, want = replayed.lengths
-            if replayed.clipping_differs:
-                evidence = f"a gradient of norm {norm:.3g} has {got:.3g} in the update, and {want:.3g} with clip {clip}"
-                cause = "gradients are clipped to another norm, or not at all"
-                change = "clip the norm of the whole gradient once, before the update"
-                yield self.finding("train.clip", evidence, cause, change)
+            evidence = f"a gradient of norm {norm:.3g} has {got:.3g} in the update, and {want:.3g} with clip {clip}"
+            cause = "gradients are clipped to another norm, or not at all"
+            change = "clip the norm of the whole gradient once, before the update"
+            yield self.finding("train.clip", evidence, cause, change)
 
 
 class StepRate(Check):
@@ -125,14 +124,10 @@ class StepUpdate(Check):
     follows = ("model_differs", "step_gradient", "unoptimized_parameters")
 
     def on_replay(self, replayed: ReplayedStep) -> Findings:
-        wrong = replayed.wrong_updates()
-        if replayed.divergence is not None or replayed.loss_differs or replayed.wrong_gradients() or not wrong:
-            return
-        if replayed.clipping_differs:
-            return
         rate = abs(replayed.step.lr - replayed.expected.lr) > 1e-3 * abs(replayed.expected.lr)
-        if rate:
-            return  # the schedule is another finding
+        wrong = [] if replayed.stage or rate else replayed.wrong_updates()  # the schedule is another finding
+        if not wrong:
+            return
         change = max((replayed.changes[name] for name in wrong), key=lambda one: float(one.expected_update.norm()))
         where = "train.optimizer" if len(wrong) > len(replayed.changes) / 2 else wrong[0]
         some = f"of {', '.join(wrong[:NAMED])} ({len(wrong)} of {len(replayed.changes)})"

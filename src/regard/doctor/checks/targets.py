@@ -40,9 +40,10 @@ class TargetFault(Check):
             return
         change = "make targets[:, t] the token after inputs[:, t], for every t of every row"
         known = isinstance(self.run.data, TextData | PairData)
-        follows = agreement(inputs, targets, 1)
-        shift = next((d for d in SHIFTS if agreement(inputs, targets, d) > MOST), None)
-        leaked = any(agreement(inputs, targets, -d) > LEAKED for d in range(DISTANCES))
+        follows, shift, leaked = agreement(inputs, targets, 1), None, False
+        if follows < 1:
+            shift = next((d for d in SHIFTS if agreement(inputs, targets, d) > MOST), None)
+            leaked = any(agreement(inputs, targets, -d) > LEAKED for d in range(DISTANCES))
         padding, token = constant_tails(inputs, targets)
         if padding > PADDED:
             evidence = (
@@ -53,7 +54,9 @@ class TargetFault(Check):
         elif follows < MOST and shift is not None:
             evidence = f"in batch {number} they are {shift} tokens ahead, not 1"
             yield self.finding("targets", evidence, "targets are shifted too far", change)
-        elif not leaked and (MOST / 2 < follows < 1 or (known and follows < 1)):
+        elif leaked:
+            return  # which `label_leak` reports
+        elif MOST / 2 < follows < 1 or (known and follows < 1):
             evidence = f"in batch {number} {1 - follows:.1%} of them are not the next input"
             cause = "targets are changed after the shift, mixed up between rows, or taken from another window"
             yield self.finding("targets", evidence, cause, change)

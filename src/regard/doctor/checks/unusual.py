@@ -1,10 +1,9 @@
 """Numbers unlike those of healthy runs, when no other check knows why."""
 
-import math
 import statistics
-from collections import Counter
-from itertools import pairwise
-from typing import Any
+
+import torch
+from torch import Tensor
 
 from regard.data import TextData
 from regard.doctor import Check, Findings, History, RecentBatches, TrainingRun
@@ -62,7 +61,7 @@ class Unusual(Check):
         if not isinstance(self.run.experiment.task, LanguageConfig):
             return
         now, middle = (statistics.median(part[-RECENT:]) for part in (losses, losses[: len(losses) // 2]))
-        rows = [row for batch in batches.batches.values() for row in batch.inputs.tolist()]
+        rows = torch.cat([batch.inputs for batch in batches.batches.values()])
         alone, neighbors = token_entropies(rows, self.run.vocabulary)
         if alone - neighbors > STRUCTURE and now > alone - BETTER and middle - now < FALLEN:
             evidence = f"it stays at {now:.3f}; the frequencies of tokens give {alone:.3f}, of pairs {neighbors:.3f}"
@@ -72,19 +71,19 @@ class Unusual(Check):
             )
 
 
-def token_entropies(rows: list[list[int]], vocabulary: int) -> tuple[float, float]:
-    """Nats per token from the frequencies of tokens, and of tokens given the one before; equal for too few tokens.
+def token_entropies(rows: Tensor, vocabulary: int) -> tuple[float, float]:
+    """Nats per token of rows [B, N] from the frequencies of tokens, and of tokens given the one before.
 
-    With the correction for small samples of Miller (1955).
+    With the correction for small samples of Miller (1955); equal for too few tokens.
     """
-    single = Counter(token for row in rows for token in row)
-    pairs = Counter(pair for row in rows for pair in pairwise(row))
-    if pairs.total() < PAIRS * min(len(single) ** 2, vocabulary**2):
+    single = rows.unique(return_counts=True)[1]
+    pairs = (rows[:, :-1] * vocabulary + rows[:, 1:]).unique(return_counts=True)[1]
+    if int(pairs.sum()) < PAIRS * min(len(single), vocabulary) ** 2:
         return 0.0, 0.0
     alone, both = _entropy(single), _entropy(pairs)
     return alone, both - alone
 
 
-def _entropy(counts: Counter[Any]) -> float:
-    total = counts.total()
-    return math.log(total) - sum(n * math.log(n) for n in counts.values()) / total + (len(counts) - 1) / (2 * total)
+def _entropy(counts: Tensor) -> float:
+    total = int(counts.sum())
+    return float(torch.special.entr(counts / total).sum()) + (len(counts) - 1) / (2 * total)

@@ -11,6 +11,7 @@ from regard.doctor.checks.gradients import SILENT
 #: only, and the rest of the update is far larger (Kosson et al. 2024).
 HEAVY = 1.0
 FEWEST = 3  # matrices
+USUAL = 0.1  # a weight decay that is not too large for any run
 
 
 class HeavyDecay(Check):
@@ -23,7 +24,10 @@ class HeavyDecay(Check):
             return
         shares, sizes = {}, {}
         for group in optimizer.groups:
-            rate = float(group["lr"]) * float(group.get("weight_decay") or 0.0)
+            decay_rate = float(group.get("weight_decay") or 0.0)
+            rate = (
+                float(group["lr"]) * decay_rate if decay_rate > USUAL else 0.0
+            )  # else the rest is small, not it large
             for p in group["params"]:
                 change = replayed.changes.get(optimizer.names.get(p, ""))
                 if change is not None and p.ndim >= 2 and rate:
@@ -39,7 +43,9 @@ class HeavyDecay(Check):
             )
             evidence += f", in {name} {shares[name]:.3g} times"
             cause = "the weights shrink towards zero faster than they learn"
-            yield self.finding("train.optimizer.weight_decay", evidence, cause, "--train.optimizer.weight_decay 0.1")
+            yield self.finding(
+                "train.optimizer.weight_decay", evidence, cause, f"--train.optimizer.weight_decay {USUAL}"
+            )
 
 
 class WrongPrecision(Check):
