@@ -78,6 +78,15 @@ def folder_of_files(folder: Path) -> None:
         for language, side in (("en", 0), ("de", 1)):
             lines = "".join(f"{pair[side]}\n" for pair in PAIRS)
             (folder / "multi30k" / f"{part}.{language}").write_text(lines, "utf-8")
+    records = {
+        "chats": [{"prompt": "Hi", "completion": f"Yes{n}"} for n in range(6)],
+        "preferences": [{"prompt": "Hi", "chosen": f"Yes{n}", "rejected": "No"} for n in range(6)],
+        "questions": [{"question": str(n), "choices": ["odd", "even"], "answer": n % 2} for n in range(6)],
+        "translations": [{"english": "light", "answer": "Licht"}],
+    }
+    for name, rows in records.items():
+        (folder / f"{name}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows), "utf-8")
+    (folder / "reviews.csv").write_text("text,answer\nGood,positive\nBad,negative\n", "utf-8")
     shutil.copytree(ROOT / "docs" / "extend", folder / "docs" / "extend")
     shutil.copy(ROOT / "docs" / "extend" / "mask.py", folder / "my_parts.py")
 

@@ -14,6 +14,7 @@ import torch
 from regard.convert.gguf import GGUF, write_gguf
 from regard.convert.gguf_models import read_gguf, write_gguf_model
 from regard.convert.quants import FORMATS
+from regard.data import BpeConfig, BytesConfig
 from regard.errors import UserError
 from regard.models import GPTConfig
 from regard.nn.attention import SeparateConfig
@@ -103,3 +104,20 @@ def test_a_model_comes_back(tmp_path: Path, parts: dict[str, Any]) -> None:
     torch.testing.assert_close(again(tokens), model(tokens), atol=2e-3, rtol=2e-3)
     name = "blocks.0.attention.qkv.weight"
     assert (again.state_dict()[name] - model.state_dict()[name]).abs().max() < 1e-3
+
+
+def test_a_tokenizer_comes_back(tmp_path: Path) -> None:
+    config = GPTConfig(
+        vocabulary=300, context=24, layers=1, heads=2, width=16, qk_norm=False, feedforward=SwiGLUConfig()
+    )
+    text = "'Tis now the very witching time of night, when churchyards yawn; 'tis now I could drink hot blood. " * 9
+    for made, kind in ((BpeConfig(vocabulary=300).build([text]), "gpt2"), (BytesConfig().build([]), "no_vocab")):
+        made.save(tmp_path / "tokenizer.json")
+        given = (tmp_path / "tokenizer.json").read_text("utf-8")
+        write_gguf_model(tmp_path / "m.gguf", config, config.build(), given, quantize=False)
+        assert read_gguf(tmp_path / "m.gguf").tokenizer == given
+        fields = gguf.GGUFReader(tmp_path / "m.gguf").fields
+        assert fields["tokenizer.ggml.model"].contents() == kind
+        if kind == "gpt2":
+            assert fields["tokenizer.ggml.token_type"].types[1] == gguf.GGUFValueType.INT32  # as llama.cpp expects
+            assert fields["tokenizer.ggml.tokens"].contents()[fields["tokenizer.ggml.eos_token_id"].contents()] == "ÿ"

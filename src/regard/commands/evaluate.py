@@ -50,8 +50,7 @@ def evaluate(options: EvaluateOptions) -> int:
     from regard.train.evaluate import score
     from regard.train.precision import Precision
 
-    experiment = run.load(Experiment)
-    device = find_device(options.device)
+    experiment, device = run.load(Experiment), find_device(options.device)
     loaded = load_model(run, device, options.step)
     if isinstance(experiment.data, LabeledConfig) and options.file is None:
         return evaluate_labels(options, run, experiment, loaded)

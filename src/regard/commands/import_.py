@@ -87,7 +87,7 @@ def imported_run(
         model = given.config.build()
         model.load_state_dict(given.weights)
     specials = given.specials._asdict() if given.specials else {}
-    origin = ImportedConfig(source.name, given.certificate.sha256, **specials, **given.forbidden)
+    origin = ImportedConfig(source.name, given.certificate.sha256, **specials, **(given.forbidden or {}))
     experiment = replace(Experiment(), model=given.config, data=origin)
     if isinstance(model, Encoder):
         experiment = replace(experiment, task=MaskedTokensConfig())

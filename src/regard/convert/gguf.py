@@ -21,6 +21,7 @@ from regard.untrusted import open_plain, unreadable
 MAGIC, VERSIONS = b"GGUF", (2, 3)
 STRING, ARRAY = 8, 9
 SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+INT32 = 5
 KINDS = {str: STRING, bool: 7, int: 4, float: 6}
 LONGEST = 1 << 24  # entries of a list, and bytes of a string
 MOST = 100_000  # tensors and keys
@@ -185,7 +186,7 @@ def _packed(text: str) -> bytes:
 def _typed(value: Any) -> bytes:
     """The type of a value and the value."""
     if isinstance(value, list):
-        kind = KINDS[type(value[0])]
+        kind = INT32 if type(value[0]) is int else KINDS[type(value[0])]  # llama.cpp reads lists of int32 only
         body = b"".join(_typed(one)[4:] for one in value)
         return struct.pack("<IIQ", ARRAY, kind, len(value)) + body
     if isinstance(value, str):

@@ -176,20 +176,32 @@ def _neighbors(tensor: Tensor, heads: int) -> Tensor:
 
 
 def _tokens(tokenizer: str) -> JsonObject:
-    """The metadata of a byte-level BPE; none if it is another kind of tokenizer."""
+    """The metadata of a byte-level BPE; of another kind of tokenizer only its `tokenizer.json`.
+
+    llama.cpp has a fixed list of rules that split text into words. Ours is not among them: GPT-2's is written, which
+    differs at an apostrophe that begins a word at the beginning of a line. The whole `tokenizer.json` is exact.
+    """
     given = json.loads(tokenizer)
+    found: JsonObject = {"tokenizer.huggingface.json": tokenizer}
     model, added = given.get("model", {}), {one["content"]: one["id"] for one in given.get("added_tokens", [])}
-    name = next((name for name, split in SPLITS.items() if split == given.get("pre_tokenizer")), None)
-    if model.get("type") != "BPE" or name is None:
-        return {}
+    split = given.get("pre_tokenizer") or {}
+    name = next((name for name, known in SPLITS.items() if known == split), None)
+    words = [one.get("type") for one in split.get("pretokenizers", ())] == ["Split", "ByteLevel"]
+    if model.get("type") != "BPE" or not model.get("merges") or (name is None and not words):
+        return found | {"tokenizer.ggml.model": "no_vocab"}
     numbered = sorted({**model["vocab"], **added}.items(), key=lambda one: one[1])
-    merges = [one if isinstance(one, str) else " ".join(one) for one in model["merges"]]
-    found: JsonObject = {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": name}
+    found |= {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": name or "gpt-2"}
     found |= {"tokenizer.ggml.tokens": [word for word, _ in numbered]}
     found |= {"tokenizer.ggml.token_type": [CONTROL if word in added else 1 for word, _ in numbered]}
-    return found | ({"tokenizer.ggml.merges": merges} if merges else {})
+    found |= {"tokenizer.ggml.merges": [one if isinstance(one, str) else " ".join(one) for one in model["merges"]]}
+    if not added and NEVER in model["vocab"]:  # else llama.cpp ends a text at token 11, a comma
+        never = model["vocab"][NEVER]
+        found |= {f"tokenizer.ggml.{token}_token_id": never for token in ("bos", "eos")}
+        found |= {"tokenizer.ggml.add_bos_token": False}
+    return found
 
 
+NEVER = "ÿ"  # the token of the byte 255, which no UTF-8 has
 #: Pre-tokenizers by their name in GGUF files; all are lossless.
 BYTES: JsonObject = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
 SPLITS: dict[str, JsonObject] = {
@@ -202,6 +214,8 @@ SPLITS: dict[str, JsonObject] = {
 def tokenizer(file: GGUF) -> str | None:
     """The byte-level BPE of a file as a `tokenizer.json`; None if it has none, or one of another kind."""
     given = file.metadata
+    if isinstance(whole := given.get("tokenizer.huggingface.json"), str):
+        return whole
     tokens, merges, kinds = (given.get(f"tokenizer.ggml.{name}") for name in ("tokens", "merges", "token_type"))
     split = SPLITS.get(given.get("tokenizer.ggml.pre", "default"))
     if given.get("tokenizer.ggml.model") != "gpt2" or split is None:

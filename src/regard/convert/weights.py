@@ -26,7 +26,7 @@ class Imported(NamedTuple):
     tokenizer: str | None = None  # the content of its tokenizer.json
     chat: JsonObject | None = None  # its chat template: template, bos, eos, stops
     specials: Specials | None = None  # of an encoder-decoder
-    forbidden: JsonObject = {}  # fields of `ImportedConfig`: tokens that it must not write
+    forbidden: JsonObject | None = None  # fields of `ImportedConfig`: tokens that it must not write
 
 
 class Renamed(Mapping[str, Tensor]):

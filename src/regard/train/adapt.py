@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from torch import nn
@@ -11,7 +11,8 @@ from torch import nn
 from regard.config import Choice, option
 from regard.errors import UserError
 from regard.models import Encoder, Model
-from regard.nn.lora import AdaptedLayer, install_lora
+from regard.nn.lora import AdaptedLayer, LowRankAdapter, install_lora
+from regard.nn.quantized import Int4Config, QuantizationConfig
 
 HEAD = ("unembed", "transform")
 
@@ -86,6 +87,11 @@ class LoRAConfig(AdaptConfig, kind="lora"):
         None, "modules that are trained in full besides (default: an encoder's head of classes or spans)"
     )
 
+    @property
+    def base(self) -> QuantizationConfig | None:
+        """How the frozen matrices are stored; None: as they are."""
+        return None
+
     def check(self) -> None:
         """Refuse impossible sizes."""
         if self.rank < 1:
@@ -98,7 +104,7 @@ class LoRAConfig(AdaptConfig, kind="lora"):
     def apply(self, model: Model) -> Adaptation:
         new_head = HEAD if isinstance(model, Encoder) and not model.predicts_tokens else ()
         trained = _freeze_all_but(model, new_head if self.trained is None else self.trained, some=self.trained is None)
-        layers = install_lora(model, self.targets, self.rank, self.alpha, self.dropout)
+        layers = install_lora(model, self.targets, self.rank, self.alpha, self.dropout, self.base)
         if not any(layer.parameters for layer in layers):
             known = sorted({layer.name.rpartition(".")[2] for layer in layers if layer.reason == "no target"})
             there = f"its layers are called {', '.join(known)}" if known else "it has no layer that can be adapted"
@@ -106,6 +112,19 @@ class LoRAConfig(AdaptConfig, kind="lora"):
                 f"--train.adapt.targets {','.join(self.targets)} fits no linear layer of the model; {there}"
             )
         return Adaptation(tuple(layers), trained)
+
+
+@dataclass(frozen=True)
+class QLoRAConfig(LoRAConfig, kind="qlora"):
+    """Low-rank adapters beside frozen matrices that are stored in 4 or 8 bits (Dettmers et al. 2023)."""
+
+    quantization: QuantizationConfig = field(
+        default_factory=Int4Config, metadata={"help": "how the frozen matrices are stored"}
+    )
+
+    @property
+    def base(self) -> QuantizationConfig:
+        return self.quantization
 
 
 def _freeze_all_but(model: nn.Module, names: Sequence[str], some: bool = False) -> tuple[str, ...]:
@@ -136,5 +155,9 @@ def depths(model: Model) -> dict[nn.Parameter, int]:
 
 
 def frozen_names(model: nn.Module) -> set[str]:
-    """The names in the model's state of the parameters that are not trained."""
-    return {name for name, p in model.named_parameters(remove_duplicate=False) if not p.requires_grad}
+    """The names in the model's state of the parameters that are not trained, and of quantized ones."""
+    frozen = {name for name, p in model.named_parameters(remove_duplicate=False) if not p.requires_grad}
+    for name, module in model.named_modules():
+        if isinstance(module, LowRankAdapter):
+            frozen |= {f"{name}.{own}" for own, _ in module.named_buffers(recurse=False)}
+    return frozen
