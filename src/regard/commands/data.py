@@ -41,6 +41,7 @@ def data(options: DataOptions) -> int:
     use = [
         "train on one: regard train --data.source NAME; on your own: --data.path FILE",
         "pairs of sentences: regard train translate-transformer --data.source NAME",
+        "labelled text: regard train sentiment --data.source NAME (classes), tagging (tags), questions (answers)",
     ]
     return act(options, "data", chosen, list(all_sources().values()), "\n".join(use))
 
