@@ -12,6 +12,8 @@ from torch.nn import functional as F
 from regard.config import load
 from regard.errors import UserError
 from regard.models import GPTConfig
+from regard.nn.fused import install
+from regard.nn.fused import quantized as fused_quantized
 from regard.nn.quantized import (
     Int4Config,
     Int8Config,
@@ -173,3 +175,22 @@ def test_weights_too_large_for_float16_are_refused():
     linear.weight.data[1, 1] = 1e5
     with pytest.raises(UserError, match="int8"):
         QuantizedLinear.of(linear, Int4Config())
+
+
+@settings(max_examples=30, deadline=None)
+@given(matrices(), st.booleans())
+def test_one_row_on_a_cpu_is_the_product_with_the_decoded_weights(weight, fbgemm):
+    """The two digits of x are exact to max|x| / 15,876, with both kernels."""
+    linear = nn.Linear(weight.shape[1], weight.shape[0])
+    linear.weight.data.copy_(weight)
+    quantized = QuantizedLinear.of(linear, Int8Config())
+    layer = nn.Sequential(quantized)
+    assert [one.fast for one in install(layer)] == ["FusedQuantizedLinear"]
+    x = torch.randn(1, 1, weight.shape[1], generator=torch.Generator().manual_seed(1))
+    x[..., ::5] *= 20
+    with torch.no_grad(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fused_quantized, "FBGEMM", fbgemm and fused_quantized.FBGEMM)
+        found, expected = layer(x), layer(torch.cat((x, x), dim=1))[:, :1]
+        bound = x.abs().max() / 15_000 * quantized.weight.abs().sum(1) + 1e-5 * expected.abs() + 1e-6
+        assert ((found - expected).abs() <= bound).all()
+        assert torch.equal(layer(torch.zeros_like(x)), linear.bias.expand(1, 1, -1))

@@ -33,6 +33,9 @@ class CacheWrite(NamedTuple):
             taken = new.gather(2, index)
             buffer.copy_(taken if keep is None else torch.where(keep, taken, buffer))
             return
+        if keep is None and len(new) == 1 and not buffer.is_cuda and not torch.compiler.is_compiling():
+            buffer.index_copy_(2, self.index[0], new)  # one operation instead of six
+            return
         # One indexed write: a compiler makes it in place, where for a scatter it would copy the whole buffer.
         batch = torch.arange(new.shape[0], device=new.device)[:, None, None]
         head = torch.arange(new.shape[1], device=new.device)[None, :, None]

@@ -160,14 +160,18 @@ def even_widths(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor
 
 def fused(call: Call, q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, causal: bool) -> Tensor:
     """The kernel, with the scale of the call, which padding the width does not change."""
-    grouped = q.shape[1] != k.shape[1]
+    grouped, shape = q.shape[1] != k.shape[1], q.shape
     if grouped and not q.is_cuda:  # CPU kernels take no grouped heads
-        k, v = repeat_kv(k, q.shape[1]), repeat_kv(v, q.shape[1])
+        if q.shape[2] == 1 and not causal and (visible is None or visible.shape[1] == 1):
+            q = q.reshape(q.shape[0], k.shape[1], -1, q.shape[3])  # in decoding: a group's heads as its queries
+        else:
+            k, v = repeat_kv(k, q.shape[1]), repeat_kv(v, q.shape[1])
     scale = call.factor / call.temperature
     if scale <= 0:  # fused kernels bound a row by its greatest product, before they scale
         q, scale = q * scale, 1.0
     kernels = sdpa_kernel(CUDA_ORDER, set_priority=True) if q.is_cuda else nullcontext()
     with kernels:
-        return F.scaled_dot_product_attention(
+        values = F.scaled_dot_product_attention(
             q, k, v, visible, call.dropout, causal, scale=scale, enable_gqa=grouped and q.is_cuda
         )
+    return values if q.shape[:3] == shape[:3] else values.reshape(*shape[:3], -1)

@@ -34,8 +34,13 @@ class DecodePreNorm(PreNorm):
     """``PreNorm`` with fused kernels for one row on a GPU, outside autograd."""
 
     def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
-        if through is None or not x.is_cuda or x.numel() != x.shape[-1] or torch.is_grad_enabled() or self.training:
+        if x.numel() != x.shape[-1] or torch.is_grad_enabled() or self.training:
             return super().forward(x, context)
+        if through is None or not x.is_cuda:  # as there, without dropout
+            x = x + self.attention(self.norm_attention(x), context)
+            if self.cross is not None:
+                x = x + self.cross(self.norm_cross(x), context.cross)
+            return x.add_(self.feedforward(self.norm_feedforward(x)))
         attended = attention_row(x, self.norm_attention, self.attention, context)
         x = x + self.attention(self.norm_attention(x), context) if attended is None else attended
         if self.cross is not None:

@@ -11,7 +11,7 @@ from torch import nn
 from regard.nn.blocks.block import PreNorm
 from regard.nn.experts.moe import CapacityExperts, MixtureOfExperts
 from regard.nn.feedforward import FeedForward, ReLUSquared
-from regard.nn.fused.decode_gemv import DecodePreNorm, through
+from regard.nn.fused.decode_gemv import DecodePreNorm
 from regard.nn.fused.experts import FusedCapacityExperts, FusedExperts
 from regard.nn.fused.onednn import AVAILABLE, OneDNNLinear
 from regard.nn.fused.ops import (
@@ -85,9 +85,6 @@ def _reason(module: nn.Module) -> str:
             return "only the squared ReLU has a fused network"
         if module.up.bias is not None:
             return "the fused network has no biases"
-    if isinstance(module, PreNorm):
-        if through is None:
-            return "triton is not installed"
-        if isinstance(module.norm_attention, LayerNorm):
-            return "the one-row kernels contain RMSNorm only"
+    if isinstance(module, PreNorm) and isinstance(module.norm_attention, LayerNorm):
+        return "the one-row kernels contain RMSNorm only"
     return ""

@@ -24,11 +24,12 @@ class OneDNNLinear(Linear):
     """``Linear``, by oneDNN where it is available and faster."""
 
     def forward(self, input: Tensor) -> Tensor:
-        if suits(input, self.weight):
+        weight = self.weight
+        if suits(input, weight):
             if not torch.is_grad_enabled():
-                return product(input, self.weight, self.bias)
-            return _Product.apply(input, self.weight, self.bias)
-        return F.linear(input, self.weight, self.bias)
+                return product(input, weight, self.bias)
+            return _Product.apply(input, weight, self.bias)
+        return F.linear(input, weight, self.bias)
 
 
 def suits(x: Tensor, weight: Tensor) -> bool:

@@ -80,6 +80,9 @@ class FusedRMSNorm(RMSNorm):
     def forward(self, x: Tensor) -> Tensor:
         if torch.compiler.is_compiling() or x.dtype not in (torch.float32, torch.float64) or x.is_cuda:
             return super().forward(x)
+        if x.numel() == x.shape[-1] and not torch.is_grad_enabled():  # decoding: fewer operations for one row
+            length = torch.linalg.vector_norm(x).item()
+            return (x * self.gain).mul_((length * length / x.shape[-1] + self.eps) ** -0.5)
         return _RMSNorm.apply(x, self.gain, self.eps)
 
 
@@ -110,7 +113,8 @@ class FusedRotation(RotaryRotation):
     def apply(self, x: Tensor) -> Tensor:
         if torch.compiler.is_compiling():
             return super().apply(x)
-        return _Rotate.apply(x, self.cos.to(x.dtype), self.sin.to(x.dtype))
+        cos, sin = self.cos.to(x.dtype), self.sin.to(x.dtype)
+        return _Rotate.apply(x, cos, sin) if torch.is_grad_enabled() else _rotated(x, cos, sin)
 
 
 class FusedRotary(Rotary):
