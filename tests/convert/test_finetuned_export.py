@@ -1,6 +1,7 @@
 """A published BERT, fine-tuned here and exported, gives the same outputs in `transformers`."""
 
 import json
+from typing import Any
 
 import pytest
 import torch
@@ -19,7 +20,12 @@ def published(tmp_path):
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
     from transformers import BertConfig, BertModel
 
-    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    sizes: dict[str, Any] = {
+        "hidden_size": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 32,
+    }
     folder = tmp_path / "bert"
     torch.manual_seed(0)
     BertModel(BertConfig(vocab_size=len(WORDS), max_position_embeddings=32, **sizes)).save_pretrained(folder)

@@ -20,6 +20,7 @@ OVERRIDES: dict[str, str] = {
     "--data.tokenizer.vocabulary 512 --model.context 64 --model.layers 4 --model.heads 4 --model.width 128",
     "shakespeare": f"{PLAYS} --train.steps 60 --train.evaluate_every 30 --data.batch 4 --model.context 128",
     "shakespeare-conv": f"{PLAYS} --train.steps 60 --train.evaluate_every 30 --data.batch 4 --model.context 128",
+    "masked-plays": f"{PLAYS} --train.steps 60 --train.evaluate_every 30 --data.batch 8 --model.context 64",
     "shakespeare-encoder": f"{PLAYS} --train.steps 60 --train.evaluate_every 30 --data.batch 8 --model.context 64",
     "shakespeare-fast": f"{PLAYS} --train.steps 60 --train.evaluate_every 30 --data.batch 4 --model.context 128",
     "shakespeare-gpu": f"{PLAYS} --train.steps 60 --train.evaluate_every 30 --data.batch 8 --model.context 64 "

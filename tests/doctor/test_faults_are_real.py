@@ -74,4 +74,5 @@ def test_every_recipe_has_healthy_runs_with_three_seeds() -> None:
         assert (experiment.train.steps or 0) <= 200
         assert experiment.train.seconds is None
         found.append((name, experiment.seed))
-    assert sorted(found) == [(name, seed) for name in recipes.names() for seed in (1, 2, 3)]
+    own = [name for name in recipes.names() if recipes.get(name).init is None]  # others start from published models
+    assert sorted(found) == [(name, seed) for name in own for seed in (1, 2, 3)]

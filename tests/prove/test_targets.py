@@ -22,11 +22,11 @@ FIXED = {"roformer", "megatron-bert", "rembert", "big_bird"}  # huggingface/tran
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", [name for name in names() if get(name).init is None])
 def test_every_recipe_is_sound(name):
     found = certify(reduced_experiment(get(name)))
     assert found.failed == [], str(found)
-    expected = "not applicable" if name == "shakespeare-encoder" else "holds"
+    expected = "not applicable" if name in ("shakespeare-encoder", "masked-plays") else "holds"
     assert found.of("future").verdict == found.of("step").verdict == found.of("loss").verdict == expected
 
 

@@ -147,12 +147,13 @@ def _run(options: ProveOptions, run: Run) -> ModelUnderTest:
     from regard.models.device import find_device
     from regard.prove import ModelUnderTest
     from regard.train import Experiment
+    from regard.train.pretrained import build_data
 
     experiment = run.load(Experiment)
     loaded = load_model(run, find_device(options.device), options.step)
     about, data, task = f"step {loaded.step:,} of {run.path}, its own weights", None, None
     try:
-        data, task = experiment.data.build(loaded.model.config.context), experiment.task.build()
+        data, task = build_data(experiment, run), experiment.task.build()
         loaded.check_data(data)
     except UserError as missing:
         about, data, task = f"{about}; without its data: {missing}", None, None

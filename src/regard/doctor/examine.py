@@ -26,6 +26,7 @@ from regard.models.shapes import fits
 from regard.runs import Checkpoint, Run
 from regard.train import Experiment
 from regard.train.guard import check_model
+from regard.train.pretrained import build_data
 from regard.train.shard import from_environment
 
 PATIENCE = 1.0  # seconds for the newest batches
@@ -55,7 +56,7 @@ def examine(run: Run) -> tuple[list[Finding], list[str]]:
     if checkpoint is not None:
         training.position = int(checkpoint.number("position"))
         try:
-            for finding in merged(_checkpoint(training, checks)):
+            for finding in merged(_checkpoint(run, training, checks)):
                 found.setdefault(finding.key, replace(finding, step=checkpoint.step, since=checkpoint.step))
         except UserError as problem:
             notes.append(str(problem))
@@ -71,13 +72,13 @@ def _model(run: Run, experiment: Experiment, checkpoint: Checkpoint | None) -> M
     return experiment.model.build()
 
 
-def _checkpoint(training: TrainingRun, checks: list[Check]) -> Findings:
+def _checkpoint(run: Run, training: TrainingRun, checks: list[Check]) -> Findings:
     """Findings in the loaded model and, if they are available, its data."""
     broken = [finding for check in checks for finding in check.on_checkpoint()]
     yield from broken
     if broken:
         return
-    training.data = training.experiment.data.build(training.experiment.model.context)
+    training.data = build_data(training.experiment, run)
     batches = training.recent_batches(PATIENCE, reading=math.inf)
     side_pass = common_pass(training, batches.newest, checks) if training.usable(batches.newest) else None
     for check in checks:

@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor, nn
 
-from regard.attention import ModuleProperties, Padded, Range
+from regard.attention import AnySlots, ModuleProperties, Padded, Range
 from regard.data import Data, Tokenizer
 from regard.errors import UserError
 from regard.models.base import Encoder, LanguageModel, Model, Seq2SeqModel
@@ -158,8 +158,17 @@ class ModelUnderTest:
         """Logits [B, N, V] of unpadded rows."""
         model = self.model
         if self.takes_slots and model is not None and model.training:  # rows start here, even if it carries its state
-            return model(tokens, Range(tokens.shape[1]))
+            return self.outputs(tokens, Range(tokens.shape[1]))
+        if isinstance(model, Encoder) and self.forward is model:
+            return self.outputs(tokens, None)
         return self.forward(*self.arguments(tokens, rows))
+
+    def outputs(self, tokens: Tensor, slots: AnySlots | None) -> Tensor:
+        """Logits [B, N, V]. A head for whole rows is applied to each token, so that claims about tokens apply."""
+        if isinstance(self.model, Encoder):
+            return self.model.head(self.model.features(tokens, slots))
+        assert self.model is not None
+        return self.model(tokens, slots)
 
     @property
     def paths(self) -> dict[str, Forward]:
@@ -176,7 +185,7 @@ class ModelUnderTest:
         if self.padded is not None:
             return self.padded(tokens, lengths)
         if self.model is not None and self.takes_slots:
-            return self.model(tokens, Padded(lengths, tokens.shape[1]))
+            return self.outputs(tokens, Padded(lengths, tokens.shape[1]))
         return self.forward(*self.arguments(tokens, rows, padding=3))
 
     def decode(self, tokens: Tensor, pieces: list[int], **settings: int) -> Tensor:

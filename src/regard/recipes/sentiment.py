@@ -1,4 +1,4 @@
-"""A pretrained encoder that learns to tell positive reviews from negative ones."""
+"""A pretrained encoder that learns to classify reviews as positive or negative."""
 
 from regard.data import ClassesConfig
 from regard.models import EncoderConfig

@@ -32,7 +32,7 @@ class InputEncoder:
         return [self.shortened(one) for one in self._encode_words(sentences)]
 
     def pairs(self, pairs: Sequence[tuple[str, str]]) -> list[EncodedText]:
-        """Questions and passages; the longer one is cut. Token types tell them apart."""
+        """Questions and passages; the longer one is cut. The token types of a passage are 1."""
         if isinstance(self.tokenizer, PublishedTokenizer):
             return self.tokenizer.encode_texts(pairs, self.longest)
         found = []

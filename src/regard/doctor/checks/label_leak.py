@@ -1,6 +1,6 @@
 """Targets that are already in the input, so that copying is enough."""
 
-from regard.data import PairBatch
+from regard.data import LabeledBatch, PairBatch
 from regard.doctor import Check, Findings, RecentBatches
 from regard.prove.batches import Batch
 
@@ -19,7 +19,8 @@ class LabelLeak(Check):
             yield from self.on_batches(RecentBatches({self.run.position: self.run.batch(self.run.position)}))
 
     def on_batches(self, batches: RecentBatches) -> Findings:
-        yield from self._unshifted(batches.newest)
+        if not isinstance(batches.newest, LabeledBatch):
+            yield from self._unshifted(batches.newest)
         if isinstance(batches.newest, PairBatch):
             yield from self._copied(batches.newest)
 

@@ -67,9 +67,9 @@ def _cases(subject: ModelUnderTest) -> list[tuple[str, Run]]:
     if subject.takes_slots and not subject.not_steppable:
         lengths = torch.tensor([n // 2, n], device=tokens.device)
         real = (torch.arange(n, device=tokens.device) < lengths[:, None])[..., None]
-        cases.append(("padded rows", lambda: model(tokens, Padded(lengths, n)) * real))
+        cases.append(("padded rows", lambda: subject.outputs(tokens, Padded(lengths, n)) * real))
         packed = Packed.of([[3, n - 3], [n // 2, n - n // 2]], n, device=tokens.device)
-        cases.append(("packed rows", lambda: model(tokens, packed)))
+        cases.append(("packed rows", lambda: subject.outputs(tokens, packed)))
     if subject.long > n:
         long = subject.tokens(1, subject.long)
         cases.append(("a long row", lambda: subject(long)))
