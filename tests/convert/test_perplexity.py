@@ -36,7 +36,7 @@ def documented(theirs: Any, ids: torch.Tensor, longest: int, stride: int) -> flo
     return math.exp(total / count)
 
 
-@pytest.mark.parametrize(("longest", "stride"), [(32, 8), (32, 31), (20, 7), (400, 5)])
+@pytest.mark.parametrize(("longest", "stride"), [(32, 8), (32, 31)])
 def test_perplexity_with_a_stride(longest: int, stride: int, tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
     fields = {"vocab_size": 256, "n_embd": 24, "n_layer": 2, "n_head": 4, "n_positions": 512}

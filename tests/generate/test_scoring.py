@@ -90,7 +90,7 @@ def test_choices_are_scored_from_the_same_token_on() -> None:
         assert one.total == pytest.approx(wanted, abs=1e-9)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=15)
 @given(st.lists(st.lists(st.floats(-20, 0), min_size=3, max_size=3), min_size=1, max_size=4), st.data())
 def test_calibration_is_that_of_zhao_et_al(free: list[list[float]], data: st.DataObject) -> None:
     scores = torch.tensor(data.draw(st.lists(st.floats(-20, 0), min_size=3, max_size=3)), dtype=torch.float64)

@@ -33,8 +33,9 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("kill", [2, 5])
+@pytest.mark.parametrize(
+    ("kind", "kill"), [("lora", 2), ("qlora", 5), pytest.param("frozen", 5, marks=pytest.mark.slow)]
+)
 def test_a_resumed_run_ends_bit_identical(text, tmp_path, kind, kill) -> None:
     wanted = experiment(text, adapt=KINDS[kind], save_every=3)
     whole = run_whole(tmp_path, wanted)

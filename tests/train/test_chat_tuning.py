@@ -76,7 +76,7 @@ def test_from_text_to_chat_to_preferences(folder: Path, capsys: Any, monkeypatch
     assert main(["chat", "dpo", "--message", "Say yes", "--tokens", "3", "--device", "cpu", "--json"]) == 0
 
 
-@pytest.mark.parametrize("adapt", [{}, {"adapt": "full"}], ids=["lora", "full"])
+@pytest.mark.parametrize("adapt", [pytest.param({}, marks=pytest.mark.slow), {"adapt": "full"}], ids=["lora", "full"])
 def test_preference_tuning_is_resumed_exactly(folder: Path, tmp_path: Path, adapt: dict[str, Any]) -> None:
     """The reference is that of the start, not of the checkpoint."""
     wanted = preferring(folder, "base", **adapt)
