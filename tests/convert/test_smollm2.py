@@ -14,6 +14,7 @@ from regard.generate import Sampling
 from regard.generate.cached import CachedLanguageModel
 from regard.generate.decoder import Decoder
 from regard.generate.sampler import Sampler
+from regard.models import LanguageModel
 
 pytest.importorskip("accelerate")  # `transformers` needs it and `gguf` to read GGUF files
 transformers = pytest.importorskip("transformers")
@@ -41,6 +42,7 @@ def test_greedy_continuations_equal_those_of_transformers(tmp_path: Path) -> Non
     given = read_gguf(path)
     model = given.config.build().eval()
     model.load_state_dict(given.weights)
+    assert isinstance(model, LanguageModel)
     assert given.tokenizer is not None
     (tmp_path / "tokenizer.json").write_text(given.tokenizer)
     tokenizer = load_tokenizer(tmp_path / "tokenizer.json", lossless=True)

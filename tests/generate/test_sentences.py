@@ -15,7 +15,7 @@ from regard.convert.archive import pack
 from regard.convert.hub import write_hub
 from regard.data import Bytes, Source
 from regard.errors import UserError
-from regard.generate.sentences import TOKENS, SentenceEncoder, _batches
+from regard.generate.sentences import TOKENS, SentenceEncoder, batches_by_length
 from regard.models import EncoderConfig, GPTConfig
 from regard.nn.blocks.block import PostNormConfig
 from regard.nn.feedforward import GELUConfig
@@ -54,10 +54,10 @@ def test_a_vector_does_not_depend_on_its_batch_and_a_long_text_is_cut(encoder: S
 
 def test_batches_hold_every_text_once_and_are_bounded() -> None:
     lengths = [1 + 37 * number % 500 for number in range(300)]
-    batches = list(_batches(lengths))
+    batches = list(batches_by_length(lengths))
     assert sorted(row for rows in batches for row in rows) == list(range(300))
     assert all(len(rows) * max(lengths[row] for row in rows) <= TOKENS for rows in batches)
-    assert list(_batches([])) == []
+    assert list(batches_by_length([])) == []
 
 
 @pytest.fixture

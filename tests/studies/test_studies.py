@@ -31,7 +31,7 @@ def test_the_reach_of_a_recurrent_model_is_the_change_of_the_loss_with_a_state(c
     """dL/d(h, c) at one place, by moving the state a little in the direction of the gradient."""
     torch.manual_seed(1)
     model: Any = RecurrentConfig(cell=cell, layers=1, residual=False, **SIZES).build().double()
-    inputs, targets, _ = batch()
+    inputs, targets, *_ = batch()
     one = TextBatch(inputs[:1], targets[:1])
     curve = gradients.gradient_norms(model, one)
     assert len(curve) == 12

@@ -7,12 +7,11 @@ import torch
 from torch import Tensor
 
 from regard.attention import Packed, Padded, Slots
-from regard.data import IGNORE_INDEX, Data, PairBatch, TextBatch
+from regard.data import IGNORE_INDEX, Batch, Data, TextBatch
 from regard.prove.model_under_test import ModelUnderTest
 
 ROWS = 16
 LOWEST = {"inputs": 0, "source": 0, "targets": -1}  # the lowest valid token of each tensor
-Batch = TextBatch | PairBatch
 B = TypeVar("B", bound=Batch)
 
 

@@ -290,7 +290,8 @@ class TextData(Data[TextBatch]):
             goes_on = begins[:, 1:] & ends[:, :-1]
             words = np.concatenate((np.zeros_like(inputs[:, :1]), np.cumsum(~goes_on, axis=1)), axis=1)
             words = torch.from_numpy(words)
-        return TextBatch(*(torch.from_numpy(np.ascontiguousarray(array)) for array in (inputs, targets)), words=words)
+        read, wanted = (torch.from_numpy(np.ascontiguousarray(array)) for array in (inputs, targets))
+        return TextBatch(read, wanted, words=words)
 
 
 def _draws(seed: int, number: int, count: int, below: int) -> np.ndarray:

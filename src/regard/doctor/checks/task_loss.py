@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from regard.config import dump
-from regard.data import IGNORE_INDEX, PairBatch
+from regard.data import IGNORE_INDEX, PairBatch, TextBatch
 from regard.doctor import Check, Findings, SidePass
 from regard.doctor.side_pass import first_rows
 from regard.models import LanguageModel, Seq2SeqModel
@@ -69,7 +69,8 @@ class TaskLoss(Check):
                 assert isinstance(model, Seq2SeqModel)
                 return model.head(model.features(batch.inputs, batch.source, batch.source_lengths)).float()
             assert isinstance(model, LanguageModel)
-            return model.head(model.features(batch.inputs, batch.slots)).float()
+            slots = batch.slots if isinstance(batch, TextBatch) else None
+            return model.head(model.features(batch.inputs, slots)).float()
 
 
 def _summed(logits: Tensor, targets: Tensor, smoothing: float) -> float:

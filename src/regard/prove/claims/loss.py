@@ -128,7 +128,8 @@ def _check_terms(task: Task, model: Model, batch: Batch) -> None:
                 raise ClaimFails(f"{name}{note}: {here} targets count, {found}")
         if set(terms) != {"next_token"}:
             continue
-        more = (given.source, given.source_lengths) if isinstance(given, PairBatch) else (given.slots,)
+        slots = given.slots if isinstance(given, TextBatch) else None
+        more = (given.source, given.source_lengths) if isinstance(given, PairBatch) else (slots,)
         logits, targets = model(given.inputs, *more).flatten(0, 1).double(), given.targets.flatten()
         expected = float(F.cross_entropy(logits, targets, ignore_index=-1, reduction="sum"))
         total = float(terms["next_token"].total)
