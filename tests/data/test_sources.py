@@ -8,7 +8,7 @@ import pytest
 
 from regard.config import load
 from regard.data import SOURCES, TextConfig, TokenizerConfig, sources
-from regard.data.origins.source import Archive
+from regard.data.origins.source import Archive, Generated
 
 
 @pytest.mark.parametrize("name", sorted(SOURCES))
@@ -18,6 +18,11 @@ def test_what_is_said_about_each(name):
     assert source.title
     assert source.license
     assert source.terms
+    assert len(source.sha256) == 64
+    if isinstance(source.origin, Generated):  # made here: the function makes what the checksum says
+        assert hashlib.sha256(source.origin.make()).hexdigest() == source.sha256
+        assert "generated" in source.title
+        return
     assert isinstance(source.origin, Archive)
     assert len(source.origin.sha256) == 64
     assert source.origin.version in str(source.origin)
