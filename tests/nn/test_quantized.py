@@ -180,7 +180,7 @@ def test_weights_too_large_for_float16_are_refused():
 @settings(max_examples=30, deadline=None)
 @given(matrices(), st.booleans())
 def test_one_row_on_a_cpu_is_the_product_with_the_decoded_weights(weight, fbgemm):
-    """The two digits of x are exact to max|x| / 15,876, with both kernels."""
+    """The two digits of x are exact to max|x| / 15,876; without FBGEMM the weights are decoded."""
     linear = nn.Linear(weight.shape[1], weight.shape[0])
     linear.weight.data.copy_(weight)
     quantized = QuantizedLinear.of(linear, Int8Config())

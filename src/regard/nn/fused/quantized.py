@@ -2,8 +2,8 @@
 
 On a CPU the fast kernels of PyTorch multiply int8 by int8, so x is written in two digits of 7 bits, each a row of the
 product: x = top / 63 * (hi + lo / 126), exact to max|x| / 15,876. Seven bits, because CPUs without VNNI add two
-products in 16 bits. Measured on one core of an AMD EPYC (576 x 3,072): 122 µs, 675 in float32, 1,600 with PyTorch's
-weight-only ``_weight_int8pack_mm``.
+products in 16 bits (``torch._int_mm`` overflows there, so it is no alternative). Measured on one core of an AMD EPYC
+(576 x 3,072): 122 µs, 675 in float32, 1,600 with PyTorch's weight-only ``_weight_int8pack_mm``.
 """
 
 import math
@@ -30,7 +30,8 @@ class FusedQuantizedLinear(QuantizedLinear):
         if one_row and isinstance(self.config, Int8Config):
             if input.is_cuda and through is not None:
                 return through(input, None, 0.0, self.codes, self.bias, "", None, self.scale)
-            if input.device.type == "cpu" and input.dtype == torch.float32 and not torch.compiler.is_compiling():
+            plain = input.device.type == "cpu" and input.dtype == torch.float32 and not torch.compiler.is_compiling()
+            if plain and FBGEMM:
                 return self._on_cpu(input)
         return super().forward(input)
 
@@ -49,9 +50,6 @@ class FusedQuantizedLinear(QuantizedLinear):
 
     def _digits_product(self, rows: Tensor) -> Tensor:
         """Digits [2, I] times the decoded weights, [2, O]."""
-        if not FBGEMM:
-            exact = torch._int_mm(rows.round().to(torch.int8), self.codes.t())
-            return exact * self.scale.view(torch.float32).view(-1)
         if self.packed is None or self.packed_version != self.codes._version:
             self.packed, self.packed_version = pack_for_fbgemm(self), self.codes._version
         return torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32(rows, 1.0, DIGIT + 1, self.packed)
@@ -63,7 +61,7 @@ class FusedQuantizedLinear(QuantizedLinear):
 def pack_for_fbgemm(layer: QuantizedLinear) -> Any:
     """The codes in the layout of FBGEMM."""
     scale = layer.scale.view(torch.float32).view(-1).double()
-    with warnings.catch_warnings():  # PyTorch will remove quantized tensors; `_int_mm` then takes over
+    with warnings.catch_warnings():  # PyTorch will remove quantized tensors; weights are decoded then
         warnings.simplefilter("ignore")
         zero = torch.zeros(len(scale), dtype=torch.long)
         codes = torch._make_per_channel_quantized_tensor(layer.codes, scale, zero, 0)
