@@ -74,6 +74,7 @@ BROKEN: dict[str, Any] = {
     "an unknown type": ({"model_type": "elephant"}, "elephant"),
     "other sizes": ({"hidden_size": 32}, "do not belong together"),
     "absurd sizes": ({"num_hidden_layers": 10**12}, "layers"),
+    "a size of 64 bits": ({"intermediate_size": 2**63}, "intermediate_size"),
     "a text for a number": ({"vocab_size": "many"}, "vocab_size"),
 }
 

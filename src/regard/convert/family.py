@@ -53,10 +53,10 @@ class Settings:
         return value
 
     def size(self, name: str, default: int | None = None) -> int:
-        """A whole number above 0."""
+        """A whole number above 0, of at most 31 bits: PyTorch cannot multiply larger sizes."""
         value = self.get(name, default)
-        if type(value) is not int or value < 1:
-            raise UserError(f"config.json: {name} is {value!r}, but must be a whole number above 0")
+        if type(value) is not int or not 0 < value < 2**31:
+            raise UserError(f"config.json: {name} is {value!r}, but must be a whole number from 1 to {2**31 - 1:,}")
         return value
 
     def require(self, name: str, *allowed: Any) -> None:
