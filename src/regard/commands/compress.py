@@ -182,7 +182,7 @@ def windows(
     from regard.data.sources import find_source
 
     context = min(experiment.model.context, LONGEST)
-    shorter = replace(experiment, model=replace(experiment.model, context=context))  # type: ignore[type-var]
+    shorter = replace(experiment, model=replace(experiment.model, context=context))  # type: ignore[type-var] (a frozen dataclass)
     text = options.text
     if text is None and isinstance(experiment.data, ImportedConfig):
         text = str(find_source("moby-dick").fetch())

@@ -19,7 +19,7 @@ from regard.nn.experts.moe import MixtureOfExperts
 from regard.nn.fused.onednn import OneDNNLinear
 from regard.nn.latent import LatentAttention
 from regard.nn.linear import Linear
-from regard.nn.quantized import Encoded, Int4Config, Int8Config, QuantizationConfig, QuantizedLinear
+from regard.nn.quantized import EncodedMatrix, Int4Config, Int8Config, QuantizationConfig, QuantizedLinear
 
 A, B, SCALE = "lora_a", "lora_b", "lora_scale"
 
@@ -142,6 +142,6 @@ def _decoded(tensors: dict[str, Tensor], layer: str, like: Tensor) -> Tensor:
     ``like`` [r, in] has their width and type.
     """
     codes, scale = tensors.pop(f"{layer}.codes"), tensors.pop(f"{layer}.scale")
-    encoded = Encoded(codes, scale, tensors.pop(f"{layer}.offset", None))
+    encoded = EncodedMatrix(codes, scale, tensors.pop(f"{layer}.offset", None))
     form = Int8Config() if encoded.offset is None else Int4Config(group=2 * codes.shape[1] // scale.shape[1])
     return form.decode(encoded, like.shape[1], like.dtype)

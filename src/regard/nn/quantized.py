@@ -24,7 +24,7 @@ LARGEST_HALF = 65504.0  # the largest float16
 LARGE = 2**16  # weights of an embedding that is worth quantizing; it costs bytes but no time
 
 
-class Encoded(NamedTuple):
+class EncodedMatrix(NamedTuple):
     """A quantized matrix [O, I]: W ≈ codes * scale + offset, with one scale per row or group of a row."""
 
     codes: Tensor  # int8 [O, I], or uint8 [O, I / 2] with two 4-bit codes per byte
@@ -37,15 +37,15 @@ class QuantizationConfig(Choice):
 
     for_head: ClassVar[type[QuantizationConfig] | None] = None  # another kind for the output layer; None: the same
 
-    def encode(self, weight: Tensor) -> Encoded:
+    def encode(self, weight: Tensor) -> EncodedMatrix:
         """Quantize weights [O, I]."""
         raise NotImplementedError
 
-    def decode(self, encoded: Encoded, inputs: int, dtype: torch.dtype) -> Tensor:
+    def decode(self, encoded: EncodedMatrix, inputs: int, dtype: torch.dtype) -> Tensor:
         """The weights [O, inputs] that ``encoded`` stores."""
         raise NotImplementedError
 
-    def empty(self, outputs: int, inputs: int) -> Encoded:
+    def empty(self, outputs: int, inputs: int) -> EncodedMatrix:
         """Room for the encoding of a matrix [outputs, inputs]."""
         raise NotImplementedError
 
@@ -54,17 +54,17 @@ class QuantizationConfig(Choice):
 class Int8Config(QuantizationConfig, kind="int8"):
     """8 bits, symmetric, one scale per output channel: W ≈ codes * max|row| / 127."""
 
-    def encode(self, weight: Tensor) -> Encoded:
+    def encode(self, weight: Tensor) -> EncodedMatrix:
         weight = finite(weight)
         scale = weight.abs().amax(1, keepdim=True) / 127
         codes = torch.where(scale > 0, weight / scale, 0.0).round().clamp(-127, 127).to(torch.int8)
-        return Encoded(codes, scale.view(torch.int32))
+        return EncodedMatrix(codes, scale.view(torch.int32))
 
-    def decode(self, encoded: Encoded, inputs: int, dtype: torch.dtype) -> Tensor:
+    def decode(self, encoded: EncodedMatrix, inputs: int, dtype: torch.dtype) -> Tensor:
         return (encoded.codes * encoded.scale.view(torch.float32)).to(dtype)
 
-    def empty(self, outputs: int, inputs: int) -> Encoded:
-        return Encoded(torch.zeros(outputs, inputs, dtype=torch.int8), torch.zeros(outputs, 1, dtype=torch.int32))
+    def empty(self, outputs: int, inputs: int) -> EncodedMatrix:
+        return EncodedMatrix(torch.zeros(outputs, inputs, dtype=torch.int8), torch.zeros(outputs, 1, dtype=torch.int32))
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Int4Config(QuantizationConfig, kind="int4"):
         if self.group < 2 or self.group % 2:
             raise ValueError(f"group must be an even number from 2, not {self.group}")
 
-    def encode(self, weight: Tensor) -> Encoded:
+    def encode(self, weight: Tensor) -> EncodedMatrix:
         weight = finite(weight)
         if weight.numel() and weight.abs().max() > LARGEST_HALF / 2:
             raise UserError("a weight is too large for the float16 scales of int4; quantize with int8")
@@ -93,18 +93,18 @@ class Int4Config(QuantizationConfig, kind="int4"):
         scale, offset = ((high - low) / 15).half(), low.half()
         codes = torch.where(scale > 0, (groups - offset.float()) / scale.float(), 0.0).round().clamp(0, 15)
         bits = (part.squeeze(2).view(torch.int16) for part in (scale, offset))
-        return Encoded(pack(codes.flatten(1).to(torch.uint8)), *bits)
+        return EncodedMatrix(pack(codes.flatten(1).to(torch.uint8)), *bits)
 
-    def decode(self, encoded: Encoded, inputs: int, dtype: torch.dtype) -> Tensor:
+    def decode(self, encoded: EncodedMatrix, inputs: int, dtype: torch.dtype) -> Tensor:
         assert encoded.offset is not None
         scale, offset = (bits.view(torch.float16).float()[..., None] for bits in (encoded.scale, encoded.offset))
         groups = unpack(encoded.codes).unflatten(1, (-1, self.group))
         return torch.addcmul(offset, groups.float(), scale).flatten(1)[:, :inputs].to(dtype)
 
-    def empty(self, outputs: int, inputs: int) -> Encoded:
+    def empty(self, outputs: int, inputs: int) -> EncodedMatrix:
         groups = -(-inputs // self.group)
         bits = (torch.zeros(outputs, groups, dtype=torch.int16) for _ in range(2))
-        return Encoded(torch.zeros(outputs, groups * self.group // 2, dtype=torch.uint8), *bits)
+        return EncodedMatrix(torch.zeros(outputs, groups * self.group // 2, dtype=torch.uint8), *bits)
 
 
 def finite(weight: Tensor) -> Tensor:
@@ -163,14 +163,14 @@ class QuantizedLinear(nn.Module):
             layer = cls(linear.in_features, parts, config, bias=linear.bias is not None)
         return layer.to(linear.weight.dtype)
 
-    def store(self, encoded: Encoded) -> None:
+    def store(self, encoded: EncodedMatrix) -> None:
         """Take over an encoded matrix."""
         for name, tensor in encoded._asdict().items():
             self.register_buffer(name, tensor)
 
     @property
-    def encoded(self) -> Encoded:
-        return Encoded(self.codes, self.scale, self.offset)
+    def encoded(self) -> EncodedMatrix:
+        return EncodedMatrix(self.codes, self.scale, self.offset)
 
     @property
     def weight(self) -> Tensor:
@@ -181,7 +181,7 @@ class QuantizedLinear(nn.Module):
         """The decoded rows [..., I] of an index [...]."""
         codes, scale, offset = self.encoded
         flat = index.flatten()
-        chosen = Encoded(codes[flat], scale[flat], None if offset is None else offset[flat])
+        chosen = EncodedMatrix(codes[flat], scale[flat], None if offset is None else offset[flat])
         return self.config.decode(chosen, self.in_features, self.like.dtype).view(*index.shape, -1)
 
     def forward(self, input: Tensor) -> Tensor:

@@ -5,19 +5,15 @@ The files may come from anywhere: each is a plain file of a limited size, read a
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from regard.data.origins.progress import say
+from regard.data.records import json_lines, read_text, table
 from regard.errors import UserError
-from regard.untrusted import check_depth, read_plain, unreadable
-
-LARGEST = 2**29  # bytes of a file
-LONGEST = 2**24  # characters of a field of a table
+from regard.untrusted import check_depth
 
 E = TypeVar("E")
 
@@ -50,7 +46,7 @@ class AnswerExample(NamedTuple):
 
 def read_texts(path: Path, text: str, label: str) -> list[TextExample]:
     """The examples of a .csv, .tsv or .jsonl file; ``text`` and ``label`` name its columns or fields."""
-    rows = _json_lines(path) if path.suffix in (".jsonl", ".json") else _table(path)
+    rows = json_lines(path) if path.suffix in (".jsonl", ".json") else table(path)
     found = []
     for number, row in rows:
         if missing := [name for name in (text, label) if not isinstance(row.get(name), str | int | float)]:
@@ -71,7 +67,7 @@ def read_tags(path: Path, word: int | None, tag: int | None) -> list[TaggedExamp
     ``word`` and ``tag`` are the numbers of the columns, from 1. Default: the first and the last, or FORM and UPOS.
     """
     if path.suffix == ".jsonl":
-        found = [_tagged_record(path, number, row) for number, row in _json_lines(path)]
+        found = [_tagged_record(path, number, row) for number, row in json_lines(path)]
     else:
         universal = path.suffix == ".conllu"
         found = list(_sentences(path, word or (2 if universal else 1), tag or (4 if universal else 0), universal))
@@ -83,10 +79,10 @@ def read_tags(path: Path, word: int | None, tag: int | None) -> list[TaggedExamp
 def read_answers(path: Path) -> list[AnswerExample]:
     """The questions of a SQuAD file (version 1 or 2), or of a .jsonl file: question, context and answer."""
     if path.suffix == ".jsonl":
-        found = [_answer_record(path, number, row) for number, row in _json_lines(path)]
+        found = [_answer_record(path, number, row) for number, row in json_lines(path)]
     else:
         try:
-            content = json.loads(_text(path))
+            content = json.loads(read_text(path))
             check_depth(content)
             found = list(_squad(content))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -99,55 +95,12 @@ def read_answers(path: Path) -> list[AnswerExample]:
     return _some(whole, path, "question with an answer")
 
 
-def _text(path: Path) -> str:
-    try:
-        return read_plain(path, LARGEST, follow=True).decode("utf-8-sig")
-    except FileNotFoundError:
-        raise UserError(f"there is no file {path}; check the path") from None
-    except OSError as error:
-        raise unreadable(path, error) from error
-    except UnicodeDecodeError as error:
-        line = error.object[: error.start].count(b"\n") + 1
-        raise UserError(f"line {line} of {path} is not UTF-8 text; convert the file") from None
-
-
-def _table(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """The rows of a .csv or .tsv file by the names in its first row."""
-    before = csv.field_size_limit(LONGEST)
-    try:
-        tabs = path.suffix == ".tsv"
-        rows = csv.DictReader(
-            io.StringIO(_text(path), newline=""),
-            delimiter="\t" if tabs else ",",
-            quoting=csv.QUOTE_NONE if tabs else csv.QUOTE_MINIMAL,
-        )
-        yield from enumerate(rows, 1)
-    except csv.Error as error:
-        raise UserError(f"{path} is no table: {error}; correct the file") from None
-    finally:
-        csv.field_size_limit(before)
-
-
-def _json_lines(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    for number, line in enumerate(_text(path).split("\n"), 1):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-            check_depth(record)
-        except (ValueError, RecursionError) as error:
-            raise UserError(f"line {number} of {path} is no JSON: {error}") from None
-        if not isinstance(record, dict):
-            raise UserError(f"line {number} of {path} is no JSON object; give one with a field for each part")
-        yield number, record
-
-
 def _sentences(path: Path, word: int, tag: int, universal: bool) -> Iterator[TaggedExample]:
     """The sentences of a CoNLL file; ``tag`` 0 is the last column. A document is a group."""
     words: list[str] = []
     tags: list[str] = []
     document, separator = 0, "\t" if universal else None
-    for number, line in enumerate([*_text(path).split("\n"), ""], 1):
+    for number, line in enumerate([*read_text(path).split("\n"), ""], 1):
         columns = line.rstrip("\r").split(separator)
         if universal and line.startswith("#"):
             document += line.startswith("# newdoc")
