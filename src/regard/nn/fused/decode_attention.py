@@ -37,7 +37,7 @@ def mix_row(attention: SelfAttention, qkv: Tensor, context: AttentionContext) ->
         and 2 * rotation.cos.shape[-1] == attention.head_width
         and isinstance(cache, KVCache)
         and plan.backend == "decode_gpu"
-        and _appends_one(decode, cache, qkv)
+        and appends_one(decode, cache, qkv)
     ):
         return attention.mix(qkv, context)
     assert decode is not None
@@ -51,7 +51,7 @@ def mix_row(attention: SelfAttention, qkv: Tensor, context: AttentionContext) ->
     return attend_one(qkv, rotation.cos, rotation.sin, k, v, decode.write.index, plan.prepared, scale)
 
 
-def _appends_one(decode: DecodeInput | None, cache: KVCache, qkv: Tensor) -> bool:
+def appends_one(decode: DecodeInput | None, cache: KVCache, qkv: Tensor) -> bool:
     """Whether a step writes one token of one row, in the type of the cache."""
     if decode is None or decode.write is None or decode.write.first or decode.write.keep is not None:
         return False
