@@ -62,16 +62,21 @@ class GraphedStep:
         if compiled:
             # Compute what several layers read, above all the angles of rotary positions, once and not in each of them.
             step = torch.compile(step, fullgraph=True, dynamic=False, options={"realize_reads_threshold": 0})
+        self._step, self._state = step, state
+        self.capture()
+
+    def capture(self) -> None:
+        """Capture the graph, and again if a kernel shall run differently; the state is then empty."""
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(3):
-                step()
+                self._step()
         torch.cuda.current_stream().wait_stream(stream)
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph):
-            self.logits = step()
-        reset_state(state)
+            self.logits = self._step()
+        reset_state(self._state)
         self.token.zero_()
 
     def __call__(self) -> Tensor:

@@ -1,4 +1,4 @@
-"""A pre-norm block for one row on a GPU: four kernels and the attention, instead of nine kernels.
+"""A pre-norm block for one row on a GPU: four products and two kernels of attention, instead of a dozen kernels.
 
 At batch 1 a decoding step is bound by kernel launches, not by memory. Sums are accumulated in float32, where the layers
 round in between.
@@ -14,6 +14,8 @@ from torch.nn import functional as F
 from regard.nn.attention import AttentionContext, SelfAttention
 from regard.nn.blocks.block import PreNorm
 from regard.nn.feedforward import FeedForward, GatedFeedForward, ReLUSquared
+from regard.nn.fused.decode_attention import mix_row
+from regard.nn.fused.decode_cpu import mix_token
 from regard.nn.fused.onednn import OneDNNLinear, unmodified
 from regard.nn.fused.ops import FusedRMSNorm, FusedSquaredFeedForward
 from regard.nn.linear import Linear
@@ -37,7 +39,7 @@ class DecodePreNorm(PreNorm):
         if x.numel() != x.shape[-1] or torch.is_grad_enabled() or self.training:
             return super().forward(x, context)
         if through is None or not x.is_cuda:  # as there, without dropout
-            x = x + self.attention(self.norm_attention(x), context)
+            x = x + self._attention_on_cpu(self.norm_attention(x), context)
             if self.cross is not None:
                 x = x + self.cross(self.norm_cross(x), context.cross)
             return x.add_(self.feedforward(self.norm_feedforward(x)))
@@ -48,14 +50,21 @@ class DecodePreNorm(PreNorm):
         output = feedforward_row(x, self.norm_feedforward, self.feedforward)
         return x + self.feedforward(self.norm_feedforward(x)) if output is None else output
 
+    def _attention_on_cpu(self, x: Tensor, context: AttentionContext) -> Tensor:
+        attention, compiling = self.attention, torch.compiler.is_compiling()
+        if context.decode is None or compiling or x.is_cuda or not unmodified(attention, SelfAttention):
+            return attention(x, context)
+        qkv = attention.qkv(x)
+        mixed = mix_token(attention, qkv, context)
+        return attention.out(attention.mix(qkv, context) if mixed is None else mixed)
+
 
 def attention_row(x: Tensor, norm: nn.Module, attention: SelfAttention, context: AttentionContext) -> Tensor | None:
     """x + attention(norm(x)), or None where the kernels do not support these layers."""
     qkv, out = attention.qkv, attention.out
     if type(norm) not in NORMS or type(attention) is not SelfAttention or not suits(x, [norm, attention], [qkv, out]):
         return None
-    mixed = attention.mix(product(x, qkv, norm), context)
-    return product(mixed, out, other=x)
+    return product(mix_row(attention, product(x, qkv, norm), context), out, other=x)
 
 
 def feedforward_row(x: Tensor, norm: nn.Module, feedforward: nn.Module) -> Tensor | None:
