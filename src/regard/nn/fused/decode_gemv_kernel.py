@@ -27,9 +27,9 @@ class Tile(NamedTuple):
 #: By the type of the weights and the kind of product.
 TILES = {
     "float": Tile(4, 2048, 4),
-    "float gated": Tile(2, 2048, 4),
-    "int8": Tile(8, 2048, 4),
-    "int8 gated": Tile(4, 2048, 4),
+    "float gated": Tile(8, 1024, 4),
+    "int8": Tile(4, 2048, 4),
+    "int8 gated": Tile(8, 1024, 4),
 }
 
 
