@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from regard.commands.common import CheckpointOptions, check_parent, is_run, open_run
+from regard.commands.common import CheckpointOptions, check_parent, is_run, naming_options, open_run
 from regard.commands.lines import Lines, gathered, notices
 from regard.config import argument, option
 from regard.errors import UserError
@@ -71,10 +71,8 @@ def translate(options: TranslateOptions) -> int:
     from regard.generate.translation import load_translation_model
     from regard.models.device import find_device
 
-    try:
+    with naming_options():
         strategy = Sampling(options.temperature) if options.sample else BeamSearch(options.beam, options.length_penalty)
-    except ValueError as problem:
-        raise UserError(f"--{problem}") from problem
     if picture is not None:
         from regard.look.pictures.align import check
 
