@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from regard.attention import Causal, Full, Padded, Plan, Range, Softmax
 from regard.nn import AttentionContext
 from regard.nn.attention import (
+    AttentionSizes,
     CrossAttention,
     CrossAttentionContext,
     SelfAttention,
@@ -121,8 +122,8 @@ def test_one_projection_has_a_third_of_the_parameters(bias: bool) -> None:
 
 def test_one_matrix_is_three_equal_ones() -> None:
     """Shared self-attention is the separate kind with its matrix thrice, gradients added up; turned ones too."""
-    shared = SharedSelfAttention(WIDTH, HEADS, HEADS, Softmax(), bias=True, qk_norm=True).double()
-    separate = SelfAttention(WIDTH, HEADS, HEADS, Softmax(), bias=True, qk_norm=True).double()
+    shared = SharedSelfAttention(AttentionSizes(WIDTH, HEADS, HEADS, bias=True, qk_norm=True), Softmax()).double()
+    separate = SelfAttention(AttentionSizes(WIDTH, HEADS, HEADS, bias=True, qk_norm=True), Softmax()).double()
     weights = shared.state_dict()
     separate.load_state_dict(weights | {f"qkv.{w}": torch.cat([weights[f"qkv.{w}"]] * 3) for w in ("weight", "bias")})
     x = random(2, 5, WIDTH)
@@ -137,4 +138,4 @@ def test_one_matrix_is_three_equal_ones() -> None:
 
 def test_one_projection_needs_as_many_key_heads_as_query_heads() -> None:
     with pytest.raises(ValueError, match="as many key heads as query heads: 2, not 1"):
-        SharedSelfAttention(WIDTH, 2, 1, Softmax())
+        SharedSelfAttention(AttentionSizes(WIDTH, 2, 1), Softmax())
