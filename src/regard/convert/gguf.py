@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from regard.config.notation import JsonObject
 from regard.convert.lazy import LazyTensors
 from regard.convert.quants import FORMATS, to_q8_0
 from regard.errors import UserError
@@ -68,7 +69,7 @@ class GGUF(LazyTensors):
             raise ValueError(f"its version is {version}; 2 and 3 can be read")
         if tensors > MOST or keys > MOST:
             raise ValueError(f"it claims {tensors:,} tensors and {keys:,} keys")
-        self.metadata: dict[str, Any] = {}
+        self.metadata: JsonObject = {}
         for _ in range(keys):
             name = self._string()
             (kind,) = self._unpack("<I")
@@ -123,7 +124,7 @@ class GGUF(LazyTensors):
         self._at += size
         return self._data[self._at - size : self._at].decode()
 
-    def _value(self, kind: int, depth: int = 0) -> Any:
+    def _value(self, kind: int, depth: int = 0) -> object:
         if kind in SCALARS:
             return self._unpack("<" + SCALARS[kind])[0]
         if kind == STRING:
@@ -141,7 +142,7 @@ class GGUF(LazyTensors):
         return UserError(f"{self.path} is no whole GGUF file: {reason}; get it again")
 
 
-def write_gguf(path: Path, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor], *, quantize: bool) -> None:
+def write_gguf(path: Path, metadata: JsonObject, tensors: Mapping[str, Tensor], *, quantize: bool) -> None:
     """Write a file, with matrices in Q8_0 (``quantize``) or F16, and vectors in F32."""
     head, infos, blobs, offset = bytearray(), bytearray(), [], 0
     for name, value in metadata.items():
@@ -167,7 +168,7 @@ def _packed(text: str) -> bytes:
     return struct.pack("<Q", len(raw)) + raw
 
 
-def _typed(value: Any) -> bytes:
+def _typed(value: object) -> bytes:
     """The type of a value and the value."""
     if isinstance(value, list):
         kind = INT32 if type(value[0]) is int else KINDS[type(value[0])]  # llama.cpp reads lists of int32 only

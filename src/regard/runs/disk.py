@@ -10,10 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
+from regard.config.notation import JsonObject
 from regard.errors import UserError
 from regard.untrusted import check_depth, open_plain
-
-JsonObject = dict[str, Any]
 
 #: Prefix of temporary files, by which the leftovers of a killed process are recognized.
 UNFINISHED = ".tmp-"
