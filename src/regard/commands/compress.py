@@ -78,12 +78,7 @@ def compress(options: CompressOptions, keys: Mapping[str, object]) -> int:
                 small, changed, notes = pruned(value, model, experiment, batches, say)
             else:
                 small, changed, notes = quantized(way, model, experiment)
-            files = {name: run.read(name) for name in (TOKENIZER, CHAT) if run.file(name).exists()}
-            named, step, data = f"{run.name}-{way}", loaded.step, loaded.data_sha256
-            weights = small.state_dict()
-            made = make_run(
-                options.runs, options.name, to_toml(changed), weights, files, prefix=named, step=step, data=data
-            )
+            made = saved(options, run, f"{run.name}-{way}", small, changed, loaded)
     assert isinstance(small, LanguageModel)
     with waiting("measuring") as say:
         rows = compare({run.name: model, made.name: small}, batches, say)
@@ -92,6 +87,15 @@ def compress(options: CompressOptions, keys: Mapping[str, object]) -> int:
     tokens = sum(int((batch.targets >= 0).sum()) for batch in batches)
     options.show(record, "\n".join([*notes, f"{text}, {tokens:,} tokens, {device}:", table(rows), f"{made.path}"]))
     return 0
+
+
+def saved(
+    options: CompressOptions, run: Run, prefix: str, model: LanguageModel, experiment: Experiment, loaded: LoadedModel
+) -> Run:
+    """A new run with the smaller model of another run, and its tokenizer and chat template."""
+    files = {name: run.read(name) for name in (TOKENIZER, CHAT) if run.file(name).exists()}
+    weights, origin = model.state_dict(), {"step": loaded.step, "data": loaded.data_sha256}
+    return make_run(options.runs, options.name, to_toml(experiment), weights, files, prefix=prefix, **origin)
 
 
 def parse_way(to: str, keys: Mapping[str, object]) -> tuple[str, str]:
