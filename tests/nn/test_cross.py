@@ -29,11 +29,7 @@ PROJECTIONS = {"separate": SeparateConfig(), "shared": SharedConfig()}
 
 def layer(kind: str = "separate", **options: bool) -> CrossAttention:
     torch.manual_seed(0)
-    built = (
-        PROJECTIONS[kind]
-        .cross_attention(WIDTH, HEADS, HEADS, Softmax(), **{"bias": False, "qk_norm": False, **options})
-        .double()
-    )
+    built = PROJECTIONS[kind].cross_attention(AttentionSizes(WIDTH, HEADS, HEADS, **options), Softmax()).double()
     for parameter in built.parameters():
         nn.init.normal_(parameter, std=0.5)
     return built
@@ -113,7 +109,7 @@ def test_without_anything_to_look_at_it_says_so() -> None:
 @pytest.mark.parametrize("bias", [False, True])
 def test_one_projection_has_a_third_of_the_parameters(bias: bool) -> None:
     def count(build: Callable[..., nn.Module]) -> int:
-        built = build(WIDTH, HEADS, HEADS, Softmax(), bias=bias, qk_norm=False)
+        built = build(AttentionSizes(WIDTH, HEADS, HEADS, bias=bias), Softmax())
         return sum(p.numel() for name, p in built.named_parameters() if not name.startswith("out"))
 
     assert 3 * count(SharedConfig().build) == count(SeparateConfig().build)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from regard.commands.common import CheckpointOptions, check_parent, is_run, naming_options, open_run
 from regard.commands.lines import Lines, gathered, notices
-from regard.config import argument, option
+from regard.config import argument, nearest, option
 from regard.errors import UserError
 from regard.runs import Run
 from regard.runs.disk import JsonObject
@@ -124,10 +124,8 @@ def split_positional(options: TranslateOptions) -> tuple[str | None, list[str], 
 
 
 def _like_a_name(word: str, runs: Path) -> bool:
-    import difflib
-
     names = [path.parent.name for path in runs.glob("[!.]*/config.toml")] if runs.is_dir() else []
-    return "/" in word or not names or bool(difflib.get_close_matches(word, names, n=1))
+    return "/" in word or not names or nearest(word, names) is not None
 
 
 def sentences_of_run(model: TranslationModel, run: Run, test: bool) -> Lines:

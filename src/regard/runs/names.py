@@ -1,6 +1,5 @@
 """New run folders and their names: what is allowed, the next free number, and suggestions for messages."""
 
-import difflib
 import errno
 import os
 import re
@@ -9,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from regard.config import nearest
 from regard.errors import UserError
 from regard.runs.disk import sync, unfinished, writing
 
@@ -85,5 +85,5 @@ def other_runs(path: Path) -> str:
     if not names:
         return "; give the folder of a run"
     shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
-    near = difflib.get_close_matches(path.name, names, n=1)
-    return f"; in {parent} there are: {shown}" + (f"; did you mean {parent / near[0]}?" if near else "")
+    near = nearest(path.name, names)
+    return f"; in {parent} there are: {shown}" + (f"; did you mean {parent / near}?" if near else "")

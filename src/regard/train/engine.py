@@ -75,7 +75,7 @@ class Engine:
         if start is not None:
             load_weights(self.model, start, str(experiment.init))
         torch.manual_seed(derive_seed(experiment.seed, ADAPTERS))
-        self.adaptation = config.adapt.apply(self.model)
+        config.adapt.apply(self.model)
         self.model.to(self.device)
         self.model.checkpointing = config.checkpointing
         self.model.micro_batches = config.accumulate
