@@ -11,20 +11,17 @@ Results are printed and kept in `latest.json`.
 from __future__ import annotations
 
 import argparse
-import os
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import cycle
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from bench.interleave import LATEST, Contender, add_rounds, compare, interleave, save, show
+from bench.interleave import Contender, compare, save, show
+from bench.settings import add_settings, chosen_settings, interleave_setting, prepare_process
 from regard.nn.experts.moe import MoEConfig
-from regard.train.guard import keep_freed_memory
 
 
 @dataclass(frozen=True)
@@ -144,14 +141,7 @@ def run(chosen: argparse.Namespace, setting: str, compiled: bool) -> None:
         layer.to(dtype)
         steps[name] = passes(layer, [x.clone() for x in batches], upstream, compiled)
     agree(steps, 0.1 if dtype == torch.bfloat16 else 1e-4)
-    rates = interleave(
-        [Contender(name, step, sizes.tokens) for name, step in steps.items()],
-        chosen.rounds,
-        chosen.seconds,
-        synchronize=torch.cuda.synchronize if device == "cuda" else lambda: None,
-        progress=lambda line: print(f"\r\033[K{setting}: {line}", end="", file=sys.stderr, flush=True),
-    )
-    print("\r\033[K", end="", file=sys.stderr)
+    rates = interleave_setting(chosen, setting, [Contender(n, step, sizes.tokens) for n, step in steps.items()])
     how = ", compiled" if compiled else ""
     entries = compare(f"experts on {device}", f"{setting}{how}", rates, OURS, [n for n in layers if n != OURS])
     show(entries)
@@ -161,22 +151,10 @@ def run(chosen: argparse.Namespace, setting: str, compiled: bool) -> None:
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", choices=sorted(SETTINGS), default="cpu")
-    parser.add_argument("--settings", help="comma-separated; default: every setting of the device")
-    add_rounds(parser)
-    parser.add_argument("--seconds", type=float, default=1.0, help="how long a turn lasts in each round")
-    parser.add_argument("--threads", type=int, default=2, help="CPU threads")
-    parser.add_argument("--out", type=Path, default=LATEST, help="where results are kept")
+    add_settings(parser, SETTINGS)
     chosen = parser.parse_args()
-    settings = (chosen.settings or ",".join(SETTINGS[chosen.device])).split(",")
-    unknown = [name for name in settings if name not in SETTINGS[chosen.device]]
-    if unknown:
-        parser.error(f"no setting {unknown[0]!r} on {chosen.device}; choose from {', '.join(SETTINGS[chosen.device])}")
-    torch.set_num_threads(chosen.threads)
-    keep_freed_memory()  # for everyone: it is a setting of the process
-    busy = os.getloadavg()[0]
-    if chosen.device == "cpu" and busy > 0.5:
-        print(f"the machine is busy (load {busy:.1f}): expect wide intervals", file=sys.stderr)
+    settings = chosen_settings(parser, chosen, SETTINGS)
+    prepare_process(chosen)
     for setting in settings:
         for compiled in (False, True) if chosen.device == "cuda" else (False,):
             run(chosen, setting, compiled)

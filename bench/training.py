@@ -10,18 +10,16 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import os
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from bench.interleave import LATEST, Contender, add_rounds, compare, interleave, save, show
+from bench.interleave import Contender, compare, save, show
 from bench.peers import PEERS, How, Loss, mean_loss, training_step
 from bench.plain_gpt2 import Sizes
-from regard.train.guard import keep_freed_memory
+from bench.settings import add_settings, chosen_settings, interleave_setting, prepare_process
 
 SETTINGS: dict[str, dict[str, Sizes]] = {
     "cpu": {
@@ -88,15 +86,7 @@ def run(chosen: argparse.Namespace, setting: str, peers: list[str]) -> None:
     if on_gpu:
         torch.set_float32_matmul_precision("high")
     field = contenders(sizes, how, peers)
-    rates = interleave(
-        field,
-        chosen.rounds,
-        chosen.seconds,
-        warmup=6 if on_gpu else 3,
-        synchronize=torch.cuda.synchronize if on_gpu else lambda: None,
-        progress=lambda line: print(f"\r\033[K{setting}: {line}", end="", file=sys.stderr, flush=True),
-    )
-    print("\r\033[K", end="", file=sys.stderr)
+    rates = interleave_setting(chosen, setting, field, warmup=6 if on_gpu else 3)
     optimizer = "" if fused else ", default AdamW"
     for name in OURS:
         entries = compare(f"training on {device}", f"{setting}, {name}{optimizer}", rates, name, peers)
@@ -107,30 +97,18 @@ def run(chosen: argparse.Namespace, setting: str, peers: list[str]) -> None:
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", choices=sorted(SETTINGS), default="cpu")
-    parser.add_argument("--settings", help="comma-separated; default: every setting of the device")
-    add_rounds(parser)
-    parser.add_argument("--seconds", type=float, default=1.0, help="how long a turn lasts in each round")
-    parser.add_argument("--threads", type=int, default=2, help="CPU threads")
+    add_settings(parser, SETTINGS)
     parser.add_argument("--peers", help="comma-separated names; default: every one that is installed")
     parser.add_argument("--default-optimizer", action="store_true", help="PyTorch's default AdamW for everyone")
-    parser.add_argument("--out", type=Path, default=LATEST, help="where results are kept")
     chosen = parser.parse_args()
-    settings = (chosen.settings or ",".join(SETTINGS[chosen.device])).split(",")
-    unknown = [name for name in settings if name not in SETTINGS[chosen.device]]
-    if unknown:
-        parser.error(f"no setting {unknown[0]!r} on {chosen.device}; choose from {', '.join(SETTINGS[chosen.device])}")
+    settings = chosen_settings(parser, chosen, SETTINGS)
     peers = chosen.peers.split(",") if chosen.peers else list(PEERS)
     if any(name not in PEERS for name in peers):
         parser.error(f"peers are {', '.join(PEERS)}")
     missing = [name for name in peers if name in PACKAGE and importlib.util.find_spec(PACKAGE[name]) is None]
     if missing:
         print(f"not installed, so left out: {', '.join(missing)}", file=sys.stderr)
-    torch.set_num_threads(chosen.threads)
-    keep_freed_memory()  # for everyone: it is a setting of the process
-    busy = os.getloadavg()[0]
-    if chosen.device == "cpu" and busy > 0.5:
-        print(f"the machine is busy (load {busy:.1f}): expect wide intervals", file=sys.stderr)
+    prepare_process(chosen)
     for setting in settings:
         run(chosen, setting, [name for name in peers if name not in missing])
 

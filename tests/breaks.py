@@ -89,8 +89,8 @@ BREAKS = [
     Break(
         "sinusoids have another base",
         "nn/positions/position.py",
-        "def sinusoids(phase: Tensor, width: int, base: float = 10_000.0)",
-        "def sinusoids(phase: Tensor, width: int, base: float = 1_000.0)",
+        "def sinusoids(phase: Tensor, width: int, base: float = 10_000.0, ",
+        "def sinusoids(phase: Tensor, width: int, base: float = 1_000.0, ",
         "laws/test_parts.py",
     ),
     Break(

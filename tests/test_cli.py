@@ -266,4 +266,6 @@ def test_help_lists_every_option_with_its_default():
 def test_the_config_of_a_run_is_an_experiment(tmp_path):
     experiment = get("shakespeare-small")
     run = Run.create(tmp_path, "one", to_toml(experiment), environment())
-    assert read_experiment(run.file("config.toml"), ["--model.layers=1"]) == override(experiment, ["--model.layers=1"])
+    assert read_experiment(str(run.file("config.toml")), ["--model.layers=1"]) == override(
+        experiment, ["--model.layers=1"]
+    )

@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 import torch
 
@@ -14,7 +15,18 @@ from bench.torture.room import TINY, Fork, Room, Tally
 from regard.runs import Run
 
 STEPS = 60
+PATIENCE = 600  # seconds after which a training is taken to hang
 OPTIONS = (*TINY, "--train.steps", str(STEPS), "--train.accumulate", "2", "--model.dropout", "0.1")
+
+
+class Process(Protocol):
+    """A `Fork` or a ``subprocess.Popen``."""
+
+    def poll(self) -> object: ...  # None while it runs
+
+    def kill(self) -> None: ...
+
+    def wait(self) -> object: ...
 
 
 def attack(folder: Path, count: int, seed: int) -> Tally:
@@ -27,7 +39,8 @@ def attack(folder: Path, count: int, seed: int) -> Tally:
     for number in range(count):
         name = f"killed-{number}"
         run = room.path / "runs" / name
-        inside += kill_once(room, name, chance, during_save=number % 4 == 0)
+        process = Fork(room.path, ("train", *OPTIONS, "--name", name))
+        inside += kill_once(run, process, chance, STEPS, during_save=number % 4 == 0)
         tally.tried += 1
         again = ("resume", f"runs/{name}") if run.exists() else ("train", *OPTIONS, "--name", name)
         outcome = room.regard(*again)
@@ -41,11 +54,9 @@ def attack(folder: Path, count: int, seed: int) -> Tally:
     return tally
 
 
-def kill_once(room: Room, name: str, chance: random.Random, during_save: bool) -> bool:
-    """Start a run and kill it at a random step, or while an unfinished checkpoint lies there. Was it inside a save?"""
-    run = room.path / "runs" / name
-    process = Fork(room.path, ("train", *OPTIONS, "--name", name))
-    after = chance.randrange(0, STEPS - 5)
+def kill_once(run: Path, process: Process, chance: random.Random, steps: int, during_save: bool) -> bool:
+    """Kill a training at a random step, or while an unfinished checkpoint lies there. Was it inside a save?"""
+    after = chance.randrange(0, steps - 5)
     wait_for(lambda: lines(run) >= after, process)
     if during_save:
         wait_for(lambda: unfinished(run), process)
@@ -57,8 +68,9 @@ def kill_once(room: Room, name: str, chance: random.Random, during_save: bool) -
     return caught
 
 
-def wait_for(condition: Callable[[], bool], process: Fork) -> None:
-    while not condition() and not process.poll():
+def wait_for(condition: Callable[[], bool], process: Process) -> None:
+    end = time.monotonic() + PATIENCE
+    while not condition() and process.poll() is None and time.monotonic() < end:
         time.sleep(0.0005)
 
 

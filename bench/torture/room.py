@@ -144,9 +144,9 @@ class Fork:
         finally:
             os._exit(code)
 
-    def poll(self) -> bool:
-        """Whether the process has ended; it is not reaped."""
-        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    def poll(self) -> object:
+        """None while the process runs; it is not reaped."""
+        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
 
     def kill(self) -> None:
         os.kill(self.pid, signal.SIGKILL)
@@ -154,7 +154,7 @@ class Fork:
     def wait(self, limit: float = WALL_LIMIT) -> Outcome:
         """Wait for the end; the process is killed when it takes too long."""
         end = time.monotonic() + limit
-        while not (ended := self.poll()) and time.monotonic() < end:
+        while not (ended := self.poll() is not None) and time.monotonic() < end:
             time.sleep(0.002)
         if not ended:
             os.killpg(self.pid, signal.SIGKILL)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import random
 import shutil
-import time
 from pathlib import Path
 
-from bench.torture.kills import OPTIONS, fingerprint, lines
+from bench.torture.kills import OPTIONS, fingerprint, lines, wait_for
 from bench.torture.room import Fork, Room, Tally
 
 READERS = (
@@ -28,8 +27,7 @@ def attack(folder: Path, count: int, seed: int) -> Tally:
         run = room.path / "runs" / "two"
         first = Fork(room.path, ("train", *OPTIONS, "--name", "two"))
         after = chance.randrange(4, 40)
-        while lines(run) < after and not first.poll():
-            time.sleep(0.001)
+        wait_for(lambda run=run, after=after: lines(run) >= after, first)
         second = room.regard("resume", "runs/two")
         reader = room.regard(*chance.choice(READERS))
         tally.tried += 2

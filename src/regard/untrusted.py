@@ -3,6 +3,7 @@ depth, and printed without control characters.
 """
 
 import errno
+import mmap
 import os
 import re
 import stat
@@ -60,6 +61,16 @@ def read_plain(path: Path, most: int = LARGEST, *, follow: bool = False) -> byte
         if size > most:
             raise UnsafeFile(errno.EFBIG, f"a file of {size:,} bytes, and {most:,} is the most", str(path))
         return file.read(most)
+
+
+def map_plain(path: Path, *, follow: bool = False) -> mmap.mmap | bytes:
+    """The content of a plain file, mapped into memory, so that only what is accessed is read."""
+    try:
+        with open(open_plain(path, follow=follow), "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
+    except OSError as error:
+        raise unreadable(path, error) from error
 
 
 def unreadable(path: Path, error: OSError) -> UserError:

@@ -13,7 +13,14 @@ from torch import Tensor, nn
 from regard.attention import Causal, Full, Padded, Range, Softmax
 from regard.models import GPTConfig, TransformerConfig
 from regard.nn import AttentionContext, BlockConfig
-from regard.nn.attention import CrossAttention, CrossAttentionContext, SelfAttention, SharedConfig, SharedSelfAttention
+from regard.nn.attention import (
+    AttentionSizes,
+    CrossAttention,
+    CrossAttentionContext,
+    SelfAttention,
+    SharedConfig,
+    SharedSelfAttention,
+)
 from regard.nn.blocks.block import ParallelConfig, SandwichConfig
 from regard.nn.blocks.reversible import ReversibleConfig
 from regard.nn.feedforward import FeedForward
@@ -27,10 +34,10 @@ WIDTH = 8
 
 def parts(cross: bool) -> tuple[list[Any], dict[str, Any]]:
     torch.manual_seed(0)
-    attention = SelfAttention(WIDTH, 2, 2, Softmax())
+    attention = SelfAttention(AttentionSizes(WIDTH, 2, 2), Softmax())
     network = FeedForward(WIDTH, 16, torch.nn.functional.gelu)
     norms = [RMSNorm(WIDTH) for _ in range(3)]
-    other = {"cross": CrossAttention(WIDTH, 2, 2, Softmax()), "norm_cross": norms[2]} if cross else {}
+    other = {"cross": CrossAttention(AttentionSizes(WIDTH, 2, 2), Softmax()), "norm_cross": norms[2]} if cross else {}
     return [attention, network, *norms[:2]], other
 
 

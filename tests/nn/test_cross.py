@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from regard.attention import Causal, Full, Padded, Plan, Range, Softmax
 from regard.nn import AttentionContext
 from regard.nn.attention import (
+    AttentionSizes,
     CrossAttention,
     CrossAttentionContext,
     SelfAttention,
@@ -28,11 +29,7 @@ PROJECTIONS = {"separate": SeparateConfig(), "shared": SharedConfig()}
 
 def layer(kind: str = "separate", **options: bool) -> CrossAttention:
     torch.manual_seed(0)
-    built = (
-        PROJECTIONS[kind]
-        .cross_attention(WIDTH, HEADS, HEADS, Softmax(), **{"bias": False, "qk_norm": False, **options})
-        .double()
-    )
+    built = PROJECTIONS[kind].cross_attention(AttentionSizes(WIDTH, HEADS, HEADS, **options), Softmax()).double()
     for parameter in built.parameters():
         nn.init.normal_(parameter, std=0.5)
     return built
@@ -112,7 +109,7 @@ def test_without_anything_to_look_at_it_says_so() -> None:
 @pytest.mark.parametrize("bias", [False, True])
 def test_one_projection_has_a_third_of_the_parameters(bias: bool) -> None:
     def count(build: Callable[..., nn.Module]) -> int:
-        built = build(WIDTH, HEADS, HEADS, Softmax(), bias=bias, qk_norm=False)
+        built = build(AttentionSizes(WIDTH, HEADS, HEADS, bias=bias), Softmax())
         return sum(p.numel() for name, p in built.named_parameters() if not name.startswith("out"))
 
     assert 3 * count(SharedConfig().build) == count(SeparateConfig().build)
@@ -121,8 +118,8 @@ def test_one_projection_has_a_third_of_the_parameters(bias: bool) -> None:
 
 def test_one_matrix_is_three_equal_ones() -> None:
     """Shared self-attention is the separate kind with its matrix thrice, gradients added up; turned ones too."""
-    shared = SharedSelfAttention(WIDTH, HEADS, HEADS, Softmax(), bias=True, qk_norm=True).double()
-    separate = SelfAttention(WIDTH, HEADS, HEADS, Softmax(), bias=True, qk_norm=True).double()
+    shared = SharedSelfAttention(AttentionSizes(WIDTH, HEADS, HEADS, bias=True, qk_norm=True), Softmax()).double()
+    separate = SelfAttention(AttentionSizes(WIDTH, HEADS, HEADS, bias=True, qk_norm=True), Softmax()).double()
     weights = shared.state_dict()
     separate.load_state_dict(weights | {f"qkv.{w}": torch.cat([weights[f"qkv.{w}"]] * 3) for w in ("weight", "bias")})
     x = random(2, 5, WIDTH)
@@ -137,4 +134,4 @@ def test_one_matrix_is_three_equal_ones() -> None:
 
 def test_one_projection_needs_as_many_key_heads_as_query_heads() -> None:
     with pytest.raises(ValueError, match="as many key heads as query heads: 2, not 1"):
-        SharedSelfAttention(WIDTH, 2, 1, Softmax())
+        SharedSelfAttention(AttentionSizes(WIDTH, 2, 1), Softmax())

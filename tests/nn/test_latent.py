@@ -16,6 +16,7 @@ from regard.attention import Causal, DecodeInput, KVCache, Mechanism, Out, Plan,
 from regard.errors import UserError
 from regard.models import GPT, GPTConfig
 from regard.nn import AttentionContext
+from regard.nn.attention import AttentionSizes
 from regard.nn.blocks.block import PreNormConfig
 from regard.nn.latent import LatentAttention, LatentConfig
 from regard.nn.positions.position import NoPositionConfig, RotaryConfig
@@ -61,7 +62,7 @@ def test_it_is_the_attention_of_deepseek(query_rank: int | None) -> None:
         if norm is not None:
             torch.nn.init.normal_(norm.weight, mean=1, std=0.3)
     latent = LatentConfig(rank, query_rank, turned, content)
-    ours: Any = latent.build(width, heads, heads, Softmax(), bias=False, qk_norm=False).double()
+    ours: Any = latent.build(AttentionSizes(width, heads, heads), Softmax()).double()
     queries = theirs.q_proj if query_rank is None else theirs.q_b_proj
     first = stacked(queries.weight, heads, content, turned) if query_rank is None else theirs.q_a_proj.weight
     ours.qkv.weight.data = torch.cat((first, theirs.kv_a_proj_with_mqa.weight)).detach()
@@ -144,7 +145,7 @@ def test_a_mechanism_with_a_state_of_its_own_keeps_it() -> None:
         got.append(logits)
     agree(torch.cat(got, dim=1), want, "steps")
     with pytest.raises(UserError, match="keeps a state for keys as wide as values"):
-        LatentConfig(content=8).build(16, 2, 2, Sum(), bias=False, qk_norm=False)
+        LatentConfig(content=8).build(AttentionSizes(16, 2, 2), Sum())
 
 
 def test_the_order_is_seen_through_the_rotated_part_only() -> None:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from regard.attention import Bias, Causal, Packed, Padded, Plan, Range, Softmax
 from regard.errors import UserError
 from regard.nn import AttentionContext, NormConfig, Position, PositionConfig
-from regard.nn.attention import SelfAttention
+from regard.nn.attention import AttentionSizes, SelfAttention
 from regard.nn.blocks.block import PostNorm, PostNormConfig, PreNorm, PreNormConfig
 from regard.nn.embedding import NGrams
 from regard.nn.feedforward import FeedForward, GatedFeedForward, ReLUConfig, SwiGLUConfig
@@ -127,7 +127,7 @@ def test_hidden_widths() -> None:
 
 def test_heads_are_cut_as_the_paper_cuts_them() -> None:
     """Against one head at a time, from the rows of the fused projection: heads of q, then of k, then of v."""
-    attention = SelfAttention(8, heads=4, kv_heads=2, mechanism=Softmax(), bias=True)
+    attention = SelfAttention(AttentionSizes(8, heads=4, kv_heads=2, bias=True), Softmax())
     nn.init.normal_(attention.qkv.bias)
     x = torch.randn(2, 5, 8)
     q, k, v = attention.qkv(x).split([8, 4, 4], dim=-1)
@@ -144,7 +144,7 @@ def test_heads_are_cut_as_the_paper_cuts_them() -> None:
 def test_qk_norm_makes_scores_ignore_the_size_of_queries_and_keys() -> None:
     x = torch.randn(1, 4, 8)
     for qk_norm, unmoved in ((True, True), (False, False)):
-        attention = SelfAttention(8, heads=2, kv_heads=2, mechanism=Softmax(), qk_norm=qk_norm)
+        attention = SelfAttention(AttentionSizes(8, heads=2, kv_heads=2, qk_norm=qk_norm), Softmax())
         nn.init.normal_(attention.qkv.weight)
         before = attention(x, context(4, x))
         attention.qkv.weight.data[:16] *= 3  # queries and keys, not values
@@ -153,7 +153,7 @@ def test_qk_norm_makes_scores_ignore_the_size_of_queries_and_keys() -> None:
 
 @pytest.mark.parametrize("config", [PreNormConfig(), PostNormConfig()])
 def test_where_the_norms_stand(config) -> None:
-    attention = SelfAttention(8, 2, 2, Softmax())
+    attention = SelfAttention(AttentionSizes(8, 2, 2), Softmax())
     norms = [RMSNormConfig().build(8) for _ in range(2)]
     block = config.build(attention, ReLUConfig(2.0).build(8, bias=False), *norms, dropout=0.0)
     x = torch.randn(2, 4, 8)
@@ -172,7 +172,11 @@ def test_where_the_norms_stand(config) -> None:
 
 def test_dropout_on_residual_branches_in_training_only() -> None:
     block = PreNormConfig().build(
-        SelfAttention(8, 2, 2, Softmax()), ReLUConfig().build(8, bias=False), nn.Identity(), nn.Identity(), dropout=0.5
+        SelfAttention(AttentionSizes(8, 2, 2), Softmax()),
+        ReLUConfig().build(8, bias=False),
+        nn.Identity(),
+        nn.Identity(),
+        dropout=0.5,
     )
     x = torch.randn(2, 4, 8)
     here = context(4, x)
@@ -236,6 +240,6 @@ def test_a_mechanism_that_returns_no_out_is_named() -> None:
         def forward(self, q: Tensor, k: Tensor, v: Tensor, plan: Plan) -> Tensor:  # type: ignore[override]
             return v
 
-    layer, x = SelfAttention(8, 2, 2, Loose()), torch.randn(1, 3, 8)
+    layer, x = SelfAttention(AttentionSizes(8, 2, 2), Loose()), torch.randn(1, 3, 8)
     with pytest.raises(UserError, match=r"the mechanism Loose returned a Tensor; return regard\.attention\.Out"):
         layer(x, context(3, x))

@@ -116,7 +116,7 @@ def test_frozen_names_its_modules() -> None:
     from regard.errors import UserError
 
     model = GPTConfig(**SMALL, tied=False).build()
-    assert FrozenConfig().apply(model).trained == ("unembed",)
+    FrozenConfig().apply(model)
     assert [name for name, p in model.named_parameters() if p.requires_grad] == ["unembed.weight"]
     with pytest.raises(UserError, match=r"no such module; it has .*embed"):
         FrozenConfig(trained=("classifier",)).apply(model)

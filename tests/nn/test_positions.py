@@ -14,7 +14,7 @@ from regard.attention import Causal, Full, Packed, Padded, Range, Slots, Softmax
 from regard.attention.score import RelativeBuckets
 from regard.models import GPTConfig
 from regard.nn import AttentionContext
-from regard.nn.attention import SelfAttention
+from regard.nn.attention import AttentionSizes, SelfAttention
 from regard.nn.positions.position import (
     NoRotation,
     RelativeConfig,
@@ -62,7 +62,7 @@ def test_without_positions_attention_is_equivariant(seed: int, length: int) -> N
     """Permuted tokens give the permuted answer; with any other position they do not."""
     g = torch.Generator().manual_seed(seed)
     x, order = torch.randn(1, length, 16, generator=g), torch.randperm(length, generator=g)
-    layer = SelfAttention(16, 2, 2, Softmax())
+    layer = SelfAttention(AttentionSizes(16, 2, 2), Softmax())
     context = AttentionContext(layer.mechanism.plan(Full(), Range(length), like=x), NoRotation())
     torch.testing.assert_close(layer(x[:, order], context), layer(x, context)[:, order], atol=1e-5, rtol=1e-4)
     if not torch.equal(order, torch.arange(length)):

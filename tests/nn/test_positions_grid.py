@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from regard.attention import Full, Softmax
 from regard.errors import UserError
 from regard.nn import AttentionContext
-from regard.nn.attention import SelfAttention
+from regard.nn.attention import AttentionSizes, SelfAttention
 from regard.nn.positions.grid import (
     GridLearned,
     GridLearnedConfig,
@@ -125,7 +125,7 @@ def test_pictures_of_any_size_go_through_attention(config: GridPositionConfig) -
     torch.manual_seed(1)
     position = config.build(width=16, head_width=8, grid=(3, 4))
     bias = position.bias()
-    layer = SelfAttention(16, 2, 2, Softmax(bias=bias))
+    layer = SelfAttention(AttentionSizes(16, 2, 2), Softmax(bias=bias))
     for parameter in [*position.parameters(), *layer.parameters()]:
         torch.nn.init.normal_(parameter)
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import hypothesis.strategies as st
 import pytest
 import torch
+from bench.reversible import Sizes, measure
 from blocks_kit import agree, configs, gradients, more, seeds, tokens, wild
 from hypothesis import given
 from torch import Tensor
@@ -137,11 +137,8 @@ def test_each_branch_is_computed_twice_and_nothing_outside_training_is() -> None
     assert len(calls) == 3
 
 
-def test_memory_is_flat_in_depth(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_flat_in_depth() -> None:
     """24 layers within 1.3 times 6 layers, in what is kept between the passes and in the peak of both."""
-    monkeypatch.syspath_prepend(Path(__file__).parents[2])
-    from bench.reversible import Sizes, measure
-
     sizes = Sizes(width=32, heads=2, batch=8, length=64)
     ours, plain = ([measure(kind, layers, sizes) for layers in (6, 24)] for kind in ("reversible", "pre-norm"))
     for field in ("kept", "peak"):

@@ -38,7 +38,7 @@ def texts(tmp_path) -> dict[int, torch.Tensor]:
 def model(name: str) -> Any:
     torch.manual_seed(1)
     config = GPTConfig(vocabulary=8, context=TRAINED, width=16, heads=2, layers=1, zero_init=False)
-    return GPTConfig(**{**config.__dict__, "position": POSITIONS[name]}).build().eval()
+    return GPTConfig(**{**config.__dict__, "position": name}).build().eval()
 
 
 def test_every_length_ends_with_the_same_characters(texts) -> None:

@@ -5,14 +5,13 @@ Every resumed run must end bit-identical to the run that was never stopped: weig
 
 import json
 import random
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 import torch
+from bench.torture.kills import kill_once
 
 from regard.runs import Run
 from warm_process import cache_inside, regard
@@ -63,40 +62,12 @@ def finish(folder: Path, *arguments: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def steps_logged(run: Path) -> int:
-    try:
-        return (run / "metrics.jsonl").read_bytes().count(b"\n")
-    except FileNotFoundError:
-        return 0
-
-
-def wait_for(condition, process: subprocess.Popen, seconds: float = 600) -> None:
-    end = time.monotonic() + seconds
-    while not condition() and process.poll() is None and time.monotonic() < end:
-        time.sleep(0.0005)
-
-
-def kill_once(folder: Path, name: str, chance: random.Random, during_save: bool) -> bool:
-    """Start a run and kill it at a random step, or while a half-written checkpoint lies there. Was it a save?"""
-    run = folder / "runs" / name
+def kill(folder: Path, name: str, chance: random.Random, during_save: bool) -> bool:
+    """Start a run in a process that imports everything itself, and kill it. Was it inside a save?"""
     command = [sys.executable, "-m", "regard.cli", "train", "kill.toml", "--name", name]
     nowhere = subprocess.DEVNULL
     process = subprocess.Popen(command, cwd=folder, env=cache_inside(folder), stdout=nowhere, stderr=nowhere)
-    after = chance.randrange(0, 50)
-    wait_for(lambda: steps_logged(run) >= after, process)
-    if during_save:  # an unfinished checkpoint is a folder that is not called step-...
-        wait_for(lambda: bool(unfinished(run)), process)
-    else:
-        time.sleep(chance.random() * 0.02)
-    caught = bool(unfinished(run))
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    return caught
-
-
-def unfinished(run: Path) -> list[Path]:
-    folder = run / "checkpoints"
-    return [path for path in folder.iterdir() if not path.name.startswith("step-")] if folder.is_dir() else []
+    return kill_once(folder / "runs" / name, process, chance, 55, during_save)
 
 
 def losses(run: Path) -> list[tuple]:
@@ -124,7 +95,7 @@ def killed_and_resumed(folder: Path, count: int, seed: int) -> int:
     saves = 0
     for i in range(count):
         name = f"killed-{seed}-{i}"
-        saves += kill_once(folder, name, chance, during_save=i % 3 == 0)
+        saves += kill(folder, name, chance, during_save=i % 3 == 0)
         if not (folder / "runs" / name).exists():  # killed before the folder was there: start again
             finish(folder, "train", "kill.toml", "--name", name)
         else:

@@ -30,6 +30,7 @@ from regard.data.base import TextBatch
 from regard.errors import UserError
 from regard.models.gpt import GPT
 from regard.tasks import Task
+from regard.train.device import synchronize
 from regard.train.evaluate import score
 from regard.train.precision import Precision
 
@@ -126,13 +127,11 @@ class Bench:
 
     def pass_seconds(self) -> float:
         """The time of one forward pass."""
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
+        synchronize(self.device)
         began = time.perf_counter()
         with torch.no_grad():
             self.model.features(self.timed)  # the head is the same for all
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
+        synchronize(self.device)
         return time.perf_counter() - began
 
     def speeds(self, trial: Trial, mechanisms: dict[int, Mechanism]) -> tuple[float, float]:

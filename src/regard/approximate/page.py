@@ -11,7 +11,7 @@ from regard.approximate.measure import Outcome, Sweep
 from regard.pages import html
 from regard.pages.charts import Axes, Series
 from regard.pages.html import ChartSection, chart_section, folded, section, table
-from regard.runs.disk import replace_file, writing
+from regard.runs.disk import replace_files
 
 NAME = "approximate"
 TITLE = "What would a cheaper attention cost this model?"
@@ -127,9 +127,6 @@ def picture(sweep: Sweep) -> str:
 def write(sweep: Sweep, folder: Path, name: str, setting: str) -> Path:
     """Write ``approximate.html``, ``.svg`` and ``.json`` into the folder; return the path of the page."""
     numbers = {"run": name, "setting": setting, "answer": words.sentences(sweep), **words.numbers(sweep)}
-    with writing(str(folder)):
-        folder.mkdir(parents=True, exist_ok=True)
-        replace_file(folder / f"{NAME}.json", json.dumps(numbers, indent=1).encode())
-        replace_file(folder / f"{NAME}.svg", picture(sweep).encode())
-        replace_file(folder / f"{NAME}.html", page(sweep, name, setting).encode())
+    files = {"json": json.dumps(numbers, indent=1), "svg": picture(sweep), "html": page(sweep, name, setting)}
+    replace_files(folder, {f"{NAME}.{kind}": text for kind, text in files.items()})
     return folder / f"{NAME}.html"

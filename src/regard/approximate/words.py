@@ -1,10 +1,10 @@
 """The measured outcomes in sentences, as a table and as plain numbers."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from regard.approximate.measure import Outcome, Sweep
 from regard.pages.numbers import join_words
+from regard.runs.disk import JsonObject
 
 SMALL = 0.01  # nats per token that count as negligible
 COLUMNS = ("attention", "budget", "error", "worst head", "weights moved", "loss", "increase", "tokens/s", "× own")
@@ -99,7 +99,7 @@ def table(sweep: Sweep) -> str:
     return "\n".join([*(text.rstrip() for text in texts), *note])
 
 
-def numbers(sweep: Sweep) -> dict[str, Any]:
+def numbers(sweep: Sweep) -> JsonObject:
     """Everything, for the JSON file."""
     outcomes = [
         {

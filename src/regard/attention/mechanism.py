@@ -137,7 +137,7 @@ class Softmax(Mechanism):
 
     @property
     def per_head(self) -> bool:
-        """Whether the weights of a head are the normalized scores of its own queries and keys alone."""
+        """Whether the weights of a head are the normalized scores of the queries and keys of that head alone."""
         return type(self).weights is Softmax.weights and self.score.per_head and self.normalizer.per_head
 
     def plan(self, mask: Mask, queries: AnySlots, keys: AnySlots | None = None, *, like: Tensor) -> Plan:

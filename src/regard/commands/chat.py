@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 
-from regard.commands.common import CheckpointOptions
+from regard.commands.common import CheckpointOptions, naming_options
 from regard.config import option
 from regard.errors import UserError
 from regard.runs.folder import CHAT
@@ -34,22 +34,16 @@ def chat(options: ChatOptions) -> int:
     from regard.data.chats.template import ChatFormat
     from regard.generate import Sampling, TextGenerator
     from regard.generate.chat import Conversation
-    from regard.generate.load import load_model
     from regard.models.base import LanguageModel
-    from regard.models.device import find_device
 
     if not run.file(CHAT).exists():
         raise UserError(f"{run.path} has no chat template; continue a text instead: regard generate {run.path}")
     form = ChatFormat.read(run.read(CHAT))
-    try:
+    with naming_options():
         sampling = Sampling(options.temperature, top_p=options.top_p)
-    except ValueError as problem:
-        raise UserError(f"--{str(problem).replace('_', '-')}") from problem
-    loaded = load_model(run, find_device(options.device), options.step)
-    if not isinstance(loaded.model, LanguageModel):
-        raise UserError(f"{run.path} is a {type(loaded.model).__name__}, which generates no text")
+    model, loaded = options.load(run, LanguageModel, ", which generates no text")
     generator = TextGenerator(
-        loaded.model, loaded.tokenizer, sampling, length=options.tokens, seed=options.seed, stops=form.stops
+        model, loaded.tokenizer, sampling, length=options.tokens, seed=options.seed, stops=form.stops
     )
     talk = Conversation(generator, form, options.system)
     if options.message is not None:

@@ -1,16 +1,26 @@
 """Options and helpers that commands share."""
 
+from __future__ import annotations
+
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 from regard.config import argument, option
 from regard.config.command_line import flag_name
 from regard.errors import UserError
 from regard.runs import Run
 from regard.untrusted import printable
+
+if TYPE_CHECKING:
+    from regard.generate.load import LoadedModel
+    from regard.models.base import Model
+
+    M = TypeVar("M", bound=Model)
 
 RUNS = Path("runs")
 
@@ -59,6 +69,25 @@ class CheckpointOptions(RunOptions):
 
     step: int | None = option(None, "step of the checkpoint; default: the newest")
     device: str = option("auto", "where to run: auto, cpu, cuda, mps")
+
+    def load(self, run: Run, kind: type[M], otherwise: str) -> tuple[M, LoadedModel]:
+        """The model of the checkpoint, and all that was loaded; ``otherwise`` ends the error about another kind."""
+        from regard.generate.load import load_model
+        from regard.models.device import find_device
+
+        loaded = load_model(run, find_device(self.device), self.step)
+        if not isinstance(loaded.model, kind):
+            raise UserError(f"{run.path} is a {type(loaded.model).__name__}{otherwise}")
+        return loaded.model, loaded
+
+
+@contextmanager
+def naming_options() -> Iterator[None]:
+    """Turn a ValueError about a parameter, such as "top_p must be ...", into one about the option of that name."""
+    try:
+        yield
+    except ValueError as problem:
+        raise UserError(f"--{str(problem).replace('_', '-')}") from problem
 
 
 def rank() -> int:

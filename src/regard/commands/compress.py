@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from regard.commands.common import CheckpointOptions
-from regard.config import option, to_toml
+from regard.config import option, override, to_toml
 from regard.errors import UserError
 from regard.runs import Run
 from regard.runs.folder import CHAT, TOKENIZER
@@ -18,8 +18,6 @@ from regard.runs.made import make_run
 from regard.runs.waiting import Say, waiting
 
 if TYPE_CHECKING:
-    import torch
-
     from regard.data import TextBatch
     from regard.generate.load import LoadedModel
     from regard.models import LanguageModel
@@ -55,11 +53,7 @@ def compress(options: CompressOptions, keys: Mapping[str, object]) -> int:
     The table compares the loss in nats per token, the time per token at batch 1, and the bytes of the weights.
     """
     options.check_at_least_one("tokens")
-    way, _, value = options.to.partition("=")
-    if way not in ("int8", "int4", "prune", "distill") or (way in ("prune", "distill")) != bool(value):
-        raise UserError(f"--to {options.to} is not a way to compress; use {WAYS}")
-    if keys and way != "distill":
-        raise UserError(f"--{next(iter(keys))} is a key of a training; only --to distill=RECIPE trains a model")
+    way, value = parse_way(options.to, keys)
     run = options.open()
     Run.check(options.runs, options.name)
     from regard.compress.measure import compare, table
@@ -68,10 +62,8 @@ def compress(options: CompressOptions, keys: Mapping[str, object]) -> int:
     from regard.models.device import find_device
     from regard.train import Experiment
 
-    device = find_device(options.device)
-    loaded, experiment = load_model(run, device, options.step), run.load(Experiment)
-    if not isinstance(loaded.model, LanguageModel):
-        raise UserError(f"{run.path} is a {type(loaded.model).__name__}; `regard compress` is for language models")
+    model, loaded = options.load(run, LanguageModel, "; `regard compress` is for language models")
+    experiment, device = run.load(Experiment), find_device(options.device)
     if experiment.quantization is not None:
         raise UserError(f"{run.path} is quantized already; compress the run that it was made from")
     with waiting("reading the text") as say:
@@ -82,17 +74,14 @@ def compress(options: CompressOptions, keys: Mapping[str, object]) -> int:
         small = load_model(made, device).model
     else:
         with waiting(f"making {options.to}") as say:
-            small, changed, notes = smaller(way, value, loaded.model, experiment, batches, device, say)
-            files = {name: run.read(name) for name in (TOKENIZER, CHAT) if run.file(name).exists()}
-            named = f"{run.name}-{way}"
-            weights, step = small.state_dict(), loaded.step
-            made = make_run(
-                options.runs, options.name, to_toml(changed), weights, files,
-                prefix=named, step=step, data=loaded.data_sha256,
-            )  # fmt: skip
+            if way == "prune":
+                small, changed, notes = pruned(value, model, experiment, batches, say)
+            else:
+                small, changed, notes = quantized(way, model, experiment)
+            made = saved(options, run, f"{run.name}-{way}", small, changed, loaded)
     assert isinstance(small, LanguageModel)
     with waiting("measuring") as say:
-        rows = compare({run.name: loaded.model, made.name: small}, batches, device, say)
+        rows = compare({run.name: model, made.name: small}, batches, say)
     record = {"run": str(made.path), "from": str(run.path), "to": options.to, "text": text, "notes": notes}
     record["table"] = [row._asdict() for row in rows]
     tokens = sum(int((batch.targets >= 0).sum()) for batch in batches)
@@ -100,30 +89,47 @@ def compress(options: CompressOptions, keys: Mapping[str, object]) -> int:
     return 0
 
 
-def smaller(
-    way: str,
-    value: str,
-    model: LanguageModel,
-    experiment: Experiment,
-    batches: list[TextBatch],
-    device: torch.device,
-    say: Say,
-) -> tuple[LanguageModel, Experiment, list[str]]:
-    """The quantized or pruned model, its experiment, and notes about what was done."""
-    from regard.compress.measure import loss_of
-    from regard.compress.prune import prune
-    from regard.models import GPT
+def saved(
+    options: CompressOptions, run: Run, prefix: str, model: LanguageModel, experiment: Experiment, loaded: LoadedModel
+) -> Run:
+    """A new run with the smaller model of another run, and its tokenizer and chat template."""
+    files = {name: run.read(name) for name in (TOKENIZER, CHAT) if run.file(name).exists()}
+    weights, origin = model.state_dict(), {"step": loaded.step, "data": loaded.data_sha256}
+    return make_run(options.runs, options.name, to_toml(experiment), weights, files, prefix=prefix, **origin)
+
+
+def parse_way(to: str, keys: Mapping[str, object]) -> tuple[str, str]:
+    """The way to compress that --to names, and its value, such as "prune" and "0.3"."""
+    way, _, value = to.partition("=")
+    if way not in ("int8", "int4", "prune", "distill") or (way in ("prune", "distill")) != bool(value):
+        raise UserError(f"--to {to} is not a way to compress; use {WAYS}")
+    if keys and way != "distill":
+        raise UserError(f"--{next(iter(keys))} is a key of a training; only --to distill=RECIPE trains a model")
+    return way, value
+
+
+def quantized(way: str, model: LanguageModel, experiment: Experiment) -> tuple[LanguageModel, Experiment, list[str]]:
+    """The quantized model, its experiment, and a note about what was done."""
     from regard.nn.fused import install
     from regard.nn.quantized import Int4Config, Int8Config, quantize
 
-    if way != "prune":
-        config = Int8Config() if way == "int8" else Int4Config()
-        small = copy.deepcopy(model)
-        done = quantize(small, config)
-        install(small)
-        before, after = (sum(sizes) for sizes in zip(*((one.before, one.after) for one in done), strict=True))
-        note = f"{len(done)} linear layers: {before / 1e6:,.1f} -> {after / 1e6:,.1f} MB"
-        return small, replace(experiment, quantization=config), [note]
+    config = Int8Config() if way == "int8" else Int4Config()
+    small = copy.deepcopy(model)
+    done = quantize(small, config)
+    install(small)
+    before, after = sum(one.before for one in done), sum(one.after for one in done)
+    note = f"{len(done)} linear layers: {before / 1e6:,.1f} -> {after / 1e6:,.1f} MB"
+    return small, replace(experiment, quantization=config), [note]
+
+
+def pruned(
+    value: str, model: LanguageModel, experiment: Experiment, batches: list[TextBatch], say: Say
+) -> tuple[LanguageModel, Experiment, list[str]]:
+    """The pruned model, its experiment, and a note about each part that was removed."""
+    from regard.compress.measure import loss_of
+    from regard.compress.prune import prune
+    from regard.models import GPT
+
     if not isinstance(model, GPT):
         raise UserError(f"a {type(model).__name__} is not pruned; quantize it with --to int8")
     try:
@@ -131,7 +137,7 @@ def smaller(
     except ValueError:
         raise UserError(f"prune={value} is not a fraction; prune=0.3 removes 30 % of the blocks' weights") from None
     few = batches[: max(1, len(batches) // 4)]  # the effects are measured on a part of the text
-    small, removed = prune(model, fraction, lambda: loss_of(model, few, device), say)
+    small, removed = prune(model, fraction, lambda: loss_of(model, few), say)
     return small, replace(experiment, model=small.config), [str(one) for one in removed]
 
 
@@ -148,12 +154,7 @@ def distilled(
     if not isinstance(experiment.data, TextConfig):
         raise UserError(f"{run.path} was not trained on a text here, so there is none to distill it on; quantize it")
     task = {name: given for name, given in keys.items() if name.partition(".")[0] == "task"}
-    path = Path(recipe)
-    student = read_experiment(
-        path if path.suffix == ".toml" else recipe, {name: given for name, given in keys.items() if name not in task}
-    )
-    from regard.config import override
-
+    student = read_experiment(recipe, {name: given for name, given in keys.items() if name not in task})
     student = replace(
         student,
         data=replace(experiment.data, batch=student.data.batch),
@@ -186,9 +187,10 @@ def windows(
     text = options.text
     if text is None and isinstance(experiment.data, ImportedConfig):
         text = str(find_source("moby-dick").fetch())
-    data = (
-        own_text(run, shorter, loaded) if text is None else other_text(EvaluateOptions(file=text), run, shorter, loaded)
-    )
+    if text is None:
+        data = own_text(run, shorter, loaded)
+    else:
+        data = other_text(EvaluateOptions(file=text), run, shorter, loaded)
     part = "test" if text is not None else "validation" if data.validation_count else "train"
     size = 4
     found = list(islice(data.sliding_batches(part, size, context), max(1, options.tokens // (size * context))))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from regard.commands.common import CommandOptions
 from regard.commands.train import read_experiment
@@ -29,8 +28,7 @@ def describe(options: DescribeOptions, keys: Mapping[str, object]) -> int:
       --model gpt2-medium --model.layers 2     a preset, and a key that differs
       --model.vocabulary 50257                 the vocabulary, which in training follows from the data
     """
-    path = Path(options.recipe)
-    model = read_experiment(path if path.suffix == ".toml" else options.recipe, keys).model
+    model = read_experiment(options.recipe, keys).model
     from regard.models import describe as count
     from regard.pages.numbers import unit
 

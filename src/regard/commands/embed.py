@@ -36,15 +36,11 @@ def embed(options: EmbedOptions) -> int:
     if options.out is not None and options.out.suffix != ".npy":
         raise UserError(f"--out {options.out}: vectors are written to a NumPy file; let its name end in .npy")
     run = options.open()
-    from regard.generate.load import load_model
     from regard.generate.sentences import SentenceEncoder
     from regard.models.base import Encoder
-    from regard.models.device import find_device
 
-    loaded = load_model(run, find_device(options.device), options.step)
-    if not isinstance(loaded.model, Encoder):
-        raise UserError(f"{run.path} is a {type(loaded.model).__name__}; vectors are made by an encoder")
-    encoder = SentenceEncoder(loaded.model, loaded.tokenizer)
+    model, loaded = options.load(run, Encoder, "; vectors are made by an encoder")
+    encoder = SentenceEncoder(model, loaded.tokenizer)
     vectors = encoder.vectors(texts)
     if options.out is not None:
         import numpy as np

@@ -35,19 +35,15 @@ def predict(options: PredictOptions) -> int:
         raise UserError("there is no text; give one, or --file FILE with a text on each line")
     run = options.open()
     from regard.data import ClassesConfig, DataConfig, LabeledConfig
-    from regard.generate.load import load_model
     from regard.generate.predict import Predictor
     from regard.models.base import Encoder
-    from regard.models.device import find_device
     from regard.nn.heads import ClassesHeadConfig, SpansHeadConfig
 
-    loaded = load_model(run, find_device(options.device), options.step)
-    if not isinstance(loaded.model, Encoder):
-        raise UserError(f"{run.path} is a {type(loaded.model).__name__}; predictions are made by an encoder")
+    model, loaded = options.load(run, Encoder, "; predictions are made by an encoder")
     data = run.load(DataConfig, "data")
     longest = data.tokens if isinstance(data, LabeledConfig) else None
     keep = data.keep if isinstance(data, ClassesConfig) else "start"
-    predictor = Predictor(loaded.model, loaded.tokenizer, longest, keep)
+    predictor = Predictor(model, loaded.tokenizer, longest, keep)
     if isinstance(predictor.head, ClassesHeadConfig):
         found = predictor.classes(texts)
         lines = [f"{one.label}  {one.probability:.3f}  {text}" for one, text in zip(found, texts, strict=True)]

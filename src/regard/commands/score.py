@@ -6,11 +6,12 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 from regard.commands.common import CheckpointOptions
 from regard.config import argument, option
 from regard.errors import UserError
+from regard.runs.disk import JsonObject
 from regard.runs.waiting import notice, progress
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from regard.data.records import Record
     from regard.generate.scoring import ScoredText, Scorer
 
-MEASURES = ("sum", "token", "byte")
+Measure = Literal["sum", "token", "byte"]
 CONTENT_FREE = ("N/A", "", "[MASK]")  # Zhao et al. 2021, sec. 5
 ANSWER = "{answer}"
 
@@ -35,7 +36,7 @@ class ScoreOptions(CheckpointOptions):
     choices: str | None = option(None, "the possible answers, if an example does not list them: 'good|bad'")
     shots: int = option(0, "examples with answers before each question (few-shot)")
     examples: Path | None = option(None, "take the shots from this file; default: the first of FILE", metavar="FILE")
-    by: Literal["sum", "token", "byte"] = option("sum", "compare log-probabilities as they are, per token or per byte")
+    by: Measure = option("sum", "compare log-probabilities as they are, per token or per byte")
     calibrate: bool = option(False, "contextual calibration: relative to the answers to questions without content")
     limit: int | None = option(None, "score the first examples only, this many")
 
@@ -63,20 +64,16 @@ def score(options: ScoreOptions) -> int:
         raise UserError(f"--template {options.template!r} does not end with {ANSWER}, which stands for each choice")
     shots, examples = read_examples(options)
     run = options.open()
-    from regard.generate.load import load_model
     from regard.generate.scoring import Scorer
     from regard.models.base import LanguageModel
-    from regard.models.device import find_device
 
-    loaded = load_model(run, find_device(options.device), options.step)
-    if not isinstance(loaded.model, LanguageModel):
-        raise UserError(f"{run.path} is a {type(loaded.model).__name__}; log-probabilities are of language models")
+    model, loaded = options.load(run, LanguageModel, "; log-probabilities are of language models")
     before = "".join(filled(template, shot.fields, shot.choices[shot.right]) + "\n\n" for shot in shots)
-    scorer = Scorer(loaded.model, loaded.tokenizer)
+    scorer = Scorer(model, loaded.tokenizer)
     scores = ask(scorer, [before + filled(template, one.fields) for one in examples], [e.choices for e in examples])
     if left := sum(scored[0].truncated > 0 for scored in scores):
         notice(f"{left:,} of {len(scores):,} prompts are longer than the model reads: their beginning was left out")
-    summary: dict[str, Any] = {"run": str(run.path), "step": loaded.step, "file": str(options.file)}
+    summary: JsonObject = {"run": str(run.path), "step": loaded.step, "file": str(options.file)}
     summary |= {"examples": len(examples), "shots": len(shots), "by": options.by}
     summary |= measures(examples, scores)
     if options.calibrate:
@@ -143,12 +140,12 @@ def ask(scorer: Scorer, prompts: Sequence[str], choices: Sequence[Sequence[str]]
     return [scores for _, scores in sorted(progress(scorer.score(requests), len(requests), "examples"))]
 
 
-def measures(examples: Sequence[Example], scores: Sequence[Sequence[ScoredText]]) -> dict[str, Any]:
+def measures(examples: Sequence[Example], scores: Sequence[Sequence[ScoredText]]) -> JsonObject:
     """Accuracy by each measure, of always giving the most frequent answer, and the log-probability of the right one."""
     rights = [scored[one.right] for one, scored in zip(examples, scores, strict=True)]
-    result: dict[str, Any] = {}
+    result: JsonObject = {}
     if any(len(one.choices) > 1 for one in examples):
-        chosen = {by: [best(scored, by) for scored in scores] for by in MEASURES}
+        chosen = {by: [best(scored, by) for scored in scores] for by in get_args(Measure)}
         result["accuracy"] = {by: _share(examples, found) for by, found in chosen.items()}
         counts = Counter(one.choices[one.right] for one in examples)
         result["most_frequent"] = max(counts.values()) / len(examples)
@@ -158,7 +155,7 @@ def measures(examples: Sequence[Example], scores: Sequence[Sequence[ScoredText]]
     return result
 
 
-def best(scored: Sequence[ScoredText], by: Any) -> int:
+def best(scored: Sequence[ScoredText], by: Measure) -> int:
     """The choice with the largest log-probability; of equal ones the first."""
     return max(range(len(scored)), key=lambda choice: scored[choice].by(by))
 
@@ -168,8 +165,12 @@ def _share(examples: Sequence[Example], chosen: Sequence[int]) -> float:
 
 
 def calibration(
-    scorer: Scorer, empty: Sequence[str], examples: Sequence[Example], scores: Sequence[Sequence[ScoredText]], by: Any
-) -> dict[str, Any]:
+    scorer: Scorer,
+    empty: Sequence[str],
+    examples: Sequence[Example],
+    scores: Sequence[Sequence[ScoredText]],
+    by: Measure,
+) -> JsonObject:
     """The accuracy after contextual calibration, by the measure ``by``."""
     import torch
 
@@ -185,7 +186,7 @@ def calibration(
     return {"accuracy_calibrated": _share(examples, chosen)}
 
 
-def predictions(examples: Sequence[Example], scores: Sequence[Sequence[ScoredText]]) -> list[dict[str, Any]]:
+def predictions(examples: Sequence[Example], scores: Sequence[Sequence[ScoredText]]) -> list[JsonObject]:
     """The log-probability, number of tokens and bytes of every choice."""
     return [
         {
@@ -196,7 +197,7 @@ def predictions(examples: Sequence[Example], scores: Sequence[Sequence[ScoredTex
     ]
 
 
-def described(summary: dict[str, Any]) -> str:
+def described(summary: JsonObject) -> str:
     """The result in words."""
     lines = [f"{summary['run']}, {summary['examples']:,} examples of {summary['file']}, {summary['shots']} shots"]
     if "accuracy" in summary:

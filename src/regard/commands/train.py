@@ -91,7 +91,7 @@ def train(options: TrainOptions, keys: Mapping[str, object]) -> int:
         Run.check(options.runs, options.name)
     if options.init is not None:
         keys = {**keys, "init": "none" if options.init == "scratch" else options.init}
-    experiment = read_experiment(path if is_file else options.recipe, keys, options.seed)
+    experiment = read_experiment(options.recipe, keys, options.seed)
     from regard.train import check_start
 
     check_start(experiment)
@@ -109,22 +109,22 @@ def train(options: TrainOptions, keys: Mapping[str, object]) -> int:
 
 
 def read_experiment(
-    recipe: Path | str, arguments: Sequence[str] | Mapping[str, object], seed: int | None = None
+    recipe: str, arguments: Sequence[str] | Mapping[str, object], seed: int | None = None
 ) -> Experiment:
     """The experiment of a recipe or a TOML file with the command line's changes, checked."""
     from regard.recipes import get
 
-    keys = one_budget(arguments if isinstance(arguments, Mapping) else parse(arguments).keys)
-    if isinstance(recipe, Path):
-        table = read_toml(recipe)
+    keys, path = one_budget(arguments if isinstance(arguments, Mapping) else parse(arguments).keys), Path(recipe)
+    if path.suffix == ".toml":
+        table = read_toml(path)
         if not table:
-            raise UserError(f"{recipe} is empty; give it the keys of an experiment, as in the config.toml of a run")
+            raise UserError(f"{path} is empty; give it the keys of an experiment, as in the config.toml of a run")
         from regard.train import Experiment
 
-        if is_of_run(recipe):
-            experiment = Run.open(recipe.parent).load(Experiment)
+        if is_of_run(path):
+            experiment = Run.open(path.parent).load(Experiment)
         else:  # a copy of a run's config has a schema
-            experiment = load(Experiment, migrate(table, str(recipe)) if "schema" in table else table, recipe)
+            experiment = load(Experiment, migrate(table, str(path)) if "schema" in table else table, path)
     else:
         experiment = get(recipe)
     return override(experiment, keys if seed is None else {**keys, "seed": seed}).checked()
@@ -209,11 +209,11 @@ def observers(options: ObserverOptions, resume: bool) -> list[Observer]:
     return found
 
 
-def wait_for_run(runs: Path, name: str | None, timeout: float = 120) -> Run:
+def wait_for_run(runs: Path, name: str | None) -> Run:
     """Wait for the run folder that the first of several processes creates, and open it."""
     if name is None:
         raise UserError("several processes train one run: give it a --name, so that all of them find it")
-    end = time.monotonic() + timeout
+    end = time.monotonic() + 120
     while not (runs / name / "config.toml").exists():
         if time.monotonic() > end:
             raise UserError(

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from regard.commands.common import CheckpointOptions, check_parent, is_run, open_run
+from regard.commands.common import CheckpointOptions, check_parent, is_run, naming_options, open_run
 from regard.commands.lines import Lines, gathered, notices
-from regard.config import argument, option
+from regard.config import argument, nearest, option
 from regard.errors import UserError
 from regard.runs import Run
 from regard.runs.disk import JsonObject
@@ -71,10 +71,8 @@ def translate(options: TranslateOptions) -> int:
     from regard.generate.translation import load_translation_model
     from regard.models.device import find_device
 
-    try:
+    with naming_options():
         strategy = Sampling(options.temperature) if options.sample else BeamSearch(options.beam, options.length_penalty)
-    except ValueError as problem:
-        raise UserError(f"--{problem}") from problem
     if picture is not None:
         from regard.look.pictures.align import check
 
@@ -126,10 +124,8 @@ def split_positional(options: TranslateOptions) -> tuple[str | None, list[str], 
 
 
 def _like_a_name(word: str, runs: Path) -> bool:
-    import difflib
-
     names = [path.parent.name for path in runs.glob("[!.]*/config.toml")] if runs.is_dir() else []
-    return "/" in word or not names or bool(difflib.get_close_matches(word, names, n=1))
+    return "/" in word or not names or nearest(word, names) is not None
 
 
 def sentences_of_run(model: TranslationModel, run: Run, test: bool) -> Lines:

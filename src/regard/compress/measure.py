@@ -10,6 +10,7 @@ import torch
 from regard.data import TextBatch
 from regard.generate import Sampling, sampling_decoder
 from regard.models import LanguageModel
+from regard.models.device import parameter_device
 from regard.tasks import LanguageTask
 from regard.train.evaluate import score
 from regard.train.precision import Precision
@@ -26,9 +27,9 @@ class Figures(NamedTuple):
     bytes: int  # of the stored tensors
 
 
-def loss_of(model: LanguageModel, batches: Sequence[TextBatch], device: torch.device) -> float:
+def loss_of(model: LanguageModel, batches: Sequence[TextBatch]) -> float:
     """Nats per token."""
-    return score(model, LanguageTask(), batches, Precision("float32", device)).loss
+    return score(model, LanguageTask(), batches, Precision("float32", parameter_device(model))).loss
 
 
 def size_in_bytes(model: torch.nn.Module) -> int:
@@ -53,16 +54,13 @@ def decoding_times(models: Sequence[LanguageModel], prompt: Sequence[int]) -> li
 
 
 def compare(
-    named: dict[str, LanguageModel],
-    batches: Sequence[TextBatch],
-    device: torch.device,
-    say: Callable[[str], object] = lambda text: None,
+    named: dict[str, LanguageModel], batches: Sequence[TextBatch], say: Callable[[str], object]
 ) -> list[Figures]:
     """The figures of each model on the same text."""
     losses = []
     for name, model in named.items():
         say(f"measuring the loss of {name}")
-        losses.append(loss_of(model, batches, device))
+        losses.append(loss_of(model, batches))
     say("measuring the time per token")
     prompt = batches[0].inputs[0, :PROMPT].tolist()
     times = decoding_times(list(named.values()), prompt)

@@ -6,7 +6,8 @@ from typing import Any
 
 from regard.untrusted import check_depth
 
-PlainTable = dict[str, Any]  # a config as TOML and JSON hold it
+JsonObject = dict[str, Any]
+PlainTable = JsonObject  # a config as TOML and JSON hold it
 #: The largest TOML file in bytes, and the most dots in one of its lines: tomllib takes quadratic time for long keys.
 LARGEST, DOTS = 256 * 2**10, 256
 

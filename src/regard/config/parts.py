@@ -16,8 +16,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
+from regard.config.notation import JsonObject
 from regard.errors import UserError
 
 T = TypeVar("T")
@@ -168,7 +169,7 @@ def listing() -> dict[str, list[str]]:
     return found
 
 
-def record() -> list[dict[str, Any]]:
+def record() -> list[JsonObject]:
     """The loaded files for a run's record: name, SHA-256 and parts."""
     parts = listing()
     return [{"file": file.name, "sha256": file.sha256, "parts": parts[file.name]} for file in _loaded.values()]
@@ -186,7 +187,7 @@ def with_options() -> str:
     return "".join(f" --with {shlex.quote(name)}" for name in files)
 
 
-def require(config: Mapping[str, Any], recorded: Sequence[Mapping[str, Any]], run: str) -> None:
+def require(config: JsonObject, recorded: Sequence[JsonObject], run: str) -> None:
     """Refuse a run whose config uses parts that are not loaded; warn where their file has changed since."""
     used = set(_words(config))
     present = {part: name for name, parts in listing().items() for part in parts}

@@ -63,7 +63,7 @@ def _load(folder: Path, config: JsonObject) -> Any:
         return None
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    safe: dict[str, Any] = {"local_files_only": True, "use_safetensors": True, "trust_remote_code": False}
+    safe: JsonObject = {"local_files_only": True, "use_safetensors": True, "trust_remote_code": False}
     return kind.from_pretrained(folder, **safe, attn_implementation="eager", dtype=torch.float32).eval()
 
 

@@ -12,11 +12,10 @@ from pkgutil import iter_modules
 from typing import Any, ClassVar
 
 from regard.config import dump
+from regard.config.notation import JsonObject
 from regard.errors import UserError
 from regard.models.base import Model, ModelConfig
 from regard.models.parts import AttentionModelConfig
-
-JsonObject = dict[str, Any]
 
 #: Fields of any config.json that do not change what a model computes for given tokens.
 _NEUTRAL = """

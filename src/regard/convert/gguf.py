@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import mmap
-import os
+import math
 import struct
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,9 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from regard.config.notation import JsonObject
+from regard.convert.lazy import LazyTensors
 from regard.convert.quants import FORMATS, to_q8_0
 from regard.errors import UserError
-from regard.untrusted import open_plain, unreadable
+from regard.untrusted import map_plain
 
 MAGIC, VERSIONS = b"GGUF", (2, 3)
 STRING, ARRAY = 8, 9
@@ -36,17 +38,12 @@ class Place(NamedTuple):
     size: int
 
 
-class GGUF(Mapping[str, Tensor]):
+class GGUF(LazyTensors):
     """The metadata and the tensors of a file; a tensor is read and dequantized when it is asked for."""
 
     def __init__(self, path: Path):
         self.path = path
-        try:
-            with open(open_plain(path, follow=True), "rb") as file:
-                size = os.fstat(file.fileno()).st_size
-                self._data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
-        except OSError as error:
-            raise unreadable(path, error) from error
+        self._data = map_plain(path, follow=True)
         self._at = 0
         try:
             self._read()
@@ -54,24 +51,14 @@ class GGUF(Mapping[str, Tensor]):
             raise self._damaged(str(error)) from error
 
     def __getitem__(self, name: str) -> Tensor:
-        place = self._tensors[name]
+        place = self._places[name]
         kind = FORMATS[place.kind]
         raw = np.frombuffer(self._data, np.uint8, place.size, place.begin).reshape(-1, kind.size)
         return torch.from_numpy(np.array(kind.read(raw), np.float32).reshape(place.shape))
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._tensors)
-
-    def __len__(self) -> int:
-        return len(self._tensors)
-
     def formats(self) -> dict[str, int]:
         """How many tensors have each number format."""
-        found: dict[str, int] = {}
-        for place in self._tensors.values():
-            name = FORMATS[place.kind].name
-            found[name] = found.get(name, 0) + 1
-        return found
+        return Counter(FORMATS[place.kind].name for place in self._places.values())
 
     def _read(self) -> None:
         if self._data[:4] != MAGIC:
@@ -82,7 +69,7 @@ class GGUF(Mapping[str, Tensor]):
             raise ValueError(f"its version is {version}; 2 and 3 can be read")
         if tensors > MOST or keys > MOST:
             raise ValueError(f"it claims {tensors:,} tensors and {keys:,} keys")
-        self.metadata: dict[str, Any] = {}
+        self.metadata: JsonObject = {}
         for _ in range(keys):
             name = self._string()
             (kind,) = self._unpack("<I")
@@ -105,21 +92,19 @@ class GGUF(Mapping[str, Tensor]):
         if type(alignment) is not int or not 0 < alignment <= 1 << 20:
             raise ValueError(f"its alignment is {alignment!r}")
         begin = -(-self._at // alignment) * alignment
-        self._tensors: dict[str, Place] = {}
+        self._places: dict[str, Place] = {}
         for name, (shape, kind, offset) in found.items():
             if kind not in FORMATS:
                 known = ", ".join(one.name for one in FORMATS.values())
                 raise ValueError(f"the tensor {name!r} has the format {kind}; those that can be read are {known}")
-            elements, form = 1, FORMATS[kind]
-            for size in shape:
-                elements *= size
+            elements, form = math.prod(shape), FORMATS[kind]
             if elements < 1 or shape[-1] % form.values:
                 raise ValueError(f"the tensor {name!r} has the shape {shape}, which {form.name} does not divide")
             size = elements // form.values * form.size
             if begin + offset + size > len(self._data):
                 raise ValueError(f"the tensor {name!r} ends after the file")
-            self._tensors[name] = Place(shape, kind, begin + offset, size)
-        order = sorted(self._tensors.items(), key=lambda one: one[1].begin)
+            self._places[name] = Place(shape, kind, begin + offset, size)
+        order = sorted(self._places.items(), key=lambda one: one[1].begin)
         for (first, one), (second, other) in pairwise(order):
             if one.begin + one.size > other.begin:
                 raise ValueError(f"the tensors {first!r} and {second!r} overlap")
@@ -139,7 +124,7 @@ class GGUF(Mapping[str, Tensor]):
         self._at += size
         return self._data[self._at - size : self._at].decode()
 
-    def _value(self, kind: int, depth: int = 0) -> Any:
+    def _value(self, kind: int, depth: int = 0) -> object:
         if kind in SCALARS:
             return self._unpack("<" + SCALARS[kind])[0]
         if kind == STRING:
@@ -157,7 +142,7 @@ class GGUF(Mapping[str, Tensor]):
         return UserError(f"{self.path} is no whole GGUF file: {reason}; get it again")
 
 
-def write_gguf(path: Path, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor], *, quantize: bool) -> None:
+def write_gguf(path: Path, metadata: JsonObject, tensors: Mapping[str, Tensor], *, quantize: bool) -> None:
     """Write a file, with matrices in Q8_0 (``quantize``) or F16, and vectors in F32."""
     head, infos, blobs, offset = bytearray(), bytearray(), [], 0
     for name, value in metadata.items():
@@ -183,7 +168,7 @@ def _packed(text: str) -> bytes:
     return struct.pack("<Q", len(raw)) + raw
 
 
-def _typed(value: Any) -> bytes:
+def _typed(value: object) -> bytes:
     """The type of a value and the value."""
     if isinstance(value, list):
         kind = INT32 if type(value[0]) is int else KINDS[type(value[0])]  # llama.cpp reads lists of int32 only

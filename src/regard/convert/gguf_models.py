@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
 from regard.convert.family import JsonObject, Settings, families, family_of
 from regard.convert.gguf import GGUF, write_gguf
 from regard.convert.keys import entries, exported
-from regard.convert.weights import Imported, convert
+from regard.convert.lazy import LazyTensors
+from regard.convert.weights import Imported, chat_format, convert
 from regard.errors import UserError
 from regard.models.base import Model, ModelConfig
 
@@ -51,12 +51,12 @@ FIELDS = {
 CONTROL = 3  # the type of tokens that stand for no text
 
 
-class HubNames(Mapping[str, Tensor]):
+class HubNames(LazyTensors):
     """The tensors of a GGUF file under the hub's names."""
 
     def __init__(self, file: GGUF, heads: Mapping[str, int]):
         self._file, self._heads = file, heads  # query and key heads by the end of a tensor's name
-        self._names = {self._renamed(name): name for name in file}
+        self._places: dict[str, str] = {self._renamed(name): name for name in file}
 
     @staticmethod
     def _renamed(name: str) -> str:
@@ -67,15 +67,9 @@ class HubNames(Mapping[str, Tensor]):
         return name if theirs is None else f"{theirs.replace('*', layer[1] if layer else '')}.{what}"
 
     def __getitem__(self, name: str) -> Tensor:
-        tensor = self._file[self._names[name]]
+        tensor = self._file[self._places[name]]
         heads = next((count for end, count in self._heads.items() if f".{end}." in name), None)
         return tensor if heads is None else _halves(tensor, heads)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
 
 
 def _halves(tensor: Tensor, heads: int) -> Tensor:
@@ -126,15 +120,14 @@ def read_gguf(path: Path) -> Imported:
 def chat(file: GGUF) -> JsonObject | None:
     """The chat template of a file and the tokens that it uses; None if there is none."""
     given, tokens = file.metadata, file.metadata.get("tokenizer.ggml.tokens")
-    template = given.get("tokenizer.chat_template")
-    if not isinstance(template, str) or not isinstance(tokens, list):
+    if not isinstance(tokens, list):
         return None
 
-    def special(name: str) -> str:
+    def special(name: str) -> object:
         number = given.get(f"tokenizer.ggml.{name}_token_id")
-        return tokens[number] if type(number) is int and 0 <= number < len(tokens) else ""
+        return tokens[number] if type(number) is int and 0 <= number < len(tokens) else None
 
-    return {"template": template, "bos": special("bos"), "eos": special("eos"), "stops": [special("eos")]}
+    return chat_format(given.get("tokenizer.chat_template"), special)
 
 
 def write_gguf_model(
@@ -224,13 +217,7 @@ def tokenizer(file: GGUF) -> str | None:
         return None
     if len(tokens) != len(kinds) or not all(isinstance(word, str) for word in [*tokens, *merges]):
         raise UserError(f"{file.path}: the tokenizer has {len(tokens):,} tokens and {len(kinds):,} types of tokens")
-    flags: dict[str, Any] = {
-        "single_word": False,
-        "lstrip": False,
-        "rstrip": False,
-        "normalized": False,
-        "special": True,
-    }
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False) | {"special": True}
     added = [{"id": i, "content": word, **flags} for i, word in enumerate(tokens) if kinds[i] == CONTROL]
     model = {"type": "BPE", "vocab": {word: i for i, word in enumerate(tokens)}, "merges": merges}
     content = {"version": "1.0", "added_tokens": added, "pre_tokenizer": split, "decoder": BYTES, "model": model}

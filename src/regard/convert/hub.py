@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,9 @@ from torch import Tensor
 
 from regard.convert.family import JsonObject, Settings, families, family_of
 from regard.convert.keys import entries, exported
+from regard.convert.lazy import LazyTensors
 from regard.convert.onnx_weights import OnnxTensors, onnx_files
-from regard.convert.weights import Imported, convert, untied
+from regard.convert.weights import Imported, chat_format, convert, untied
 from regard.data import Specials
 from regard.errors import UserError
 from regard.models.base import Model, ModelConfig
@@ -30,11 +31,11 @@ SPECIALS = ("pad_token_id", "decoder_start_token_id", "eos_token_id")
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
-class Tensors(Mapping[str, Tensor]):
+class Tensors(LazyTensors):
     """The tensors of one or several safetensors files, each read when it is asked for."""
 
     def __init__(self, files: list[Path]):
-        self._files: dict[str, Any] = {}
+        self._places: dict[str, Any] = {}
         for path in files:
             try:
                 open_plain(path, follow=True)  # not a FIFO or a device: the library would wait
@@ -45,24 +46,18 @@ class Tensors(Mapping[str, Tensor]):
             except (SafetensorError, OSError, ValueError) as error:
                 raise UserError(f"{path} is no whole safetensors file ({error}); get it again") from error
             for name in names:
-                if name in self._files:
+                if name in self._places:
                     raise UserError(f"the tensor {name} is in two files of {path.parent}; get them again")
-                self._files[name] = file
+                self._places[name] = file
 
     def __getitem__(self, name: str) -> Tensor:
         try:
-            tensor = self._files[name].get_tensor(name)
+            tensor = self._places[name].get_tensor(name)
         except (SafetensorError, ValueError) as error:
             raise UserError(f"the tensor {name} cannot be read ({error}); get the file again") from error
         if tensor.dtype not in FLOATS:
             raise UserError(f"the tensor {name} holds {tensor.dtype}, not floating-point numbers: it is quantized")
         return tensor
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._files)
-
-    def __len__(self) -> int:
-        return len(self._files)
 
 
 def read_json(path: Path) -> JsonObject:
@@ -191,15 +186,12 @@ def chat(folder: Path) -> JsonObject | None:
     own = folder / "chat_template.jinja"
     if template is None and own.exists():
         template = read_plain(own, follow=True).decode("utf-8", "replace")
-    if not isinstance(template, str):
-        return None
 
-    def special(name: str) -> str:
+    def special(name: str) -> object:
         token = given.get(f"{name}_token")
-        token = token.get("content") if isinstance(token, dict) else token
-        return token if isinstance(token, str) else ""
+        return token.get("content") if isinstance(token, dict) else token
 
-    return {"template": template, "bos": special("bos"), "eos": special("eos"), "stops": [special("eos")]}
+    return chat_format(template, special)
 
 
 def write_hub(

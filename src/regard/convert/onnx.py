@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import mmap
-import os
+import math
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +11,7 @@ import numpy as np
 
 from regard.convert.protobuf import Field, content, fields, integer, numbers, text
 from regard.errors import UserError
-from regard.untrusted import open_plain, unreadable
+from regard.untrusted import map_plain
 
 MOST = 1_000_000  # nodes and tensors
 DEEPEST = 4  # graphs inside of nodes, as the two branches of an If
@@ -39,10 +38,7 @@ class StoredTensor:
     @property
     def size(self) -> int:
         """The number of elements."""
-        count = 1
-        for size in self.shape:
-            count *= size
-        return count
+        return math.prod(self.shape)
 
 
 @dataclass
@@ -65,7 +61,8 @@ class GraphFile:
         self.tensors: dict[str, StoredTensor] = {}
         self._files: dict[str, memoryview] = {}
         try:
-            graphs = [content(value) for number, value in fields(_mapped(path)) if number == 7]
+            data = memoryview(map_plain(path, follow=True))
+            graphs = [content(value) for number, value in fields(data) if number == 7]
             if len(graphs) != 1:
                 raise ValueError("it has no graph")
             self._graph(graphs[0], 0)
@@ -105,7 +102,7 @@ class GraphFile:
         if not re.fullmatch(r"\w[\w.-]*", name):
             raise ValueError(f"the tensor {tensor.name!r} is in the file {name!r}, which is not in the same folder")
         if name not in self._files:
-            self._files[name] = _mapped(self.path.with_name(name), follow=False)
+            self._files[name] = memoryview(map_plain(self.path.with_name(name)))
         data = self._files[name]
         begin, size = (int(tensor.external.get(key) or default) for key, default in (("offset", 0), ("length", -1)))
         size = len(data) - begin if size < 0 else size
@@ -185,15 +182,6 @@ class GraphFile:
         if tensor.kind not in TYPES and tensor.kind != 8:  # texts are never read
             raise ValueError(f"the tensor {tensor.name!r} has the number format {tensor.kind}, which cannot be read")
         return tensor
-
-
-def _mapped(path: Path, *, follow: bool = True) -> memoryview:
-    try:
-        with open(open_plain(path, follow=follow), "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b"")
-    except OSError as error:
-        raise unreadable(path, error) from error
 
 
 def _pair(data: memoryview) -> tuple[str, str]:

@@ -6,7 +6,7 @@ import logging
 import shutil
 import warnings
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,7 @@ from regard.attention import Padded
 from regard.errors import UserError
 from regard.models.base import Encoder, LanguageModel, Model, Seq2SeqModel
 
+M = TypeVar("M", bound=Model)
 NEEDED = "an ONNX file is written by the packages onnx and onnxscript; install them with: pip install 'regard[onnx]'"
 EXAMPLE = (2, 6)  # rows and length of the inputs that the graph is traced with
 OTHERS = ((1, 1), (1, 5), (3, 17), (2, 64), (1, 250))  # rows and lengths that are compared
@@ -28,63 +29,59 @@ class OnnxExport(NamedTuple):
     difference: float | None  # to onnxruntime at several lengths; None if that is not installed
 
 
-class LanguageModelGraph(nn.Module):
+class Graph(nn.Module, Generic[M]):
+    """A model with the inputs ``names`` that its ONNX graph has."""
+
+    names: tuple[str, ...]
+
+    def __init__(self, model: M):
+        super().__init__()
+        self.model = model
+
+    def example(self, rows: int, length: int) -> tuple[Tensor, ...]:
+        """Random inputs; the first row has padding, if rows may have any."""
+        raise NotImplementedError
+
+
+class LanguageModelGraph(Graph[LanguageModel]):
     """Tokens [B, N] to logits [B, N, V]."""
 
     names = ("input_ids",)
-
-    def __init__(self, model: LanguageModel):
-        super().__init__()
-        self.model = model
 
     def forward(self, input_ids: Tensor) -> Tensor:
         return self.model(input_ids)
 
     def example(self, rows: int, length: int) -> tuple[Tensor, ...]:
-        """Random inputs."""
         return (torch.randint(self.model.config.vocabulary, (rows, length)),)
 
 
-class EncoderGraph(nn.Module):
+class EncoderGraph(Graph[Encoder]):
     """Tokens [B, N] and a mask [B, N] that is 0 at padding, which comes last, to what the encoder's head gives."""
 
     names = ("input_ids", "attention_mask")
-
-    def __init__(self, model: Encoder):
-        super().__init__()
-        self.model = model
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         return self.model(input_ids, Padded(attention_mask.sum(1), input_ids.shape[1]))
 
     def example(self, rows: int, length: int) -> tuple[Tensor, ...]:
-        """Random inputs; the first row has padding."""
         mask = torch.ones(rows, length, dtype=torch.long)
         mask[0, 1 + length // 2 :] = 0
         return torch.randint(self.model.config.vocabulary, (rows, length)), mask
 
 
-class Seq2SeqGraph(nn.Module):
+class Seq2SeqGraph(Graph[Seq2SeqModel]):
     """Target inputs [B, T], sources [B, S] and a mask [B, S] to logits [B, T, V]."""
 
     names = ("decoder_input_ids", "input_ids", "attention_mask")
-
-    def __init__(self, model: Seq2SeqModel):
-        super().__init__()
-        self.model = model
 
     def forward(self, decoder_input_ids: Tensor, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         return self.model(decoder_input_ids, input_ids, attention_mask.sum(1))
 
     def example(self, rows: int, length: int) -> tuple[Tensor, ...]:
-        """Random inputs; the first source has padding."""
         sources, targets = self.model.source_vocabulary, self.model.config.vocabulary
         mask = torch.ones(rows, length + 1, dtype=torch.long)
         mask[0, 1 + length // 2 :] = 0
         return torch.randint(targets, (rows, length)), torch.randint(sources, (rows, length + 1)), mask
-
-
-Graph = LanguageModelGraph | EncoderGraph | Seq2SeqGraph
 
 
 def graph_of(model: Model) -> Graph:
@@ -109,16 +106,15 @@ def write_onnx(path: Path, model: Model) -> OnnxExport:
     try:
         program.save(str(temporary / path.name))
         difference = compare(temporary / path.name, graph)
-        for file in sorted(
-            temporary.iterdir(), reverse=True
-        ):  # the graph last, so that it is there only if it is whole
+        # The graph last, so that it is there only if it is whole.
+        for file in sorted(temporary.iterdir(), reverse=True):
             file.rename(path.with_name(file.name))
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return OnnxExport(graph.names, output, difference)
 
 
-def _traced(graph: Graph, output: str) -> Any:
+def _traced(graph: Graph, output: str) -> torch.onnx.ONNXProgram:
     try:
         import onnxscript
     except ImportError:
@@ -137,7 +133,7 @@ def _traced(graph: Graph, output: str) -> Any:
     try:
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
-            return torch.onnx.export(
+            program = torch.onnx.export(
                 graph,
                 graph.example(*EXAMPLE),
                 dynamo=True,
@@ -149,6 +145,8 @@ def _traced(graph: Graph, output: str) -> Any:
     except (torch.onnx.OnnxExporterError, RuntimeError) as error:
         reason = str(error.__cause__ or error).strip().splitlines()[0][:200]
         raise UserError(f"this {type(graph.model).__name__} cannot be written as ONNX ({reason})") from error
+    assert program is not None
+    return program
 
 
 @torch.no_grad()

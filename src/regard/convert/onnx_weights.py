@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from regard.convert.lazy import LazyTensors
 from regard.convert.onnx import FLOATS, INTEGERS, GraphFile, Node, StoredTensor
 from regard.errors import UserError
 
@@ -141,20 +142,20 @@ class GraphNames:
         return ""
 
 
-class OnnxTensors(Mapping[str, Tensor]):
+class OnnxTensors(LazyTensors):
     """The parameters of one or several ONNX files, each with a prefix of its names; read when they are asked for."""
 
     def __init__(self, files: Mapping[Path, str]):
-        self._weights: dict[str, Weight] = {}
+        self._places: dict[str, Weight] = {}
         for path, prefix in files.items():
             for name, weight in GraphNames(GraphFile(path)).weights():
-                if prefix + name in self._weights:
+                if prefix + name in self._places:
                     raise UserError(f"{path} has two tensors for the parameter {prefix + name}; get it again")
-                self._weights[prefix + name] = weight
-        self.dequantized = sorted(name for name, one in self._weights.items() if one.quantization is not None)
+                self._places[prefix + name] = weight
+        self.dequantized = sorted(name for name, one in self._places.items() if one.quantization is not None)
 
     def __getitem__(self, name: str) -> Tensor:
-        weight = self._weights[name]
+        weight = self._places[name]
         try:
             array = weight.file.array(weight.stored)
             if weight.quantization is not None:
@@ -165,12 +166,6 @@ class OnnxTensors(Mapping[str, Tensor]):
             array = array.astype(np.float32)
         tensor = torch.from_numpy(np.array(array))  # a copy that may be written
         return tensor.t() if weight.transposed and tensor.ndim == 2 else tensor
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._weights)
-
-    def __len__(self) -> int:
-        return len(self._weights)
 
 
 def dequantized(file: GraphFile, integers: np.ndarray, how: Quantization) -> np.ndarray:

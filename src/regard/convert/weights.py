@@ -1,7 +1,7 @@
 """From the tensors of a checkpoint to our weights, by the key map of its family."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from regard.convert.family import Family, JsonObject
 from regard.convert.keys import ImportCertificate, entries, imported
+from regard.convert.lazy import LazyTensors
 from regard.data import Specials
 from regard.errors import UserError
 from regard.models.base import ModelConfig
@@ -29,27 +30,32 @@ class Imported(NamedTuple):
     forbidden: JsonObject | None = None  # fields of `ImportedConfig`: tokens that it must not write
 
 
-class Renamed(Mapping[str, Tensor]):
+def chat_format(template: object, special: Callable[[str], object]) -> JsonObject | None:
+    """The fields of a chat template, with the tokens that ``special`` finds by the names bos and eos.
+
+    None if there is no template; a token that is no text is left out.
+    """
+    if not isinstance(template, str):
+        return None
+    bos, eos = (token if isinstance(token := special(name), str) else "" for name in ("bos", "eos"))
+    return {"template": template, "bos": bos, "eos": eos, "stops": [eos]}
+
+
+class Renamed(LazyTensors):
     """The tensors of a file under the names of the family's key map."""
 
     def __init__(self, theirs: Mapping[str, Tensor], family: Family):
         self._theirs = theirs
         bare = bool(theirs) and not any(name.startswith(family.prefix) for name in theirs)
-        self._names: dict[str, str] = {}
+        self._places: dict[str, str] = {}
         for name in theirs:
             new = (family.prefix if bare else "") + family.canonical(name)
-            if new in self._names:
-                raise UserError(f"the tensors {name} and {self._names[new]} are the same weight; get the file again")
-            self._names[new] = name
+            if new in self._places:
+                raise UserError(f"the tensors {name} and {self._places[new]} are the same weight; get the file again")
+            self._places[new] = name
 
     def __getitem__(self, name: str) -> Tensor:
-        return self._theirs[self._names[name]]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
+        return self._theirs[self._places[name]]
 
 
 def convert(
@@ -72,7 +78,7 @@ def convert(
 
 
 def untied(family: Family, config: ModelConfig, theirs: Mapping[str, Tensor]) -> ModelConfig:
-    """The config with a head of its own, if the file has another one than the embedding that the config ties it to.
+    """The config with a separate head, if the file has another one than the embedding that the config ties it to.
 
     That is so where both were quantized, each in its own way.
     """

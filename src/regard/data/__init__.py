@@ -17,7 +17,8 @@ from regard.data.labeled.config import AnswersConfig, ClassesConfig, LabeledConf
 from regard.data.labeled.data import LabeledData
 from regard.data.origins.source import Origin, Source
 from regard.data.sources import SOURCES
-from regard.data.texts.text import TextConfig, TextData
+from regard.data.texts.config import TextConfig
+from regard.data.texts.text import TextData
 from regard.data.tokenizers import (
     BpeConfig,
     Bytes,

@@ -55,6 +55,7 @@ def _hertz(mel: Tensor) -> Tensor:
 
 
 LARGEST = 256 * 2**20  # bytes of a WAV file that is read
+ZEROS = 16  # of the sinc that changes the rate, on each side
 STEEPEST = 1 << 24  # elements of the filters that change the rate
 
 
@@ -92,10 +93,10 @@ def read_wav(path: Path) -> Tensor:
     return resampled(torch.from_numpy(samples.reshape(-1, channels).mean(1)), rate)
 
 
-def resampled(samples: Tensor, rate: int, zeros: int = 16) -> Tensor:
+def resampled(samples: Tensor, rate: int) -> Tensor:
     """Samples [N] at another rate to 16 kHz: sinc interpolation below the lower of both Nyquist frequencies.
 
-    Smith, "Digital audio resampling", eq. 5. The sinc has ``zeros`` zeros on each side, under a Hann window; one filter
+    Smith, "Digital audio resampling", eq. 5. The sinc has ``ZEROS`` zeros on each side, under a Hann window; one filter
     for each of the new samples in the shortest time that has whole numbers of old and new ones.
     """
     common = math.gcd(rate, RATE)
@@ -103,12 +104,12 @@ def resampled(samples: Tensor, rate: int, zeros: int = 16) -> Tensor:
     if old == new:
         return samples
     cutoff = 0.95 * min(old, new)  # the filter falls off over some width
-    reach = math.ceil(zeros * old / cutoff)
+    reach = math.ceil(ZEROS * old / cutoff)
     if new * (2 * reach + old) > STEEPEST:
         raise UserError(f"a rate of {rate:,} samples per second cannot be changed to {RATE:,}; convert the file first")
     times = torch.arange(-reach, reach + old) / old - torch.arange(new)[:, None] / new  # [new, taps]
-    times = (times * cutoff).clamp(-zeros, zeros)
-    window = torch.cos(times * math.pi / 2 / zeros).square()
+    times = (times * cutoff).clamp(-ZEROS, ZEROS)
+    window = torch.cos(times * math.pi / 2 / ZEROS).square()
     filters = torch.sinc(times) * window * cutoff / old
     padded = F.pad(samples, (reach, reach + old))
     found = F.conv1d(padded[None, None], filters[:, None].to(samples), stride=old)[0]  # [new, windows]

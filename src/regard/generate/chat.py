@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TextIO
 
 from regard.data.chats.template import ChatFormat, Message
-from regard.errors import UserError
+from regard.generate.interactive import answer_lines, write_stream
 from regard.generate.text import Prompt, TextGenerator
 
 
@@ -22,37 +22,17 @@ class Conversation:
         """The answer to a message, written to ``out`` while it is generated; both become part of the conversation."""
         messages = [*self.messages, {"role": "user", "content": message}]
         ids = tuple(self.generator.tokenizer.encode(self.form.render(messages)).tolist())
-        pieces: list[str] = []
-        try:
-            for _, piece, _ in self.generator.stream([Prompt(ids, len(messages))]):
-                pieces.append(piece)
-                if out is not None:
-                    out.write(piece)
-                    out.flush()
-        except KeyboardInterrupt:
-            pass  # what was generated stays
-        if out is not None:
-            out.write("\n")
-        said = "".join(pieces)
+        said = write_stream(self.generator, Prompt(ids, len(messages)), out)
         self.messages = [*messages, {"role": "assistant", "content": said}]
         return said
 
     def run(self, read_line: Callable[[], str], out: TextIO, err: TextIO) -> None:
-        """Answer line after line, until ``read_line`` raises EOFError or returns /quit."""
-        while True:
-            try:
-                line = read_line()
-            except EOFError:
-                return
-            except KeyboardInterrupt:
-                print("\n(Ctrl-D or /quit quits)", file=err, flush=True)
-                continue
-            if line.strip() == "/quit":
-                return
+        """Answer line after line; /reset begins a new conversation."""
+
+        def answer(line: str) -> None:
             if line.strip() == "/reset":
                 self.messages = list(self._begin)
             elif line.strip():
-                try:
-                    self.answer(line, out)
-                except UserError as problem:
-                    print(f"regard: {problem}", file=err, flush=True)
+                self.answer(line, out)
+
+        answer_lines(read_line, answer, err)

@@ -15,6 +15,41 @@ Ctrl-C             stop generating; Ctrl-D quits
 /quit              quit"""
 
 
+def answer_lines(read_line: Callable[[], str], answer: Callable[[str], None], err: TextIO) -> None:
+    """Answer line after line, until ``read_line`` raises EOFError or returns /quit; errors are reported on ``err``."""
+    while True:
+        try:
+            line = read_line()
+        except EOFError:
+            return
+        except KeyboardInterrupt:
+            print("\n(Ctrl-D or /quit quits)", file=err, flush=True)
+            continue
+        if line.strip() == "/quit":
+            return
+        try:
+            answer(line)
+        except UserError as problem:
+            print(f"regard: {problem}", file=err, flush=True)
+
+
+def write_stream(generator: TextGenerator, prompt: Prompt, out: TextIO | None) -> str:
+    """Generate a text, written to ``out`` piece by piece; Ctrl-C ends it, and what was generated is returned."""
+    pieces: list[str] = []
+    try:
+        for _, piece, _ in generator.stream([prompt]):
+            pieces.append(piece)
+            if out is not None:
+                out.write(piece)
+                out.flush()
+    except KeyboardInterrupt:
+        pass  # the generated text stays
+    if out is not None:
+        out.write("\n")
+        out.flush()
+    return "".join(pieces)
+
+
 @dataclass
 class InteractiveSession:
     """The text of a session and its generator. The model's context is exactly the text that was shown."""
@@ -26,24 +61,10 @@ class InteractiveSession:
     turns: int = 0  # the random stream of the next turn
 
     def run(self, read_line: Callable[[], str]) -> None:
-        """Answer line after line, until ``read_line`` raises EOFError or returns /quit."""
-        while True:
-            try:
-                line = read_line()
-            except EOFError:
-                return
-            except KeyboardInterrupt:
-                self._report("\n(Ctrl-D or /quit quits)")
-                continue
-            if line.strip() == "/quit":
-                return
-            try:
-                if line.startswith("/"):
-                    self._execute(line)
-                else:
-                    self._generate(line)
-            except UserError as problem:
-                self._report(f"regard: {problem}")
+        """Answer line after line."""
+        answer_lines(
+            read_line, lambda line: (self._execute if line.startswith("/") else self._generate)(line), self.err
+        )
 
     def _generate(self, line: str) -> None:
         """Continue the text so far and the line, which begins a new line of it."""
@@ -55,15 +76,7 @@ class InteractiveSession:
         tokens = self.generator.tokenizer.encode(text).tolist()
         self.text, self.generator = text, replace(self.generator, throughput=Throughput())
         turn, self.turns = self.turns, self.turns + 1
-        try:
-            for _, piece, _ in self.generator.stream([Prompt(tuple(tokens), turn)]):
-                self.text += piece
-                self.out.write(piece)
-                self.out.flush()
-        except KeyboardInterrupt:
-            pass  # the generated text stays
-        self.out.write("\n")
-        self.out.flush()
+        self.text += write_stream(self.generator, Prompt(tuple(tokens), turn), self.out)
         self._report(f"({self.generator.throughput})")
 
     def _execute(self, line: str) -> None:

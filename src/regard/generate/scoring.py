@@ -15,6 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from regard.data import Tokenizer
 from regard.errors import UserError
+from regard.generate.sentences import batches_by_length
 from regard.models.base import LanguageModel
 from regard.models.device import parameter_device
 
@@ -64,7 +65,8 @@ class Scorer:
         """The number of each request and the scores of its choices, as they are done, not in order."""
         rows = [row for number, request in enumerate(requests) for row in self._rows(number, request)]
         found: dict[int, dict[int, ScoredText]] = {}
-        for batch in _batches(sorted(rows, key=lambda row: (len(row.ids), row.request))):
+        for numbers in batches_by_length([len(row.ids) for row in rows], TOKENS):
+            batch = [rows[number] for number in numbers]
             for row, (total, greedy) in zip(batch, self._score(batch), strict=True):
                 request = requests[row.request]
                 text = request.choices[row.choice]
@@ -101,18 +103,6 @@ class Scorer:
             targets = ids[number, row.first : len(row.ids)]
             chosen = logits.log_softmax(-1).gather(1, targets[:, None])
             yield float(chosen.double().sum()), bool((logits.argmax(-1) == targets).all())
-
-
-def _batches(rows: Sequence[_Row]) -> Iterator[list[_Row]]:
-    """Rows of similar lengths, at most ``TOKENS`` tokens together; ``rows`` are sorted by length."""
-    batch: list[_Row] = []
-    for row in rows:
-        if batch and (len(batch) + 1) * len(row.ids) > TOKENS:
-            yield batch
-            batch = []
-        batch.append(row)
-    if batch:
-        yield batch
 
 
 def _common(one: Sequence[int], other: Sequence[int]) -> int:

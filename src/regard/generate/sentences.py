@@ -48,11 +48,11 @@ class SentenceEncoder:
         return [torch.from_numpy(self.tokenizer.encode(text)[: self.longest]) for text in texts]
 
 
-def batches_by_length(lengths: Sequence[int]) -> Iterator[list[int]]:
-    """The numbers of texts of similar lengths, at most ``TOKENS`` tokens at a time."""
+def batches_by_length(lengths: Sequence[int], most: int = TOKENS) -> Iterator[list[int]]:
+    """The numbers of texts of similar lengths, at most ``most`` tokens at a time."""
     rows: list[int] = []
     for row in sorted(range(len(lengths)), key=lengths.__getitem__):
-        if rows and (len(rows) + 1) * lengths[row] > TOKENS:
+        if rows and (len(rows) + 1) * lengths[row] > most:
             yield rows
             rows = []
         rows.append(row)

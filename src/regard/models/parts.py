@@ -10,7 +10,7 @@ from regard.attention import BACKENDS, AttentionConfig, LayerSpec, Mechanism, So
 from regard.config import option
 from regard.errors import UserError
 from regard.models.base import REDUCED, ModelConfig, check_dropouts, check_sizes
-from regard.nn.attention import ProjectionConfig, SeparateConfig
+from regard.nn.attention import AttentionSizes, ProjectionConfig, SeparateConfig
 from regard.nn.blocks.block import Block, BlockConfig, PreNormConfig, Stack
 from regard.nn.feedforward import FeedForwardConfig, ReLUSquaredConfig
 from regard.nn.norm import NormConfig, RMSNormConfig
@@ -106,12 +106,12 @@ class AttentionModelConfig(ModelConfig):
         self, attention: AttentionConfig, position: Position, across: AttentionConfig | None = None
     ) -> Block:
         """One block; ``across``: with this cross-attention."""
-        sizes, options = (self.width, self.heads, self.key_heads), {"bias": self.bias, "qk_norm": self.qk_norm}
-        layer = self.projection.build(*sizes, self.build_mechanism(attention, position), **options)
+        sizes = AttentionSizes(self.width, self.heads, self.key_heads, self.bias, self.qk_norm)
+        layer = self.projection.build(sizes, self.build_mechanism(attention, position))
         norms = [self.norm.build(self.width) for _ in range(2)]
         cross = norm_cross = None
         if across is not None:
-            cross = self.projection.build_cross(*sizes, self.build_mechanism(across), **options)
+            cross = self.projection.build_cross(sizes, self.build_mechanism(across))
             norm_cross = self.norm.build(self.width)
         feedforward = self.feedforward.build(self.width, bias=self.bias)
         return self.block.build(layer, feedforward, *norms, self.dropout, cross=cross, norm_cross=norm_cross)

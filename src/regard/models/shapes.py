@@ -2,8 +2,7 @@
 
 import math
 import threading
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import nn
@@ -22,7 +21,9 @@ BUFFERS = 2**26  # elements of all buffers that any model may have, besides as m
 class SkipInit(TorchFunctionMode):
     """Skips ``torch.nn.init``: random numbers on the meta device would import torch's compiler, which takes seconds."""
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, func: Callable[..., object], types: object, args: tuple = (), kwargs: dict | None = None
+    ) -> object:
         kwargs = kwargs or {}
         if getattr(func, "__module__", "") == "torch.nn.init":
             return kwargs["tensor"] if "tensor" in kwargs else args[0]

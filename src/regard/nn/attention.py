@@ -5,7 +5,7 @@ sequence is projected once, and several rows of queries (the beams of a source) 
 concatenated into one longer row of queries, and no key is copied.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, NamedTuple
 
 import torch
@@ -39,6 +39,29 @@ class AttentionContext(NamedTuple):
     cross: CrossAttentionContext | None = None  # for layers with cross-attention
 
 
+@dataclass(frozen=True)
+class AttentionSizes:
+    """The sizes of a multi-head attention layer; ``kv_heads`` below ``heads`` is grouped-query attention."""
+
+    width: int
+    heads: int
+    kv_heads: int
+    bias: bool = False
+    qk_norm: bool = False
+    size: int | None = None  # width of a head, if it is not width / heads
+    input_bias: bool | None = None  # of queries, keys and values, if it differs from that of ``out``
+
+    @property
+    def head_width(self) -> int:
+        """The width of a head."""
+        return self.size or self.width // self.heads
+
+    @property
+    def qkv_bias(self) -> bool:
+        """Whether queries, keys and values have a bias."""
+        return self.bias if self.input_bias is None else self.input_bias
+
+
 class QKNorm(nn.Module):
     """RMSNorm of queries and keys [B, N, H + G, D] with a gain for each of the two, as in Qwen 3."""
 
@@ -53,29 +76,15 @@ class QKNorm(nn.Module):
 
 
 class SelfAttention(nn.Module):
-    """Queries, keys and values from one product; ``kv_heads`` below ``heads`` is grouped-query attention.
+    """Queries, keys and values from one product."""
 
-    ``head_width`` is width / heads by default; ``qkv_bias`` is for projections whose bias differs from that of ``out``.
-    """
-
-    def __init__(
-        self,
-        width: int,
-        heads: int,
-        kv_heads: int,
-        mechanism: Mechanism,
-        *,
-        bias: bool = False,
-        qk_norm: bool = False,
-        head_width: int | None = None,
-        qkv_bias: bool | None = None,
-    ):
+    def __init__(self, sizes: AttentionSizes, mechanism: Mechanism):
         super().__init__()
-        self.heads, self.kv_heads, self.head_width = heads, kv_heads, head_width or width // heads
-        self.qkv = Linear(width, *self._parts(), bias=bias if qkv_bias is None else qkv_bias)
-        self.norm_qk: nn.Module = RMSNorm(self.head_width) if qk_norm else nn.Identity()
+        self.heads, self.kv_heads, self.head_width = sizes.heads, sizes.kv_heads, sizes.head_width
+        self.qkv = Linear(sizes.width, *self._parts(), bias=sizes.qkv_bias)
+        self.norm_qk: nn.Module = RMSNorm(self.head_width) if sizes.qk_norm else nn.Identity()
         self.mechanism = mechanism
-        self.out = Linear(heads * self.head_width, width, bias=bias)
+        self.out = Linear(self.heads * self.head_width, sizes.width, bias=sizes.bias)
 
     def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
         return self.out(self.mix(self.qkv(x), context))
@@ -153,24 +162,13 @@ class SharedQKSelfAttention(SelfAttention):
 class CrossAttention(nn.Module):
     """Queries from x, keys and values from a memory. No rotation: the two sequences have separate positions."""
 
-    def __init__(
-        self,
-        width: int,
-        heads: int,
-        kv_heads: int,
-        mechanism: Mechanism,
-        *,
-        bias: bool = False,
-        qk_norm: bool = False,
-        head_width: int | None = None,
-        qkv_bias: bool | None = None,
-    ):
+    def __init__(self, sizes: AttentionSizes, mechanism: Mechanism):
         super().__init__()
-        self.heads, self.kv_heads, self.head_width = heads, kv_heads, head_width or width // heads
-        self.norm_qk = RMSNorm(self.head_width) if qk_norm else nn.Identity()
+        self.heads, self.kv_heads, self.head_width = sizes.heads, sizes.kv_heads, sizes.head_width
+        self.norm_qk = RMSNorm(self.head_width) if sizes.qk_norm else nn.Identity()
         self.mechanism = mechanism
-        self._project(width, bias if qkv_bias is None else qkv_bias)
-        self.out = Linear(heads * self.head_width, width, bias=bias)
+        self._project(sizes.width, sizes.qkv_bias)
+        self.out = Linear(self.heads * self.head_width, sizes.width, bias=sizes.bias)
 
     def forward(self, x: Tensor, context: CrossAttentionContext | None) -> Tensor:
         """x [B*beams, T, C], with the beams of each row of the memory adjacent."""
@@ -234,15 +232,11 @@ class ProjectionConfig(Choice):
         """How many numbers a layer caches per token."""
         return 2 * kv_heads * (self.size or width // heads)
 
-    def build(
-        self, width: int, heads: int, kv_heads: int, mechanism: Mechanism, *, bias: bool, qk_norm: bool
-    ) -> SelfAttention:
-        return self.self_attention(width, heads, kv_heads, mechanism, bias=bias, qk_norm=qk_norm)
+    def build(self, sizes: AttentionSizes, mechanism: Mechanism) -> SelfAttention:
+        return self.self_attention(sizes, mechanism)
 
-    def build_cross(
-        self, width: int, heads: int, kv_heads: int, mechanism: Mechanism, *, bias: bool, qk_norm: bool
-    ) -> CrossAttention:
-        return self.cross_attention(width, heads, kv_heads, mechanism, bias=bias, qk_norm=qk_norm)
+    def build_cross(self, sizes: AttentionSizes, mechanism: Mechanism) -> CrossAttention:
+        return self.cross_attention(sizes, mechanism)
 
 
 @dataclass(frozen=True)
@@ -258,21 +252,20 @@ class SeparateConfig(ProjectionConfig, kind="separate"):
         if self.size is not None and self.size < 1:
             raise ValueError(f"size must be at least 1, not {self.size}; none is width / heads")
 
-    def build(
-        self, width: int, heads: int, kv_heads: int, mechanism: Mechanism, *, bias: bool, qk_norm: bool
-    ) -> SelfAttention:
-        size = self.head_width(width, heads)
-        made = SelfAttention(width, heads, kv_heads, mechanism, bias=bias, head_width=size, qkv_bias=self.bias)
-        if qk_norm:
+    def build(self, sizes: AttentionSizes, mechanism: Mechanism) -> SelfAttention:
+        made = SelfAttention(self._own(sizes), mechanism)
+        if sizes.qk_norm:
             separate = self.norms == "separate"
-            made.norm_qk = QKNorm(heads, kv_heads, size, self.eps) if separate else RMSNorm(size, eps=self.eps)
+            size = made.head_width
+            norm = QKNorm(sizes.heads, sizes.kv_heads, size, self.eps) if separate else RMSNorm(size, eps=self.eps)
+            made.norm_qk = norm
         return made
 
-    def build_cross(
-        self, width: int, heads: int, kv_heads: int, mechanism: Mechanism, *, bias: bool, qk_norm: bool
-    ) -> CrossAttention:
-        named = {"bias": bias, "qk_norm": qk_norm, "qkv_bias": self.bias}
-        return CrossAttention(width, heads, kv_heads, mechanism, head_width=self.size, **named)
+    def build_cross(self, sizes: AttentionSizes, mechanism: Mechanism) -> CrossAttention:
+        return CrossAttention(self._own(sizes), mechanism)
+
+    def _own(self, sizes: AttentionSizes) -> AttentionSizes:
+        return replace(sizes, size=self.size, input_bias=self.bias)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from regard.attention import Dot, KVCache, Mechanism, Plan, Softmax
 from regard.config import option
 from regard.errors import UserError
-from regard.nn.attention import AttentionContext, Cache, ProjectionConfig, SelfAttention, values
+from regard.nn.attention import AttentionContext, AttentionSizes, Cache, ProjectionConfig, SelfAttention, values
 from regard.nn.linear import Linear
 from regard.nn.norm import RMSNorm
 from regard.nn.positions.position import Rotation
@@ -41,24 +41,22 @@ class LatentAttention(SelfAttention):
     normalized, so that W_k can be applied to the query.
     """
 
-    def __init__(
-        self, width: int, heads: int, kv_heads: int, mechanism: Mechanism, widths: Widths, *, bias: bool, qk_norm: bool
-    ):
+    def __init__(self, sizes: AttentionSizes, mechanism: Mechanism, widths: Widths):
         nn.Module.__init__(self)
-        self.heads, self.kv_heads, self.head_width = heads, kv_heads, width // heads
+        self.heads, self.kv_heads, self.head_width = sizes.heads, sizes.kv_heads, sizes.head_width
         self.widths = w = widths
-        queries = (heads * w.content, heads * w.rotated)
+        queries = (self.heads * w.content, self.heads * w.rotated)
         self.firsts = (sum(queries) if w.query_rank is None else w.query_rank, w.rank, w.rotated)
         first = queries if w.query_rank is None else self.firsts[:1]
-        self.qkv = Linear(width, *first, *self.firsts[1:], bias=bias)  # all projections of x
+        self.qkv = Linear(sizes.width, *first, *self.firsts[1:], bias=sizes.bias)  # all projections of x
         self.norm_query = nn.Identity() if w.query_rank is None else RMSNorm(w.query_rank)
         self.query_up = nn.Identity() if w.query_rank is None else Linear(w.query_rank, *queries, bias=False)
         self.norm_latent = RMSNorm(w.rank)
-        self.up = Linear(w.rank, kv_heads * w.content, kv_heads * self.head_width, bias=False)
-        self.norm_content = RMSNorm(w.content) if qk_norm else nn.Identity()
-        self.norm_rotated = RMSNorm(w.rotated) if qk_norm else nn.Identity()
+        self.up = Linear(w.rank, self.kv_heads * w.content, self.kv_heads * self.head_width, bias=False)
+        self.norm_content = RMSNorm(w.content) if sizes.qk_norm else nn.Identity()
+        self.norm_rotated = RMSNorm(w.rotated) if sizes.qk_norm else nn.Identity()
         self.mechanism = mechanism
-        self.out = Linear(width, width, bias=bias)
+        self.out = Linear(sizes.width, sizes.width, bias=sizes.bias)
 
     def mix(self, qkv: Tensor, context: AttentionContext) -> Tensor:
         """Attention between the projections: [B, N, ...] to [B, N, H E]."""
@@ -158,11 +156,9 @@ class LatentConfig(ProjectionConfig, kind="latent"):
         w = self.widths(width, heads)
         return w.rank + w.rotated
 
-    def build(
-        self, width: int, heads: int, kv_heads: int, mechanism: Mechanism, *, bias: bool, qk_norm: bool
-    ) -> SelfAttention:
-        widths = self.widths(width, heads)
-        made = LatentAttention(width, heads, kv_heads, mechanism, widths, bias=bias, qk_norm=qk_norm)
+    def build(self, sizes: AttentionSizes, mechanism: Mechanism) -> SelfAttention:
+        widths = self.widths(sizes.width, sizes.heads)
+        made = LatentAttention(sizes, mechanism, widths)
         if widths.content + widths.rotated != made.head_width and not mechanism.grows:
             raise UserError(
                 "this attention keeps a state for keys as wide as values; leave --model.projection.content and "

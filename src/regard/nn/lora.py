@@ -3,7 +3,7 @@
     h = W x + (alpha / r) B A x        W [out, in] frozen, A [r, in], B [out, r]
 
 ``install_lora`` puts adapters into a model from outside; the readable layers do not know of them. ``merged`` adds the
-products to the matrices again, from the tensors of a checkpoint alone: whoever loads a trained model gets a plain one.
+products to the matrices again, from the tensors of a checkpoint alone: a trained model is loaded as a plain one.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def merged(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _decoded(tensors: dict[str, Tensor], layer: str, like: Tensor) -> Tensor:
-    """The quantized weights of a layer, which are removed from ``tensors``; their shapes tell how they are stored.
+    """The quantized weights of a layer, which are removed from ``tensors``; their format follows from their shapes.
 
     ``like`` [r, in] has their width and type.
     """

@@ -7,20 +7,18 @@ bits of floating-point numbers in integer tensors, because ``model.to(dtype)`` w
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.autograd import Function
 from torch.nn import functional as F
 
 from regard.config import Choice, option
 from regard.errors import UserError
 from regard.nn.linear import Linear
 
-LARGEST_HALF = 65504.0  # the largest float16
 LARGE = 2**16  # weights of an embedding that is worth quantizing; it costs bytes but no time
 
 
@@ -30,6 +28,11 @@ class EncodedMatrix(NamedTuple):
     codes: Tensor  # int8 [O, I], or uint8 [O, I / 2] with two 4-bit codes per byte
     scale: Tensor  # the bits of floating-point numbers as integers
     offset: Tensor | None = None  # the same; None: 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its tensors."""
+        return sum(tensor.nbytes for tensor in self if tensor is not None)
 
 
 class QuantizationConfig(Choice):
@@ -83,7 +86,7 @@ class Int4Config(QuantizationConfig, kind="int4"):
 
     def encode(self, weight: Tensor) -> EncodedMatrix:
         weight = finite(weight)
-        if weight.numel() and weight.abs().max() > LARGEST_HALF / 2:
+        if weight.numel() and weight.abs().max() > torch.finfo(torch.float16).max / 2:
             raise UserError("a weight is too large for the float16 scales of int4; quantize with int8")
         pad = -weight.shape[1] % self.group
         if pad:  # with the last column, which changes no minimum or maximum
@@ -179,30 +182,30 @@ class QuantizedLinear(nn.Module):
 
     def rows(self, index: Tensor) -> Tensor:
         """The decoded rows [..., I] of an index [...]."""
-        codes, scale, offset = self.encoded
         flat = index.flatten()
-        chosen = EncodedMatrix(codes[flat], scale[flat], None if offset is None else offset[flat])
+        chosen = EncodedMatrix(*(None if part is None else part[flat] for part in self.encoded))  # type: ignore[arg-type]
         return self.config.decode(chosen, self.in_features, self.like.dtype).view(*index.shape, -1)
 
     def forward(self, input: Tensor) -> Tensor:
         if torch.is_grad_enabled() and input.requires_grad and not torch.compiler.is_compiling():
             return _FrozenProduct.apply(input, self)
-        return F.linear(input, self.weight.to(input.dtype), self._bias(input))
+        return self.product(input)
 
-    def _bias(self, input: Tensor) -> Tensor | None:
-        return None if self.bias is None else self.bias.to(input.dtype)
+    def product(self, x: Tensor) -> Tensor:
+        """x Wᵀ + b in the type of x."""
+        return F.linear(x, self.weight.to(x.dtype), None if self.bias is None else self.bias.to(x.dtype))
 
     def extra_repr(self) -> str:
         return f"in_features={self.in_features}, out_features={self.out_features}, {self.config}"
 
 
-class _FrozenProduct(Function):
+class _FrozenProduct(torch.autograd.Function):
     """x Wᵀ + b; the backward pass decodes W again, so it is not stored (QLoRA, Dettmers et al. 2023, eq. 5)."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, layer: QuantizedLinear) -> Tensor:
         ctx.layer = layer
-        return F.linear(x, layer.weight.to(x.dtype), layer._bias(x))
+        return layer.product(x)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
@@ -238,13 +241,11 @@ class Replaced(NamedTuple):
         return f"{self.name}: {self.kind}, {self.before:,} -> {self.after:,} bytes"
 
 
-def quantize(
-    model: nn.Module, config: QuantizationConfig, *, keep: Collection[str] = ("router",), empty: bool = False
-) -> list[Replaced]:
+def quantize(model: nn.Module, config: QuantizationConfig, *, empty: bool = False) -> list[Replaced]:
     """Replace linear layers and large embeddings of ``model`` by quantized ones, in place; return what was replaced.
 
-    Layers named in ``keep`` stay: a router's choice of experts is not continuous in its weights. ``empty``: with room
-    for weights that are loaded afterwards. An embedding that is tied to a linear layer reads its quantized rows.
+    Routers stay: their choice of experts is not continuous in their weights. ``empty``: with room for weights that are
+    loaded afterwards. An embedding that is tied to a linear layer reads its quantized rows.
 
     >>> model = nn.Sequential(nn.Linear(64, 64, bias=False))
     >>> print(*quantize(model, Int8Config()))
@@ -257,13 +258,13 @@ def quantize(
     make = QuantizedLinear.shaped if empty else QuantizedLinear.of
     for name, module in list(model.named_modules()):
         last = name.rpartition(".")[2]
-        if not isinstance(module, nn.Linear) or last in keep:
+        if not isinstance(module, nn.Linear) or last == "router":
             continue
         is_head = last == "unembed" or module.weight in embeddings  # `Model.unembed` is the output layer
         layer = make(module, fine if is_head else config)
         tables[module.weight] = layer
         model.set_submodule(name, layer)
-        done.append(Replaced(name, layer.config.kind, module.weight.nbytes, size_of(layer.encoded)))
+        done.append(Replaced(name, layer.config.kind, module.weight.nbytes, layer.encoded.nbytes))
     for name, module in list(model.named_modules()):
         if not isinstance(module, nn.Embedding) or (module.weight not in tables and module.weight.numel() < LARGE):
             continue
@@ -271,7 +272,7 @@ def quantize(
             table = nn.Linear(module.embedding_dim, module.num_embeddings, bias=False, device="meta")
             table.weight = module.weight
             tables[module.weight] = make(table, fine)
-            done.append(Replaced(name, fine.kind, module.weight.nbytes, size_of(tables[module.weight].encoded)))
+            done.append(Replaced(name, fine.kind, module.weight.nbytes, tables[module.weight].encoded.nbytes))
         model.set_submodule(name, QuantizedEmbedding(tables[module.weight]))
     return done
 
@@ -285,12 +286,10 @@ def dequantize(model: nn.Module) -> list[str]:
             embedding = nn.Embedding(module.num_embeddings, module.embedding_dim, device="meta")
             embedding.weight = plain[module.table].weight
             model.set_submodule(name, embedding)
-    names = [name for name, module in model.named_modules() if isinstance(module, QuantizedLinear)]
-    for name in names:
-        module = found[name]
-        assert isinstance(module, QuantizedLinear)
+    layers = [(name, module) for name, module in model.named_modules() if isinstance(module, QuantizedLinear)]
+    for name, module in layers:
         model.set_submodule(name, plain[module])
-    return names
+    return [name for name, _ in layers]
 
 
 def _plain(layer: QuantizedLinear) -> Linear:
@@ -299,8 +298,3 @@ def _plain(layer: QuantizedLinear) -> Linear:
     if layer.bias is not None:
         linear.bias = nn.Parameter(layer.bias.detach().clone())
     return linear
-
-
-def size_of(tensors: Iterable[Tensor | None]) -> int:
-    """Bytes of some tensors."""
-    return sum(tensor.nbytes for tensor in tensors if tensor is not None)

@@ -138,11 +138,11 @@ def ticks(low: float, high: float, most: int) -> list[float]:
     return [round(i * step, 12) for i in range(first, max(last, first + 1) + 1)]
 
 
-def log_ticks(low: float, high: float, most: int = 9) -> list[float]:
+def log_ticks(low: float, high: float) -> list[float]:
     """Powers of ten around the data; also 2 and 5 times those over few decades, only every n-th over many."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     factors = (1.0,) if last - first > 2 else (1.0, 2.0, 5.0)
-    every = max(1, -(-(last - first) // (most - 2)))
+    every = max(1, -(-(last - first) // 7))  # at most nine marks
     first = first // every * every
     marks = [f * 10.0**p for p in range(first, last + every, every) for f in factors]
     begin = max((i for i, m in enumerate(marks) if m <= low), default=0)

@@ -23,6 +23,7 @@ from regard.prove.certify import certify
 from regard.prove.model_under_test import SHORT, ModelUnderTest
 from regard.prove.reduced import randomize_weights
 from regard.prove.registry import Certificate, first_line
+from regard.runs.disk import JsonObject
 
 CLAIMS = ("future", "padding", "batching", "step", "finite")  # tested by default
 LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
@@ -193,7 +194,7 @@ def _make(maker: Any, config: Any, folder: Path) -> tuple[nn.Module, str]:
     return maker.from_pretrained(folder, config=config, **options), "with its weights"
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> JsonObject:
     try:
         settings = json.loads(path.read_text(encoding="utf-8"))
     except OSError:

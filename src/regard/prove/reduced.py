@@ -64,12 +64,12 @@ def _random_text(config: PairsConfig | TextConfig, folder: Path) -> PairsConfig 
 
 
 @torch.no_grad()
-def randomize_weights(model: Module, seed: int = 5) -> Module:
+def randomize_weights(model: Module) -> Module:
     """The model with random weights everywhere: gains around 1, biases around 0, matrices that keep a variance of 1.
 
     At initialization much of a model is zero or tiny, and so would a leak be.
     """
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(5)
     tables = {id(part.weight) for part in model.modules() if isinstance(part, nn.Embedding)}
     norms = [part for part in model.modules() if "norm" in type(part).__name__.lower()]
     gains = {id(weight) for part in norms for name, weight in part.named_parameters(recurse=False) if name == "weight"}

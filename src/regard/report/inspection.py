@@ -130,13 +130,13 @@ def inspect_text(loaded: LoadedModel, data: Data, notes: list[str]) -> Inspectio
 
 
 @torch.no_grad()
-def position_losses(model: Model, data: Data, most: int = TOKENS) -> PositionLosses | None:
+def position_losses(model: Model, data: Data) -> PositionLosses | None:
     """The mean loss at every position of evenly spaced whole validation windows; None if there are too few."""
     length = model.config.context
     whole = (data.validation_count or 0) // length
     if whole < 2 or isinstance(data, LabeledData):  # whose targets are not the tokens
         return None
-    stride = max(1, math.ceil(whole * length / most))
+    stride = max(1, math.ceil(whole * length / TOKENS))
     parts: list[Tensor] = []
     size = max(1, min(BATCH, LOGITS // (length * model.config.vocabulary)))
     for batch in islice(data.validation_batches(size), 0, None, stride):

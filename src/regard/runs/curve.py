@@ -27,9 +27,9 @@ def curve(metrics: Sequence[JsonObject]) -> str:
     return "\n".join(lines)
 
 
-def sparkline(values: Sequence[float], width: int = WIDTH) -> str:
-    """Values as at most ``width`` bars, averaged, between their minimum and maximum."""
-    count = min(width, len(values))
+def sparkline(values: Sequence[float]) -> str:
+    """Values as at most ``WIDTH`` bars, averaged, between their minimum and maximum."""
+    count = min(WIDTH, len(values))
     edges = [i * len(values) // count for i in range(count + 1)]
     means = [sum(values[a:b]) / (b - a) for a, b in pairwise(edges)]
     low, high = min(means), max(means)

@@ -5,15 +5,14 @@ import json
 import math
 import os
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
+from regard.config.notation import JsonObject
 from regard.errors import UserError
 from regard.untrusted import check_depth, open_plain
-
-JsonObject = dict[str, Any]
 
 #: Prefix of temporary files, by which the leftovers of a killed process are recognized.
 UNFINISHED = ".tmp-"
@@ -76,6 +75,14 @@ def write_synced(path: Path, data: bytes) -> None:
 def replace_file(path: Path, data: bytes) -> None:
     """Replace a file atomically; a ``UserError`` if it cannot be written."""
     replace_by(path, lambda temporary: write_synced(temporary, data))
+
+
+def replace_files(folder: Path, files: Mapping[str, str]) -> None:
+    """Replace files of a folder, which is made if there is none; a ``UserError`` if they cannot be written."""
+    with writing(str(folder)):
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            replace_file(folder / name, text.encode())
 
 
 def replace_by(path: Path, write: Callable[[Path], None]) -> None:

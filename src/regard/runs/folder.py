@@ -13,19 +13,10 @@ from regard.config.parts import record, require
 from regard.errors import UserError
 from regard.runs import checkpoint, manifest
 from regard.runs.checkpoint import Checkpoint, Damaged
-from regard.runs.disk import (
-    JsonObject,
-    parse_object,
-    plain,
-    replace_by,
-    sync,
-    unfinished,
-    write_synced,
-    writing,
-)
+from regard.runs.disk import JsonObject, parse_object, plain, replace_by, write_synced, writing
 from regard.runs.lines import StepLines
 from regard.runs.lock import exclusive
-from regard.runs.names import check_name, claim, other_runs, taken
+from regard.runs.names import check_name, create_folder, other_runs, taken
 from regard.runs.paths import recorded_folder, resolve
 from regard.runs.schema import read_config, stamp
 from regard.runs.tensors import Tensors
@@ -68,30 +59,15 @@ class Run:
         check_name(prefix if name is None else name)
         described = {**environment, **({"parts": parts} if (parts := record()) else {}), **recorded_folder(root)}
         text = json.dumps(plain(described, str, "environment"), indent=1)
-        with writing(f"the run folder in {root}"):
-            fresh = not root.exists()
-            try:
-                root.mkdir(parents=True, exist_ok=True)
-            except FileExistsError:
-                raise UserError(f"{root} is a file, not a folder; choose another folder for runs") from None
-            temporary = root / unfinished("run")
-            temporary.mkdir()
-            try:
-                stamped = stamp(config)
-                write_synced(temporary / CONFIG, stamped)
-                write_synced(temporary / manifest.FILE, manifest.render({CONFIG: [manifest.sha256(stamped)]}))
-                write_synced(temporary / ENVIRONMENT, text.encode())
-                (temporary / "checkpoints").mkdir()
-                sync(temporary)
-                path = claim(temporary, root, name, prefix)
-            except BaseException:
-                shutil.rmtree(temporary, ignore_errors=True)
-                if fresh:
-                    with suppress(OSError):  # another process put a run into it in the meantime
-                        root.rmdir()
-                raise
-            sync(root)
-        return cls.open(path)
+
+        def write(folder: Path) -> None:
+            stamped = stamp(config)
+            write_synced(folder / CONFIG, stamped)
+            write_synced(folder / manifest.FILE, manifest.render({CONFIG: [manifest.sha256(stamped)]}))
+            write_synced(folder / ENVIRONMENT, text.encode())
+            (folder / "checkpoints").mkdir()
+
+        return cls.open(create_folder(root, name, prefix, write))
 
     @staticmethod
     def check(root: Path, name: str | None) -> None:

@@ -1,13 +1,16 @@
-"""Names of run folders: what is allowed, the next free number, and suggestions for messages."""
+"""New run folders and their names: what is allowed, the next free number, and suggestions for messages."""
 
-import difflib
 import errno
 import os
 import re
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
+from regard.config import nearest
 from regard.errors import UserError
+from regard.runs.disk import sync, unfinished, writing
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 _TAKEN = {errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.EISDIR, *([errno.EACCES] if os.name == "nt" else [])}
@@ -22,7 +25,31 @@ def check_name(name: str) -> None:
         )
 
 
-def claim(temporary: Path, root: Path, name: str | None, prefix: str) -> Path:
+def create_folder(root: Path, name: str | None, prefix: str, write: Callable[[Path], None]) -> Path:
+    """Create ``root/name``, by default ``<prefix>-1``, ``<prefix>-2``, ..., with what ``write`` writes, atomically."""
+    with writing(f"the run folder in {root}"):
+        fresh = not root.exists()
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+        except FileExistsError:
+            raise UserError(f"{root} is a file, not a folder; choose another folder for runs") from None
+        temporary = root / unfinished("run")
+        temporary.mkdir()
+        try:
+            write(temporary)
+            sync(temporary)
+            path = _claim(temporary, root, name, prefix)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            if fresh:
+                with suppress(OSError):  # another process put a run into it in the meantime
+                    root.rmdir()
+            raise
+        sync(root)
+    return path
+
+
+def _claim(temporary: Path, root: Path, name: str | None, prefix: str) -> Path:
     """Rename the finished folder. A run is never empty, so renaming onto another one fails."""
     number = 1 + max(_numbers(root, prefix), default=0)
     while True:
@@ -58,5 +85,5 @@ def other_runs(path: Path) -> str:
     if not names:
         return "; give the folder of a run"
     shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
-    near = difflib.get_close_matches(path.name, names, n=1)
-    return f"; in {parent} there are: {shown}" + (f"; did you mean {parent / near[0]}?" if near else "")
+    near = nearest(path.name, names)
+    return f"; in {parent} there are: {shown}" + (f"; did you mean {parent / near}?" if near else "")

@@ -9,20 +9,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from regard.config import load
 from regard.data import TextConfig
 from regard.models import GPTConfig
 from regard.models.base import LanguageModel
 from regard.models.gpt import GPT
 from regard.nn import PositionConfig
-from regard.nn.positions.position import (
-    AlibiConfig,
-    LearnedPositionConfig,
-    NoPositionConfig,
-    RelativeConfig,
-    RotaryConfig,
-    SinusoidalConfig,
-    T5Config,
-)
+from regard.nn.positions.position import RotaryConfig
 from regard.nn.positions.scaling import (
     DynamicScalingConfig,
     LinearScalingConfig,
@@ -38,15 +31,7 @@ from regard.train import Experiment, MuonConfig, TrainConfig
 
 TRAINED, STEPS, TIMES, TEXTS = 64, 800, (1, 2, 4, 8), 128
 END = TRAINED // 2  # positions at the end of a text that are compared
-POSITIONS: dict[str, PositionConfig] = {
-    "none": NoPositionConfig(),
-    "sinusoidal": SinusoidalConfig(),
-    "learned": LearnedPositionConfig(),
-    "rotary": RotaryConfig(),
-    "alibi": AlibiConfig(),
-    "relative": RelativeConfig(),
-    "t5": T5Config(),
-}
+POSITIONS = ("none", "sinusoidal", "learned", "rotary", "alibi", "relative", "t5")
 BIN = 16  # positions whose losses are averaged in the chart
 
 
@@ -78,8 +63,8 @@ def study(scale: float, seed: int, say: Callable[[str], None]) -> Study:
     data = data_config.build(TRAINED)
     texts = endings(data_config, max(2, round(TEXTS * min(1.0, scale))))
     results: Results = {}
-    for name, position in POSITIONS.items():
-        config = GPTConfig(vocabulary=data.vocabulary, context=TRAINED, position=position)
+    for name in POSITIONS:
+        config = GPTConfig(vocabulary=data.vocabulary, context=TRAINED, position=load(PositionConfig, name))
         train = TrainConfig(steps=steps, optimizer=MuonConfig(), device="cpu")
         run = train_shortly(Experiment(config, data_config, train=train, seed=seed), data)
         if not math.isfinite(run.loss):

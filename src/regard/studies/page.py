@@ -11,7 +11,7 @@ from regard.config.notation import PlainTable
 from regard.pages import html
 from regard.pages.charts import Series
 from regard.pages.html import ChartSection, chart_section
-from regard.runs.disk import replace_file, writing
+from regard.runs.disk import replace_files
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,6 @@ def page(name: str, question: str, study: Study) -> str:
 def write(name: str, question: str, study: Study, folder: Path) -> Path:
     """Write ``NAME.html`` and ``NAME.json`` into the folder; return the path of the page."""
     summary = {"name": name, "question": question, "answer": study.answer, "setting": study.setting}
-    with writing(str(folder)):
-        folder.mkdir(parents=True, exist_ok=True)
-        replace_file(folder / f"{name}.json", json.dumps({**summary, **study.numbers}, indent=1).encode())
-        replace_file(folder / f"{name}.html", page(name, question, study).encode())
+    numbers = json.dumps({**summary, **study.numbers}, indent=1)
+    replace_files(folder, {f"{name}.json": numbers, f"{name}.html": page(name, question, study)})
     return folder / f"{name}.html"

@@ -12,6 +12,7 @@ from regard.models.base import LanguageModel
 from regard.pages.charts import Axes
 from regard.pages.html import ChartSection
 from regard.studies.page import Study, lines, machine
+from regard.train.device import synchronize
 
 LENGTHS, WIDTH, TOKENS = (32, 64, 128, 256, 512, 1024, 2048), 128, 4096
 VOCABULARY = 65
@@ -81,12 +82,9 @@ def words(times: dict[str, list[float]], lengths: tuple[int, ...]) -> list[str]:
 
 
 def _step(model: LanguageModel, tokens: torch.Tensor) -> float:
-    cuda = tokens.is_cuda
-    if cuda:
-        torch.cuda.synchronize()
+    synchronize(tokens.device)
     began = time.perf_counter()
     model(tokens).float().square().mean().backward()
-    if cuda:
-        torch.cuda.synchronize()
+    synchronize(tokens.device)
     model.zero_grad(set_to_none=True)
     return time.perf_counter() - began

@@ -4,32 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from torch import nn
 
 from regard.config import Choice, option
 from regard.errors import UserError
 from regard.models import Encoder, Model
-from regard.nn.lora import AdaptedLayer, LowRankAdapter, install_lora
+from regard.nn.lora import LowRankAdapter, install_lora
 from regard.nn.quantized import Int4Config, QuantizationConfig
 
 HEAD = ("unembed", "transform")
 
 
-class Adaptation(NamedTuple):
-    """What was done to a model."""
-
-    layers: tuple[AdaptedLayer, ...] = ()
-    trained: tuple[str, ...] = ()  # modules that are trained in full; empty and no layers: all
-
-
 class AdaptConfig(Choice):
     """Which parameters of a model are trained."""
 
-    def apply(self, model: Model) -> Adaptation:
-        """Freeze what is not trained and put the adapters in, in place."""
-        raise NotImplementedError
+    def apply(self, model: Model) -> None:
+        """Freeze what is not trained and put the adapters in, in place. Default: everything is trained."""
 
     def rates(self, model: Model) -> dict[nn.Parameter, float]:
         """A factor of the learning rate for each parameter that has one; the others have 1."""
@@ -39,9 +30,6 @@ class AdaptConfig(Choice):
 @dataclass(frozen=True)
 class FullConfig(AdaptConfig, kind="full"):
     """All parameters."""
-
-    def apply(self, model: Model) -> Adaptation:
-        return Adaptation()
 
 
 @dataclass(frozen=True)
@@ -55,9 +43,6 @@ class LayerwiseConfig(AdaptConfig, kind="layerwise"):
         if not 0 < self.decay <= 1:
             raise ValueError(f"decay must be above 0 and at most 1, not {self.decay}")
 
-    def apply(self, model: Model) -> Adaptation:
-        return Adaptation()
-
     def rates(self, model: Model) -> dict[nn.Parameter, float]:
         top = len(model.blocks) + 1
         return {parameter: self.decay ** (top - depth) for parameter, depth in depths(model).items()}
@@ -69,8 +54,8 @@ class FrozenConfig(AdaptConfig, kind="frozen"):
 
     trained: tuple[str, ...] = option(HEAD, "names of modules that are trained; all others are frozen")
 
-    def apply(self, model: Model) -> Adaptation:
-        return Adaptation(trained=_freeze_all_but(model, self.trained))
+    def apply(self, model: Model) -> None:
+        _freeze_all_but(model, self.trained)
 
 
 @dataclass(frozen=True)
@@ -101,9 +86,9 @@ class LoRAConfig(AdaptConfig, kind="lora"):
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must be at least 0 and below 1, not {self.dropout}")
 
-    def apply(self, model: Model) -> Adaptation:
+    def apply(self, model: Model) -> None:
         new_head = HEAD if isinstance(model, Encoder) and not model.predicts_tokens else ()
-        trained = _freeze_all_but(model, new_head if self.trained is None else self.trained, some=self.trained is None)
+        _freeze_all_but(model, new_head if self.trained is None else self.trained, some=self.trained is None)
         layers = install_lora(model, self.targets, self.rank, self.alpha, self.dropout, self.base)
         if not any(layer.parameters for layer in layers):
             known = sorted({layer.name.rpartition(".")[2] for layer in layers if layer.reason == "no target"})
@@ -111,7 +96,6 @@ class LoRAConfig(AdaptConfig, kind="lora"):
             raise UserError(
                 f"--train.adapt.targets {','.join(self.targets)} fits no linear layer of the model; {there}"
             )
-        return Adaptation(tuple(layers), trained)
 
 
 @dataclass(frozen=True)
@@ -127,21 +111,18 @@ class QLoRAConfig(LoRAConfig, kind="qlora"):
         return self.quantization
 
 
-def _freeze_all_but(model: nn.Module, names: Sequence[str], some: bool = False) -> tuple[str, ...]:
-    """Freeze every parameter outside the modules of these names; return the names of those that have parameters.
+def _freeze_all_but(model: nn.Module, names: Sequence[str], some: bool = False) -> None:
+    """Freeze every parameter outside the modules of these names.
 
     ``some``: a name that the model does not have is no error.
     """
     model.requires_grad_(False)
-    found = []
     for name, module in model.named_modules():
         if name in names or name.rpartition(".")[2] in names:
             module.requires_grad_(True)
-            found += [name] if next(module.parameters(), None) is not None else []
-    if names and not found and not some:
+    if names and not some and not any(parameter.requires_grad for parameter in model.parameters()):
         there = ", ".join(name for name, _ in model.named_children())
         raise UserError(f"--train.adapt.trained {','.join(names)}: the model has no such module; it has {there}")
-    return tuple(found)
 
 
 def depths(model: Model) -> dict[nn.Parameter, int]:

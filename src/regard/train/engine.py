@@ -8,7 +8,7 @@ import math
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from regard.data import Batch, Data
 from regard.errors import UserError
 from regard.models import Model
 from regard.nn.auxiliary_loss import auxiliary_layers
+from regard.runs.disk import JsonObject
 from regard.tasks import Task, Term
 from regard.train.device import move
 from regard.train.experiment import Experiment
@@ -74,7 +75,7 @@ class Engine:
         if start is not None:
             load_weights(self.model, start, str(experiment.init))
         torch.manual_seed(derive_seed(experiment.seed, ADAPTERS))
-        self.adaptation = config.adapt.apply(self.model)
+        config.adapt.apply(self.model)
         self.model.to(self.device)
         self.model.checkpointing = config.checkpointing
         self.model.micro_batches = config.accumulate
@@ -172,7 +173,7 @@ class Engine:
             self._details += [term.details for term in terms.values() if term.details is not None]
         return losses, terms
 
-    def details(self) -> dict[str, Any]:
+    def details(self) -> JsonObject:
         """The layers' own metrics in the last update, as means over micro-batches and ranks. Every rank calls this."""
         averaged = {}
         for name in self._details[0] if self._details else ():

@@ -16,7 +16,6 @@ from regard.train.device import move
 from regard.train.engine import Engine
 
 REFERENCE = "reference.safetensors"
-NAMES = ("train", "validation")
 
 
 def attach_reference(engine: Engine, run: Run, *, resume: bool) -> None:
@@ -24,14 +23,15 @@ def attach_reference(engine: Engine, run: Run, *, resume: bool) -> None:
     data, task = engine.data, engine.task
     if not isinstance(data, PreferenceData) or not isinstance(task, PreferenceTask):
         return
+    parts = {"train": data.train, "validation": data.validation}
     if resume:
         run.read(REFERENCE)  # checks that the run wrote it
         found = read_tensors(run.file(REFERENCE))
     else:
-        found = {name: _computed(engine, part, task) for name, part in zip(NAMES, data.parts, strict=True)}
+        found = {name: _computed(engine, part, task) for name, part in parts.items()}
         if engine.world.rank == 0:
             run.add(REFERENCE, lambda path: write_tensors(path, found))
-    for name, part in zip(NAMES, data.parts, strict=True):
+    for name, part in parts.items():
         if name not in found or found[name].shape != (len(part.texts),):
             raise UserError(f"{run.file(REFERENCE)} does not fit the data; restore it from a copy, or start a new run")
         part.reference = found[name]

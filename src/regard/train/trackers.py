@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from regard.config import dump
+from regard.config.notation import PlainTable
 from regard.errors import UserError
 from regard.runs.disk import replace_file
 from regard.train.observer import Observer, TrainingResult, TrainingStart, TrainingStep
@@ -157,7 +158,7 @@ def _reason(error: Exception) -> str:
     return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
-def _flat(table: dict[str, Any], prefix: str = "") -> list[tuple[str, object]]:
+def _flat(table: PlainTable, prefix: str = "") -> list[tuple[str, object]]:
     """The keys of a nested table with dots between them."""
     return [
         pair

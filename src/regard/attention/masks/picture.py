@@ -25,6 +25,7 @@ from regard.pages.numbers import plural
 from regard.pages.svg import cell_paths, moved, picture, rectangle, tag, text
 
 LONGEST = 16_384  # tokens; the mask is evaluated for every pair
+LENGTH = 32  # tokens of a picture in a notebook
 PAIRS = 2**22  # pairs evaluated at a time
 EMPTY, PARTIAL, FULL = 0, 1, 2
 #: Nothing allowed, up to a third, up to two thirds, less than all, all. A tile's shade is twice its kind.
@@ -169,13 +170,13 @@ def mask_svg(mask: Mask, length: int = 32, *, block: int = 8) -> str:
     return picture(f"{name}, {plural(length, 'token')}", about, 2 * SIDE + GAP + 2 * EDGE, SIDE + EDGE + 96, parts)
 
 
-def mask_html(mask: Mask, length: int = 32) -> str | None:
+def mask_html(mask: Mask) -> str | None:
     """The picture as an image for a notebook, of fewer tokens if the mask's tables are smaller; None: cannot be drawn.
 
     An image, since the style sheet of an inline SVG would apply to the whole notebook.
     """
     try:
-        drawn = mask_svg(mask, length if mask.table_length is None else min(length, mask.table_length))
+        drawn = mask_svg(mask, LENGTH if mask.table_length is None else min(LENGTH, mask.table_length))
     except UserError:  # a mask that follows from the tokens
         return None
     source = f"data:image/svg+xml;base64,{base64.b64encode(drawn.encode()).decode()}"

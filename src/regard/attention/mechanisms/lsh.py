@@ -17,8 +17,8 @@ Differences from the paper, and how to get its form:
 
 The rounds are described by one number per token and round, its *label*: a query sees a key if the query's label minus
 the key's is 0 or 1. In the form "exact" a label is the bucket (doubled, so that labels never differ by 1). In the form
-"sorted" the keys of a bucket are divided in order into chunks, and a query sees the chunk of its own position and the
-one before; earlier keys of a full bucket are not visible, which is the only difference. Chunks are counted from the
+"sorted" the keys of a bucket are divided in order into chunks, and a query sees the chunk of its position and the one
+before; earlier keys of a full bucket are not visible, which is the only difference. Chunks are counted from the
 first key of a bucket, so they do not depend on later tokens: this form is causal too, whereas the paper's chunks, cut
 from the whole sorted row, move with the number of later tokens.
 """

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Self, TypeVar
 
 from regard.config import option
 from regard.data.base import DataConfig
@@ -18,6 +19,7 @@ from regard.data.split import check_fractions, divide
 from regard.data.tokenizers import Tokenizer
 from regard.errors import UserError
 
+T = TypeVar("T")
 #: ChatML, for models that were not tuned for conversations yet.
 CHATML = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}"
@@ -58,7 +60,7 @@ class MessagesConfig(DataConfig):
         """The chat format."""
         return ChatFormat(self.template or CHATML, self.bos, self.eos, self.stops)
 
-    def _parts(self, read: Any) -> tuple[list[list[Any]], str]:
+    def _parts(self, read: Callable[[Path], list[T]]) -> tuple[list[list[T]], str]:
         """The examples for training and validation, and the SHA-256 of both and the template."""
         self.check()
         if self.path is None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,7 @@ from regard.errors import UserError
 if TYPE_CHECKING:
     from torch import Tensor
 
+B = TypeVar("B")
 STEP = 8  # lengths of rows are multiples of it
 
 
@@ -38,12 +40,29 @@ def encoded(tokenizer: Tokenizer, parts: Sequence[Piece], longest: int) -> Encod
     return EncodedChat(ids[:longest], targets[:longest], len(ids) > longest)
 
 
-class ChatPart:
-    """Conversations packed into rows of ``room`` tokens."""
+def filled(inputs: NDArray[np.int64], targets: NDArray[np.int64], text: EncodedChat) -> None:
+    """Write a text's tokens, and the next token of each where that is a target, into rows [N - 1]."""
+    inputs[:] = text.ids[:-1]
+    targets[:] = np.where(text.targets[1:], text.ids[1:], IGNORE_INDEX)
+
+
+class MessagesPart(ABC, Generic[B]):
+    """The examples of a part, by number."""
+
+    size: int  # how many examples there are
+    count: int  # how many targets, or pairs
+
+    @abstractmethod
+    def batch(self, numbers: NDArray[np.int64]) -> B:
+        """The examples with these numbers; one that does not exist has no target."""
+
+
+class ChatPart(MessagesPart[TextBatch]):
+    """Conversations packed into rows of ``room`` tokens, which are the examples."""
 
     def __init__(self, texts: Sequence[EncodedChat], rows: list[list[int]], room: int):
         self.texts, self.rows, self.room = texts, rows, room
-        self.count = sum(int(text.targets.sum()) for text in texts)
+        self.size, self.count = len(rows), sum(int(text.targets.sum()) for text in texts)
 
     @classmethod
     def of(cls, texts: Sequence[EncodedChat], room: int) -> ChatPart:
@@ -51,7 +70,7 @@ class ChatPart:
         return cls(texts, pack([len(text.ids) - 1 for text in texts], room), room)
 
     def batch(self, numbers: NDArray[np.int64]) -> TextBatch:
-        """The rows with these numbers; one that does not exist has no target. No conversation sees another."""
+        """The rows with these numbers. No conversation sees another."""
         import torch  # not at the top: configs are read without torch
 
         from regard.attention import Packed
@@ -64,64 +83,23 @@ class ChatPart:
             members = [self.texts[one] for one in self.rows[number]] if number < len(self.rows) else []
             for text in members:
                 stop = start + len(text.ids) - 1
-                inputs[row, start:stop] = text.ids[:-1]
-                targets[row, start:stop] = np.where(text.targets[1:], text.ids[1:], IGNORE_INDEX)
+                filled(inputs[row, start:stop], targets[row, start:stop], text)
                 start = stop
             documents.append([len(text.ids) - 1 for text in members] or [1])
         return TextBatch(torch.from_numpy(inputs), torch.from_numpy(targets), Packed.of(documents, self.room))
 
 
-class MessagesData:
-    """What the two kinds of data have in common: a chat format and the tokenizer of the tuned model."""
-
-    tokenizer: Tokenizer
-    vocabulary: int
-    sha256: str
-    chat: ChatFormat
-    dynamic_shapes = True  # lengths differ, or where conversations begin
-
-    def _describe(self, tokenizer: Tokenizer, chat: ChatFormat, name: str, sha256: str, examples: int) -> None:
-        if not examples:
-            raise UserError(f"no example of {name} has an answer within the first tokens; raise --data.tokens")
-        self.tokenizer, self.vocabulary, self.chat = tokenizer, tokenizer.size, chat
-        self.name, self.sha256 = name, sha256
-
-
-class ChatData(MessagesData, Data[TextBatch]):
-    """Conversations in two parts."""
-
-    def __init__(
-        self, train: ChatPart, validation: ChatPart, tokenizer: Tokenizer, chat: ChatFormat, *, name: str, sha256: str
-    ) -> None:
-        self._describe(tokenizer, chat, name, sha256, len(train.rows))
-        self.train, self.validation = train, validation
-        self.validation_count = validation.count
-
-    def batch(self, step: int, *, seed: int, rank: int = 0, world: int = 1, size: int) -> TextBatch:
-        """Part ``rank`` of the batch of a step: ``size`` rows."""
-        rows = rows_of_step(step, len(self.train.rows), seed=seed, rank=rank, world=world, size=size)
-        return self.train.batch(rows)
-
-    def validation_batches(self, size: int, *, rank: int = 0, world: int = 1) -> Iterator[TextBatch]:
-        """The validation part."""
-        for numbers in rows_in_order(len(self.validation.rows), size, rank, world):
-            yield self.validation.batch(numbers)
-
-    def epoch(self, size: int, world: int = 1) -> float:
-        """Steps in which every conversation occurs once."""
-        return len(self.train.rows) / (size * world)
-
-
-class PreferencePart:
+class PreferencePart(MessagesPart[PreferenceBatch]):
     """Pairs of texts: numbers 2i and 2i + 1 are the preferred and the rejected one of pair i."""
 
     def __init__(self, texts: Sequence[EncodedChat]):
-        self.texts, self.count = texts, len(texts) // 2
+        self.texts = texts
+        self.size = self.count = len(texts) // 2
         #: The log-probability of each answer by the model before tuning, [2 * count]; None: not computed yet.
         self.reference: Tensor | None = None
 
     def batch(self, numbers: NDArray[np.int64]) -> PreferenceBatch:
-        """The pairs with these numbers; one that does not exist has no target."""
+        """The two texts of each pair, one after the other."""
         import torch  # not at the top: configs are read without torch
 
         rows = [row for number in numbers.tolist() for row in (2 * number, 2 * number + 1)]
@@ -131,8 +109,8 @@ class PreferencePart:
         targets = np.full((len(rows), width), IGNORE_INDEX, np.int64)
         for row, text in enumerate(texts):
             if text is not None:
-                inputs[row, : len(text.ids) - 1] = text.ids[:-1]
-                targets[row, : len(text.ids) - 1] = np.where(text.targets[1:], text.ids[1:], IGNORE_INDEX)
+                length = len(text.ids) - 1
+                filled(inputs[row, :length], targets[row, :length], text)
         reference = torch.zeros(len(rows))
         if self.reference is not None:
             known = [place for place, row in enumerate(rows) if row < len(self.texts)]
@@ -140,37 +118,51 @@ class PreferencePart:
         return PreferenceBatch(torch.from_numpy(inputs), torch.from_numpy(targets), reference)
 
 
-class PreferenceData(MessagesData, Data[PreferenceBatch]):
-    """Preferences in two parts."""
+class MessagesData(Data[B]):
+    """Conversations or preferences in two parts, with the tokenizer and the chat format of the tuned model."""
+
+    tokenizer: Tokenizer
+    vocabulary: int
+    sha256: str
+    chat: ChatFormat
+    dynamic_shapes = True  # lengths differ, or where conversations begin
 
     def __init__(
         self,
-        train: PreferencePart,
-        validation: PreferencePart,
+        train: MessagesPart[B],
+        validation: MessagesPart[B],
         tokenizer: Tokenizer,
         chat: ChatFormat,
         *,
         name: str,
         sha256: str,
     ) -> None:
-        self._describe(tokenizer, chat, name, sha256, train.count)
-        self.train, self.validation = train, validation
-        self.validation_count = validation.count
+        if not train.size:
+            raise UserError(f"no example of {name} has an answer within the first tokens; raise --data.tokens")
+        self.train, self.validation, self.validation_count = train, validation, validation.count
+        self.tokenizer, self.vocabulary, self.chat = tokenizer, tokenizer.size, chat
+        self.name, self.sha256 = name, sha256
 
-    @property
-    def parts(self) -> tuple[PreferencePart, PreferencePart]:
-        """Training and validation."""
-        return self.train, self.validation
+    def batch(self, step: int, *, seed: int, rank: int = 0, world: int = 1, size: int) -> B:
+        """Part ``rank`` of the batch of a step: ``size`` examples."""
+        return self.train.batch(rows_of_step(step, self.train.size, seed=seed, rank=rank, world=world, size=size))
 
-    def batch(self, step: int, *, seed: int, rank: int = 0, world: int = 1, size: int) -> PreferenceBatch:
-        """Part ``rank`` of the batch of a step: ``size`` pairs."""
-        return self.train.batch(rows_of_step(step, self.train.count, seed=seed, rank=rank, world=world, size=size))
-
-    def validation_batches(self, size: int, *, rank: int = 0, world: int = 1) -> Iterator[PreferenceBatch]:
+    def validation_batches(self, size: int, *, rank: int = 0, world: int = 1) -> Iterator[B]:
         """The validation part."""
-        for numbers in rows_in_order(self.validation.count, size, rank, world):
+        for numbers in rows_in_order(self.validation.size, size, rank, world):
             yield self.validation.batch(numbers)
 
     def epoch(self, size: int, world: int = 1) -> float:
-        """Steps in which every pair occurs once."""
-        return self.train.count / (size * world)
+        """Steps in which every example occurs once."""
+        return self.train.size / (size * world)
+
+
+class ChatData(MessagesData[TextBatch]):
+    """Conversations."""
+
+
+class PreferenceData(MessagesData[PreferenceBatch]):
+    """Preferences."""
+
+    train: PreferencePart
+    validation: PreferencePart

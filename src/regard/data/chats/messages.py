@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from regard.data.chats.template import ChatFormat, Message
 from regard.data.records import Record, read_records
@@ -48,7 +48,7 @@ def conversation(record: Record) -> tuple[Message, ...]:
     return messages_of(listed)
 
 
-def messages_of(listed: Any) -> tuple[Message, ...]:
+def messages_of(listed: object) -> tuple[Message, ...]:
     """A list of messages; () if it is none."""
     found = []
     for one in listed if isinstance(listed, list) else ():
@@ -75,7 +75,7 @@ def read_preferences(path: Path) -> list[Preference]:
     return found
 
 
-def _last(given: Any) -> str:
+def _last(given: object) -> str:
     """An answer: a text, or the last message of a list; empty if it is neither."""
     if isinstance(given, str):
         return given

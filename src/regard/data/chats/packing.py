@@ -30,7 +30,7 @@ def pack(lengths: Sequence[int], room: int) -> list[list[int]]:
 
 
 def rows_of_step(step: int, count: int, *, seed: int, rank: int, world: int, size: int) -> NDArray[np.int64]:
-    """The numbers of a part's rows in one step, [size]. Each epoch has all ``count`` rows, shuffled anew.
+    """The numbers of a part's rows in one step, [size]. Each epoch has all ``count`` rows, shuffled again.
 
     Raw words of a counter-based generator: the same on every machine, and nothing to save.
     """

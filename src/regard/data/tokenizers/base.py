@@ -5,15 +5,15 @@ import json
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from regard.config import Choice, option
+from regard.config.notation import JsonObject
 from regard.errors import UserError
 
-JsonObject = dict[str, Any]  # of a `tokenizer.json`
 BYTES = 256  # every tokenizer but `characters` has a token for each byte, so that it can encode any text
 
 

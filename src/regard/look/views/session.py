@@ -161,21 +161,8 @@ class Session:
             raise UserError(f"the position in a seed's draws is 0 to {MAX_POSITION - 1}, not {position}")
         steps: list[DecodingStep] = []
         with evaluation_mode(self.model):
-            if self.specials is None:
-                tokens = self.read(text, target).inputs[0].tolist()
-                cached = CachedLanguageModel(self._language_model, [tokens], count, graphs=False)
-                sampler = Sampler(sampling, [0], seed=seed, offset=position, seen=[tokens])
-            else:
-                reading = self.read(text, target or " ")
-                tokens = reading.inputs[0].tolist() if target else [self.specials.begin]
-                room = self.context - len(tokens) + 1
-                if room < 1:
-                    most = f"a translation has at most {self.context} tokens in this model"
-                    raise UserError(f"{most}, and {len(tokens) - 1} are given")
-                cached = CachedSeq2Seq(self._seq2seq, *reading.source_batch, tokens, self.context)
-                count, streams = min(count, room), source_streams(*reading.source_batch, 1)
-                constraints = OutputConstraints.of(self.specials, 0, count)
-                sampler = Sampler(sampling, streams, constraints, seed=seed, offset=position, seen=[tokens])
+            cached, tokens, count, streams, constraints = self._continued(text, target, count)
+            sampler = Sampler(sampling, streams, constraints, seed=seed, offset=position, seen=[tokens])
             decoder, used = Decoder(cached, sampler, count, [steps.append]), min(len(tokens), self.context)
             state = cached.state if isinstance(cached, CachedSeq2Seq) else self._language_model.start(1, used)
             # The state of a recurrent model does not grow: it has no capacity.
@@ -191,6 +178,26 @@ class Session:
             "sampled": written[0],
             "continuation": written,
         }
+
+    def _continued(
+        self, text: str, target: str | None, count: int
+    ) -> tuple[CachedLanguageModel | CachedSeq2Seq, list[int], int, list[int], OutputConstraints | None]:
+        """A model that continues a text, or the beginning of a translation, and its tokens.
+
+        Then how many tokens may follow, the random stream that draws them, and the constraints of a translation.
+        """
+        if self.specials is None:
+            tokens = self.read(text, target).inputs[0].tolist()
+            return CachedLanguageModel(self._language_model, [tokens], count, graphs=False), tokens, count, [0], None
+        reading = self.read(text, target or " ")
+        tokens = reading.inputs[0].tolist() if target else [self.specials.begin]
+        room = self.context - len(tokens) + 1
+        if room < 1:
+            most = f"a translation has at most {self.context} tokens in this model"
+            raise UserError(f"{most}, and {len(tokens) - 1} are given")
+        count, streams = min(count, room), source_streams(*reading.source_batch, 1)
+        cached = CachedSeq2Seq(self._seq2seq, *reading.source_batch, tokens, self.context)
+        return cached, tokens, count, streams, OutputConstraints.of(self.specials, 0, count)
 
     def beam(self, text: str, beams: int = 3, length: int = 12) -> JsonObject:
         """Beam search as a tree: of continuations, or of translations as in `regard translate`."""

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
+from regard.attention.call import SavedTensors
 from regard.errors import UserError
 from regard.nn.attention import AttentionContext
 from regard.nn.auxiliary_loss import AuxiliaryLossLayer, auxiliary_layers
@@ -125,18 +126,22 @@ class _Through(Function):
         return for_first, for_second, None, None, None, *map(_sum, from_feedforward, from_attention)
 
 
+class _EndContext(SavedTensors):
+    streams: Streams
+
+
 class _End(Function):
     """The mean of the streams, which are stored here only: the backward pass starts from them."""
 
     @staticmethod
-    def forward(ctx: Any, first: Tensor, second: Tensor, streams: Streams) -> Tensor:
+    def forward(ctx: _EndContext, first: Tensor, second: Tensor, streams: Streams) -> Tensor:
         ctx.save_for_backward(first, second)
         ctx.streams = streams
         return (first + second) / 2
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx: _EndContext, grad: Tensor) -> tuple[Tensor, Tensor, None]:
         ctx.streams.first, ctx.streams.second = ctx.saved_tensors
         return grad / 2, grad / 2, None
 

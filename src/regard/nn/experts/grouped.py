@@ -5,7 +5,6 @@ depends on the order of execution, on a GPU either.
 """
 
 from itertools import pairwise
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,6 +12,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from regard.attention.call import SavedTensors
 from regard.nn.experts.routing import Order
 
 
@@ -26,16 +26,20 @@ def collect(pairs: Tensor, gates: Tensor, order: Order) -> Tensor:
     return _Collect.apply(pairs, gates, *order[:3])
 
 
+class _DispatchContext(SavedTensors):
+    rows: int
+
+
 class _Dispatch(Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, token: Tensor, place: Tensor) -> Tensor:
+    def forward(ctx: _DispatchContext, x: Tensor, token: Tensor, place: Tensor) -> Tensor:
         ctx.save_for_backward(place)
         ctx.rows = x.shape[0]
         return x.index_select(0, token)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: _DispatchContext, grad: Tensor) -> tuple[Tensor, None, None]:
         (place,) = ctx.saved_tensors
         active = len(place) // ctx.rows
         back = grad.index_select(0, place)
@@ -44,14 +48,14 @@ class _Dispatch(Function):
 
 class _Collect(Function):
     @staticmethod
-    def forward(ctx: Any, pairs: Tensor, gates: Tensor, token: Tensor, pair: Tensor, place: Tensor) -> Tensor:
+    def forward(ctx: SavedTensors, pairs: Tensor, gates: Tensor, token: Tensor, pair: Tensor, place: Tensor) -> Tensor:
         answers = pairs.index_select(0, place).view(*gates.shape, -1)  # [T, A, C]
         ctx.save_for_backward(answers, gates, token, pair)
         return (answers * gates[..., None]).sum(1)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: SavedTensors, grad: Tensor) -> tuple[Tensor | None, ...]:
         answers, gates, token, pair = ctx.saved_tensors
         for_gates = (answers * grad[:, None]).sum(-1)
         for_pairs = grad.index_select(0, token) * gates.flatten().index_select(0, pair)[:, None]
@@ -118,11 +122,11 @@ def _(grad: Tensor, x: Tensor, weight: Tensor, ends: Tensor) -> tuple[Tensor, Te
     return torch.empty_like(x), torch.empty_like(weight)
 
 
-def _save(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+def _save(ctx: SavedTensors, inputs: tuple[Tensor, ...], output: Tensor) -> None:
     ctx.save_for_backward(*inputs)
 
 
-def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+def _gradients(ctx: SavedTensors, grad: Tensor) -> tuple[Tensor | None, ...]:
     return *torch.ops.regard.grouped_backward(grad.contiguous(), *ctx.saved_tensors), None
 
 
