@@ -15,7 +15,7 @@ from regard.doctor import History, RecentBatches, TrainingRun
 from regard.doctor import reference as recorded
 from regard.doctor.check import explained
 from regard.doctor.checks.derivative import UpdateRaisesLoss
-from regard.doctor.checks.steps import StepLoss
+from regard.doctor.checks.steps import StepDiffers
 from regard.doctor.checks.unusual import Unusual, token_entropies
 from regard.doctor.reference import description, interpolate, reference_at
 from regard.models import GPTConfig
@@ -91,7 +91,7 @@ def test_entropies_of_tokens_and_pairs() -> None:
 
 def test_an_unusual_run_is_reported_only_if_nothing_explains_it(tmp_path: Path) -> None:
     run = TrainingRun(Experiment())
-    strange, known = Unusual(run).finding("", "e", "c", "x"), StepLoss(run).finding("", "e", "c", "x")
+    strange, known = Unusual(run).finding("", "e", "c", "x"), StepDiffers(run).finding("", "e", "c", "x")
     other = UpdateRaisesLoss(run).finding("", "e", "c", "x")
     assert explained(strange, [known])
     assert not explained(strange, [strange])

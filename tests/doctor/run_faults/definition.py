@@ -90,7 +90,7 @@ FAULTS: list[Fault] = [
     fault("residual connection missing", "model_differs", r"blocks\.1$", no_residual, hooked("blocks.1")),
     fault(
         "head not tied",
-        "tied_weights",
+        "model_differs",
         "unembed",
         untied,
         lambda seen: seen.model.unembed.weight is not seen.model.embed.weight,
@@ -98,7 +98,7 @@ FAULTS: list[Fault] = [
     ),
     fault(
         "matrix three times too large",
-        "initial_weights",
+        "model_differs",
         r"blocks\.2\.feedforward\.up",
         scaled_at_the_start,
         lambda seen: (
@@ -115,7 +115,7 @@ FAULTS: list[Fault] = [
     ),
     fault(
         "columns masked",
-        "zero_weights",
+        "model_differs",
         r"blocks\.1\.feedforward",
         masked_weights,
         hooked("blocks.1.feedforward.down"),
@@ -130,7 +130,7 @@ FAULTS: list[Fault] = [
     fault("sixteen bits in one layer", "wrong_precision", r"blocks\.1", rounded, hooked("blocks.1.feedforward")),
     fault(
         "dropout replaced by nothing",
-        "dropout_off",
+        "random_numbers",
         r"dropout",
         still_dropout,
         lambda seen: not any(isinstance(m, nn.Dropout) and m.p for m in seen.model.modules()),

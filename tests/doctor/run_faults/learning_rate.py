@@ -122,7 +122,7 @@ FAULTS: list[Fault] = [
     ),
     Fault(
         "schedule counts micro-batches",
-        "step_rate",
+        "step_differs",
         r"train\.(?:schedule|accumulate)",
         "The schedule advances with every micro-batch, four times per update: soon the rate is zero.",
         early_end,
@@ -131,8 +131,8 @@ FAULTS: list[Fault] = [
     ),
     Fault(
         "epsilon of one",
-        "rate_too_low",
-        r"^(?!.*(?:schedule|blocks|embed))",
+        "setting_dominates",
+        r"train\.optimizer\.eps",
         "Adam divides by the gradient's size plus one, which is far larger: the rate in the log is not what acts.",
         smothered,
         shows=hardly_moving,

@@ -135,19 +135,19 @@ def patched(what: str) -> Callable[[Seen], bool]:
 
 
 FAULTS: list[Fault] = [
-    fault("gradients of the step before", "step_gradient", "gradient", not_cleared, patched("zero_grad")),
-    fault("last micro-batch alone", "step_gradient", "gradient", last_only, patched("seed_dropout"), make=accumulated),
+    fault("gradients of the step before", "step_differs", "gradient", not_cleared, patched("zero_grad")),
+    fault("last micro-batch alone", "step_differs", "gradient", last_only, patched("seed_dropout"), make=accumulated),
     fault(
         "sign of one gradient",
-        "step_gradient",
+        "step_differs",
         r"blocks\.1\.attention\.out",
         reversed_gradient,
         lambda seen: bool(seen.model.get_parameter("blocks.1.attention.out.weight")._backward_hooks),
     ),
-    fault("clipped at another norm", "step_clipping", r"train\.clip", clipped_elsewhere, patched("_clip")),
+    fault("clipped at another norm", "step_differs", r"train\.clip", clipped_elsewhere, patched("_clip")),
     fault(
         "rows count by their number",
-        "step_loss",
+        "step_differs",
         "loss",
         summed_over_rows,
         lambda seen: (
@@ -155,23 +155,23 @@ FAULTS: list[Fault] = [
             and seen.ended.engine.terms.__qualname__.startswith("summed")
         ),
     ),
-    fault("rate of the warm-up", "step_rate", r"train\.schedule", rate_of_the_start, patched("learning_rates")),
+    fault("rate of the warm-up", "step_differs", r"train\.schedule", rate_of_the_start, patched("learning_rates")),
     fault(
         "decay not configured",
-        "step_update",
+        "step_differs",
         r"train\.optimizer|weight",
         decayed_much,
         lambda seen: seen.ended.engine.optimizer.groups[0]["weight_decay"] > 1,
     ),
     fault(
         "weights put back",
-        "step_update",
+        "step_differs",
         r"blocks\.0\.feedforward",
         put_back,
         lambda seen: moved(seen, "blocks.0.feedforward.up.weight") == 0,
     ),
     fault("updates of the wrong sign", "update_raises_loss", "", against, patched("step")),
-    fault("first batch again and again", "batch_counter", "", standing_still, patched("update")),
+    fault("first batch again and again", "step_differs", "", standing_still, patched("update")),
     fault(
         "embedding without optimizer",
         "unoptimized_parameters",
@@ -181,7 +181,7 @@ FAULTS: list[Fault] = [
     ),
     Fault(
         "decay heavier than the gradient",
-        "heavy_decay",
+        "setting_dominates",
         r"weight_decay",
         "The configured weight decay is six hundred times the usual one.",
         heavy,

@@ -25,8 +25,7 @@ LEAST, GREATEST = 0.6, 1.6
 #: The difference of that ratio between the two steps, relative to its distance from 1: where the curvature makes the
 #: prediction wrong, a quarter of the step brings the ratio nearer to 1; a wrong derivative keeps it.
 SETTLED = 0.25
-#: Nats by which each of so many measured updates must raise the loss of the batch that it was made from.
-RAISED, MEASURED = 1e-3, 3
+MEASURED = 3  # updates that must all go up their gradient: moments and noise may turn a single one
 PARTS = 8  # layer parts in one examination; further ones come in the next
 LENGTH = 64
 
@@ -38,7 +37,7 @@ class WrongDerivative(Check):
 
     kind, description = "wrong_derivative", "a gradient is not the derivative of the loss"
     rank = 0
-    follows = ("random_evaluation",)
+    follows = ("random_numbers",)
 
     def on_model(self, side_pass: SidePass) -> Findings:
         if not side_pass.deep:
@@ -59,29 +58,24 @@ class WrongDerivative(Check):
 
 
 class UpdateRaisesLoss(Check):
-    """The loss of a step's own batch, before and after its update, with the same dropout."""
+    """An update must go down the gradient that it was made from; smaller ones must not lower the loss more."""
 
     kind, description = "update_raises_loss", "updates raise the loss of their own batch"
     rank = 0
+    follows = ("setting_dominates",)
 
     def __init__(self, run: TrainingRun):
         super().__init__(run)
-        self._changes: list[float] = []
+        self._slopes: list[float] = []
 
     def on_replay(self, replayed: ReplayedStep) -> Findings:
-        replay, model, accumulate = self.run.replay, self.run.model, self.run.experiment.train.accumulate
-        if replay is None or model is None or model.carries_state or not replayed.step.terms:
-            return
-        total, count = 0.0, 0.0
-        for number in range(replayed.position, replayed.position + accumulate):
-            batch = self.run.batch(number)
-            total += replay.loss(model, batch, number)
-            count += float(next(iter(self.run.task.counts(batch).values())))
-        self._changes.append(total / max(count, 1.0) - next(iter(replayed.step.terms.values())))
-        if len(self._changes) >= MEASURED and min(self._changes) > RAISED:
-            evidence = f"by {', '.join(f'{change:.2g}' for change in self._changes[-4:])} nats in all measured steps"
-            cause = "updates go against the gradient, are far too large, or belong to other weights or batches"
-            yield self.finding("train.optimizer", evidence, cause, self.run.lower_rate, "check the sign of the update")
+        self._slopes.append(sum(float((c.expected_gradient * c.update).sum()) for c in replayed.changes.values()))
+        if len(self._slopes) >= MEASURED and min(self._slopes) > 0:
+            evidence = (
+                f"gradient times update is {', '.join(f'{one:.2g}' for one in self._slopes[-4:])} in measured steps"
+            )
+            cause = "updates go against the gradient: its sign is reversed, or it is that of other weights or batches"
+            yield self.finding("train.optimizer", evidence, cause, "check the sign of the update")
 
 
 def slopes(side_pass: SidePass, batch: Batch, parts: Parameters) -> dict[LayerPart, Slope]:
@@ -89,7 +83,7 @@ def slopes(side_pass: SidePass, batch: Batch, parts: Parameters) -> dict[LayerPa
     parameters = [p for members in parts.values() for _, p in members if p.requires_grad]
     with evaluation_mode(side_pass.model):
         with torch.enable_grad():
-            loss = side_pass.total(batch)
+            loss = summed(side_pass, batch)
             found = torch.autograd.grad(loss, parameters, allow_unused=True)
         gradients = dict(zip(parameters, found, strict=True))
         wrong = {}
@@ -102,6 +96,11 @@ def slopes(side_pass: SidePass, batch: Batch, parts: Parameters) -> dict[LayerPa
             if own and len(ratios) == len(STEPS) and max(ratios) - min(ratios) < SETTLED * abs(max(ratios) - 1):
                 wrong[part] = trials[-1]
     return wrong
+
+
+def summed(side_pass: SidePass, batch: Batch) -> Tensor:
+    """The summed loss in float32, whatever the run's format is."""
+    return next(iter(side_pass.run.task.terms(side_pass.model, batch).values())).total
 
 
 def _doubtful(trial: Slope | None) -> bool:
@@ -127,7 +126,7 @@ def _trial(
     for sign in signs:
         for (p, g), old in zip(own, before, strict=True):
             p.data.copy_(old + sign * reach * g)  # not a write in the sense of `p._version`
-        losses.append(float(side_pass.total(batch)))
+        losses.append(float(summed(side_pass, batch)))
     for (p, _), old in zip(own, before, strict=True):
         p.data.copy_(old)
     predicted = len(signs) * reach * length**2

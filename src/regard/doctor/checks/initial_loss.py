@@ -20,7 +20,7 @@ TERMS = ("next_token", "masked_token", "loss")  # the first that a record has is
 
 class InitialLoss(Check):
     kind, description = "initial_loss", "the first loss is not that of a uniform guess"
-    follows = ("target_fault", "label_leak", "task_loss", "step_loss", "model_differs")
+    follows = ("target_fault", "task_loss", "step_differs", "model_differs")
 
     def on_step(self, step: TrainingStep) -> Findings:
         if step.step == 1:  # its loss was computed before its update

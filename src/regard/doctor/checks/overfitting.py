@@ -12,7 +12,7 @@ RISEN, GAP = 0.1, 0.3
 
 class Overfitting(Check):
     kind, description = "overfitting", "the model memorizes the training text"
-    follows = ("mask_fault", "duplicated_data", "validation_text", "label_leak", "target_fault")
+    follows = ("mask_fault", "duplicated_data", "validation_text", "target_fault")
 
     def on_evaluation(self, history: History) -> Findings:
         if not history.validation:

@@ -24,7 +24,7 @@ class TaskLoss(Check):
 
     kind, description = "task_loss", "the loss is not the cross entropy of logits and targets"
     rank = 0
-    follows = ("random_evaluation",)
+    follows = ("random_numbers",)
 
     def on_start(self) -> Findings:
         if self.run.model is not None and self.run.data is not None:
@@ -39,8 +39,7 @@ class TaskLoss(Check):
         counted = int((batch.targets != IGNORE_INDEX).sum())
         modes = [False] if side_pass.model.carries_state else [True] if self.run.history.steps else [False, True]
         for training in modes:
-            with side_pass.mode(training):
-                got = float(next(iter(self.run.terms(batch).values())).total)
+            got = float(side_pass.total(batch, training))
             with side_pass.mode(training):
                 logits = self._logits(side_pass, batch)
             smoothing = float(dump(self.run.experiment)["task"].get("smoothing", 0.0)) if training else 0.0
