@@ -83,7 +83,7 @@ def known_findings(run: Run) -> dict[tuple[str, str], Finding]:
 
 
 Findings = Iterable[Finding]  # what a hook yields
-ANY = ("*",)  # of `Check.follows`: every other kind
+ANY, DEFINITIONS = "any", "definitions"  # of `Check.follows`: every other kind, and every one of rank 0
 LAYER = re.compile(r"(?P<stack>[a-z_.]+\.)(?P<number>\d+)(?P<part>[^,]*)")  # a place in a numbered layer
 MANY = 3  # layers of a stack whose findings are reported as one
 
@@ -92,7 +92,9 @@ def explained(finding: Finding, others: Iterable[Finding]) -> bool:
     """Whether another finding explains this one."""
     checks = all_checks()
     follows = checks[finding.kind].follows if finding.kind in checks else ()
-    return any(one.kind != finding.kind and (follows == ANY or one.kind in follows) for one in others)
+    causes = {ANY: set(checks), DEFINITIONS: {kind for kind, check in checks.items() if check.rank == 0}}
+    known = set(follows).union(*(causes[group] for group in follows if group in causes))
+    return any(one.kind != finding.kind and one.kind in known for one in others)
 
 
 def merged(findings: Findings) -> list[Finding]:

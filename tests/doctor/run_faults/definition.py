@@ -115,7 +115,7 @@ FAULTS: list[Fault] = [
     ),
     fault(
         "columns masked",
-        "model_differs",
+        "foreign_writes",
         r"blocks\.1\.feedforward",
         masked_weights,
         hooked("blocks.1.feedforward.down"),

@@ -96,8 +96,8 @@ FAULTS: list[Fault] = [
     ),
     Fault(
         "decay upside down",
-        "rate_too_high",
-        "",
+        "step_differs",
+        r"train\.(?:schedule|optimizer)",
         "A rate that should shrink with every step grows with it instead; the log has the rate that was meant.",
         altered(upside_down(1.12), RecurrentConfig(cell="gru", context=32, layers=2, width=32)),
         shows=outgrown,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +125,22 @@ def heavy(folder: Path) -> Case:
     return Case(training(folder, train={**SHORT, "optimizer": optimizer}), sound=training(folder, train=SHORT))
 
 
+@dataclass(frozen=True)
+class ClimbingConfig(AdamWConfig, kind="climbing-adamw"):
+    """AdamW with the wrong sign."""
+
+    def build(self, model: Any, rates: Any = None) -> Any:
+        optimizer = super().build(model, rates)
+        for group in optimizer.groups:
+            group["maximize"] = True
+        return optimizer
+
+
+def climbing(folder: Path) -> Case:
+    optimizer = ClimbingConfig(lr=5e-3)
+    return Case(training(folder, train={**SHORT, "optimizer": optimizer}), sound=training(folder, train=SHORT))
+
+
 def fault(name: str, kind: str, where: str, sabotage: Sabotage, shows: Callable[[Seen], bool], **more: Any) -> Fault:
     about = (sabotage.__doc__ or "").strip()
     return Fault(name, kind, where, about, more.pop("make", altered(sabotage, **SHORT)), shows, False, True)
@@ -165,12 +182,22 @@ FAULTS: list[Fault] = [
     ),
     fault(
         "weights put back",
-        "step_differs",
+        "foreign_writes",
         r"blocks\.0\.feedforward",
         put_back,
         lambda seen: moved(seen, "blocks.0.feedforward.up.weight") == 0,
     ),
-    fault("updates of the wrong sign", "update_raises_loss", "", against, patched("step")),
+    fault("updates of the wrong sign", "foreign_writes", "optimizer", against, patched("step")),
+    Fault(
+        "optimizer that climbs",
+        "update_raises_loss",
+        "optimizer",
+        "An optimizer of one's own maximizes the loss; a replay of its steps does the same.",
+        climbing,
+        shows=lambda seen: seen.record.losses[-1] > seen.record.losses[0],
+        listed=False,
+        quick=True,
+    ),
     fault("first batch again and again", "step_differs", "", standing_still, patched("update")),
     fault(
         "embedding without optimizer",

@@ -15,7 +15,7 @@ NAMED = 3  # parameters that a finding names
 class ModelDiffers(Check):
     kind, description = "model_differs", "the model is not what the config describes"
     rank = 0
-    follows = ("random_numbers",)
+    follows = ("random_numbers", "foreign_writes")
 
     def __init__(self, run: TrainingRun):
         super().__init__(run)

@@ -25,7 +25,9 @@ LEAST, GREATEST = 0.6, 1.6
 #: The difference of that ratio between the two steps, relative to its distance from 1: where the curvature makes the
 #: prediction wrong, a quarter of the step brings the ratio nearer to 1; a wrong derivative keeps it.
 SETTLED = 0.25
-MEASURED = 3  # updates that must all go up their gradient: moments and noise may turn a single one
+#: The cosine between gradient and update of one of the measured steps, if all are positive. Adam's is about -0.3, and
+#: momentum and noise may turn it a little.
+UPWARD = 0.1
 PARTS = 8  # layer parts in one examination; further ones come in the next
 LENGTH = 64
 
@@ -58,23 +60,23 @@ class WrongDerivative(Check):
 
 
 class UpdateRaisesLoss(Check):
-    """An update must go down the gradient that it was made from; smaller ones must not lower the loss more."""
-
-    kind, description = "update_raises_loss", "updates raise the loss of their own batch"
+    kind, description = "update_raises_loss", "updates go up the gradient that they were made from"
     rank = 0
-    follows = ("setting_dominates",)
+    follows = ("setting_dominates", "foreign_writes", "step_differs")
 
     def __init__(self, run: TrainingRun):
         super().__init__(run)
-        self._slopes: list[float] = []
+        self._cosines: list[float] = []
 
     def on_replay(self, replayed: ReplayedStep) -> Findings:
-        self._slopes.append(sum(float((c.expected_gradient * c.update).sum()) for c in replayed.changes.values()))
-        if len(self._slopes) >= MEASURED and min(self._slopes) > 0:
-            evidence = (
-                f"gradient times update is {', '.join(f'{one:.2g}' for one in self._slopes[-4:])} in measured steps"
-            )
-            cause = "updates go against the gradient: its sign is reversed, or it is that of other weights or batches"
+        pairs = [(c.expected_gradient, c.update) for c in replayed.changes.values()]
+        sizes = [float(torch.nn.utils.get_total_norm(side)) for side in zip(*pairs, strict=True)]
+        product = sum(float((gradient * update).sum()) for gradient, update in pairs)
+        self._cosines.append(product / max(sizes[0] * sizes[1], 1e-30))
+        if len(self._cosines) > 1 and min(self._cosines) > 0 and max(self._cosines) > UPWARD:
+            angles = ", ".join(f"{one:.2g}" for one in self._cosines[-4:])
+            evidence = f"the cosine between gradient and update is {angles} in measured steps"
+            cause = "its sign is reversed, or it is made from other weights or batches: it raises the loss"
             yield self.finding("train.optimizer", evidence, cause, "check the sign of the update")
 
 

@@ -5,6 +5,7 @@ import statistics
 
 from regard.config import dump
 from regard.doctor import Check, Findings, History, ReplayedStep, TrainingRun
+from regard.doctor.check import DEFINITIONS
 from regard.doctor.context import RECENT
 from regard.doctor.reference import near, reference_at
 from regard.pages.numbers import short
@@ -16,6 +17,8 @@ LARGE_UPDATE, SMALL_UPDATE = 0.05, 1e-3
 HIGHEST, MEAN = 0.5, 0.05
 #: Nats: a loss so far above that of untrained weights, or by so little below it after `SETTLED` steps at full rate.
 WORSE, BARELY, SETTLED = 0.1, 0.1, 30
+#: A smaller update that lowers the loss of its own batch by so many nats more.
+PART, OVERSHOT = 0.3, 0.01
 #: Nats that a loss must have fallen in the second half of a run whose updates are large to the end.
 STUCK = 0.02
 #: Values of settings that hold no run back; a larger one (of `clip`, a smaller one) is compared with them.
@@ -38,7 +41,7 @@ class SettingDominates(Check):
     def on_replay(self, replayed: ReplayedStep) -> Findings:
         train, replay = dump(self.run.experiment)["train"], self.run.replay
         own = {"clip": train["clip"], **{f"optimizer.{name}": value for name, value in train["optimizer"].items()}}
-        unusual = [name for name, value in USUAL.items() if own.get(name) and exceeds(name, own[name], value)]
+        unusual = [name for name, value in USUAL.items() if exceeds(name, own.get(name), value)]
         if replay is None or not unusual or not replayed.step.lr:
             return
         plain = replay.updates_with(replayed, [])
@@ -64,14 +67,32 @@ class SettingDominates(Check):
             )
 
 
-def exceeds(name: str, value: float, usual: float) -> bool:
+def exceeds(name: str, value: object, usual: float) -> bool:
     """Whether a setting is beyond its usual value."""
-    return value < usual if name == "clip" else value > usual
+    return isinstance(value, int | float) and (value < usual if name == "clip" else value > usual)
 
 
 class LearningRateTooHigh(Check):
     kind, description = "rate_too_high", "the learning rate is too high"
-    follows = ("foreign_writes", "initial_loss", "exploding_gradients", "setting_dominates")
+    follows = (DEFINITIONS, "initial_loss", "exploding_gradients", "setting_dominates")
+
+    def __init__(self, run: TrainingRun):
+        super().__init__(run)
+        self._measured = False
+
+    def on_replay(self, replayed: ReplayedStep) -> Findings:
+        """Of the first update that is replayed, a part lowers the loss more. Later, weights have grown to it."""
+        replay = self.run.replay
+        if replay is None or self._measured or replay.model.carries_state or not replayed.step.terms:
+            return
+        self._measured = True
+        before = next(iter(replayed.step.terms.values()))
+        whole, part = (replay.loss(replayed, share) - before for share in (1.0, PART))
+        if whole > part + OVERSHOT:
+            changes = f"changes the loss of its own batch by {whole:+.3f}, a third of it by {part:+.3f}"
+            evidence = f"update {replayed.step.step} {changes}"
+            cause = f"at {short(replayed.step.lr)} each update overshoots"
+            yield self.finding("train.optimizer.lr", evidence, cause, self.run.lower_rate)
 
     def on_history(self, history: History) -> Findings:
         losses, updates = history.losses, history.updates
@@ -105,14 +126,7 @@ class LearningRateTooHigh(Check):
 
 class LearningRateTooLow(Check):
     kind, description = "rate_too_low", "the learning rate is too low"
-    follows = (
-        "unoptimized_parameters",
-        "foreign_writes",
-        "task_loss",
-        "setting_dominates",
-        "step_differs",
-        "rate_too_high",
-    )
+    follows = (DEFINITIONS, "setting_dominates", "rate_too_high")
 
     def on_history(self, history: History) -> Findings:
         if len(history.steps) < RECENT:

@@ -22,7 +22,7 @@ LOST = 0.05  # the share of elements that are zero and should not be, from which
 class StepDiffers(Check):
     kind, description = "step_differs", "a step is not what the config describes"
     rank = 0
-    follows = ("model_differs", "unoptimized_parameters")
+    follows = ("model_differs", "unoptimized_parameters", "foreign_writes")
 
     def __init__(self, run: TrainingRun):
         super().__init__(run)

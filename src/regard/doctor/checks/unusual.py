@@ -24,7 +24,7 @@ PAIRS = 4  # sampled neighbors per possible pair, at least
 class Unusual(Check):
     kind, description = "unusual", "the run is unlike healthy ones, and no check knows why"
     rank = 2
-    follows = ANY
+    follows = (ANY,)
     needs_confirmation = True
 
     def __init__(self, run: TrainingRun):
