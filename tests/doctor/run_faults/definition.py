@@ -69,6 +69,11 @@ def still_dropout(engine: Engine) -> None:
         mechanism.dropout = 0.0  # type: ignore[assignment]
 
 
+def unscaled_dropout(engine: Engine) -> None:
+    """Dropout does not divide what it keeps by one minus its rate."""
+    changed_output("drop", lambda out: 0.8 * out if engine.model.training else out)(engine)
+
+
 def block_in_evaluation(engine: Engine) -> None:
     """One block stays in evaluation mode."""
     block = engine.model.get_submodule("blocks.1")
@@ -135,6 +140,14 @@ FAULTS: list[Fault] = [
         still_dropout,
         lambda seen: not any(isinstance(m, nn.Dropout) and m.p for m in seen.model.modules()),
         make=altered(still_dropout, model=gpt(dropout=0.2), **SHORT),
+    ),
+    fault(
+        "dropout not scaled",
+        "random_numbers",
+        "drop",
+        unscaled_dropout,
+        hooked("drop"),
+        make=altered(unscaled_dropout, model=gpt(dropout=0.2), **SHORT),
     ),
     fault(
         "block in evaluation mode",

@@ -95,6 +95,15 @@ FAULTS: list[Fault] = [
         shows=overshooting,
     ),
     Fault(
+        "rate thirty times too high",
+        "rate_too_high",
+        r"train\.optimizer\.lr",
+        "The first updates overshoot; then the weights have grown, and the loss falls again.",
+        misjudged(optimizer=AdamWConfig(lr=0.15)),
+        shows=lambda seen: max(max(moves.values()) for moves in seen.record.moves[:5]) > 0.5,
+        listed=False,
+    ),
+    Fault(
         "decay upside down",
         "step_differs",
         r"train\.(?:schedule|optimizer)",

@@ -94,6 +94,29 @@ def against(engine: Engine) -> None:
     engine.optimizer.step = step  # type: ignore[method-assign]
 
 
+def forgetful(engine: Engine) -> None:
+    """The moments of the optimizer are lost after every update."""
+    plain = engine.optimizer.step
+
+    def step(factor: float) -> None:
+        plain(factor)
+        for part in engine.optimizer.parts:
+            part.state.clear()
+
+    engine.optimizer.step = step  # type: ignore[method-assign]
+
+
+def two_steps(engine: Engine) -> None:
+    """The optimizer makes two steps with every gradient."""
+    plain = engine.optimizer.step
+
+    def step(factor: float) -> None:
+        plain(factor)
+        plain(factor)
+
+    engine.optimizer.step = step  # type: ignore[method-assign]
+
+
 def standing_still(engine: Engine) -> None:
     """Every step takes the first batch."""
     plain = engine.update
@@ -198,6 +221,8 @@ FAULTS: list[Fault] = [
         listed=False,
         quick=True,
     ),
+    fault("moments lost", "foreign_writes", "optimizer", forgetful, patched("step")),
+    fault("two steps in each update", "foreign_writes", "optimizer", two_steps, patched("step")),
     fault("first batch again and again", "step_differs", "", standing_still, patched("update")),
     fault(
         "embedding without optimizer",

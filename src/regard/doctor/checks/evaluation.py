@@ -6,7 +6,7 @@ import torch
 
 from regard.config import dump
 from regard.doctor import Check, Findings, History, SidePass, TrainingRun
-from regard.doctor.calls import difference, record_calls
+from regard.doctor.calls import difference, projection, record_calls
 from regard.doctor.modes import isolated
 from regard.doctor.schedule import FREE_PASSED, PASSED, sampled
 from regard.doctor.side_pass import first_rows
@@ -17,6 +17,7 @@ from regard.train.device import move
 
 #: Between two outputs, relative to them, and nats between two validation losses of the same weights.
 APART = 1e-3
+SCALED = 0.15  # between the outputs of a module in the two modes: chance gives a few percent
 
 
 class WrongMode(Check):
@@ -75,6 +76,22 @@ class RandomNumbers(Check):
                 change = "make it depend on self.training, and keep no state between calls"
                 yield self.finding(one.name, evidence, cause, change)
                 return
+        if not side_pass.model.carries_state:
+            yield from self._mean(side_pass)
+
+    def _mean(self, side_pass: SidePass) -> Findings:
+        """The first module that differs between the modes must have the same output in the mean."""
+        modes = (False, True)
+        calls = [record_calls(side_pass.model, lambda t=t: side_pass.total(side_pass.few, t)) for t in modes]
+        pairs = zip(*calls, strict=False)
+        first = next(((one, other) for one, other in pairs if not torch.equal(one.output, other.output)), None)
+        if first is None or any(True for _ in first[0].module.buffers()):
+            return  # running statistics, as those of a batch norm
+        scale = projection(first[1].output, first[0].output)
+        if abs(scale - 1) > SCALED:
+            evidence = f"in training its output is {scale:.2g} times that in evaluation, in the mean"
+            cause = "dropout that does not divide what it keeps by 1 - p, or a branch on self.training"
+            yield self.finding(first[0].name, evidence, cause, "use nn.Dropout, or scale by 1 / (1 - p)")
 
 
 class ValidationLoss(Check):

@@ -59,6 +59,7 @@ class ExplodingGradients(Check):
 
 class VanishingGradients(Check):
     kind, description = "vanishing_gradients", "gradients vanish"
+    follows = ("unoptimized_parameters",)
     needs_confirmation = True
 
     def on_gradients(self, gradients: Gradients) -> Findings:
