@@ -182,7 +182,7 @@ def hardly_learns(run: TrainingRun, history: History, small: float = SMALL_UPDAT
         return ""  # the recipe begins like this
     if update is None and history.norm() < 1e-6:
         return ""  # no gradient reaches the weights: another fault
-    if now < run.token_entropy + BARELY:
+    if now < run.entropies[0] + BARELY:
         return ""  # random tokens: their frequencies are all that can be learned
     moved = "" if update is None else f"; an update is {update:.1g} of the weights, where 1e-3 is usual"
     return f"the loss fell by {fell:.3f} in {history.last:,} steps{moved}"
