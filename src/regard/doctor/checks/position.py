@@ -20,7 +20,7 @@ DISTANCES = (1, 8, 16)  # between the two tokens that are swapped
 
 class PositionFault(Check):
     kind, description = "position_fault", "positions have no effect"
-    follows = ("attention_entropy", "exploding_gradients", "dead_units")
+    follows = ("attention_entropy", "exploding_gradients")
     needs_confirmation = True
 
     def inputs(self, side_pass: SidePass) -> Iterable[Tensor]:

@@ -24,7 +24,7 @@ class TaskLoss(Check):
 
     kind, description = "task_loss", "the loss is not the cross entropy of logits and targets"
     rank = 0
-    follows = ("random_numbers",)
+    follows = ("random_numbers", "model_differs")
 
     def on_start(self) -> Findings:
         if self.run.model is not None and self.run.data is not None:

@@ -71,7 +71,7 @@ def distinct(x: Tensor) -> int:
 
 class AttentionEntropy(Check):
     kind, description = "attention_entropy", "attention weighs one key alone, or all keys alike"
-    follows = ("exploding_gradients", "dead_units")
+    follows = ("exploding_gradients",)
     needs_confirmation = True
 
     def on_model(self, side_pass: SidePass) -> Findings:
