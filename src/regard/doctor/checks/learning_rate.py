@@ -17,7 +17,7 @@ LARGE_UPDATE, SMALL_UPDATE = 0.05, 1e-3
 HIGHEST, MEAN = 0.5, 0.05
 #: Nats: a loss so far above that of untrained weights, or by so little below it after `SETTLED` steps at full rate.
 WORSE, BARELY, SETTLED = 0.1, 0.1, 30
-#: A smaller update that lowers the loss of its own batch by so many nats more.
+#: A smaller update, and by how many nats more it lowers the loss of the batch that both were made from.
 PART, OVERSHOT = 0.3, 0.01
 #: Nats that a loss must have fallen in the second half of a run whose updates are large to the end.
 STUCK = 0.02
