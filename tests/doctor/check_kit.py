@@ -11,7 +11,7 @@ from regard.train import Experiment, TrainConfig
 
 
 def a_run(vocabulary: int = 20, epoch: float = math.inf, **train: Any) -> TrainingRun:
-    data: Any = type("Epochs", (), {"epoch": lambda self, size: epoch})()
+    data: Any = type("Epochs", (), {"epoch": lambda self, size: epoch, "specials": None})()
     return TrainingRun(Experiment(GPTConfig(vocabulary=vocabulary), train=TrainConfig(**train)), data=data)
 
 

@@ -10,7 +10,7 @@ import pytest
 from check_kit import a_run, kinds
 
 from regard.doctor import Finding
-from regard.doctor.check import Check
+from regard.doctor.check import Check, explained
 from regard.doctor.checks.gradients import ExplodingGradients
 from regard.doctor.checks.initial_loss import InitialLoss
 from regard.doctor.checks.learning_rate import LearningRateTooHigh, LearningRateTooLow
@@ -33,7 +33,8 @@ class Curves:
     def findings(self) -> list[Finding]:
         run = a_run(self.vocabulary, steps=len(self.history.steps), schedule=self.schedule)
         checks: list[type[Check]] = [LearningRateTooHigh, LearningRateTooLow, ExplodingGradients, Overfitting]
-        return [finding for check in checks for finding in check(run).on_history(self.history)]
+        found = [finding for check in checks for finding in check(run).on_history(self.history)]
+        return [one for one in found if not explained(one, found)]
 
 
 def curves(*given: Any, **named: Any) -> Curves:

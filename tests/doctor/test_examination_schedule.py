@@ -22,8 +22,8 @@ def test_every_run_is_examined_at_every_depth(steps: int, first: int) -> None:
     assert set(made.examinations.values()) == set(Depth)
     assert max(made.examinations) == first + steps
     assert min(made.examinations) > first
-    assert sum(map(made.replays, range(first, first + steps))) >= 3
-    assert made.replays(first)
+    assert sum(map(made.replays, range(first, first + steps))) >= 2
+    assert made.replays(first + 2)
     assert not made.replays(first + steps)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -12,25 +11,25 @@ from check_kit import a_run, kinds
 from torch import nn
 
 from regard.doctor import Finding
-from regard.doctor.checks.experts import OverloadedExpert, UnusedExpert
+from regard.doctor.checks.experts import ExpertLoad
 from regard.doctor.checks.gradients import ExplodingGradients, VanishingGradients
 from regard.doctor.gradients import Gradients, LayerPart, layer_parts
 from regard.nn.experts.moe import MoEConfig
 
 
-def experts(*load: Any) -> list[Finding]:
-    return [finding for check in (UnusedExpert, OverloadedExpert) for finding in check(a_run()).judge(*load)]
+def experts(layer: str, shares: list[float], gates: list[float], config: MoEConfig) -> list[Finding]:
+    return list(ExpertLoad(a_run()).judge(layer, [shares, gates], config))
 
 
 def test_experts() -> None:
     fair, mixture = [0.25] * 4, MoEConfig(experts=4, active=2, balance=0.01)
     assert experts("blocks.0", [0.25, 0.2, 0.3, 0.25], fair, mixture) == []
     lost = kinds(experts("a", [0.0, 0.3, 0.4, 0.3], [1e-6, 0.3, 0.4, 0.3], mixture))
-    assert lost == [("unused_expert", "a, expert 0")]
+    assert lost == [("expert_load", "a, expert 0")]
     nearly = [0.0, 0.3, 0.4, 0.3], [0.1, 0.3, 0.3, 0.3]  # selected, had its logit been a little higher
     assert experts("a", *nearly, mixture) == []
-    assert kinds(experts("a", *nearly, replace(mixture, balance=0.0))) == [("unused_expert", "a, expert 0")]
-    assert kinds(experts("a", [0.2, 0.5, 0.2, 0.1], fair, mixture)) == [("overloaded_expert", "a, expert 1")]
+    assert kinds(experts("a", *nearly, replace(mixture, balance=0.0))) == [("expert_load", "a, expert 0")]
+    assert kinds(experts("a", [0.2, 0.5, 0.2, 0.1], fair, mixture)) == [("expert_load", "a, expert 1")]
     assert experts("a", [0.5, 0.5], [0.5, 0.5], mixture) == []
 
 

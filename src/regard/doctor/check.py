@@ -30,7 +30,7 @@ from regard.config.parts import catalog
 from regard.doctor.context import History, RecentBatches, Record, Resources, TrainingRun
 from regard.doctor.gradients import Gradients
 from regard.doctor.replay import ReplayedStep
-from regard.doctor.side_pass import Measure, SidePass
+from regard.doctor.side_pass import SidePass
 from regard.errors import UserError
 from regard.prove.batches import Batch
 from regard.runs import Run
@@ -83,7 +83,7 @@ def known_findings(run: Run) -> dict[tuple[str, str], Finding]:
 
 
 Findings = Iterable[Finding]  # what a hook yields
-ANY = ("*",)  # of `Check.follows`: every other kind
+ANY, DEFINITIONS = "any", "definitions"  # of `Check.follows`: every other kind, and every one of rank 0
 LAYER = re.compile(r"(?P<stack>[a-z_.]+\.)(?P<number>\d+)(?P<part>[^,]*)")  # a place in a numbered layer
 MANY = 3  # layers of a stack whose findings are reported as one
 
@@ -92,7 +92,9 @@ def explained(finding: Finding, others: Iterable[Finding]) -> bool:
     """Whether another finding explains this one."""
     checks = all_checks()
     follows = checks[finding.kind].follows if finding.kind in checks else ()
-    return any(one.kind != finding.kind and (follows == ANY or one.kind in follows) for one in others)
+    causes = {ANY: set(checks), DEFINITIONS: {kind for kind, check in checks.items() if check.rank == 0}}
+    known = set(follows).union(*(causes[group] for group in follows if group in causes))
+    return any(one.kind != finding.kind and one.kind in known for one in others)
 
 
 def merged(findings: Findings) -> list[Finding]:
@@ -134,7 +136,6 @@ class Check:
     rank: ClassVar[int] = 1  # of the evidence: 0 a definition is violated, 1 numbers beyond a limit, 2 merely unusual
     follows: ClassVar[tuple[str, ...]] = ()  # kinds of findings that explain this one: then it is not reported
     needs_confirmation: ClassVar[bool] = False  # report it only if two examinations in a row find it
-    measures: ClassVar[tuple[Measure, ...]] = ()  # of layers, which `on_model` gets by `side_pass.measured`
     registry: ClassVar[dict[str, type[Check]]] = {}
 
     def __init_subclass__(cls) -> None:
@@ -236,10 +237,7 @@ def all_checks() -> dict[str, type[Check]]:
 def common_pass(run: TrainingRun, batch: Batch, checks: list[Check], number: int = 0, deep: bool = True) -> SidePass:
     """A side pass with what the checks have declared."""
     side_pass = SidePass(run, batch, number, deep)
-    side_pass.prepare(
-        (tokens for check in checks for tokens in check.inputs(side_pass)),
-        (measure for check in checks for measure in check.measures),
-    )
+    side_pass.prepare(tokens for check in checks for tokens in check.inputs(side_pass))
     return side_pass
 
 

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from regard.data import Data, TextData
 from regard.doctor.replay import Replay
@@ -23,7 +24,8 @@ from regard.train.shard import from_environment
 
 Record = Mapping[str, Any]  # a record of metrics.jsonl
 LOGGED = ("loss", "lr", "grad_norm", "validation_loss")
-SAMPLED = 16  # batches whose tokens are counted
+SAMPLED = 48  # batches whose tokens are counted
+PAIRS = 4  # sampled neighbors per possible pair, at least, for their entropy
 RECENT = 10  # steps over which medians are taken
 #: Batches before the newest one that it is compared with: at most, and at least even if they are slow.
 COMPARED, AT_LEAST = 48, 3
@@ -133,16 +135,18 @@ class TrainingRun:
         return self.experiment.batch(self.data, number, world.rank, world.size)
 
     @cached_property
-    def token_entropy(self) -> float:
-        """Nats per token by the frequencies of tokens in a few batches; 0 without a text."""
+    def entropies(self) -> tuple[float, float]:
+        """Nats per token of the text by the frequencies of tokens, and of tokens given the one before.
+
+        From a few batches; (0, 0) without a text.
+        """
         data = self.data
         with suppress(UserError):  # the text is not there
             data = data or self.experiment.data.build(self.experiment.model.context)
         if not isinstance(data, TextData) or not isinstance(self.experiment.task, LanguageConfig):
-            return 0.0
-        tokens = torch.cat([self.experiment.batch(data, number, 0, 1).inputs.flatten() for number in range(SAMPLED)])
-        shares = tokens.bincount().double() / len(tokens)
-        return float(torch.special.entr(shares).sum())
+            return 0.0, 0.0
+        rows = torch.cat([self.experiment.batch(data, number, 0, 1).inputs for number in range(SAMPLED)])
+        return token_entropies(rows, self.vocabulary)
 
     @cached_property
     def task(self) -> Task:
@@ -189,3 +193,17 @@ class TrainingRun:
                 break
         usual = sorted(times)[:-1] or times  # without the slowest, which may be an outlier
         return RecentBatches(batches, statistics.mean(usual), reading)
+
+
+def token_entropies(rows: Tensor, vocabulary: int) -> tuple[float, float]:
+    """Nats per token of rows [B, N] from the frequencies of tokens, and of tokens given the one before.
+
+    With the correction for small samples of Miller (1955); equal for too few tokens.
+    """
+    single = rows.unique(return_counts=True)[1]
+    pairs = (rows[:, :-1] * vocabulary + rows[:, 1:]).unique(return_counts=True)[1]
+    alone, both = (
+        float(torch.special.entr(n / n.sum()).sum()) + (len(n) - 1) / (2 * int(n.sum())) for n in (single, pairs)
+    )
+    enough = int(pairs.sum()) >= PAIRS * min(len(single), vocabulary) ** 2
+    return alone, both - alone if enough else alone

@@ -73,7 +73,7 @@ class Doctor(Observer):
         self._parts = {} if self._run.model is None else layer_parts(self._run.model, frozen=frozen)
         self._updates = UpdateMeter(self._parts)
         self._recent: deque[tuple[float, range]] = deque(maxlen=60)  # seconds and batch numbers of the last steps
-        self._step, self._seconds, self._first_seconds, self._own_seconds = start.step, None, 0.0, 0.0
+        self._step, self._seconds, self._own_seconds = start.step, None, 0.0
         self._memory_before = memory(start.device)
         self._limit = self._limit or capacity(start.device)
         self._schedule = Schedule(start.experiment, start.step)
@@ -115,9 +115,7 @@ class Doctor(Observer):
 
     def stepped(self, step: TrainingStep) -> None:
         began = time.perf_counter()
-        if self._seconds is None:
-            self._first_seconds = step.seconds
-        else:
+        if self._seconds is not None:
             seconds = step.seconds - self._seconds - self._own_seconds
             self._recent.append((seconds, range(self._run.position, step.position)))
         self._seconds, self._step = step.seconds, step.step

@@ -4,19 +4,22 @@ Given the same weights, optimizer state and batch numbers it must get the same l
 does not, the run is not what its config describes, and the first thing that differs is the place of the fault.
 """
 
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from regard.config import override
 from regard.data import Batch, Data
+from regard.doctor.calls import ModuleCall, describe, difference, record_calls
 from regard.doctor.modes import isolated, training_mode
 from regard.look import evaluation_mode
 from regard.models.base import Model
 from regard.prove.batches import take_rows
-from regard.prove.comparison import forward_hooks
 from regard.train import Experiment, Optimizer, TrainingStep
 from regard.train.device import move
 from regard.train.engine import Engine, Update
@@ -26,18 +29,10 @@ from regard.train.shard import World
 #: differ by nothing on a CPU; on a GPU sums have no fixed order, and a compiled step rounds at other places.
 ROUNDING = {torch.float32: 1e-3, torch.bfloat16: 0.2, torch.float16: 0.1}
 #: Copies that a replay holds: the second model, its gradient and optimizer state, the weights and gradients before.
-COPIES = 7
+COPIES = 8
 #: The share of the memory that these copies may take.
 ROOM = 0.05
 TOKENS = 2048  # of a pass in which modules are compared
-
-
-class ModuleCall(NamedTuple):
-    """One call of a module."""
-
-    name: str
-    inputs: tuple[Tensor, ...]
-    output: Tensor
 
 
 class Divergence(NamedTuple):
@@ -49,7 +44,7 @@ class Divergence(NamedTuple):
 
 
 class ParameterChange(NamedTuple):
-    """Of one parameter: its gradient and its update, in the run and as expected."""
+    """Of one parameter: the gradient that the optimizer was given and its update, in the run and as expected."""
 
     gradient: Tensor
     expected_gradient: Tensor
@@ -64,7 +59,7 @@ class PredictedParameter(NamedTuple):
 
     before: Tensor
     earlier: Tensor | None  # the gradient of the step before
-    gradient: Tensor | None
+    gradient: Tensor | None  # after clipping
     after: Tensor
 
 
@@ -99,6 +94,8 @@ class ReplayedStep:
     @cached_property
     def wrong_gradients(self) -> list[str]:
         """The parameters whose gradient, before clipping, differs by more than rounding."""
+        if all(torch.equal(c.gradient, c.expected_gradient) for c in self.changes.values()):
+            return []
         ours, theirs = self.scales
         least = 0.0 if self.tolerance < 0.01 else 0.05 * self.expected.norm  # 16 bits round small gradients away
         pairs = {n: (c.gradient * ours, c.expected_gradient * theirs) for n, c in self.changes.items()}
@@ -110,21 +107,19 @@ class ReplayedStep:
         got, want = self.lengths
         return abs(got - want) > 2 * self.tolerance * max(got, want)
 
-    @property
-    def stage(self) -> str:
-        """The first stage of the step that differs; "" if none does up to clipping. Later ones follow from it."""
-        if self.divergence is not None:
-            return "model"
-        if self.loss_differs:
-            return "loss"
-        if self.wrong_gradients:
-            return "gradient"
-        return "clipping" if self.clipping_differs else ""
-
     def wrong_updates(self) -> list[str]:
         """The parameters whose update differs by more than rounding, which Adam's division magnifies."""
         tolerance = min(5 * self.tolerance, 0.9)
         return [n for n, c in self.changes.items() if _apart(c.update, c.expected_update, tolerance)]
+
+
+class RecordingEngine(Engine):
+    """An engine that keeps its clipped gradients as they are before the optimizer gets them."""
+
+    def _clip(self, gradients: list[Tensor], norm: float) -> None:
+        super()._clip(gradients, norm)
+        owners = (p for p in self.optimizer.parameters if p.grad is not None)
+        self.clipped: dict[Tensor, Tensor] = {p: g.clone() for p, g in zip(owners, gradients, strict=True)}
 
 
 class Replay:
@@ -134,10 +129,18 @@ class Replay:
         self.model, self.optimizer = model, optimizer
         plain = replace(experiment, train=replace(experiment.train, compile=False))
         with isolated(device):
-            self.engine = Engine(plain, data, World(device=device))
+            self.engine = RecordingEngine(plain, data, World(device=device))
         self.tolerance = ROUNDING[self.engine.precision.dtype]
         self.loaded = False  # True: its weights are no longer the initial ones
         self._expected: tuple[Update, int, dict[str, PredictedParameter]] | None = None
+        self._given: dict[Tensor, Tensor] = {}  # the gradients that the run's optimizer was given
+        for part in optimizer.parts:
+            part.register_step_pre_hook(self._note)
+
+    def _note(self, part: torch.optim.Optimizer, *_: Any) -> None:
+        if self._expected is not None:
+            owned = (p for group in part.param_groups for p in group["params"] if p.grad is not None)
+            self._given |= {p: p.grad.clone() for p in owned}
 
     @property
     def parameters(self) -> dict[str, tuple[nn.Parameter, nn.Parameter]]:
@@ -159,20 +162,18 @@ class Replay:
     def predict(self, step: int, position: int) -> None:
         """Make the step after ``step``, before the run does."""
         self.synchronize()
-        progress = self.engine.progress
+        engine, progress = self.engine, self.engine.progress
         progress.step, progress.position = step, position
         earlier = {name: None if p.grad is None else p.grad.clone() for name, (p, _) in self.parameters.items()}
-        with isolated(self.engine.device):
-            update = self.engine.update()
-        self._expected = (
-            update,
-            position,
-            {
-                name: PredictedParameter(p.detach().clone(), earlier[name], reference.grad, reference.detach().clone())
-                for name, (p, reference) in self.parameters.items()
-            },
-        )
-        self.engine.release()
+        engine.model.zero_grad(set_to_none=True)  # whatever the optimizer of the config does
+        with isolated(engine.device):
+            update = engine.update()
+        found = {
+            name: PredictedParameter(p.detach().clone(), earlier[name], engine.clipped.get(own), own.detach().clone())
+            for name, (p, own) in self.parameters.items()
+        }
+        self._expected, self._given, engine.clipped = (update, position, found), {}, {}
+        engine.release()
 
     @torch.no_grad()
     def compare(self, step: TrainingStep) -> ReplayedStep | None:
@@ -184,103 +185,80 @@ class Replay:
         for name, (p, _) in self.parameters.items():
             weight, earlier, gradient, after = predicted[name]
             none = torch.zeros_like(weight)
-            got, want = (none if one is None else one for one in (p.grad, gradient))
+            got, want = (none if one is None else one for one in (self._given.get(p, p.grad), gradient))
             changes[name] = ParameterChange(got, want, p.detach() - weight, after - weight, weight, earlier)
+        self._given = {}
         replayed = ReplayedStep(step, expected, position, changes, self.tolerance, None)
         if replayed.loss_differs or replayed.wrong_gradients:
-            replayed = replace(replayed, divergence=self.divergence(self.engine.batch(position), True))
+            self.synchronize()
+            batch = self.engine.batch(position)
+            batch = move(take_rows(batch, slice(max(1, TOKENS // batch.inputs.shape[1]))), self.engine.device)
+            training = not self.model.carries_state  # a pass in training mode would change the state
+            passes = [self.calls(model, batch, training) for model in (self.model, self.engine.model)]
+            replayed = replace(replayed, divergence=self.divergence(*passes))
         return replayed
 
-    def divergence(self, batch: Batch, training: bool) -> Divergence | None:
-        """The first module whose outputs differ in a pass over a batch with the same weights and random numbers."""
-        self.synchronize()
-        batch = move(take_rows(batch, slice(max(1, TOKENS // batch.inputs.shape[1]))), self.engine.device)
-        training = training and not self.model.carries_state  # a pass in training mode would change the state
-        models = (self.model, self.engine.model)
-        (total, calls), (expected_total, expected) = (self._calls(model, batch, training) for model in models)
-        for ours, theirs in zip(calls, expected, strict=False):
-            if ours.name != theirs.name:
-                return Divergence(ours.name, f"the model built from the config calls {theirs.name} here", 1.0)
-            size = difference(ours.output, theirs.output)
+    def divergence(
+        self, ours: tuple[float, list[ModuleCall]], theirs: tuple[float, list[ModuleCall]]
+    ) -> Divergence | None:
+        """The first module whose outputs differ in passes of the run's model and of the config's over one batch."""
+        for one, other in zip(ours[1], theirs[1], strict=False):
+            if one.name != other.name:
+                return Divergence(one.name, f"the model built from the config calls {other.name} here", 1.0)
+            size = difference(one.output, other.output)
             if size > self.tolerance:
-                same = all(difference(x, y) <= self.tolerance for x, y in zip(ours.inputs, theirs.inputs, strict=False))
-                if same and len(ours.inputs) == len(theirs.inputs):
-                    return Divergence(ours.name, describe(ours, theirs), size)
-                parent = ours.name.rpartition(".")[0] or "the model"
-                return Divergence(parent, f"what it passes to {ours.name} is another input", size)
-        size = difference(total[None], expected_total[None])
+                given = zip(one.inputs, other.inputs, strict=False)
+                if len(one.inputs) == len(other.inputs) and all(difference(*x) <= self.tolerance for x in given):
+                    return Divergence(one.name, describe(one, other), size)
+                parent = one.name.rpartition(".")[0] or "the model"
+                return Divergence(parent, f"what it passes to {one.name} is another input", size)
+        size = abs(ours[0] - theirs[0]) / max(abs(ours[0]), abs(theirs[0]), 1e-30)
         return Divergence("the model", "all modules agree and the loss does not", size) if size > 0.01 else None
 
-    def loss(self, model: Model, batch: Batch, seed: int) -> float:
-        """The loss of a batch in training mode with the random numbers of ``seed``."""
-        return float(self._calls(model, move(batch, self.engine.device), True, seed, record=False)[0])
+    @torch.no_grad()
+    def loss(self, replayed: ReplayedStep, share: float) -> float:
+        """The loss of a step's own batches, with its dropout, after ``share`` of its update."""
+        for name, (_, own) in self.parameters.items():
+            own.copy_(replayed.changes[name].weight + share * replayed.changes[name].update)
+        total, count, engine = 0.0, 0.0, self.engine
+        for number in range(replayed.position, replayed.position + engine.experiment.train.accumulate):
+            batch = engine.batch(number)
+            total += self.total(engine.model, move(batch, engine.device), True, number)
+            count += float(next(iter(engine.task.counts(batch).values())))
+        return total / max(count, 1.0)
 
-    def _calls(
-        self, model: Model, batch: Batch, training: bool, seed: int = 0, record: bool = True
-    ) -> tuple[Tensor, list[ModuleCall]]:
-        """The loss, and the calls of all modules in order of execution."""
-        calls: list[ModuleCall] = []
+    @torch.no_grad()
+    def updates_with(self, replayed: ReplayedStep, options: Sequence[str]) -> list[Tensor]:
+        """The updates of all matrices that the run would make next with other settings and this step's gradient."""
+        self.synchronize()
+        experiment, (_, scale) = override(self.engine.experiment, list(options)), replayed.scales
+        optimizer, clip = experiment.train.optimizer.build(self.engine.model), experiment.train.clip
+        optimizer.load(self.engine.optimizer.state())
+        scale *= 1.0 if clip is None else min(1.0, clip / max(replayed.expected.norm, 1e-30))
+        before = {name: own.detach().clone() for name, (_, own) in self.parameters.items()}
+        for name, (_, own) in self.parameters.items():
+            own.grad = replayed.changes[name].expected_gradient * scale
+        optimizer.step(experiment.train.schedule.factor(replayed.step.step - 1, experiment.train.steps or 0))
+        self.engine.release()
+        return [own.detach() - before[name] for name, (_, own) in self.parameters.items() if own.ndim >= 2]
 
-        def note(name: str, module: nn.Module, inputs: tuple[object, ...], output: object) -> None:
-            first = output[0] if isinstance(output, tuple | list) and output else output
-            if isinstance(first, Tensor) and first.is_floating_point():
-                given = tuple(x.detach().clone() for x in inputs if isinstance(x, Tensor))
-                calls.append(ModuleCall(name, given, first.detach().clone()))
+    def total(self, model: Model, batch: Batch, training: bool, seed: int = 0) -> float:
+        """The summed loss of a batch, with the dropout of micro-batch ``seed`` in training mode."""
+        mode: AbstractContextManager = training_mode(model, self.engine.device) if training else evaluation_mode(model)
+        with mode, self.engine.precision.autocast():
+            if training:
+                self.engine.seed_dropout(seed)
+            return float(next(iter(self.engine.task.terms(model, batch).values())).total)
 
-        modules = [(name, module) for name, module in model.named_modules() if name]
-        hooks = ((module, lambda *call, n=name: note(n, *call)) for name, module in modules if record)
-        mode = training_mode(model, self.engine.device) if training else evaluation_mode(model)
-        with mode, forward_hooks(hooks), self.engine.precision.autocast():
-            self.engine.seed_dropout(seed)
-            total = next(iter(self.engine.task.terms(model, batch).values())).total
-        return total.detach().float(), calls
+    def calls(self, model: Model, batch: Batch, training: bool) -> tuple[float, list[ModuleCall]]:
+        """The summed loss of a batch, and the calls of all modules."""
+        totals: list[float] = []
+        calls = record_calls(model, lambda: totals.append(self.total(model, batch, training)))
+        return totals[0], calls
 
 
 def _apart(one: Tensor, other: Tensor, tolerance: float, least: float = 0.0) -> bool:
     """Whether two tensors differ by more than ``tolerance`` of the larger one's norm, or of ``least``."""
-    size = max(float(one.norm()), float(other.norm()), least)
-    return float((one - other).norm()) > tolerance * size
-
-
-def difference(one: Tensor, other: Tensor) -> float:
-    """The norm of the difference relative to the larger norm; infinite for other shapes."""
-    if one.shape != other.shape:
-        return torch.inf
-    one, other = one.float(), other.float()
-    size = max(float(one.norm()), float(other.norm()))
-    return float((one - other).norm()) / size if size > 0 else 0.0
-
-
-def describe(ours: ModuleCall, theirs: ModuleCall) -> str:
-    """How the output of one call differs from the expected one."""
-    if ours.output.shape != theirs.output.shape:
-        return f"its output has the shape {list(ours.output.shape)}, not {list(theirs.output.shape)}"
-    if ours.output.dtype != theirs.output.dtype:
-        return f"its output is {ours.output.dtype}, not {theirs.output.dtype}"
-    got, want = ours.output.float(), theirs.output.float()
-    inputs = [x.float() for x in ours.inputs if x.shape == got.shape]
-    if not got.any():
-        return "its output is zero"
-    if any(difference(got, x) < 1e-3 for x in inputs):
-        return "its output is its input: the layer does nothing"
-    if any(difference(got, want - x) < 1e-2 for x in inputs):
-        return "its output lacks its input: the residual connection is missing"
-    ratio = float((got * want).sum() / want.square().sum().clamp(min=1e-30))
-    if difference(got, ratio * want) < 1e-2:
-        return f"its output is {ratio:.3g} times the right one"
-    return _where_wrong(got, want)
-
-
-def _where_wrong(got: Tensor, want: Tensor) -> str:
-    """The axis along which only some entries differ."""
-    axes = {got.ndim - 1: "channels"} if got.ndim < 3 else {0: "rows", 1: "positions", got.ndim - 1: "channels"}
-    if got.ndim == 4:
-        axes = {0: "rows", 1: "heads or positions", 2: "positions or heads", 3: "channels"}
-    wrong = (got - want).abs() > 1e-3 * want.abs().max()
-    for axis, name in axes.items():
-        rest = [one for one in range(got.ndim) if one != axis]
-        places = wrong.amax(rest).nonzero().flatten().tolist()
-        if len(places) < 0.9 * got.shape[axis]:
-            few = ", ".join(map(str, places[:4])) + (" ..." if len(places) > 4 else "")
-            return f"{len(places)} of its {got.shape[axis]} {name} differ ({few})"
-    return "its output is another one"
+    if torch.equal(one, other):
+        return False
+    return float((one - other).norm()) > tolerance * max(float(one.norm()), float(other.norm()), least)

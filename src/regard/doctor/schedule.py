@@ -11,7 +11,7 @@ from regard.data import TextConfig
 from regard.train import Experiment
 
 #: The share of the training's work that examinations and replays of long runs may take. Short runs have three
-#: examinations and three replays in any case.
+#: examinations and two replays in any case.
 SHARE = 0.01
 #: Of an examination, with its share of deep ones and of replays: steps for what is independent of the size (two for
 #: statistics and many small passes, a third of two for a replay), and tokens of all forward passes.
@@ -47,7 +47,8 @@ class Schedule:
         self.examinations = {step: Depth(number % 3) for number, step in enumerate(due)}
         self.updates = {first + max(2, left // 10), *due}  # steps after which the next update is measured
         # Gradients that are not cleared show from the second step on, moments of the optimizer from the third.
-        self._replays = {first, first + 2} | {step for step, depth in self.examinations.items() if depth is Depth.DEEP}
+        early = first + 2 if left > 2 else first
+        self._replays = {early} | {step for step, depth in self.examinations.items() if depth is Depth.DEEP}
 
     def replays(self, step: int) -> bool:
         """Whether the step after ``step`` is replayed."""

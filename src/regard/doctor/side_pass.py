@@ -1,37 +1,30 @@
 """Side passes: the model runs on a part of a batch, without a trace in the training.
 
-An examination makes one pass for all checks: over some rows, and over the same rows with other inputs. The checks
-declare beforehand which inputs and which measurements of layers they need (`Check.inputs`, `Check.measures`).
+An examination makes one pass for all checks, the common pass: over some rows, and over the first of them with other
+inputs, which the checks declare beforehand (`Check.inputs`). All calls of modules are recorded.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from functools import cached_property
-from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from regard.data import PairBatch, TextBatch
+from regard.doctor.calls import ModuleCall, record_calls
 from regard.doctor.context import TrainingRun
 from regard.doctor.modes import training_mode
 from regard.look import Attention, Head, attentions, evaluation_mode, heads
 from regard.prove.batches import Batch, take_rows
-from regard.prove.comparison import Hook, Outputs, forward_hooks, record_outputs, relative_difference
+from regard.prove.comparison import Outputs, per_token, record_outputs, relative_difference
 from regard.train.device import move
 
-#: Tokens of measured layers; rows whose inputs are changed, if they are short, and tokens of each.
+#: Tokens of the common pass whose inputs are not changed; rows whose inputs are, if they are short, and tokens of each.
 TOKENS, ROWS, LENGTH = 512, 2, 128
 #: A change of an output, relative to its size, that is more than rounding in float32.
 MOVED = 1e-4
 SHORTEST = 4  # tokens of a row in which something can be changed
-
-
-class Measure(NamedTuple):
-    """``function(layer, inputs, output)`` of every call of the layers that ``select(name, layer)`` chooses."""
-
-    select: Callable[[str, nn.Module], bool]
-    function: Callable[[Any, tuple[Any, ...], Any], Any]
 
 
 class SidePass:
@@ -43,64 +36,56 @@ class SidePass:
         self.run, self.model, self.batch, self.number = run, run.model, move(batch, run.device), number
         length = self.batch.inputs.shape[1]
         self.few: Batch = first_rows(self.batch, max(1, min(ROWS, 2 * LENGTH // length)), LENGTH)
-        self._measures: dict[Measure, dict[str, list[Any]]] = {}
-        self._inputs: list[Tensor] = [self.few.inputs]
+        self._changed: list[Tensor] = []
 
-    def prepare(self, inputs: Iterable[Tensor], measures: Iterable[Measure]) -> None:
-        """Declare what the common pass must record: other inputs of the shape of ``tokens``, and measurements."""
-        self._inputs += inputs
-        self._measures |= {measure: {} for measure in measures}
+    def prepare(self, inputs: Iterable[Tensor]) -> None:
+        """Declare other inputs of the shape of ``tokens`` for the common pass."""
+        self._changed += inputs
 
     def mode(self, training: bool = False) -> AbstractContextManager[None]:
         """The context of a pass; in training mode, each begins with the same random numbers."""
         return training_mode(self.model, self.run.device) if training else evaluation_mode(self.model)
 
-    def forward(self, batch: Batch, training: bool = False) -> None:
-        """Run the model and the task on a batch."""
+    def total(self, batch: Batch, training: bool = False) -> Tensor:
+        """The loss, summed over the targets."""
         with self.mode(training):
-            self.run.terms(batch)
-
-    def total(self, batch: Batch) -> Tensor:
-        """The loss, summed over the targets, in float32. Call it in `evaluation_mode`."""
-        terms = self.run.task.terms(self.model, batch)
-        return next(iter(terms.values())).total
+            return next(iter(self.run.terms(batch).values())).total
 
     @cached_property
-    def _recorded(self) -> Outputs:
-        """The common pass: outputs of all modules for all declared inputs, one after the other."""
+    def common_batch(self) -> Batch:
+        """The rows of the common pass: first those with their own inputs, then those with others."""
         rows, length = self.tokens.shape
-        more = first_rows(self.batch, max(rows, TOKENS // length), LENGTH)  # measured, not recorded
-        changed = len(self._inputs) - 1
-        order = [*range(rows), *list(range(rows)) * changed, *range(rows, len(more.inputs))]
-        batch = take_rows(more, order)
-        batch = batch._replace(inputs=torch.cat([*self._inputs, more.inputs[rows:]]))
-        own = [*range(rows), *range(rows * (1 + changed), len(order))]
+        own = first_rows(self.batch, max(rows, TOKENS // length), LENGTH)
+        batch = take_rows(own, [*range(len(own.inputs)), *list(range(rows)) * len(self._changed)])
+        return batch._replace(inputs=torch.cat([own.inputs, *self._changed]))
 
-        def measured(name: str, measure: Measure) -> Hook:
-            found = self._measures[measure].setdefault(name, [])
+    @cached_property
+    def common(self) -> tuple[float, list[ModuleCall]]:
+        """The common pass: the summed loss, and the calls of all modules."""
+        totals: list[Tensor] = []
+        calls = record_calls(self.model, lambda: totals.append(self.total(self.common_batch)))
+        return float(totals[0]), calls
 
-            def hook(layer: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-                given = tuple(_rows(x, own, len(order)) for x in inputs)
-                made = tuple(_rows(x, own, len(order)) for x in output) if isinstance(output, tuple) else output
-                found.append(measure.function(layer, given, _rows(made, own, len(order))))
+    @property
+    def own_calls(self) -> Iterator[ModuleCall]:
+        """The calls of all modules in the common pass, with the rows whose inputs are their own."""
+        count = len(self.common_batch.inputs)
+        own = count - len(self._changed) * len(self.tokens)
 
-            return hook
+        def rows(x: Tensor) -> Tensor:  # it has one entry, or several in a row, for each row of the batch
+            return x[: len(x) * own // count] if x.ndim and len(x) % count == 0 else x
 
-        modules = [(name, module) for name, module in self.model.named_modules() if name]
-        chosen = [(n, m, one) for one in self._measures for n, m in modules if one.select(n, m)]
-        with forward_hooks((module, measured(name, one)) for name, module, one in chosen):
-            return self.outputs(batch, batch.inputs.shape, keep=rows * (1 + changed))
-
-    def measured(self, measure: Measure) -> dict[str, list[Any]]:
-        """The results of a declared measurement by the name of the layer, without the rows with changed inputs."""
-        return self._measures[measure] if self._recorded is not None else {}
+        for call in self.common[1]:
+            yield call._replace(inputs=tuple(map(rows, call.inputs)), output=rows(call.output))
 
     def with_inputs(self, tokens: Tensor) -> Outputs:
-        """The outputs for other inputs [B, N]: from the common pass if they were declared."""
-        rows = len(self.tokens)
-        for number, inputs in enumerate(self._inputs):
+        """The outputs per token for other inputs [B, N]: from the common pass if they were declared."""
+        rows, (count, length) = len(self.tokens), self.common_batch.inputs.shape
+        starts = [0, *range(count - len(self._changed) * rows, count, rows)]
+        for start, inputs in zip(starts, [self.tokens, *self._changed], strict=True):
             if torch.equal(inputs, tokens):
-                return [(name, x[number * rows : (number + 1) * rows]) for name, x in self._recorded]
+                found = ((call.name, per_token(call.output, count, length)) for call in self.common[1])
+                return [(name, x[start : start + rows]) for name, x in found if x is not None]
         return self.outputs(self.few._replace(inputs=tokens), tokens.shape)
 
     @cached_property
@@ -122,16 +107,9 @@ class SidePass:
         size = {one.name: one.q.float().square().mean() * one.k.float().square().mean() for one in self.attentions}
         return {name: float(product.sqrt()) for name, product in size.items()}
 
-    def outputs(
-        self,
-        batch: Batch,
-        shape: tuple[int, ...],
-        only: str | None = None,
-        training: bool = False,
-        keep: int | None = None,
-    ) -> Outputs:
-        """The outputs per token of every module, or of one, for tokens of ``shape`` [B, N]; of the first rows only."""
-        return record_outputs(self.model, lambda: self.forward(batch, training), shape, only, keep)
+    def outputs(self, batch: Batch, shape: tuple[int, ...], only: str | None = None, training: bool = False) -> Outputs:
+        """The outputs per token of every module, or of one, for tokens of ``shape`` [B, N]."""
+        return record_outputs(self.model, lambda: self.total(batch, training), shape, only)
 
     @property
     def tokens(self) -> Tensor:
@@ -167,13 +145,6 @@ class SidePass:
         names = {name for name, _ in self.model.mechanisms()}
         pairs = zip(plain, changed, strict=False)
         return next((n for (n, one), (_, other) in pairs if n in names and relative_difference(one, other) > MOVED), "")
-
-
-def _rows(x: Any, rows: list[int], count: int) -> Any:
-    """Those rows of a tensor that has one entry, or several in a row, for each row of a batch."""
-    if not isinstance(x, Tensor) or not x.ndim or len(x) % count:
-        return x
-    return x.unflatten(0, (count, -1))[rows].flatten(0, 1)
 
 
 def first_rows(batch: Batch, rows: int, length: int | None = None) -> Batch:

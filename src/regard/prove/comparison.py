@@ -128,7 +128,7 @@ def record_outputs(
     def record(name: str) -> Hook:
         def hook(module: nn.Module, inputs: object, output: object) -> None:
             first = output[0] if isinstance(output, tuple | list) and output else output
-            x = _per_token(first, *shape) if isinstance(first, Tensor) and first.is_floating_point() else None
+            x = per_token(first, *shape) if isinstance(first, Tensor) and first.is_floating_point() else None
             if x is not None:
                 outputs.append((name, x[:keep].detach().clone()))
             if only is not None:
@@ -142,7 +142,7 @@ def record_outputs(
     return outputs
 
 
-def _per_token(x: Tensor, rows: int, length: int) -> Tensor | None:
+def per_token(x: Tensor, rows: int, length: int) -> Tensor | None:
     """[B, N, ...] of [B, N, C], [B, N, H, D] or [B, H, N, D]; None for other shapes and for ambiguous ones."""
     axes = [axis for axis in (1, 2) if x.ndim > axis + 1 and x.shape[axis] == length]
     return x.transpose(1, axes[0]) if x.ndim in (3, 4) and len(x) == rows and len(axes) == 1 else None

@@ -117,13 +117,13 @@ DATA |= {
 }
 TASKS |= {"not divided": NotDivided, "smoothed": Smoothed}
 FAULTS = {
-    "targets not shifted": HeldOut("label_leak", "targets", changed_text("not shifted")),
+    "targets not shifted": HeldOut("target_fault", "targets", changed_text("not shifted")),
     "targets shifted twice": HeldOut("target_fault", "targets", changed_text("shifted twice")),
     "padding counted": HeldOut("target_fault", "targets", changed_text("padding")),
-    "validation is training": HeldOut("duplicated_data", "validation", validation_is_training),
-    "four batches": HeldOut("duplicated_data", "training batches", changed_text("four batches", steps=250)),
-    "rows all equal": HeldOut("duplicated_data", "training batches", changed_text("one window")),
-    "validation alphabet": HeldOut("validation_text", "validation", changed_text("other alphabet")),
+    "validation is training": HeldOut("data_fault", "validation", validation_is_training),
+    "four batches": HeldOut("data_fault", "training batches", changed_text("four batches", steps=250)),
+    "rows all equal": HeldOut("data_fault", "training batches", changed_text("one window")),
+    "validation alphabet": HeldOut("data_fault", "validation", changed_text("other alphabet")),
     "accumulation not divided": HeldOut("task_loss", "the task", changed_task("not divided", accumulate=4, steps=100)),
     "smoothing of 0.9": HeldOut("task_loss", "the task", changed_task("smoothed")),
 }

@@ -110,7 +110,7 @@ NO_NORM: dict[str, Any] = {"layers": 6, "norm": NoNormConfig(), "qk_norm": False
 RELU: dict[str, Any] = {"bias": True, "feedforward": ReLUConfig(), "zero_init": False}
 FAULTS = {
     "detached block": HeldOut("vanishing_gradients", r"blocks\.0", changed_model("detach", zero_init=False)),
-    "dropout in evaluation": HeldOut("random_evaluation", "drop", changed_model("always_drops")),
+    "dropout in evaluation": HeldOut("random_numbers", "drop", changed_model("always_drops")),
     "dead head": HeldOut("no_effect", r"blocks\.0\.attention.*head 0", changed_model("cut_head", zero_init=False)),
     "positions ignored": HeldOut(
         "position_fault", "position", changed_model("zero_phase", position=LearnedPositionConfig())

@@ -59,7 +59,7 @@ OPTIMIZERS |= {
     "underflows": Underflows,
 }
 FAULTS = {
-    "gradients not zeroed": HeldOut("step_gradient", "the gradient", changed_optimizer("never zeroed")),
+    "gradients not zeroed": HeldOut("step_differs", "the gradient", changed_optimizer("never zeroed")),
     "optimizer misses a block": HeldOut(
         "unoptimized_parameters", r"blocks\.1", changed_optimizer("misses", gpt(zero_init=False))
     ),
@@ -70,12 +70,14 @@ FAULTS = {
         "rate_too_low", r"train\.schedule\.warmup", trained_with(schedule=ConstantScheduleConfig(warmup=20000))
     ),
     "huge weight decay": HeldOut(
-        "heavy_decay", r"train\.optimizer\.weight_decay", trained_with(optimizer=AdamWConfig(3e-3, weight_decay=100.0))
+        "setting_dominates",
+        r"train\.optimizer\.weight_decay",
+        trained_with(optimizer=AdamWConfig(3e-3, weight_decay=100.0)),
     ),
     "clipped to nothing": HeldOut(
-        "rate_too_low", r"train\.clip", trained_with(optimizer=SGDConfig(lr=0.1), clip=0.001)
+        "setting_dominates", r"train\.clip", trained_with(optimizer=SGDConfig(lr=0.1), clip=0.001)
     ),
     "rows permuted": HeldOut("foreign_writes", r"embed\.weight", changed_optimizer("permutes")),
     "average written back": HeldOut("foreign_writes", r"train\.optimizer", changed_optimizer("average")),
-    "underflow in 16 bits": HeldOut("vanishing_gradients", "all layers", changed_optimizer("underflows", clip=None)),
+    "underflow in 16 bits": HeldOut("step_differs", "the gradient", changed_optimizer("underflows", clip=None)),
 }

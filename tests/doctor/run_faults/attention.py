@@ -89,7 +89,7 @@ def looks_at_one_place(seen: Seen) -> bool:
 FAULTS: list[Fault] = [
     Fault(
         "scores too large",
-        "attention_collapse",
+        "attention_entropy",
         r"blocks\.1\.attention",
         "Queries and keys of one layer are far too large: each row has all its weight on one key.",
         altered(sharpened(1, 40.0), gpt(qk_norm=False)),
@@ -97,7 +97,7 @@ FAULTS: list[Fault] = [
     ),
     Fault(
         "embeddings scaled twice",
-        "attention_collapse",
+        "attention_entropy",
         r"(?:encoder|decoder)\.0\.attention",
         "Embeddings of unit variance times the root of the width, and no norm before the first layer.",
         mistranslated(unit_embeddings, tied=False, block=PostNormConfig()),
@@ -106,7 +106,7 @@ FAULTS: list[Fault] = [
     ),
     Fault(
         "cooled too soon",
-        "attention_collapse",
+        "attention_entropy",
         r"\bdecoder\b",
         "The temperature of the attention falls with every update until it looks at one place only.",
         lambda folder: Case(translation(folder, LUONG), cooled("decoder", 0.8, 1e-3)),
@@ -115,7 +115,7 @@ FAULTS: list[Fault] = [
     ),
     Fault(
         "scale almost zero",
-        "uniform_heads",
+        "attention_entropy",
         r"blocks\.1\.attention",
         "The scores of one layer are scaled to nothing: its heads take the mean of all they see.",
         altered(flattened(1)),
@@ -123,7 +123,7 @@ FAULTS: list[Fault] = [
     ),
     Fault(
         "memory pooled",
-        "uniform_heads",
+        "attention_entropy",
         r"decoder\.\d\.cross",
         "A mean over the sentence, left in from another task: the decoder finds the same key at every place.",
         mistranslated(changed_output("norm_source", pooled)),

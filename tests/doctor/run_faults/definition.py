@@ -69,6 +69,11 @@ def still_dropout(engine: Engine) -> None:
         mechanism.dropout = 0.0  # type: ignore[assignment]
 
 
+def unscaled_dropout(engine: Engine) -> None:
+    """Dropout does not divide what it keeps by one minus its rate."""
+    changed_output("drop", lambda out: 0.8 * out if engine.model.training else out)(engine)
+
+
 def block_in_evaluation(engine: Engine) -> None:
     """One block stays in evaluation mode."""
     block = engine.model.get_submodule("blocks.1")
@@ -90,7 +95,7 @@ FAULTS: list[Fault] = [
     fault("residual connection missing", "model_differs", r"blocks\.1$", no_residual, hooked("blocks.1")),
     fault(
         "head not tied",
-        "tied_weights",
+        "model_differs",
         "unembed",
         untied,
         lambda seen: seen.model.unembed.weight is not seen.model.embed.weight,
@@ -98,7 +103,7 @@ FAULTS: list[Fault] = [
     ),
     fault(
         "matrix three times too large",
-        "initial_weights",
+        "model_differs",
         r"blocks\.2\.feedforward\.up",
         scaled_at_the_start,
         lambda seen: (
@@ -115,7 +120,7 @@ FAULTS: list[Fault] = [
     ),
     fault(
         "columns masked",
-        "zero_weights",
+        "foreign_writes",
         r"blocks\.1\.feedforward",
         masked_weights,
         hooked("blocks.1.feedforward.down"),
@@ -130,11 +135,19 @@ FAULTS: list[Fault] = [
     fault("sixteen bits in one layer", "wrong_precision", r"blocks\.1", rounded, hooked("blocks.1.feedforward")),
     fault(
         "dropout replaced by nothing",
-        "dropout_off",
+        "random_numbers",
         r"dropout",
         still_dropout,
         lambda seen: not any(isinstance(m, nn.Dropout) and m.p for m in seen.model.modules()),
         make=altered(still_dropout, model=gpt(dropout=0.2), **SHORT),
+    ),
+    fault(
+        "dropout not scaled",
+        "random_numbers",
+        "drop",
+        unscaled_dropout,
+        hooked("drop"),
+        make=altered(unscaled_dropout, model=gpt(dropout=0.2), **SHORT),
     ),
     fault(
         "block in evaluation mode",

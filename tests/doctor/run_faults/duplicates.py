@@ -116,7 +116,7 @@ def read_before(seen: Seen) -> bool:
 FAULTS: list[Fault] = [
     Fault(
         "validation is in training",
-        "duplicated_data",
+        "data_fault",
         r"validation",
         "The held-out end of the text is a copy of its beginning.",
         leaked_validation,
@@ -124,7 +124,7 @@ FAULTS: list[Fault] = [
     ),
     Fault(
         "loader goes round in a circle",
-        "duplicated_data",
+        "data_fault",
         "",
         "The same four batches come over and over.",
         altered(repeated(4)),
@@ -133,7 +133,7 @@ FAULTS: list[Fault] = [
     ),
     Fault(
         "one micro-batch four times",
-        "duplicated_data",
+        "data_fault",
         "",
         "An update's four micro-batches are the same one.",
         same_parts,
@@ -142,7 +142,7 @@ FAULTS: list[Fault] = [
     ),
     Fault(
         "workers with one seed",
-        "duplicated_data",
+        "data_fault",
         "",
         "Four workers make two rows each of every batch, and all make the same two.",
         altered(same_seed(4), RecurrentConfig(cell="lstm", context=32, layers=2, width=64)),
@@ -151,7 +151,7 @@ FAULTS: list[Fault] = [
     ),
     Fault(
         "one page by many addresses",
-        "duplicated_data",
+        "data_fault",
         "",
         "The text is one page a hundred times, each time under another heading, and so is what is held out of it.",
         mirrored_page,

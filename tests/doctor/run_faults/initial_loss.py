@@ -16,8 +16,8 @@ def confident(seen: Seen) -> bool:
 FAULTS: list[Fault] = [
     Fault(
         "embedding tied to the head starts too large",
-        "initial_loss",
-        "head",
+        "model_differs",
+        "embed",
         "The tied weights have the size that suits an embedding, so the first logits are large.",
         altered(parameter("embed.weight", lambda weight: weight.normal_(0.0, 1.0))),
         shows=confident,

@@ -122,7 +122,7 @@ def known_already(seen: Seen) -> bool:
 FAULTS: list[Fault] = [
     Fault(
         "labels unshifted",
-        "label_leak",
+        "target_fault",
         "",
         "The targets are the inputs, not what follows them.",
         altered(unshifted),
@@ -130,7 +130,7 @@ FAULTS: list[Fault] = [
     ),
     Fault(
         "one column read twice",
-        "label_leak",
+        "target_fault",
         "",
         "The source that a translation is made from is the translation itself.",
         read_twice,
@@ -139,7 +139,7 @@ FAULTS: list[Fault] = [
     ),
     Fault(
         "shifted the wrong way",
-        "label_leak",
+        "target_fault",
         "",
         "The target is the token before the newest one, which the model has just read.",
         shifted_the_wrong_way,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,29 @@ def against(engine: Engine) -> None:
     engine.optimizer.step = step  # type: ignore[method-assign]
 
 
+def forgetful(engine: Engine) -> None:
+    """The moments of the optimizer are lost after every update."""
+    plain = engine.optimizer.step
+
+    def step(factor: float) -> None:
+        plain(factor)
+        for part in engine.optimizer.parts:
+            part.state.clear()
+
+    engine.optimizer.step = step  # type: ignore[method-assign]
+
+
+def two_steps(engine: Engine) -> None:
+    """The optimizer makes two steps with every gradient."""
+    plain = engine.optimizer.step
+
+    def step(factor: float) -> None:
+        plain(factor)
+        plain(factor)
+
+    engine.optimizer.step = step  # type: ignore[method-assign]
+
+
 def standing_still(engine: Engine) -> None:
     """Every step takes the first batch."""
     plain = engine.update
@@ -124,6 +148,22 @@ def heavy(folder: Path) -> Case:
     return Case(training(folder, train={**SHORT, "optimizer": optimizer}), sound=training(folder, train=SHORT))
 
 
+@dataclass(frozen=True)
+class ClimbingConfig(AdamWConfig, kind="climbing-adamw"):
+    """AdamW with the wrong sign."""
+
+    def build(self, model: Any, rates: Any = None) -> Any:
+        optimizer = super().build(model, rates)
+        for group in optimizer.groups:
+            group["maximize"] = True
+        return optimizer
+
+
+def climbing(folder: Path) -> Case:
+    optimizer = ClimbingConfig(lr=5e-3)
+    return Case(training(folder, train={**SHORT, "optimizer": optimizer}), sound=training(folder, train=SHORT))
+
+
 def fault(name: str, kind: str, where: str, sabotage: Sabotage, shows: Callable[[Seen], bool], **more: Any) -> Fault:
     about = (sabotage.__doc__ or "").strip()
     return Fault(name, kind, where, about, more.pop("make", altered(sabotage, **SHORT)), shows, False, True)
@@ -135,19 +175,19 @@ def patched(what: str) -> Callable[[Seen], bool]:
 
 
 FAULTS: list[Fault] = [
-    fault("gradients of the step before", "step_gradient", "gradient", not_cleared, patched("zero_grad")),
-    fault("last micro-batch alone", "step_gradient", "gradient", last_only, patched("seed_dropout"), make=accumulated),
+    fault("gradients of the step before", "step_differs", "gradient", not_cleared, patched("zero_grad")),
+    fault("last micro-batch alone", "step_differs", "gradient", last_only, patched("seed_dropout"), make=accumulated),
     fault(
         "sign of one gradient",
-        "step_gradient",
+        "step_differs",
         r"blocks\.1\.attention\.out",
         reversed_gradient,
         lambda seen: bool(seen.model.get_parameter("blocks.1.attention.out.weight")._backward_hooks),
     ),
-    fault("clipped at another norm", "step_clipping", r"train\.clip", clipped_elsewhere, patched("_clip")),
+    fault("clipped at another norm", "step_differs", r"train\.clip", clipped_elsewhere, patched("_clip")),
     fault(
         "rows count by their number",
-        "step_loss",
+        "step_differs",
         "loss",
         summed_over_rows,
         lambda seen: (
@@ -155,23 +195,35 @@ FAULTS: list[Fault] = [
             and seen.ended.engine.terms.__qualname__.startswith("summed")
         ),
     ),
-    fault("rate of the warm-up", "step_rate", r"train\.schedule", rate_of_the_start, patched("learning_rates")),
+    fault("rate of the warm-up", "step_differs", r"train\.schedule", rate_of_the_start, patched("learning_rates")),
     fault(
         "decay not configured",
-        "step_update",
+        "step_differs",
         r"train\.optimizer|weight",
         decayed_much,
         lambda seen: seen.ended.engine.optimizer.groups[0]["weight_decay"] > 1,
     ),
     fault(
         "weights put back",
-        "step_update",
+        "foreign_writes",
         r"blocks\.0\.feedforward",
         put_back,
         lambda seen: moved(seen, "blocks.0.feedforward.up.weight") == 0,
     ),
-    fault("updates of the wrong sign", "update_raises_loss", "", against, patched("step")),
-    fault("first batch again and again", "batch_counter", "", standing_still, patched("update")),
+    fault("updates of the wrong sign", "foreign_writes", "optimizer", against, patched("step")),
+    Fault(
+        "optimizer that climbs",
+        "update_raises_loss",
+        "optimizer",
+        "An optimizer of one's own maximizes the loss; a replay of its steps does the same.",
+        climbing,
+        shows=lambda seen: seen.record.losses[-1] > seen.record.losses[0],
+        listed=False,
+        quick=True,
+    ),
+    fault("moments lost", "foreign_writes", "optimizer", forgetful, patched("step")),
+    fault("two steps in each update", "foreign_writes", "optimizer", two_steps, patched("step")),
+    fault("first batch again and again", "step_differs", "", standing_still, patched("update")),
     fault(
         "embedding without optimizer",
         "unoptimized_parameters",
@@ -181,7 +233,7 @@ FAULTS: list[Fault] = [
     ),
     Fault(
         "decay heavier than the gradient",
-        "heavy_decay",
+        "setting_dominates",
         r"weight_decay",
         "The configured weight decay is six hundred times the usual one.",
         heavy,

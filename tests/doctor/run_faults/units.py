@@ -246,7 +246,7 @@ FAULTS: list[Fault] = [
     ),
     Fault(
         "expert shut out",
-        "unused_expert",
+        "expert_load",
         r"blocks\.1\.feedforward.*\b3\b",
         "A bias keeps every token from one expert of one layer.",
         altered(biased_router(1, 3, -30.0), MIXTURE),
@@ -254,7 +254,7 @@ FAULTS: list[Fault] = [
     ),
     Fault(
         "balanced the wrong way",
-        "unused_expert",
+        "expert_load",
         r"blocks\.0.*feedforward",
         "A bias that should even out the experts has the wrong sign: who has few tokens soon has none.",
         balanced_wrongly,
@@ -263,7 +263,7 @@ FAULTS: list[Fault] = [
     ),
     Fault(
         "no loss that balances",
-        "unused_expert",
+        "expert_load",
         r"blocks\.0\.feedforward.*\b[0-7]\b",
         "One expert per token and nothing that spreads tokens: a few experts take all of them.",
         unbalanced,
@@ -272,7 +272,7 @@ FAULTS: list[Fault] = [
     ),
     Fault(
         "expert preferred",
-        "overloaded_expert",
+        "expert_load",
         r"blocks\.0\.feedforward.*\b2\b",
         "A bias sends every token to one expert of one layer.",
         altered(biased_router(0, 2, 30.0), MIXTURE),
@@ -280,7 +280,7 @@ FAULTS: list[Fault] = [
     ),
     Fault(
         "hash of the upper bits",
-        "overloaded_expert",
+        "expert_load",
         r"blocks\.\d\.feedforward.*\b3\b",
         "Experts are chosen by the upper bits of each byte, which all small letters share.",
         by_hash,

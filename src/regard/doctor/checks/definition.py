@@ -6,62 +6,69 @@ import torch
 from torch import nn
 
 from regard.doctor import Check, Findings, SidePass, TrainingRun
-from regard.doctor.replay import Divergence, Replay, ReplayedStep, difference
+from regard.doctor.calls import difference
+from regard.doctor.replay import Divergence, Replay, ReplayedStep
 
 NAMED = 3  # parameters that a finding names
 
 
-class InitialWeights(Check):
-    kind, description = "initial_weights", "weights do not start as config and seed give them"
-    rank = 0
-
-    def on_start(self) -> Findings:
-        replay = self.run.replay
-        if replay is None or self.run.position or replay.loaded:
-            return
-        same = [one for one in replay.parameters.items() if one[1][0].shape == one[1][1].shape]
-        wrong = [(name, p, fresh) for name, (p, fresh) in same if not torch.equal(p, fresh)]
-        if len(wrong) > len(replay.parameters) / 2:
-            return  # weights that were trained before
-        for name, p, fresh in wrong[:NAMED]:
-            sizes = f"their norm is {float(p.detach().norm()):.3g}, not {float(fresh.detach().norm()):.3g}"
-            evidence = f"before any step they are {difference(p.detach(), fresh.detach()):.2g} from those; {sizes}"
-            cause = "something sets them after the model is built: another initialization, a partial load, a mask"
-            yield self.finding(name, evidence, cause, "remove what writes to them before the first step")
-
-
 class ModelDiffers(Check):
-    kind, description = "model_differs", "a module does not compute what the config describes"
+    kind, description = "model_differs", "the model is not what the config describes"
     rank = 0
-    follows = ("tied_weights",)
+    follows = ("random_numbers", "foreign_writes")
 
     def __init__(self, run: TrainingRun):
         super().__init__(run)
         self._found = False
 
     def on_start(self) -> Findings:
-        other = [] if self.run.replay is None else other_parameters(self.run.replay)
-        if other:
+        replay = self.run.replay
+        if replay is None:
+            return
+        if other := other_parameters(replay):
             self.run.replay = None  # the two cannot be compared
             evidence = f"{len(other)} parameters are new, missing or of another shape: {', '.join(other[:NAMED])}"
             cause = "modules were replaced, added or removed after the model was built"
             yield self.finding(other[0], evidence, cause, "describe the model in its config, or change its class")
+            return
+        own = dict(replay.model.named_parameters(remove_duplicate=False))
+        for names in tied(replay.engine.model):
+            if len({id(own[name]) for name in names}) > 1:
+                self._found = True
+                evidence = f"{' and '.join(names)} are two tensors, and one in the model that the config describes"
+                cause = "one of them was replaced or copied after they were tied, so each learns by itself"
+                yield self.finding(names[1], evidence, cause, f"assign one parameter to both: {names[0]}, {names[1]}")
+        if not self.run.position and not replay.loaded:
+            yield from self._initial(replay)
+
+    def _initial(self, replay: Replay) -> Findings:
+        """Weights that do not start as config and seed give them."""
+        wrong = [(name, p, fresh) for name, (p, fresh) in replay.parameters.items() if not torch.equal(p, fresh)]
+        if len(wrong) > len(replay.parameters) / 2:
+            return  # weights that were trained before
+        for name, p, fresh in wrong[:NAMED]:
+            sizes = f"their norm is {float(p.detach().norm()):.3g}, not {float(fresh.detach().norm()):.3g}"
+            evidence = f"before any step they are {difference(p.detach(), fresh.detach()):.2g} from the initial ones"
+            cause = "something sets them after the model is built: another initialization, a partial load, a mask"
+            yield self.finding(name, f"{evidence}; {sizes}", cause, "remove what writes to them before the first step")
 
     def on_replay(self, replayed: ReplayedStep) -> Findings:
-        yield from self._report(replayed.divergence, "training")
+        yield from self._diverged(replayed.divergence, "training")
 
     def on_model(self, side_pass: SidePass) -> Findings:
-        if self.run.replay is not None and side_pass.deep and not self._found:
-            yield from self._report(self.run.replay.divergence(side_pass.few, False), "evaluation")
+        replay = self.run.replay
+        if replay is not None and side_pass.deep and not self._found:
+            replay.synchronize()
+            expected = replay.calls(replay.engine.model, side_pass.common_batch, training=False)
+            yield from self._diverged(replay.divergence(side_pass.common, expected), "evaluation")
 
-    def _report(self, found: Divergence | None, mode: str) -> Findings:
-        if found is None:
+    def _diverged(self, found: Divergence | None, mode: str) -> Findings:
+        if found is None or self._found:
             return
         self._found = True
-        evidence = (
-            f"{found.what}; built from the config, with the same weights, it differs by {found.size:.2g} in {mode}"
-        )
+        same = "built from the config, with the same weights, it"
         cause = "a hook, a replaced method or attribute, a module in the wrong mode, or an edit after it was built"
+        evidence = f"{found.what}; {same} differs by {found.size:.2g} in {mode}"
         yield self.finding(found.where, evidence, cause, f"compare {found.where} with the class that the config names")
 
 
@@ -70,26 +77,6 @@ def other_parameters(replay: Replay) -> list[str]:
     models = (replay.model, replay.engine.model)
     own, built = ({n: p.shape for n, p in m.named_parameters(remove_duplicate=False)} for m in models)
     return [name for name in {**own, **built} if own.get(name) != built.get(name)]
-
-
-class TiedWeights(Check):
-    kind, description = "tied_weights", "weights that should be one are two"
-    rank = 0
-
-    def on_start(self) -> Findings:
-        replay = self.run.replay
-        if replay is None or self.run.model is None:
-            return
-        own = dict(self.run.model.named_parameters(remove_duplicate=False))
-        for names in tied(replay.engine.model):
-            if len({id(own[name]) for name in names if name in own}) > 1:
-                evidence = f"{' and '.join(names)} are two tensors, and one in the model that the config describes"
-                cause = "one of them was replaced or copied after they were tied, so each learns by itself"
-                change = f"assign one parameter to both: {names[0]} and {names[1]}"
-                yield self.finding(names[1], evidence, cause, change)
-
-    def on_model(self, side_pass: SidePass) -> Findings:
-        yield from self.on_start()
 
 
 def tied(model: nn.Module) -> list[list[str]]:
@@ -109,22 +96,26 @@ class UnoptimizedParameters(Check):
         if model is None or optimizer is None:
             return
         given = [id(p) for group in optimizer.groups for p in group["params"]]
-        change = "make the optimizer from all of model.parameters(), after the model is complete"
         frozen = [name for name, p in model.named_parameters() if not p.requires_grad]
         frozen = frozen if self.run.experiment.train.adapt.kind == "full" else []
         missing = [name for name, p in model.named_parameters() if p.requires_grad and id(p) not in given]
+        foreign = sum(one not in {id(p) for p in model.parameters()} for one in given)
+        twice = len(given) - len(set(given))
         for names, what, cause in (
-            (missing, "not given to the optimizer", "the optimizer was made from a part of the parameters or before"),
-            (frozen, "frozen: requires_grad is off", "something froze them, and the config does not ask for it"),
+            (
+                missing,
+                "parameters are not given to it",
+                "the optimizer was made from a part of the parameters or before",
+            ),
+            (frozen, "parameters are frozen: requires_grad is off", "something froze them, against the config"),
+            (
+                ["the optimizer"] * foreign,
+                "of its tensors are not in the model",
+                "parameters were replaced after it was made",
+            ),
+            (["the optimizer"] * twice, "of its tensors are there twice", "parameters are in two groups"),
         ):
             if names:
-                evidence = f"{len(names)} parameters are {what}: {', '.join(names[:NAMED])}"
+                evidence = f"{len(names)} {what}: {', '.join(dict.fromkeys(names[:NAMED]))}"
+                change = "make the optimizer from all of model.parameters(), after the model is complete"
                 yield self.finding(names[0], evidence, cause, change)
-        known = {id(p) for p in model.parameters()}
-        foreign = sum(one not in known for one in given)
-        if foreign or len(set(given)) < len(given):
-            evidence = (
-                f"{foreign} tensors of the optimizer are not in the model, {len(given) - len(set(given))} are twice"
-            )
-            cause = "parameters were replaced after the optimizer was made, or are in two groups"
-            yield self.finding("the optimizer", evidence, cause, change)

@@ -25,8 +25,9 @@ LEAST, GREATEST = 0.6, 1.6
 #: The difference of that ratio between the two steps, relative to its distance from 1: where the curvature makes the
 #: prediction wrong, a quarter of the step brings the ratio nearer to 1; a wrong derivative keeps it.
 SETTLED = 0.25
-#: Nats by which each of so many measured updates must raise the loss of the batch that it was made from.
-RAISED, MEASURED = 1e-3, 3
+#: The cosine between gradient and update of one of the measured steps, if all are positive. Adam's is about -0.3, and
+#: momentum and noise may turn it a little.
+UPWARD = 0.1
 PARTS = 8  # layer parts in one examination; further ones come in the next
 LENGTH = 64
 
@@ -38,7 +39,7 @@ class WrongDerivative(Check):
 
     kind, description = "wrong_derivative", "a gradient is not the derivative of the loss"
     rank = 0
-    follows = ("random_evaluation",)
+    follows = ("random_numbers",)
 
     def on_model(self, side_pass: SidePass) -> Findings:
         if not side_pass.deep:
@@ -59,29 +60,24 @@ class WrongDerivative(Check):
 
 
 class UpdateRaisesLoss(Check):
-    """The loss of a step's own batch, before and after its update, with the same dropout."""
-
-    kind, description = "update_raises_loss", "updates raise the loss of their own batch"
+    kind, description = "update_raises_loss", "updates go up the gradient that they were made from"
     rank = 0
+    follows = ("setting_dominates", "foreign_writes", "step_differs")
 
     def __init__(self, run: TrainingRun):
         super().__init__(run)
-        self._changes: list[float] = []
+        self._cosines: list[float] = []
 
     def on_replay(self, replayed: ReplayedStep) -> Findings:
-        replay, model, accumulate = self.run.replay, self.run.model, self.run.experiment.train.accumulate
-        if replay is None or model is None or model.carries_state or not replayed.step.terms:
-            return
-        total, count = 0.0, 0.0
-        for number in range(replayed.position, replayed.position + accumulate):
-            batch = self.run.batch(number)
-            total += replay.loss(model, batch, number)
-            count += float(next(iter(self.run.task.counts(batch).values())))
-        self._changes.append(total / max(count, 1.0) - next(iter(replayed.step.terms.values())))
-        if len(self._changes) >= MEASURED and min(self._changes) > RAISED:
-            evidence = f"by {', '.join(f'{change:.2g}' for change in self._changes[-4:])} nats in all measured steps"
-            cause = "updates go against the gradient, are far too large, or belong to other weights or batches"
-            yield self.finding("train.optimizer", evidence, cause, self.run.lower_rate, "check the sign of the update")
+        pairs = [(c.expected_gradient, c.update) for c in replayed.changes.values()]
+        sizes = [float(torch.nn.utils.get_total_norm(side)) for side in zip(*pairs, strict=True)]
+        product = sum(float((gradient * update).sum()) for gradient, update in pairs)
+        self._cosines.append(product / max(sizes[0] * sizes[1], 1e-30))
+        if len(self._cosines) > 1 and min(self._cosines) > 0 and max(self._cosines) > UPWARD:
+            angles = ", ".join(f"{one:.2g}" for one in self._cosines[-4:])
+            evidence = f"the cosine between gradient and update is {angles} in measured steps"
+            cause = "its sign is reversed, or it is made from other weights or batches: it raises the loss"
+            yield self.finding("train.optimizer", evidence, cause, "check the sign of the update")
 
 
 def slopes(side_pass: SidePass, batch: Batch, parts: Parameters) -> dict[LayerPart, Slope]:
@@ -89,7 +85,7 @@ def slopes(side_pass: SidePass, batch: Batch, parts: Parameters) -> dict[LayerPa
     parameters = [p for members in parts.values() for _, p in members if p.requires_grad]
     with evaluation_mode(side_pass.model):
         with torch.enable_grad():
-            loss = side_pass.total(batch)
+            loss = summed(side_pass, batch)
             found = torch.autograd.grad(loss, parameters, allow_unused=True)
         gradients = dict(zip(parameters, found, strict=True))
         wrong = {}
@@ -102,6 +98,11 @@ def slopes(side_pass: SidePass, batch: Batch, parts: Parameters) -> dict[LayerPa
             if own and len(ratios) == len(STEPS) and max(ratios) - min(ratios) < SETTLED * abs(max(ratios) - 1):
                 wrong[part] = trials[-1]
     return wrong
+
+
+def summed(side_pass: SidePass, batch: Batch) -> Tensor:
+    """The summed loss in float32, whatever the run's format is."""
+    return next(iter(side_pass.run.task.terms(side_pass.model, batch).values())).total
 
 
 def _doubtful(trial: Slope | None) -> bool:
@@ -127,7 +128,7 @@ def _trial(
     for sign in signs:
         for (p, g), old in zip(own, before, strict=True):
             p.data.copy_(old + sign * reach * g)  # not a write in the sense of `p._version`
-        losses.append(float(side_pass.total(batch)))
+        losses.append(float(summed(side_pass, batch)))
     for (p, _), old in zip(own, before, strict=True):
         p.data.copy_(old)
     predicted = len(signs) * reach * length**2

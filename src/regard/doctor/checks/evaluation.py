@@ -3,17 +3,21 @@
 import math
 
 import torch
-from torch import Tensor
 
+from regard.config import dump
 from regard.doctor import Check, Findings, History, SidePass, TrainingRun
+from regard.doctor.calls import difference, projection, record_calls
 from regard.doctor.modes import isolated
 from regard.doctor.schedule import FREE_PASSED, PASSED, sampled
+from regard.doctor.side_pass import first_rows
 from regard.look import evaluation_mode
 from regard.tasks import LanguageConfig
 from regard.train import TrainingStep
 from regard.train.device import move
 
-APART = 1e-3  # nats between two validation losses of the same weights
+#: Between two outputs, relative to them, and nats between two validation losses of the same weights.
+APART = 1e-3
+SCALED = 0.15  # between the outputs of a module in the two modes: chance gives a few percent
 
 
 class WrongMode(Check):
@@ -39,35 +43,61 @@ class WrongMode(Check):
             yield self.finding(wrong[0], evidence, cause, f"call model.{'train' if training else 'eval'}() before it")
 
 
-class RandomEvaluation(Check):
-    kind, description = "random_evaluation", "evaluation is not deterministic"
+class RandomNumbers(Check):
+    """Evaluation must not depend on random numbers, and training must where the config has dropout."""
+
+    kind, description = "random_numbers", "random numbers act where they should not, or do not where they should"
     rank = 0
+
+    def on_start(self) -> Findings:
+        run, rate = self.run, dump(self.run.experiment)["model"].get("dropout", 0.0)
+        if run.replay is None or run.model is None or run.data is None or not isinstance(rate, float) or not rate:
+            return
+        batch = run.batch(run.position)
+        if run.model.carries_state or not run.usable(batch):
+            return
+        batch = move(first_rows(batch, 1), run.device)
+        if run.replay.total(run.model, batch, True, 0) == run.replay.total(run.model, batch, True, 1):
+            evidence = f"other random numbers give the same loss in training mode, and dropout is {rate}"
+            cause = "dropout modules are in evaluation mode, were replaced, are never called, or get one seed"
+            change = "call model.train() before a step; use the config's rate; do not seed in the model"
+            yield self.finding("model.dropout", evidence, cause, change)
 
     def on_model(self, side_pass: SidePass) -> Findings:
         if not side_pass.deep:
             return
-        shape = side_pass.tokens.shape
         with isolated(self.run.device):
             torch.manual_seed(side_pass.number + 1)
-            other = side_pass.outputs(side_pass.few, shape)
-        for (name, one), (_, again) in zip(side_pass.plain, other, strict=False):
-            if not torch.equal(one, again) and relative(one, again) > 1e-4:
-                evidence = f"two passes over the same tokens differ, first here, by {relative(one, again):.2g}"
+            again = record_calls(side_pass.model, lambda: side_pass.total(side_pass.common_batch))
+        for one, other in zip(side_pass.common[1], again, strict=False):
+            if not torch.equal(one.output, other.output) and (apart := difference(one.output, other.output)) > APART:
+                evidence = f"two passes in evaluation mode over the same tokens differ, first here, by {apart:.2g}"
                 cause = "dropout or noise is on in evaluation mode, or the output depends on earlier calls"
                 change = "make it depend on self.training, and keep no state between calls"
-                yield self.finding(name, evidence, cause, change)
+                yield self.finding(one.name, evidence, cause, change)
                 return
+        if not side_pass.model.carries_state:
+            yield from self._mean(side_pass)
 
-
-def relative(one: Tensor, other: Tensor) -> float:
-    """The largest difference relative to the largest value."""
-    return float((one.float() - other.float()).abs().max() / one.float().abs().max().clamp(min=1e-30))
+    def _mean(self, side_pass: SidePass) -> Findings:
+        """The first module that differs between the modes must have the same output in the mean."""
+        modes = (False, True)
+        calls = [record_calls(side_pass.model, lambda t=t: side_pass.total(side_pass.few, t)) for t in modes]
+        pairs = zip(*calls, strict=False)
+        first = next(((one, other) for one, other in pairs if not torch.equal(one.output, other.output)), None)
+        if first is None or any(True for _ in first[0].module.buffers()):
+            return  # running statistics, as those of a batch norm
+        scale = projection(first[1].output, first[0].output)
+        if abs(scale - 1) > SCALED:
+            evidence = f"in training its output is {scale:.2g} times that in evaluation, in the mean"
+            cause = "dropout that does not divide what it keeps by 1 - p, or a branch on self.training"
+            yield self.finding(first[0].name, evidence, cause, "use nn.Dropout, or scale by 1 / (1 - p)")
 
 
 class ValidationLoss(Check):
     kind, description = "validation_loss", "the validation loss is not that of the weights"
     rank = 0
-    follows = ("model_differs", "tied_weights", "step_loss", "wrong_mode", "random_evaluation", "target_fault")
+    follows = ("model_differs", "step_differs", "wrong_mode", "random_numbers", "target_fault")
 
     def __init__(self, run: TrainingRun):
         super().__init__(run)

@@ -22,9 +22,6 @@ RATIO = 50.0
 SMALL = 0.02
 #: A matrix's gradient per element, relative to others of the same part: they share inputs or feed each other.
 SILENT = 1e-4
-#: The share of zeros in a gradient outside of rows and columns that are zero (units that are off, absent tokens). A sum
-#: over tokens of products of such units and their errors is exactly zero only by chance.
-LOST = 0.05
 
 
 class ExplodingGradients(Check):
@@ -62,11 +59,11 @@ class ExplodingGradients(Check):
 
 class VanishingGradients(Check):
     kind, description = "vanishing_gradients", "gradients vanish"
+    follows = ("unoptimized_parameters",)
     needs_confirmation = True
 
     def on_gradients(self, gradients: Gradients) -> Findings:
         yield from self._missing(gradients)
-        yield from self._underflow(gradients)
         norms = present(gradients)
         if growth_origin(norms) is None and not (gradients.total > LARGE and norms):
             yield from self._small(norms)
@@ -84,28 +81,6 @@ class VanishingGradients(Check):
             missing = [name for name, norm in members.items() if norm is None]
             for where in [layer] if len(missing) == len(members) else missing:
                 yield self.finding(where, "no gradient at all reaches it", cause, change)
-
-    @torch.no_grad()
-    def _underflow(self, gradients: Gradients) -> Findings:
-        """Zeros among the elements of gradients, where neither their row nor their column is zero."""
-        shares = {}
-        for name, p in (one for members in gradients.parameters.values() for one in members):
-            if p.ndim >= 2 and p.grad is not None:
-                shares[name] = 0.0
-                if p.grad.count_nonzero() == p.numel():
-                    continue
-                used = p.grad.flatten(0, -2) != 0
-                rows, columns = used.any(1), used.any(0)
-                size = int(rows.sum()) * int(columns.sum())
-                shares[name] = 1 - int(used.sum()) / size if size else 0.0
-        lost = [name for name, share in shares.items() if share > LOST]
-        if lost:
-            where = "all layers" if len(lost) > len(shares) / 2 else lost[0]
-            evidence = f"{max(shares.values()):.0%} of the elements of a gradient are exactly zero, in {len(lost)} of "
-            evidence += f"{len(shares)} matrices, where their rows and columns are not"
-            cause = "gradients are rounded to zero: they are too small for a 16-bit format that they pass through"
-            change = "scale the loss up before the backward pass and the gradients down after it, in float32"
-            yield self.finding(where, evidence, cause, change)
 
     def _small(self, norms: dict[LayerPart, float]) -> Findings:
         largest = max(norms.values(), default=0.0)

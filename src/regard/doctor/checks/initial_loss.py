@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor
 
 from regard.doctor import Check, Finding, Findings, SidePass
+from regard.doctor.check import DEFINITIONS
 from regard.doctor.context import Record
 from regard.models import LanguageModel
 from regard.tasks import LanguageConfig, MaskedTokensConfig, TranslationConfig
@@ -20,7 +21,7 @@ TERMS = ("next_token", "masked_token", "loss")  # the first that a record has is
 
 class InitialLoss(Check):
     kind, description = "initial_loss", "the first loss is not that of a uniform guess"
-    follows = ("target_fault", "label_leak", "task_loss", "step_loss", "model_differs")
+    follows = (DEFINITIONS,)
 
     def on_step(self, step: TrainingStep) -> Findings:
         if step.step == 1:  # its loss was computed before its update

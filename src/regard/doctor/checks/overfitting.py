@@ -4,6 +4,7 @@ import statistics
 
 from regard.config import dump
 from regard.doctor import Check, Findings, History
+from regard.doctor.check import DEFINITIONS
 from regard.doctor.context import RECENT
 
 #: Nats of the validation loss above its lowest value while the training loss kept falling, and between the two losses.
@@ -12,7 +13,7 @@ RISEN, GAP = 0.1, 0.3
 
 class Overfitting(Check):
     kind, description = "overfitting", "the model memorizes the training text"
-    follows = ("mask_fault", "duplicated_data", "validation_text", "label_leak", "target_fault")
+    follows = (DEFINITIONS, "mask_fault", "data_fault")
 
     def on_evaluation(self, history: History) -> Findings:
         if not history.validation:

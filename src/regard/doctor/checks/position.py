@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from regard.doctor import Check, Findings, SidePass
-from regard.doctor.checks.attention import SMALL_SCORES
+from regard.doctor.checks.units import SMALL_SCORES
 from regard.doctor.side_pass import MOVED, SHORTEST
 from regard.prove.batches import Batch
 from regard.prove.comparison import relative_difference, reverse_context
@@ -20,7 +20,7 @@ DISTANCES = (1, 8, 16)  # between the two tokens that are swapped
 
 class PositionFault(Check):
     kind, description = "position_fault", "positions have no effect"
-    follows = ("uniform_heads", "attention_collapse", "exploding_gradients")
+    follows = ("attention_entropy", "exploding_gradients")
     needs_confirmation = True
 
     def inputs(self, side_pass: SidePass) -> Iterable[Tensor]:

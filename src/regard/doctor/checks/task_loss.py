@@ -11,7 +11,7 @@ from regard.data import IGNORE_INDEX, PairBatch, TextBatch
 from regard.doctor import Check, Findings, SidePass
 from regard.doctor.side_pass import first_rows
 from regard.models import LanguageModel, Seq2SeqModel
-from regard.prove.batches import Batch
+from regard.prove.batches import Batch, take_rows
 from regard.tasks import LanguageConfig, TranslationConfig
 
 #: The difference of the two sums, relative to them: another order of summation in float32, and logits in 16 bits.
@@ -24,7 +24,7 @@ class TaskLoss(Check):
 
     kind, description = "task_loss", "the loss is not the cross entropy of logits and targets"
     rank = 0
-    follows = ("random_evaluation",)
+    follows = ("random_numbers", "model_differs")
 
     def on_start(self) -> Findings:
         if self.run.model is not None and self.run.data is not None:
@@ -39,22 +39,27 @@ class TaskLoss(Check):
         counted = int((batch.targets != IGNORE_INDEX).sum())
         modes = [False] if side_pass.model.carries_state else [True] if self.run.history.steps else [False, True]
         for training in modes:
-            with side_pass.mode(training):
-                got = float(next(iter(self.run.terms(batch).values())).total)
-            with side_pass.mode(training):
-                logits = self._logits(side_pass, batch)
+            got = float(side_pass.total(batch, training))
+            logits = self._logits(side_pass, batch, training)
             smoothing = float(dump(self.run.experiment)["task"].get("smoothing", 0.0)) if training else 0.0
-            want, plain = (_summed(logits, batch.targets, one) for one in (smoothing, 0.0))
+            want = _summed(logits, batch.targets, smoothing)
             apart = APART if self.run.dtype == torch.float32 else APART_16_BITS
             count = float(next(iter(self.run.task.counts(batch).values())))
             if not math.isfinite(got) or (abs(got - want) <= apart * abs(want) and count == counted):
                 continue
             mode = "training" if training else "evaluation"
             evidence = f"in {mode} it is {got:.5g} over {count:.0f} targets, and {want:.5g} over {counted} from logits"
-            ratio, uniform = got / want if want else math.inf, _summed(logits, batch.targets, 1.0)
+            ratios = [
+                float(side_pass.total(take_rows(batch, [row]), training))
+                / _summed(logits[row], batch.targets[row], smoothing)
+                for row in range(len(batch.inputs))
+            ]
             cause = (
-                f"it is {ratio:.3g} times too large: scaled, or divided by another number of targets or micro-batches"
+                f"it is {got / want:.3g} times that: scaled, or divided by another number of targets or micro-batches"
             )
+            if max(ratios) - min(ratios) > apart * max(map(abs, ratios)):
+                cause = "it is another function of them: targets shifted or weighted, a second softmax, an added term"
+            plain, uniform = (_summed(logits, batch.targets, one) for one in (0.0, 1.0))
             smoothed = (got - plain) / (uniform - plain) if uniform > plain else 0.0
             if 0 < smoothed <= 1 and count == counted:
                 cause = f"some of it does not come from the targets: label smoothing of {smoothed:.2g} would give it"
@@ -62,9 +67,9 @@ class TaskLoss(Check):
             yield self.finding("the task", evidence, cause, change)
             return
 
-    def _logits(self, side_pass: SidePass, batch: Batch) -> Tensor:
+    def _logits(self, side_pass: SidePass, batch: Batch, training: bool) -> Tensor:
         model = side_pass.model
-        with self.run.autocast():
+        with side_pass.mode(training), self.run.autocast():
             if isinstance(batch, PairBatch):
                 assert isinstance(model, Seq2SeqModel)
                 return model.head(model.features(batch.inputs, batch.source, batch.source_lengths)).float()
