@@ -13,6 +13,7 @@ import pytest
 from serve_kit import RunningServer, run_server
 
 from regard.runs import Run
+from regard.serve.events import RunFeed
 from regard.serve.limits import ROWS
 from regard.serve.metrics_log import MetricsLog
 from regard.serve.records import JsonlTail, latest_findings, subsample
@@ -119,6 +120,24 @@ def test_streams_send_new_records(runs: Path, tmp_path: Path) -> None:
             client.close()
 
 
+def test_a_snapshot_and_the_next_poll_are_complete_and_hide_nothing_from_other_streams(
+    runs: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(runs / "small", tmp_path / "live")
+    run, library = Run.open(tmp_path / "live"), RunLibrary(tmp_path)
+    feed = RunFeed(library, next(iter(library.paths())))
+    assert feed.poll() == []
+    for step in (9, 10):  # the second stream begins with what was read for the first
+        run.log({"step": step, "loss": 1.0})
+        assert '"step": 9' in feed.snapshot(-1)[-1]
+    with run.lock():
+        assert '"training"' in feed.snapshot(9)[-1]
+        metrics, state = feed.poll()
+    assert [row[0] for row in json.loads(metrics.partition("data: ")[2])["rows"]] == [8, 9, 10]
+    assert '"training"' in state
+    assert '"step": 10' in feed.snapshot(-1)[-1]
+
+
 def test_streams_of_a_removed_run_end(runs: Path, tmp_path: Path) -> None:
     shutil.copytree(runs / "small", tmp_path / "live")
     with run_server(tmp_path) as server:
@@ -130,7 +149,7 @@ def test_streams_of_a_removed_run_end(runs: Path, tmp_path: Path) -> None:
         shutil.rmtree(tmp_path / "live")
         for client in clients:
             received = b""
-            while not received.endswith(b"\r\n0\r\n\r\n"):  # the last chunk
+            while not received.endswith(b"0\r\n\r\n"):  # the last chunk
                 received += (piece := client.recv(65536))
                 assert piece, received
             client.close()

@@ -51,8 +51,8 @@ class RunFeed:
         self._samples, self._findings = self._tails()
         self._new(self._samples, self._findings)  # a stream begins with these
         self._position = self._metrics_position()
-        self._summary: JsonObject = {}
-        self.training = False
+        self._summary = self._read_summary()  # as the streams know it
+        self.opening: list[str] | None = None  # the snapshot since the last poll
         self.streams: list[Stream] = []
         self.polling: asyncio.Task[None] | None = None
 
@@ -64,12 +64,20 @@ class RunFeed:
         return log.restarts, log.records, log.last_step()
 
     def snapshot(self, after: int) -> list[str]:
-        """Everything that is known of the run, with the metrics from the step ``after`` on."""
+        """Everything that is known of the run, with the metrics from the step ``after`` on.
+
+        It is read once for all streams that begin between two polls: the next poll sends what is new since the last.
+        """
+        if after == -1 and self.opening is not None:
+            return self.opening
         events = self._metrics(after) + self._new(*self._tails())
-        return [*events, format_event("state", self._read_summary())]
+        events.append(format_event("state", self._read_summary()))
+        self.opening = events if after == -1 else self.opening
+        return events
 
     def poll(self) -> list[str]:
         """Return the events since the previous poll."""
+        self.opening = None
         before, self._position = self._position, self._metrics_position()
         events = []
         if self._position[0] != before[0]:  # a resumed run removes the records after its checkpoint
@@ -77,8 +85,8 @@ class RunFeed:
         elif self._position != before:  # the row of the last step is sent again: it may have more values now
             events += self._metrics(before[2])
         events += self._new(self._samples, self._findings)
-        known, summary = self._summary, self._read_summary()
-        return [*events, *([format_event("state", summary)] if summary != known else [])]
+        known, self._summary = self._summary, self._read_summary()
+        return [*events, *([format_event("state", self._summary)] if self._summary != known else [])]
 
     def _metrics(self, start: int, always: bool = False) -> list[str]:
         log = self._library.log(self._run)
@@ -90,9 +98,9 @@ class RunFeed:
         return events + [format_event("finding", finding) for finding in latest_findings(findings.read().records)]
 
     def _read_summary(self) -> JsonObject:
-        self._summary = self._library.summary(self._run)
-        self.training = self._summary["state"] == "training"
-        return self._summary
+        summary = self._library.summary(self._run)
+        self.training = summary["state"] == "training"
+        return summary
 
 
 Reader = Callable[[Callable[[], list[str]]], Awaitable[list[str]]]
@@ -132,6 +140,7 @@ async def poll_events(feed: RunFeed, read: Reader, stopping: Callable[[], bool])
     except NotFoundError:  # the run was removed; a client that connects again is told so
         pass
     finally:
+        feed.opening = None  # nobody polls any more, so it would grow old
         for stream in feed.streams:
             stream.add([], end=True)
 
