@@ -4,9 +4,10 @@
 
 A training of a small model uses all cores. Each round measures its steps per second alone, then beside the server
 with its clients, so that a slow drift of the machine cancels out. A client is a page on that run: it keeps an event
-stream open (as many as the server allows do) and sends a request per second, as after a click: the list of runs, the
-run, its metrics, a mask, a step of sampling. Latency is counted from the moment when a request is due, so that a
-stalled server is not measured too kindly. Prints p50, p99 and the ratio of the speeds as JSON.
+stream open (as many as the server allows do) and sends a request per second on another connection, which it keeps open
+too, as a browser does: the list of runs, the run, its metrics, a mask, a step of sampling. Latency is counted from the
+moment when a request is due, so that a stalled server is not measured too kindly. Prints p50, p99, the ratio of the
+speeds, and the cores used by the server and by the clients, which share the cores with both, as JSON.
 """
 
 import argparse
@@ -47,6 +48,12 @@ def last_step(folder: Path) -> int:
     return 0
 
 
+def cpu_seconds(process: int) -> float:
+    """The CPU time of a process so far."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 class Clients:
     """Clients of a server, which record how long each answer takes."""
 
@@ -56,20 +63,23 @@ class Clients:
         self.waits: list[float] = []
         self.statuses: dict[int, int] = {}
         self.stopped = False
+        self.connections: dict[int, tuple[asyncio.StreamReader, asyncio.StreamWriter]] = {}
 
-    async def send(self, method: str, target: str, body: object = None) -> tuple[int, bytes]:
-        """One request on a connection of its own."""
+    async def send(self, number: int, method: str, target: str, body: object = None) -> tuple[int, bytes]:
+        """One request on the connection of client ``number``."""
         data = b"" if body is None else json.dumps(body).encode()
         head = f"{method} {target} HTTP/1.1\r\nHost: 127.0.0.1:{self.port}\r\nAuthorization: token {self.token}\r\n"
-        head += "Connection: close\r\n"
         head += f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\n" if data else ""
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
-        try:
-            writer.write(head.encode() + b"\r\n" + data)
-            answer = await reader.read()
-        finally:
+        if number not in self.connections:
+            self.connections[number] = await asyncio.open_connection("127.0.0.1", self.port)
+        reader, writer = self.connections[number]
+        writer.write(head.encode() + b"\r\n" + data)
+        answer = (await reader.readuntil(b"\r\n\r\n")).lower()
+        content = await reader.readexactly(int(answer.partition(b"content-length:")[2].split()[0]))
+        if b"connection: close" in answer:  # after an error
             writer.close()
-        return int(answer.split(b" ", 2)[1]), answer.partition(b"\r\n\r\n")[2]
+            del self.connections[number]
+        return int(answer.split(b" ", 2)[1]), content
 
     async def listen(self, run: str) -> None:
         """Keep an event stream open."""
@@ -98,17 +108,17 @@ class Clients:
         due = time.perf_counter() + draw.random()
         while not self.stopped:
             await asyncio.sleep(max(0.0, due - time.perf_counter()))
-            status, _ = await self.send(*draw.choice(kinds))
+            status, _ = await self.send(number, *draw.choice(kinds))
             self.waits.append(time.perf_counter() - due)
             self.statuses[status] = self.statuses.get(status, 0) + 1
             due += 1.0
 
     async def run(self, seconds: float) -> None:
         """Run all clients; the first seconds, in which the server loads what it caches, do not count."""
-        listed = json.loads((await self.send("GET", "/api/runs"))[1])["runs"]
+        listed = json.loads((await self.send(0, "GET", "/api/runs"))[1])["runs"]
         runs = {run["name"]: run["id"] for run in listed}
         for kind in self.kinds(runs):
-            await self.send(*kind)
+            await self.send(0, *kind)
         tasks = [self.click(number, runs) for number in range(self.count)]
         tasks += [self.listen(runs["busy"]) for _ in range(min(self.count, STREAMS))]
         running = [asyncio.create_task(task) for task in tasks]
@@ -119,7 +129,7 @@ class Clients:
 
 def measure(folder: Path, clients: int, seconds: float, rounds: int) -> dict[str, object]:
     """Alternate between training alone and training beside the server."""
-    alone, beside, waits, statuses = [], [], [], {}
+    alone, beside, waits, statuses, used = [], [], [], {}, {"server": 0.0, "clients": 0.0}
     for _ in range(rounds):
         before, began = last_step(folder), time.perf_counter()
         time.sleep(seconds)
@@ -129,9 +139,14 @@ def measure(folder: Path, clients: int, seconds: float, rounds: int) -> dict[str
         try:
             address = json.loads(server.stdout.readline())["address"]
             asked = Clients(address, clients)
+            processes = {"server": server.pid, "clients": os.getpid()}
+            cpu = {name: cpu_seconds(process) for name, process in processes.items()}
             before, began = last_step(folder), time.perf_counter()
             asyncio.run(asked.run(seconds))
-            beside.append((last_step(folder) - before) / (time.perf_counter() - began))
+            took = time.perf_counter() - began
+            beside.append((last_step(folder) - before) / took)
+            for name, process in processes.items():
+                used[name] += (cpu_seconds(process) - cpu[name]) / took / rounds
         finally:
             server.send_signal(signal.SIGINT)
             server.wait()
@@ -147,6 +162,7 @@ def measure(folder: Path, clients: int, seconds: float, rounds: int) -> dict[str
         "steps_per_second_alone": [round(speed, 2) for speed in alone],
         "steps_per_second_beside": [round(speed, 2) for speed in beside],
         "speed_ratio": round(sum(beside) / sum(alone), 4),
+        "cores_used": {name: round(cores, 3) for name, cores in used.items()},
     }
 
 

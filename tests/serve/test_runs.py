@@ -13,6 +13,7 @@ import pytest
 from serve_kit import RunningServer, run_server
 
 from regard.runs import Run
+from regard.serve.events import RunFeed
 from regard.serve.limits import ROWS
 from regard.serve.metrics_log import MetricsLog
 from regard.serve.records import JsonlTail, latest_findings, subsample
@@ -92,27 +93,66 @@ def read_events(client: socket.socket, count: int, received: str = "") -> list[t
     return [(kind, json.loads(data)) for kind, data in found]
 
 
-def test_stream_sends_new_records(runs: Path, tmp_path: Path) -> None:
+def test_streams_send_new_records(runs: Path, tmp_path: Path) -> None:
     shutil.copytree(runs / "small", tmp_path / "live")
     run = Run.open(tmp_path / "live")
     with run_server(tmp_path) as server, run.lock():
         request = server.head("GET", f"/api/runs/{server.identify('live')}/events")
-        client = server.connect()
-        client.sendall(request)
-        first = read_events(client, 3)
-        assert [kind for kind, _ in first] == ["metrics", "sample", "state"]
-        assert first[2][1]["state"] == "training"
+        clients = [server.connect() for _ in range(3)]
+        for client in clients:
+            client.sendall(request)
+            first = read_events(client, 3)
+            assert [kind for kind, _ in first] == ["metrics", "sample", "state"]
+            assert first[2][1]["state"] == "training"
+        clients.pop().close()  # the others go on
         run.log({"step": 9, "loss": 1.25})
         run.log({"step": 9, "validation_loss": float("nan")})
         run.sample({"step": 9, "text": "more"})
         with open(run.file("findings.jsonl"), "a") as file:
             file.write('{"step": 9, "kind": "spike", "where": "loss", "severity": "warning", "what": "x"}\n{"step": 1')
-        received = dict(read_events(client, 4))
-        assert received["sample"] == {"step": 9, "text": "more"}
-        assert received["finding"]["id"] == "spike:loss"
-        assert received["metrics"]["rows"][-1][:2] == [9, 1.25]
-        client.close()
-        assert server.interrupt() == 0
+        for client in clients:
+            received = dict(read_events(client, 4))
+            assert received["sample"] == {"step": 9, "text": "more"}
+            assert received["finding"]["id"] == "spike:loss"
+            assert received["metrics"]["rows"][-1][:2] == [9, 1.25]
+        assert server.interrupt() == 0  # while streams are open
+        for client in clients:
+            client.close()
+
+
+def test_a_snapshot_and_the_next_poll_are_complete_and_hide_nothing_from_other_streams(
+    runs: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(runs / "small", tmp_path / "live")
+    run, library = Run.open(tmp_path / "live"), RunLibrary(tmp_path)
+    feed = RunFeed(library, next(iter(library.paths())))
+    assert feed.poll() == []
+    for step in (9, 10):  # the second stream begins with what was read for the first
+        run.log({"step": step, "loss": 1.0})
+        assert '"step": 9' in feed.snapshot(-1)[-1]
+    with run.lock():
+        assert '"training"' in feed.snapshot(9)[-1]
+        metrics, state = feed.poll()
+    assert [row[0] for row in json.loads(metrics.partition("data: ")[2])["rows"]] == [8, 9, 10]
+    assert '"training"' in state
+    assert '"step": 10' in feed.snapshot(-1)[-1]
+
+
+def test_streams_of_a_removed_run_end(runs: Path, tmp_path: Path) -> None:
+    shutil.copytree(runs / "small", tmp_path / "live")
+    with run_server(tmp_path) as server:
+        path = f"/api/runs/{server.identify('live')}/events"
+        clients = [server.connect() for _ in range(2)]
+        for client in clients:
+            client.sendall(server.head("GET", path))
+            read_events(client, 3)
+        shutil.rmtree(tmp_path / "live")
+        for client in clients:
+            received = b""
+            while not received.endswith(b"0\r\n\r\n"):  # the last chunk
+                received += (piece := client.recv(65536))
+                assert piece, received
+            client.close()
 
 
 def test_is_training_while_the_lock_is_held(runs: Path, tmp_path: Path) -> None:
@@ -160,7 +200,7 @@ def test_long_tables_have_evenly_spaced_rows_both_ends_and_the_validation_losses
     for piece in range(pieces):  # the table does not depend on when the file was read
         log_steps(path, range(1 + total * piece // pieces, 1 + total * (piece + 1) // pieces))
         log.refresh()
-    table = log.table(-1)
+    table = json.loads(log.table(-1))
     steps = [row[0] for row in table["rows"]]
     assert table["recorded"] == total
     assert len(steps) == ROWS
@@ -174,21 +214,25 @@ def test_long_tables_have_evenly_spaced_rows_both_ends_and_the_validation_losses
 def test_a_table_merges_the_records_of_a_step_and_follows_the_file(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     log = MetricsLog(path)
-    assert log.refresh().table(-1) == {"recorded": 0, "columns": ["step"], "rows": []}
+    assert json.loads(log.refresh().table(-1)) == {"recorded": 0, "columns": ["step"], "rows": []}
     path.write_text(
         '{"step": 0, "spread": {"a": [1.0]}}\n{"step": 1, "loss": "NaN"}\n{"step": 1, "lr": 0.5}\n{"step": 2, "lo'
     )
-    assert log.refresh().table(-1) == {"recorded": 1, "columns": ["step", "loss", "lr"], "rows": [[1, None, 0.5]]}
+    assert json.loads(log.refresh().table(-1)) == {
+        "recorded": 1,
+        "columns": ["step", "loss", "lr"],
+        "rows": [[1, None, 0.5]],
+    }
     with open(path, "a") as file:
         file.write('ss": 3.0}\n')
-    assert log.refresh().table(1)["rows"] == [[2, 3.0]]
+    assert json.loads(log.refresh().table(1))["rows"] == [[2, 3.0]]
     path.write_text(
         '{"step": 1, "loss": 4.0, "note": "another run with a longer first line than the old file had before"}\n' * 3
     )
-    assert log.refresh().table(-1)["rows"] == [[1, 4.0]]
+    assert json.loads(log.refresh().table(-1))["rows"] == [[1, 4.0]]
     assert log.restarts == 1
     path.unlink()
-    assert log.refresh().table(-1)["rows"] == []
+    assert json.loads(log.refresh().table(-1))["rows"] == []
 
 
 def test_updated_findings_are_listed_once() -> None:

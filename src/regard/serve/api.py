@@ -1,4 +1,5 @@
-"""The endpoints of the HTTP API. Each takes the parameters of a request and returns a dictionary or an array.
+"""The endpoints of the HTTP API. Each takes the parameters of a request and returns a dictionary, its JSON or an
+array.
 
 They run in worker threads: those of `SessionCache.session` in the single model thread, the others in the reader
 threads or in the file thread (see `app.py`).
@@ -44,8 +45,8 @@ class Api:
         found = {"capabilities": self.cache.capabilities(run), "damaged": self.cache.damaged(run)}
         return self.library.detail(run) | found
 
-    def metrics(self, params: RequestParams) -> JsonObject:
-        return self.library.metrics(params.text("run"), params.integer("after", -1, default=-1))
+    def metrics(self, params: RequestParams) -> bytes:
+        return self.library.metrics(params.text("run"), params.integer("after", -1, default=-1)).encode()
 
     def difference(self, params: RequestParams) -> JsonObject:
         runs = params.text("runs", 1000).split(",")

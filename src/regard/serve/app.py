@@ -31,7 +31,8 @@ from regard.serve.session_cache import SessionCache
 
 T = TypeVar("T")
 Handler = Callable[[Request], Awaitable[Response]]
-Endpoint = Callable[[RequestParams], JsonObject | str | np.ndarray | tuple[np.ndarray, int]]
+Result = JsonObject | bytes | str | np.ndarray | tuple[np.ndarray, int]
+Endpoint = Callable[[RequestParams], Result]
 #: A report is one file; as a file from a run folder it may not reach the server, whatever it contains.
 REPORT_POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; "
@@ -197,14 +198,21 @@ def _handler(endpoint: Endpoint, worker: Worker) -> Handler:
     async def handle(request: Request) -> Response:
         body = await read_json(request) if request.method == "POST" else request.query_params
         params = RequestParams({**body, **request.path_params})
-        result = await worker.run(lambda: endpoint(params))
-        if isinstance(result, str):  # a report, which carries a policy for its own inline styles and scripts
-            return HTMLResponse(result, headers={"Content-Security-Policy": REPORT_POLICY})
-        if isinstance(result, dict):
-            return JSONResponse(plain(result, lambda _: None))  # NaN and infinity become null
-        array, ready = result if isinstance(result, tuple) else (result, None)
-        headers = {"X-Shape": ",".join(map(str, array.shape))} | ({} if ready is None else {"X-Ready": str(ready)})
-        data = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<")).tobytes()
-        return Response(data, media_type="application/octet-stream", headers=headers)
+        return await worker.run(lambda: _response(endpoint(params)))
 
     return handle
+
+
+def _response(result: Result) -> Response:
+    """Encode what an endpoint returns."""
+    match result:
+        case str():  # a report, which carries a policy for its own inline styles and scripts
+            return HTMLResponse(result, headers={"Content-Security-Policy": REPORT_POLICY})
+        case dict():
+            return JSONResponse(plain(result, lambda _: None))  # NaN and infinity become null
+        case bytes():
+            return Response(result, media_type="application/json")
+    array, ready = result if isinstance(result, tuple) else (result, None)
+    headers = {"X-Shape": ",".join(map(str, array.shape))} | ({} if ready is None else {"X-Ready": str(ready)})
+    data = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<")).tobytes()
+    return Response(data, media_type="application/octet-stream", headers=headers)

@@ -1,7 +1,8 @@
 """Server-sent events: new metrics, samples, findings and states of a run while it trains.
 
-All streams of a run share one `RunFeed`, which polls the sizes of three files and reads only new lines. A stream begins
-with everything, so no record is lost between the page's first request and the stream; records carry a step or an id, so
+All streams of a run share one `RunFeed`: one task polls the sizes of three files, reads only new lines and wakes the
+streams together, because every separate wake-up interrupts a training on the same cores. A stream begins with
+everything, so no record is lost between the page's first request and the stream; records carry a step or an id, so
 duplicates are harmless. The `id` field of the metrics events lets a browser continue after it reconnects.
 """
 
@@ -13,10 +14,33 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from regard.runs.disk import JsonObject, plain
 from regard.serve.limits import SAMPLES
 from regard.serve.records import JsonlTail, latest_findings, sample_entry
-from regard.serve.run_library import RunLibrary
+from regard.serve.run_library import NotFoundError, RunLibrary
 
 TRAINING_INTERVAL, IDLE_INTERVAL, HEARTBEAT = 1.0, 2.0, 10.0  # seconds between polls, and between comments
 SHUTDOWN_INTERVAL = 0.2  # seconds within which a stream notices that the server stops
+
+
+class Stream:
+    """The events that one client has not been sent yet."""
+
+    def __init__(self) -> None:
+        self._pending = ["retry: 2000\n\n"]
+        self._changed = asyncio.Event()
+        self.ended = False
+
+    def add(self, events: list[str], end: bool = False) -> None:
+        """Append events, or end the stream after them."""
+        self._pending += events
+        self.ended |= end
+        self._changed.set()
+
+    async def take(self) -> str:
+        """Wait for events and return all of them."""
+        await self._changed.wait()
+        self._changed.clear()
+        chunk = "".join(self._pending)
+        self._pending.clear()
+        return chunk
 
 
 class RunFeed:
@@ -27,10 +51,10 @@ class RunFeed:
         self._samples, self._findings = self._tails()
         self._new(self._samples, self._findings)  # a stream begins with these
         self._position = self._metrics_position()
-        self._summary: JsonObject = {}
-        self.training = False
-        self.polled = time.monotonic()
-        self.streams: list[list[str]] = []  # of each stream: the events that it has not sent yet
+        self._summary = self._read_summary()  # as the streams know it
+        self.opening: list[str] | None = None  # the snapshot since the last poll
+        self.streams: list[Stream] = []
+        self.polling: asyncio.Task[None] | None = None
 
     def _tails(self) -> tuple[JsonlTail, JsonlTail]:
         return JsonlTail(self._path / "samples.jsonl"), JsonlTail(self._path / "findings.jsonl")
@@ -40,12 +64,20 @@ class RunFeed:
         return log.restarts, log.records, log.last_step()
 
     def snapshot(self, after: int) -> list[str]:
-        """Everything that is known of the run, with the metrics from the step ``after`` on."""
+        """Everything that is known of the run, with the metrics from the step ``after`` on.
+
+        It is read once for all streams that begin between two polls: the next poll sends what is new since the last.
+        """
+        if after == -1 and self.opening is not None:
+            return self.opening
         events = self._metrics(after) + self._new(*self._tails())
-        return [*events, format_event("state", self._read_summary())]
+        events.append(format_event("state", self._read_summary()))
+        self.opening = events if after == -1 else self.opening
+        return events
 
     def poll(self) -> list[str]:
         """Return the events since the previous poll."""
+        self.opening = None
         before, self._position = self._position, self._metrics_position()
         events = []
         if self._position[0] != before[0]:  # a resumed run removes the records after its checkpoint
@@ -53,22 +85,22 @@ class RunFeed:
         elif self._position != before:  # the row of the last step is sent again: it may have more values now
             events += self._metrics(before[2])
         events += self._new(self._samples, self._findings)
-        known, summary = self._summary, self._read_summary()
-        return [*events, *([format_event("state", summary)] if summary != known else [])]
+        known, self._summary = self._summary, self._read_summary()
+        return [*events, *([format_event("state", self._summary)] if self._summary != known else [])]
 
     def _metrics(self, start: int, always: bool = False) -> list[str]:
         log = self._library.log(self._run)
-        table = log.table(start - 1)
-        return [format_event("metrics", table, max(log.last_step(), 0))] if always or table["rows"] else []
+        last = log.last_step()
+        return [write_event("metrics", log.table(start - 1), max(last, 0))] if always or last >= start else []
 
     def _new(self, samples: JsonlTail, findings: JsonlTail) -> list[str]:
         events = [format_event("sample", sample_entry(record)) for record in samples.read().records[-SAMPLES:]]
         return events + [format_event("finding", finding) for finding in latest_findings(findings.read().records)]
 
     def _read_summary(self) -> JsonObject:
-        self._summary = self._library.summary(self._run)
-        self.training = self._summary["state"] == "training"
-        return self._summary
+        summary = self._library.summary(self._run)
+        self.training = summary["state"] == "training"
+        return summary
 
 
 Reader = Callable[[Callable[[], list[str]]], Awaitable[list[str]]]
@@ -77,35 +109,48 @@ Reader = Callable[[Callable[[], list[str]]], Awaitable[list[str]]]
 async def stream_events(
     feed: RunFeed, after: int | None, read: Reader, stopping: Callable[[], bool]
 ) -> AsyncIterator[str]:
-    """Yield the events of a run until the client disconnects or the server stops; ``read`` calls a method of the feed.
-
-    Whichever stream first finds that a poll is due polls for all of them.
-    """
-    pending: list[str] = ["retry: 2000\n\n"]
-    feed.streams.append(pending)
+    """Yield the events of a run until the client leaves or the server stops; ``read`` calls a method of the feed."""
+    stream = Stream()
+    feed.streams.append(stream)
     try:
-        pending += await read(lambda: feed.snapshot(-1 if after is None else after))
-        sent = time.monotonic()
-        while not stopping():
-            now = time.monotonic()
-            if now - feed.polled >= (TRAINING_INTERVAL if feed.training else IDLE_INTERVAL):
-                feed.polled = now
-                events = await read(feed.poll)
-                for stream in feed.streams:
-                    stream += events
-            if now - sent >= HEARTBEAT:
-                pending.append(": heartbeat\n\n")
-            if pending:
-                sent, chunk = now, "".join(pending)
-                pending.clear()
+        stream.add(await read(lambda: feed.snapshot(-1 if after is None else after)))
+        if feed.polling is None or feed.polling.done():
+            feed.polling = asyncio.create_task(poll_events(feed, read, stopping))
+        while not stream.ended:
+            if chunk := await stream.take():
                 yield chunk
-            await asyncio.sleep(SHUTDOWN_INTERVAL)
     finally:
-        feed.streams[:] = [stream for stream in feed.streams if stream is not pending]
+        feed.streams.remove(stream)
 
 
-def format_event(kind: str, data: JsonObject, number: int | None = None) -> str:
+async def poll_events(feed: RunFeed, read: Reader, stopping: Callable[[], bool]) -> None:
+    """Give the events of a run to its streams until the last client has left or the server stops."""
+    polled = sent = time.monotonic()
+    try:
+        while feed.streams and not stopping():
+            now = time.monotonic()
+            if now - polled >= (TRAINING_INTERVAL if feed.training else IDLE_INTERVAL):
+                polled = now
+                events = await read(feed.poll) or ([": heartbeat\n\n"] if now - sent >= HEARTBEAT else [])
+                if events:
+                    sent = now
+                    for stream in feed.streams:
+                        stream.add(events)
+            await asyncio.sleep(SHUTDOWN_INTERVAL)
+    except NotFoundError:  # the run was removed; a client that connects again is told so
+        pass
+    finally:
+        feed.opening = None  # nobody polls any more, so it would grow old
+        for stream in feed.streams:
+            stream.add([], end=True)
+
+
+def format_event(kind: str, data: JsonObject) -> str:
     """Return one event in the wire format."""
-    payload = json.dumps(plain(data, lambda _: None), allow_nan=False)
+    return write_event(kind, json.dumps(plain(data, lambda _: None), allow_nan=False))
+
+
+def write_event(kind: str, payload: str, number: int | None = None) -> str:
+    """Return one event, whose data is JSON already, in the wire format."""
     event_id = "" if number is None else f"id: {number}\n"
     return f"{event_id}event: {kind}\ndata: {payload}\n\n"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from regard.runs.disk import JsonObject
 from regard.serve.limits import METRICS_TAIL, ROWS
-from regard.serve.records import JsonlTail, finite, numbers_of, table_of
+from regard.serve.records import JsonlTail, Row, finite, numbers_of, table_of
 
 
 class MetricsLog:
@@ -22,7 +22,7 @@ class MetricsLog:
         self._clear()
 
     def _clear(self) -> None:
-        self._rows: dict[int, JsonObject] = {}  # by step
+        self._rows: dict[int, Row] = {}  # by step
         self._numbers: dict[int, int] = {}  # step -> number of the row among all recorded
         self._stride, self.recorded = 1, 0
 
@@ -61,11 +61,11 @@ class MetricsLog:
         """The newest step, or -1."""
         return next(reversed(self._rows), -1)
 
-    def table(self, after: int) -> JsonObject:
-        """The rows of the steps after ``after``, at most `ROWS` of them."""
+    def table(self, after: int) -> str:
+        """The rows of the steps after ``after``, at most `ROWS` of them, as JSON."""
         rows = [row for step, row in self._rows.items() if step > after]
         everything = len(rows) == len(self._rows)
-        return table_of(rows) | {"recorded": self.recorded if everything else len(rows)}
+        return table_of(rows, self.recorded if everything else len(rows))
 
 
 class ProgressLog:

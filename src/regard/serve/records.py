@@ -3,14 +3,18 @@
 Incomplete and invalid lines are skipped: the page must show a run even if one of its records is damaged.
 """
 
+import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeGuard
+from typing import NamedTuple, TypeGuard, TypeVar
 
 from regard.runs.disk import JsonObject, parse_object
 from regard.serve.limits import FINDINGS, ROWS, SAMPLE
 from regard.untrusted import open_plain
+
+T = TypeVar("T")
+Row = dict[str, str]  # the values of a step as JSON: they are sent far more often than they change
 
 CHUNK = 4 * 2**20  # bytes per read
 NO_FILE = (-1, -1, -1)  # in place of inode, size and time
@@ -81,20 +85,23 @@ def _parse(data: bytes) -> list[JsonObject]:
     return records
 
 
-def numbers_of(record: JsonObject) -> JsonObject:
+def numbers_of(record: JsonObject) -> Row:
     """The numeric values of a record, the step among them."""
-    return {key: value for key, value in record.items() if _is_number(value) or value in NONFINITE}
+    numbers = ((key, value) for key, value in record.items() if _is_number(value) or value in NONFINITE)
+    return {key: json.dumps(finite(value)) for key, value in numbers}
 
 
-def table_of(rows: Sequence[JsonObject]) -> JsonObject:
-    """Rows as columns and lists of values, at most `ROWS` of them."""
-    rows = subsample(rows)
-    keys = dict.fromkeys(key for row in rows for key in row)
+def table_of(rows: Sequence[Row], recorded: int) -> str:
+    """Rows as JSON: the columns and lists of values, at most `ROWS` of them."""
+    rows, keys = subsample(rows), {}
+    for row in rows:
+        keys |= row
     columns = [*(key for key in FIRST if key in keys or key == "step"), *(key for key in keys if key not in FIRST)]
-    return {"columns": columns, "rows": [[finite(row.get(key)) for key in columns] for row in rows]}
+    lines = ",".join([f"[{','.join([row.get(key, 'null') for key in columns])}]" for row in rows])
+    return f'{{"columns":{json.dumps(columns)},"rows":[{lines}],"recorded":{recorded}}}'
 
 
-def subsample(records: Sequence[JsonObject], limit: int = ROWS) -> list[JsonObject]:
+def subsample(records: Sequence[dict[str, T]], limit: int = ROWS) -> list[dict[str, T]]:
     """Return at most ``limit`` evenly spaced records; those with a validation loss are preferred."""
     if len(records) <= limit:
         return list(records)

@@ -90,8 +90,8 @@ class RunLibrary:
             "tokenizer": _read(_hash, opened.file("tokenizer.json")),
         }
 
-    def metrics(self, run: str, after: int = -1) -> JsonObject:
-        """Return the metrics table of the steps after ``after``."""
+    def metrics(self, run: str, after: int = -1) -> str:
+        """Return the metrics table of the steps after ``after`` as JSON."""
         return self.log(run).table(after)
 
     def log(self, run: str) -> MetricsLog:

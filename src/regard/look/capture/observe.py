@@ -99,15 +99,16 @@ class Attention(NamedTuple):
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
     """Disable dropout and gradients; on exit, restore every module's mode and the random state."""
-    modes = [(module, module.training) for module in model.modules()]
+    training = [module for module in model.modules() if module.training]
     devices = {p.device for p in model.parameters() if p.device.type == "cuda"}
-    model.eval()
+    for module in training:
+        module.training = False
     try:
         with torch.no_grad(), torch.random.fork_rng(list(devices)):
             yield
     finally:
-        for module, training in modes:
-            module.training = training
+        for module in training:
+            module.training = True
 
 
 def attentions(model: Model, forward: Callable[[], object]) -> list[Attention]:
