@@ -198,7 +198,7 @@ def run_toml(block: Block, names: dict[str, Any], slow: bool) -> None:
         assert listing()["my_parts.py"], "no part was loaded"
     else:
         Path("experiment.toml").write_text(block.code, "utf-8")
-        READ(Path("experiment.toml"), {})
+        READ("experiment.toml", {})
 
 
 #: By language; a block of another language fails. `text` is a drawing or a listing.

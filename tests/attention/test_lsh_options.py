@@ -18,7 +18,7 @@ from regard.attention.mechanisms import lsh_tiles
 from regard.attention.mechanisms.lsh import LSH, Form, LSHConfig
 from regard.attention.mechanisms.lsh_tiles import tileable
 from regard.errors import UserError
-from regard.nn.attention import AttentionContext, SharedQKConfig
+from regard.nn.attention import AttentionContext, AttentionSizes, SharedQKConfig
 from regard.nn.positions.position import NoRotation
 
 
@@ -71,7 +71,7 @@ def test_shared_queries_and_keys_as_in_reformer(form: Form, length: int, monkeyp
 
 def test_keys_of_a_shared_projection_are_normalized_queries() -> None:
     seen: list[tuple[Tensor, Tensor]] = []
-    layer = SharedQKConfig().build(16, 2, 2, Softmax(), bias=False, qk_norm=False)
+    layer = SharedQKConfig().build(AttentionSizes(16, 2, 2), Softmax())
     layer.mechanism.register_forward_pre_hook(lambda _, given: seen.append(given[:2]))
     x = torch.randn(1, 5, 16)
     layer(x, AttentionContext(Softmax().plan(Causal(), Range(5), like=x), NoRotation()))

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from regard.attention import Packed
 from regard.data import BytesConfig, ChatConfig, PreferenceConfig
 from regard.data.chats.config import CHATML
+from regard.data.chats.data import ChatPart
 from regard.data.chats.messages import pieces
 from regard.data.chats.packing import pack, rows_of_step
 from regard.data.chats.template import ChatFormat
@@ -76,7 +77,7 @@ def test_targets_are_answers_and_rows_hold_whole_conversations(tmp_path: Path) -
     config = ChatConfig(path=write(tmp_path / "c.jsonl", *records), tokens=256, validation=0.3).with_chat(FORM)
     data = config.build(512, tokenizer=TOKENIZER)
     found, inputs = [], []
-    rows = [data.batch(step, seed=1, size=1) for step in range(len(data.train.rows))]
+    rows = [data.batch(step, seed=1, size=1) for step in range(data.train.size)]
     for batch in [*rows, *data.validation_batches(2)]:
         assert isinstance(batch.slots, Packed)
         for row, targets in enumerate(batch.targets):
@@ -104,10 +105,10 @@ def test_no_conversation_sees_another(tmp_path: Path) -> None:
         config.build(room, tokenizer=TOKENIZER).train
         for room in (250, 90)  # in the second, one in each row
     )
-    assert len(together.rows) < len(alone.rows) == 5
+    assert together.size < alone.size == 5
     totals = []
     for part in (together, alone):
-        batch = part.batch(np.arange(len(part.rows)))
+        batch = part.batch(np.arange(part.size))
         term = LanguageTask().terms(model, batch)["next_token"]
         totals.append((float(term.total.detach()), int(term.count)))
     assert totals[0] == pytest.approx(totals[1], rel=1e-12)
@@ -121,6 +122,7 @@ def test_other_forms_of_files(tmp_path: Path) -> None:
         conversation("Hi", "Hello"),
     )
     part = ChatConfig(path=path, validation=0.0).with_chat(FORM).build(512, tokenizer=TOKENIZER).train
+    assert isinstance(part, ChatPart)
     assert len({text.ids.tobytes() for text in part.texts}) == 1
     assert len(part.texts) == 3
 

@@ -5,6 +5,8 @@ of the first kernel rotates its own query, and the new key and value, which belo
 the programs that read that chunk. The second kernel joins the chunks, as in the decode_gpu backend.
 """
 
+from typing import Any, cast
+
 import torch
 import triton
 from torch import Tensor
@@ -102,13 +104,13 @@ def attend_one(
     wide, chunks = triton.next_power_of_2(width), triton.cdiv(keys, TILE)
     tops, totals, parts = (qkv.new_empty(heads, chunks, n, dtype=torch.float32) for n in (1, 1, wide))
     out = _shape(qkv, cos, sin, k, v, place, seen, scale)
-    _chunk[(heads, chunks)](
+    cast(Any, _chunk)[(heads, chunks)](
         qkv, cos, sin, k, v, place, qkv if seen is None else seen, tops, totals, parts, keys, heads, groups, chunks,
         k.stride(1), v.stride(1), SCALE=scale, MASKED=seen is not None, D=width, WIDE=wide, TILE=TILE,
         num_warps=4, **early(qkv.device),
     )  # fmt: skip
     everything = triton.next_power_of_2(chunks)
-    _join[(heads,)](
+    cast(Any, _join)[(heads,)](
         tops, totals, parts, out, chunks, D=width, WIDE=wide, ALL=everything, num_warps=2, **early(qkv.device)
     )
     return out

@@ -6,7 +6,7 @@ that one still runs and reads its first weights meanwhile (programmatic dependen
 """
 
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 import triton
@@ -153,7 +153,7 @@ def through(
     tile = TILES[("float" if scale is None else "int8") + (" gated" if gated else "")]
     wide = min(max(triton.next_power_of_2(width), 16), tile.wide)
     unused = x  # a pointer that is not read
-    _through[(triton.cdiv(rows, tile.rows),)](
+    cast(Any, _through)[(triton.cdiv(rows, tile.rows),)](
         x, unused if gain is None else gain, weight, unused if scale is None else scale,
         unused if bias is None else bias, unused if other is None else other, out, rows,
         WIDTH=width, EPS=eps, NORMED=gain is not None, BIASED=bias is not None, GATED=gated, ACTIVATION=after,
