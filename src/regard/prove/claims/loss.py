@@ -17,6 +17,7 @@ from regard.train.device import move
 TOLERANCE = 1e-4
 BATCHES = 40  # of the validation part that are tested
 TAIL, MANY = 4, 0.25  # so many equal targets at the end of so large a share of rows look like padding
+WRAPPED = 8  # rows whose last target is their first input are no coincidence
 LARGE = 10**6  # targets: a larger validation part is not counted again
 
 
@@ -39,6 +40,7 @@ def loss(subject: ModelUnderTest) -> ClaimResult:
             _check_alignment(batch, f"{part} batch {number}")
             _check_tokens(batch, subject.vocabulary, f"{part} batch {number}")
         _check_tails(batches, part)
+        _check_ends(batches, part)
     _check_validation_count(data, size)
     targets = sum(int((batch.targets >= 0).sum()) for batch in (*train, *held_out))
     evidence = f"{targets:,} targets follow their inputs"
@@ -91,6 +93,17 @@ def _check_tails(batches: list[Batch], part: str) -> None:
     if rows >= 8 and count > MANY * rows:
         tails = f"{count} of {rows} rows end in {TAIL} times token {token}"
         raise ClaimFails(f"{part} batches: {tails}, and all of it counts: is that padding?")
+
+
+def _check_ends(batches: list[Batch], part: str) -> None:
+    """The last target of a row is not its first input: `roll` does that, and no input follows to compare with."""
+    ends = [(batch.inputs[:, 0], batch.targets[:, -1]) for batch in batches if isinstance(batch, TextBatch)]
+    if not ends:
+        return
+    first, last = (torch.cat(tokens) for tokens in zip(*ends, strict=True))
+    first, last = first[last >= 0], last[last >= 0]
+    if len(last) >= WRAPPED and len(last.unique()) > 2 and torch.equal(first, last):
+        raise ClaimFails(f"{part} batches: the last target of all {len(last)} rows is the row's first token")
 
 
 def _check_validation_count(data: Data, size: int) -> None:
