@@ -254,7 +254,8 @@ class ModelConfig(Choice):
 
     __dataclass_fields__: ClassVar[dict[str, Field]]  # every subclass is a frozen dataclass
     generates: ClassVar[bool] = True  # the model decodes; an encoder does not
-    vocabulary: int  # 0: the model does not read tokens
+    reads_images: ClassVar[bool] = False  # the model reads images, and no tokens: its vocabulary is 0
+    vocabulary: int
     context: int
     layers: int
     width: int

@@ -30,8 +30,7 @@ from regard.nn.positions.position import Position
 class ViTConfig(BlocksConfig, kind="vit"):
     """Sizes and parts of a Vision Transformer. The defaults are the paper's parts at a size for small images."""
 
-    generates = False
-    vocabulary = 0  # it reads no tokens
+    generates, reads_images, vocabulary = False, True, 0
     image: int = option(32, "rows and columns of the images in training, in pixels")
     channels: int = option(3, "channels of the images: 1 gray, 3 color")
     patch: int = option(4, "rows and columns of a patch, in pixels")
@@ -108,9 +107,15 @@ class ViT(ImageEncoder):
         self.reset()
 
     def reset(self) -> None:
-        """Normal with deviation 0.02; patches by their size; residual branches scaled down with depth, or zero."""
-        initialize(self, normal(0.02), normal(0.02))
+        """Xavier's uniform weights, as in the paper's code; residual branches scaled down with depth, or zero.
+
+        Patches start with variance 1, positions and the class token with half that deviation: with 0.02, as in the
+        paper's code, attention begins as a mean over a set of patches, and small models learn several times slower.
+        """
+        initialize(self, nn.init.xavier_uniform_, normal(0.5))
         self.embed.reset()
+        if isinstance(self.unembed, Linear):
+            self.unembed.init(normal(0.02))
         self.blocks.scale_residual(0.0 if self.config.zero_init else (2 * self.config.layers) ** -0.5)
 
     def features(self, images: Tensor) -> Tensor:
@@ -123,7 +128,7 @@ class ViT(ImageEncoder):
         slots = patches(*grid, of=trained, before=self.before, device=images.device)
         x = self.embed(images)
         if self.embed_class is not None:
-            x = torch.cat((self.embed_class.weight.expand(len(x), -1, -1), x), dim=1)
+            x = torch.cat((self.embed_class.weight.expand(x.shape[0], -1, -1), x), dim=1)
         x = self.drop(self.position.embed(x, slots.phase))
         biased = type(self.position).bias is not Position.bias
         # Only a bias compares the places of patches; without one the sequence is a plain range, which is faster.

@@ -57,7 +57,7 @@ class ModelUnderTest:
     def __post_init__(self) -> None:
         if self.model is not None:
             self.vocabulary = self.vocabulary or (PATCHES if self.reads_images else self.model.config.vocabulary)
-            self.length = self.length or min(SHORT, self.model.config.context)
+            self.length = self.length or min(SHORT, self._context)
             self.causal = self.causal and not isinstance(self.model, Encoder | ImageEncoder)
             if self.positional is None:
                 self.positional = self.model.positional
@@ -73,6 +73,12 @@ class ModelUnderTest:
     def model(self) -> Model | None:
         """The model, if it is one of this library."""
         return self.forward if isinstance(self.forward, Model) else None
+
+    @property
+    def _context(self) -> int:
+        """The length of the sequences in training; of images, the number of their patches."""
+        assert self.model is not None
+        return self.model.config.context - (self.model.before if isinstance(self.model, ImageEncoder) else 0)
 
     @cached_property
     def module(self) -> nn.Module | None:
@@ -139,7 +145,7 @@ class ModelUnderTest:
         """The longest test sequence."""
         if self.model is None or self.seq2seq is not None:
             return self.length
-        return max(self.length, min(LONG, self.model.config.context))
+        return max(self.length, min(LONG, self._context))
 
     def tokens(self, rows: int, length: int | None = None, seed: int = SEED) -> Tensor:
         """Random tokens [rows, length]."""
