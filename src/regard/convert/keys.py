@@ -95,7 +95,8 @@ def entries(table: str, model: Model, experts: int = 0) -> list[Entry]:
         if theirs:
             names = _expanded(theirs if layer is None else theirs.replace("*", layer[0]), experts)
             kernel = tuple(int(n) for flag in flags if flag.startswith("kernel=") for n in flag[7:].split(","))
-            found.append(Entry(name, tuple(names), *(flag in flags for flag in ("transposed", "row", "zero")), kernel))
+            transposed, row, zero = (flag in flags for flag in ("transposed", "row", "zero"))
+            found.append(Entry(name, tuple(names), transposed, row, zero, kernel))
     same = shared(model)
     named = {same[entry.ours] for entry in found}
     for name in same:

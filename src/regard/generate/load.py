@@ -90,10 +90,10 @@ def load(run: str | Path, device: torch.device | str = "cpu", step: int | None =
 
 def load_model(run: Run, device: torch.device | str = "cpu", step: int | None = None) -> LoadedModel:
     """The model of the checkpoint at ``step``, or of the newest intact one, in evaluation mode, and its tokenizer."""
-    model, tokenizer, *rest = load_trained(run, device, step)
+    model, tokenizer, reached, sha256 = load_trained(run, device, step)
     if tokenizer is None:
         raise UserError(f"{run.path} reads images, and this needs a model of text; regard predict {run.path} IMAGE")
-    return LoadedModel(model, tokenizer, *rest)
+    return LoadedModel(model, tokenizer, reached, sha256)
 
 
 def load_trained(run: Run, device: torch.device | str = "cpu", step: int | None = None) -> TrainedModel:

@@ -8,7 +8,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from regard.attention import Full, Range
+from regard.attention import Bias, Full, Range
 from regard.config import option
 from regard.errors import UserError
 from regard.models.base import ImageEncoder
@@ -114,6 +114,9 @@ class ViT(ImageEncoder):
         """
         initialize(self, nn.init.xavier_uniform_, normal(0.5))
         self.embed.reset()
+        for module in self.modules():
+            if isinstance(module, Bias):
+                module.init(normal(0.02))
         if isinstance(self.unembed, Linear):
             self.unembed.init(normal(0.02))
         self.blocks.scale_residual(0.0 if self.config.zero_init else (2 * self.config.layers) ** -0.5)

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from regard.data import ImagesConfig
 from regard.recipes import mnist
 from regard.train import Experiment
 
@@ -12,5 +13,5 @@ def recipe() -> Experiment:
     regard train fashion-mnist
     """
     base = mnist.recipe()
-    data = replace(base.data, source="fashion-mnist", flip=True)
+    data = ImagesConfig(source="fashion-mnist", validation=0.05, crop=2, flip=True, batch=128)
     return replace(base, data=data, train=replace(base.train, epochs=5.0))

@@ -21,7 +21,7 @@ class ImageClassificationConfig(WeightedTaskConfig, kind="image-classification")
     """Predict the class of an image."""
 
     trains, examples = ImageEncoder, ImageData
-    kinds_of_data = "images: --data images"
+    kinds_of_data, unit = "images: --data images", "image"
     pool: Literal["cls", "mean"] | None = option(
         None, "classify by the class token, or by the mean of the patches (default: by the class token if there is one)"
     )

@@ -118,20 +118,20 @@ class ClassificationTask(Measured):
     def __init__(self, config: WeightedTaskConfig):
         self.config = config
 
-    def terms(self, model: Encoder, batch: LabeledBatch) -> dict[str, Term]:
+    def terms(self, model: Any, batch: Any) -> dict[str, Term]:
         return self.measured(model, batch)[0]
 
     def counts(self, batch: LabeledBatch) -> dict[str, Tensor]:
         return {self.name: count_targets(batch.targets)}
 
-    def measured(self, model: Encoder, batch: LabeledBatch) -> tuple[dict[str, Term], Tensor]:
+    def measured(self, model: Any, batch: Any) -> tuple[dict[str, Term], Tensor]:
         logits, further, details = outputs(model, self._arguments(model, batch))
         if logits.ndim == 2:  # one row of logits for a text
             logits = logits[:, None]
         term = Term(self._loss(logits, batch), count_targets(batch.targets), details=details)
         return {self.name: term, **further}, self._statistics(logits, batch.targets)
 
-    def _arguments(self, model: Encoder, batch: LabeledBatch) -> tuple[Any, ...]:
+    def _arguments(self, model: Any, batch: Any) -> tuple[Any, ...]:
         """What the model is called with."""
         return _arguments(model, batch)
 

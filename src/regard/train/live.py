@@ -36,7 +36,7 @@ class LiveLine(Observer):
         self._idle = start.step >= self._steps
         if self._idle:
             return
-        self._device = start.device
+        self._device, self._unit = start.device, f"{start.experiment.task.unit}s"
         self._dtype, self._flops = start.dtype, flops_per_token(start.model)
         self._share = self._flops / measured_peak(start.device, start.dtype)
         self._due = 0.0
@@ -97,7 +97,7 @@ class LiveLine(Observer):
             self._say(f"continue with: regard resume {result.path}{with_options()}")
         else:
             steps = f"{result.step:,} step{'s' * (result.step != 1)}"
-            self._say(f"done: {steps}, {result.tokens:,} tokens in {clock(result.seconds)}")
+            self._say(f"done: {steps}, {result.tokens:,} {self._unit} in {clock(result.seconds)}")
 
     def failed(self, error: BaseException) -> None:
         """Restore the terminal."""
@@ -119,7 +119,7 @@ class LiveLine(Observer):
         (began, first, before), (now, last, tokens) = self._recent[0], self._recent[-1]
         if last > first and now > began:
             rate = (tokens - before) / (now - began)
-            parts.append(f"{rate:,.0f} tokens/s")
+            parts.append(f"{rate:,.0f} {self._unit}/s")
             if rate * self._share > 1 and not self._measured_again:  # other processes were busy: measure again
                 measured_peak.cache_clear()
                 self._share = min(self._share, self._flops / measured_peak(self._device, self._dtype))

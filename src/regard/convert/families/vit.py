@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from regard.convert.families.encoders import ACTIVATIONS, read_labels, write_labels
 from regard.convert.family import Family, JsonObject, Settings
 from regard.errors import UserError
@@ -52,7 +54,7 @@ class Vit(Family):
     """
 
     def config(self, kind: str, given: Settings) -> ViTConfig:
-        sizes = {ours: given.size(*named) for ours, named in SIZES.items()}
+        sizes: dict[str, Any] = {ours: given.size(*named) for ours, named in SIZES.items()}
         hidden = sizes.pop("hidden")
         given.require("hidden_act", *ACTIVATIONS)
         given.ignore("encoder_stride", "pooler_act", "pooler_output_size")  # of heads that are not imported

@@ -57,23 +57,24 @@ def unpack(path: Path) -> ImageSet:
         with safe_open(path, framework="numpy") as file:
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no dict)
             labels = tuple(json.loads((file.metadata() or {})["labels"]))
-        parts = [
+        train, test = (
             LabeledImages(arrays[f"{part}_images"], arrays[f"{part}_labels"].astype(np.int64))
             for part in ("train", "test")
-        ]
+        )
     except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path} is no whole file of images ({error}); remove it, and it is fetched again") from error
-    return ImageSet(*parts, labels)
+    return ImageSet(train, test, labels)
 
 
 def idx_images(members: Mapping[str, bytes], names: tuple[str, ...]) -> bytes:
     """The packed images of four files in the format of MNIST: gray images, and labels from 0 on."""
     found = {name.rpartition("/")[2].removesuffix(".gz"): content for name, content in members.items()}
-    parts = []
-    for part in ("train", "t10k"):
-        pixels, labels = read_idx(found[f"{part}-images-idx3-ubyte"]), read_idx(found[f"{part}-labels-idx1-ubyte"])
-        parts.append(LabeledImages(pixels[:, None], labels.astype(np.int64)))
-    return pack(ImageSet(*parts, names))
+
+    def part(name: str) -> LabeledImages:
+        pixels, labels = (read_idx(found[f"{name}-{what}-ubyte"]) for what in ("images-idx3", "labels-idx1"))
+        return LabeledImages(pixels[:, None], labels.astype(np.int64))
+
+    return pack(ImageSet(part("train"), part("t10k"), names))
 
 
 def read_idx(content: bytes) -> Pixels:

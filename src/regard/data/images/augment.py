@@ -52,4 +52,4 @@ def erase(images: Floats, random: Uniform, share: float, fill: float = 0.0) -> F
 def mixup(images: Floats, others: Floats, weights: Floats) -> Floats:
     """Each image times its weight plus another one times the rest (Zhang et al. 2018, eq. 1); ``weights`` [B]."""
     weight = weights[:, None, None, None]
-    return weight * images + (1 - weight) * others
+    return (weight * images + (1 - weight) * others).astype(np.float32, copy=False)

@@ -112,7 +112,8 @@ class ImageData(Data[ImageBatch]):
 def _draws(seed: int, step: int, count: int) -> Uniform:
     """Random numbers in [0, 1), [count, 11]; the upper half of the counter keeps them apart from the orders."""
     generator = np.random.Philox(counter=1 << 192, key=(seed % WORDS) << 64 | step % WORDS)
-    return ((generator.random_raw(count * DRAWS) >> np.uint64(11)) * 2.0**-53).reshape(count, DRAWS)
+    words = (generator.random_raw(count * DRAWS) >> np.uint64(11)).astype(np.float64)  # 53 bits are exact
+    return (words * 2.0**-53).reshape(count, DRAWS)
 
 
 def _in_order(part: LabeledImages, size: int, rank: int, world: int) -> Iterator[ImageBatch]:
@@ -143,6 +144,6 @@ def _batch(
 def _fingerprint(parts: tuple[LabeledImages, ...], labels: tuple[str, ...]) -> str:
     digest = hashlib.sha256(repr((labels, [part.images.shape for part in parts])).encode())
     for part in parts:
-        digest.update(np.ascontiguousarray(part.images))
-        digest.update(np.ascontiguousarray(part.labels))
+        digest.update(np.ascontiguousarray(part.images).data)
+        digest.update(np.ascontiguousarray(part.labels).data)
     return digest.hexdigest()
