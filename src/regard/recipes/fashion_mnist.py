@@ -13,5 +13,5 @@ def recipe() -> Experiment:
     regard train fashion-mnist
     """
     base = mnist.recipe()
-    data = ImagesConfig(source="fashion-mnist", validation=0.05, crop=2, flip=True, batch=128)
-    return replace(base, data=data, train=replace(base.train, epochs=5.0))
+    data = ImagesConfig(source="fashion-mnist", validation=0.02, crop=2, flip=True, batch=128)
+    return replace(base, data=data)

@@ -7,13 +7,15 @@ from regard.train import AdamWConfig, Experiment, TrainConfig
 
 
 def recipe() -> Experiment:
-    """A Vision Transformer of 49 patches that learns the digits of MNIST in a few minutes.
+    """A Vision Transformer of 16 patches that learns the digits of MNIST for five minutes.
 
     regard train mnist
+
+    On a GPU: --model.patch 4 --train.epochs 20.
     """
     return Experiment(
-        model=ViTConfig(image=28, channels=1, patch=4, layers=4, heads=4, width=96),
-        data=ImagesConfig(source="mnist", validation=0.05, crop=2, batch=128),
+        model=ViTConfig(image=28, channels=1, patch=7, layers=4, heads=4, width=96),
+        data=ImagesConfig(source="mnist", validation=0.02, crop=2, batch=128),
         task=ImageClassificationConfig(),
-        train=TrainConfig(epochs=3, optimizer=AdamWConfig(lr=2e-3), evaluate_every=200, save_every=None),
+        train=TrainConfig(seconds=300, optimizer=AdamWConfig(lr=2e-3), evaluate_every=200, save_every=None),
     )

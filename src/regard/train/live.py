@@ -25,6 +25,7 @@ class LiveLine(Observer):
     _stays = False  # whether the last drawing stays on the screen at the end
     _idle = False  # whether all steps were done before
     _measured_again = False  # the peak FLOP/s
+    _unit = "tokens"  # what is counted
 
     def __init__(self, out: TextIO | None = None):
         self.out = out if out is not None else sys.stderr
