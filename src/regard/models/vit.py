@@ -110,7 +110,7 @@ class ViT(ImageEncoder):
         """Xavier's uniform weights, as in the paper's code; residual branches scaled down with depth, or zero.
 
         Patches start with variance 1, positions and the class token with half that deviation: with 0.02, as in the
-        paper's code, attention begins as a mean over a set of patches, and small models learn several times slower.
+        paper's code, attention begins as a mean over a set of patches, and small models learn more slowly.
         """
         initialize(self, nn.init.xavier_uniform_, normal(0.5))
         self.embed.reset()
