@@ -58,7 +58,8 @@ def test_list(offline):
     listed = json.loads(regard(offline, "list", "--json").stdout)
     texts = ["bible", "enwik8", "homeassistant", "moby-dick", "plays", "sotu"]
     labeled = ["brown", "made-entities", "made-questions", "movie-reviews", "porttinari", "spam"]
-    names = sorted(texts + labeled)
+    images = ["cifar10", "digits", "fashion-mnist", "mnist"]
+    names = sorted(texts + labeled + images)
     assert [row["name"] for row in listed] == sorted(SOURCES) == names
     assert all(row["cached"] == "no" and row["size"] and row["license"] and row["origins"] for row in listed)
     assert not os.path.exists(offline["REGARD_CACHE"])  # looking leaves nothing behind

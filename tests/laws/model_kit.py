@@ -27,6 +27,7 @@ from regard.models import (
     EncoderConfig,
     FixedConfig,
     GPTConfig,
+    ImageEncoder,
     LanguageModel,
     LuongConfig,
     Model,
@@ -35,17 +36,21 @@ from regard.models import (
     Seq2SeqConfig,
     Seq2SeqModel,
     TransformerConfig,
+    ViTConfig,
 )
 from regard.nn.attention import SharedConfig, SharedQKConfig
 from regard.nn.blocks.block import PostNormConfig
 from regard.nn.blocks.reversible import ReversibleConfig
 from regard.nn.experts.moe import MoEConfig
-from regard.nn.heads import BertTokensHeadConfig
+from regard.nn.heads import BertTokensHeadConfig, ClassesHeadConfig
 from regard.nn.latent import LatentConfig
 from regard.nn.norm import LayerNormConfig
+from regard.nn.positions.grid import GridRasterConfig, GridRelativeConfig, GridRotaryConfig, GridSinusoidalConfig
 from regard.nn.positions.position import LearnedPositionConfig, RelativeConfig, RotaryConfig
 
 SIZES: dict[str, Any] = {"vocabulary": 29, "context": 32, "width": 16, "layers": 2}
+VIT: Any = ViTConfig(image=12, channels=2, patch=3, width=16, layers=2, heads=4)
+MEAN = ClassesHeadConfig(5, pool="mean")
 GPT: Any = GPTConfig(**SIZES, heads=4, kv_heads=2, ngrams=2, buckets=64, zero_init=False)
 MODELS: dict[str, ModelConfig] = {
     "gpt": GPT,
@@ -89,6 +94,11 @@ MODELS: dict[str, ModelConfig] = {
         block=PostNormConfig(),
         head=BertTokensHeadConfig(),
     ),
+    "vit": VIT,
+    "vit mean": replace(VIT, class_token=False, head=MEAN, position=GridSinusoidalConfig()),
+    "vit raster": replace(VIT, position=GridRasterConfig()),
+    "vit rotary": replace(VIT, position=GridRotaryConfig()),
+    "vit relative": replace(VIT, position=GridRelativeConfig()),
     "seq2seq fixed": Seq2SeqConfig(**SIZES, dropout=0.0, attention=FixedConfig()),
     "seq2seq bahdanau": Seq2SeqConfig(**SIZES, dropout=0.0, attention=BahdanauConfig()),
     "seq2seq luong": Seq2SeqConfig(**SIZES, dropout=0.0, attention=LuongConfig(), cell="lstm"),
@@ -114,8 +124,13 @@ class Inputs(NamedTuple):
 
 
 def inputs(model: Model, rows: int = 4, length: int = 12, seed: int = 2) -> Inputs:
-    """Random tokens; for a sequence-to-sequence model also sources of several lengths."""
+    """Random tokens; for a sequence-to-sequence model also sources of several lengths. Or images, and classes."""
     generator = torch.Generator().manual_seed(seed)
+    if isinstance(model, ImageEncoder):
+        config: Any = model.config
+        shape = (rows, model.channels, config.image, config.image)
+        images = torch.randn(shape, generator=generator, dtype=torch.float64).to(next(model.parameters()).dtype)
+        return Inputs((images,), torch.randint(config.head.classes, (rows, config.context), generator=generator))
     vocabulary = model.config.vocabulary
     tokens = torch.randint(vocabulary, (rows, length + 1), generator=generator)
     arguments = (tokens[:, :-1],)
@@ -148,3 +163,4 @@ def kinds_of(base: type) -> list[str]:
 
 DECODABLE = [name for name in kinds_of(LanguageModel) + kinds_of(Seq2SeqModel) if build(name).decodable]
 ENCODERS = kinds_of(Encoder)
+IMAGES = kinds_of(ImageEncoder)

@@ -28,10 +28,12 @@ GPT3 = {
 }
 # Twelve matrices of width² and 13 vectors in each layer, as in the released checkpoints.
 BERT = {"bert-base": 12 * (12 * 768**2 + 13 * 768), "bert-large": 24 * (12 * 1024**2 + 13 * 1024)}
+# Their sizes are tested in test_vit.py.
+VIT = ("vit-8x8", "vit-28x28", "vit-32x32", "vit-tiny", "vit-small", "vit-base", "vit-large")
 
 
 def test_every_preset_is_here() -> None:
-    assert set(PRESETS) == {"shakespeare", *GPT2, *GPT3, "transformer-base", "transformer-big", *BERT}
+    assert set(PRESETS) == {"shakespeare", *GPT2, *GPT3, "transformer-base", "transformer-big", *BERT, *VIT}
     assert PRESETS["shakespeare"] == GPTConfig()
 
 

@@ -174,13 +174,16 @@ def t5_bucket(apart: Tensor, buckets: int, furthest: int, *, causal: bool) -> Te
 class GridRelative(Bias):
     """A learned number per head and (row, column) distance, for phases of two axes (Liu et al. 2021, eq. 4).
 
-    Distances beyond the table are clipped, so that larger images are possible.
+    Distances beyond the table are clipped, so that larger images are possible. ``outside``: tokens that are in no place
+    of the grid, such as a class token, have phases below zero; three more numbers per head are for pairs of an outer
+    key, of an outer query, and of both (Bao et al. 2022, as in the code of BEiT).
     """
 
-    def __init__(self, heads: int, rows: int, columns: int, scale: float = 1.0):
+    def __init__(self, heads: int, rows: int, columns: int, scale: float = 1.0, *, outside: bool = False):
         super().__init__()
         self.rows, self.columns, self.scale = rows - 1, columns - 1, scale  # the greatest distances
         self.table = nn.Parameter(torch.zeros(heads, 2 * rows - 1, 2 * columns - 1))
+        self.outer_table = nn.Parameter(torch.zeros(heads, 3)) if outside else None
 
     def adjust(self, score: Tensor, pairs: Pairs) -> Tensor:
         apart = pairs.q.phase - pairs.k.phase  # [..., 2]
@@ -188,7 +191,11 @@ class GridRelative(Bias):
             raise UserError("a learned bias per patch distance needs integer distances; give the phases as integers")
         down = apart[..., 0].clamp(-self.rows, self.rows) + self.rows
         across = apart[..., 1].clamp(-self.columns, self.columns) + self.columns
-        return score + self.table[pairs.head, down, across] * self.scale
+        added = self.table[pairs.head, down, across]
+        if self.outer_table is not None:
+            outer = 2 * (pairs.q.phase[..., 0] < 0).long() + (pairs.k.phase[..., 0] < 0).long()  # 0: both are inside
+            added = torch.where(outer > 0, self.outer_table[pairs.head, (outer - 1).clamp(min=0)], added)
+        return score + added * self.scale
 
 
 class SoftCap(Bias):

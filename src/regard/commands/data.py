@@ -42,6 +42,7 @@ def data(options: DataOptions) -> int:
         "train on one: regard train --data.source NAME; on your own: --data.path FILE",
         "pairs of sentences: regard train translate-transformer --data.source NAME",
         "labelled text: regard train sentiment --data.source NAME (classes), tagging (tags), questions (answers)",
+        "images: regard train digits, mnist, fashion-mnist or cifar10",
     ]
     return act(options, "data", chosen, list(all_sources().values()), "\n".join(use))
 

@@ -36,12 +36,13 @@ def describe(options: DescribeOptions, keys: Mapping[str, object]) -> int:
     sizes_of = {name: unit(counted[f"bytes_{name}"], "B") for name in ("float32", "bfloat16")}
     table = dump(model)
     sizes = ", ".join(f"{name} {table[name]:,}" for name in SIZES if name in table)
+    what = "image" if model.reads_images else "token"
     lines = [
         f"{model.kind}: {sizes}",
         f"parameters         {counted['parameters']:,}, of them {counted['parameters_in_blocks']:,} in blocks",
         f"weights            {sizes_of['float32']} in float32, {sizes_of['bfloat16']} in bfloat16",
         f"KV cache           {counted['cache_elements_per_token']:,} numbers per token",
-        f"training           {unit(counted['flops_per_token'], 'FLOP')} per token, at a context of {model.context:,}",
+        f"training           {unit(counted['flops_per_token'], 'FLOP')} per {what}, at a context of {model.context:,}",
     ]
     options.show({"model": table, **counted}, "\n".join(lines))
     return 0

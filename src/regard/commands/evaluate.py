@@ -10,7 +10,7 @@ from regard.runs.waiting import progress
 
 if TYPE_CHECKING:
     from regard.data import TextData
-    from regard.generate.load import LoadedModel
+    from regard.generate.load import LoadedModel, TrainedModel
     from regard.runs import Run
     from regard.train import Experiment
 
@@ -41,9 +41,9 @@ def evaluate(options: EvaluateOptions) -> int:
     if options.window is not None and options.file is None:
         raise UserError("--window is for a text of your own; give it with --file")
     run = options.open()
-    from regard.data import LabeledConfig
+    from regard.data import ImagesConfig, LabeledConfig
     from regard.data.chats.config import MessagesConfig
-    from regard.generate.load import load_model
+    from regard.generate.load import load_model, load_trained
     from regard.models.device import find_device
     from regard.tasks import LanguageConfig
     from regard.train import Experiment
@@ -51,9 +51,9 @@ def evaluate(options: EvaluateOptions) -> int:
     from regard.train.precision import Precision
 
     experiment, device = run.load(Experiment), find_device(options.device)
+    if isinstance(experiment.data, LabeledConfig | ImagesConfig) and options.file is None:
+        return evaluate_labels(options, run, experiment, load_trained(run, device, options.step))
     loaded = load_model(run, device, options.step)
-    if isinstance(experiment.data, LabeledConfig) and options.file is None:
-        return evaluate_labels(options, run, experiment, loaded)
     data = own_text(run, experiment, loaded) if options.file is None else other_text(options, run, experiment, loaded)
     targets = data.parts._asdict()[part].targets
     if not targets:
@@ -82,9 +82,8 @@ def evaluate(options: EvaluateOptions) -> int:
     return 0
 
 
-def evaluate_labels(options: EvaluateOptions, run: "Run", experiment: "Experiment", loaded: "LoadedModel") -> int:
-    """The measures of a fine-tuned encoder on its validation or test part."""
-    from regard.data import LabeledData
+def evaluate_labels(options: EvaluateOptions, run: "Run", experiment: "Experiment", loaded: "TrainedModel") -> int:
+    """The measures of an encoder of texts or images on its validation or test part."""
     from regard.models.device import parameter_device
     from regard.tasks import Measured
     from regard.train.evaluate import measure
@@ -92,11 +91,10 @@ def evaluate_labels(options: EvaluateOptions, run: "Run", experiment: "Experimen
 
     data, task = experiment.data.build(experiment.model.context, tokenizer=loaded.tokenizer), experiment.task.build()
     loaded.check_data(data)
-    assert isinstance(data, LabeledData)
     assert isinstance(task, Measured)
     parts = {"validation": data.validation_batches, "test": data.test_batches}
     if options.part not in parts:
-        raise UserError("a fine-tuned model is measured on its validation or test part; give --part test")
+        raise UserError("a classifier is measured on its validation or test part; give --part test")
     count = {"validation": data.validation_count, "test": data.test_count}[options.part]
     if not count:
         raise UserError(f"this run's data has no {options.part} part; train with --data.{options.part} 0.05")

@@ -52,7 +52,9 @@ def import_(options: ImportOptions) -> int:
         raise UserError(f"there is no {source}; give a folder in the hub's layout, or a .gguf or .onnx file")
     run, certificate = imported_run(source, options.name, options.runs, options.ignore)
     use = f"regard chat {run.path}" if run.file(CHAT).exists() else f"regard generate {run.path} --prompt ..."
-    use = use if run.load(ModelConfig, "model").generates else f"regard embed {run.path} --search ..."
+    model = run.load(ModelConfig, "model")
+    use = use if model.generates else f"regard embed {run.path} --search ..."
+    use = f"regard predict {run.path} IMAGE" if model.reads_images else use
     if run.table("data").get("begin") is not None:
         sound = run.table("model").get("source", {}).get("kind") == "audio"
         use = f"regard transcribe FILE.wav --run {run.path}" if sound else f"regard translate {run.path} TEXT"
@@ -78,8 +80,8 @@ def imported_run(
     Run.check(runs, name)
     from regard.convert.read import read_model
     from regard.data import ImportedConfig, load_tokenizer
-    from regard.models.base import Encoder, LanguageModel
-    from regard.tasks import MaskedTokensConfig
+    from regard.models.base import Encoder, ImageEncoder, LanguageModel
+    from regard.tasks import ImageClassificationConfig, MaskedTokensConfig
     from regard.train import Experiment
 
     with waiting(f"reading {source}"):
@@ -91,6 +93,8 @@ def imported_run(
     experiment = replace(Experiment(), model=given.config, data=origin)
     if isinstance(model, Encoder):
         experiment = replace(experiment, task=MaskedTokensConfig())
+    if isinstance(model, ImageEncoder):
+        experiment = replace(experiment, task=ImageClassificationConfig())
     files = {}
     if given.tokenizer is not None:
         files[TOKENIZER] = given.tokenizer.encode()

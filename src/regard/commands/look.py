@@ -1,8 +1,11 @@
 """`regard look`."""
 
+from __future__ import annotations
+
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from regard.commands.common import CheckpointOptions, check_parent
 from regard.commands.lines import contents
@@ -12,32 +15,33 @@ from regard.runs import Run
 from regard.runs.disk import replace_file
 from regard.runs.waiting import waiting
 
+if TYPE_CHECKING:
+    from regard.look.views.trace import Trace
+
 
 @dataclass(frozen=True)
 class LookOptions(CheckpointOptions):
     """Options of `regard look`."""
 
     text: str | None = option(None, "the text to read; default: the last sample of the run's training")
-    file: Path | None = option(None, "read the text from this file")
+    file: Path | None = option(None, "read the text from this file; for a run on images, an image (default: its own)")
     pair: tuple[str, ...] = option((), "a source and its translation, for a translation model", metavar="SOURCE TARGET")
     out: Path | None = option(None, "the file to write; default: look.html in the run's folder")
     most: float = option(16.0, "maximum size of the file's data in megabytes; a long text is shown at lower resolution")
 
 
 def look(options: LookOptions) -> int:
-    """Show a model's attention on a text: one self-contained HTML file."""
+    """Show a model's attention on a text or an image: one self-contained HTML file."""
     check(options)
     run = options.open()
-    from regard.look.views.session import Session
-    from regard.models.device import find_device
-    from regard.serve.html_file import html_document, shown_text
+    from regard.models.base import ModelConfig
+    from regard.serve.html_file import html_document
 
-    source, target = texts(options, run)
+    seen = look_at_image if run.load(ModelConfig, "model").reads_images else look_at_text
     with waiting("reading") as say:
-        session = Session.load(run, find_device(options.device), options.step)
-        trace = session.trace(source, target)
+        trace, shown, step = seen(options, run)
         say("drawing")
-        html = html_document(trace, run.name, shown_text(source, target), int(options.most * 2**20)).encode()
+        html = html_document(trace, run.name, shown, int(options.most * 2**20)).encode()
     path = run.file("look.html") if options.out is None else options.out
     replace_file(path, html)
     about = trace.about()
@@ -45,12 +49,48 @@ def look(options: LookOptions) -> int:
         "run": str(run.path),
         "page": str(path),
         "bytes": len(html),
-        "step": session.step,
+        "step": step,
         "damaged": run.damaged,
     }
     summary |= {"tokens": len(about["tokens"]), "attentions": len(about["attentions"]), "loss": about["loss"]}
     options.show(summary, str(path))
     return 0
+
+
+def look_at_text(options: LookOptions, run: Run) -> tuple[Trace, str, int | None]:
+    """What the page shows: the attentions of a text, the text, and the step of the checkpoint."""
+    from regard.look.views.session import Session
+    from regard.models.device import find_device
+    from regard.serve.html_file import shown_text
+
+    source, target = texts(options, run)
+    session = Session.load(run, find_device(options.device), options.step)
+    return session.trace(source, target), shown_text(source, target), session.step
+
+
+def look_at_image(options: LookOptions, run: Run) -> tuple[Trace, str, int | None]:
+    """The same for an image: a file, or the first test image of the run."""
+    from regard.data import DataConfig, ImagesConfig
+    from regard.generate.images import ImagePredictor
+    from regard.generate.load import load_trained
+    from regard.look.views.images import image_trace
+    from regard.models.device import find_device
+
+    if options.text is not None or options.pair:
+        raise UserError(f"{run.path} reads images; give one: --file IMAGE")
+    loaded = load_trained(run, find_device(options.device), options.step)
+    config = run.load(DataConfig, "data")
+    if options.file is not None:
+        image, name = ImagePredictor(loaded.model).read(options.file), str(options.file)
+    elif isinstance(config, ImagesConfig):
+        data = config.build(0)
+        part = data.test if data.test_count else data.validation
+        if not len(part.labels):
+            raise UserError("this run holds no images out; give one: --file IMAGE")
+        image, name = part.images[0], f"the first held-out image, a {data.labels[part.labels[0]]}"
+    else:
+        raise UserError("give the image to read: --file IMAGE")
+    return image_trace(loaded.model, image), name, loaded.step
 
 
 def check(options: LookOptions) -> None:

@@ -143,14 +143,14 @@ def _recipe(options: ProveOptions) -> ModelUnderTest:
 
 def _run(options: ProveOptions, run: Run) -> ModelUnderTest:
     """A trained model with its tokenizer and, if it is still available, its data."""
-    from regard.generate.load import load_model
+    from regard.generate.load import load_trained
     from regard.models.device import find_device
     from regard.prove import ModelUnderTest
     from regard.train import Experiment
     from regard.train.pretrained import build_data
 
     experiment = run.load(Experiment)
-    loaded = load_model(run, find_device(options.device), options.step)
+    loaded = load_trained(run, find_device(options.device), options.step)
     about, data, task = f"step {loaded.step:,} of {run.path}, its own weights", None, None
     try:
         data, task = build_data(experiment, run), experiment.task.build()

@@ -81,7 +81,8 @@ def train(options: TrainOptions, keys: Mapping[str, object]) -> int:
       --init RUN --train.adapt frozen                    fine-tune the head of a trained model (docs/finetuning.md)
 
     Presets: shakespeare, gpt2, gpt2-medium, gpt2-large, gpt2-xl, gpt3-small, gpt3-medium, gpt3-large, gpt3-xl,
-    gpt3-2.7b, gpt3-6.7b, gpt3-13b, gpt3-175b, transformer-base, transformer-big, bert-base, bert-large.
+    gpt3-2.7b, gpt3-6.7b, gpt3-13b, gpt3-175b, transformer-base, transformer-big, bert-base, bert-large,
+    vit-8x8, vit-28x28, vit-32x32, vit-tiny, vit-small, vit-base, vit-large.
 
     Ctrl-C saves a checkpoint and stops; `regard resume` continues.
     """

@@ -18,6 +18,7 @@ from regard.convert.keys import entries
 from regard.convert.weights import Imported
 from regard.models.base import Encoder, LanguageModel, Model
 from regard.models.transformer import Transformer
+from regard.models.vit import ViT
 from regard.nn.source import TokenSource
 
 ROWS, LENGTH = 2, 16  # of the random tokens
@@ -79,16 +80,19 @@ def _layers(family: Family, model: Model) -> dict[str, str]:
 
 
 class _Inputs(NamedTuple):
-    """The same tokens for both models."""
+    """The same tokens or images for both models."""
 
     ours: tuple[Tensor, ...]
     theirs: dict[str, Tensor | bool]
 
 
 def _inputs(model: Model) -> _Inputs | None:
-    """Random tokens; None for a model that reads something else."""
+    """Random tokens or images; None for a model that reads something else."""
     length = min(LENGTH, model.limit or LENGTH)
     generator = torch.Generator().manual_seed(1)
+    if isinstance(model, ViT):
+        images = torch.randn(ROWS, model.channels, model.config.image, model.config.image, generator=generator)
+        return _Inputs((images,), {"pixel_values": images})
 
     def draw(vocabulary: int) -> Tensor:  # [B, N]
         return torch.randint(vocabulary, (ROWS, length), generator=generator)

@@ -15,7 +15,7 @@ from regard.config import dump
 from regard.config.notation import JsonObject
 from regard.errors import UserError
 from regard.models.base import Model, ModelConfig
-from regard.models.parts import AttentionModelConfig
+from regard.models.parts import AttentionModelConfig, BlocksConfig
 
 #: Fields of any config.json that do not change what a model computes for given tokens.
 _NEUTRAL = """
@@ -160,7 +160,7 @@ def family_of(config: ModelConfig) -> tuple[Family, JsonObject]:
 def _computing(config: ModelConfig) -> JsonObject:
     """What a config's model computes: without what matters in training only, and with defaults in numbers."""
     table = dump(config)
-    if isinstance(config, AttentionModelConfig):
+    if isinstance(config, BlocksConfig):
         size = config.projection.head_width(config.width, config.heads)
         table["kv_heads"] = config.key_heads
         table["projection"] = {**table["projection"], "size": size}

@@ -7,7 +7,8 @@ A line of a table has one of our names and theirs:
 
 ``*`` is the number of a layer, ``#`` that of an expert, and ``{q,k,v}`` stands for several tensors, which are one
 matrix of ours, stacked in this order; in ``{q,-,v}`` the second has no tensor and is zero. ``row``: the vector is
-stored with the shape [1, n]; ``zero``: it may be absent, and is zero then. Lines for weights that a model does not
+stored with the shape [1, n], or a table with [1, m, n]; ``zero``: it may be absent, and is zero then. ``kernel=3,8,8``:
+a row of the matrix is stored with this shape, as in a convolution. Lines for weights that a model does not
 have are not used, and a weight that our model shares with another one, which has a line, needs none.
 """
 
@@ -37,15 +38,19 @@ class Entry:
     transposed: bool = False
     row: bool = False
     zero: bool = False
+    kernel: tuple[int, ...] = ()
 
     def forward(self, theirs: Tensor) -> Tensor:
         """A tensor of theirs as a part of ours."""
+        if self.kernel and theirs.shape[1:] == self.kernel:
+            theirs = theirs.flatten(1)
         theirs = theirs[0] if self.row and theirs.shape[:1] == (1,) else theirs
         return theirs.t() if self.transposed and theirs.ndim == 2 else theirs
 
     def backward(self, ours: Tensor) -> Tensor:
         """A part of ours as a tensor of theirs."""
         ours = ours.t() if self.transposed else ours
+        ours = ours.unflatten(1, self.kernel) if self.kernel else ours
         return (ours[None] if self.row else ours).contiguous()
 
 
@@ -89,7 +94,9 @@ def entries(table: str, model: Model, experts: int = 0) -> list[Entry]:
         theirs, flags = known.get(name) or known.get(general) or ("", [])
         if theirs:
             names = _expanded(theirs if layer is None else theirs.replace("*", layer[0]), experts)
-            found.append(Entry(name, tuple(names), *(flag in flags for flag in ("transposed", "row", "zero"))))
+            kernel = tuple(int(n) for flag in flags if flag.startswith("kernel=") for n in flag[7:].split(","))
+            transposed, row, zero = (flag in flags for flag in ("transposed", "row", "zero"))
+            found.append(Entry(name, tuple(names), transposed, row, zero, kernel))
     same = shared(model)
     named = {same[entry.ours] for entry in found}
     for name in same:

@@ -5,6 +5,7 @@ from regard.data.base import (
     Batch,
     Data,
     DataConfig,
+    ImageBatch,
     LabeledBatch,
     PairBatch,
     PreferenceBatch,
@@ -12,6 +13,8 @@ from regard.data.base import (
     TextBatch,
 )
 from regard.data.chats.config import ChatConfig, PreferenceConfig
+from regard.data.images.config import ImagesConfig
+from regard.data.images.data import ImageData
 from regard.data.imported import ImportedConfig
 from regard.data.labeled.config import AnswersConfig, ClassesConfig, LabeledConfig, TagsConfig
 from regard.data.labeled.data import LabeledData

@@ -4,7 +4,7 @@ Training, `prove`, `doctor`, the report and the commands use the classes of this
 
 * ``DataConfig``  a choice of data in a config; ``build`` fetches and prepares it
 * ``Data``        training batches by number, validation and test batches in order
-* ``TextBatch``, ``PairBatch``, ``LabeledBatch``, ``PreferenceBatch``  what tasks and models consume
+* ``TextBatch``, ``PairBatch``, ``LabeledBatch``, ``ImageBatch``, ``PreferenceBatch``  what tasks and models consume
 
 A dataset subclasses ``Data``, implements ``batch`` and ``validation_batches``, and sets the attributes that differ from
 their defaults. Batches are named tuples of tensors: ``TextBatch`` or ``PairBatch``, or any other that the task of the
@@ -77,6 +77,15 @@ class LabeledBatch(NamedTuple):
     types: Tensor  # [B, N] int64: 1 in the second text of a pair
 
 
+class ImageBatch(NamedTuple):
+    """Labelled images."""
+
+    inputs: Tensor  # [B, M, Y, X] float32, from -1 to 1: M channels, Y rows, X columns
+    targets: Tensor  # [B, 1] int64, the class; IGNORE_INDEX: does not count
+    others: Tensor | None = None  # [B, 1] int64: with mixup, the class of the image that was mixed in
+    weights: Tensor | None = None  # [B]: with mixup, the weight of the first class
+
+
 class PreferenceBatch(NamedTuple):
     """Two answers for each prompt: rows 2i and 2i + 1 are the preferred and the rejected one. Padding comes last."""
 
@@ -86,7 +95,7 @@ class PreferenceBatch(NamedTuple):
 
 
 #: What the tasks of this package take; parts from outside may define others.
-Batch = TextBatch | PairBatch | LabeledBatch | PreferenceBatch
+Batch = TextBatch | PairBatch | LabeledBatch | ImageBatch | PreferenceBatch
 
 B = TypeVar("B", covariant=True)
 
@@ -97,6 +106,7 @@ class Data(ABC, Generic[B]):
     name: str = "the data"  # for messages
     sha256: str | None = None  # of the content; `regard resume` refuses data with another one
     vocabulary: int | None = None  # number of token ids, which the model's config takes over; None: it keeps its own
+    image: tuple[int, int, int] | None = None  # channels, rows and columns of images; None: the data are no images
     tokenizer: Tokenizer | None = None  # saved with the run; None: the tokens are not text
     chat: ChatFormat | None = None  # saved with the run, if the data are conversations
     specials: Specials | None = None  # the ids that mark padding, begin and end; set for sequence-to-sequence data only

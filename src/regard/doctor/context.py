@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from regard.data import Data, TextData
+from regard.data import Data, ImageBatch, TextData
 from regard.doctor.replay import Replay
 from regard.errors import UserError
 from regard.models.base import Model
@@ -178,8 +178,9 @@ class TrainingRun:
         return self.experiment.model.vocabulary
 
     def usable(self, batch: Batch) -> bool:
-        """There is a model that can run on this batch: all its tokens are in the vocabulary."""
-        return self.model is not None and not any(out_of_range(batch, self.vocabulary))
+        """There is a model that can run on this batch: it has tokens, and all of them are in the vocabulary."""
+        tokens = not isinstance(batch, ImageBatch)  # the checks of layers change tokens
+        return self.model is not None and tokens and not any(out_of_range(batch, self.vocabulary))
 
     def recent_batches(self, patience: float, reading: float) -> RecentBatches:
         """The newest batches; fewer of them if that takes longer than ``patience`` seconds."""

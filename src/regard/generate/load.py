@@ -23,6 +23,20 @@ from regard.runs import Checkpoint, Run
 from regard.runs.folder import TOKENIZER
 
 
+class TrainedModel(NamedTuple):
+    """The model of a checkpoint, whatever it reads."""
+
+    model: Model
+    tokenizer: Tokenizer | None  # None: it reads images
+    step: int
+    data_sha256: str | None = None  # of the training data
+
+    def check_data(self, data: Data) -> None:
+        """Refuse data that the model was not trained on: its token ids or classes would mean something else."""
+        if self.data_sha256 not in (None, data.sha256):
+            raise UserError(f"{data.name} is not what this run was trained on; put the old files back")
+
+
 class LoadedModel(NamedTuple):
     """The model of a checkpoint with its tokenizer."""
 
@@ -32,9 +46,8 @@ class LoadedModel(NamedTuple):
     data_sha256: str | None = None  # of the training data
 
     def check_data(self, data: Data) -> None:
-        """Refuse data that the model was not trained on: its token ids would mean something else."""
-        if self.data_sha256 not in (None, data.sha256):
-            raise UserError(f"{data.name} is not what this run was trained on; put the old files back")
+        """Refuse data that the model was not trained on."""
+        TrainedModel(*self).check_data(data)
 
     def generate(
         self, prompt: str = "\n", tokens: int = 200, *, seed: int = 1, stop: Sequence[str] = (), **sampling: Any
@@ -77,7 +90,18 @@ def load(run: str | Path, device: torch.device | str = "cpu", step: int | None =
 
 def load_model(run: Run, device: torch.device | str = "cpu", step: int | None = None) -> LoadedModel:
     """The model of the checkpoint at ``step``, or of the newest intact one, in evaluation mode, and its tokenizer."""
+    model, tokenizer, reached, sha256 = load_trained(run, device, step)
+    if tokenizer is None:
+        raise UserError(f"{run.path} reads images, and this needs a model of text; regard predict {run.path} IMAGE")
+    return LoadedModel(model, tokenizer, reached, sha256)
+
+
+def load_trained(run: Run, device: torch.device | str = "cpu", step: int | None = None) -> TrainedModel:
+    """The same for any model: one that reads images has no tokenizer."""
     model, checkpoint = load_weights(run, step)
+    about = (checkpoint.step, checkpoint.state.get("data"))
+    if model.config.reads_images:
+        return TrainedModel(model.to(device).eval(), None, *about)
     if not run.file(TOKENIZER).exists():
         raise UserError(f"{run.path} has no {TOKENIZER}; import the model again from a folder that has one")
     imported = run.table("data").get("kind") == "imported"
@@ -88,7 +112,7 @@ def load_model(run: Run, device: torch.device | str = "cpu", step: int | None = 
             f"{run.file(TOKENIZER)} has {tokenizer.size:,} tokens, but the model {model.config.vocabulary:,}; restore "
             "it from a copy"
         )
-    return LoadedModel(model.to(device).eval(), tokenizer, checkpoint.step, checkpoint.state.get("data"))
+    return TrainedModel(model.to(device).eval(), tokenizer, *about)
 
 
 def load_weights(run: Run, step: int | None = None) -> tuple[Model, Checkpoint]:

@@ -26,11 +26,18 @@ WORD = re.compile(r"\w+(?:['’-]\w+)*|[^\w\s]")  # words and signs, as treebank
 
 
 class ClassPrediction(NamedTuple):
-    """The class of a text."""
+    """The class of a text or of an image."""
 
     label: str
     probability: float
     probabilities: dict[str, float]
+
+    @classmethod
+    def of(cls, labels: Sequence[str], logits: Tensor) -> ClassPrediction:
+        """The class with the highest of the logits [classes]."""
+        shares = dict(zip(labels, logits.softmax(-1).tolist(), strict=True))
+        best = max(shares, key=shares.__getitem__)
+        return cls(best, shares[best], shares)
 
 
 class TagPrediction(NamedTuple):
@@ -62,17 +69,12 @@ class Predictor:
     def labels(self) -> tuple[str, ...]:
         """The names of the classes or tags."""
         assert isinstance(self.head, LabeledHeadConfig)
-        return self.head.labels or tuple(f"LABEL_{number}" for number in range(self.head.classes))
+        return self.head.names
 
     def classes(self, texts: Sequence[str]) -> list[ClassPrediction]:
         """The class of each text."""
         self._check(ClassesHeadConfig, "classifies no texts")
-        found = []
-        for outputs in self._outputs(self.encoder.texts(texts)):
-            shares = dict(zip(self.labels, outputs.softmax(-1).tolist(), strict=True))
-            best = max(shares, key=shares.__getitem__)
-            found.append(ClassPrediction(best, shares[best], shares))
-        return found
+        return [ClassPrediction.of(self.labels, outputs) for outputs in self._outputs(self.encoder.texts(texts))]
 
     def tags(self, texts: Sequence[str] | Sequence[Sequence[str]]) -> list[TagPrediction]:
         """The tag of each word of each text; a text that is not divided into words is divided here."""

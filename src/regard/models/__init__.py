@@ -1,6 +1,15 @@
 """Models: each file assembles parts of ``regard.nn`` as the figure of the paper does."""
 
-from regard.models.base import Encoder, LanguageModel, Model, ModelConfig, Seq2SeqModel, Seq2SeqState, State
+from regard.models.base import (
+    Encoder,
+    ImageEncoder,
+    LanguageModel,
+    Model,
+    ModelConfig,
+    Seq2SeqModel,
+    Seq2SeqState,
+    State,
+)
 from regard.models.bridges import BahdanauConfig, BridgeConfig, FixedConfig, LuongConfig
 from regard.models.convolution import Convolution, ConvolutionConfig
 from regard.models.encoder import EncoderConfig, TransformerEncoder
@@ -10,3 +19,4 @@ from regard.models.recurrent import RecurrentConfig, RecurrentModel
 from regard.models.seq2seq import Seq2Seq, Seq2SeqConfig
 from regard.models.size import describe, flops_per_token
 from regard.models.transformer import Transformer, TransformerConfig
+from regard.models.vit import ViT, ViTConfig

@@ -2,6 +2,7 @@
 
 * ``LanguageModel``  tokens [B, N] to logits [B, N, V], causal, decodable token by token with a ``State``
 * ``Encoder``        tokens [B, N] to features [B, N, C], bidirectional
+* ``ImageEncoder``   images [B, M, Y, X] of M channels to features [B, N, C] of their patches
 * ``Seq2SeqModel``   source [B, S] and target inputs [B, T] to logits [B, T, V], decodable with a ``Seq2SeqState``
 
 and declares itself by the class attributes of ``Model``. ``tests/laws/test_models.py`` tests every registered model.
@@ -12,7 +13,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, replace
-from numbers import Integral
 from typing import Any, ClassVar, NamedTuple, Protocol, Self, TypeVar, cast
 
 import torch
@@ -186,6 +186,25 @@ class Encoder(Model):
         return self.head(self.features(tokens, slots, types))
 
 
+class ImageEncoder(Model):
+    """Images [B, M, Y, X] (M channels, Y rows, X columns) to features [B, N, C], each from the whole image."""
+
+    channels: int
+    patch: int  # rows and columns of a patch, in pixels; the sides of an image are multiples of it
+    before: int = 0  # features before those of the patches: 1 with a class token
+
+    @abstractmethod
+    def features(self, images: Tensor) -> Tensor:
+        """Features [B, N, C]: those of ``before`` tokens, then of the patches row by row."""
+
+    @abstractmethod
+    def pooled(self, x: Tensor) -> Tensor:
+        """Features [B, N, C] to what the head reads: one vector per image, [B, C], or all of them."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.pooled(self.features(images)))
+
+
 class Seq2SeqModel(Model):
     """Source [B, S] and target inputs [B, T] to logits [B, T, V] (teacher forcing)."""
 
@@ -235,6 +254,7 @@ class ModelConfig(Choice):
 
     __dataclass_fields__: ClassVar[dict[str, Field]]  # every subclass is a frozen dataclass
     generates: ClassVar[bool] = True  # the model decodes; an encoder does not
+    reads_images: ClassVar[bool] = False  # the model reads images, and no tokens: its vocabulary is 0
     vocabulary: int
     context: int
     layers: int
@@ -249,8 +269,13 @@ class ModelConfig(Choice):
 
     def reduced(self) -> Self:
         """The same parts at a size that `prove` checks in seconds. Override it to shrink further sizes."""
-        context, width = min(self.context, REDUCED.context), min(self.width, REDUCED.width)
-        return replace(self, context=context, width=width, layers=min(self.layers, REDUCED.layers))
+        sizes = {"context": REDUCED.context, "width": REDUCED.width, "layers": REDUCED.layers}
+        own = self.__dataclass_fields__  # the context of an image model follows from other sizes
+        return replace(self, **{name: min(getattr(self, name), size) for name, size in sizes.items() if name in own})
+
+    def reading(self, vocabulary: int | None, image: tuple[int, int, int] | None) -> ModelConfig:
+        """The same model for these data: their number of token ids, or the channels, rows and columns of images."""
+        return self if vocabulary is None else replace(self, vocabulary=vocabulary)
 
     def without_positions(self) -> ModelConfig | None:
         """The same model without its position encoding, for comparison; None if the model has no such choice."""
@@ -263,37 +288,10 @@ class ModelConfig(Choice):
         except ValueError as problem:
             raise UserError(str(problem)) from problem
         model = self.make()
-        if not isinstance(model, LanguageModel | Encoder | Seq2SeqModel):
+        if not isinstance(model, LanguageModel | Encoder | ImageEncoder | Seq2SeqModel):
             raise TypeError(
-                f"{type(self).__name__}.make returned a {type(model).__name__}; return a LanguageModel, an Encoder or "
-                "a Seq2SeqModel (regard.models.base)"
+                f"{type(self).__name__}.make returned a {type(model).__name__}; return a LanguageModel, an Encoder, an "
+                "ImageEncoder or a Seq2SeqModel (regard.models.base)"
             )
         install(model)
         return model
-
-
-def check_capacity(state: State | Seq2SeqState, count: int) -> None:
-    """Refuse more tokens than the state has room for."""
-    if state.capacity is not None and state.used + count > state.capacity:
-        raise UserError(
-            f"the state holds {state.capacity} tokens, {state.used} are there and {count} more were given; "
-            "start it with a greater capacity"
-        )
-
-
-def check_sizes(config: ModelConfig, *names: str) -> None:
-    """Each size is at least 1; None is allowed where a size is optional."""
-    for name in names:
-        size = getattr(config, name)
-        if size is not None and not isinstance(size, Integral):
-            raise ValueError(f"{name} must be a whole number, not {size!r}")
-        if size is not None and size < 1:
-            raise ValueError(f"{name} must be at least 1, not {size}")
-
-
-def check_dropouts(config: ModelConfig, *names: str) -> None:
-    """Each probability is in [0, 1); None is allowed where it is optional."""
-    for name in names:
-        share = getattr(config, name)
-        if share is not None and not 0 <= share < 1:
-            raise ValueError(f"{name} must be at least 0 and below 1, not {share}")

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from regard.attention import AnySlots, Packed, Slots
 from regard.config import option
 from regard.errors import UserError
-from regard.models.base import LanguageModel, ModelConfig, State, check_dropouts, check_sizes
+from regard.models.base import LanguageModel, ModelConfig, State
+from regard.models.checks import check_dropouts, check_sizes
 from regard.nn.convolution import CausalConvolution
 from regard.nn.feedforward import ReLUSquared
 from regard.nn.init import damp_logits, initialize, normal

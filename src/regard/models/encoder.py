@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from regard.attention import AnySlots, Full, Packed, Padded, Range, Slots
 from regard.config import option
 from regard.errors import UserError
-from regard.models.base import Encoder, check_sizes
+from regard.models.base import Encoder
+from regard.models.checks import check_sizes
 from regard.models.parts import AttentionModelConfig, check_length
 from regard.nn.attention import AttentionContext
 from regard.nn.blocks.block import Stack

@@ -26,7 +26,8 @@ from regard.attention import (
 )
 from regard.attention.cache import SLACK
 from regard.config import option
-from regard.models.base import REDUCED, LanguageModel, State, check_capacity, check_sizes
+from regard.models.base import REDUCED, LanguageModel, State
+from regard.models.checks import check_capacity, check_sizes
 from regard.models.device import parameter_device
 from regard.models.parts import AttentionModelConfig, check_length
 from regard.nn.attention import AttentionContext

@@ -1,4 +1,4 @@
-"""The options that GPT, the encoder and the encoder-decoder share, and how their blocks are built from them."""
+"""The options that models with attention share, and how their blocks are built from them."""
 
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -9,7 +9,8 @@ from torch import nn
 from regard.attention import BACKENDS, AttentionConfig, LayerSpec, Mechanism, SoftmaxConfig
 from regard.config import option
 from regard.errors import UserError
-from regard.models.base import REDUCED, ModelConfig, check_dropouts, check_sizes
+from regard.models.base import REDUCED, ModelConfig
+from regard.models.checks import check_dropouts, check_sizes
 from regard.nn.attention import AttentionSizes, ProjectionConfig, SeparateConfig
 from regard.nn.blocks.block import Block, BlockConfig, PreNormConfig, Stack
 from regard.nn.feedforward import FeedForwardConfig, ReLUSquaredConfig
@@ -18,18 +19,15 @@ from regard.nn.positions.position import NoPositionConfig, Position, PositionCon
 
 
 @dataclass(frozen=True)
-class AttentionModelConfig(ModelConfig):
-    """Base class of the configs of models with attention; they replace the defaults that differ."""
+class BlocksConfig(ModelConfig):
+    """The options of a stack of blocks with attention, whatever it reads."""
 
-    vocabulary: int = option(65, "size of the vocabulary")
-    context: int = option(256, "longest sequence in training, in tokens")
     layers: int = option(4, "number of blocks")
     heads: int = option(4, "query heads per layer")
     kv_heads: int | None = option(None, "key/value heads per layer (default: as many as query heads)")
     width: int = option(128, "model width")
     dropout: float = option(0.0, "dropout on embeddings, attention and residual branches")
     attention_dropout: float | None = option(None, "dropout on attention weights, if it differs from the rest")
-    tied: bool = option(True, "share the embedding with the output head")
     bias: bool = option(False, "biases in linear layers")
     qk_norm: bool = option(True, "normalize queries and keys per head")
     backend: str = option(
@@ -39,12 +37,11 @@ class AttentionModelConfig(ModelConfig):
     projection: ProjectionConfig = field(default_factory=SeparateConfig)
     attention: AttentionConfig = field(default_factory=SoftmaxConfig)
     norm: NormConfig = field(default_factory=RMSNormConfig)
-    position: PositionConfig = field(default_factory=RotaryConfig)
     feedforward: FeedForwardConfig = field(default_factory=ReLUSquaredConfig)
     block: BlockConfig = field(default_factory=PreNormConfig)
 
     def check(self) -> None:
-        check_sizes(self, "vocabulary", "context", "layers", "heads", "width")
+        check_sizes(self, "layers", "heads", "width")
         if self.heads > self.width:
             raise ValueError(f"{self.heads} heads do not fit into a width of {self.width}; heads = {self.width} would")
         if self.projection.size is None and self.width % self.heads:
@@ -68,29 +65,10 @@ class AttentionModelConfig(ModelConfig):
         """The number of key/value heads."""
         return self.kv_heads or self.heads
 
-    @property
-    def positional(self) -> bool:
-        """Whether the model has a position encoding."""
-        return not isinstance(self.position, NoPositionConfig)
-
     def reduced(self) -> Self:
         heads = min(self.heads, REDUCED.heads)
         kv_heads = self.kv_heads and max(1, heads * self.kv_heads // self.heads)
         return replace(super().reduced(), heads=heads, kv_heads=kv_heads)
-
-    def without_positions(self) -> Self:
-        return replace(self, position=NoPositionConfig())
-
-    def build_position(self, *, causal: bool = True, context: int | None = None) -> Position:
-        """The position encoding; a rotation covers the part of a head that the projection reserves for it."""
-        build = partial(self.position.build, width=self.width, context=context or self.context, causal=causal)
-        rotary, head_width = self.projection.rotary_width(self.width, self.heads), self.width // self.heads
-        position = build(head_width=rotary)
-        rotates = type(position).rotation is not Position.rotation
-        position = position if rotates or rotary == head_width else build(head_width=head_width)
-        if self.tied and position.token_width(self.width) != self.width:
-            raise UserError("concatenated positions leave the embedding narrower than the head; set tied = false")
-        return position
 
     def build_mechanism(self, attention: AttentionConfig, position: Position | None = None) -> Mechanism:
         """The mechanism of one layer, with the bias of ``position``."""
@@ -123,6 +101,39 @@ class AttentionModelConfig(ModelConfig):
     def last_norm(self, blocks: Stack, norm: nn.Module) -> nn.Module:
         """The norm whose output the head reads: ``norm``, the final one, or that of the last block."""
         return norm if self.block.final_norm else blocks.layers[-1].norm_feedforward
+
+
+@dataclass(frozen=True)
+class AttentionModelConfig(BlocksConfig):
+    """Base class of the configs of models of tokens with attention; they replace the defaults that differ."""
+
+    vocabulary: int = option(65, "size of the vocabulary")
+    context: int = option(256, "longest sequence in training, in tokens")
+    tied: bool = option(True, "share the embedding with the output head")
+    position: PositionConfig = field(default_factory=RotaryConfig)
+
+    def check(self) -> None:
+        check_sizes(self, "vocabulary", "context")
+        super().check()
+
+    @property
+    def positional(self) -> bool:
+        """Whether the model has a position encoding."""
+        return not isinstance(self.position, NoPositionConfig)
+
+    def without_positions(self) -> Self:
+        return replace(self, position=NoPositionConfig())
+
+    def build_position(self, *, causal: bool = True, context: int | None = None) -> Position:
+        """The position encoding; a rotation covers the part of a head that the projection reserves for it."""
+        build = partial(self.position.build, width=self.width, context=context or self.context, causal=causal)
+        rotary, head_width = self.projection.rotary_width(self.width, self.heads), self.width // self.heads
+        position = build(head_width=rotary)
+        rotates = type(position).rotation is not Position.rotation
+        position = position if rotates or rotary == head_width else build(head_width=head_width)
+        if self.tied and position.token_width(self.width) != self.width:
+            raise UserError("concatenated positions leave the embedding narrower than the head; set tied = false")
+        return position
 
 
 def check_length(position: Position, length: int, what: str = "the input") -> int:

@@ -8,8 +8,10 @@ from regard.models.base import ModelConfig
 from regard.models.encoder import EncoderConfig
 from regard.models.gpt import GPTConfig
 from regard.models.transformer import TransformerConfig
+from regard.models.vit import ViTConfig
 from regard.nn.blocks.block import PostNormConfig, PreNormConfig
 from regard.nn.feedforward import GELUConfig, ReLUConfig
+from regard.nn.heads import ClassesHeadConfig
 from regard.nn.norm import LayerNormConfig
 from regard.nn.positions.position import LearnedPositionConfig, SinusoidalConfig
 
@@ -54,6 +56,8 @@ BASE = TransformerConfig(
 # vocabulary is without the mask token.
 BERT = EncoderConfig(vocabulary=30_521, context=512, dropout=0.1, block=PostNormConfig(), **_SHARED)
 
+VIT = ViTConfig(image=224, patch=16, layers=12, heads=12, width=768, head=ClassesHeadConfig(1000))
+
 PRESETS: dict[str, ModelConfig] = {
     "shakespeare": SHAKESPEARE,
     "gpt2": GPT2,
@@ -72,5 +76,12 @@ PRESETS: dict[str, ModelConfig] = {
     "transformer-big": replace(BASE, heads=16, width=1024, dropout=0.3),
     "bert-base": BERT,
     "bert-large": replace(BERT, layers=24, heads=16, width=1024),
+    "vit-8x8": ViTConfig(image=8, channels=1, patch=2, layers=4, heads=4, width=64),  # scikit-learn's digits
+    "vit-28x28": ViTConfig(image=28, channels=1, patch=4, layers=6, heads=4, width=128),  # MNIST
+    "vit-32x32": ViTConfig(image=32, patch=4, layers=6, heads=4, width=192),  # CIFAR
+    "vit-tiny": replace(VIT, heads=3, width=192),  # Touvron et al. 2021, table 1, as "small"
+    "vit-small": replace(VIT, heads=6, width=384),
+    "vit-base": VIT,  # Dosovitskiy et al. 2021, table 1, as "large"
+    "vit-large": replace(VIT, layers=24, heads=16, width=1024),
 }
 add_presets(ModelConfig, PRESETS)

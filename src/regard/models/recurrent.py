@@ -12,7 +12,8 @@ from torch import Tensor, distributed, nn
 from regard.attention import AnySlots, Packed, Slots
 from regard.config import option
 from regard.errors import UserError
-from regard.models.base import LanguageModel, ModelConfig, State, check_dropouts, check_sizes
+from regard.models.base import LanguageModel, ModelConfig, State
+from regard.models.checks import check_dropouts, check_sizes
 from regard.nn.linear import Linear
 from regard.nn.norm import NormConfig, RMSNormConfig
 from regard.nn.recurrent import MODULES, Recurrent, RecurrentState

@@ -13,16 +13,9 @@ from torch import Tensor, nn
 
 from regard.config import option
 from regard.errors import UserError
-from regard.models.base import (
-    REDUCED,
-    ModelConfig,
-    Seq2SeqModel,
-    Seq2SeqState,
-    check_capacity,
-    check_dropouts,
-    check_sizes,
-)
+from regard.models.base import REDUCED, ModelConfig, Seq2SeqModel, Seq2SeqState
 from regard.models.bridges import Annotated, BahdanauConfig, BridgeConfig, BridgeSpec, DecoderState, FixedConfig
+from regard.models.checks import check_capacity, check_dropouts, check_sizes
 from regard.nn.init import initialize
 from regard.nn.linear import Linear
 from regard.nn.recurrent import Recurrent

@@ -23,7 +23,8 @@ from regard.attention import (
 )
 from regard.config import option
 from regard.errors import UserError
-from regard.models.base import REDUCED, Seq2SeqModel, Seq2SeqState, check_capacity, check_sizes
+from regard.models.base import REDUCED, Seq2SeqModel, Seq2SeqState
+from regard.models.checks import check_capacity, check_sizes
 from regard.models.parts import AttentionModelConfig, check_length
 from regard.nn.attention import AttentionContext, Cache, CrossAttention, CrossAttentionContext
 from regard.nn.blocks.block import Block, Stack

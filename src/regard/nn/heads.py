@@ -88,6 +88,11 @@ class LabeledHeadConfig(HeadConfig):
         if self.labels and len(self.labels) != self.classes:
             raise ValueError(f"{len(self.labels)} labels were given for {self.classes} classes; give one for each")
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the classes; LABEL_0, LABEL_1 and so on if they have none."""
+        return self.labels or tuple(f"LABEL_{number}" for number in range(self.classes))
+
     def outputs(self, vocabulary: int) -> int:
         return self.classes
 

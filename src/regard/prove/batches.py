@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from regard.attention import Packed, Padded, Slots
-from regard.data import IGNORE_INDEX, Batch, Data, TextBatch
+from regard.data import IGNORE_INDEX, Batch, Data, ImageBatch, TextBatch
 from regard.prove.model_under_test import ModelUnderTest
 
 ROWS = 16
@@ -46,6 +46,8 @@ def take_rows(batch: B, rows: slice | list[int]) -> B:
 
 def out_of_range(batch: Batch, vocabulary: int) -> Iterator[tuple[str, list[int], int]]:
     """Of each tensor with a token outside the vocabulary: its name, the token's place [row, position], the token."""
+    if isinstance(batch, ImageBatch):  # no tokens
+        return
     for name, tokens in batch._asdict().items():
         if name in LOWEST and tokens.numel():
             least, most = (int(edge) for edge in tokens.aminmax())

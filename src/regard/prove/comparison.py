@@ -43,6 +43,8 @@ def gap(one: Tensor, other: Tensor, rounding: float = ROUNDING) -> Gap:
     one, other = one.detach().double(), other.detach().double()
     if one.shape != other.shape:
         raise ValueError(f"logits of the shapes {tuple(one.shape)} and {tuple(other.shape)} cannot be compared")
+    if one.ndim == 2:  # of whole rows
+        one, other = one[:, None], other[:, None]
     if not one.numel():
         return Gap(0.0, 0, 0, 0.0, False)
     apart = difference(one, other).abs().amax(-1)  # [B, N]

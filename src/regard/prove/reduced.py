@@ -34,13 +34,13 @@ def reduced_experiment(experiment: Experiment, own_data: bool = False) -> ModelU
             data = _random_text(given, Path(folder)).build(config.context, Path(folder))
     else:
         text, data = "its own data", given.build(config.context)
-    if data.vocabulary is not None:
-        config = replace(config, vocabulary=data.vocabulary)
+    task = experiment.task.fit(data)
+    config = task.model_for(config.reading(data.vocabulary, data.image), data)
     shape = f"layers {config.layers}, width {config.width}, context {config.context}"
     return ModelUnderTest(
         randomize_weights(config.build()),
         data=data,
-        task=experiment.task.build(),
+        task=task.build(),
         tokenizer=data.tokenizer,
         about=f"the recipe's parts at a reduced size ({shape}) with random weights, on {text}",
     )

@@ -8,10 +8,12 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from regard.config import dump
+from regard.config.choice import kinds
 from regard.report.config_diff import AUTOMATIC, Difference, complete, differences, unusual_settings
 from regard.report.inspection import Inspection, ModelSize, attempt, inspect, model_size
 from regard.runs import Run
 from regard.runs.disk import JsonObject
+from regard.tasks import TaskConfig
 from regard.train import Experiment
 
 Curve = list[tuple[float, float]]
@@ -75,6 +77,12 @@ class Facts:
         """Median tokens per second, without the first record (warm-up) if there are others."""
         rates = [rate for _, rate in self.speed[1:] or self.speed]
         return statistics.median(rates) if rates else None
+
+    @property
+    def unit(self) -> str:
+        """What the run counts: tokens, unless its task says otherwise."""
+        task = kinds(TaskConfig).get(str(_table(self.config.get("task")).get("kind")))
+        return TaskConfig.unit if task is None else task.unit
 
     @property
     def data(self) -> str:

@@ -29,7 +29,7 @@ def loss_figure(facts: Facts) -> str:
     training.append(Series("training", thin(running_mean(facts.loss)), 0, marks=len(facts.loss) < 6))
     series = [*training, Series("validation", facts.validation, 1, marks=True)]
     end = max((step for s in series for step, _ in s.points), default=0)
-    loss = Axes("step", "loss, nats per token", x_low=0, x_high=end)
+    loss = Axes("step", f"loss, nats per {facts.unit}", x_low=0, x_high=end)
     rate = Axes("step", "learning rate", low=0, x_low=0, x_high=end)
     return (
         figure(series, loss, 330, "Training and validation loss")
@@ -41,8 +41,8 @@ def loss_figure(facts: Facts) -> str:
 
 def speed_figure(facts: Facts) -> str:
     """Tokens per second over the run."""
-    series = [Series("tokens per second", thin(facts.speed, 200), 2)]
-    return figure(series, Axes("step", "tokens per second", low=0, x_low=0), 160, "Speed")
+    what = f"{facts.unit}s per second"
+    return figure([Series(what, thin(facts.speed, 200), 2)], Axes("step", what, low=0, x_low=0), 160, "Speed")
 
 
 def gradient_chart(facts: Facts) -> ChartSection:

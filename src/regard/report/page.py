@@ -91,7 +91,7 @@ def tiles(facts: Facts) -> str:
     if facts.seconds:
         shown.append((duration(facts.seconds), "time"))
     if facts.pace:
-        shown.append((count(facts.pace), "tokens per second"))
+        shown.append((count(facts.pace), f"{facts.unit}s per second"))
     if facts.size:
         shown.append((count(facts.size.parameters), "parameters"))
     items = "".join(f"<li><b>{escape(value)}</b><span>{escape(name)}</span></li>" for value, name in shown)
@@ -191,16 +191,16 @@ def cost(facts: Facts) -> str:
     if size:
         rows.append(("parameters", f"{size.parameters:,}"))
     if size and size.flops:
-        rows.append(("FLOPs per token, forward and backward", unit(size.flops, "FLOP")))
+        rows.append((f"FLOPs per {facts.unit}, forward and backward", unit(size.flops, "FLOP")))
         rows.append(("total FLOPs", unit(size.flops * facts.tokens, "FLOP")))
         formula = "FLOPs per token = 6 × (weights in matrices): two for each weight forward and four backward."
         if size.attentions:
             formula += f" Attention over a whole context adds 12 × {size.attentions} × width × context."
         if facts.seconds:
             rows.append(("FLOPs per second", unit(size.flops * facts.tokens / facts.seconds, "FLOP/s")))
-    rows += [("tokens", f"{facts.tokens:,}"), ("time", duration(facts.seconds))]
+    rows += [(f"{facts.unit}s", f"{facts.tokens:,}"), ("time", duration(facts.seconds))]
     if facts.pace:
-        rows.append(("tokens per second, median", f"{facts.pace:,.0f}"))
+        rows.append((f"{facts.unit}s per second, median", f"{facts.pace:,.0f}"))
     if facts.memory:
         rows.append(("peak memory", f"{facts.memory / 2**30:.2f} GiB"))
     return section("Cost", formula, key_values(rows) + figures.speed_figure(facts))

@@ -54,7 +54,7 @@ def what(facts: Facts) -> Iterator[str]:
     if not facts.step:
         yield f"{name} is to be trained on {facts.data}; no step is recorded yet."
         return
-    seen = f", {count(facts.tokens)} tokens," if facts.tokens else ""
+    seen = f", {count(facts.tokens)} {facts.unit}s," if facts.tokens else ""
     yield f"{name} was trained on {facts.data} for {plural(facts.step, 'step')}{seen} in {duration(facts.seconds)}."
 
 
@@ -77,10 +77,10 @@ def losses(facts: Facts) -> Iterator[str]:
     guess = math.log(vocabulary) if isinstance(vocabulary, int) and vocabulary > 1 else None
     known = "" if guess is None else f"; uniform guessing among {vocabulary:,} tokens has a loss of {guess:.2f}"
     if len(facts.loss) == 1:
-        yield f"One loss is recorded: {first:.3f} nats per token at step {facts.loss[0][0]:,}{known}."
+        yield f"One loss is recorded: {first:.3f} nats per {facts.unit} at step {facts.loss[0][0]:,}{known}."
         return
     moved = "fell" if last < first else "rose"
-    yield f"The training loss {moved} from {first:.2f} to {last:.3f} nats per token{known}."
+    yield f"The training loss {moved} from {first:.2f} to {last:.3f} nats per {facts.unit}{known}."
     if guess is not None and last >= guess:
         yield "That is no better than uniform guessing: the model has learned nothing useful."
 
@@ -195,7 +195,7 @@ def speed(facts: Facts) -> Iterator[str]:
     if not facts.pace or not facts.tokens:
         return
     device = facts.environment.get("device")
-    pace = f"Training ran at {count(facts.pace)} tokens per second" + (f" on {device}" if device else "")
+    pace = f"Training ran at {count(facts.pace)} {facts.unit}s per second" + (f" on {device}" if device else "")
     flops = facts.size.flops if facts.size else None
     yield f"{pace}; in total it took {unit(flops * facts.tokens, 'FLOP')}." if flops else f"{pace}."
 

@@ -49,6 +49,7 @@ class TaskConfig(Choice):
     """Which loss an experiment trains with."""
 
     trains: ClassVar[type[Model]] = Model  # the models that it can train
+    unit: ClassVar[str] = "token"  # what a target is one of, for messages
 
     def fit(self, data: Data) -> "TaskConfig":
         """This task for ``data``, such as with the names of its classes. Default: unchanged."""

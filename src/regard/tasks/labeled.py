@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -12,9 +12,10 @@ from torch.nn import functional as F
 
 from regard.config import option
 from regard.data.base import IGNORE_INDEX, Data, LabeledBatch
+from regard.data.images.data import ImageData
 from regard.data.labeled.data import LabeledData
 from regard.errors import UserError
-from regard.models import Encoder, EncoderConfig, ModelConfig
+from regard.models import Encoder, EncoderConfig, Model, ModelConfig
 from regard.nn.heads import ClassesHeadConfig, HeadActivation, HeadConfig, SpansHeadConfig, TokenClassesHeadConfig
 from regard.tasks.base import Measured, TaskConfig, Term, with_auxiliary_losses
 from regard.tasks.entities import entities, has_entities
@@ -26,11 +27,13 @@ class LabeledTaskConfig(TaskConfig):
     """Base class: a task with labelled examples."""
 
     trains = Encoder
+    examples: ClassVar[type[Data]] = LabeledData  # what it learns from
+    kinds_of_data: ClassVar[str] = "labelled text: --data classes or tags"
 
     def fit(self, data: Data) -> LabeledTaskConfig:
         """This task for the labels of ``data``."""
-        if not isinstance(data, LabeledData):
-            raise UserError(f"the task {self.kind} needs labelled text, not {data.name}; choose --data classes or tags")
+        if not isinstance(data, self.examples):
+            raise UserError(f"the task {self.kind} cannot learn from {data.name}; it needs {self.kinds_of_data}")
         return self
 
     def model_for(self, model: ModelConfig, data: Data) -> ModelConfig:
@@ -59,7 +62,7 @@ class WeightedTaskConfig(LabeledTaskConfig):
 
     def fit(self, data: Data) -> WeightedTaskConfig:
         super().fit(data)
-        assert isinstance(data, LabeledData)
+        assert isinstance(data, LabeledData | ImageData)
         if not data.labels:
             raise UserError(f"the task {self.kind} needs labels, and {data.name} has none; choose another --task")
         if self.weights and not self.balanced and len(self.weights) != len(data.labels):
@@ -115,23 +118,32 @@ class ClassificationTask(Measured):
     def __init__(self, config: WeightedTaskConfig):
         self.config = config
 
-    def terms(self, model: Encoder, batch: LabeledBatch) -> dict[str, Term]:
+    def terms(self, model: Any, batch: Any) -> dict[str, Term]:
         return self.measured(model, batch)[0]
 
     def counts(self, batch: LabeledBatch) -> dict[str, Tensor]:
         return {self.name: count_targets(batch.targets)}
 
-    def measured(self, model: Encoder, batch: LabeledBatch) -> tuple[dict[str, Term], Tensor]:
-        logits, further, details = _outputs(model, batch)
+    def measured(self, model: Any, batch: Any) -> tuple[dict[str, Term], Tensor]:
+        logits, further, details = outputs(model, self._arguments(model, batch))
         if logits.ndim == 2:  # one row of logits for a text
             logits = logits[:, None]
-        targets = batch.targets
+        term = Term(self._loss(logits, batch), count_targets(batch.targets), details=details)
+        return {self.name: term, **further}, self._statistics(logits, batch.targets)
+
+    def _arguments(self, model: Any, batch: Any) -> tuple[Any, ...]:
+        """What the model is called with."""
+        return _arguments(model, batch)
+
+    def _loss(self, logits: Tensor, batch: LabeledBatch) -> Tensor:
+        """The summed loss of logits [B, N, classes]."""
+        return self._cross_entropy(logits, batch.targets).sum()
+
+    def _cross_entropy(self, logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
+        """The loss of each target [B, N], flat; 0 where it does not count."""
         weight = logits.new_tensor(self.config.weights) if self.config.weights else None
-        total = F.cross_entropy(
-            logits.flatten(0, 1), targets.flatten(), weight, ignore_index=IGNORE_INDEX, reduction="sum"
-        )
-        term = Term(total, count_targets(targets), details=details)
-        return {self.name: term, **further}, self._statistics(logits, targets)
+        each = {"ignore_index": IGNORE_INDEX, "reduction": "none", "label_smoothing": smoothing}
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), weight, **each)
 
     def _statistics(self, logits: Tensor, targets: Tensor) -> Tensor:
         """The confusion matrix, flat: of each class, how often each was predicted."""
@@ -186,7 +198,7 @@ class AnsweringTask(Measured):
         return {"span": count_targets(batch.targets)}
 
     def measured(self, model: Encoder, batch: LabeledBatch) -> tuple[dict[str, Term], Tensor]:
-        logits, further, details = _outputs(model, batch)
+        logits, further, details = outputs(model, _arguments(model, batch))
         logits = span_logits(logits, batch)
         total = F.cross_entropy(
             logits.flatten(0, 1), batch.targets.flatten(), ignore_index=IGNORE_INDEX, reduction="sum"
@@ -205,10 +217,13 @@ class AnsweringTask(Measured):
         return {"span_exact": exact / max(count, 1), "span_f1": overlap / max(count, 1)}
 
 
-def _outputs(model: Encoder, batch: LabeledBatch) -> tuple[Tensor, dict[str, Term], dict[str, Tensor] | None]:
+def _arguments(model: Encoder, batch: LabeledBatch) -> tuple[Any, ...]:
+    return batch.inputs, batch.slots, batch.types if model.token_types else None
+
+
+def outputs(model: Model, arguments: tuple[Any, ...]) -> tuple[Tensor, dict[str, Term], dict[str, Tensor] | None]:
     """The outputs of the head in at least float32, and the model's auxiliary losses."""
-    types = batch.types if model.token_types else None
-    found, further, details = with_auxiliary_losses(model, partial(model, batch.inputs, batch.slots, types))
+    found, further, details = with_auxiliary_losses(model, partial(model, *arguments))
     return found.to(torch.promote_types(found.dtype, torch.float32)), further, details
 
 

@@ -1,6 +1,6 @@
 """An experiment: model, data, task and training in one config, which determines a whole run."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 from regard.config import Config, dump, option
@@ -106,10 +106,10 @@ class Experiment(Config):
         return data.batch(step, seed=self.seed, rank=rank, world=world, size=self.data.batch)
 
     def model_for(self, data: Data[Batch]) -> ModelConfig:
-        """The model's config with the vocabulary of the data and the head of the task.
+        """The model's config with the vocabulary or the image size of the data, and the head of the task.
 
-        A pretrained model keeps its vocabulary, which may have unused numbers after those of its tokenizer.
+        A pretrained model keeps its vocabulary, which may have unused numbers after those of its tokenizer, and its
+        image size: it reads others at their resolution.
         """
-        keeps = data.vocabulary is None or self.init is not None
-        model = self.model if keeps else replace(self.model, vocabulary=data.vocabulary)
+        model = self.model if self.init is not None else self.model.reading(data.vocabulary, data.image)
         return self.task.model_for(model, data)

@@ -22,7 +22,7 @@ from torch import Tensor
 from regard.attention import BackendRefused
 from regard.data import Batch, Data
 from regard.errors import UserError
-from regard.models import Encoder, LanguageModel, Seq2SeqModel
+from regard.models import Encoder, ImageEncoder, LanguageModel, Seq2SeqModel
 from regard.models.device import find_device
 from regard.models.shapes import build_on_meta
 from regard.train.engine import Engine
@@ -33,7 +33,12 @@ from regard.train.shard import World, from_environment
 T = TypeVar("T")
 
 #: A recipe with data and a task for each kind of model.
-STARTS = {LanguageModel: "shakespeare", Encoder: "shakespeare-encoder", Seq2SeqModel: "translate-transformer"}
+STARTS = {
+    LanguageModel: "shakespeare",
+    Encoder: "shakespeare-encoder",
+    Seq2SeqModel: "translate-transformer",
+    ImageEncoder: "digits",
+}
 
 #: Phrases of the allocators of torch, numpy and the C++ library, whose error types do not say it.
 _PHRASES = ("can't allocate memory", "cannot allocate memory", "not enough memory", "out of memory", "bad_alloc")

@@ -25,6 +25,7 @@ class LiveLine(Observer):
     _stays = False  # whether the last drawing stays on the screen at the end
     _idle = False  # whether all steps were done before
     _measured_again = False  # the peak FLOP/s
+    _unit = "tokens"  # what is counted
 
     def __init__(self, out: TextIO | None = None):
         self.out = out if out is not None else sys.stderr
@@ -36,7 +37,7 @@ class LiveLine(Observer):
         self._idle = start.step >= self._steps
         if self._idle:
             return
-        self._device = start.device
+        self._device, self._unit = start.device, f"{start.experiment.task.unit}s"
         self._dtype, self._flops = start.dtype, flops_per_token(start.model)
         self._share = self._flops / measured_peak(start.device, start.dtype)
         self._due = 0.0
@@ -97,7 +98,7 @@ class LiveLine(Observer):
             self._say(f"continue with: regard resume {result.path}{with_options()}")
         else:
             steps = f"{result.step:,} step{'s' * (result.step != 1)}"
-            self._say(f"done: {steps}, {result.tokens:,} tokens in {clock(result.seconds)}")
+            self._say(f"done: {steps}, {result.tokens:,} {self._unit} in {clock(result.seconds)}")
 
     def failed(self, error: BaseException) -> None:
         """Restore the terminal."""
@@ -119,7 +120,7 @@ class LiveLine(Observer):
         (began, first, before), (now, last, tokens) = self._recent[0], self._recent[-1]
         if last > first and now > began:
             rate = (tokens - before) / (now - began)
-            parts.append(f"{rate:,.0f} tokens/s")
+            parts.append(f"{rate:,.0f} {self._unit}/s")
             if rate * self._share > 1 and not self._measured_again:  # other processes were busy: measure again
                 measured_peak.cache_clear()
                 self._share = min(self._share, self._flops / measured_peak(self._device, self._dtype))

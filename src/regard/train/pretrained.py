@@ -31,7 +31,7 @@ class Pretrained(NamedTuple):
 
     config: ModelConfig
     weights: Mapping[str, Tensor]
-    tokenizer: Tokenizer
+    tokenizer: Tokenizer | None  # None: the model reads images
     chat: ChatFormat | None = None
 
 
@@ -44,6 +44,8 @@ def pretrained(name: str) -> Pretrained:
     if not source.exists():
         raise UserError(f"there is no run, model or folder {name!r} to start from; `regard models` lists models")
     given = read_model(source)
+    if given.config.reads_images:
+        return Pretrained(given.config, given.weights, None)
     if given.tokenizer is None:
         raise UserError(f"{name} has no tokenizer.json, so that no text can be prepared for it; put it there")
     data = given.tokenizer.encode()
@@ -61,8 +63,10 @@ def _of_run(run: Run) -> Pretrained:
     return Pretrained(config, merged(checkpoint.model()), run_tokenizer(run, config), chat)
 
 
-def run_tokenizer(run: Run, config: ModelConfig) -> Tokenizer:
-    """The tokenizer in the folder of a run."""
+def run_tokenizer(run: Run, config: ModelConfig) -> Tokenizer | None:
+    """The tokenizer in the folder of a run; None if its model reads images."""
+    if config.reads_images:
+        return None
     return load_tokenizer(run.file(TOKENIZER), run.read(TOKENIZER), lossless=_generates(config))
 
 

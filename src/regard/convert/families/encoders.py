@@ -163,8 +163,7 @@ def read_labels(given: Settings) -> tuple[int, tuple[str, ...]]:
 
 def write_labels(head: LabeledHeadConfig) -> JsonObject:
     """The fields of `config.json` that give the number of classes and their names."""
-    labels = head.labels or [f"LABEL_{number}" for number in range(head.classes)]
     return {
-        "id2label": {str(number): label for number, label in enumerate(labels)},
-        "label2id": {label: number for number, label in enumerate(labels)},
+        "id2label": {str(number): label for number, label in enumerate(head.names)},
+        "label2id": {label: number for number, label in enumerate(head.names)},
     }

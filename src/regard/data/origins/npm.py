@@ -8,17 +8,15 @@ import os
 import shutil
 import ssl
 import subprocess
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
 from pathlib import Path
 
+from regard.data.origins.program import run_program
 from regard.data.origins.progress import ProgressLine
 from regard.data.origins.source import Archive, Unavailable, without_passwords, write_download
 
 _TIMEOUT = 30.0  # seconds without a response
-_LONGEST = 600.0  # seconds that npm may take in total
 
 
 class NpmPackage(Archive):
@@ -45,7 +43,7 @@ class NpmPackage(Archive):
         # Few and quick retries: with npm's defaults a user who is offline would wait for minutes.
         options = ["--ignore-scripts", "--fetch-retries=1", "--fetch-retry-mintimeout=1000"]
         pack = [npm, "pack", *options, "--loglevel=error", f"{self.package}@{self.version}"]
-        failed, stderr = _run(pack, folder, ProgressLine(f"fetching {self.package} by npm"))
+        failed, stderr = run_program(pack, folder, ProgressLine(f"fetching {self.package} by npm"))
         archives = list(folder.glob("*.tgz"))
         if failed or len(archives) != 1:
             raise Unavailable(f"npm pack ({npm_complaint(stderr)})")
@@ -91,22 +89,3 @@ def npm_complaint(stderr: str) -> str:
     lines = [line.removeprefix("npm error").removeprefix("npm ERR!").strip() for line in stderr.splitlines()]
     noise = ("code ", "errno ", "syscall ", "A complete log")
     return next((line for line in lines if line and not line.startswith(noise)), "it failed without saying why")
-
-
-def _run(command: Sequence[str], folder: Path, progress: ProgressLine) -> tuple[int, str]:
-    """Run a program in a folder, with a progress line while it runs: its exit code and error output."""
-    end = time.monotonic() + _LONGEST
-    null = subprocess.DEVNULL
-    try:
-        process = subprocess.Popen(command, cwd=folder, stdin=null, stdout=null, stderr=subprocess.PIPE, text=True)
-    except OSError as error:
-        raise Unavailable(f"npm cannot be run ({error.strerror or error})") from error
-    with process, progress:
-        while True:
-            try:
-                _, stderr = process.communicate(timeout=0.5)
-                return process.returncode, stderr
-            except subprocess.TimeoutExpired:
-                progress.advance()
-                if time.monotonic() > end:
-                    process.kill()

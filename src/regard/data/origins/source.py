@@ -8,6 +8,8 @@ with it is imported or run.
 import fnmatch
 import functools
 import hashlib
+import io
+import lzma
 import os
 import re
 import shutil
@@ -120,7 +122,7 @@ class Source:
     size: int  # in bytes
     origin: Origin
     languages: tuple[str, ...] = ()  # of sentence pairs; the file is a table (sentence_pairs.py). Empty: a text
-    labels: str = ""  # of labelled examples: classes, tags or answers (data/labeled/config.py)
+    labels: str = ""  # of labelled examples: classes, tags, answers (data/labeled/config.py) or images (data/images/)
     command: str = "data"  # the command that lists it
 
     def path(self, cache: Path | None = None) -> Path:
@@ -190,14 +192,14 @@ def known_sha256(path: Path, cache: Path) -> str:
 
 
 def read_members(archive: Path, names: Sequence[str]) -> dict[str, bytes]:
-    """The named files of a .tar.gz, by their path inside its top folder, or of a zip. Nothing is unpacked to disk."""
+    """The named files of a .tar.gz, by their path inside its top folder, of a zip or of a .deb; none goes to disk."""
     found: dict[str, bytes] = {}
-    files = _zip_files if zipfile.is_zipfile(archive) else _tar_files
+    files = _zip_files if zipfile.is_zipfile(archive) else _deb_files if archive.suffix == ".deb" else _tar_files
     try:
         for member, read in files(archive):
             if any(fnmatch.fnmatchcase(member, name) for name in names):
                 found[member] = read()
-    except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
+    except (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError, ValueError) as error:
         raise Unavailable(f"the archive {archive.name} cannot be read: {error}") from error
     ordered = {name: fnmatch.filter(sorted(found), name) for name in names}
     if missing := sorted(name for name, members in ordered.items() if not members):
@@ -211,6 +213,19 @@ def _tar_files(archive: Path) -> Iterator[tuple[str, Callable[[], bytes]]]:
         for member in tar:
             if (content := tar.extractfile(member) if member.isfile() else None) is not None:
                 yield member.name.partition("/")[2], content.read
+
+
+def _deb_files(archive: Path) -> Iterator[tuple[str, Callable[[], bytes]]]:
+    """The path below `/` and a reader of every file in a Debian package: an `ar` archive with a data.tar.xz."""
+    content, place = archive.read_bytes(), 8
+    while place + 60 <= len(content):  # a header of 60 bytes: name, date, owner, group, mode, size
+        name, size = content[place : place + 16].rstrip(b" /"), int(content[place + 48 : place + 58])
+        if name == b"data.tar.xz":
+            with tarfile.open(fileobj=io.BytesIO(content[place + 60 : place + 60 + size]), mode="r:xz") as tar:
+                for member in tar:
+                    if (file := tar.extractfile(member) if member.isfile() else None) is not None:
+                        yield member.name.removeprefix("./"), file.read
+        place += 60 + size + size % 2
 
 
 def _zip_files(archive: Path) -> Iterator[tuple[str, Callable[[], bytes]]]:

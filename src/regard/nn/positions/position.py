@@ -48,6 +48,7 @@ class Position(nn.Module):
     """Base class, and the encoding ``none``: it changes nothing."""
 
     limit: int | None = None  # the longest input it supports; None: unlimited
+    whole: bool = False  # phases must be whole numbers: no fractions for images of another resolution
 
     def token_width(self, width: int) -> int:
         """The width of token embeddings that gives ``width`` after ``embed``."""

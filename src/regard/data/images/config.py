@@ -1,0 +1,84 @@
+"""Which images an experiment trains on: a built-in source, or a folder of the user's own."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from regard.config import option
+from regard.data.base import DataConfig
+from regard.data.images.arrays import ImageSet, LabeledImages, unpack
+from regard.data.images.data import Augmentation, ImageData
+from regard.data.images.folder import read_folder
+from regard.data.origins.cache import cache_folder
+from regard.data.sources import all_sources, find_source
+from regard.data.split import check_fractions, divide
+from regard.data.tokenizers import Tokenizer
+from regard.errors import UserError
+
+FORM = "images"  # what sources name
+
+
+@dataclass(frozen=True)
+class ImagesConfig(DataConfig, kind="images"):
+    """Images and their classes."""
+
+    path: str | None = option(
+        None, "a folder of your own with a folder of images for each class (in train/ and test/, if both are given)"
+    )
+    source: str = option("digits", "the images to fetch when no path is given; `regard data` lists them")
+    size: int | None = option(None, "with a path: rows and columns of the images; default: those of the first")
+    channels: int = option(3, "with a path: 3 for color, 1 for gray")
+    validation: float = option(0.1, "the fraction of the training images held out for evaluation")
+    test: float = option(0.1, "the fraction held out for a final test, unless the images have a test part")
+    limit: int | None = option(None, "train on the first images of the training part only, this many")
+    crop: int = option(0, "augmentation: shift images by up to this many pixels")
+    flip: bool = option(False, "augmentation: mirror every other image")
+    erase: float = option(0.0, "augmentation: fill a rectangle of this share of the images")
+    mixup: float = option(0.0, "augmentation: mix this share of the images with others, and their classes alike")
+    batch: int = option(64, "images per micro-batch")
+
+    def check(self) -> None:
+        """Refuse impossible values before anything is fetched."""
+        check_fractions(self.validation, self.test)
+        for name in ("size", "limit", "batch"):
+            if (value := vars(self)[name]) is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, not {value}")
+        if self.channels not in (1, 3):
+            raise ValueError(f"channels must be 1 (gray) or 3 (color), not {self.channels}")
+        if self.crop < 0:
+            raise ValueError(f"crop must be at least 0, not {self.crop}")
+        for name in ("erase", "mixup"):
+            if not 0 <= vars(self)[name] <= 1:
+                raise ValueError(f"{name} is a share from 0 to 1, not {vars(self)[name]}")
+        if self.path is None and find_source(self.source).labels != FORM:
+            known = ", ".join(name for name, source in all_sources().items() if source.labels == FORM)
+            raise ValueError(f"source '{self.source}' has no images; with images are: {known}")
+
+    def build(self, context: int, cache: Path | None = None, tokenizer: Tokenizer | None = None) -> ImageData:
+        """Read and divide the images; ``context`` and ``tokenizer`` are for texts."""
+        self.check()  # a config made in Python was not loaded
+        name = self.path or self.source
+        given = self.read(cache)
+        parts = self._divided(given)
+        if not len(parts[0].labels):
+            raise UserError(f"no image of {name} is left for training; lower --data.validation and --data.test")
+        change = Augmentation(self.crop, self.flip, self.erase, self.mixup)
+        return ImageData(parts, given.labels, name=name, augmentation=change)
+
+    def read(self, cache: Path | None = None) -> ImageSet:
+        """The images before they are divided."""
+        if self.path is not None:
+            return read_folder(Path(self.path).expanduser(), self.channels, self.size)
+        return unpack(find_source(self.source).fetch(cache or cache_folder()))
+
+    def _divided(self, given: ImageSet) -> tuple[LabeledImages, LabeledImages, LabeledImages]:
+        """Training, validation and test; the content of an image decides its part, so equal ones stay together."""
+        groups = [hashlib.sha256(image).hexdigest() for image in given.train.images]
+        own = len(given.test.labels) > 0
+        numbers = [np.array(part, np.int64) for part in divide(groups, self.validation, 0.0 if own else self.test)]
+        train, validation, test = (given.train.pick(part) for part in (numbers[0][: self.limit], *numbers[1:]))
+        return train, validation, given.test if own else test

@@ -1,0 +1,90 @@
+"""The user's own images: a folder for each class, read by Pillow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from regard.data.images.arrays import ImageSet, LabeledImages, Pixels
+from regard.data.origins.progress import ProgressLine
+from regard.errors import UserError
+from regard.untrusted import open_plain
+
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
+MOST_PIXELS = 2**26  # of one image: a small file can unpack to a huge one
+MODES = {1: "L", 3: "RGB"}
+
+
+def pillow() -> Any:
+    """The module ``PIL.Image``, which is not needed for anything else."""
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise UserError("images are read by Pillow; install it: pip install 'regard[images]'") from error
+    return Image
+
+
+def read_image(path: Path, channels: int, size: tuple[int, int] | None = None) -> Pixels:
+    """An image as [M, Y, X], resized to ``size`` (rows, columns): its middle part, if it has another shape."""
+    image_module = pillow()
+    try:
+        with open(open_plain(path, follow=True), "rb") as file, image_module.open(file) as image:
+            if image.width * image.height > MOST_PIXELS:
+                raise UserError(f"{path} has {image.width} x {image.height} pixels; the most are {MOST_PIXELS:,}")
+            image = image.convert(MODES[channels])
+            if size is not None and image.size != size[::-1]:
+                image = _fitted(image, size, image_module)
+            pixels = np.asarray(image, np.uint8)
+    except UserError:
+        raise
+    except Exception as error:  # Pillow's decoders raise errors of many types
+        raise UserError(f"{path} is no image that Pillow reads ({type(error).__name__}: {error})") from error
+    return np.ascontiguousarray(pixels.reshape(*pixels.shape[:2], channels).transpose(2, 0, 1))
+
+
+def _fitted(image: Any, size: tuple[int, int], image_module: Any) -> Any:
+    """The largest middle part with the ratio of ``size``, resized to it."""
+    rows, columns = size
+    scale = min(image.width / columns, image.height / rows)
+    left, top = (image.width - columns * scale) / 2, (image.height - rows * scale) / 2
+    box = (left, top, left + columns * scale, top + rows * scale)
+    return image.resize((columns, rows), image_module.Resampling.BICUBIC, box=box)
+
+
+def read_folder(folder: Path, channels: int, size: int | None) -> ImageSet:
+    """The images of a folder with a folder for each class, or with such folders in `train` and `test`."""
+    if not folder.is_dir():
+        raise UserError(f"there is no folder {folder}; give one that has a folder of images for each class")
+    divided = (folder / "train").is_dir()
+    roots = {"train": folder / "train" if divided else folder}
+    if divided and (folder / "test").is_dir():
+        roots["test"] = folder / "test"
+    labels = tuple(sorted(path.name for path in roots["train"].iterdir() if path.is_dir() and path.name[0] != "."))
+    if len(labels) < 2:
+        raise UserError(f"{roots['train']} has {len(labels)} folders; it needs one for each of at least two classes")
+    found = {part: _files(root, labels) for part, root in roots.items()}
+    shape = (size, size) if size else None
+    parts = {}
+    for part, files in found.items():
+        pixels = []
+        with ProgressLine(f"reading the images of {roots[part].name}", len(files)) as progress:
+            for path, _ in files:
+                pixels.append(read_image(path, channels, shape))
+                shape = shape or pixels[0].shape[1:]  # the first image gives the size of all
+                progress.advance(1)
+        parts[part] = LabeledImages(np.stack(pixels), np.array([label for _, label in files], np.int64))
+    train = parts["train"]
+    return ImageSet(train, parts.get("test", LabeledImages.none(train.images.shape[1:])), labels)
+
+
+def _files(root: Path, labels: tuple[str, ...]) -> list[tuple[Path, int]]:
+    """The image files below the folder of each class, in the order of their paths."""
+    found = []
+    for number, label in enumerate(labels):
+        files = sorted(path for path in (root / label).rglob("*") if path.suffix.lower() in SUFFIXES)
+        if not files:
+            raise UserError(f"{root / label} has no image; images end with {', '.join(SUFFIXES)}")
+        found += [(path, number) for path in files if path.is_file()]
+    return found

@@ -1,0 +1,57 @@
+"""Patches: an image as a sequence of vectors."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from regard.errors import UserError
+from regard.nn.linear import Linear
+
+
+def cut(images: Tensor, patch: int) -> Tensor:
+    """Images [B, M, Y, X] to flat patches [B, N, M·P·P], row by row; P = ``patch``.
+
+    >>> import torch
+    >>> cut(torch.arange(8.0).view(1, 1, 2, 4), 2).tolist()
+    [[[0.0, 1.0, 4.0, 5.0], [2.0, 3.0, 6.0, 7.0]]]
+    """
+    tiles = images.unflatten(3, (-1, patch)).unflatten(2, (-1, patch))  # [B, M, rows, P, columns, P]
+    return tiles.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
+
+
+def joined(patches: Tensor, columns: int, channels: int) -> Tensor:
+    """The inverse of ``cut``: flat patches [B, N, M·P·P], ``columns`` of them in a row, to images [B, M, Y, X]."""
+    side = round((patches.shape[-1] // channels) ** 0.5)
+    tiles = patches.unflatten(2, (channels, side, side)).unflatten(1, (-1, columns))  # [B, rows, columns, M, P, P]
+    return tiles.permute(0, 3, 1, 4, 2, 5).flatten(4).flatten(2, 3)
+
+
+class PatchEmbedding(nn.Module):
+    """A linear map of each flat patch (Dosovitskiy et al. 2021, eq. 1): images [B, M, Y, X] to [B, N, C].
+
+    It equals a convolution whose kernel and stride are the patch.
+    """
+
+    def __init__(self, patch: int, channels: int, width: int):
+        super().__init__()
+        self.patch, self.channels = patch, channels
+        self.project = Linear(channels * patch * patch, width)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.project(cut(images, self.patch))
+
+    def grid(self, images: Tensor) -> tuple[int, int]:
+        """The rows and columns of patches; a ``UserError`` for images that cannot be cut."""
+        if images.ndim != 4 or images.shape[1] != self.channels:
+            raise UserError(f"this model reads images of shape [B, {self.channels}, Y, X], not {list(images.shape)}")
+        (rows, columns), patch = images.shape[2:], self.patch
+        if not rows or not columns or rows % patch or columns % patch:
+            raise UserError(
+                f"an image of {rows} x {columns} pixels cannot be cut into patches of {patch} x {patch}; resize it to "
+                f"multiples of {patch}"
+            )
+        return rows // patch, columns // patch
+
+    def reset(self) -> None:
+        """Outputs of variance 1 for pixels of variance 1; the bias becomes 0."""
+        self.project.init(lambda weight: nn.init.normal_(weight, std=self.project.in_features**-0.5))
