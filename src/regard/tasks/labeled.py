@@ -123,20 +123,18 @@ class ClassificationTask(Measured):
 
     def measured(self, model: Encoder, batch: LabeledBatch) -> tuple[dict[str, Term], Tensor]:
         logits, further, details = _outputs(model, batch)
-        if logits.ndim == 2:  # one row of logits for a text
-            logits = logits[:, None]
-        targets = batch.targets
-        weight = logits.new_tensor(self.config.weights) if self.config.weights else None
-        total = F.cross_entropy(
-            logits.flatten(0, 1), targets.flatten(), weight, ignore_index=IGNORE_INDEX, reduction="sum"
-        )
+        scores, targets = window_means(logits.log_softmax(-1), batch.texts, len(batch.targets)), batch.targets
+        if scores.ndim == 2:  # one row for a text
+            scores = scores[:, None]
+        weight = scores.new_tensor(self.config.weights) if self.config.weights else None
+        total = F.nll_loss(scores.flatten(0, 1), targets.flatten(), weight, ignore_index=IGNORE_INDEX, reduction="sum")
         term = Term(total, count_targets(targets), details=details)
-        return {self.name: term, **further}, self._statistics(logits, targets)
+        return {self.name: term, **further}, self._statistics(scores, targets)
 
-    def _statistics(self, logits: Tensor, targets: Tensor) -> Tensor:
+    def _statistics(self, scores: Tensor, targets: Tensor) -> Tensor:
         """The confusion matrix, flat: of each class, how often each was predicted."""
-        counted, classes = targets != IGNORE_INDEX, logits.shape[-1]
-        pairs = targets[counted] * classes + logits.argmax(-1)[counted]
+        counted, classes = targets != IGNORE_INDEX, scores.shape[-1]
+        pairs = targets[counted] * classes + scores.argmax(-1)[counted]
         return torch.bincount(pairs, minlength=classes**2).double()
 
     def metrics(self, sums: Tensor) -> dict[str, float]:
@@ -154,12 +152,12 @@ class TaggingTask(ClassificationTask):
         self.finds_entities = has_entities(config.labels)
         self.best = "entity_f1" if self.finds_entities else "accuracy"
 
-    def _statistics(self, logits: Tensor, targets: Tensor) -> Tensor:
-        confusion = super()._statistics(logits, targets)
+    def _statistics(self, scores: Tensor, targets: Tensor) -> Tensor:
+        confusion = super()._statistics(scores, targets)
         if not self.finds_entities:
             return confusion
         counts = torch.zeros(3, dtype=confusion.dtype)  # right, predicted, in the data
-        for row, predicted in zip(targets.tolist(), logits.argmax(-1).tolist(), strict=True):
+        for row, predicted in zip(targets.tolist(), scores.argmax(-1).tolist(), strict=True):
             places = [place for place, target in enumerate(row) if target != IGNORE_INDEX]
             given, found = (entities([self.config.labels[tags[n]] for n in places]) for tags in (row, predicted))
             counts += torch.tensor([len(given & found), len(found), len(given)])
@@ -210,6 +208,14 @@ def _outputs(model: Encoder, batch: LabeledBatch) -> tuple[Tensor, dict[str, Ter
     types = batch.types if model.token_types else None
     found, further, details = with_auxiliary_losses(model, partial(model, batch.inputs, batch.slots, types))
     return found.to(torch.promote_types(found.dtype, torch.float32)), further, details
+
+
+def window_means(scores: Tensor, texts: Tensor | None, count: int) -> Tensor:
+    """Scores of windows [B, classes] to their means for each of ``count`` texts; None: each row is a text."""
+    if texts is None:
+        return scores
+    sums = scores.new_zeros(count, scores.shape[-1]).index_add(0, texts, scores)
+    return sums / texts.bincount(minlength=count)[:, None]
 
 
 def span_logits(outputs: Tensor, batch: LabeledBatch) -> Tensor:
