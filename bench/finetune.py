@@ -1,7 +1,7 @@
 """Fine-tuning and pretraining of encoders in 15 minutes each, beside simple baselines (docs/results/finetuning.md).
 
     python -m bench.finetune baselines                       TF-IDF + logistic regression, most frequent tag, unigrams
-    python -m bench.finetune train NAME --out FILE           one training: sentiment, sentiment-mean, sentiment-scratch,
+    python -m bench.finetune train NAME --out FILE           one training: sentiment, sentiment-cls, sentiment-scratch,
                                                              sentiment-lora, tagging, tagging-scratch or masked
 The time of a training is `--seconds` (900) with its preparation; the test afterwards is not counted. scikit-learn
 is needed for the first baseline only.
@@ -31,12 +31,12 @@ from regard.train.evaluate import measure, score
 from regard.train.precision import Precision
 from regard.train.pretrained import build_data
 
-SCRATCH = ("--init=none", "--data.tokenizer.vocabulary=8192")
+SCRATCH = ("--init=none", "--data.tokenizer.vocabulary=8192", "--train.adapt=full")
 TRAININGS: dict[str, tuple[str, tuple[str, ...]]] = {
     "sentiment": ("sentiment", ()),
-    "sentiment-mean": ("sentiment", ("--task.pool=mean",)),
-    "sentiment-scratch": ("sentiment", (*SCRATCH, "--train.optimizer.lr=5e-4", "--task.pool=mean")),
-    "sentiment-lora": ("sentiment", ("--train.adapt=lora", "--train.optimizer.lr=5e-4")),
+    "sentiment-cls": ("sentiment", ("--task.pool=cls",)),
+    "sentiment-scratch": ("sentiment", (*SCRATCH, "--train.optimizer.lr=1e-3")),
+    "sentiment-lora": ("sentiment", ("--train.adapt=lora", "--train.optimizer.lr=1e-3")),
     "tagging": ("tagging", ()),
     "tagging-scratch": (
         "tagging",

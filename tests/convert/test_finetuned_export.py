@@ -7,7 +7,12 @@ import pytest
 import torch
 
 from regard.cli import main
+from regard.convert.family import family_of
 from regard.data import load_tokenizer
+from regard.errors import UserError
+from regard.models import EncoderConfig
+from regard.nn.heads import ClassesHeadConfig
+from regard.nn.norm import LayerNormConfig
 
 pytest.importorskip("transformers")
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "##s", "sat", "who", "?", "a", "b"]
@@ -60,10 +65,16 @@ def test_classes(tmp_path, published):
     from transformers import AutoModelForSequenceClassification
 
     lines = [{"text": "the cats sat" if n % 2 else f"a cat {'a ' * n}", "label": n % 2} for n in range(12)]
-    config, tokens = exported(tmp_path, published, "sentiment", lines)
+    config, tokens = exported(tmp_path, published, "sentiment", lines, "--task.pool", "cls")
     assert config["id2label"] == {"0": "negative", "1": "positive"}
     model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out").eval()
     torch.testing.assert_close(model(tokens).logits.detach(), ours(tmp_path, tokens), rtol=1e-4, atol=1e-5)
+
+
+def test_a_classifier_by_the_mean_is_refused_with_the_option_to_change():
+    config = EncoderConfig(head=ClassesHeadConfig(pool="mean"), norm=LayerNormConfig())
+    with pytest.raises(UserError, match=r"train it with --task\.pool cls"):
+        family_of(config)
 
 
 def test_tags(tmp_path, published):

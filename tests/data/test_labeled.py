@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -119,11 +120,69 @@ def test_the_ends_of_an_answer_are_tokens_of_the_passage(tmp_path, tokenizer):
 
 @given(st.integers(1, 40), st.integers(2, 12), st.sampled_from(["start", "end", "both"]))
 def test_a_long_text_keeps_its_ends_in_order(length, longest, keep):
-    (found,) = InputEncoder(Bytes(), longest, keep).texts(["".join(chr(48 + n) for n in range(length))])
+    ((found,),) = InputEncoder(Bytes(), longest, keep).windows(["".join(chr(48 + n) for n in range(length))])
     ids = found.ids.tolist()
     assert len(ids) == min(length, longest)
     assert ids == sorted(set(ids))
     assert (ids[0], ids[-1]) == (48, 47 + length)
+
+
+@given(st.integers(1, 60), st.integers(4, 12), st.integers(2, 9), st.booleans())
+def test_windows_cover_a_text_from_end_to_end(length, longest, most, special):
+    tokenizer = word_pieces() if special else Bytes()
+    (found,) = InputEncoder(tokenizer, longest, most=most).windows([("the " if special else "t") * length])
+    edges = 2 if special else 0
+    if length + edges <= longest:
+        assert [len(one.ids) for one in found] == [length + edges]
+        return
+    assert len(found) == min(most, -(-length // (longest - edges)))
+    assert all(len(one.ids) == longest for one in found)
+    if special:
+        assert all((one.ids[0], one.ids[-1], set(one.ids[1:-1].tolist())) == (1, 2, {3}) for one in found)
+    firsts = [int(one.spans[edges // 2, 0]) for one in found]
+    step = 4 if special else 1  # characters of a token
+    places = {at // step + n for at in firsts for n in range(longest - edges)}
+    assert (min(places), max(places)) == (0, length - 1)
+    if most * (longest - edges) >= length:
+        assert places == set(range(length))
+    gaps = np.diff(firsts)
+    assert gaps.max() - gaps.min() <= 2 * step
+
+
+def long_texts(tmp_path, **options) -> ClassesConfig:
+    """Different texts of 1 to 90 bytes."""
+    lines = [json.dumps({"text": chr(48 + n) * (1 + 7 * n % 90), "label": "ab"[n % 2]}) for n in range(40)]
+    path = write(tmp_path / "long.jsonl", "\n".join(lines))
+    return ClassesConfig(path=str(path), validation=0.7, test=0.1, tokens=16, tokenizer=BytesConfig(), **options)
+
+
+@pytest.mark.parametrize("size", [16, 64, 1000])
+@pytest.mark.parametrize("world", [1, 3])
+def test_all_windows_of_a_text_are_in_one_batch(tmp_path, size, world):
+    config = long_texts(tmp_path, windows=4)
+    data = config.build(512, tmp_path)
+    found = []
+    for rank in range(world):
+        for batch in data.validation_batches(size, rank=rank, world=world):
+            owners = torch.arange(len(batch.inputs)) if batch.texts is None else batch.texts
+            assert owners.unique().tolist() == list(range(len(batch.targets)))
+            assert world > 1 or len(batch.targets) == 1 or batch.inputs.numel() <= size
+            letters = {int(owner): chr(int(row[0])) for owner, row in zip(owners, batch.inputs, strict=True)}
+            counts = owners.bincount().tolist()
+            found += [(letters[n], counts[n]) for n, one in enumerate(batch.targets) if one >= 0]
+    expected = [(one.text[0], min(4, -(-len(one.text) // 16))) for one in config.parts(tmp_path)[1]]
+    assert sorted(found) == sorted(expected)
+    assert {count for _, count in found} == {1, 2, 3, 4}
+
+
+def test_windows_are_for_evaluation_alone(tmp_path):
+    one, several = (long_texts(tmp_path, windows=n).build(512, tmp_path) for n in (1, 4))
+    assert several.epoch(64) == one.epoch(64)
+    for step in range(int(one.epoch(64))):
+        first, second = (data.batch(step, seed=1, size=64) for data in (one, several))
+        assert second.texts is None
+        assert torch.equal(first.inputs, second.inputs)
+    assert all(batch.texts is None for batch in one.validation_batches(64))
 
 
 def test_batches_cover_each_part_once_and_groups_stay_together(tmp_path):
@@ -161,5 +220,7 @@ def test_wrong_choices_are_refused(tmp_path):
     config = ClassesConfig(path=str(path), names=("one",), validation=0, test=0, tokenizer=BpeConfig(256))
     with pytest.raises(UserError, match="1 names are given for the 2 classes a, b"):
         config.build(8, tmp_path)
+    with pytest.raises(ValueError, match="windows must be at least 1"):
+        ClassesConfig(windows=0).check()
     with pytest.raises(UserError, match="no file"):
         ClassesConfig(path=str(tmp_path / "none.csv")).build(8, tmp_path)

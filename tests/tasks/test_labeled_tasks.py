@@ -13,10 +13,11 @@ from torch.nn import functional as F
 from regard.attention import Padded
 from regard.data import AnswersConfig, BytesConfig, ClassesConfig, LabeledBatch, TagsConfig
 from regard.errors import UserError
+from regard.generate.predict import Predictor
 from regard.models import EncoderConfig
 from regard.tasks import AnsweringConfig, ClassificationConfig, TaggingConfig
 from regard.tasks.entities import entities, has_entities
-from regard.tasks.labeled import best_spans, classification_metrics
+from regard.tasks.labeled import best_spans, classification_metrics, window_means
 
 MODEL = EncoderConfig(vocabulary=256, context=32, layers=1, heads=2, width=16, token_types=2)
 TAGS = ["O", "B-A", "I-A", "E-A", "S-A", "B-B", "I-B"]
@@ -85,6 +86,63 @@ def test_classes_with_weights(tmp_path):
     assert int(terms["label"].count) == int(task.counts(batch)["label"]) == 9
     right = (logits.argmax(1) == batch.targets[:, 0]).double().mean()
     assert task.metrics(sums)["accuracy"] == pytest.approx(float(right))
+
+
+@pytest.fixture
+def windowed(tmp_path) -> tuple[Any, Any, Any]:
+    """A task, its model, and validation texts of 1 to 57 bytes that are read in windows of 8."""
+    lines = [
+        {"text": "".join(chr(60 + (n * k) % 50) for k in range(1 + 7 * n)), "label": "abb"[n % 3]} for n in range(9)
+    ]
+    config = ClassesConfig(tokens=8, windows=16, validation_path=str(tmp_path / "a.jsonl"))
+    data = examples(tmp_path, config, lines)
+    task = ClassificationConfig(pool="mean", weights=(1.0, 3.0)).fit(data)
+    torch.manual_seed(0)
+    return task.build(), task.model_for(MODEL, data).build().double().eval(), data
+
+
+@torch.no_grad()
+def test_windows_of_a_text_are_averaged(windowed):
+    task, model, data = windowed
+    (batch,) = data.validation_batches(10_000)
+    assert (len(batch.targets), len(batch.inputs)) == (9, sum(-(-(1 + 7 * n) // 8) for n in range(9)))
+    terms, sums = task.measured(model, batch)
+    total, right = 0.0, 0
+    for text, target in enumerate(batch.targets[:, 0].tolist()):
+        alone = []  # each window by itself, without padding
+        for row in (batch.texts == text).nonzero()[:, 0].tolist():
+            length = int(batch.slots.lengths[row])
+            logits = model(batch.inputs[row : row + 1, :length], None, batch.types[row : row + 1, :length])
+            alone.append(logits[0].log_softmax(0))
+        mean = torch.stack(alone).mean(0)
+        total -= task.config.weights[target] * float(mean[target])
+        right += int(mean.argmax()) == target
+    assert float(terms["label"].total) == pytest.approx(total)
+    assert int(terms["label"].count) == 9
+    assert task.metrics(sums)["accuracy"] == pytest.approx(right / 9)
+
+
+@torch.no_grad()
+def test_the_measure_of_windows_does_not_depend_on_the_batches(windowed):
+    task, model, data = windowed
+    found = []
+    for size, world in ((1, 1), (40, 1), (10_000, 1), (20, 2)):
+        batches = [one for rank in range(world) for one in data.validation_batches(size, rank=rank, world=world)]
+        terms, sums = zip(*(task.measured(model, batch) for batch in batches), strict=True)
+        found.append((float(sum(one["label"].total for one in terms)), torch.stack(sums).sum(0).tolist()))
+    assert all(one == (pytest.approx(found[0][0]), found[0][1]) for one in found)
+
+
+@torch.no_grad()
+def test_a_prediction_averages_windows_as_the_evaluation_does(windowed, tmp_path):
+    _, model, data = windowed
+    texts = [json.loads(line)["text"] for line in (tmp_path / "a.jsonl").read_text().splitlines()]
+    predicted = Predictor(model, data.tokenizer, longest=8, keep="both", windows=16).classes(texts)
+    (batch,) = data.validation_batches(10_000)
+    logs = window_means(model(batch.inputs, batch.slots, batch.types).log_softmax(-1), batch.texts, 9)
+    # the batch is in the order of lengths, and so are the texts of the file
+    expected = logs.softmax(-1).tolist()
+    assert [list(one.probabilities.values()) for one in predicted] == [pytest.approx(row, rel=1e-4) for row in expected]
 
 
 def test_padding_changes_no_class(tmp_path):

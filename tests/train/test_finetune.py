@@ -103,6 +103,34 @@ def test_each_layer_has_its_own_rate():
     assert sorted(set(depths(model).values())) == [0, 1, 2, 3]
 
 
+def test_the_head_may_learn_faster_and_the_lowest_layers_not_at_all(tmp_path, labeled, base):
+    model = replace(MODEL, head=ClassesHeadConfig(dense="tanh")).build()
+    config, named = LayerwiseConfig(decay=0.5, head=5.0, freeze=2), dict(model.named_parameters())
+    rates = config.rates(model)
+    assert {rates[one] for name, one in named.items() if name.startswith(("unembed", "transform"))} == {5.0}
+    assert rates[named["blocks.1.attention.out.weight"]] == 0.5
+    before = weights(base)
+    run = run_whole(tmp_path, experiment(labeled, base, adapt=config), "upper")
+    after = weights(run)
+    moved = {name for name in after if name in before and not torch.equal(before[name], after[name])}
+    assert {name.partition(".")[0] for name in moved} >= {"blocks", "unembed"}
+    assert all(name.startswith(("blocks.1.", "norm.", "unembed.")) for name in moved)
+    with pytest.raises(UserError, match="choose 3 or less"):
+        LayerwiseConfig(freeze=4).apply(model)
+    with pytest.raises(UserError, match="would keep random weights"):
+        experiment(labeled, adapt=config).checked()
+
+
+def test_a_pretrained_model_gets_another_dropout(tmp_path, labeled, base):
+    for given, expected in ((None, 0.1), (0.0, 0.0)):
+        run = run_whole(tmp_path, experiment(labeled, base, steps=1, dropout=given), f"dropout-{given}")
+        config = run.load(Experiment).model
+        assert isinstance(config, EncoderConfig)
+        assert config.dropout == expected
+        assert config.attention_dropout == given
+        assert max(one.p for one in config.build().modules() if isinstance(one, torch.nn.Dropout)) == expected
+
+
 def test_early_stopping_ends_with_the_best_weights(tmp_path, labeled):
     calm = experiment(labeled, steps=40, evaluate_every=1, patience=3, save_every=None)
     run = run_whole(tmp_path, replace(calm, train=replace(calm.train, optimizer=AdamWConfig(lr=0.0))), "calm")
@@ -132,5 +160,7 @@ def test_the_way_from_a_file_to_a_prediction(tmp_path, labeled, base, capsys):
     assert main(["predict", str(tmp_path / "tuned"), "some aaa", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["predictions"][0]
     assert found["label"] == "a"
+    assert main(["predict", str(tmp_path / "tuned"), "some aaa " * 20, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["predictions"][0]["label"] == "a"
     assert sum(found["probabilities"].values()) == pytest.approx(1.0)
     assert main(["predict", str(tmp_path / "tuned")]) == 2

@@ -101,7 +101,7 @@ def evaluate_labels(options: EvaluateOptions, run: "Run", experiment: "Experimen
     batches = parts[options.part](max(experiment.data.batch, data.smallest_batch))
     precision = Precision("auto", parameter_device(loaded.model))
     loss, measures = measure(
-        loaded.model, task, progress(batches, count, "examples", lambda one: len(one[0])), precision
+        loaded.model, task, progress(batches, count, "examples", lambda one: len(one.targets)), precision
     )
     summary = {"run": str(run.path), "step": loaded.step, "part": options.part, "examples": count, "loss": loss.loss}
     words = ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in measures.items())

@@ -53,8 +53,8 @@ def predict(options: PredictOptions) -> int:
     model, loaded = options.load(run, Encoder, "; predictions are made by an encoder")
     data = run.load(DataConfig, "data")
     longest = data.tokens if isinstance(data, LabeledConfig) else None
-    keep = data.keep if isinstance(data, ClassesConfig) else "start"
-    predictor = Predictor(model, loaded.tokenizer, longest, keep)
+    keep, windows = (data.keep, data.windows) if isinstance(data, ClassesConfig) else ("start", 1)
+    predictor = Predictor(model, loaded.tokenizer, longest, keep, windows)
     if isinstance(predictor.head, ClassesHeadConfig):
         found = predictor.classes(texts)
         lines = [f"{one.label}  {one.probability:.3f}  {text}" for one, text in zip(found, texts, strict=True)]

@@ -75,6 +75,8 @@ class LabeledBatch(NamedTuple):
     targets: Tensor  # [B, 1] the class, [B, N] a tag for each token, or [B, 2] the ends of an answer; IGNORE_INDEX
     slots: AnySlots  # the padding
     types: Tensor  # [B, N] int64: 1 in the second text of a pair
+    #: [B] int64: the text of each row, if rows are windows of fewer texts; `targets` are then those of the texts.
+    texts: Tensor | None = None
 
 
 class ImageBatch(NamedTuple):

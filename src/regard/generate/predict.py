@@ -20,7 +20,7 @@ from regard.models.base import Encoder
 from regard.models.device import parameter_device
 from regard.models.encoder import TransformerEncoder
 from regard.nn.heads import ClassesHeadConfig, HeadConfig, LabeledHeadConfig, SpansHeadConfig, TokenClassesHeadConfig
-from regard.tasks.labeled import best_spans, span_logits
+from regard.tasks.labeled import best_spans, span_logits, window_means
 
 WORD = re.compile(r"\w+(?:['’-]\w+)*|[^\w\s]")  # words and signs, as treebanks divide a text
 
@@ -56,14 +56,25 @@ class AnswerPrediction(NamedTuple):
 
 
 class Predictor:
-    """Predictions by an encoder in evaluation mode, its tokenizer, and the longest input it was trained on."""
+    """Predictions by an encoder in evaluation mode, its tokenizer, and the longest input it was trained on.
 
-    def __init__(self, model: Encoder, tokenizer: Tokenizer, longest: int | None = None, keep: Keep = "start"):
+    A longer text is classified by the part to ``keep``, or by up to ``windows`` windows.
+    """
+
+    def __init__(
+        self,
+        model: Encoder,
+        tokenizer: Tokenizer,
+        longest: int | None = None,
+        keep: Keep = "start",
+        windows: int = 1,
+    ):
         if not isinstance(model, TransformerEncoder):
             raise UserError(f"a {type(model).__name__} has no head for predictions")
         self.model = model
         self.head: HeadConfig = model.config.output
-        self.encoder = InputEncoder(tokenizer, min(longest or model.config.context, model.config.context), keep)
+        context = model.config.context
+        self.encoder = InputEncoder(tokenizer, min(longest or context, context), keep, windows)
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -74,7 +85,11 @@ class Predictor:
     def classes(self, texts: Sequence[str]) -> list[ClassPrediction]:
         """The class of each text."""
         self._check(ClassesHeadConfig, "classifies no texts")
-        return [ClassPrediction.of(self.labels, outputs) for outputs in self._outputs(self.encoder.texts(texts))]
+        windows = self.encoder.windows(texts)
+        rows = torch.stack(list(self._outputs([one for some in windows for one in some])))
+        owners = torch.arange(len(texts)).repeat_interleave(torch.tensor([len(some) for some in windows]))
+        means = window_means(rows.log_softmax(-1), owners, len(texts))
+        return [ClassPrediction.of(self.labels, scores) for scores in means]
 
     def tags(self, texts: Sequence[str] | Sequence[Sequence[str]]) -> list[TagPrediction]:
         """The tag of each word of each text; a text that is not divided into words is divided here."""

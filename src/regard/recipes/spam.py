@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from regard.data import ClassesConfig
-from regard.recipes import sentiment
+from regard.recipes.sentiment import MODEL, TRAIN
 from regard.tasks import ClassificationConfig
 from regard.train import AdamWConfig, Experiment
 
@@ -15,12 +15,11 @@ def recipe() -> Experiment:
 
     Spam is a third of the mails, so its class counts more; training ends early when the accuracy stays the same.
     """
-    base = sentiment.recipe()
     optimizer = AdamWConfig(lr=2e-5, betas=(0.9, 0.999), weight_decay=0.01)
-    train = replace(base.train, seconds=None, epochs=3.0, optimizer=optimizer, evaluate_every=100, patience=5)
-    return replace(
-        base,
+    return Experiment(
+        init="minilm",
+        model=MODEL,
         data=ClassesConfig(source="spam", tokens=128, batch=2048),
         task=ClassificationConfig(balanced=True),
-        train=train,
+        train=replace(TRAIN, seconds=None, epochs=3.0, optimizer=optimizer, evaluate_every=100, patience=5),
     )

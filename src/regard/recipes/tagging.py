@@ -1,11 +1,9 @@
 """A pretrained encoder that learns to tag words with their part of speech."""
 
-from dataclasses import replace
-
 from regard.data import TagsConfig
-from regard.recipes import sentiment
+from regard.recipes.sentiment import MODEL, TRAIN
 from regard.tasks import TaggingConfig
-from regard.train import AdamWConfig, Experiment
+from regard.train import Experiment
 
 
 def recipe() -> Experiment:
@@ -15,11 +13,10 @@ def recipe() -> Experiment:
 
     Your own sentences, in the CoNLL format: --data.path FILE
     """
-    base = sentiment.recipe()
-    optimizer = AdamWConfig(lr=2e-4, betas=(0.9, 0.999), weight_decay=0.01)
-    return replace(
-        base,
+    return Experiment(
+        init="minilm",
+        model=MODEL,
         data=TagsConfig(validation=0.01, test=0.05, batch=1024),
         task=TaggingConfig(),
-        train=replace(base.train, optimizer=optimizer),
+        train=TRAIN,
     )

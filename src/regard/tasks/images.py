@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from torch import Tensor
+from torch.nn import functional as F
 
 from regard.config import option
 from regard.data.base import Data, ImageBatch
@@ -54,10 +55,14 @@ class ImageClassificationTask(ClassificationTask):
     def _arguments(self, model: Any, batch: Any) -> tuple[Any, ...]:
         return (batch.inputs,)
 
-    def _loss(self, logits: Tensor, batch: Any) -> Tensor:
+    def _scores(self, logits: Tensor, batch: Any) -> Tensor:
+        return logits
+
+    def _loss(self, scores: Tensor, batch: Any) -> Tensor:
         assert isinstance(batch, ImageBatch)
-        first = self._cross_entropy(logits, batch.targets, self.config.smoothing)
+        smoothing = self.config.smoothing
+        first = self._losses(F.cross_entropy, scores, batch.targets, label_smoothing=smoothing)
         if batch.others is None or batch.weights is None:
             return first.sum()
-        second = self._cross_entropy(logits, batch.others, self.config.smoothing)
+        second = self._losses(F.cross_entropy, scores, batch.others, label_smoothing=smoothing)
         return (batch.weights * first + (1 - batch.weights) * second).sum()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Literal
@@ -126,29 +127,34 @@ class ClassificationTask(Measured):
 
     def measured(self, model: Any, batch: Any) -> tuple[dict[str, Term], Tensor]:
         logits, further, details = outputs(model, self._arguments(model, batch))
-        if logits.ndim == 2:  # one row of logits for a text
-            logits = logits[:, None]
-        term = Term(self._loss(logits, batch), count_targets(batch.targets), details=details)
-        return {self.name: term, **further}, self._statistics(logits, batch.targets)
+        scores = self._scores(logits, batch)
+        if scores.ndim == 2:  # one row for a text
+            scores = scores[:, None]
+        term = Term(self._loss(scores, batch), count_targets(batch.targets), details=details)
+        return {self.name: term, **further}, self._statistics(scores, batch.targets)
 
     def _arguments(self, model: Any, batch: Any) -> tuple[Any, ...]:
         """What the model is called with."""
         return _arguments(model, batch)
 
-    def _loss(self, logits: Tensor, batch: LabeledBatch) -> Tensor:
-        """The summed loss of logits [B, N, classes]."""
-        return self._cross_entropy(logits, batch.targets).sum()
+    def _scores(self, logits: Tensor, batch: Any) -> Tensor:
+        """Log-probabilities of the classes; of a text in windows, their mean."""
+        return window_means(logits.log_softmax(-1), batch.texts, len(batch.targets))
 
-    def _cross_entropy(self, logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
+    def _loss(self, scores: Tensor, batch: Any) -> Tensor:
+        """The summed loss of scores [B, N, classes]."""
+        return self._losses(F.nll_loss, scores, batch.targets).sum()
+
+    def _losses(self, kind: Callable[..., Tensor], scores: Tensor, targets: Tensor, **options: float) -> Tensor:
         """The loss of each target [B, N], flat; 0 where it does not count."""
-        weight = logits.new_tensor(self.config.weights) if self.config.weights else None
-        each = {"ignore_index": IGNORE_INDEX, "reduction": "none", "label_smoothing": smoothing}
-        return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), weight, **each)
+        weight = scores.new_tensor(self.config.weights) if self.config.weights else None
+        each = {"ignore_index": IGNORE_INDEX, "reduction": "none", **options}
+        return kind(scores.flatten(0, 1), targets.flatten(), weight, **each)
 
-    def _statistics(self, logits: Tensor, targets: Tensor) -> Tensor:
+    def _statistics(self, scores: Tensor, targets: Tensor) -> Tensor:
         """The confusion matrix, flat: of each class, how often each was predicted."""
-        counted, classes = targets != IGNORE_INDEX, logits.shape[-1]
-        pairs = targets[counted] * classes + logits.argmax(-1)[counted]
+        counted, classes = targets != IGNORE_INDEX, scores.shape[-1]
+        pairs = targets[counted] * classes + scores.argmax(-1)[counted]
         return torch.bincount(pairs, minlength=classes**2).double()
 
     def metrics(self, sums: Tensor) -> dict[str, float]:
@@ -166,12 +172,12 @@ class TaggingTask(ClassificationTask):
         self.finds_entities = has_entities(config.labels)
         self.best = "entity_f1" if self.finds_entities else "accuracy"
 
-    def _statistics(self, logits: Tensor, targets: Tensor) -> Tensor:
-        confusion = super()._statistics(logits, targets)
+    def _statistics(self, scores: Tensor, targets: Tensor) -> Tensor:
+        confusion = super()._statistics(scores, targets)
         if not self.finds_entities:
             return confusion
         counts = torch.zeros(3, dtype=confusion.dtype)  # right, predicted, in the data
-        for row, predicted in zip(targets.tolist(), logits.argmax(-1).tolist(), strict=True):
+        for row, predicted in zip(targets.tolist(), scores.argmax(-1).tolist(), strict=True):
             places = [place for place, target in enumerate(row) if target != IGNORE_INDEX]
             given, found = (entities([self.config.labels[tags[n]] for n in places]) for tags in (row, predicted))
             counts += torch.tensor([len(given & found), len(found), len(given)])
@@ -225,6 +231,14 @@ def outputs(model: Model, arguments: tuple[Any, ...]) -> tuple[Tensor, dict[str,
     """The outputs of the head in at least float32, and the model's auxiliary losses."""
     found, further, details = with_auxiliary_losses(model, partial(model, *arguments))
     return found.to(torch.promote_types(found.dtype, torch.float32)), further, details
+
+
+def window_means(scores: Tensor, texts: Tensor | None, count: int) -> Tensor:
+    """Scores of windows [B, classes] to their means for each of ``count`` texts; None: each row is a text."""
+    if texts is None:
+        return scores
+    sums = scores.new_zeros(count, scores.shape[-1]).index_add(0, texts, scores)
+    return sums / texts.bincount(minlength=count)[:, None]
 
 
 def span_logits(outputs: Tensor, batch: LabeledBatch) -> Tensor:

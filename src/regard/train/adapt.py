@@ -34,18 +34,33 @@ class FullConfig(AdaptConfig, kind="full"):
 
 @dataclass(frozen=True)
 class LayerwiseConfig(AdaptConfig, kind="layerwise"):
-    """All parameters; each block learns slower than the next one above it (Howard and Ruder 2018, sec. 3.2)."""
+    """Each block learns slower than the next one above it (Howard and Ruder 2018, sec. 3.2), the lowest perhaps not."""
 
     decay: float = option(0.9, "the learning rate of a block, as a share of that of the block above it")
+    head: float = option(1.0, "the learning rate of the head, as a multiple of that of the optimizer")
+    freeze: int = option(0, "freeze the lowest layers, so many: 1 the embeddings, 2 the first block too, and so on")
 
     def check(self) -> None:
         """Refuse impossible rates."""
         if not 0 < self.decay <= 1:
             raise ValueError(f"decay must be above 0 and at most 1, not {self.decay}")
+        if not 0 < self.head < float("inf"):
+            raise ValueError(f"head must be a number above 0, not {self.head}")
+        if self.freeze < 0:
+            raise ValueError(f"freeze must be at least 0, not {self.freeze}")
+
+    def apply(self, model: Model) -> None:
+        most = len(model.blocks) + 1
+        if self.freeze > most:
+            raise UserError(f"--train.adapt.freeze {self.freeze} freezes the head; choose {most} or less")
+        for parameter, depth in depths(model).items():
+            parameter.requires_grad_(depth >= self.freeze)
 
     def rates(self, model: Model) -> dict[nn.Parameter, float]:
         top = len(model.blocks) + 1
-        return {parameter: self.decay ** (top - depth) for parameter, depth in depths(model).items()}
+        found = {parameter: self.decay ** (top - depth) for parameter, depth in depths(model).items()}
+        head = [module for name, module in model.named_children() if name in HEAD]
+        return found | {parameter: self.head for module in head for parameter in module.parameters()}
 
 
 @dataclass(frozen=True)

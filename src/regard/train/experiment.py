@@ -1,6 +1,6 @@
 """An experiment: model, data, task and training in one config, which determines a whole run."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from regard.config import Config, dump, option
@@ -8,7 +8,7 @@ from regard.data import Batch, Data, DataConfig, TextConfig
 from regard.models import GPTConfig, ModelConfig
 from regard.nn.quantized import QuantizationConfig
 from regard.tasks import LanguageConfig, TaskConfig
-from regard.train.adapt import AdaptConfig, FullConfig
+from regard.train.adapt import AdaptConfig, FullConfig, LayerwiseConfig
 from regard.train.optimizer import AdamWConfig, OptimizerConfig
 from regard.train.precision import PrecisionName
 from regard.train.schedule import CosineScheduleConfig, ScheduleConfig
@@ -29,6 +29,7 @@ class TrainConfig(Config):
     schedule: ScheduleConfig = field(
         default_factory=CosineScheduleConfig, metadata={"help": "the learning rate over time"}
     )
+    dropout: float | None = option(None, "replaces the dropout of the model, also of a pretrained one (none: keep it)")
     adapt: AdaptConfig = field(default_factory=FullConfig, metadata={"help": "which parameters are trained"})
     patience: int | None = option(
         None,
@@ -67,6 +68,8 @@ class TrainConfig(Config):
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):
                 raise ValueError(f"{name} must be a number above 0, got {value}")
+        if self.dropout is not None and not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout must be at least 0 and below 1, got {self.dropout}")
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,8 @@ class Experiment(Config):
             raise ValueError(f"seed must fit into 64 bits, got {self.seed}")
         if self.train.compile is True and self.train.device == "mps":
             raise ValueError("compile = true is for cpu and cuda; on mps leave it at auto or false")
+        if self.init is None and isinstance(self.train.adapt, LayerwiseConfig) and self.train.adapt.freeze:
+            raise ValueError("without init, train.adapt.freeze would keep random weights; set --train.adapt full")
 
     def checked(self) -> "Experiment":
         """This experiment, after all checks; a UserError names the key that fails."""
@@ -106,10 +111,13 @@ class Experiment(Config):
         return data.batch(step, seed=self.seed, rank=rank, world=world, size=self.data.batch)
 
     def model_for(self, data: Data[Batch]) -> ModelConfig:
-        """The model's config with the vocabulary or the image size of the data, and the head of the task.
+        """The model's config: what the data has (vocabulary or image size), the training's dropout, the task's head.
 
         A pretrained model keeps its vocabulary, which may have unused numbers after those of its tokenizer, and its
         image size: it reads others at their resolution.
         """
         model = self.model if self.init is not None else self.model.reading(data.vocabulary, data.image)
+        if self.train.dropout is not None:
+            names = model.__dataclass_fields__.keys() & {"dropout", "attention_dropout"}
+            model = replace(model, **dict.fromkeys(names, self.train.dropout))
         return self.task.model_for(model, data)

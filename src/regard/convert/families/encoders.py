@@ -119,6 +119,11 @@ class EncoderFamily(Family):
     def settings(self, kind: str, config: ModelConfig) -> JsonObject | None:
         if not isinstance(config, EncoderConfig) or not isinstance(config.norm, LayerNormConfig):
             return None
+        if isinstance(config.head, ClassesHeadConfig) and config.head.pool == "mean":
+            raise UserError(
+                "the classifiers of published encoders read the first token, and this one reads the mean of all; "
+                "to export a classifier, train it with --task.pool cls"
+            )
         position = config.position
         names = [name for name, own in ACTIVATIONS.items() if own is type(config.feedforward)]
         ends = [end for end, head in HEADS.items() if head == config.head.kind]

@@ -76,9 +76,10 @@ class LabeledConfig(DataConfig):
         labels = self.labels(parts)
         if tokenizer is None:
             tokenizer = self.tokenizer.build(f"{text}\n" for one in parts[0] for text in self.text_of(one))
-        encoder = InputEncoder(tokenizer, min(context, self.tokens or context), self.keep_part)
-        inputs = [self._inputs(part, encoder, labels, name) for part in parts]
-        return LabeledData(inputs, tokenizer, self.named(labels), name=name, sha256=sha256)
+        longest = min(context, self.tokens or context)
+        encoders = [InputEncoder(tokenizer, longest, self.keep_part, most) for most in (1, *[self.most_windows] * 2)]
+        inputs = [self._inputs(part, encoder, labels, name) for part, encoder in zip(parts, encoders, strict=True)]
+        return LabeledData(inputs, tokenizer, self.named(labels), window=longest, name=name, sha256=sha256)
 
     def parts(self, cache: Path | None = None) -> list[list[Any]]:
         """The examples for training, validation and test, as text."""
@@ -99,6 +100,11 @@ class LabeledConfig(DataConfig):
     def keep_part(self) -> Keep:
         """Which part of a text that is too long is kept."""
         return "start"
+
+    @property
+    def most_windows(self) -> int:
+        """How many windows of a text are read in evaluation."""
+        return 1
 
     def _inputs(self, part: Sequence[Any], encoder: InputEncoder, labels: tuple[str, ...], name: str) -> Inputs:
         numbers = {label: number for number, label in enumerate(labels)}
@@ -131,7 +137,7 @@ class LabeledConfig(DataConfig):
         raise NotImplementedError
 
     def encode(self, encoder: InputEncoder, examples: Sequence[Any]) -> list[EncodedText]:
-        """Examples as tokens."""
+        """Examples as tokens; windows of a text follow each other."""
         raise NotImplementedError
 
     def target(self, example: Any, text: EncodedText, numbers: dict[str, int]) -> NDArray[np.int64] | None:
@@ -149,10 +155,24 @@ class ClassesConfig(LabeledConfig, kind="classes"):
     label: str = option("label", "the column or field with the class")
     names: tuple[str, ...] = option((), "names of the classes, in the order of their labels; default: the labels")
     keep: Keep = option("both", "the part of a long text that is kept: start, end, or both (a quarter from the start)")
+    windows: int = option(
+        1,
+        "evaluation and prediction: read a long text in up to so many windows, and average their log-probabilities "
+        "(1: one window, by keep)",
+    )
+
+    def check(self) -> None:
+        super().check()
+        if self.windows < 1:
+            raise ValueError(f"windows must be at least 1, not {self.windows}")
 
     @property
     def keep_part(self) -> Keep:
         return self.keep
+
+    @property
+    def most_windows(self) -> int:
+        return self.windows
 
     def read(self, path: Path) -> list[TextExample]:
         return read_texts(path, self.text, self.label)
@@ -164,7 +184,8 @@ class ClassesConfig(LabeledConfig, kind="classes"):
         return (example.text,)
 
     def encode(self, encoder: InputEncoder, examples: Sequence[TextExample]) -> list[EncodedText]:
-        return encoder.texts([one.text for one in examples])
+        found = encoder.windows([one.text for one in examples])
+        return [EncodedText(*map(np.concatenate, zip(*windows, strict=True))) for windows in found]
 
     def target(self, example: TextExample, text: EncodedText, numbers: dict[str, int]) -> NDArray[np.int64]:
         return np.array([numbers[example.label]])

@@ -17,7 +17,7 @@ from regard.data.translation.length_buckets import LengthBuckets
 class Inputs(NamedTuple):
     """The examples of a part, as tokens."""
 
-    tokens: Encoded
+    tokens: Encoded  # of a text that is read in windows, all of them
     types: Encoded
     targets: Encoded  # one for each example, one for each of its tokens, or the two ends of an answer
 
@@ -43,6 +43,20 @@ def joined(rows: list[NDArray[np.int64]]) -> Encoded:
     return Encoded(flat, np.cumsum(counts) - counts, counts)
 
 
+def windows_of(rows: Encoded, width: int) -> NDArray[np.int64]:
+    """The number of windows of each row."""
+    return np.maximum(1, -(-rows.counts // width))
+
+
+def divided(rows: Encoded, width: int) -> Encoded:
+    """Rows of at most ``width`` numbers instead of longer ones, in order."""
+    pieces = windows_of(rows, width)
+    first = np.repeat(np.cumsum(pieces) - pieces, pieces)
+    skipped = (np.arange(len(first)) - first) * width
+    counts = np.minimum(np.repeat(rows.counts, pieces) - skipped, width)
+    return Encoded(rows.tokens, np.repeat(rows.starts, pieces) + skipped, counts)
+
+
 class LabeledData(Data[LabeledBatch]):
     """Labelled examples in three parts."""
 
@@ -52,12 +66,22 @@ class LabeledData(Data[LabeledBatch]):
     dynamic_shapes = True
 
     def __init__(
-        self, parts: list[Inputs], tokenizer: Tokenizer, labels: tuple[str, ...], *, name: str, sha256: str
+        self,
+        parts: list[Inputs],
+        tokenizer: Tokenizer,
+        labels: tuple[str, ...],
+        *,
+        window: int,
+        name: str,
+        sha256: str,
     ) -> None:
-        """`parts`: train, validation, test. `labels`: the classes or tags; empty for answers."""
+        """`parts`: train, validation, test. `labels`: the classes or tags; empty for answers.
+
+        `window`: the length of a row at most; more tokens are further windows of the same text.
+        """
         self.train, self.validation, self.test = parts
         self.tokenizer, self.vocabulary = tokenizer, tokenizer.size
-        self.labels, self.name, self.sha256 = labels, name, sha256
+        self.labels, self.window, self.name, self.sha256 = labels, window, name, sha256
         self.validation_count, self.test_count = self.validation.count, self.test.count
         self.smallest_batch = int(self.train.tokens.counts.max())
         self._buckets = _buckets(self.train)
@@ -70,42 +94,42 @@ class LabeledData(Data[LabeledBatch]):
 
     def batch(self, step: int, *, seed: int, rank: int = 0, world: int = 1, size: int) -> LabeledBatch:
         """Part ``rank`` of the batch of a step: examples with about ``size`` tokens, with padding."""
-        return _batch(self.train, self._buckets.rows(step, seed=seed, rank=rank, world=world, size=size))
+        return self._batch(self.train, self._buckets.rows(step, seed=seed, rank=rank, world=world, size=size))
 
     def validation_batches(self, size: int, *, rank: int = 0, world: int = 1) -> Iterator[LabeledBatch]:
         """The validation part, short examples first; over all ranks each example once."""
-        return _in_order(self.validation, size, rank, world)
+        return self._in_order(self.validation, size, rank, world)
 
     def test_batches(self, size: int, *, rank: int = 0, world: int = 1) -> Iterator[LabeledBatch]:
         """The test part, in the same way."""
-        return _in_order(self.test, size, rank, world)
+        return self._in_order(self.test, size, rank, world)
 
     def epoch(self, size: int, world: int = 1) -> float:
         """Steps in which every training example occurs once."""
         return len(self._buckets.cuts(size * world)) - 1
 
+    def _in_order(self, part: Inputs, size: int, rank: int, world: int) -> Iterator[LabeledBatch]:
+        for numbers in _buckets(part).in_order(size, rank, world):
+            yield self._batch(part, numbers)
+
+    def _batch(self, part: Inputs, numbers: NDArray[np.int64]) -> LabeledBatch:
+        """The padded batch of these examples; of none, one without a target, since every rank needs a batch."""
+        import torch  # not at the top: configs are read without torch
+
+        from regard.attention import Padded
+
+        some = part.pick(numbers if len(numbers) else np.zeros(1, np.int64))
+        rows, types = (divided(side, self.window) for side in (some.tokens, some.types))
+        width, wide = int(rows.counts.max()), int(some.targets.counts.max())
+        filled = np.arange(width) < rows.counts[:, None]
+        counted = (np.arange(wide) < some.targets.counts[:, None]) & bool(len(numbers))
+        targets = np.where(counted, some.targets.rectangle(wide), IGNORE_INDEX)
+        texts = np.repeat(np.arange(some.count), windows_of(some.tokens, self.window))
+        arrays = (*(np.where(filled, side.rectangle(width), 0) for side in (rows, types)), targets, texts)
+        tokens, types, targets, texts = map(torch.from_numpy, arrays)
+        slots = Padded(torch.from_numpy(rows.counts), width)
+        return LabeledBatch(tokens, targets, slots, types, texts if len(tokens) > len(targets) else None)
+
 
 def _buckets(part: Inputs) -> LengthBuckets:
     return LengthBuckets(part.tokens.counts, part.tokens.counts)
-
-
-def _in_order(part: Inputs, size: int, rank: int, world: int) -> Iterator[LabeledBatch]:
-    for numbers in _buckets(part).in_order(size, rank, world):
-        yield _batch(part, numbers)
-
-
-def _batch(part: Inputs, numbers: NDArray[np.int64]) -> LabeledBatch:
-    """The padded batch of these examples; of none, a row without a target, since every rank needs a batch."""
-    import torch  # not at the top: configs are read without torch
-
-    from regard.attention import Padded
-
-    rows = part.pick(numbers if len(numbers) else np.zeros(1, np.int64))
-    lengths = rows.tokens.counts
-    width, wide = int(lengths.max()), int(rows.targets.counts.max())
-    filled = np.arange(width) < lengths[:, None]
-    counted = (np.arange(wide) < rows.targets.counts[:, None]) & bool(len(numbers))
-    targets = np.where(counted, rows.targets.rectangle(wide), IGNORE_INDEX)
-    tokens, types = (np.where(filled, side.rectangle(width), 0) for side in (rows.tokens, rows.types))
-    inputs, targets, types, counts = (torch.from_numpy(array) for array in (tokens, targets, types, lengths))
-    return LabeledBatch(inputs, targets, Padded(counts, width), types)

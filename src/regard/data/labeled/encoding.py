@@ -20,12 +20,26 @@ Keep = Literal["start", "end", "both"]
 class InputEncoder:
     """Encodes inputs of at most ``longest`` tokens, special tokens included."""
 
-    def __init__(self, tokenizer: Tokenizer, longest: int, keep: Keep = "start"):
-        self.tokenizer, self.longest, self.keep = tokenizer, longest, keep
+    def __init__(self, tokenizer: Tokenizer, longest: int, keep: Keep = "start", most: int = 1):
+        """``most``: the number of windows of a text; with 1, ``keep`` says which part of a long text is read."""
+        self.tokenizer, self.longest, self.keep, self.most = tokenizer, longest, keep, most
 
-    def texts(self, texts: Sequence[str]) -> list[EncodedText]:
-        """Single texts."""
-        return [self.shortened(one) for one in self._encode_texts(texts)]
+    def windows(self, texts: Sequence[str]) -> list[list[EncodedText]]:
+        """Single texts, each as a window or, if it is too long and ``most`` allows it, as several of equal length.
+
+        They have equal distances from the first token to the last one, and each has the special tokens of the ends.
+        """
+        return [self._windows(one) for one in self._encode_texts(texts)]
+
+    def _windows(self, text: EncodedText) -> list[EncodedText]:
+        if self.most < 2 or len(text.ids) <= self.longest:
+            return [self.shortened(text)]
+        begin, end = (int(text.words[place] < 0) for place in (0, -1))  # special tokens
+        stop, room = len(text.ids) - end, self.longest - begin - end
+        count = min(self.most, -(-(stop - begin) // room))
+        starts = np.linspace(begin, stop - room, count).round().astype(np.int64)
+        places = [np.r_[:begin, start : start + room, stop : stop + end] for start in starts.tolist()]
+        return [EncodedText(*(part[kept] for part in text)) for kept in places]
 
     def words(self, sentences: Sequence[Sequence[str]]) -> list[EncodedText]:
         """Sentences that are divided into words; ``words`` of the result are their numbers."""
