@@ -84,7 +84,7 @@ def known_findings(run: Run) -> dict[tuple[str, str], Finding]:
 
 Findings = Iterable[Finding]  # what a hook yields
 ANY, DEFINITIONS = "any", "definitions"  # of `Check.follows`: every other kind, and every one of rank 0
-LAYER = re.compile(r"(?P<stack>[a-z_.]+\.)(?P<number>\d+)(?P<part>[^,]*)")  # a place in a numbered layer
+LAYER = re.compile(r"(?P<stack>[a-z_.]+\.)(?P<number>\d+)(?P<part>[^,]*)(?P<rest>.*)")  # a place in a numbered layer
 MANY = 3  # layers of a stack whose findings are reported as one
 
 
@@ -107,11 +107,12 @@ def merged(findings: Findings) -> list[Finding]:
     found = []
     for (_, stack, *_), group in groups.items():
         layers = [layer for one in group if (layer := LAYER.match(one.where))]
-        numbers, parts = {int(layer["number"]) for layer in layers}, {layer["part"] for layer in layers}
+        numbers = {int(layer["number"]) for layer in layers}
         if len(numbers) < MANY:
             found += group
             continue
-        where = f"{stack}{min(numbers)} to {stack}{max(numbers)}" + (next(iter(parts)) if len(parts) == 1 else "")
+        same = ({layer[name] for layer in layers} for name in ("part", "rest"))
+        where = f"{stack}{min(numbers)} to {stack}{max(numbers)}{''.join(''.join(x) for x in same if len(x) == 1)}"
         evidence = f"{len(group)} places, such as {group[0].where}: {group[0].evidence}"
         found.append(replace(group[0], where=where, evidence=evidence))
     return found

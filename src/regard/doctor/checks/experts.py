@@ -1,14 +1,17 @@
 """Experts of a mixture that get no tokens, or nearly all."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from regard.doctor import Check, Findings, SidePass, TrainingRun
 from regard.doctor.context import Record
+from regard.doctor.side_pass import LENGTH, first_rows
 from regard.nn.experts.moe import MixtureOfExperts, MoEConfig
 from regard.nn.experts.routing import route, share
+from regard.prove.comparison import forward_hooks
 
 #: An expert's share of tokens relative to the fair one; Fedus et al. (2022, sec. 2.2) call experts balanced within a
 #: factor of 2. And its mean probability relative to the fair one: a twentieth is a logit of 3 below the others'.
@@ -17,6 +20,7 @@ UNUSED, UNLIKELY = 0.02, 0.05
 #: many times the fair one.
 OVERLOADED, UNFAIR = 0.8, 1.5
 CROWDED, MANYFOLD = 0.5, 4.0
+ROWS = 16  # of a batch, whose tokens are counted
 
 
 class ExpertLoad(Check):
@@ -34,13 +38,18 @@ class ExpertLoad(Check):
         self._routed: dict[str, list[Tensor]] = {}  # share of tokens and of probability, [2, E]
 
     def on_model(self, side_pass: SidePass) -> Findings:
-        for call in side_pass.own_calls:
-            if isinstance(layer := call.module, MixtureOfExperts):
-                chosen = route(layer._logits(call.inputs[0].flatten(0, -2)), layer.config.active, layer.normalise)
-                shares = share(chosen.experts, layer.config.experts).double()
-                routed = self._routed.setdefault(call.name, [])
-                routed.append(torch.stack((shares, chosen.probabilities.double().mean(0))).detach())
-                yield from self.judge(call.name, torch.stack(routed).mean(0).tolist(), layer.config)
+        layers = mixtures(side_pass.model)
+
+        def note(name: str, layer: MixtureOfExperts, inputs: tuple[Tensor, ...], output: object) -> None:
+            chosen = route(layer._logits(inputs[0].flatten(0, -2)), layer.config.active, layer.normalise)
+            shares = share(chosen.experts, layer.config.experts).double()
+            self._routed.setdefault(name, []).append(torch.stack((shares, chosen.probabilities.double().mean(0))))
+
+        with forward_hooks((layer, partial(note, name)) for name, layer in layers):
+            if layers:
+                side_pass.total(first_rows(side_pass.batch, ROWS, LENGTH))
+        for name, layer in layers:
+            yield from self.judge(name, torch.stack(self._routed[name]).mean(0).tolist(), layer.config)
 
     def on_records(self, records: Sequence[Record]) -> Findings:
         keys = ("expert_share", "expert_gate")

@@ -172,7 +172,7 @@ def hardly_learns(run: TrainingRun, history: History, small: float = SMALL_UPDAT
     now = statistics.median(losses[-RECENT:])
     fell = losses[0] - now
     untrained = losses[0] > 0.8 * math.log(max(run.vocabulary, 2))  # a fine-tuned model may well move little
-    slow = bool(updates) and max(updates) < small and untrained and 0 < fell < 0.2 * losses[0]
+    slow = bool(updates) and max(updates) < 2 * small and untrained and 0 < fell < 0.2 * losses[0]
     flat = -WORSE < fell < BARELY and (update is None or update <= small)
     if not slow and not flat:
         return ""
