@@ -12,8 +12,14 @@ SHORT = "--train.device cpu --train.log_every 1 --train.save_every none"
 PLAYS = "--data.limit 400000 --data.validation 0.02"
 PAIRS = "--train.steps 60 --train.evaluate_every 30 --data.batch 512 --model.width 64 --data.tokenizer.vocabulary 1024"
 
+IMAGES = "--train.seconds none --train.steps 60 --train.evaluate_every 30 --data.batch 32"
+
 #: Of each recipe, what makes it short.
 OVERRIDES: dict[str, str] = {
+    "cifar10": f"{IMAGES} --model.layers 2 --data.validation 0.01",
+    "digits": "--train.steps 150 --train.evaluate_every 50",
+    "fashion-mnist": f"{IMAGES} --data.validation 0.01",
+    "mnist": f"{IMAGES} --data.validation 0.01",
     "enwik8": f"--data.source plays {PLAYS} --train.steps 60 --train.evaluate_every 30 --data.batch 4 "
     "--model.context 128 --model.layers 4 --model.width 128 --model.buckets 16384",
     "gpt2-small": f"{PLAYS} --train.steps 60 --train.evaluate_every 30 --data.batch 4 --train.accumulate 2 "

@@ -178,19 +178,21 @@ def test_weights_too_large_for_float16_are_refused():
 
 
 @settings(max_examples=30, deadline=None)
-@given(matrices(), st.booleans())
-def test_one_row_on_a_cpu_is_the_product_with_the_decoded_weights(weight, fbgemm):
-    """The two digits of x are exact to max|x| / 15,876; without FBGEMM the weights are decoded."""
+@given(matrices(), st.integers(1, 5), st.booleans())
+def test_few_rows_on_a_cpu_are_the_product_with_the_decoded_weights(weight, rows, fbgemm):
+    """The two digits of x are exact to max|x| of the row / 15,876; without FBGEMM the weights are decoded."""
     linear = nn.Linear(weight.shape[1], weight.shape[0])
     linear.weight.data.copy_(weight)
     quantized = QuantizedLinear.of(linear, Int8Config())
     layer = nn.Sequential(quantized)
     assert [one.fast for one in install(layer)] == ["FusedQuantizedLinear"]
-    x = torch.randn(1, 1, weight.shape[1], generator=torch.Generator().manual_seed(1))
+    x = torch.randn(1, rows, weight.shape[1], generator=torch.Generator().manual_seed(1))
     x[..., ::5] *= 20
+    x *= 10.0 ** torch.arange(rows)[:, None]  # each row has its own digits
     with torch.no_grad(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(fused_quantized, "FBGEMM", fbgemm and fused_quantized.FBGEMM)
-        found, expected = layer(x), layer(torch.cat((x, x), dim=1))[:, :1]
-        bound = x.abs().max() / 15_000 * quantized.weight.abs().sum(1) + 1e-5 * expected.abs() + 1e-6
+        found, expected = layer(x), F.linear(x, quantized.weight, quantized.bias)
+        top = x.abs().amax(-1, keepdim=True)
+        bound = top / 15_000 * quantized.weight.abs().sum(1) + 1e-5 * expected.abs() + 1e-6
         assert ((found - expected).abs() <= bound).all()
-        assert torch.equal(layer(torch.zeros_like(x)), linear.bias.expand(1, 1, -1))
+        assert torch.equal(layer(torch.zeros_like(x)), linear.bias.expand(1, rows, -1))

@@ -168,7 +168,7 @@ def run_training(experiment: Experiment, run: Run, options: ObserverOptions, *, 
 
     budget = experiment.train.seconds
     trial = "" if budget is None else f", and a few steps to see how many fit into {budget:g} seconds"
-    print(f"{run.path}: preparing text and model{trial}", file=sys.stderr, flush=True)
+    print(f"{run.path}: preparing data and model{trial}", file=sys.stderr, flush=True)
     with nullcontext() if rank() else report_at_end(run, nearest_recipe(run)):
         result = train(experiment, run, observers=observers(options, resume), resume=resume)
     if rank():
