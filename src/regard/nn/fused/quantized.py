@@ -1,9 +1,9 @@
 """A few rows through int8 weights, as in decoding: a GPU and a CPU have kernels that read the codes themselves.
 
 On a CPU the fast kernels of PyTorch multiply int8 by int8, so x is written in two digits of 7 bits, each a row of the
-product: x = top / 63 * (hi + lo / 126) with top = max|x| of the row, exact to top / 15,876. Seven bits, because CPUs without VNNI add two
-products in 16 bits (``torch._int_mm`` overflows there, so it is no alternative). Measured on one core of an AMD EPYC
-(576 x 3,072): 122 µs, 675 in float32, 1,600 with PyTorch's weight-only ``_weight_int8pack_mm``.
+product: x = top / 63 * (hi + lo / 126) with top = max|x| of the row, exact to top / 15,876. Seven bits, because CPUs
+without VNNI add two products in 16 bits (``torch._int_mm`` overflows there, so it is no alternative). Measured on one
+core of an AMD EPYC (576 x 3,072): 122 µs, 675 in float32, 1,600 with PyTorch's weight-only ``_weight_int8pack_mm``.
 """
 
 import math
