@@ -18,8 +18,8 @@ class ChatOptions(CheckpointOptions):
     message: str | None = option(None, "answer this message and exit, instead of a conversation")
     system: str | None = option(None, "the system message; default: the one of the model's template")
     tokens: int = option(512, "maximum number of tokens of an answer")
-    temperature: float = option(0.7, "sampling temperature; 0 is greedy decoding")
-    top_p: float = option(0.95, "sample from the most likely tokens with this total probability (nucleus)")
+    temperature: float = option(0.2, "sampling temperature, low as small models need it; 0 is greedy decoding")
+    top_p: float = option(0.9, "sample from the most likely tokens with this total probability (nucleus)")
     seed: int = option(1, "random seed of the sampling")
 
 
