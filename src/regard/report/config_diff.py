@@ -12,7 +12,7 @@ from regard.errors import UserError
 from regard.train import Experiment
 
 #: Keys that a run determines by itself.
-AUTOMATIC = ("model.vocabulary", "train.budget")
+AUTOMATIC = ("model.vocabulary", "train.budget", "model.head.labels", "task.labels")
 
 Config = Mapping[str, object]
 

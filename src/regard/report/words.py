@@ -21,7 +21,8 @@ _KINDS = {
     "even": "evenly to all tokens",
 }
 
-
+#: Models that are written otherwise than their kind.
+NAMES = {"gpt": "GPT", "vit": "ViT"}
 #: With fewer windows than this, the margin of a mean is unreliable (Student's factor is 1.5 times as large).
 FEW_WINDOWS = 5
 #: Shares of the loss at a window's start: a noticeable gain from context, and one that a wide margin must not exclude.
@@ -48,7 +49,7 @@ def what(facts: Facts) -> Iterator[str]:
     sizes = [f"{model[key]} {word}" for key, word in (("layers", "layers"), ("heads", "heads")) if key in model]
     sizes += [f"width {model['width']}"] if "width" in model else []
     kind = str(model.get("kind", "model"))
-    name = f"A {kind.upper() if len(kind) < 4 else kind} model" + (f" with {join_words(sizes)}" if sizes else "")
+    name = f"A {NAMES.get(kind, kind)} model" + (f" with {join_words(sizes)}" if sizes else "")
     if facts.size:
         name += f" ({count(facts.size.parameters)} parameters)"
     if not facts.step:
