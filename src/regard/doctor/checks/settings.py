@@ -88,14 +88,13 @@ class UnusualSetting(Check):
         for key in BETAS:
             value = given.get(key)
             if isinstance(value, list | tuple) and len(value) == 2 and (value[0] > value[1] or value[0] > FIRST):
-                first, second = map(short, value)
-                evidence = f"they are {first}, {second}; the first is usually at most {FIRST} and below the second"
-                cause = (
-                    "the first moment averages longer than the second, so updates follow old gradients and overshoot"
+                evidence = (
+                    f"they are {value[0]:g}, {value[1]:g}; the first is usually at most {FIRST} and below the second"
                 )
+                cause = "the first moment averages too many steps, so updates follow old gradients and overshoot"
                 if value[0] > value[1]:
-                    cause += "; the two are swapped"
-                yield self.finding(key, evidence, cause, f"--{key} 0.9,0.95")
+                    cause += "; the two are probably swapped"
+                yield self.finding(key, evidence, cause, f"the usual --{key} 0.9,0.95")
 
     def on_history(self, history: History) -> Findings:
         return self.on_start()
