@@ -18,6 +18,7 @@ from regard.errors import UserError
 from regard.models.base import Model
 from regard.pages.numbers import short
 from regard.prove.batches import Batch, out_of_range
+from regard.runs import Checkpoint
 from regard.tasks import LanguageConfig, Task, Term
 from regard.train import Experiment, Optimizer
 from regard.train.shard import from_environment
@@ -127,6 +128,7 @@ class TrainingRun:
     optimizer: Optimizer | None = None  # during training
     replay: Replay | None = None  # during training, if there is memory for it
     tokens: int = 0  # trained on
+    resumed: Checkpoint | None = None  # that this session continues from
 
     def batch(self, number: int) -> Batch:
         """A training batch by its number."""

@@ -79,6 +79,8 @@ class Doctor(Observer):
         self._schedule = Schedule(start.experiment, start.step)
         if start.step:
             self._run.history.read(start.run.metrics())
+            newest = start.run.latest()
+            self._run.resumed = newest if newest is not None and newest.step == start.step else None
         self.findings |= known_findings(start.run)  # an earlier session has reported them
         with self._at_work():
             self._guarded(self._begin)

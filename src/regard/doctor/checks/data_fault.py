@@ -11,9 +11,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from regard.data import PairBatch, PairData, SentencePairs, TextBatch, TextData
-from regard.doctor import Check, Findings, RecentBatches, TrainingRun
+from regard.data import DataConfig, PairBatch, PairData, SentencePairs, TextBatch, TextConfig, TextData, Tokenizer
+from regard.data.origins.cache import cache_folder
+from regard.doctor import Check, Finding, Findings, RecentBatches, TrainingRun
 from regard.doctor.text_scan import CHUNK, TextScan, collision, text_tokens
+from regard.errors import UserError
 from regard.prove.batches import Batch
 
 #: The share of a batch's rows that came before in the same half of an epoch.
@@ -34,6 +36,9 @@ UNEVEN, WINDOWS, LEFT_OUT = 1e-9, 24, 0.5
 #: gives for so many tokens, and this. With other numbers for the same tokens it is far more, and sorted by frequency
 #: the distributions agree: they differ by less than this share of it.
 APART, ALIKE, TOKENS = 0.15, 0.5, 2000
+#: The same distance between pairs of the most frequent tokens, beyond twice that of two halves of the training text.
+NEIGHBORS, FREQUENT = 0.2, 40
+SAMPLE = 2**16  # characters of the training text that are encoded and decoded
 
 
 class DataFault(Check):
@@ -46,6 +51,7 @@ class DataFault(Check):
         self._held_out: NDArray[np.int64] | None = None
         self._read = 0  # tokens of the training text
         self._compared = False  # the pairs
+        self._lost: Counter[str] | None = None  # characters of the text that its tokens do not give back
         self._collision: float | None = None  # the probability that two random windows are equal
 
     def on_batches(self, batches: RecentBatches) -> Findings:
@@ -60,6 +66,11 @@ class DataFault(Check):
                 self._held_out = text_tokens(*islice(held_out, HELD_OUT))
             rows = torch.cat([one.inputs for one in batches.batches.values() if isinstance(one, TextBatch)])
             yield from self._numbers(rows)
+            yield from self._neighbors(rows)
+            if self._lost is None:
+                self._lost = lost_characters(self.run.experiment.data, data.tokenizer)
+            if self._lost:
+                yield self._lossy(self._lost)
             yield from self._text(data, rows.numpy(), batches.reading)
 
     def _rows(self, batches: dict[int, Batch]) -> Findings:
@@ -161,12 +172,79 @@ class DataFault(Check):
         if len(one) != len(other) or min(map(len, parts)) < TOKENS:
             return
         one, other, sizes = one / one.sum(), other / other.sum(), sum(1 / len(part) for part in parts)
-        apart, alike = (float((x - y).abs().sum()) / 2 for x, y in ((one, other), (one.sort()[0], other.sort()[0])))
-        chance = float((one * sizes * 2 / math.pi).sqrt().sum()) / 2  # the mean of |x - y| of two normal deviates
-        if apart > 2 * chance + APART and alike < ALIKE * apart:
+        apart, alike = distance(one, other), distance(one.sort()[0], other.sort()[0])
+        if apart > 2 * chance(one, sizes) + APART and alike < ALIKE * apart:
             evidence = f"its tokens differ from the trained ones by {apart:.0%}, and sorted by frequency by {alike:.0%}"
             cause = "the two parts were tokenized with different tables: the same text has other numbers"
             yield self.finding("validation", evidence, cause, "encode both parts with the tokenizer of the run")
+
+    def _neighbors(self, rows: torch.Tensor) -> Findings:
+        """Two parts with the same tokens, whose neighbors differ far more than those of two halves of one part."""
+        assert self._held_out is not None
+        held_out = torch.from_numpy(self._held_out[:CHUNK])[None]
+        if min(rows.numel(), held_out.numel()) < TOKENS or rows.shape[1] < 2:
+            return
+        parts = [frequent(part, rows) for part in (rows, held_out, rows[::2], rows[1::2])]
+        pairs, singles = ([count(part) for part in parts] for count in (pair_shares, single_shares))
+        apart, halves, single = distance(*pairs[:2]), distance(*pairs[2:]), distance(*singles[:2])
+        expected = max(halves, chance(pairs[0], sum(1 / part.numel() for part in parts[:2])))
+        if apart > 2 * expected + NEIGHBORS and single < ALIKE * apart:
+            excess = [distance(pair, torch.outer(one, one).flatten()) for pair, one in zip(pairs, singles, strict=True)]
+            where = "training text" if excess[0] < excess[1] else "validation"
+            evidence = f"pairs of neighbors in training and validation text differ by {apart:.0%}, single tokens by "
+            evidence += f"{single:.0%}, and two halves of the training text by {halves:.0%} in pairs"
+            cause = f"the order of the tokens in the {where} is not that of the other part: shuffled or joined wrongly"
+            yield self.finding(where, evidence, cause, "compare a line of both files, and prepare both in the same way")
+
+    def _lossy(self, lost: Counter[str]) -> Finding:
+        named = ", ".join(repr(character) for character, _ in lost.most_common(5))
+        evidence = f"decode(encode(text)) is not the text: {lost.total():,} of its first {SAMPLE:,} characters are lost"
+        cause = "characters that it does not know become another token, so different characters cannot be told apart"
+        change = "learn its vocabulary from the whole text, or fall back to bytes"
+        return self.finding("the tokenizer", f"{evidence}, such as {named}", cause, change)
+
+
+def lost_characters(config: DataConfig, tokenizer: Tokenizer) -> Counter[str]:
+    """The characters at the beginning of the training text that decoding its tokens does not give back."""
+    if not isinstance(config, TextConfig) or config.tokenizer.raw or not tokenizer.lossless:
+        return Counter()
+    try:
+        text = next(iter(config.texts(cache_folder())["train"].pieces()), "")[:SAMPLE]
+        decoded = tokenizer.decode(tokenizer.encode(text))
+    except UserError:  # the text is not there any more
+        return Counter()
+    if len(text) != len(decoded):
+        return Counter(text) - Counter(decoded) or Counter(text if text != decoded else "")
+    return Counter(character for character, other in zip(text, decoded, strict=True) if character != other)
+
+
+def frequent(tokens: torch.Tensor, of: torch.Tensor) -> torch.Tensor:
+    """Tokens by their rank among the most frequent ones of a text; all others as one."""
+    ranks = of.clamp(min=0).flatten().bincount(minlength=int(max(of.max(), tokens.max())) + 1).argsort(descending=True)
+    numbers = torch.full((len(ranks),), FREQUENT)
+    numbers[ranks[:FREQUENT]] = torch.arange(min(FREQUENT, len(ranks)))
+    return numbers[tokens.clamp(min=0)]
+
+
+def single_shares(tokens: torch.Tensor) -> torch.Tensor:
+    counts = tokens.flatten().bincount(minlength=FREQUENT + 1).double()
+    return counts / counts.sum()
+
+
+def pair_shares(rows: torch.Tensor) -> torch.Tensor:
+    pairs = rows[:, :-1] * (FREQUENT + 1) + rows[:, 1:]
+    counts = pairs.flatten().bincount(minlength=(FREQUENT + 1) ** 2).double()
+    return counts / counts.sum()
+
+
+def distance(one: torch.Tensor, other: torch.Tensor) -> float:
+    """Half the sum of differences between two distributions."""
+    return float((one - other).abs().sum()) / 2
+
+
+def chance(shares: torch.Tensor, sizes: float) -> float:
+    """That distance of two samples of one distribution; ``sizes`` is the sum of one over their sizes."""
+    return float((shares * sizes * 2 / math.pi).sqrt().sum()) / 2  # the mean of |x - y| of two normal deviates
 
 
 def row_bytes(batch: Batch) -> set[bytes]:

@@ -3,7 +3,7 @@
 from collections import defaultdict
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from regard.doctor import Check, Findings, SidePass, TrainingRun
 from regard.doctor.calls import difference
@@ -40,6 +40,23 @@ class ModelDiffers(Check):
                 yield self.finding(names[1], evidence, cause, f"assign one parameter to both: {names[0]}, {names[1]}")
         if not self.run.position and not replay.loaded:
             yield from self._initial(replay)
+        yield from self._resumed()
+
+    def _resumed(self) -> Findings:
+        """Weights or moments that are not those of the checkpoint that the run was resumed from."""
+        checkpoint, model, optimizer = self.run.resumed, self.run.model, self.run.optimizer
+        if checkpoint is None or model is None or optimizer is None:
+            return
+        stored, own = {**checkpoint.model(), **checkpoint.optimizer()}, {**model.state_dict(), **optimizer.state()}
+        wrong = [name for name, value in stored.items() if name not in own or not same(own[name], value)]
+        if wrong:
+            evidence = f"{len(wrong)} of {len(stored)} tensors are not those of the checkpoint: "
+            evidence += ", ".join(wrong[:NAMED])
+            if (got := own.get(wrong[0])) is not None:
+                evidence += f"; the first is {difference(got.cpu(), stored[wrong[0]]):.2g} from it"
+            cause = "the checkpoint was loaded in part, or something has set them afterwards: they begin again"
+            change = "load every tensor of the checkpoint, and refuse names that are missing (strict=True)"
+            yield self.finding(wrong[0], f"at step {checkpoint.step} {evidence}", cause, change)
 
     def _initial(self, replay: Replay) -> Findings:
         """Weights that do not start as config and seed give them."""
@@ -77,6 +94,12 @@ def other_parameters(replay: Replay) -> list[str]:
     models = (replay.model, replay.engine.model)
     own, built = ({n: p.shape for n, p in m.named_parameters(remove_duplicate=False)} for m in models)
     return [name for name in {**own, **built} if own.get(name) != built.get(name)]
+
+
+def same(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors are equal in the format of the first; NaN equals NaN."""
+    one, other = one.detach().cpu(), other.to(one.dtype)
+    return one.shape == other.shape and bool(((one == other) | ((one != one) & (other != other))).all())
 
 
 def tied(model: nn.Module) -> list[list[str]]:

@@ -17,6 +17,7 @@ LARGE_UPDATE, SMALL_UPDATE = 0.05, 1e-3
 HIGHEST, MEAN = 0.5, 0.05
 #: Nats: a loss so far above that of untrained weights, or by so little below it after `SETTLED` steps at full rate.
 WORSE, BARELY, SETTLED = 0.1, 0.1, 30
+LEARNED = 100  # steps in which a run that nothing holds back has learned the frequencies of tokens
 #: A smaller update, and by how many nats more it lowers the loss of the batch that both were made from.
 PART, OVERSHOT = 0.3, 0.01
 #: Nats that a loss must have fallen in the second half of a run whose updates are large to the end.
@@ -59,12 +60,26 @@ class SettingDominates(Check):
 
     def on_history(self, history: History) -> Findings:
         name = max(self._held_back, key=lambda one: self._held_back[one], default="")
-        if name and self._held_back[name] > HELD_BACK and (slow := hardly_learns(self.run, history, 10 * SMALL_UPDATE)):
+        if not name or self._held_back[name] <= HELD_BACK:
+            return
+        if slow := hardly_learns(self.run, history, 10 * SMALL_UPDATE) or above_frequencies(self.run, history):
             value = f"--train.{name} {short(USUAL[name])}"
             evidence = f"{slow}; with {value} an update is {self._held_back[name]:,.0f} times as large"
             yield self.finding(
                 f"train.{name}", evidence, "it makes updates small, whatever the learning rate is", value
             )
+
+
+def above_frequencies(run: TrainingRun, history: History) -> str:
+    """Evidence for a loss that is still above that of the frequencies of tokens; "" if it is not so.
+
+    Unlike the updates relative to the weights, this does not depend on matrices that begin at zero.
+    """
+    if len(history.losses) < LEARNED or not (alone := run.entropies[0]):
+        return ""
+    now = statistics.median(history.losses[-RECENT:])
+    much = f"the loss is {now:.2f} after {history.last:,} steps, where the frequencies of tokens alone give {alone:.2f}"
+    return much if now > alone + BARELY else ""
 
 
 def exceeds(name: str, value: object, usual: float) -> bool:
@@ -74,7 +89,7 @@ def exceeds(name: str, value: object, usual: float) -> bool:
 
 class LearningRateTooHigh(Check):
     kind, description = "rate_too_high", "the learning rate is too high"
-    follows = (DEFINITIONS, "initial_loss", "exploding_gradients", "setting_dominates")
+    follows = (DEFINITIONS, "initial_loss", "exploding_gradients", "setting_dominates", "unusual_setting")
 
     def __init__(self, run: TrainingRun):
         super().__init__(run)
@@ -126,7 +141,7 @@ class LearningRateTooHigh(Check):
 
 class LearningRateTooLow(Check):
     kind, description = "rate_too_low", "the learning rate is too low"
-    follows = (DEFINITIONS, "setting_dominates", "rate_too_high")
+    follows = (DEFINITIONS, "setting_dominates", "unusual_setting", "rate_too_high")
 
     def on_history(self, history: History) -> Findings:
         if len(history.steps) < RECENT:
