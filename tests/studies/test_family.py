@@ -64,6 +64,8 @@ def test_every_component_and_option_is_on_its_page() -> None:
         section = text.split(f"`--model.{option}`")[1].split("\n## ")[0]
         members: dict[str, Any] = kinds(base)
         for kind, config in members.items():
+            if not config.__module__.startswith("regard."):  # a part of another test
+                continue
             line = next((line for line in section.splitlines() if line.startswith(f"| `{kind}` |")), None)
             assert line, f"{kind} is not in docs/family.md; run python docs/family.py"
             assert all(f"`{field.name}`" in line for field in fields(config)), f"run python docs/family.py: {line}"
