@@ -31,7 +31,6 @@ SOURCE = Source(
         sha256="39e172fe32dd318ebb3e512220c3beea2fa47d7e20bab348fb4e0922d6beefc0",
         members=("usr/share/datasets/fashion-mnist/*.gz",),
         assemble=_assemble,
-        folder="main/d/dataset-fashion-mnist",
     ),
     labels="images",
 )
