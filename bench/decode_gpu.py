@@ -109,7 +109,7 @@ def check(tile: tuple[int, int, int]) -> bool:
     """All products with one tile, by the side of float64; with the first tile the attention too."""
     from regard.nn.fused import decode_gemv_kernel as kernel
 
-    kernel.TILES = dict.fromkeys(kernel.TILES, kernel.Tile(*tile))
+    kernel.TILES = dict.fromkeys(kernel.TILES, kernel.KernelTile(*tile))
     torch.manual_seed(sum(tile))
     errors: dict[str, float] = {}
     shapes = {"qkv": (2560, WIDTH), "out": (WIDTH, WIDTH), "down": (WIDTH, HIDDEN)}
@@ -198,10 +198,10 @@ def tune(name: str, decoding: Decoding, right: list[tuple[int, int, int]]) -> No
     for key in [key for key in kernel.TILES if key.startswith("int8" if name == "int8" else "float")]:
         rates = {}
         for tile in right:
-            kernel.TILES[key] = kernel.Tile(*tile)
+            kernel.TILES[key] = kernel.KernelTile(*tile)
             decoding.step.capture()
             rates[tile] = max(decoding.rate(64) for _ in range(2))
-        kernel.TILES[key] = kernel.Tile(*max(rates, key=lambda tile: rates[tile]))
+        kernel.TILES[key] = kernel.KernelTile(*max(rates, key=lambda tile: rates[tile]))
         say(f"{name}, {key}:", ", ".join(f"{tile} {rate:.0f}" for tile, rate in rates.items()), "->", kernel.TILES[key])
     decoding.step.capture()
 

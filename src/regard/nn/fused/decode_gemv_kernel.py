@@ -16,7 +16,7 @@ from triton import language as tl
 DEPENDENT = True  # whether kernels may be launched before the one before has ended
 
 
-class Tile(NamedTuple):
+class KernelTile(NamedTuple):
     """What one program reads."""
 
     rows: int
@@ -26,10 +26,10 @@ class Tile(NamedTuple):
 
 #: By the type of the weights and the kind of product.
 TILES = {
-    "float": Tile(4, 2048, 4),
-    "float gated": Tile(8, 1024, 4),
-    "int8": Tile(4, 2048, 4),
-    "int8 gated": Tile(8, 1024, 4),
+    "float": KernelTile(4, 2048, 4),
+    "float gated": KernelTile(8, 1024, 4),
+    "int8": KernelTile(4, 2048, 4),
+    "int8 gated": KernelTile(8, 1024, 4),
 }
 
 
