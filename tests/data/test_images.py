@@ -204,7 +204,7 @@ def test_digits_are_scikit_learns(tmp_path: Path) -> None:
     assert ours == sorted(
         (image.astype(int).tobytes(), int(label)) for image, label in zip(theirs.images, theirs.target, strict=True)
     )
-    assert made.image == (1, 8, 8)
+    assert made.shape == (1, 8, 8)
     assert made.labels == tuple("0123456789")
     limited = ImagesConfig(source="digits", limit=50).build(0, tmp_path)
     assert len(limited.train.labels) == 50
@@ -239,9 +239,9 @@ def test_a_folder_of_ones_own_images(tmp_path: Path) -> None:
     pytest.importorskip("PIL")
     folder(tmp_path / "own")
     color = ImagesConfig(path=str(tmp_path / "own"), validation=0.25, test=0.25).build(0)
-    assert (color.image, color.labels) == ((3, 8, 10), ("dark", "light"))
+    assert (color.shape, color.labels) == ((3, 8, 10), ("dark", "light"))
     gray = ImagesConfig(path=str(tmp_path / "own"), channels=1, size=4, validation=0.25, test=0.25).build(0)
-    assert gray.image == (1, 4, 4)
+    assert gray.shape == (1, 4, 4)
     for made in (color, gray):
         assert sum(len(part.labels) for part in (made.train, made.validation, made.test)) == 24
         bright = [made.train.images[made.train.labels == label].mean() for label in (0, 1)]

@@ -21,13 +21,13 @@ from regard.attention import (
     WindowConfig,
 )
 from regard.models import (
+    ArrayEncoder,
     BahdanauConfig,
     ConvolutionConfig,
     Encoder,
     EncoderConfig,
     FixedConfig,
     GPTConfig,
-    ImageEncoder,
     LanguageModel,
     LuongConfig,
     Model,
@@ -124,13 +124,13 @@ class Inputs(NamedTuple):
 
 
 def inputs(model: Model, rows: int = 4, length: int = 12, seed: int = 2) -> Inputs:
-    """Random tokens; for a sequence-to-sequence model also sources of several lengths. Or images, and classes."""
+    """Random tokens; for a sequence-to-sequence model also sources of several lengths. Or arrays, and any outputs."""
     generator = torch.Generator().manual_seed(seed)
-    if isinstance(model, ImageEncoder):
-        config: Any = model.config
-        shape = (rows, model.channels, config.image, config.image)
-        images = torch.randn(shape, generator=generator, dtype=torch.float64).to(next(model.parameters()).dtype)
-        return Inputs((images,), torch.randint(config.head.classes, (rows, config.context), generator=generator))
+    if isinstance(model, ArrayEncoder):
+        parts = torch.randint(64, (rows, model.config.context - model.before), generator=generator)
+        arguments = model.inputs_of(parts)
+        targets = torch.randn(model(*arguments).shape, generator=generator, dtype=torch.float64)
+        return Inputs(arguments, targets.to(arguments[0].dtype))
     vocabulary = model.config.vocabulary
     tokens = torch.randint(vocabulary, (rows, length + 1), generator=generator)
     arguments = (tokens[:, :-1],)
@@ -142,7 +142,9 @@ def inputs(model: Model, rows: int = 4, length: int = 12, seed: int = 2) -> Inpu
 
 
 def loss(model: Model, batch: Inputs) -> Tensor:
-    """The summed cross entropy, through ``features`` and ``head`` as a task calls them."""
+    """The summed cross entropy, through ``features`` and ``head`` as a task calls them; of arrays, squared errors."""
+    if isinstance(model, ArrayEncoder):
+        return F.mse_loss(model(*batch.arguments), batch.targets, reduction="sum")
     features = model.features(*batch.arguments)  # type: ignore[operator]
     logits = model.head(features)
     return F.cross_entropy(logits.flatten(0, 1), batch.targets.flatten(), reduction="sum")
@@ -163,4 +165,4 @@ def kinds_of(base: type) -> list[str]:
 
 DECODABLE = [name for name in kinds_of(LanguageModel) + kinds_of(Seq2SeqModel) if build(name).decodable]
 ENCODERS = kinds_of(Encoder)
-IMAGES = kinds_of(ImageEncoder)
+ARRAYS = kinds_of(ArrayEncoder)

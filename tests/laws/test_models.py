@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from model_kit import DECODABLE, IMAGES, MODELS, build, gradients, inputs, kinds_of, loss
+from model_kit import ARRAYS, DECODABLE, MODELS, build, gradients, inputs, kinds_of, loss
 from model_ranks import run_ranks
 from safetensors.torch import load_file
 from torch import nn
@@ -21,14 +21,14 @@ from regard.config.choice import kinds
 from regard.errors import UserError
 from regard.generate import Sampling, sampling_decoder
 from regard.look import attentions
-from regard.models import Encoder, ImageEncoder, LanguageModel, Model, ModelConfig, Seq2SeqModel, describe
+from regard.models import ArrayEncoder, Encoder, LanguageModel, Model, ModelConfig, Seq2SeqModel, describe
 from regard.prove import all_claims, certify
 from regard.train import MuonConfig
 
 NAMES = list(MODELS)
 LANGUAGE = kinds_of(LanguageModel)
 READERS = LANGUAGE + kinds_of(Encoder)  # models of one sequence of tokens
-OF_TOKENS = [name for name in NAMES if name not in IMAGES]
+OF_TOKENS = [name for name in NAMES if name not in ARRAYS]
 
 
 def test_every_registered_model_is_here() -> None:
@@ -48,7 +48,7 @@ def test_every_mechanism_of_the_package_is_in_a_model() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_it_declares_itself(name: str) -> None:
     model = build(name)
-    assert isinstance(model, LanguageModel | Encoder | ImageEncoder | Seq2SeqModel)
+    assert isinstance(model, LanguageModel | Encoder | ArrayEncoder | Seq2SeqModel)
     assert model.config == MODELS[name]
     blocks = list(model.blocks)
     assert blocks
@@ -307,5 +307,5 @@ def test_a_model_outside_the_contract_is_refused() -> None:
         def make(self) -> Model:
             return nn.Linear(2, 2)  # type: ignore[return-value]
 
-    with pytest.raises(TypeError, match="return a LanguageModel, an Encoder, an ImageEncoder or a Seq2SeqModel"):
+    with pytest.raises(TypeError, match="return a LanguageModel, an Encoder, an ArrayEncoder or a Seq2SeqModel"):
         Loose().build()

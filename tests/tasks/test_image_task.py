@@ -127,7 +127,8 @@ def test_predictions_of_files(room: Path, capsys: pytest.CaptureFixture[str]) ->
     image.fromarray(pixels[:, ::-1]).save(room / "some" / "b.jpg")
     capsys.readouterr()
     assert main(["predict", "one", "some", "--json"]) == 0
-    assert [Path(one["image"]).name for one in json.loads(capsys.readouterr().out)["predictions"]] == ["a.png", "b.jpg"]
+    predictions = json.loads(capsys.readouterr().out)["predictions"]
+    assert [Path(one["example"]).name for one in predictions] == ["a.png", "b.jpg"]
     assert main(["look", "one", "--file", "some/a.png"]) == 0
     assert main(["predict", "one", "nothing.png"]) == 2
     assert "nothing.png" in capsys.readouterr().err

@@ -36,7 +36,7 @@ def describe(options: DescribeOptions, keys: Mapping[str, object]) -> int:
     sizes_of = {name: unit(counted[f"bytes_{name}"], "B") for name in ("float32", "bfloat16")}
     table = dump(model)
     sizes = ", ".join(f"{name} {table[name]:,}" for name in SIZES if name in table)
-    what = "image" if model.reads_images else "token"
+    what = "token" if model.reads == "text" else "example"
     lines = [
         f"{model.kind}: {sizes}",
         f"parameters         {counted['parameters']:,}, of them {counted['parameters_in_blocks']:,} in blocks",

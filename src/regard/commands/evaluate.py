@@ -41,7 +41,7 @@ def evaluate(options: EvaluateOptions) -> int:
     if options.window is not None and options.file is None:
         raise UserError("--window is for a text of your own; give it with --file")
     run = options.open()
-    from regard.data import ImagesConfig, LabeledConfig
+    from regard.data import LabeledConfig
     from regard.data.chats.config import MessagesConfig
     from regard.generate.load import load_model, load_trained
     from regard.models.device import find_device
@@ -51,7 +51,8 @@ def evaluate(options: EvaluateOptions) -> int:
     from regard.train.precision import Precision
 
     experiment, device = run.load(Experiment), find_device(options.device)
-    if isinstance(experiment.data, LabeledConfig | ImagesConfig) and options.file is None:
+    labelled = isinstance(experiment.data, LabeledConfig) or experiment.model.reads != "text"
+    if labelled and options.file is None:
         return evaluate_labels(options, run, experiment, load_trained(run, device, options.step))
     loaded = load_model(run, device, options.step)
     data = own_text(run, experiment, loaded) if options.file is None else other_text(options, run, experiment, loaded)
@@ -91,10 +92,11 @@ def evaluate_labels(options: EvaluateOptions, run: "Run", experiment: "Experimen
 
     data, task = experiment.data.build(experiment.model.context, tokenizer=loaded.tokenizer), experiment.task.build()
     loaded.check_data(data)
-    assert isinstance(task, Measured)
+    if not isinstance(task, Measured):
+        raise UserError(f"the task {experiment.task.kind} has no measures")
     parts = {"validation": data.validation_batches, "test": data.test_batches}
     if options.part not in parts:
-        raise UserError("a classifier is measured on its validation or test part; give --part test")
+        raise UserError("this run is measured on its validation or test part; give --part test")
     count = {"validation": data.validation_count, "test": data.test_count}[options.part]
     if not count:
         raise UserError(f"this run's data has no {options.part} part; train with --data.{options.part} 0.05")
@@ -106,7 +108,7 @@ def evaluate_labels(options: EvaluateOptions, run: "Run", experiment: "Experimen
     summary = {"run": str(run.path), "step": loaded.step, "part": options.part, "examples": count, "loss": loss.loss}
     words = ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in measures.items())
     what = f"{run.path}, step {loaded.step:,}, {options.part} part of {count:,} examples"
-    options.show({**summary, **measures}, f"{what}: {words}; {loss.loss:.4f} nats per label")
+    options.show({**summary, **measures}, f"{what}: {words}; loss {loss.loss:.4f}")
     return 0
 
 

@@ -54,7 +54,7 @@ def import_(options: ImportOptions) -> int:
     use = f"regard chat {run.path}" if run.file(CHAT).exists() else f"regard generate {run.path} --prompt ..."
     model = run.load(ModelConfig, "model")
     use = use if model.generates else f"regard embed {run.path} --search ..."
-    use = f"regard predict {run.path} IMAGE" if model.reads_images else use
+    use = f"regard predict {run.path} IMAGE" if model.reads == "images" else use
     if run.table("data").get("begin") is not None:
         sound = run.table("model").get("source", {}).get("kind") == "audio"
         use = f"regard transcribe FILE.wav --run {run.path}" if sound else f"regard translate {run.path} TEXT"
@@ -80,7 +80,7 @@ def imported_run(
     Run.check(runs, name)
     from regard.convert.read import read_model
     from regard.data import ImportedConfig, load_tokenizer
-    from regard.models.base import Encoder, ImageEncoder, LanguageModel
+    from regard.models.base import Encoder, LanguageModel
     from regard.tasks import ImageClassificationConfig, MaskedTokensConfig
     from regard.train import Experiment
 
@@ -93,7 +93,7 @@ def imported_run(
     experiment = replace(Experiment(), model=given.config, data=origin)
     if isinstance(model, Encoder):
         experiment = replace(experiment, task=MaskedTokensConfig())
-    if isinstance(model, ImageEncoder):
+    if given.config.reads == "images":
         experiment = replace(experiment, task=ImageClassificationConfig())
     files = {}
     if given.tokenizer is not None:

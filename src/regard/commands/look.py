@@ -24,20 +24,22 @@ class LookOptions(CheckpointOptions):
     """Options of `regard look`."""
 
     text: str | None = option(None, "the text to read; default: the last sample of the run's training")
-    file: Path | None = option(None, "read the text from this file; for a run on images, an image (default: its own)")
+    file: Path | None = option(
+        None, "read the text from this file; for a run on images, an image, and so on (default: its own)"
+    )
     pair: tuple[str, ...] = option((), "a source and its translation, for a translation model", metavar="SOURCE TARGET")
     out: Path | None = option(None, "the file to write; default: look.html in the run's folder")
     most: float = option(16.0, "maximum size of the file's data in megabytes; a long text is shown at lower resolution")
 
 
 def look(options: LookOptions) -> int:
-    """Show a model's attention on a text or an image: one self-contained HTML file."""
+    """Show a model's attention on a text, an image or another array: one self-contained HTML file."""
     check(options)
     run = options.open()
     from regard.models.base import ModelConfig
     from regard.serve.html_file import html_document
 
-    seen = look_at_image if run.load(ModelConfig, "model").reads_images else look_at_text
+    seen = look_at_text if run.load(ModelConfig, "model").reads == "text" else look_at_array
     with waiting("reading") as say:
         trace, shown, step = seen(options, run)
         say("drawing")
@@ -68,29 +70,26 @@ def look_at_text(options: LookOptions, run: Run) -> tuple[Trace, str, int | None
     return session.trace(source, target), shown_text(source, target), session.step
 
 
-def look_at_image(options: LookOptions, run: Run) -> tuple[Trace, str, int | None]:
-    """The same for an image: a file, or the first test image of the run."""
-    from regard.data import DataConfig, ImagesConfig
-    from regard.generate.images import ImagePredictor
+def look_at_array(options: LookOptions, run: Run) -> tuple[Trace, str, int | None]:
+    """The same for an image or another array: a file, or the first held-out example of the run."""
+    from regard.data import ExampleData
     from regard.generate.load import load_trained
-    from regard.look.views.images import image_trace
+    from regard.look.views.arrays import array_trace
     from regard.models.device import find_device
+    from regard.train import Experiment
 
+    experiment = run.load(Experiment)
     if options.text is not None or options.pair:
-        raise UserError(f"{run.path} reads images; give one: --file IMAGE")
+        raise UserError(f"{run.path} reads {experiment.model.reads}; give one: --file FILE")
     loaded = load_trained(run, find_device(options.device), options.step)
-    config = run.load(DataConfig, "data")
     if options.file is not None:
-        image, name = ImagePredictor(loaded.model).read(options.file), str(options.file)
-    elif isinstance(config, ImagesConfig):
-        data = config.build(0)
-        part = data.test if data.test_count else data.validation
-        if not len(part.labels):
-            raise UserError("this run holds no images out; give one: --file IMAGE")
-        image, name = part.images[0], f"the first held-out image, a {data.labels[part.labels[0]]}"
+        examples = experiment.data.read_examples(options.file, loaded.model.config)
     else:
-        raise UserError("give the image to read: --file IMAGE")
-    return image_trace(loaded.model, image), name, loaded.step
+        data = experiment.data.build(experiment.model.context)
+        examples = data.held_out(1) if isinstance(data, ExampleData) else []
+    if not examples:
+        raise UserError("this run holds no examples out; give one: --file FILE")
+    return array_trace(loaded.model, examples[0].batch.arguments), examples[0].name, loaded.step
 
 
 def check(options: LookOptions) -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from regard.generate.predict import Predictor
     from regard.runs import Run
 
-SHOWN = 10  # images of the run's own
+SHOWN = 10  # examples of the run's own
 
 
 @dataclass(frozen=True)
@@ -23,23 +23,24 @@ class PredictOptions(CheckpointOptions):
     """Options of `regard predict`."""
 
     text: str | None = argument(
-        None, "the text, or the passage that answers a question; for a run on images, an image file or a folder of them"
+        None,
+        "the text, or the passage that answers a question; for a run on images or other arrays, a file or a folder",
     )
     file: str | None = option(None, "a file with a text on each line; - is standard input", metavar="FILE")
     question: str | None = option(None, "the question, for a run that answers questions")
 
 
 def predict(options: PredictOptions) -> int:
-    """Classify texts or images, tag words or answer a question about a text, by a trained encoder.
+    """Classify texts, images or other arrays, tag words or answer a question about a text, by a trained encoder.
 
-    The head of the run's model decides which: `regard train sentiment`, `tagging` and `questions` train one each, and
-    `digits` one for images. Without an image, the first ones of the run's own test part are classified.
+    The run's task decides which: `regard train sentiment`, `tagging` and `questions` train one each, and `digits` one
+    for images. Without a file, a model of images or other arrays answers for the first examples of its test part.
     """
     run = options.open()
     from regard.models.base import ModelConfig
 
-    if run.load(ModelConfig, "model").reads_images:
-        return predict_images(options, run)
+    if run.load(ModelConfig, "model").reads != "text":
+        return predict_arrays(options, run)
     texts = [options.text] if options.text is not None else []
     texts += [] if options.file is None else read_lines(options.file)
     texts = [text for text in texts if text.strip()]
@@ -69,35 +70,38 @@ def predict(options: PredictOptions) -> int:
     return 0
 
 
-def predict_images(options: PredictOptions, run: Run) -> int:
-    """The classes of image files, or of the first test images of the run."""
-    from regard.data import DataConfig, ImagesConfig
-    from regard.generate.images import ImagePredictor, image_files
+def predict_arrays(options: PredictOptions, run: Run) -> int:
+    """The answers for files, or for the first held-out examples of the run."""
+    import torch
+
+    from regard.data import ExampleData
     from regard.generate.load import load_trained
     from regard.models.device import find_device
+    from regard.tasks import Predicting
+    from regard.train import Experiment
+    from regard.train.device import move
 
     if options.file is not None or options.question is not None:
-        raise UserError("this run classifies images; give an image file or a folder: regard predict RUN IMAGE")
-    loaded = load_trained(run, find_device(options.device), options.step)
-    predictor, given = ImagePredictor(loaded.model), ()
+        raise UserError("this run reads no text; give a file or a folder: regard predict RUN FILE")
+    experiment, device = run.load(Experiment), find_device(options.device)
+    task, loaded = experiment.task.build(), load_trained(run, device, options.step)
+    if not isinstance(task, Predicting):
+        raise UserError(f"the task {experiment.task.kind} makes no predictions for single examples")
     if options.text is not None:
-        names = [str(path) for path in image_files(Path(options.text).expanduser())]
-        images = [predictor.read(Path(name)) for name in names]
+        examples = experiment.data.read_examples(Path(options.text).expanduser(), loaded.model.config)
     else:
-        config = run.load(DataConfig, "data")
-        if not isinstance(config, ImagesConfig):
-            raise UserError("this run has no images of its own; give an image file: regard predict RUN IMAGE")
-        data = config.build(0)
+        data = experiment.data.build(experiment.model.context)
         loaded.check_data(data)
-        part, what = (data.test, "test") if data.test_count else (data.validation, "validation")
-        images = list(part.images[:SHOWN])
-        names = [f"{what} image {number}, a {data.labels[label]}" for number, label in enumerate(part.labels[:SHOWN])]
-        given = tuple(data.labels[label] for label in part.labels[:SHOWN])
-    found = predictor.classes(images)
-    lines = [f"{one.label}  {one.probability:.3f}  {name}" for one, name in zip(found, names, strict=True)]
-    records = [{"image": name, **one._asdict()} for one, name in zip(found, names, strict=True)]
-    for record, label in zip(records, given, strict=False):
-        record["given"] = label
+        examples = data.held_out(SHOWN) if isinstance(data, ExampleData) else []
+        if not examples:
+            raise UserError("this run holds no examples out; give a file: regard predict RUN FILE")
+    with torch.no_grad():
+        found = [task.predictions(loaded.model, move(one.batch, device))[0] for one in examples]
+    lines = [f"{answer.line}  {one.name}" for answer, one in zip(found, examples, strict=True)]
+    records = [{"example": one.name, **answer.record} for answer, one in zip(found, examples, strict=True)]
+    for record, one in zip(records, examples, strict=True):
+        if one.given is not None:
+            record["given"] = one.given
     options.show({"run": str(run.path), "step": loaded.step, "predictions": records}, "\n".join(lines))
     return 0
 

@@ -2,9 +2,11 @@
 
 from regard.data.base import (
     IGNORE_INDEX,
+    ArrayBatch,
     Batch,
     Data,
     DataConfig,
+    Example,
     ImageBatch,
     LabeledBatch,
     PairBatch,
@@ -13,6 +15,7 @@ from regard.data.base import (
     TextBatch,
 )
 from regard.data.chats.config import ChatConfig, PreferenceConfig
+from regard.data.examples import ExampleData
 from regard.data.images.config import ImagesConfig
 from regard.data.images.data import ImageData
 from regard.data.imported import ImportedConfig

@@ -4,7 +4,8 @@ Training, `prove`, `doctor`, the report and the commands use the classes of this
 
 * ``DataConfig``  a choice of data in a config; ``build`` fetches and prepares it
 * ``Data``        training batches by number, validation and test batches in order
-* ``TextBatch``, ``PairBatch``, ``LabeledBatch``, ``ImageBatch``, ``PreferenceBatch``  what tasks and models consume
+* ``TextBatch``, ``PairBatch``, ``LabeledBatch``, ``ArrayBatch``, ``ImageBatch``, ``PreferenceBatch``  what tasks and
+  models consume
 
 A dataset subclasses ``Data``, implements ``batch`` and ``validation_batches``, and sets the attributes that differ from
 their defaults. Batches are named tuples of tensors: ``TextBatch`` or ``PairBatch``, or any other that the task of the
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar
 
 from regard.config import Choice
+from regard.errors import UserError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from regard.attention import AnySlots
     from regard.data.chats.template import ChatFormat
     from regard.data.tokenizers import Tokenizer
+    from regard.models import ModelConfig
 
 IGNORE_INDEX = -1  # a target with this value does not count: padding, or a prompt that is not to be learned
 
@@ -79,6 +82,19 @@ class LabeledBatch(NamedTuple):
     texts: Tensor | None = None
 
 
+class ArrayBatch(NamedTuple):
+    """Arrays with targets: sounds, time series, whatever an ``ArrayEncoder`` reads."""
+
+    inputs: Tensor  # [B, ...] float32
+    targets: Tensor  # [B, 1] int64, the class, or what the task predicts; IGNORE_INDEX: does not count
+    lengths: Tensor | None = None  # [B] int64: the part of each array that is not padding; None: all of it
+
+    @property
+    def arguments(self) -> tuple[Tensor, ...]:
+        """What the model is called with."""
+        return (self.inputs,) if self.lengths is None else (self.inputs, self.lengths)
+
+
 class ImageBatch(NamedTuple):
     """Labelled images."""
 
@@ -86,6 +102,11 @@ class ImageBatch(NamedTuple):
     targets: Tensor  # [B, 1] int64, the class; IGNORE_INDEX: does not count
     others: Tensor | None = None  # [B, 1] int64: with mixup, the class of the image that was mixed in
     weights: Tensor | None = None  # [B]: with mixup, the weight of the first class
+
+    @property
+    def arguments(self) -> tuple[Tensor]:
+        """What the model is called with."""
+        return (self.inputs,)
 
 
 class PreferenceBatch(NamedTuple):
@@ -97,7 +118,16 @@ class PreferenceBatch(NamedTuple):
 
 
 #: What the tasks of this package take; parts from outside may define others.
-Batch = TextBatch | PairBatch | LabeledBatch | ImageBatch | PreferenceBatch
+Batch = TextBatch | PairBatch | LabeledBatch | ArrayBatch | ImageBatch | PreferenceBatch
+
+
+class Example(NamedTuple):
+    """One input for a prediction."""
+
+    name: str  # of its file, or where it is in the data
+    batch: Any  # of one row
+    given: str | None = None  # the right answer, if it is known
+
 
 B = TypeVar("B", covariant=True)
 
@@ -108,7 +138,7 @@ class Data(ABC, Generic[B]):
     name: str = "the data"  # for messages
     sha256: str | None = None  # of the content; `regard resume` refuses data with another one
     vocabulary: int | None = None  # number of token ids, which the model's config takes over; None: it keeps its own
-    image: tuple[int, int, int] | None = None  # channels, rows and columns of images; None: the data are no images
+    shape: tuple[int, ...] | None = None  # of one array, such as channels, rows and columns; None: the data are tokens
     tokenizer: Tokenizer | None = None  # saved with the run; None: the tokens are not text
     chat: ChatFormat | None = None  # saved with the run, if the data are conversations
     specials: Specials | None = None  # the ids that mark padding, begin and end; set for sequence-to-sequence data only
@@ -146,6 +176,10 @@ class DataConfig(Choice):
     def with_chat(self, form: ChatFormat | None) -> Self:
         """With the chat format of the model that training starts from. Default: unchanged."""
         return self
+
+    def read_examples(self, path: Path, model: ModelConfig) -> list[Example]:
+        """Inputs of ``model`` from a file or a folder of the user's own, for predictions."""
+        raise UserError(f"files cannot be read as examples of the data {self.kind}; leave the file out")
 
     def build(self, context: int, cache: Path | None = None, tokenizer: Tokenizer | None = None) -> Data[Any]:
         """Fetch and prepare the data for sequences of ``context`` tokens; reuse and fill the folder ``cache``.

@@ -2,11 +2,15 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from regard.config import option
-from regard.data.base import Data, DataConfig, Specials
+from regard.data.base import Data, DataConfig, Example, Specials
+from regard.data.images.data import image_examples
 from regard.errors import UserError
+
+if TYPE_CHECKING:
+    from regard.models import ModelConfig
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,9 @@ class ImportedConfig(DataConfig, kind="imported"):
         if self.pad is None or self.begin is None or self.end is None:
             return None
         return Specials(self.pad, self.begin, self.end)
+
+    def read_examples(self, path: Path, model: "ModelConfig") -> list[Example]:
+        return image_examples(path, model)
 
     def build(self, context: int, cache: Path | None = None) -> Data[Any]:
         raise UserError(f"the model was imported from {self.source}, without the data that it was trained on")

@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from regard.data import Data, ImageBatch, TextData
+from regard.data import Data, TextData
 from regard.doctor.replay import Replay
 from regard.errors import UserError
 from regard.models.base import Model
 from regard.pages.numbers import short
-from regard.prove.batches import Batch, out_of_range
+from regard.prove.batches import Batch, has_tokens, out_of_range
 from regard.runs import Checkpoint
 from regard.tasks import LanguageConfig, Task, Term
 from regard.train import Experiment, Optimizer
@@ -181,8 +181,8 @@ class TrainingRun:
 
     def usable(self, batch: Batch) -> bool:
         """There is a model that can run on this batch: it has tokens, and all of them are in the vocabulary."""
-        tokens = not isinstance(batch, ImageBatch)  # the checks of layers change tokens
-        return self.model is not None and tokens and not any(out_of_range(batch, self.vocabulary))
+        # The checks of layers change tokens.
+        return self.model is not None and has_tokens(batch) and not any(out_of_range(batch, self.vocabulary))
 
     def recent_batches(self, patience: float, reading: float) -> RecentBatches:
         """The newest batches; fewer of them if that takes longer than ``patience`` seconds."""

@@ -27,7 +27,7 @@ class TrainedModel(NamedTuple):
     """The model of a checkpoint, whatever it reads."""
 
     model: Model
-    tokenizer: Tokenizer | None  # None: it reads images
+    tokenizer: Tokenizer | None  # None: it reads no text
     step: int
     data_sha256: str | None = None  # of the training data
 
@@ -92,15 +92,17 @@ def load_model(run: Run, device: torch.device | str = "cpu", step: int | None = 
     """The model of the checkpoint at ``step``, or of the newest intact one, in evaluation mode, and its tokenizer."""
     model, tokenizer, reached, sha256 = load_trained(run, device, step)
     if tokenizer is None:
-        raise UserError(f"{run.path} reads images, and this needs a model of text; regard predict {run.path} IMAGE")
+        raise UserError(
+            f"{run.path} reads {model.config.reads}, and this needs a model of text; regard predict {run.path} FILE"
+        )
     return LoadedModel(model, tokenizer, reached, sha256)
 
 
 def load_trained(run: Run, device: torch.device | str = "cpu", step: int | None = None) -> TrainedModel:
-    """The same for any model: one that reads images has no tokenizer."""
+    """The same for any model: one that reads no text has no tokenizer."""
     model, checkpoint = load_weights(run, step)
     about = (checkpoint.step, checkpoint.state.get("data"))
-    if model.config.reads_images:
+    if model.config.reads != "text":
         return TrainedModel(model.to(device).eval(), None, *about)
     if not run.file(TOKENIZER).exists():
         raise UserError(f"{run.path} has no {TOKENIZER}; import the model again from a folder that has one")

@@ -1,8 +1,8 @@
 """Models: each file assembles parts of ``regard.nn`` as the figure of the paper does."""
 
 from regard.models.base import (
+    ArrayEncoder,
     Encoder,
-    ImageEncoder,
     LanguageModel,
     Model,
     ModelConfig,
@@ -14,6 +14,7 @@ from regard.models.bridges import BahdanauConfig, BridgeConfig, FixedConfig, Luo
 from regard.models.convolution import Convolution, ConvolutionConfig
 from regard.models.encoder import EncoderConfig, TransformerEncoder
 from regard.models.gpt import GPT, GPTConfig
+from regard.models.images import ImageEncoder
 from regard.models.presets import PRESETS
 from regard.models.recurrent import RecurrentConfig, RecurrentModel
 from regard.models.seq2seq import Seq2Seq, Seq2SeqConfig

@@ -2,7 +2,7 @@
 
 * ``LanguageModel``  tokens [B, N] to logits [B, N, V], causal, decodable token by token with a ``State``
 * ``Encoder``        tokens [B, N] to features [B, N, C], bidirectional
-* ``ImageEncoder``   images [B, M, Y, X] of M channels to features [B, N, C] of their patches
+* ``ArrayEncoder``   images, sounds, time series, graphs: arrays to features [B, N, C] of their parts
 * ``Seq2SeqModel``   source [B, S] and target inputs [B, T] to logits [B, T, V], decodable with a ``Seq2SeqState``
 
 and declares itself by the class attributes of ``Model``. ``tests/laws/test_models.py`` tests every registered model.
@@ -13,7 +13,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, replace
-from typing import Any, ClassVar, NamedTuple, Protocol, Self, TypeVar, cast
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -186,23 +186,32 @@ class Encoder(Model):
         return self.head(self.features(tokens, slots, types))
 
 
-class ImageEncoder(Model):
-    """Images [B, M, Y, X] (M channels, Y rows, X columns) to features [B, N, C], each from the whole image."""
+class ArrayEncoder(Model):
+    """Arrays, such as images, to features [B, N, C] of the parts that they are cut into, each from the whole array.
 
-    channels: int
-    patch: int  # rows and columns of a patch, in pixels; the sides of an image are multiples of it
-    before: int = 0  # features before those of the patches: 1 with a class token
+    ``inputs`` are the arrays of a batch, each with the batch first: its ``arguments`` (``regard.data.base``).
+    """
 
-    @abstractmethod
-    def features(self, images: Tensor) -> Tensor:
-        """Features [B, N, C]: those of ``before`` tokens, then of the patches row by row."""
+    before: int = 0  # features before those of the parts: 1 with a class token
 
     @abstractmethod
-    def pooled(self, x: Tensor) -> Tensor:
-        """Features [B, N, C] to what the head reads: one vector per image, [B, C], or all of them."""
+    def features(self, *inputs: Tensor) -> Tensor:
+        """Features [B, N, C]: those of ``before`` tokens, then of the parts in order."""
 
-    def forward(self, images: Tensor) -> Tensor:
-        return self.head(self.pooled(self.features(images)))
+    @abstractmethod
+    def pooled(self, x: Tensor, *inputs: Tensor) -> Tensor:
+        """Features [B, N, C] to what the head reads: one vector per array, [B, C], or all of them."""
+
+    @abstractmethod
+    def inputs_of(self, tokens: Tensor) -> tuple[Tensor, ...]:
+        """Arrays of N parts for ``tokens`` [B, N], equal parts for equal tokens: `prove` tests its claims on them."""
+
+    @abstractmethod
+    def places(self, *inputs: Tensor) -> list[str]:
+        """A name for each of the N features of the first array, for people."""
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return self.head(self.pooled(self.features(*inputs), *inputs))
 
 
 class Seq2SeqModel(Model):
@@ -254,7 +263,7 @@ class ModelConfig(Choice):
 
     __dataclass_fields__: ClassVar[dict[str, Field]]  # every subclass is a frozen dataclass
     generates: ClassVar[bool] = True  # the model decodes; an encoder does not
-    reads_images: ClassVar[bool] = False  # the model reads images, and no tokens: its vocabulary is 0
+    reads: ClassVar[str] = "text"  # or images, sounds, series, graphs: then the vocabulary is 0
     vocabulary: int
     context: int
     layers: int
@@ -273,9 +282,13 @@ class ModelConfig(Choice):
         own = self.__dataclass_fields__  # the context of an image model follows from other sizes
         return replace(self, **{name: min(getattr(self, name), size) for name, size in sizes.items() if name in own})
 
-    def reading(self, vocabulary: int | None, image: tuple[int, int, int] | None) -> ModelConfig:
-        """The same model for these data: their number of token ids, or the channels, rows and columns of images."""
+    def reading(self, vocabulary: int | None, shape: tuple[int, ...] | None) -> ModelConfig:
+        """The same model for these data: their number of token ids, or the shape of one array."""
         return self if vocabulary is None else replace(self, vocabulary=vocabulary)
+
+    def with_classes(self, labels: tuple[str, ...], pool: Literal["cls", "mean"] | None = None) -> ModelConfig:
+        """The same model with a head for these classes; ``pool``: None is the model's own choice."""
+        raise UserError(f"a {self.kind} has no head for classes of {self.reads}; choose another --model")
 
     def without_positions(self) -> ModelConfig | None:
         """The same model without its position encoding, for comparison; None if the model has no such choice."""
@@ -288,10 +301,10 @@ class ModelConfig(Choice):
         except ValueError as problem:
             raise UserError(str(problem)) from problem
         model = self.make()
-        if not isinstance(model, LanguageModel | Encoder | ImageEncoder | Seq2SeqModel):
+        if not isinstance(model, LanguageModel | Encoder | ArrayEncoder | Seq2SeqModel):
             raise TypeError(
                 f"{type(self).__name__}.make returned a {type(model).__name__}; return a LanguageModel, an Encoder, an "
-                "ImageEncoder or a Seq2SeqModel (regard.models.base)"
+                "ArrayEncoder or a Seq2SeqModel (regard.models.base)"
             )
         install(model)
         return model

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from regard.attention import Mask
-from regard.models.base import ImageEncoder, Model, ModelConfig, Seq2SeqModel
+from regard.models.base import ArrayEncoder, Model, ModelConfig, Seq2SeqModel
 
 
 def flops_per_token(model: Model) -> float:
@@ -14,7 +14,7 @@ def flops_per_token(model: Model) -> float:
 
     An embedding table counts only if it is also the head (tied); the weights of a block count each time it runs. For an
     encoder-decoder this is the cost of one source and one target token without attention: sentences are much shorter
-    than the context, which only limits them. Of an image model it is the cost of a whole image.
+    than the context, which only limits them. Of a model of arrays, such as images, it is the cost of a whole array.
     """
     lookups = {module.weight for module in model.modules() if isinstance(module, nn.Embedding)}
     lookups -= {module.weight for module in model.modules() if isinstance(module, nn.Linear)}
@@ -25,7 +25,7 @@ def flops_per_token(model: Model) -> float:
         return 6 * matrices
     keys = {mask: _visible_keys(mask, model.config.context) for mask in model.masks}
     one = 6 * matrices + 12 * model.config.width * sum(keys[mask] for mask in model.layer_masks)
-    return one * model.config.context if isinstance(model, ImageEncoder) else one
+    return one * model.config.context if isinstance(model, ArrayEncoder) else one
 
 
 def _visible_keys(mask: Mask, length: int) -> float:

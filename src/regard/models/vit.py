@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from regard.attention import Bias, Full, Range
 from regard.config import option
 from regard.errors import UserError
-from regard.models.base import ImageEncoder
 from regard.models.checks import check_sizes
+from regard.models.images import ImageEncoder
 from regard.models.parts import BlocksConfig
 from regard.nn.attention import AttentionContext
 from regard.nn.blocks.block import Stack
@@ -30,7 +30,7 @@ from regard.nn.positions.position import Position
 class ViTConfig(BlocksConfig, kind="vit"):
     """Sizes and parts of a Vision Transformer. The defaults are the paper's parts at a size for small images."""
 
-    generates, reads_images, vocabulary = False, True, 0
+    generates, reads, vocabulary = False, "images", 0
     image: int = option(32, "rows and columns of the images in training, in pixels")
     channels: int = option(3, "channels of the images: 1 gray, 3 color")
     patch: int = option(4, "rows and columns of a patch, in pixels")
@@ -66,13 +66,17 @@ class ViTConfig(BlocksConfig, kind="vit"):
         """The length of the sequence in training: the patches and the class token."""
         return self.side**2 + self.class_token
 
-    def reading(self, vocabulary: int | None, image: tuple[int, int, int] | None) -> Self:
-        if image is None:
+    def reading(self, vocabulary: int | None, shape: tuple[int, ...] | None) -> Self:
+        if shape is None or len(shape) != 3:
             raise UserError("a Vision Transformer reads images; choose --data images, or another --model")
-        channels, rows, columns = image
+        channels, rows, columns = shape
         if rows != columns:
             raise UserError(f"the images have {rows} x {columns} pixels; give --data.size, to make them squares")
         return replace(self, channels=channels, image=rows)
+
+    def with_classes(self, labels: tuple[str, ...], pool: Literal["cls", "mean"] | None = None) -> Self:
+        pool = pool or ("cls" if self.class_token else "mean")
+        return replace(self, head=ClassesHeadConfig(len(labels), labels, pool=pool))
 
     def without_positions(self) -> Self:
         return replace(self, position=NoGridConfig())
@@ -140,7 +144,7 @@ class ViT(ImageEncoder):
         contexts = [AttentionContext(plan, self.position.rotation(slots.phase))] * self.config.layers
         return self.norm(self.blocks(x, contexts, recompute=self.checkpointing and self.training))
 
-    def pooled(self, x: Tensor) -> Tensor:
+    def pooled(self, x: Tensor, *inputs: Tensor) -> Tensor:
         """The class token, or the mean of the patches, [B, C]; all features for a model without a head."""
         pool = self.config.head.pool
         return x if pool is None else pooled(x if pool == "cls" else x[:, self.before :], None, pool)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from regard.attention import Packed, Padded, Slots
-from regard.data import IGNORE_INDEX, Batch, Data, ImageBatch, TextBatch
+from regard.data import IGNORE_INDEX, Batch, Data, TextBatch
 from regard.prove.model_under_test import ModelUnderTest
 
 ROWS = 16
@@ -44,9 +44,14 @@ def take_rows(batch: B, rows: slice | list[int]) -> B:
     return type(batch)._make(map(taken, batch))
 
 
+def has_tokens(batch: Batch) -> bool:
+    """The inputs of a batch are token ids, and no arrays."""
+    return not batch.inputs.is_floating_point()
+
+
 def out_of_range(batch: Batch, vocabulary: int) -> Iterator[tuple[str, list[int], int]]:
     """Of each tensor with a token outside the vocabulary: its name, the token's place [row, position], the token."""
-    if isinstance(batch, ImageBatch):  # no tokens
+    if not has_tokens(batch):
         return
     for name, tokens in batch._asdict().items():
         if name in LOWEST and tokens.numel():

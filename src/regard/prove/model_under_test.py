@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from regard.attention import AnySlots, ModuleProperties, Padded, Range
 from regard.data import Data, Tokenizer
 from regard.errors import UserError
-from regard.models.base import Encoder, ImageEncoder, LanguageModel, Model, Seq2SeqModel
-from regard.prove.pictures import PATCHES, pictures
+from regard.models.base import ArrayEncoder, Encoder, LanguageModel, Model, Seq2SeqModel
 from regard.tasks import Task
 
 Forward = Callable[..., Tensor]  # tokens [B, N] to logits [B, N, V]
+PARTS = 64  # token ids for a model of arrays
 SHORT, LONG = 24, 160  # tokens of the test sequences; the longer ones exceed the blocks of fast paths
 Effort = Literal["quick", "full"]
 SEED = 7
@@ -56,9 +56,9 @@ class ModelUnderTest:
 
     def __post_init__(self) -> None:
         if self.model is not None:
-            self.vocabulary = self.vocabulary or (PATCHES if self.reads_images else self.model.config.vocabulary)
+            self.vocabulary = self.vocabulary or (PARTS if self.reads_arrays else self.model.config.vocabulary)
             self.length = self.length or min(SHORT, self._context)
-            self.causal = self.causal and not isinstance(self.model, Encoder | ImageEncoder)
+            self.causal = self.causal and not isinstance(self.model, Encoder | ArrayEncoder)
             if self.positional is None:
                 self.positional = self.model.positional
             if self.stepper is None and isinstance(self.model, LanguageModel | Seq2SeqModel):
@@ -76,9 +76,9 @@ class ModelUnderTest:
 
     @property
     def _context(self) -> int:
-        """The length of the sequences in training; of images, the number of their patches."""
+        """The length of the sequences in training; of arrays, the number of their parts."""
         assert self.model is not None
-        return self.model.config.context - (self.model.before if isinstance(self.model, ImageEncoder) else 0)
+        return self.model.config.context - (self.model.before if isinstance(self.model, ArrayEncoder) else 0)
 
     @cached_property
     def module(self) -> nn.Module | None:
@@ -113,9 +113,9 @@ class ModelUnderTest:
         return self.model if isinstance(self.model, Seq2SeqModel) else None
 
     @property
-    def reads_images(self) -> bool:
-        """The model reads images; each of the test tokens stands for a patch."""
-        return isinstance(self.model, ImageEncoder)
+    def reads_arrays(self) -> bool:
+        """The model reads arrays, such as images; each of the test tokens stands for a part, such as a patch."""
+        return isinstance(self.model, ArrayEncoder)
 
     @property
     def takes_slots(self) -> bool:
@@ -161,8 +161,8 @@ class ModelUnderTest:
 
     def arguments(self, tokens: Tensor, rows: Tensor | None = None, padding: int = 0) -> tuple[Tensor, ...]:
         """The positional arguments of the model; ``rows`` are the sources of a sequence-to-sequence model."""
-        if isinstance(self.model, ImageEncoder):
-            return (pictures(self.model, tokens),)
+        if isinstance(self.model, ArrayEncoder):
+            return self.model.inputs_of(tokens)
         if self.seq2seq is None:
             return (tokens,)
         rows = torch.arange(len(tokens), device=tokens.device) if rows is None else rows
@@ -173,7 +173,7 @@ class ModelUnderTest:
         model = self.model
         if self.takes_slots and model is not None and model.training:  # rows start here, even if it carries its state
             return self.outputs(tokens, Range(tokens.shape[1]))
-        if isinstance(model, Encoder | ImageEncoder) and self.forward is model:
+        if isinstance(model, Encoder | ArrayEncoder) and self.forward is model:
             return self.outputs(tokens, None)
         return self.forward(*self.arguments(tokens, rows))
 
@@ -181,7 +181,7 @@ class ModelUnderTest:
         """Logits [B, N, V]. A head for whole rows is applied to each token, so that claims about tokens apply."""
         if isinstance(self.model, Encoder):
             return self.model.head(self.model.features(tokens, slots))
-        if isinstance(self.model, ImageEncoder):
+        if isinstance(self.model, ArrayEncoder):
             return self.model.head(self.model.features(*self.arguments(tokens))[:, self.model.before :])
         assert self.model is not None
         return self.model(tokens, slots)
@@ -194,7 +194,7 @@ class ModelUnderTest:
     @property
     def pads(self) -> bool:
         """Rows can be padded: the model takes lengths, or no token sees what follows it."""
-        return self.padded is not None or (self.model is not None and not self.reads_images) or self.causal
+        return self.padded is not None or (self.model is not None and not self.reads_arrays) or self.causal
 
     def with_padding(self, tokens: Tensor, lengths: Tensor, rows: Tensor | None = None) -> Tensor:
         """Logits of rows whose first ``lengths`` tokens are real."""

@@ -35,7 +35,7 @@ def reduced_experiment(experiment: Experiment, own_data: bool = False) -> ModelU
     else:
         text, data = "its own data", given.build(config.context)
     task = experiment.task.fit(data)
-    config = task.model_for(config.reading(data.vocabulary, data.image), data)
+    config = task.model_for(config.reading(data.vocabulary, data.shape), data)
     shape = f"layers {config.layers}, width {config.width}, context {config.context}"
     return ModelUnderTest(
         randomize_weights(config.build()),

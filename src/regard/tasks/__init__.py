@@ -1,6 +1,7 @@
 """Tasks: the loss of a batch, as named sums and counts."""
 
-from regard.tasks.base import Measured, Task, TaskConfig, Term
+from regard.tasks.arrays import ArrayClassificationConfig
+from regard.tasks.base import Measured, Predicting, Prediction, Task, TaskConfig, Term
 from regard.tasks.images import ImageClassificationConfig
 from regard.tasks.labeled import AnsweringConfig, ClassificationConfig, TaggingConfig
 from regard.tasks.language import LanguageConfig, LanguageTask

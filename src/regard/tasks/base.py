@@ -30,6 +30,13 @@ class Term(NamedTuple):
     details: dict[str, Tensor] | None = None  # metrics, as means over the batch, such as the load of each expert
 
 
+class Prediction(NamedTuple):
+    """What a model answers for one example."""
+
+    line: str  # for a person
+    record: dict[str, Any]  # for programs
+
+
 class Task(Protocol):
     """The loss for one type of batch."""
 
@@ -62,6 +69,14 @@ class TaskConfig(Choice):
     def build(self) -> Task:
         """The task."""
         raise NotImplementedError
+
+
+class Predicting(ABC):
+    """A task whose answers `regard predict` shows."""
+
+    @abstractmethod
+    def predictions(self, model: Any, batch: Any) -> list[Prediction]:
+        """The answer for each row of a batch, in evaluation mode and without gradients."""
 
 
 class Measured(ABC):

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from regard.config import option
 from regard.data.base import IGNORE_INDEX, Data, LabeledBatch
-from regard.data.images.data import ImageData
+from regard.data.examples import ExampleData
 from regard.data.labeled.data import LabeledData
 from regard.errors import UserError
 from regard.models import Encoder, EncoderConfig, Model, ModelConfig
@@ -63,7 +63,7 @@ class WeightedTaskConfig(LabeledTaskConfig):
 
     def fit(self, data: Data) -> WeightedTaskConfig:
         super().fit(data)
-        assert isinstance(data, LabeledData | ImageData)
+        assert isinstance(data, LabeledData | ExampleData)
         if not data.labels:
             raise UserError(f"the task {self.kind} needs labels, and {data.name} has none; choose another --task")
         if self.weights and not self.balanced and len(self.weights) != len(data.labels):

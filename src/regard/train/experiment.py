@@ -111,12 +111,12 @@ class Experiment(Config):
         return data.batch(step, seed=self.seed, rank=rank, world=world, size=self.data.batch)
 
     def model_for(self, data: Data[Batch]) -> ModelConfig:
-        """The model's config: what the data has (vocabulary or image size), the training's dropout, the task's head.
+        """The model's config: what the data has (vocabulary or shape), the training's dropout, the task's head.
 
         A pretrained model keeps its vocabulary, which may have unused numbers after those of its tokenizer, and its
         image size: it reads others at their resolution.
         """
-        model = self.model if self.init is not None else self.model.reading(data.vocabulary, data.image)
+        model = self.model if self.init is not None else self.model.reading(data.vocabulary, data.shape)
         if self.train.dropout is not None:
             names = model.__dataclass_fields__.keys() & {"dropout", "attention_dropout"}
             model = replace(model, **dict.fromkeys(names, self.train.dropout))

@@ -22,7 +22,7 @@ from torch import Tensor
 from regard.attention import BackendRefused
 from regard.data import Batch, Data
 from regard.errors import UserError
-from regard.models import Encoder, ImageEncoder, LanguageModel, Seq2SeqModel
+from regard.models import ArrayEncoder, Encoder, LanguageModel, Seq2SeqModel
 from regard.models.device import find_device
 from regard.models.shapes import build_on_meta
 from regard.train.engine import Engine
@@ -37,7 +37,7 @@ STARTS = {
     LanguageModel: "shakespeare",
     Encoder: "shakespeare-encoder",
     Seq2SeqModel: "translate-transformer",
-    ImageEncoder: "digits",
+    ArrayEncoder: "digits",
 }
 
 #: Phrases of the allocators of torch, numpy and the C++ library, whose error types do not say it.

@@ -31,7 +31,7 @@ class Pretrained(NamedTuple):
 
     config: ModelConfig
     weights: Mapping[str, Tensor]
-    tokenizer: Tokenizer | None  # None: the model reads images
+    tokenizer: Tokenizer | None  # None: the model reads no text
     chat: ChatFormat | None = None
 
 
@@ -44,7 +44,7 @@ def pretrained(name: str) -> Pretrained:
     if not source.exists():
         raise UserError(f"there is no run, model or folder {name!r} to start from; `regard models` lists models")
     given = read_model(source)
-    if given.config.reads_images:
+    if given.config.reads != "text":
         return Pretrained(given.config, given.weights, None)
     if given.tokenizer is None:
         raise UserError(f"{name} has no tokenizer.json, so that no text can be prepared for it; put it there")
@@ -64,8 +64,8 @@ def _of_run(run: Run) -> Pretrained:
 
 
 def run_tokenizer(run: Run, config: ModelConfig) -> Tokenizer | None:
-    """The tokenizer in the folder of a run; None if its model reads images."""
-    if config.reads_images:
+    """The tokenizer in the folder of a run; None if its model reads no text."""
+    if config.reads != "text":
         return None
     return load_tokenizer(run.file(TOKENIZER), run.read(TOKENIZER), lossless=_generates(config))
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.data.examples import Uniform
+
 Floats = NDArray[np.float32]
-Uniform = NDArray[np.float64]  # random numbers in [0, 1)
 
 
 def crop(images: Floats, random: Uniform, margin: int, fill: float = -1.0) -> Floats:

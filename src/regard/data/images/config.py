@@ -5,19 +5,23 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from regard.config import option
-from regard.data.base import DataConfig
+from regard.data.base import DataConfig, Example
 from regard.data.images.arrays import ImageSet, LabeledImages, unpack
-from regard.data.images.data import Augmentation, ImageData
+from regard.data.images.data import Augmentation, ImageData, image_examples
 from regard.data.images.folder import read_folder
 from regard.data.origins.cache import cache_folder
 from regard.data.sources import all_sources, find_source
 from regard.data.split import check_fractions, divide
 from regard.data.tokenizers import Tokenizer
 from regard.errors import UserError
+
+if TYPE_CHECKING:
+    from regard.models import ModelConfig
 
 FORM = "images"  # what sources name
 
@@ -74,6 +78,9 @@ class ImagesConfig(DataConfig, kind="images"):
         if self.path is not None:
             return read_folder(Path(self.path).expanduser(), self.channels, self.size)
         return unpack(find_source(self.source).fetch(cache or cache_folder()))
+
+    def read_examples(self, path: Path, model: ModelConfig) -> list[Example]:
+        return image_examples(path, model)
 
     def _divided(self, given: ImageSet) -> tuple[LabeledImages, LabeledImages, LabeledImages]:
         """Training, validation and test; the content of an image decides its part, so equal ones stay together."""

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
-from functools import lru_cache
-from typing import NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.data.base import IGNORE_INDEX, Data, ImageBatch
+from regard.data.base import IGNORE_INDEX, Example, ImageBatch
+from regard.data.examples import ExampleData, Part, Uniform
 from regard.data.images.arrays import LabeledImages, Pixels
-from regard.data.images.augment import Floats, Uniform, crop, erase, flip, mixup
+from regard.data.images.augment import Floats, crop, erase, flip, mixup
+from regard.data.images.folder import image_files, read_image
+from regard.errors import UserError
 
-WORDS = 2**64
-DRAWS = 11  # random numbers for each image
+if TYPE_CHECKING:
+    from regard.models import ModelConfig
 
 
 class Augmentation(NamedTuple):
@@ -32,11 +34,12 @@ def to_floats(images: Pixels) -> Floats:
     return images.astype(np.float32) / np.float32(127.5) - np.float32(1)
 
 
-class ImageData(Data[ImageBatch]):
+class ImageData(ExampleData[ImageBatch]):
     """Labelled images in three parts."""
 
     sha256: str
-    image: tuple[int, int, int]
+    shape: tuple[int, int, int]
+    draws = 11
 
     def __init__(
         self,
@@ -48,47 +51,23 @@ class ImageData(Data[ImageBatch]):
     ) -> None:
         """``parts``: train, validation, test; ``labels``: the names of the classes."""
         self.train, self.validation, self.test = parts
-        self.labels, self.name = labels, name
+        super().__init__((len(parts[0].labels), len(parts[1].labels), len(parts[2].labels)), name)
+        self.labels = labels
         self.augmentation = Augmentation() if augmentation is None else augmentation
         channels, rows, columns = self.train.images.shape[1:]
-        self.image = (channels, rows, columns)
-        self.validation_count, self.test_count = len(self.validation.labels), len(self.test.labels)
+        self.shape = (channels, rows, columns)
         self.sha256 = _fingerprint(parts, labels)
-        self._order = lru_cache(2)(self._shuffled)
 
     @property
     def frequencies(self) -> NDArray[np.int64]:
         """How often each class occurs in the training part, [classes]."""
         return np.bincount(self.train.labels, minlength=len(self.labels))
 
-    def batch(self, step: int, *, seed: int, rank: int = 0, world: int = 1, size: int) -> ImageBatch:
-        """Part ``rank`` of the batch of a step: ``size`` images; every image occurs once in an epoch."""
-        count, total = len(self.train.labels), size * world
-        place = np.arange(step * total + rank, (step + 1) * total, world)
-        epochs = place // count
-        numbers = np.concatenate(
-            [self._order(seed, int(epoch))[place[epochs == epoch] % count] for epoch in np.unique(epochs)]
-        )
-        return self._augmented(numbers, _draws(seed, step, total)[rank::world])
+    def part_batch(self, part: Part, numbers: NDArray[np.int64], *, counts: bool = True) -> ImageBatch:
+        chosen = {"train": self.train, "validation": self.validation, "test": self.test}[part].pick(numbers)
+        return _batch(to_floats(chosen.images), chosen.labels if counts else np.full(len(numbers), IGNORE_INDEX))
 
-    def validation_batches(self, size: int, *, rank: int = 0, world: int = 1) -> Iterator[ImageBatch]:
-        """The validation part in order; over all ranks each image once."""
-        return _in_order(self.validation, size, rank, world)
-
-    def test_batches(self, size: int, *, rank: int = 0, world: int = 1) -> Iterator[ImageBatch]:
-        """The test part, in the same way."""
-        return _in_order(self.test, size, rank, world)
-
-    def epoch(self, size: int, world: int = 1) -> float:
-        """Steps in which every training image occurs once."""
-        return len(self.train.labels) / (size * world)
-
-    def _shuffled(self, seed: int, epoch: int) -> NDArray[np.int64]:
-        """The order of the images in an epoch."""
-        generator = np.random.Philox(key=(seed % WORDS) << 64 | epoch % WORDS)
-        return np.argsort(generator.random_raw(len(self.train.labels)), kind="stable")
-
-    def _augmented(self, numbers: NDArray[np.int64], random: Uniform) -> ImageBatch:
+    def train_batch(self, numbers: NDArray[np.int64], random: Uniform) -> ImageBatch:
         change = self.augmentation
         images, labels = self._changed(numbers, random[:, :8]), self.train.labels[numbers]
         if not change.mixup:
@@ -109,21 +88,17 @@ class ImageData(Data[ImageBatch]):
         return erase(images, random[:, 3:8], change.erase) if change.erase else images
 
 
-def _draws(seed: int, step: int, count: int) -> Uniform:
-    """Random numbers in [0, 1), [count, 11]; the upper half of the counter keeps them apart from the orders."""
-    generator = np.random.Philox(counter=1 << 192, key=(seed % WORDS) << 64 | step % WORDS)
-    words = (generator.random_raw(count * DRAWS) >> np.uint64(11)).astype(np.float64)  # 53 bits are exact
-    return (words * 2.0**-53).reshape(count, DRAWS)
+def image_examples(path: Path, model: ModelConfig) -> list[Example]:
+    """An image file, or those below a folder, in the size that the model was trained on."""
+    from regard.models import ViTConfig
 
-
-def _in_order(part: LabeledImages, size: int, rank: int, world: int) -> Iterator[ImageBatch]:
-    for start in range(0, len(part.labels), size * world):
-        numbers = np.arange(start, min(start + size * world, len(part.labels)))[rank::world]
-        chosen = part.pick(numbers)
-        if len(numbers):
-            yield _batch(to_floats(chosen.images), chosen.labels)
-        else:  # every rank needs a batch: an image without a target
-            yield _batch(to_floats(part.images[:1]), np.full(1, IGNORE_INDEX))
+    if not isinstance(model, ViTConfig):
+        raise UserError(f"a {model.kind} reads no images")
+    files = image_files(path) if path.is_dir() else [path]
+    sides = (model.image, model.image)
+    images = [to_floats(read_image(file, model.channels, sides)) for file in files]
+    none = np.full(1, IGNORE_INDEX)
+    return [Example(str(file), _batch(image[None], none)) for file, image in zip(files, images, strict=True)]
 
 
 def _batch(

@@ -53,6 +53,14 @@ def _fitted(image: Any, size: tuple[int, int], image_module: Any) -> Any:
     return image.resize((columns, rows), image_module.Resampling.BICUBIC, box=box)
 
 
+def image_files(folder: Path) -> list[Path]:
+    """The image files below a folder in the order of their names."""
+    files = sorted(file for file in folder.rglob("*") if file.suffix.lower() in SUFFIXES)
+    if not files:
+        raise UserError(f"{folder} has no image; images end with {', '.join(SUFFIXES)}")
+    return files
+
+
 def read_folder(folder: Path, channels: int, size: int | None) -> ImageSet:
     """The images of a folder with a folder for each class, or with such folders in `train` and `test`."""
     if not folder.is_dir():
@@ -83,8 +91,5 @@ def _files(root: Path, labels: tuple[str, ...]) -> list[tuple[Path, int]]:
     """The image files below the folder of each class, in the order of their paths."""
     found = []
     for number, label in enumerate(labels):
-        files = sorted(path for path in (root / label).rglob("*") if path.suffix.lower() in SUFFIXES)
-        if not files:
-            raise UserError(f"{root / label} has no image; images end with {', '.join(SUFFIXES)}")
-        found += [(path, number) for path in files if path.is_file()]
+        found += [(path, number) for path in image_files(root / label) if path.is_file()]
     return found

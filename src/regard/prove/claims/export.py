@@ -46,8 +46,8 @@ def _exported(module: nn.Module, subject: ModelUnderTest) -> tuple[Exported | No
     arguments, refusal = subject.arguments(subject.tokens(3)), ""
     every = subject.effort == "full"
     axes = [range(x.ndim) if every else (1,) if x is arguments[0] else () for x in arguments]
-    if subject.reads_images:  # the graph has the positions of one grid
-        axes = [(0,)]
+    if subject.reads_arrays:  # such as the positions of one grid
+        axes = [(0,)] * len(arguments)
     dynamic = tuple(dict.fromkeys(some, torch.export.Dim.AUTO) for some in axes)
     for shapes in (dynamic, None):
         try:
@@ -60,7 +60,7 @@ def _exported(module: nn.Module, subject: ModelUnderTest) -> tuple[Exported | No
 def _other_shapes(subject: ModelUnderTest, exported: Exported, module: nn.Module, largest: LargestGap) -> str:
     """Compare other lengths and batch sizes; return why the graph refuses them, if it does."""
     lengths = sorted({*(n for n in OTHERS if n < subject.length), subject.length - 1, subject.long})
-    shapes = [(2, subject.length)] if subject.reads_images else [(3, n) for n in lengths]
+    shapes = [(2, subject.length)] if subject.reads_arrays else [(3, n) for n in lengths]
     if subject.effort == "full":
         shapes += [(rows, subject.length) for rows in OTHERS]
     refusal = ""

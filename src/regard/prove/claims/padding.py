@@ -30,8 +30,8 @@ def padding_case(subject: ModelUnderTest, case: Case) -> None:
 )
 @torch.no_grad()
 def padding(subject: ModelUnderTest) -> ClaimResult:
-    if subject.reads_images:
-        return not_applicable("images have no padding")
+    if subject.reads_arrays:
+        return not_applicable("the test arrays have no padding")
     if not subject.pads:
         return not_applicable("the model is bidirectional and takes no lengths; give padded=...")
     n, largest, tokens = subject.length, LargestGap(), subject.tokens(5)
