@@ -28,6 +28,7 @@ from regard.models import (
     EncoderConfig,
     FixedConfig,
     GPTConfig,
+    HybridViTConfig,
     LanguageModel,
     LuongConfig,
     Model,
@@ -36,13 +37,14 @@ from regard.models import (
     Seq2SeqConfig,
     Seq2SeqModel,
     TransformerConfig,
+    TwoTowersConfig,
     ViTConfig,
 )
 from regard.nn.attention import SharedConfig, SharedQKConfig
 from regard.nn.blocks.block import PostNormConfig
 from regard.nn.blocks.reversible import ReversibleConfig
 from regard.nn.experts.moe import MoEConfig
-from regard.nn.heads import BertTokensHeadConfig, ClassesHeadConfig
+from regard.nn.heads import BertTokensHeadConfig, ClassesHeadConfig, NoHeadConfig
 from regard.nn.latent import LatentConfig
 from regard.nn.norm import LayerNormConfig
 from regard.nn.positions.grid import GridRasterConfig, GridRelativeConfig, GridRotaryConfig, GridSinusoidalConfig
@@ -99,6 +101,15 @@ MODELS: dict[str, ModelConfig] = {
     "vit raster": replace(VIT, position=GridRasterConfig()),
     "vit rotary": replace(VIT, position=GridRotaryConfig()),
     "vit relative": replace(VIT, position=GridRelativeConfig()),
+    "hybrid vit": HybridViTConfig(image=12, channels=2, patch=4, width=16, layers=2, heads=4),
+    "two towers": TwoTowersConfig(
+        width=12,
+        image=replace(VIT, class_token=False, head=NoHeadConfig()),
+        text=EncoderConfig(**SIZES, heads=4, zero_init=False, head=NoHeadConfig()),
+    ),
+    "two towers cls": TwoTowersConfig(
+        width=12, image=replace(VIT, head=NoHeadConfig()), text=EncoderConfig(**SIZES, heads=4, head=NoHeadConfig())
+    ),
     "seq2seq fixed": Seq2SeqConfig(**SIZES, dropout=0.0, attention=FixedConfig()),
     "seq2seq bahdanau": Seq2SeqConfig(**SIZES, dropout=0.0, attention=BahdanauConfig()),
     "seq2seq luong": Seq2SeqConfig(**SIZES, dropout=0.0, attention=LuongConfig(), cell="lstm"),

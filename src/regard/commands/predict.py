@@ -27,6 +27,9 @@ class PredictOptions(CheckpointOptions):
         "the text, or the passage that answers a question; for a run on images or other arrays, a file or a folder",
     )
     file: str | None = option(None, "a file with a text on each line; - is standard input", metavar="FILE")
+    prompt: tuple[str, ...] = option(
+        (), "a text that an image may be about, for a run that compares both; repeat it for each choice", repeated=1
+    )
     question: str | None = option(None, "the question, for a run that answers questions")
 
 
@@ -41,6 +44,8 @@ def predict(options: PredictOptions) -> int:
 
     if run.load(ModelConfig, "model").reads != "text":
         return predict_arrays(options, run)
+    if options.prompt:
+        raise UserError("--prompt is for a run that compares images with texts; this one reads text only")
     texts = [options.text] if options.text is not None else []
     texts += [] if options.file is None else read_lines(options.file)
     texts = [text for text in texts if text.strip()]
@@ -95,6 +100,10 @@ def predict_arrays(options: PredictOptions, run: Run) -> int:
         examples = data.held_out(SHOWN) if isinstance(data, ExampleData) else []
         if not examples:
             raise UserError("this run holds no examples out; give a file: regard predict RUN FILE")
+    if options.prompt:
+        if loaded.tokenizer is None:
+            raise UserError(f"{run.path} reads no text, so prompts are of no use; leave --prompt out")
+        examples = experiment.data.prompted(examples, options.prompt, loaded.tokenizer)
     with torch.no_grad():
         found = [task.predictions(loaded.model, move(one.batch, device))[0] for one in examples]
     lines = [f"{answer.line}  {one.name}" for answer, one in zip(found, examples, strict=True)]

@@ -8,6 +8,7 @@ from regard.data.base import (
     DataConfig,
     Example,
     ImageBatch,
+    ImageTextBatch,
     LabeledBatch,
     PairBatch,
     PreferenceBatch,
@@ -18,6 +19,8 @@ from regard.data.chats.config import ChatConfig, PreferenceConfig
 from regard.data.examples import ExampleData
 from regard.data.images.config import ImagesConfig
 from regard.data.images.data import ImageData
+from regard.data.imagetext.config import ImageTextConfig
+from regard.data.imagetext.data import ImageTextData
 from regard.data.imported import ImportedConfig
 from regard.data.labeled.config import AnswersConfig, ClassesConfig, LabeledConfig, TagsConfig
 from regard.data.labeled.data import LabeledData

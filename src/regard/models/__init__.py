@@ -6,6 +6,7 @@ from regard.models.base import (
     LanguageModel,
     Model,
     ModelConfig,
+    PairEncoder,
     Seq2SeqModel,
     Seq2SeqState,
     State,
@@ -14,10 +15,12 @@ from regard.models.bridges import BahdanauConfig, BridgeConfig, FixedConfig, Luo
 from regard.models.convolution import Convolution, ConvolutionConfig
 from regard.models.encoder import EncoderConfig, TransformerEncoder
 from regard.models.gpt import GPT, GPTConfig
+from regard.models.hybrid import HybridViTConfig
 from regard.models.images import ImageEncoder
 from regard.models.presets import PRESETS
 from regard.models.recurrent import RecurrentConfig, RecurrentModel
 from regard.models.seq2seq import Seq2Seq, Seq2SeqConfig
 from regard.models.size import describe, flops_per_token
+from regard.models.towers import TwoTowers, TwoTowersConfig
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.models.vit import ViT, ViTConfig

@@ -81,6 +81,10 @@ class ViTConfig(BlocksConfig, kind="vit"):
     def without_positions(self) -> Self:
         return replace(self, position=NoGridConfig())
 
+    def build_embedding(self) -> PatchEmbedding:
+        """The layer that embeds patches."""
+        return PatchEmbedding(self.patch, self.channels, self.width)
+
     def make(self) -> ViT:
         return ViT(self)
 
@@ -96,7 +100,7 @@ class ViT(ImageEncoder):
         c = config
         self.channels, self.patch, self.before = c.channels, c.patch, int(c.class_token)
         self.grid = (c.side, c.side)
-        self.embed = PatchEmbedding(c.patch, c.channels, c.width)
+        self.embed = c.build_embedding()
         self.embed_class = nn.Embedding(1, c.width) if c.class_token else None
         head_width = c.projection.rotary_width(c.width, c.heads)
         self.position = c.position.build(width=c.width, head_width=head_width, grid=self.grid, before=self.before)

@@ -54,7 +54,8 @@ class TargetFault(Check):
     def _judge(self, number: int, batch: Batch) -> Finding | None:
         text, pairs = isinstance(self.run.data, TextData), isinstance(self.run.data, PairData)
         packed = isinstance(batch, TextBatch) and batch.slots is not None and not text
-        if isinstance(batch, LabeledBatch) or packed or batch.inputs.shape[1] < 2:
+        arrays = batch.inputs.is_floating_point()
+        if isinstance(batch, LabeledBatch) or packed or arrays or batch.inputs.shape[1] < 2:
             return None
         follows = agreement(batch.inputs, batch.targets, 1)
         if follows < 1 and (found := self._shifted(number, batch)):
