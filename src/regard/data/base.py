@@ -25,6 +25,7 @@ from regard.config import Choice
 from regard.errors import UserError
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
     from regard.attention import AnySlots
@@ -162,6 +163,9 @@ class Data(ABC, Generic[B]):
     def test_batches(self, size: int, *, rank: int = 0, world: int = 1) -> Iterator[B]:
         """The whole test part, in the same way. Default: no test part."""
         return iter(())
+
+    def to(self, device: torch.device) -> None:
+        """Prepare to make batches for this device, on it if that is faster. Default: batches are made on the CPU."""
 
     def epoch(self, size: int, world: int = 1) -> float:
         """Number of steps in which the training part is seen once. Default: infinite (unknown)."""
