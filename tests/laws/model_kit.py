@@ -35,6 +35,7 @@ from regard.models import (
     RecurrentConfig,
     Seq2SeqConfig,
     Seq2SeqModel,
+    SignalConfig,
     TransformerConfig,
     ViTConfig,
 )
@@ -47,6 +48,7 @@ from regard.nn.latent import LatentConfig
 from regard.nn.norm import LayerNormConfig
 from regard.nn.positions.grid import GridRasterConfig, GridRelativeConfig, GridRotaryConfig, GridSinusoidalConfig
 from regard.nn.positions.position import LearnedPositionConfig, RelativeConfig, RotaryConfig
+from regard.nn.signals import PatchesConfig
 
 SIZES: dict[str, Any] = {"vocabulary": 29, "context": 32, "width": 16, "layers": 2}
 VIT: Any = ViTConfig(image=12, channels=2, patch=3, width=16, layers=2, heads=4)
@@ -99,6 +101,10 @@ MODELS: dict[str, ModelConfig] = {
     "vit raster": replace(VIT, position=GridRasterConfig()),
     "vit rotary": replace(VIT, position=GridRotaryConfig()),
     "vit relative": replace(VIT, position=GridRelativeConfig()),
+    "signal": SignalConfig(points=24, channels=2, width=16, layers=2, heads=4, embed=PatchesConfig(size=2), head=MEAN),
+    "signal token": SignalConfig(
+        points=12, width=16, layers=2, heads=4, class_token=True, position=RotaryConfig(), head=ClassesHeadConfig(5)
+    ),
     "seq2seq fixed": Seq2SeqConfig(**SIZES, dropout=0.0, attention=FixedConfig()),
     "seq2seq bahdanau": Seq2SeqConfig(**SIZES, dropout=0.0, attention=BahdanauConfig()),
     "seq2seq luong": Seq2SeqConfig(**SIZES, dropout=0.0, attention=LuongConfig(), cell="lstm"),
