@@ -109,7 +109,7 @@ class SignalEncoder(ArrayEncoder):
         if lengths is not None:  # what follows a signal must not reach its last part
             real = torch.arange(signals.shape[1], device=signals.device) < lengths[:, None]
             signals = signals.masked_fill(~real[:, :, None], 0)
-        x = self.embed(signals)
+        x = self.embed(signals, lengths)
         if self.embed_class is not None:
             x = torch.cat((self.embed_class.weight.expand(x.shape[0], -1, -1), x), dim=1)
         slots = self._slots(x.shape[1], lengths)

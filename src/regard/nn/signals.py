@@ -19,7 +19,10 @@ SEED = 13
 
 
 class SignalEmbedding(nn.Module):
-    """Signals [B, T, M] (T points in time, M channels) to the vectors of their parts, [B, N, C]."""
+    """Signals [B, T, M] (T points in time, M channels) to the vectors of their parts, [B, N, C].
+
+    ``forward`` takes the signals, which are zero behind their ``lengths`` [B], and these lengths; None: all of T.
+    """
 
     channels: int
     config: SignalEmbeddingConfig
@@ -87,7 +90,7 @@ class SignalPatches(SignalEmbedding):
         self.config, self.size, self.channels = config, config.size, channels
         self.project = Linear(self.size * channels, width)
 
-    def forward(self, signals: Tensor) -> Tensor:
+    def forward(self, signals: Tensor, lengths: Tensor | None = None) -> Tensor:
         self.check(signals)
         x = F.pad(signals, (0, 0, 0, -signals.shape[1] % self.size))
         return self.project(x.unflatten(1, (-1, self.size)).flatten(2))
