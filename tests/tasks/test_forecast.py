@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from regard.cli import main
 from regard.data import SeriesConfig
 from regard.data.series.table import read_series
+from regard.data.split import split
 from regard.errors import UserError
 from regard.models import DLinearConfig, PatchTSTConfig
 from regard.models.forecast import ForecastHeadConfig
@@ -42,26 +43,25 @@ def config(path: Path, **options: object) -> SeriesConfig:
 def test_every_window_is_the_table_and_no_target_is_in_two_parts(
     table: Path, points: int, horizon: int, share: float, limit: int
 ) -> None:
-    data = config(table, points=points, horizon=horizon, validation=share, test=share, limit=limit).build(0)
-    times = data.scale.means[1], data.scale.deviations[1]
-    seen: dict[str, set[int]] = {}
-    counts = {"train": data.count, "validation": data.validation_count, "test": data.test_count}
-    for part, count in counts.items():
-        if not count:
+    given = config(table, points=points, horizon=horizon, validation=share, test=share, limit=limit)
+    parts = split(limit, share, share)
+    if any(0 < part.size < horizon for part in parts) or parts.train.size < points + horizon:
+        with pytest.raises(UserError, match=r"lower --data.points or --data.horizon"):
+            given.build(0)
+        return
+    data = given.build(0)
+    counts = (data.count, data.validation_count, data.test_count)
+    for part, span, count in zip(("train", "validation", "test"), parts, counts, strict=True):
+        if not span.size:
+            assert not count
             continue
-        batch = data.part_batch(part, np.arange(count))  # type: ignore[arg-type]
-        rows = torch.cat((batch.inputs, batch.targets), dim=1)[..., 1].double() * times[1] + times[0]
-        rows = rows.round().long()
-        assert (rows.diff(dim=1) == 1).all()  # the second column counts the rows
-        targets = rows[:, points:]
-        assert targets[:, 0].diff().eq(1).all()  # one window after the other, none left out
-        seen[part] = set(targets.flatten().tolist())
-    everything = [row for rows in seen.values() for row in rows]
-    assert len(everything) == len(set(everything))
-    assert max(everything) == limit - 1
-    assert min(seen["train"]) == points
-    held = sum(len(rows) for part, rows in seen.items() if part != "train")
-    assert held == sum(round(limit * share) or 0 for _ in range(2)) or abs(held - 2 * limit * share) <= 2
+        batch = data.part_batch(part, np.arange(count))
+        rows = torch.cat((batch.inputs, batch.targets), dim=1)[..., 1].double()
+        rows = (rows * data.scale.deviations[1] + data.scale.means[1]).round().long()  # this column counts the rows
+        assert (rows.diff(dim=1) == 1).all()
+        assert rows[:, points].diff().eq(1).all()  # one window after the other, none left out
+        start = max(span.start, points)
+        assert set(rows[:, points:].flatten().tolist()) == set(range(start, span.stop))
 
 
 def test_the_scale_is_that_of_the_training_part(table: Path) -> None:
@@ -123,8 +123,8 @@ def test_forecasts_follow_level_and_scale_and_series_do_not_mix(name: str, facto
         assert found.shape == (2, 5, 3, 3)
         torch.testing.assert_close(model(series * factor + level), found * factor + level, rtol=1e-2, atol=1e-2)
         torch.testing.assert_close(model(series[..., 1:2]), found[:, :, 1:2])  # channel independence
-        with pytest.raises(UserError, match="forecasts from 16 points, not from 17"):
-            model(torch.cat((series, series[:, :1]), 1))
+        with pytest.raises(UserError, match="forecasts from 16 points, not from 15"):
+            model(series[:, 1:])
 
 
 def test_dlinear_is_a_linear_map_of_trend_and_rest() -> None:

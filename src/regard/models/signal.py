@@ -108,7 +108,7 @@ class SignalEncoder(ArrayEncoder):
         """Features [B, N, C] of the class token, if there is one, and of the parts; ``lengths`` [B]: real points."""
         if lengths is not None:  # what follows a signal must not reach its last part
             signals = self.embed.filled(signals, lengths)
-        x = self.embed(signals)
+        x = self.embed(signals, lengths)
         if self.embed_class is not None:
             x = torch.cat((self.embed_class.weight.expand(x.shape[0], -1, -1), x), dim=1)
         slots = self._slots(x.shape[1], lengths)

@@ -19,7 +19,10 @@ SEED = 13
 
 
 class SignalEmbedding(nn.Module):
-    """Signals [B, T, M] (T points in time, M channels) to the vectors of their parts, [B, N, C]."""
+    """Signals [B, T, M] (T points in time, M channels) to the vectors of their parts, [B, N, C].
+
+    ``forward`` takes the signals, which are zero behind their ``lengths`` [B], and these lengths; None: all of T.
+    """
 
     channels: int
     config: SignalEmbeddingConfig
@@ -106,7 +109,7 @@ class SignalPatches(SignalEmbedding):
         self.config, self.size, self.channels = config, config.size, channels
         self.project = Linear(self.size * channels, width)
 
-    def forward(self, signals: Tensor) -> Tensor:
+    def forward(self, signals: Tensor, lengths: Tensor | None = None) -> Tensor:
         self.check(signals)
         size, step = self.size, self.config.step
         missing = -signals.shape[1] % step + size - step

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from regard.models import ModelConfig
 
 PARTS: tuple[Part, ...] = ("train", "validation", "test")
+HELD_OUT = {"train": "limit", "validation": "validation", "test": "test"}  # the option that gives a part more rows
 
 
 class Scale(NamedTuple):
@@ -56,12 +57,12 @@ class SeriesData(ExampleData[ArrayBatch]):
         counts = []
         for part, span in zip(PARTS, parts, strict=True):
             self.starts[part] = max(span.start, points)
-            counts.append(max(0, span.stop - horizon - self.starts[part] + 1) if span.size else 0)
-        if not counts[0]:
-            raise UserError(
-                f"{name} has {parts.train.size:,} rows for training, fewer than the {points} points of a history and "
-                f"the {horizon} to forecast; lower --data.points or --data.horizon"
-            )
+            counts.append(max(0, span.stop - horizon - self.starts[part] + 1))
+            if not counts[-1] and (span.size or part == "train"):
+                raise UserError(
+                    f"the {part} part of {name} has {span.size:,} rows, too few for a history of {points} points and "
+                    f"{horizon} to forecast; lower --data.points or --data.horizon, or change --data.{HELD_OUT[part]}"
+                )
         super().__init__((counts[0], counts[1], counts[2]), name)
         self.shape = (points, len(table.columns))
         digest = hashlib.sha256(repr((table.columns, parts, points, horizon)).encode())
