@@ -6,6 +6,7 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
@@ -55,7 +56,7 @@ def test_every_window_is_the_table_and_no_target_is_in_two_parts(
         if not span.size:
             assert not count
             continue
-        batch = data.part_batch(part, np.arange(count))
+        batch = data.part_batch(part, np.arange(count or 0))
         rows = torch.cat((batch.inputs, batch.targets), dim=1)[..., 1].double()
         rows = (rows * data.scale.deviations[1] + data.scale.means[1]).round().long()  # this column counts the rows
         assert (rows.diff(dim=1) == 1).all()
@@ -133,7 +134,7 @@ def test_dlinear_is_a_linear_map_of_trend_and_rest() -> None:
     x = torch.randn(1, 30, 1, dtype=torch.float64)
     padded = np.pad(x[0, :, 0].numpy(), 3, mode="edge")
     trend = torch.from_numpy(np.convolve(padded, np.ones(7) / 7, "valid"))
-    rest, slow = (block.weight for block in model.blocks)
+    rest, slow = (cast(torch.nn.Linear, block).weight for block in model.blocks)
     want = rest @ (x[0, :, 0] - trend) + slow @ trend + model.bias
     torch.testing.assert_close(model(x)[0, :, 0, 0], want)
 

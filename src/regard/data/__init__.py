@@ -24,6 +24,7 @@ from regard.data.labeled.data import LabeledData
 from regard.data.origins.source import Origin, Source
 from regard.data.series.config import SeriesConfig
 from regard.data.series.data import SeriesData
+from regard.data.series.labeled import LabeledSeriesConfig
 from regard.data.signals.data import SignalData
 from regard.data.sources import SOURCES
 from regard.data.texts.config import TextConfig

@@ -5,17 +5,8 @@ The standard benchmark of long forecasts. Its protocol reads the first 14,400 ho
 authors', 8381763947c85f4be6ac456c508460d6.
 """
 
-from collections.abc import Mapping
-
 from regard.data.origins.pypi import Sdist
-from regard.data.origins.source import Source
-
-
-def only(members: Mapping[str, bytes]) -> bytes:
-    """The one file, as it is."""
-    (content,) = members.values()
-    return content
-
+from regard.data.origins.source import Source, only_file
 
 SOURCE = Source(
     name="etth1",
@@ -30,7 +21,7 @@ SOURCE = Source(
         version="0.1.4",
         sha256="78ce7a4d32c1328924436e82be5bbf0e1be2d8bb667950116464f3344f626a44",
         members=("data/ETTh1.csv",),
-        assemble=only,
+        assemble=only_file,
     ),
     labels="series",
 )
