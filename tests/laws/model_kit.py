@@ -24,6 +24,7 @@ from regard.models import (
     ArrayEncoder,
     BahdanauConfig,
     ConvolutionConfig,
+    DLinearConfig,
     Encoder,
     EncoderConfig,
     FixedConfig,
@@ -32,6 +33,7 @@ from regard.models import (
     LuongConfig,
     Model,
     ModelConfig,
+    PatchTSTConfig,
     RecurrentConfig,
     Seq2SeqConfig,
     Seq2SeqModel,
@@ -39,6 +41,7 @@ from regard.models import (
     TransformerConfig,
     ViTConfig,
 )
+from regard.models.forecast import ForecastHeadConfig
 from regard.nn.attention import SharedConfig, SharedQKConfig
 from regard.nn.blocks.block import PostNormConfig
 from regard.nn.blocks.reversible import ReversibleConfig
@@ -105,6 +108,14 @@ MODELS: dict[str, ModelConfig] = {
     "signal token": SignalConfig(
         points=12, width=16, layers=2, heads=4, class_token=True, position=RotaryConfig(), head=ClassesHeadConfig(5)
     ),
+    "patchtst": PatchTSTConfig(
+        points=24,
+        layers=2,
+        dropout=0.0,
+        embed=PatchesConfig(size=4, stride=2, repeat=True),
+        head=ForecastHeadConfig(5, (0.1, 0.5, 0.9)),
+    ),
+    "dlinear": DLinearConfig(points=12, kernel=5, head=ForecastHeadConfig(5)),
     "seq2seq fixed": Seq2SeqConfig(**SIZES, dropout=0.0, attention=FixedConfig()),
     "seq2seq bahdanau": Seq2SeqConfig(**SIZES, dropout=0.0, attention=BahdanauConfig()),
     "seq2seq luong": Seq2SeqConfig(**SIZES, dropout=0.0, attention=LuongConfig(), cell="lstm"),

@@ -22,6 +22,10 @@ from regard.data.imported import ImportedConfig
 from regard.data.labeled.config import AnswersConfig, ClassesConfig, LabeledConfig, TagsConfig
 from regard.data.labeled.data import LabeledData
 from regard.data.origins.source import Origin, Source
+from regard.data.series.config import SeriesConfig
+from regard.data.series.data import SeriesData
+from regard.data.series.labeled import LabeledSeriesConfig
+from regard.data.signals.data import SignalData
 from regard.data.sources import SOURCES
 from regard.data.texts.config import TextConfig
 from regard.data.texts.text import TextData

@@ -185,6 +185,13 @@ class DataConfig(Choice):
         """Inputs of ``model`` from a file or a folder of the user's own, for predictions."""
         raise UserError(f"files cannot be read as examples of the data {self.kind}; leave the file out")
 
+    def picture(self, batch: Any, weights: Tensor, model: ModelConfig) -> str | None:
+        """An SVG of the batch's first array for `regard look`. Default: none.
+
+        ``weights`` [R, N]: how much attention each of its parts gets, in the R rows that a model makes of it.
+        """
+        return None
+
     def build(self, context: int, cache: Path | None = None, tokenizer: Tokenizer | None = None) -> Data[Any]:
         """Fetch and prepare the data for sequences of ``context`` tokens; reuse and fill the folder ``cache``.
 

@@ -193,6 +193,7 @@ class ArrayEncoder(Model):
     """
 
     before: int = 0  # features before those of the parts: 1 with a class token
+    fixed_size: bool = False  # it reads arrays of ``config.context`` parts only
 
     @abstractmethod
     def features(self, *inputs: Tensor) -> Tensor:
