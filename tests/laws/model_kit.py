@@ -48,6 +48,7 @@ from regard.nn.blocks.reversible import ReversibleConfig
 from regard.nn.experts.moe import MoEConfig
 from regard.nn.heads import BertTokensHeadConfig, ClassesHeadConfig
 from regard.nn.latent import LatentConfig
+from regard.nn.mixers import MambaConfig, MinGRUConfig, MinLSTMConfig, S4DConfig
 from regard.nn.norm import LayerNormConfig
 from regard.nn.positions.grid import GridRasterConfig, GridRelativeConfig, GridRotaryConfig, GridSinusoidalConfig
 from regard.nn.positions.position import LearnedPositionConfig, RelativeConfig, RotaryConfig
@@ -72,6 +73,11 @@ MODELS: dict[str, ModelConfig] = {
     "gpt latent": replace(GPT, kv_heads=None, projection=LatentConfig()),
     "gpt reformer": replace(GPT, kv_heads=None, projection=SharedQKConfig(), attention=LSHConfig(avoid_self=True)),
     "gpt shared": replace(GPT, kv_heads=None, projection=SharedConfig()),
+    "gpt s4d": replace(GPT, attention=S4DConfig(state=6)),
+    "gpt mamba": replace(GPT, attention=MambaConfig(state=3)),
+    "gpt mingru": replace(GPT, attention=MinGRUConfig(kernel=3)),
+    "gpt minlstm": replace(GPT, attention=MinLSTMConfig(gate=False)),
+    "gpt hybrid": replace(GPT, attention=S4DConfig(state=6, spectrum="inv", kernel=2), global_every=2),
     "rnn": RecurrentConfig(**SIZES, cell="rnn"),
     "lstm": RecurrentConfig(**SIZES, cell="lstm"),
     "gru": RecurrentConfig(**SIZES, cell="gru"),
