@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from regard.commands.common import CheckpointOptions, check_parent
 from regard.commands.lines import contents
@@ -32,6 +32,15 @@ class LookOptions(CheckpointOptions):
     most: float = option(16.0, "maximum size of the file's data in megabytes; a long text is shown at lower resolution")
 
 
+class Shown(NamedTuple):
+    """What the page shows: attentions, the name of the input, the step of the checkpoint; and a picture beside it."""
+
+    trace: Trace
+    name: str
+    step: int | None
+    svg: str | None = None
+
+
 def look(options: LookOptions) -> int:
     """Show a model's attention on a text, an image or another array: one self-contained HTML file."""
     check(options)
@@ -41,40 +50,44 @@ def look(options: LookOptions) -> int:
 
     seen = look_at_text if run.load(ModelConfig, "model").reads == "text" else look_at_array
     with waiting("reading") as say:
-        trace, shown, step = seen(options, run)
+        trace, shown, step, svg = seen(options, run)
         say("drawing")
         html = html_document(trace, run.name, shown, int(options.most * 2**20)).encode()
     path = run.file("look.html") if options.out is None else options.out
     replace_file(path, html)
+    pictures = [] if svg is None else [path.with_suffix(".svg")]
+    for picture in pictures:
+        replace_file(picture, (svg or "").encode())
     about = trace.about()
     summary = {
         "run": str(run.path),
         "page": str(path),
+        **({"picture": str(pictures[0])} if pictures else {}),
         "bytes": len(html),
         "step": step,
         "damaged": run.damaged,
     }
     summary |= {"tokens": len(about["tokens"]), "attentions": len(about["attentions"]), "loss": about["loss"]}
-    options.show(summary, str(path))
+    options.show(summary, "\n".join(map(str, [path, *pictures])))
     return 0
 
 
-def look_at_text(options: LookOptions, run: Run) -> tuple[Trace, str, int | None]:
-    """What the page shows: the attentions of a text, the text, and the step of the checkpoint."""
+def look_at_text(options: LookOptions, run: Run) -> Shown:
+    """The attentions of a text."""
     from regard.look.views.session import Session
     from regard.models.device import find_device
     from regard.serve.html_file import shown_text
 
     source, target = texts(options, run)
     session = Session.load(run, find_device(options.device), options.step)
-    return session.trace(source, target), shown_text(source, target), session.step
+    return Shown(session.trace(source, target), shown_text(source, target), session.step)
 
 
-def look_at_array(options: LookOptions, run: Run) -> tuple[Trace, str, int | None]:
+def look_at_array(options: LookOptions, run: Run) -> Shown:
     """The same for an image or another array: a file, or the first held-out example of the run."""
     from regard.data import ExampleData
     from regard.generate.load import load_trained
-    from regard.look.views.arrays import array_trace
+    from regard.look.views.arrays import array_trace, linked_picture
     from regard.models.device import find_device
     from regard.train import Experiment
 
@@ -86,10 +99,12 @@ def look_at_array(options: LookOptions, run: Run) -> tuple[Trace, str, int | Non
         examples = experiment.data.read_examples(options.file, loaded.model.config)
     else:
         data = experiment.data.build(experiment.model.context)
-        examples = data.held_out(1) if isinstance(data, ExampleData) else []
-    if not examples:
+        examples = [data.shown()] if isinstance(data, ExampleData) else []
+    if not examples or examples[0] is None:
         raise UserError("this run holds no examples out; give one: --file FILE")
-    return array_trace(loaded.model, examples[0].batch.arguments), examples[0].name, loaded.step
+    one = examples[0]
+    trace = array_trace(loaded.model, one.batch.arguments, one.parts)
+    return Shown(trace, one.name, loaded.step, linked_picture(loaded.model, one.batch.arguments, trace, one.name))
 
 
 def check(options: LookOptions) -> None:

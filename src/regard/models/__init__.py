@@ -14,6 +14,7 @@ from regard.models.bridges import BahdanauConfig, BridgeConfig, FixedConfig, Luo
 from regard.models.convolution import Convolution, ConvolutionConfig
 from regard.models.encoder import EncoderConfig, TransformerEncoder
 from regard.models.gpt import GPT, GPTConfig
+from regard.models.graph import GraphConfig, GraphTransformer
 from regard.models.images import ImageEncoder
 from regard.models.presets import PRESETS
 from regard.models.recurrent import RecurrentConfig, RecurrentModel
