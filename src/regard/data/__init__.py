@@ -7,6 +7,7 @@ from regard.data.base import (
     Data,
     DataConfig,
     Example,
+    GraphBatch,
     ImageBatch,
     LabeledBatch,
     PairBatch,
@@ -16,6 +17,9 @@ from regard.data.base import (
 )
 from regard.data.chats.config import ChatConfig, PreferenceConfig
 from regard.data.examples import ExampleData
+from regard.data.graphs.graphs import GraphData, GraphsConfig
+from regard.data.graphs.links import LinkData, LinksConfig
+from regard.data.graphs.nodes import NodeData, NodesConfig
 from regard.data.images.config import ImagesConfig
 from regard.data.images.data import ImageData
 from regard.data.imported import ImportedConfig

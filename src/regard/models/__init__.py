@@ -15,6 +15,7 @@ from regard.models.convolution import Convolution, ConvolutionConfig
 from regard.models.encoder import EncoderConfig, TransformerEncoder
 from regard.models.forecast import DLinear, DLinearConfig, Forecaster, ForecasterConfig, PatchTST, PatchTSTConfig
 from regard.models.gpt import GPT, GPTConfig
+from regard.models.graph import GraphConfig, GraphTransformer
 from regard.models.images import ImageEncoder
 from regard.models.presets import PRESETS
 from regard.models.recurrent import RecurrentConfig, RecurrentModel

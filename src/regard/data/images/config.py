@@ -15,7 +15,7 @@ from regard.data.images.arrays import ImageSet, LabeledImages, unpack
 from regard.data.images.data import Augmentation, ImageData, image_examples
 from regard.data.images.folder import read_folder
 from regard.data.origins.cache import cache_folder
-from regard.data.sources import all_sources, find_source
+from regard.data.sources import check_form, find_source
 from regard.data.split import check_fractions, divide
 from regard.data.tokenizers import Tokenizer
 from regard.errors import UserError
@@ -65,9 +65,8 @@ class ImagesConfig(DataConfig, kind="images"):
             raise ValueError(
                 f"mixup and cutmix are shares of all images, so together at most 1, not {self.mixup + self.cutmix:g}"
             )
-        if self.path is None and find_source(self.source).labels != FORM:
-            known = ", ".join(name for name, source in all_sources().items() if source.labels == FORM)
-            raise ValueError(f"source '{self.source}' has no images; with images are: {known}")
+        if self.path is None:
+            check_form(self.source, FORM)
 
     def build(self, context: int, cache: Path | None = None, tokenizer: Tokenizer | None = None) -> ImageData:
         """Read and divide the images; ``context`` and ``tokenizer`` are for texts."""
