@@ -12,17 +12,21 @@ def recipe() -> Experiment:
 
     regard train emoji-clip
     """
-    image = HybridViTConfig(patch=4, layers=2, heads=4, width=96, class_token=False, dropout=0.1, head=NoHeadConfig())
+    image = HybridViTConfig(patch=8, layers=2, heads=4, width=128, class_token=False, dropout=0.1, head=NoHeadConfig())
     text = EncoderConfig(context=24, layers=1, heads=4, width=96, dropout=0.1, head=NoHeadConfig())
     return Experiment(
         model=TwoTowersConfig(width=64, image=image, text=text),
         data=ImageTextConfig(
             languages=("en", "de", "fr", "es", "it", "pt"),
             tokenizer=BpeConfig(vocabulary=4096),
-            crop=4,
+            crop=3,
             flip=True,
-            erase=0.25,
+            affine=0.6,
+            color=0.1,
+            erase=0.2,
         ),
         task=ContrastiveConfig(),
-        train=TrainConfig(steps=None, seconds=540, optimizer=AdamWConfig(lr=1e-3), evaluate_every=100, save_every=None),
+        train=TrainConfig(
+            steps=None, seconds=540.0, optimizer=AdamWConfig(lr=1e-3), evaluate_every=200, save_every=None
+        ),
     )

@@ -61,10 +61,8 @@ class ArrayClassificationTask(ClassificationTask, Predicting):
 
     def predictions(self, model: Any, batch: Any) -> list[Prediction]:
         """The most likely class of each row, and the probabilities of all."""
-        answers, labels = [], self.config.labels or model.config.head.names  # of an imported model, its own
-        for row in model(*batch.arguments).float().softmax(-1).tolist():
-            answers.append(class_prediction(labels, row))
-        return answers
+        labels = self.config.labels or model.config.head.names  # of an imported model, its own
+        return [class_prediction(labels, row) for row in model(*batch.arguments).float().softmax(-1).tolist()]
 
 
 def class_prediction(labels: Sequence[str], probabilities: Sequence[float]) -> Prediction:

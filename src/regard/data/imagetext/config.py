@@ -44,6 +44,8 @@ class ImageTextConfig(DataConfig, kind="image-text"):
     test: float = option(0.1, "the fraction held out for a final test, in whole groups")
     crop: int = option(0, "augmentation: shift images by up to this many pixels")
     flip: bool = option(False, "augmentation: mirror every other image")
+    affine: float = option(0.0, "augmentation: rotate (1: up to 29 degrees), scale and shear images this much")
+    color: float = option(0.0, "augmentation: change brightness, contrast and saturation by up to this")
     erase: float = option(0.0, "augmentation: fill a rectangle of this share of the images")
     batch: int = option(128, "images per micro-batch; in evaluation, sets of 100")
 
@@ -55,8 +57,11 @@ class ImageTextConfig(DataConfig, kind="image-text"):
                 raise ValueError(f"{name} must be at least 1, not {vars(self)[name]}")
         if not self.languages or len(set(self.languages)) < len(self.languages):
             raise ValueError("languages needs one name at least, and each once, such as en,de")
-        if self.crop < 0 or not 0 <= self.erase <= 1:
-            raise ValueError("crop must be at least 0, and erase is a share from 0 to 1")
+        if self.crop < 0:
+            raise ValueError(f"crop must be at least 0, not {self.crop}")
+        for name in ("affine", "color", "erase"):
+            if not 0 <= vars(self)[name] <= 1:
+                raise ValueError(f"{name} is a share from 0 to 1, not {vars(self)[name]}")
         if self.path is None and find_source(self.source).labels != FORM:
             known = ", ".join(name for name, source in all_sources().items() if source.labels == FORM)
             raise ValueError(f"source '{self.source}' has no images with texts; with them are: {known}")
@@ -85,7 +90,7 @@ class ImageTextConfig(DataConfig, kind="image-text"):
             languages=languages,
             categories=given.categories,
             prompts=[given.prompts[language] for language in languages],
-            augmentation=Augmentation(self.crop, self.flip, self.erase),
+            augmentation=Augmentation(self.crop, self.flip, self.affine, self.color, self.erase),
         )
 
     def read(self, cache: Path | None = None) -> ImageTexts:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,11 +11,13 @@ from numpy.typing import NDArray
 from regard.data.base import IGNORE_INDEX, Example, ImageTextBatch
 from regard.data.examples import ExampleData, Numbers, Part, Uniform
 from regard.data.images.arrays import Pixels
-from regard.data.images.augment import Floats, crop, erase, flip
-from regard.data.images.data import Augmentation, to_floats
+from regard.data.images.data import Augmentation, changed, to_floats
 from regard.data.imagetext.captioned import Captioned, Prompts
 from regard.data.tokenizers import Tokenizer
 from regard.errors import UserError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 CANDIDATES = 100  # texts, and images, among which the right one is searched in evaluation
 TAGS = 16  # of a text in training, at most
@@ -66,7 +68,7 @@ class ImageTextData(ExampleData[ImageTextBatch]):
     """
 
     shape: tuple[int, int, int]
-    draws = 11 + TAGS
+    draws = 18 + TAGS
 
     def __init__(
         self,
@@ -113,8 +115,10 @@ class ImageTextData(ExampleData[ImageTextBatch]):
         pictures = [
             one.pictures[int(draw * len(one.pictures))] for one, draw in zip(examples, random[:, 0], strict=True)
         ]
-        texts = [self._drawn(one, draws) for one, draws in zip(examples, random[:, 9:], strict=True)]
-        images = self._changed(to_floats(self.images[pictures]), random[:, 1:9])
+        texts = [self._drawn(one, draws) for one, draws in zip(examples, random[:, 16:], strict=True)]
+        images = changed(
+            self._picked(pictures), random[:, 1:16], self.augmentation, fill=1.0
+        )  # white, as the background
         return self._batch(images, *self.rows.padded(texts), np.array([one.category for one in examples]))
 
     def _drawn(self, one: EncodedCaption, random: NDArray[np.float64]) -> Tokens:
@@ -127,19 +131,10 @@ class ImageTextData(ExampleData[ImageTextBatch]):
             label = label[1:]  # without the comma
         return np.concatenate([label, *order])
 
-    def _changed(self, images: Floats, random: Uniform) -> Floats:
-        """These images after crop, flip and erasing; ``random`` [B, 8]."""
-        change = self.augmentation
-        if change.crop:
-            images = crop(images, random[:, :2], change.crop, fill=1.0)  # white, as the background
-        if change.flip:
-            images = flip(images, random[:, 2])
-        return erase(images, random[:, 3:8], change.erase) if change.erase else images
-
     def part_batch(self, part: Part, numbers: Numbers, *, counts: bool = True, language: int = 0) -> ImageTextBatch:
         examples = [self.examples[part][number] for number in numbers]
         texts = [np.concatenate(next(text for text in (one.texts[language], *one.texts) if text)) for one in examples]
-        images = to_floats(self.images[[one.pictures[0] for one in examples]])
+        images = self._picked([one.pictures[0] for one in examples])
         categories = np.array([one.category for one in examples]) if counts else np.full(len(examples), IGNORE_INDEX)
         batch = self._batch(images, *self.rows.padded(texts), categories)
         batch = batch._replace(language=language)
@@ -173,11 +168,17 @@ class ImageTextData(ExampleData[ImageTextBatch]):
     def _evaluated(self, part: Part) -> range:
         return range(len(self.languages) if part == "test" else 1)
 
-    def _batch(self, images: Floats, tokens: Tokens, lengths: Tokens, categories: Numbers) -> ImageTextBatch:
+    def _picked(self, pictures: list[int]) -> Tensor:
+        """Images as numbers from -1 to 1."""
         import torch  # not at the top: configs are read without torch
 
-        pixels, classes = torch.from_numpy(np.ascontiguousarray(images, np.float32)), torch.from_numpy(categories)
-        return ImageTextBatch(pixels, classes[:, None], torch.from_numpy(tokens), torch.from_numpy(lengths))
+        return to_floats(torch.from_numpy(self.images[pictures]))
+
+    def _batch(self, images: Tensor, tokens: Tokens, lengths: Tokens, categories: Numbers) -> ImageTextBatch:
+        import torch
+
+        given = (torch.from_numpy(array) for array in (categories[:, None], tokens, lengths))
+        return ImageTextBatch(images, *given)  # pyright: ignore[reportArgumentType]
 
 
 def with_prompts(
