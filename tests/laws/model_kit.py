@@ -36,6 +36,7 @@ from regard.models import (
     Seq2SeqConfig,
     Seq2SeqModel,
     TransformerConfig,
+    VideoConfig,
     ViTConfig,
 )
 from regard.nn.attention import SharedConfig, SharedQKConfig
@@ -99,6 +100,7 @@ MODELS: dict[str, ModelConfig] = {
     "vit raster": replace(VIT, position=GridRasterConfig()),
     "vit rotary": replace(VIT, position=GridRotaryConfig()),
     "vit relative": replace(VIT, position=GridRelativeConfig()),
+    "video": VideoConfig(image=6, channels=2, patch=3, frames=6, tubelet=2, width=16, layers=2, heads=4),
     "seq2seq fixed": Seq2SeqConfig(**SIZES, dropout=0.0, attention=FixedConfig()),
     "seq2seq bahdanau": Seq2SeqConfig(**SIZES, dropout=0.0, attention=BahdanauConfig()),
     "seq2seq luong": Seq2SeqConfig(**SIZES, dropout=0.0, attention=LuongConfig(), cell="lstm"),

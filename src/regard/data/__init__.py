@@ -16,12 +16,14 @@ from regard.data.base import (
 )
 from regard.data.chats.config import ChatConfig, PreferenceConfig
 from regard.data.examples import ExampleData
+from regard.data.images.clips import ClipsConfig
 from regard.data.images.config import ImagesConfig
 from regard.data.images.data import ImageData
 from regard.data.imported import ImportedConfig
 from regard.data.labeled.config import AnswersConfig, ClassesConfig, LabeledConfig, TagsConfig
 from regard.data.labeled.data import LabeledData
 from regard.data.origins.source import Origin, Source
+from regard.data.scenes.data import SceneData, ScenesConfig
 from regard.data.sources import SOURCES
 from regard.data.texts.config import TextConfig
 from regard.data.texts.text import TextData
