@@ -43,6 +43,7 @@ from regard.models import (
     SignalConfig,
     TransformerConfig,
     TwoTowersConfig,
+    VideoConfig,
     ViTConfig,
 )
 from regard.models.forecast import ForecastHeadConfig
@@ -151,6 +152,7 @@ MODELS: dict[str, ModelConfig] = {
     "graph gat dynamic": replace(GRAPH, attention=GATConfig(dynamic=True), head=MEAN),
     "graph all": replace(GRAPH, local=False, distances=3, numbers=0),
     "graph links": replace(GRAPH, head=LinksHeadConfig(3)),
+    "video": VideoConfig(image=6, channels=2, patch=3, frames=6, tubelet=2, width=16, layers=2, heads=4),
     "seq2seq fixed": Seq2SeqConfig(**SIZES, dropout=0.0, attention=FixedConfig()),
     "seq2seq bahdanau": Seq2SeqConfig(**SIZES, dropout=0.0, attention=BahdanauConfig()),
     "seq2seq luong": Seq2SeqConfig(**SIZES, dropout=0.0, attention=LuongConfig(), cell="lstm"),

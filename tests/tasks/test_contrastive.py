@@ -149,7 +149,24 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     pictures = folder(path / "boxes")
     data = ["--data.path", str(pictures), "--data.size", "8", "--data.batch", "12", "--data.test", "0.2"]
     steps = ["--train.steps", "4", "--train.evaluate_every", "2", "--data.validation", "0.2"]
-    assert main(["train", "emoji-clip", *TINY, *data, *steps, "--name", "one", "--runs", str(path / "runs")]) == 0
+    assert (
+        main(
+            [
+                "train",
+                "emoji-clip",
+                "--model.image.patch",
+                "4",
+                *TINY,
+                *data,
+                *steps,
+                "--name",
+                "one",
+                "--runs",
+                str(path / "runs"),
+            ]
+        )
+        == 0
+    )
     return SimpleNamespace(path=str(path / "runs" / "one"), pictures=pictures)
 
 

@@ -24,6 +24,8 @@ from regard.models.recurrent import RecurrentConfig, RecurrentModel
 from regard.models.seq2seq import Seq2Seq, Seq2SeqConfig
 from regard.models.signal import SignalConfig, SignalEncoder
 from regard.models.size import describe, flops_per_token
+from regard.models.text_to_image import TextToImage, TextToImageConfig
 from regard.models.towers import TwoTowers, TwoTowersConfig
 from regard.models.transformer import Transformer, TransformerConfig
+from regard.models.video import Video, VideoConfig
 from regard.models.vit import ViT, ViTConfig

@@ -134,9 +134,8 @@ class ViT(ImageEncoder):
 
         Images may have another resolution than in training: the positions are those of the same grid.
         """
-        grid = self.embed.grid(images)
         trained = None if self.position.whole else self.grid
-        slots = patches(*grid, of=trained, before=self.before, device=images.device)
+        slots = patches(*self.embed.grid(images), of=trained, before=self.before, device=images.device)
         x = self.embed(images)
         if self.embed_class is not None:
             x = torch.cat((self.embed_class.weight.expand(x.shape[0], -1, -1), x), dim=1)
