@@ -132,6 +132,17 @@ def to_floats(images: Tensor) -> Tensor:
     return images.float() / 127.5 - 1
 
 
+def attended_image(images: Tensor, weights: Tensor) -> str:
+    """An SVG of the first image with its patches, by weights [1, N]."""
+    from regard.pages.pixels import image_picture
+
+    pixels = ((images[0].float().cpu() + 1) * 127.5).round().clamp(0, 255).byte()
+    rows, columns = pixels.shape[1:]
+    colors = pixels.expand(3, -1, -1).permute(1, 2, 0).numpy()  # gray as three equal colors
+    across = round((weights.shape[1] * columns / rows) ** 0.5)
+    return image_picture([[f"#{bytes(dot).hex()}" for dot in row] for row in colors], weights[0].tolist(), across)
+
+
 def image_examples(path: Path, model: ModelConfig) -> list[Example]:
     """An image file, or those below a folder, in the size that the model was trained on."""
     return [unlabeled(str(file), image) for file, image in read_images(path, model)]

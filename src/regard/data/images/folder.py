@@ -39,6 +39,10 @@ def read_image(path: Path, channels: int, size: tuple[int, int] | None = None, f
                 raise UserError(f"{path} has {image.width} x {image.height} pixels; the most are {MOST_PIXELS:,}")
             if frame:
                 image.seek(frame)
+            if image.has_transparency_data:
+                image = image_module.alpha_composite(
+                    image_module.new("RGBA", image.size, "white"), image.convert("RGBA")
+                )
             image = image.convert(MODES[channels])
             if size is not None and image.size != size[::-1]:
                 image = _fitted(image, size, image_module)

@@ -6,14 +6,14 @@ import hashlib
 import json
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from regard.config import option
 from regard.data.base import DataConfig, Example, ImageTextBatch
 from regard.data.images.arrays import Pixels
-from regard.data.images.data import Augmentation, image_examples
+from regard.data.images.data import Augmentation, attended_image, image_examples
 from regard.data.imagetext.captioned import Captioned, ImageTexts, read_captions
 from regard.data.imagetext.data import ImageTextData, TextRows, with_prompts
 from regard.data.imagetext.emoji import SIDE, read_emoji
@@ -24,6 +24,8 @@ from regard.data.tokenizers import BpeConfig, Tokenizer, TokenizerConfig
 from regard.errors import UserError
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from regard.models import ModelConfig
 
 FORM, CAPTIONS = "emoji", "emoji-captions"
@@ -105,6 +107,9 @@ class ImageTextConfig(DataConfig, kind="image-text"):
         if unknown := [language for language in self.languages if language not in found.prompts]:
             raise UserError(f"emoji have no texts in {unknown[0]!r}; choose from {', '.join(found.prompts)}")
         return found
+
+    def picture(self, batch: Any, weights: Tensor, model: ModelConfig) -> str | None:
+        return attended_image(batch.inputs, weights)
 
     def with_source(self, source: str) -> Self:
         own = Path(source).expanduser().exists()
