@@ -56,13 +56,7 @@ def look(options: LookOptions) -> int:
     path = run.file("look.html") if options.out is None else options.out
     replace_file(path, html)
     about = trace.about()
-    summary = {
-        "run": str(run.path),
-        "page": str(path),
-        "bytes": len(html),
-        "step": step,
-        "damaged": run.damaged,
-    }
+    summary = {"run": str(run.path), "page": str(path), "bytes": len(html), "step": step, "damaged": run.damaged}
     summary |= {"tokens": len(about["tokens"]), "attentions": len(about["attentions"]), "loss": about["loss"]}
     options.show(summary, str(path))
     return 0
@@ -83,7 +77,8 @@ def look_at_array(options: LookOptions, run: Run) -> Seen:
     """Those of an image or another array: a file, or the first held-out example of the run."""
     from regard.data import ExampleData
     from regard.generate.load import load_trained
-    from regard.look.views.arrays import array_trace
+    from regard.look.views.arrays import array_trace, attention_received, first_row, linked_picture
+    from regard.models.base import ArrayEncoder
     from regard.models.device import find_device
     from regard.train import Experiment
 
@@ -95,14 +90,20 @@ def look_at_array(options: LookOptions, run: Run) -> Seen:
         examples = experiment.data.read_examples(options.file, loaded.model.config)
     else:
         data = experiment.data.build(experiment.model.context)
-        examples = data.held_out(1) if isinstance(data, ExampleData) else []
-    if not examples:
+        examples = [data.shown()] if isinstance(data, ExampleData) else []
+    if not examples or examples[0] is None:
         raise UserError("this run holds no examples out; give one: --file FILE")
-    name, batch, _ = examples[0]
-    trace, weights = array_trace(loaded.model, batch.arguments)
-    if len(weights) > 1:
-        name += f"; the maps are those of the first of {len(weights)} series"
-    return Seen(trace, name, loaded.step, experiment.data.picture(batch, weights, loaded.model.config))
+    one = examples[0]
+    name, model = one.name, loaded.model
+    trace = array_trace(model, one.batch.arguments, one.parts)
+    drawn = linked_picture(model, one.batch.arguments, trace, name)
+    if drawn is None:
+        assert isinstance(model, ArrayEncoder)
+        weights = attention_received(trace, model.before)
+        drawn = experiment.data.picture(one.batch, weights, model.config)
+        if len(weights) > 1:
+            trace, name = first_row(trace), f"{name}; the maps are those of the first of {len(weights)} series"
+    return Seen(trace, name, loaded.step, drawn)
 
 
 def check(options: LookOptions) -> None:

@@ -102,18 +102,18 @@ def predict_arrays(options: PredictOptions, run: Run) -> int:
         examples = data.held_out(SHOWN) if isinstance(data, ExampleData) else []
         if not examples:
             raise UserError("this run holds no examples out; give a file: regard predict RUN FILE")
+    lines, records, charts = [], [], {}
     with torch.no_grad():
-        found = [task.predictions(loaded.model, move(one.batch, device))[0] for one in examples]
+        for one in examples:
+            for answer in task.predictions(loaded.model, move(one.batch, device)):
+                part = {} if answer.part is None or not one.parts else {"part": one.parts[answer.part]}
+                given = {} if one.given is None else {"given": one.given}
+                name = part.get("part", one.name)
+                lines.append(f"{name}\n{answer.line}" if "\n" in answer.line else f"{answer.line}  {name}")
+                records.append({"example": one.name, **part, **answer.record, **given})
+                charts.setdefault(one.name, []).extend(answer.charts)
     if options.out is not None:
-        _draw(options.out, {one.name: answer.charts for answer, one in zip(found, examples, strict=True)})
-    lines = [
-        f"{one.name}\n{answer.line}" if "\n" in answer.line else f"{answer.line}  {one.name}"
-        for answer, one in zip(found, examples, strict=True)
-    ]
-    records = [{"example": one.name, **answer.record} for answer, one in zip(found, examples, strict=True)]
-    for record, one in zip(records, examples, strict=True):
-        if one.given is not None:
-            record["given"] = one.given
+        _draw(options.out, charts)
     options.show({"run": str(run.path), "step": loaded.step, "predictions": records}, "\n".join(lines))
     return 0
 

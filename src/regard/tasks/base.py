@@ -37,6 +37,7 @@ class Prediction(NamedTuple):
     line: str  # for a person
     record: dict[str, Any]  # for programs
     charts: Sequence[ChartSection] = ()  # for `regard predict --out`
+    part: int | None = None  # the number of the part of the example that it is about; None: of all of it
 
 
 class Task(Protocol):

@@ -52,7 +52,7 @@ class SeriesData(ExampleData[ArrayBatch]):
         """``points``: of a history; ``horizon``: points to forecast. The first part alone gives the scale."""
         self.columns, self.times, self.points, self.horizon = table.columns, table.times, points, horizon
         self.scale = Scale.of(table.values[: parts.train.stop])
-        self.values = self.scale.standardized(table.values)
+        self.rows = self.scale.standardized(table.values)
         self.starts: dict[Part, int] = {}  # of the points to forecast of the first window
         counts = []
         for part, span in zip(PARTS, parts, strict=True):
@@ -74,8 +74,8 @@ class SeriesData(ExampleData[ArrayBatch]):
 
     def part_batch(self, part: Part, numbers: Numbers, *, counts: bool = True) -> ArrayBatch:
         first = self.starts[part] + numbers[:, None]
-        future = self.values[first + np.arange(self.horizon)]  # [B, H, M]
-        history = self.values[first + np.arange(-self.points, 0)]  # [B, T, M]
+        future = self.rows[first + np.arange(self.horizon)]  # [B, H, M]
+        history = self.rows[first + np.arange(-self.points, 0)]  # [B, T, M]
         return series_batch(history, future if counts else np.full_like(future, np.nan))
 
     def held_out(self, count: int) -> list[Example]:
