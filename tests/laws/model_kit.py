@@ -31,6 +31,7 @@ from regard.models import (
     FixedConfig,
     GPTConfig,
     GraphConfig,
+    HybridViTConfig,
     LanguageModel,
     LuongConfig,
     Model,
@@ -41,6 +42,7 @@ from regard.models import (
     Seq2SeqModel,
     SignalConfig,
     TransformerConfig,
+    TwoTowersConfig,
     VideoConfig,
     ViTConfig,
 )
@@ -53,6 +55,7 @@ from regard.nn.heads import (
     BertTokensHeadConfig,
     ClassesHeadConfig,
     LinksHeadConfig,
+    NoHeadConfig,
     TokenClassesHeadConfig,
     ValuesHeadConfig,
 )
@@ -123,6 +126,15 @@ MODELS: dict[str, ModelConfig] = {
     "vit raster": replace(VIT, position=GridRasterConfig()),
     "vit rotary": replace(VIT, position=GridRotaryConfig()),
     "vit relative": replace(VIT, position=GridRelativeConfig()),
+    "hybrid vit": HybridViTConfig(image=12, channels=2, patch=4, width=16, layers=2, heads=4),
+    "two towers": TwoTowersConfig(
+        width=12,
+        image=replace(VIT, class_token=False, head=NoHeadConfig()),
+        text=EncoderConfig(**SIZES, heads=4, zero_init=False, head=NoHeadConfig()),
+    ),
+    "two towers cls": TwoTowersConfig(
+        width=12, image=replace(VIT, head=NoHeadConfig()), text=EncoderConfig(**SIZES, heads=4, head=NoHeadConfig())
+    ),
     "signal": SignalConfig(points=24, channels=2, width=16, layers=2, heads=4, embed=PatchesConfig(size=2), head=MEAN),
     "signal token": SignalConfig(
         points=12, width=16, layers=2, heads=4, class_token=True, position=RotaryConfig(), head=ClassesHeadConfig(5)
