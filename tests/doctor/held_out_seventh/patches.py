@@ -136,7 +136,7 @@ def keys_detached() -> None:
 
 
 def norm_over_time() -> None:
-    """Take the mean square of the first norm of block 1 over tokens and channels."""
+    """Take the mean square of the first norm of the last block over tokens and channels."""
     from regard.models.gpt import GPT
     from regard.nn.norm import RMSNorm
 
@@ -150,7 +150,7 @@ def norm_over_time() -> None:
 
     def init(self: Any, config: Any) -> None:
         real(self, config)
-        self.blocks.layers[1].norm_attention.__class__ = SequenceNorm
+        self.blocks.layers[-1].norm_attention.__class__ = SequenceNorm
 
     GPT.__init__ = init  # type: ignore[method-assign]
 
