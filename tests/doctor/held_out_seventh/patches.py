@@ -233,6 +233,7 @@ def data_restarts_on_resume() -> None:
 
 def adapters_both_zero() -> None:
     """Set both factors of each adapter to zero."""
+    import regard.models  # noqa: F401 (first: nn.lora and nn.fused import each other)
     from regard.nn.lora import LowRankAdapter
 
     real = LowRankAdapter.adapt
