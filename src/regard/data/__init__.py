@@ -22,6 +22,7 @@ from regard.data.imported import ImportedConfig
 from regard.data.labeled.config import AnswersConfig, ClassesConfig, LabeledConfig, TagsConfig
 from regard.data.labeled.data import LabeledData
 from regard.data.origins.source import Origin, Source
+from regard.data.signals.config import SoundsConfig, SpeechConfig
 from regard.data.signals.data import SignalData
 from regard.data.sources import SOURCES
 from regard.data.texts.config import TextConfig

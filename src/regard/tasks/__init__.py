@@ -7,4 +7,5 @@ from regard.tasks.labeled import AnsweringConfig, ClassificationConfig, TaggingC
 from regard.tasks.language import LanguageConfig, LanguageTask
 from regard.tasks.masked import MaskedTokens, MaskedTokensConfig
 from regard.tasks.preference import PreferenceTask, PreferenceTaskConfig
+from regard.tasks.speech import SpeechTaskConfig
 from regard.tasks.translation import TranslationConfig, TranslationTask
