@@ -209,28 +209,37 @@ class LogMelEmbedding(SoundEmbedding):
         c, self.config, self.channels = config, config, check_mono(channels)
         windows = tuple(round(window * c.rate / 1000) for window in c.window)
         self.spectrum = LogMel(c.bands, c.rate, windows, c.hop_samples)
+        self.hidden = nn.Sequential(RangeDropout(c.mask_bands, 1), RangeDropout(c.mask_frames, 2))
         kernels = tuple(max(3, 2 * stride - 1) for stride in c.strides)
         self.stages = StridedConvolutions(c.bands * len(windows), width, c.strides, kernels)
 
     def parts(self, samples: Tensor, lengths: Tensor) -> Tensor:
         frames = _ceil(lengths, self.config.hop_samples)
         real = within(frames, _ceil(samples.shape[1], self.config.hop_samples), samples)
-        x = self.spectrum(samples, real)
-        if self.training:
-            x = hidden(hidden(x, self.config.mask_bands, 1), self.config.mask_frames, 2)
-        return self.stages(x, frames)
+        return self.stages(self.hidden(self.spectrum(samples, real)), frames)
 
 
-def hidden(x: Tensor, most: int, axis: int) -> Tensor:
-    """x [B, bands, N] with two ranges of up to ``most`` places of an axis set to 0, the mean (Park et al. 2019)."""
-    places = torch.arange(x.shape[axis], device=x.device)
-    for _ in range(2 if most else 0):
-        random = torch.rand(2, x.shape[0], 1, device=x.device)
-        size = (random[0] * (most + 1)).long()
-        start = (random[1] * (x.shape[axis] - size + 1).clamp(min=1)).long()
-        out = (places >= start) & (places < start + size)  # [B, places]
-        x = x.masked_fill(out[:, :, None] if axis == 1 else out[:, None], 0.0)
-    return x
+class RangeDropout(nn.Dropout):
+    """In training, two ranges of up to ``most`` places of an axis of x [B, bands, N] become 0 (Park et al. 2019).
+
+    The mean of a normalized spectrogram is 0. ``p`` is the probability that a range is hidden at all.
+    """
+
+    def __init__(self, most: int, axis: int):
+        super().__init__(1.0)
+        self.most, self.axis = most, axis
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or not self.most or not self.p:
+            return x
+        places = torch.arange(x.shape[self.axis], device=x.device)
+        for _ in range(2):
+            random = torch.rand(2, x.shape[0], 1, device=x.device)
+            size = (random[0] * (self.most + 1)).long()
+            start = (random[1] * (x.shape[self.axis] - size + 1).clamp(min=1)).long()
+            out = (places >= start) & (places < start + size)  # [B, places]
+            x = x.masked_fill(out[:, :, None] if self.axis == 1 else out[:, None], 0.0)
+        return x
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,8 @@ from regard.data.translation.near_duplicates import near_once
 from regard.errors import UserError
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from regard.models import ModelConfig
 
 
@@ -100,6 +102,11 @@ class RecordingsConfig(DataConfig):
     def longest(self) -> int:
         """Samples of the longest sound that is read."""
         return round(self.seconds * self.rate)
+
+    def picture(self, batch: Any, weights: Tensor, model: ModelConfig) -> str | None:
+        from regard.data.signals.picture import sound_picture
+
+        return sound_picture(batch.inputs[0, :, 0], weights[0].tolist(), self.rate)
 
     def read_examples(self, path: Path, model: ModelConfig) -> list[Example]:
         """A file of sound, or those below a folder; of a longer one the middle."""
