@@ -65,6 +65,7 @@ from regard.nn.norm import LayerNormConfig
 from regard.nn.positions.grid import GridRasterConfig, GridRelativeConfig, GridRotaryConfig, GridSinusoidalConfig
 from regard.nn.positions.position import LearnedPositionConfig, RelativeConfig, RotaryConfig
 from regard.nn.signals import PatchesConfig
+from regard.nn.sound import LogMelConfig, WaveformConfig
 
 SIZES: dict[str, Any] = {"vocabulary": 29, "context": 32, "width": 16, "layers": 2}
 VIT: Any = ViTConfig(image=12, channels=2, patch=3, width=16, layers=2, heads=4)
@@ -139,6 +140,10 @@ MODELS: dict[str, ModelConfig] = {
     "signal token": SignalConfig(
         points=12, width=16, layers=2, heads=4, class_token=True, position=RotaryConfig(), head=ClassesHeadConfig(5)
     ),
+    "signal log-mel": SignalConfig(
+        points=640, width=16, layers=2, heads=4, embed=LogMelConfig(rate=2000, bands=8, window=(25.0, 60.0)), head=MEAN
+    ),
+    "signal waveform": SignalConfig(points=160, width=16, layers=2, heads=4, embed=WaveformConfig((5, 2)), head=MEAN),
     "patchtst": PatchTSTConfig(
         points=24,
         layers=2,

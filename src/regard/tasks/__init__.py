@@ -11,5 +11,6 @@ from regard.tasks.language import LanguageConfig, LanguageTask
 from regard.tasks.masked import MaskedTokens, MaskedTokensConfig
 from regard.tasks.preference import PreferenceTask, PreferenceTaskConfig
 from regard.tasks.regression import RegressionConfig, RegressionTask
+from regard.tasks.speech import SpeechTaskConfig
 from regard.tasks.text_to_image import TextToImageTaskConfig
 from regard.tasks.translation import TranslationConfig, TranslationTask
