@@ -28,6 +28,8 @@ from regard.models import (
     EncoderConfig,
     FixedConfig,
     GPTConfig,
+    ImageCNNConfig,
+    ImageLSTMConfig,
     LanguageModel,
     LuongConfig,
     Model,
@@ -101,6 +103,8 @@ MODELS: dict[str, ModelConfig] = {
     "vit raster": replace(VIT, position=GridRasterConfig()),
     "vit rotary": replace(VIT, position=GridRotaryConfig()),
     "vit relative": replace(VIT, position=GridRelativeConfig()),
+    "image cnn": ImageCNNConfig(image=12, channels=2, width=16, layers=3),
+    "image lstm": ImageLSTMConfig(image=12, channels=2, width=16, layers=2),
     "signal": SignalConfig(points=24, channels=2, width=16, layers=2, heads=4, embed=PatchesConfig(size=2), head=MEAN),
     "signal token": SignalConfig(
         points=12, width=16, layers=2, heads=4, class_token=True, position=RotaryConfig(), head=ClassesHeadConfig(5)

@@ -14,7 +14,9 @@ from regard.models.bridges import BahdanauConfig, BridgeConfig, FixedConfig, Luo
 from regard.models.convolution import Convolution, ConvolutionConfig
 from regard.models.encoder import EncoderConfig, TransformerEncoder
 from regard.models.gpt import GPT, GPTConfig
-from regard.models.images import ImageEncoder
+from regard.models.image_cnn import ImageCNN, ImageCNNConfig
+from regard.models.image_lstm import ImageLSTM, ImageLSTMConfig
+from regard.models.images import ImageConfig, ImageEncoder
 from regard.models.presets import PRESETS
 from regard.models.recurrent import RecurrentConfig, RecurrentModel
 from regard.models.seq2seq import Seq2Seq, Seq2SeqConfig

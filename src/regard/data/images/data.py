@@ -131,9 +131,9 @@ def to_floats(images: Tensor) -> Tensor:
 
 def image_examples(path: Path, model: ModelConfig) -> list[Example]:
     """An image file, or those below a folder, in the size that the model was trained on."""
-    from regard.models import ViTConfig
+    from regard.models import ImageConfig
 
-    if not isinstance(model, ViTConfig):
+    if not isinstance(model, ImageConfig):
         raise UserError(f"a {model.kind} reads no images")
     files = image_files(path) if path.is_dir() else [path]
     sides = (model.image, model.image)
