@@ -12,7 +12,7 @@ from torch import Tensor
 
 from regard.config import option
 from regard.errors import UserError
-from regard.models.base import ArrayEncoder, ModelConfig
+from regard.models.base import ArrayEncoder, Model, ModelConfig
 from regard.models.checks import check_sizes
 from regard.nn.heads import ClassesHeadConfig, HeadConfig, NoHeadConfig, PixelsHeadConfig, pooled
 
@@ -75,16 +75,23 @@ class ImageEncoder(ArrayEncoder):
 
     def inputs_of(self, tokens: Tensor) -> tuple[Tensor]:
         """Images of random parts; the grid is as square as N allows."""
-        weight = next(weight for weight in self.parameters() if weight.is_floating_point())
-        generator = torch.Generator().manual_seed(SEED)
-        book = torch.randn(PARTS, self.channels, *self.part, generator=generator).to(weight)
-        count = tokens.shape[1]
-        rows = count if self.whole_rows else max(n for n in range(1, math.isqrt(count) + 1) if count % n == 0)
-        tiles = book[tokens % PARTS].unflatten(1, (rows, -1))  # [B, rows, columns, M, ...]
-        return (tiles.permute(0, 3, 1, 4, 2, 5).flatten(4).flatten(2, 3),)
+        return (random_images(self, tokens, self.channels, self.part, whole_rows=self.whole_rows),)
 
     def places(self, images: Tensor) -> list[str]:
         """The row and column of each part, from 1 on."""
         rows, columns = (side // own for side, own in zip(images.shape[2:], self.part, strict=True))
         parts = [f"{row},{column} " for row in range(1, rows + 1) for column in range(1, columns + 1)]
         return ["class "] * self.before + parts
+
+
+def random_images(
+    model: Model, tokens: Tensor, channels: int, part: tuple[int, int], *, whole_rows: bool = False
+) -> Tensor:
+    """Images [B, M, Y, X] of random parts, equal ones for equal ``tokens`` [B, N], like the weights of ``model``."""
+    weight = next(weight for weight in model.parameters() if weight.is_floating_point())
+    generator = torch.Generator().manual_seed(SEED)
+    book = torch.randn(PARTS, channels, *part, generator=generator).to(weight)
+    count = tokens.shape[1]
+    rows = count if whole_rows else max(n for n in range(1, math.isqrt(count) + 1) if count % n == 0)
+    tiles = book[tokens % PARTS].unflatten(1, (rows, -1))  # [B, rows, columns, M, ...]
+    return tiles.permute(0, 3, 1, 4, 2, 5).flatten(4).flatten(2, 3)

@@ -107,9 +107,8 @@ class SignalEncoder(ArrayEncoder):
     def features(self, signals: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Features [B, N, C] of the class token, if there is one, and of the parts; ``lengths`` [B]: real points."""
         if lengths is not None:  # what follows a signal must not reach its last part
-            real = torch.arange(signals.shape[1], device=signals.device) < lengths[:, None]
-            signals = signals.masked_fill(~real[:, :, None], 0)
-        x = self.embed(signals)
+            signals = self.embed.filled(signals, lengths)
+        x = self.embed(signals, lengths)
         if self.embed_class is not None:
             x = torch.cat((self.embed_class.weight.expand(x.shape[0], -1, -1), x), dim=1)
         slots = self._slots(x.shape[1], lengths)

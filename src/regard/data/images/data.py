@@ -40,7 +40,7 @@ class ImageData(ExampleData[ImageBatch]):
     """Labelled images in three parts."""
 
     sha256: str
-    shape: tuple[int, int, int]
+    shape: tuple[int, ...]
     draws = 20
 
     def __init__(
@@ -56,8 +56,7 @@ class ImageData(ExampleData[ImageBatch]):
         super().__init__((len(parts[0].labels), len(parts[1].labels), len(parts[2].labels)), name)
         self.labels = labels
         self.augmentation = Augmentation() if augmentation is None else augmentation
-        channels, rows, columns = self.train.images.shape[1:]
-        self.shape = (channels, rows, columns)
+        self.shape = self.train.images.shape[1:]
         self.sha256 = _fingerprint(parts, labels)
         self._pixels: dict[Part, Tensor] = {}  # the images of each part, where batches are made
 
@@ -131,17 +130,25 @@ def to_floats(images: Tensor) -> Tensor:
 
 def image_examples(path: Path, model: ModelConfig) -> list[Example]:
     """An image file, or those below a folder, in the size that the model was trained on."""
-    from regard.models import ImageConfig
+    return [unlabeled(str(file), image) for file, image in read_images(path, model)]
 
-    if not isinstance(model, ImageConfig):
+
+def read_images(path: Path, model: ModelConfig) -> list[tuple[Path, Tensor]]:
+    """The same as arrays [M, Y, X], with their files."""
+    from regard.models import ImageConfig, TextToImageConfig
+
+    if not isinstance(model, ImageConfig | TextToImageConfig):
         raise UserError(f"a {model.kind} reads no images")
     files = image_files(path) if path.is_dir() else [path]
     sides = (model.image, model.image)
     import torch
 
-    images = [to_floats(torch.from_numpy(read_image(file, model.channels, sides))) for file in files]
-    none = np.full(1, IGNORE_INDEX)
-    return [Example(str(file), _batch(image[None], none)) for file, image in zip(files, images, strict=True)]
+    return [(file, to_floats(torch.from_numpy(read_image(file, model.channels, sides)))) for file in files]
+
+
+def unlabeled(name: str, image: Tensor) -> Example:
+    """An image, or another array, without a class."""
+    return Example(name, _batch(image[None], np.full(1, IGNORE_INDEX)))
 
 
 def _batch(
