@@ -32,6 +32,8 @@ from regard.models import (
     GPTConfig,
     GraphConfig,
     HybridViTConfig,
+    ImageCNNConfig,
+    ImageLSTMConfig,
     LanguageModel,
     LuongConfig,
     Model,
@@ -136,6 +138,8 @@ MODELS: dict[str, ModelConfig] = {
     "two towers cls": TwoTowersConfig(
         width=12, image=replace(VIT, head=NoHeadConfig()), text=EncoderConfig(**SIZES, heads=4, head=NoHeadConfig())
     ),
+    "image cnn": ImageCNNConfig(image=12, channels=2, width=16, layers=3),
+    "image lstm": ImageLSTMConfig(image=12, channels=2, width=16, layers=2),
     "signal": SignalConfig(points=24, channels=2, width=16, layers=2, heads=4, embed=PatchesConfig(size=2), head=MEAN),
     "signal token": SignalConfig(
         points=12, width=16, layers=2, heads=4, class_token=True, position=RotaryConfig(), head=ClassesHeadConfig(5)
