@@ -58,13 +58,14 @@ class S4D(Recurrence):
 
     def _coefficients(self) -> tuple[Tensor, Tensor, Tensor, tuple[Tensor, Tensor]]:
         """The step size [D], A and 2 C B̄ [D, S], in real and imaginary parts: B̄ = (exp(dt A) - 1) / A (eq. 4)."""
-        dt = self.log_step.exp()
-        decay, frequency = (x.view(self.channels, self.state) for x in (-self.log_decay.exp(), self.frequency))
+        own = torch.promote_types(self.c.dtype, torch.float32)
+        dt = self.log_step.to(own).exp()
+        decay, frequency = (x.to(own).view(self.channels, -1) for x in (-self.log_decay.exp(), self.frequency))
         size, angle = (dt[:, None] * decay).exp(), dt[:, None] * frequency
         a, b = size * angle.cos() - 1, size * angle.sin()
         norm = decay.square() + frequency.square()
         a, b = (a * decay + b * frequency) / norm, (b * decay - a * frequency) / norm
-        c, d = self.c.view(2, self.channels, self.state)
+        c, d = self.c.to(own).view(2, self.channels, self.state)
         return dt, decay, frequency, (2 * (c * a - d * b), 2 * (c * b + d * a))
 
     def kernel(self, length: int) -> Tensor:
