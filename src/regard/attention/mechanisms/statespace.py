@@ -85,11 +85,8 @@ class S4D(Recurrence):
     @torch.no_grad()
     def weights(self, q: Tensor, k: Tensor, plan: Plan) -> Tensor:
         seen, far = self._seen(q, plan)
-        kernel = self.kernel(k.shape[2])
-        kernel[:, 0] += self.skip
-        mean = kernel.unflatten(0, (self.heads, self.width)).mean(1).to(q.dtype)  # [H, K]
-        index = far.expand(len(q), -1, -1, -1)[:, 0]
-        return mean[:, index].transpose(0, 1) * seen
+        sizes = self.kernel(k.shape[2]).abs().unflatten(0, (self.heads, self.width)).mean(1).to(q.dtype)  # [H, K]
+        return sizes[:, far.expand(len(q), -1, -1, -1)[:, 0]].transpose(0, 1) * seen
 
 
 def _powers(decay: Tensor, frequency: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
@@ -151,14 +148,12 @@ class SelectiveScan(Recurrence):
     @torch.no_grad()
     def weights(self, q: Tensor, k: Tensor, plan: Plan) -> Tensor:
         """Σ_s C_is B_js exp(A_s (t_i - t_j)) dt_j, where t is the sum of the step sizes."""
-        seen, far = self._seen(q, plan)
         b, dt = self._keys(k)
         a = -self.log_decay.view(self.heads, self.width, self.state, 1, 1).exp()
         pairs = [q[..., s, None] * b[:, :, None, :, s] for s in range(self.state)]
 
         def weigh(d: int, since: Tensor) -> Tensor:
             total = sum((pair * (since * a[:, d, s]).exp() for s, pair in enumerate(pairs)), torch.zeros(()))
-            return total * dt[:, :, None, :, d]
+            return total.abs() * dt[:, :, None, :, d]
 
-        skip = self.skip.view(self.heads, self.width, 1, 1).mean(1) * (far == 0)
-        return (self._mean_weights(dt.cumsum(2), plan, weigh) + skip) * seen
+        return self._mean_weights(dt.cumsum(2), plan, weigh) * self._seen(q, plan)[0]
