@@ -91,7 +91,7 @@ def test_checkpointing_stores_less_and_changes_no_gradient(name: str) -> None:
     assert found.keys() == want.keys()
     for key in want:
         torch.testing.assert_close(found[key], want[key], rtol=1e-9, atol=1e-9, msg=key)
-    if "reversible" not in name:  # which stores nothing inside its blocks in any case
+    if "reversible" not in name and name != "dlinear":  # which store nothing inside their blocks in any case
         assert saved_bytes(again) < saved_bytes(plain)
 
 
