@@ -1,4 +1,4 @@
-"""Attention over a list of edges is attention with the table of them, forward and backward, for every score and bias."""
+"""Attention over a list of edges is attention with their table, forward and backward, for every score and bias."""
 
 from __future__ import annotations
 
