@@ -71,7 +71,9 @@ class _Molecule:
         """Its graph, with bonds in both directions."""
         edges, taken, degree = [], np.zeros(len(self.atoms)), np.zeros(len(self.atoms))
         for one, other, bond in self.bonds:
-            aromatic = self.aromatic[one] and self.aromatic[other] and (min(one, other), max(one, other)) in self.in_ring
+            aromatic = (
+                self.aromatic[one] and self.aromatic[other] and (min(one, other), max(one, other)) in self.in_ring
+            )
             kind = (3 if aromatic else 0) if bond is None else bond
             edges.append((one, other, kind))
             taken[[one, other]] += ORDERS[kind]
