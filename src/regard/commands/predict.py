@@ -24,7 +24,7 @@ class PredictOptions(CheckpointOptions):
 
     text: str | None = argument(
         None,
-        "the text, or the passage that answers a question; for a run on images, graphs or other arrays, a file or a folder",
+        "the text, or the passage that answers a question; for a run on images or other arrays, a file or a folder",
     )
     file: str | None = option(None, "a file with a text on each line; - is standard input", metavar="FILE")
     question: str | None = option(None, "the question, for a run that answers questions")
