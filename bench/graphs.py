@@ -59,6 +59,7 @@ def fit(model: Any, experiment: Experiment, data: Any, seed: int) -> dict[str, f
                 _, found = measure(model, task, data.test_batches(experiment.data.batch), CPU)
     if not data.validation_count:
         _, found = measure(model, task, data.test_batches(experiment.data.batch), CPU)
+    found = {**({} if best == -math.inf else {f"validation_{task.best}": best}), **found}
     times = {"seconds": round(time.perf_counter() - begun, 1), "cpu_seconds": round(time.process_time() - used, 1)}
     count = sum(parameter.numel() for parameter in model.parameters())
     return {**{name: round(value, 4) for name, value in found.items()}, "parameters": count, **times}
@@ -86,7 +87,7 @@ class GAT(nn.Module):
         self.layers = nn.ModuleList(
             GATConv(width, width // 8, heads=8, dropout=dropout, edge_dim=16 if whole else None) for _ in range(layers)
         )
-        self.out = nn.Linear(width, outputs)
+        self.out, self.summed = nn.Linear(width, outputs), False
 
     def forward(self, numbers: Tensor, nodes: Tensor, edges: Tensor) -> Tensor:
         x = self.embed(nodes.clamp(min=0))
@@ -99,7 +100,7 @@ class GAT(nn.Module):
         return self.out(self.pool(y.view(*x.shape), real.view(*nodes.shape)))
 
     def pool(self, y: Tensor, real: Tensor) -> Tensor:
-        return (y * real[..., None]).sum(1) / real.sum(1, keepdim=True) if self.whole else y
+        return (y * real[..., None]).sum(1) / (1 if self.summed else real.sum(1, keepdim=True)) if self.whole else y
 
 
 class GPS(GAT):
@@ -150,7 +151,9 @@ def network(name: str, experiment: Experiment, data: Any, outputs: int, whole: b
     if name == "distmult":
         return DistMult(data.shape, given.width, given.dropout)
     kind = {"gat": GAT, "gps": GPS}[name]
-    return kind(data.shape, outputs, given.width, given.layers, given.dropout, whole)
+    made = kind(data.shape, outputs, given.width, given.layers, given.dropout, whole)
+    made.summed = given.head.pool == "sum"
+    return made
 
 
 def karate(options: argparse.Namespace) -> None:

@@ -81,7 +81,8 @@ class GraphConfig(BlocksConfig, kind="graph"):
         return replace(self, head=ClassesHeadConfig(len(labels), labels, pool=pool or "mean"))
 
     def with_values(self, values: int) -> Self:
-        return replace(self, head=ValuesHeadConfig(values))
+        head = self.head if isinstance(self.head, ValuesHeadConfig) else ValuesHeadConfig()
+        return replace(self, head=replace(head, values=values))
 
     def make(self) -> GraphTransformer:
         return GraphTransformer(self)
