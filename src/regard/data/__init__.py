@@ -34,6 +34,7 @@ from regard.data.scenes.data import SceneData, ScenesConfig
 from regard.data.series.config import SeriesConfig
 from regard.data.series.data import SeriesData
 from regard.data.series.labeled import LabeledSeriesConfig
+from regard.data.signals.config import SoundsConfig, SpeechConfig
 from regard.data.signals.data import SignalData
 from regard.data.sources import SOURCES
 from regard.data.texts.config import TextConfig

@@ -18,7 +18,9 @@ from regard.models.forecast import DLinear, DLinearConfig, Forecaster, Forecaste
 from regard.models.gpt import GPT, GPTConfig
 from regard.models.graph import GraphConfig, GraphTransformer
 from regard.models.hybrid import HybridViTConfig
-from regard.models.images import ImageEncoder
+from regard.models.image_cnn import ImageCNN, ImageCNNConfig
+from regard.models.image_lstm import ImageLSTM, ImageLSTMConfig
+from regard.models.images import ImageConfig, ImageEncoder
 from regard.models.presets import PRESETS
 from regard.models.recurrent import RecurrentConfig, RecurrentModel
 from regard.models.seq2seq import Seq2Seq, Seq2SeqConfig

@@ -26,6 +26,19 @@ def joined(patches: Tensor, columns: int, channels: int) -> Tensor:
     return tiles.permute(0, 3, 1, 4, 2, 5).flatten(4).flatten(2, 3)
 
 
+def grid(images: Tensor, channels: int, patch: int) -> tuple[int, int]:
+    """The rows and columns of patches of images [B, M, Y, X]; a ``UserError`` for images that cannot be cut."""
+    if images.ndim != 4 or images.shape[1] != channels:
+        raise UserError(f"this model reads images of shape [B, {channels}, Y, X], not {list(images.shape)}")
+    rows, columns = images.shape[2:]
+    if not rows or not columns or rows % patch or columns % patch:
+        raise UserError(
+            f"an image of {rows} x {columns} pixels cannot be cut into patches of {patch} x {patch}; resize it to "
+            f"multiples of {patch}"
+        )
+    return rows // patch, columns // patch
+
+
 class PatchEmbedding(nn.Module):
     """A linear map of each flat patch (Dosovitskiy et al. 2021, eq. 1): images [B, M, Y, X] to [B, N, C].
 
@@ -42,15 +55,7 @@ class PatchEmbedding(nn.Module):
 
     def grid(self, images: Tensor) -> tuple[int, ...]:
         """The rows and columns of patches; a ``UserError`` for images that cannot be cut."""
-        if images.ndim != 4 or images.shape[1] != self.channels:
-            raise UserError(f"this model reads images of shape [B, {self.channels}, Y, X], not {list(images.shape)}")
-        (rows, columns), patch = images.shape[2:], self.patch
-        if not rows or not columns or rows % patch or columns % patch:
-            raise UserError(
-                f"an image of {rows} x {columns} pixels cannot be cut into patches of {patch} x {patch}; resize it to "
-                f"multiples of {patch}"
-            )
-        return rows // patch, columns // patch
+        return grid(images, self.channels, self.patch)
 
     def reset(self) -> None:
         """Outputs of variance 1 for pixels of variance 1; the bias becomes 0."""

@@ -150,9 +150,9 @@ def image_examples(path: Path, model: ModelConfig) -> list[Example]:
 
 def read_images(path: Path, model: ModelConfig) -> list[tuple[Path, Tensor]]:
     """The same as arrays [M, Y, X], with their files."""
-    from regard.models import TextToImageConfig, ViTConfig
+    from regard.models import ImageConfig, TextToImageConfig
 
-    if not isinstance(model, ViTConfig | TextToImageConfig):
+    if not isinstance(model, ImageConfig | TextToImageConfig):
         raise UserError(f"a {model.kind} reads no images")
     files = image_files(path) if path.is_dir() else [path]
     sides = (model.image, model.image)
