@@ -24,6 +24,7 @@ from regard.models import (
     ArrayEncoder,
     BahdanauConfig,
     ConvolutionConfig,
+    DetectorConfig,
     Encoder,
     EncoderConfig,
     FixedConfig,
@@ -35,6 +36,7 @@ from regard.models import (
     RecurrentConfig,
     Seq2SeqConfig,
     Seq2SeqModel,
+    TextToImageConfig,
     TransformerConfig,
     VideoConfig,
     ViTConfig,
@@ -101,6 +103,10 @@ MODELS: dict[str, ModelConfig] = {
     "vit rotary": replace(VIT, position=GridRotaryConfig()),
     "vit relative": replace(VIT, position=GridRelativeConfig()),
     "video": VideoConfig(image=6, channels=2, patch=3, frames=6, tubelet=2, width=16, layers=2, heads=4),
+    "detector": DetectorConfig(image=12, channels=2, patch=3, width=16, layers=2, heads=4, queries=5),
+    "text to image": TextToImageConfig(
+        vocabulary=29, context=32, width=16, layers=2, heads=4, zero_init=False, image=8, codes=9, coder_width=16
+    ),
     "seq2seq fixed": Seq2SeqConfig(**SIZES, dropout=0.0, attention=FixedConfig()),
     "seq2seq bahdanau": Seq2SeqConfig(**SIZES, dropout=0.0, attention=BahdanauConfig()),
     "seq2seq luong": Seq2SeqConfig(**SIZES, dropout=0.0, attention=LuongConfig(), cell="lstm"),

@@ -2,6 +2,7 @@
 
 from regard.tasks.arrays import ArrayClassificationConfig
 from regard.tasks.base import Measured, Predicting, Prediction, Task, TaskConfig, Term
+from regard.tasks.detection import DetectionConfig
 from regard.tasks.images import ImageClassificationConfig
 from regard.tasks.labeled import AnsweringConfig, ClassificationConfig, TaggingConfig
 from regard.tasks.language import LanguageConfig, LanguageTask
