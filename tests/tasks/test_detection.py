@@ -148,7 +148,7 @@ def test_a_small_detector_overfits_a_batch_and_names_what_it_finds() -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     given = data.part_batch("train", np.arange(4))
     for _ in range(120):
-        terms = task.terms(model, given)
+        terms = task.terms(model, given)  # type: ignore[arg-type]
         loss = sum(term.weight * term.total / term.count for term in terms.values())
         optimizer.zero_grad()
         torch.as_tensor(loss).backward()

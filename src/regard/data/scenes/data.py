@@ -64,8 +64,11 @@ class SceneData(ExampleData[SceneBatch]):
 
     def scene(self, part: Part, number: int) -> Scene:
         """A scene."""
-        which = PARTS.index(part)
-        return self.writing[which].draw(self.caption(part, number), self._random[which][number, CAPTION_DRAWS:])
+        return self.writing[PARTS.index(part)].draw(self.caption(part, number), self.random(part, number))
+
+    def random(self, part: Part, number: int) -> Uniform:
+        """The random numbers that a scene is drawn with."""
+        return self._random[PARTS.index(part)][number, CAPTION_DRAWS:]
 
     def train_batch(self, numbers: Numbers, random: Uniform) -> SceneBatch:
         return self.part_batch("train", numbers)
