@@ -11,6 +11,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import given
+from numpy.typing import NDArray
 
 from regard.data import SoundsConfig, SpeechConfig
 from regard.data.audio import read_sound
@@ -26,7 +27,7 @@ from regard.models import SignalConfig
 RATE = 4000
 
 
-def noise(seconds: float = 0.2, seed: int = 0) -> np.ndarray:
+def noise(seconds: float = 0.2, seed: int = 0) -> NDArray[np.float32]:
     """A sound whose loudness changes, so that two are not alike."""
     random = np.random.default_rng(seed)
     count = round(seconds * RATE)
@@ -89,7 +90,7 @@ def test_a_folder_for_each_class(tmp_path: Path) -> None:
 def test_equal_recordings_are_in_one_part(tmp_path: Path) -> None:
     root = folder(tmp_path, 4)
     for number in range(12):  # the same sound at twelve volumes: not equal, but alike
-        write(root / "a" / f"again{number}.wav", noise(0.3, 50) * (0.5 + number / 24))
+        write(root / "a" / f"again{number}.wav", (noise(0.3, 50) * (0.5 + number / 24)).astype(np.float32))
     data = SoundsConfig(path=str(root), rate=RATE, validation=0.3, test=0.3).build(0)
     lengths = [set(part.lengths.tolist()) for part in data.parts.values()]
     assert sum(1200 in some for some in lengths) == 1
@@ -99,7 +100,7 @@ def test_equal_recordings_are_in_one_part(tmp_path: Path) -> None:
 
 def test_alike() -> None:
     first, second = to_samples(noise(seed=1)), to_samples(noise(seed=2))
-    soft = to_samples(noise(seed=1) / 3)
+    soft = to_samples((noise(seed=1) / 3).astype(np.float32))
     longer = np.concatenate((first, first[: len(first) // 3]))
     assert alike([first, second, soft, longer], RATE, 0.95) == [(0, 2)]
 

@@ -13,7 +13,9 @@ from regard.config import option
 from regard.nn.signals import SignalEmbedding, SignalEmbeddingConfig, T
 
 _STEP = math.log(6.4) / 27  # of the logarithm of a frequency, per mel
-_EVEN = 1e-5  # added to a variance
+_EVEN = 1e-5  # added to the variance of a band
+_BIAS = 0.3  # deviation of the biases of convolutions
+_QUIET = 0.1  # added to that of channels: hidden frames are all zero there, and 1 / deviation multiplies their gradient
 
 
 def mel_filters(mels: int, rate: int = 16_000, window: int = 400) -> Tensor:
@@ -103,7 +105,7 @@ class StridedConvolutions(nn.Module):
         for number, (layer, stride) in enumerate(zip(self.layers, self.strides, strict=True)):
             if number:
                 x = F.gelu(x)
-                x = (x - x.mean(1, keepdim=True)) * (x.var(1, keepdim=True, correction=0) + _EVEN).rsqrt()
+                x = (x - x.mean(1, keepdim=True)) * (x.var(1, keepdim=True, correction=0) + _QUIET).rsqrt()
             x = layer(x * within(lengths, x.shape[2], x))
             lengths = _ceil(lengths, stride)
         return x
@@ -191,12 +193,15 @@ class SoundEmbedding(SignalEmbedding):
         raise NotImplementedError
 
     def reset(self) -> None:
-        """Every convolution keeps about the variance of its inputs; biases become 0."""
+        """Every convolution keeps about the variance of its inputs.
+
+        Biases are not 0: hidden frames would become zero vectors, whose gradient a norm multiplies by a thousand.
+        """
         for layer in self.stages.layers:
             assert isinstance(layer, nn.Conv1d)
             nn.init.normal_(layer.weight, std=(layer.in_channels * layer.kernel_size[0]) ** -0.5)
             if layer.bias is not None:
-                nn.init.zeros_(layer.bias)
+                nn.init.normal_(layer.bias, std=_BIAS)
 
 
 class LogMelEmbedding(SoundEmbedding):
