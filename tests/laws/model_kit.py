@@ -25,6 +25,7 @@ from regard.models import (
     ArrayEncoder,
     BahdanauConfig,
     ConvolutionConfig,
+    DLinearConfig,
     Encoder,
     EncoderConfig,
     FixedConfig,
@@ -34,12 +35,16 @@ from regard.models import (
     LuongConfig,
     Model,
     ModelConfig,
+    PatchTSTConfig,
     RecurrentConfig,
     Seq2SeqConfig,
     Seq2SeqModel,
+    SignalConfig,
     TransformerConfig,
+    VideoConfig,
     ViTConfig,
 )
+from regard.models.forecast import ForecastHeadConfig
 from regard.nn.attention import SharedConfig, SharedQKConfig
 from regard.nn.blocks.block import PostNormConfig
 from regard.nn.blocks.reversible import ReversibleConfig
@@ -52,9 +57,11 @@ from regard.nn.heads import (
     ValuesHeadConfig,
 )
 from regard.nn.latent import LatentConfig
+from regard.nn.mixers import MambaConfig, MinGRUConfig, MinLSTMConfig, S4DConfig
 from regard.nn.norm import LayerNormConfig
 from regard.nn.positions.grid import GridRasterConfig, GridRelativeConfig, GridRotaryConfig, GridSinusoidalConfig
 from regard.nn.positions.position import LearnedPositionConfig, RelativeConfig, RotaryConfig
+from regard.nn.signals import PatchesConfig
 
 SIZES: dict[str, Any] = {"vocabulary": 29, "context": 32, "width": 16, "layers": 2}
 VIT: Any = ViTConfig(image=12, channels=2, patch=3, width=16, layers=2, heads=4)
@@ -79,6 +86,11 @@ MODELS: dict[str, ModelConfig] = {
     "gpt latent": replace(GPT, kv_heads=None, projection=LatentConfig()),
     "gpt reformer": replace(GPT, kv_heads=None, projection=SharedQKConfig(), attention=LSHConfig(avoid_self=True)),
     "gpt shared": replace(GPT, kv_heads=None, projection=SharedConfig()),
+    "gpt s4d": replace(GPT, attention=S4DConfig(state=6)),
+    "gpt mamba": replace(GPT, attention=MambaConfig(state=3)),
+    "gpt mingru": replace(GPT, attention=MinGRUConfig(kernel=3)),
+    "gpt minlstm": replace(GPT, attention=MinLSTMConfig(gate=False)),
+    "gpt hybrid": replace(GPT, attention=S4DConfig(state=6, spectrum="inv", kernel=2), global_every=2),
     "rnn": RecurrentConfig(**SIZES, cell="rnn"),
     "lstm": RecurrentConfig(**SIZES, cell="lstm"),
     "gru": RecurrentConfig(**SIZES, cell="gru"),
@@ -111,11 +123,24 @@ MODELS: dict[str, ModelConfig] = {
     "vit raster": replace(VIT, position=GridRasterConfig()),
     "vit rotary": replace(VIT, position=GridRotaryConfig()),
     "vit relative": replace(VIT, position=GridRelativeConfig()),
+    "signal": SignalConfig(points=24, channels=2, width=16, layers=2, heads=4, embed=PatchesConfig(size=2), head=MEAN),
+    "signal token": SignalConfig(
+        points=12, width=16, layers=2, heads=4, class_token=True, position=RotaryConfig(), head=ClassesHeadConfig(5)
+    ),
+    "patchtst": PatchTSTConfig(
+        points=24,
+        layers=2,
+        dropout=0.0,
+        embed=PatchesConfig(size=4, stride=2, repeat=True),
+        head=ForecastHeadConfig(5, (0.1, 0.5, 0.9)),
+    ),
+    "dlinear": DLinearConfig(points=12, kernel=5, head=ForecastHeadConfig(5)),
     "graph": GRAPH,
     "graph gat": replace(GRAPH, attention=GATConfig(), head=ValuesHeadConfig(2)),
     "graph gat dynamic": replace(GRAPH, attention=GATConfig(dynamic=True), head=MEAN),
     "graph all": replace(GRAPH, local=False, distances=3, numbers=0),
     "graph links": replace(GRAPH, head=LinksHeadConfig(3)),
+    "video": VideoConfig(image=6, channels=2, patch=3, frames=6, tubelet=2, width=16, layers=2, heads=4),
     "seq2seq fixed": Seq2SeqConfig(**SIZES, dropout=0.0, attention=FixedConfig()),
     "seq2seq bahdanau": Seq2SeqConfig(**SIZES, dropout=0.0, attention=BahdanauConfig()),
     "seq2seq luong": Seq2SeqConfig(**SIZES, dropout=0.0, attention=LuongConfig(), cell="lstm"),

@@ -45,7 +45,9 @@ from regard.attention.mechanisms.masked import (
     WindowConfig,
 )
 from regard.attention.mechanisms.performer import Performer, PerformerConfig
+from regard.attention.mechanisms.recurrence import GatedMean, Recurrence, RecurrenceState
 from regard.attention.mechanisms.segments import Segment, Segmented, SegmentsConfig
+from regard.attention.mechanisms.statespace import S4D, SelectiveScan
 from regard.attention.mechanisms.talking import Talking, TalkingConfig
 from regard.attention.normalizer import (
     Entmax,

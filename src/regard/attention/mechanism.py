@@ -4,6 +4,7 @@
 is causal). Each other kind is declared beside its mechanism; a subclass with a ``kind`` is registered by being defined.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -44,6 +45,8 @@ class Mechanism(nn.Module, ModuleProperties):
     A mechanism refuses in ``plan`` the masks and kinds of slots that it does not support, with a UserError that says
     why and what to use instead.
     """
+
+    recurrent: bool = False  # a state per channel instead of scores: ``weights`` are the mean over the channels
 
     def __init__(self) -> None:
         super().__init__()
@@ -237,6 +240,14 @@ class AttentionConfig(Choice):
     def mechanism(self, spec: LayerSpec) -> Mechanism:
         """A mechanism for one layer; a UserError names what it does not support (a bias, dropout)."""
         raise NotImplementedError
+
+    @property
+    def layer(self) -> Callable[[Any, Mechanism], Any] | None:
+        """What builds the layer around the mechanism, given its sizes, if its inputs are not queries, keys and values.
+
+        Default: None, the model's projection.
+        """
+        return None
 
 
 def at_least(least: int, **settings: int) -> None:

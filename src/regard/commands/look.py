@@ -19,6 +19,15 @@ if TYPE_CHECKING:
     from regard.look.views.trace import Trace
 
 
+class Seen(NamedTuple):
+    """What the page shows."""
+
+    trace: Trace
+    shown: str  # the text, or the name of the array
+    step: int | None  # of the checkpoint
+    picture: str | None = None  # an SVG of the array
+
+
 @dataclass(frozen=True)
 class LookOptions(CheckpointOptions):
     """Options of `regard look`."""
@@ -32,15 +41,6 @@ class LookOptions(CheckpointOptions):
     most: float = option(16.0, "maximum size of the file's data in megabytes; a long text is shown at lower resolution")
 
 
-class Shown(NamedTuple):
-    """What the page shows: attentions, the name of the input, the step of the checkpoint; and a picture beside it."""
-
-    trace: Trace
-    name: str
-    step: int | None
-    svg: str | None = None
-
-
 def look(options: LookOptions) -> int:
     """Show a model's attention on a text, an image or another array: one self-contained HTML file."""
     check(options)
@@ -50,29 +50,19 @@ def look(options: LookOptions) -> int:
 
     seen = look_at_text if run.load(ModelConfig, "model").reads == "text" else look_at_array
     with waiting("reading") as say:
-        trace, shown, step, svg = seen(options, run)
+        trace, shown, step, picture = seen(options, run)
         say("drawing")
-        html = html_document(trace, run.name, shown, int(options.most * 2**20)).encode()
+        html = html_document(trace, run.name, shown, int(options.most * 2**20), picture).encode()
     path = run.file("look.html") if options.out is None else options.out
     replace_file(path, html)
-    pictures = [] if svg is None else [path.with_suffix(".svg")]
-    for picture in pictures:
-        replace_file(picture, (svg or "").encode())
     about = trace.about()
-    summary = {
-        "run": str(run.path),
-        "page": str(path),
-        **({"picture": str(pictures[0])} if pictures else {}),
-        "bytes": len(html),
-        "step": step,
-        "damaged": run.damaged,
-    }
+    summary = {"run": str(run.path), "page": str(path), "bytes": len(html), "step": step, "damaged": run.damaged}
     summary |= {"tokens": len(about["tokens"]), "attentions": len(about["attentions"]), "loss": about["loss"]}
-    options.show(summary, "\n".join(map(str, [path, *pictures])))
+    options.show(summary, str(path))
     return 0
 
 
-def look_at_text(options: LookOptions, run: Run) -> Shown:
+def look_at_text(options: LookOptions, run: Run) -> Seen:
     """The attentions of a text."""
     from regard.look.views.session import Session
     from regard.models.device import find_device
@@ -80,14 +70,15 @@ def look_at_text(options: LookOptions, run: Run) -> Shown:
 
     source, target = texts(options, run)
     session = Session.load(run, find_device(options.device), options.step)
-    return Shown(session.trace(source, target), shown_text(source, target), session.step)
+    return Seen(session.trace(source, target), shown_text(source, target), session.step)
 
 
-def look_at_array(options: LookOptions, run: Run) -> Shown:
-    """The same for an image or another array: a file, or the first held-out example of the run."""
+def look_at_array(options: LookOptions, run: Run) -> Seen:
+    """Those of an image or another array: a file, or the first held-out example of the run."""
     from regard.data import ExampleData
     from regard.generate.load import load_trained
-    from regard.look.views.arrays import array_trace, linked_picture
+    from regard.look.views.arrays import array_trace, attention_received, first_row, linked_picture
+    from regard.models.base import ArrayEncoder
     from regard.models.device import find_device
     from regard.train import Experiment
 
@@ -103,8 +94,16 @@ def look_at_array(options: LookOptions, run: Run) -> Shown:
     if not examples or examples[0] is None:
         raise UserError("this run holds no examples out; give one: --file FILE")
     one = examples[0]
-    trace = array_trace(loaded.model, one.batch.arguments, one.parts)
-    return Shown(trace, one.name, loaded.step, linked_picture(loaded.model, one.batch.arguments, trace, one.name))
+    name, model = one.name, loaded.model
+    trace = array_trace(model, one.batch.arguments, one.parts)
+    drawn = linked_picture(model, one.batch.arguments, trace, name)
+    if drawn is None:
+        assert isinstance(model, ArrayEncoder)
+        weights = attention_received(trace, model.before)
+        drawn = experiment.data.picture(one.batch, weights, model.config)
+        if len(weights) > 1:
+            trace, name = first_row(trace), f"{name}; the maps are those of the first of {len(weights)} series"
+    return Seen(trace, name, loaded.step, drawn)
 
 
 def check(options: LookOptions) -> None:

@@ -20,12 +20,18 @@ from regard.data.examples import ExampleData
 from regard.data.graphs.graphs import GraphData, GraphsConfig
 from regard.data.graphs.links import LinkData, LinksConfig
 from regard.data.graphs.nodes import NodeData, NodesConfig
+from regard.data.images.clips import ClipsConfig
 from regard.data.images.config import ImagesConfig
 from regard.data.images.data import ImageData
 from regard.data.imported import ImportedConfig
 from regard.data.labeled.config import AnswersConfig, ClassesConfig, LabeledConfig, TagsConfig
 from regard.data.labeled.data import LabeledData
 from regard.data.origins.source import Origin, Source
+from regard.data.scenes.data import SceneData, ScenesConfig
+from regard.data.series.config import SeriesConfig
+from regard.data.series.data import SeriesData
+from regard.data.series.labeled import LabeledSeriesConfig
+from regard.data.signals.data import SignalData
 from regard.data.sources import SOURCES
 from regard.data.texts.config import TextConfig
 from regard.data.texts.text import TextData

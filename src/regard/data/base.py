@@ -25,6 +25,7 @@ from regard.config import Choice
 from regard.errors import UserError
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
     from regard.attention import AnySlots
@@ -181,6 +182,9 @@ class Data(ABC, Generic[B]):
         """The whole test part, in the same way. Default: no test part."""
         return iter(())
 
+    def to(self, device: torch.device) -> None:
+        """Prepare to make batches for this device, on it if that is faster. Default: batches are made on the CPU."""
+
     def epoch(self, size: int, world: int = 1) -> float:
         """Number of steps in which the training part is seen once. Default: infinite (unknown)."""
         return math.inf
@@ -198,6 +202,13 @@ class DataConfig(Choice):
     def read_examples(self, path: Path, model: ModelConfig) -> list[Example]:
         """Inputs of ``model`` from a file or a folder of the user's own, for predictions."""
         raise UserError(f"files cannot be read as examples of the data {self.kind}; leave the file out")
+
+    def picture(self, batch: Any, weights: Tensor, model: ModelConfig) -> str | None:
+        """An SVG of the batch's first array for `regard look`. Default: none.
+
+        ``weights`` [R, N]: how much attention each of its parts gets, in the R rows that a model makes of it.
+        """
+        return None
 
     def build(self, context: int, cache: Path | None = None, tokenizer: Tokenizer | None = None) -> Data[Any]:
         """Fetch and prepare the data for sequences of ``context`` tokens; reuse and fill the folder ``cache``.

@@ -24,9 +24,7 @@ class ExampleData(Data[B]):
 
     draws: int = 0  # random numbers for each training example, such as for augmentation
     labels: tuple[str, ...] = ()  # the names of the classes; (): there are none
-    values: NDArray[np.float32] | None = (
-        None  # the numbers to predict of the training part, [N, K]; None: there are none
-    )
+    values: NDArray[np.float32] | None = None  # [N, K], what is to be predicted of the training part, if it is numbers
 
     @property
     def frequencies(self) -> Numbers:

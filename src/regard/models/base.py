@@ -67,6 +67,7 @@ class Model(nn.Module, ModuleProperties):
     positional: bool = True  # the output depends on the order of the inputs
     carries_state: bool = False  # in training, a batch continues from the state of the previous one
     limit: int | None = None  # the longest input that the position encoding supports; None: unlimited
+    separate: tuple[str, ...] = ()  # parts that ``features`` and ``head`` do not use; terms of the task train them
     masks: Sequence[Mask] = ()  # the distinct attention masks; () for models without attention
 
     def __init__(self, config: ModelConfig) -> None:
@@ -193,6 +194,7 @@ class ArrayEncoder(Model):
     """
 
     before: int = 0  # features before those of the parts: 1 with a class token
+    fixed_size: bool = False  # it reads arrays of ``config.context`` parts only
 
     @abstractmethod
     def features(self, *inputs: Tensor) -> Tensor:

@@ -81,6 +81,10 @@ class ViTConfig(BlocksConfig, kind="vit"):
     def without_positions(self) -> Self:
         return replace(self, position=NoGridConfig())
 
+    def build_embedding(self) -> PatchEmbedding:
+        """The layer that embeds patches."""
+        return PatchEmbedding(self.patch, self.channels, self.width)
+
     def make(self) -> ViT:
         return ViT(self)
 
@@ -96,7 +100,7 @@ class ViT(ImageEncoder):
         c = config
         self.channels, self.patch, self.before = c.channels, c.patch, int(c.class_token)
         self.grid = (c.side, c.side)
-        self.embed = PatchEmbedding(c.patch, c.channels, c.width)
+        self.embed = c.build_embedding()
         self.embed_class = nn.Embedding(1, c.width) if c.class_token else None
         head_width = c.projection.rotary_width(c.width, c.heads)
         self.position = c.position.build(width=c.width, head_width=head_width, grid=self.grid, before=self.before)
@@ -130,9 +134,8 @@ class ViT(ImageEncoder):
 
         Images may have another resolution than in training: the positions are those of the same grid.
         """
-        grid = self.embed.grid(images)
         trained = None if self.position.whole else self.grid
-        slots = patches(*grid, of=trained, before=self.before, device=images.device)
+        slots = patches(*self.embed.grid(images), of=trained, before=self.before, device=images.device)
         x = self.embed(images)
         if self.embed_class is not None:
             x = torch.cat((self.embed_class.weight.expand(x.shape[0], -1, -1), x), dim=1)

@@ -40,7 +40,7 @@ class PatchEmbedding(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         return self.project(cut(images, self.patch))
 
-    def grid(self, images: Tensor) -> tuple[int, int]:
+    def grid(self, images: Tensor) -> tuple[int, ...]:
         """The rows and columns of patches; a ``UserError`` for images that cannot be cut."""
         if images.ndim != 4 or images.shape[1] != self.channels:
             raise UserError(f"this model reads images of shape [B, {self.channels}, Y, X], not {list(images.shape)}")
@@ -55,3 +55,33 @@ class PatchEmbedding(nn.Module):
     def reset(self) -> None:
         """Outputs of variance 1 for pixels of variance 1; the bias becomes 0."""
         self.project.init(lambda weight: nn.init.normal_(weight, std=self.project.in_features**-0.5))
+
+
+class TubeletEmbedding(PatchEmbedding):
+    """A linear map of each flat tubelet, a patch of some successive frames (Arnab et al. 2021, ViViT, sec. 3.2).
+
+    Clips [B, M, T, Y, X] to [B, N, C], time by time and each row by row. ``positions``: with a learned vector for each
+    of the ``times``.
+    """
+
+    def __init__(self, patch: int, frames: int, channels: int, width: int, times: int, *, positions: bool):
+        super().__init__(patch, channels * frames, width)
+        self.frames, self.times = frames, times
+        self.time = nn.Embedding(times, width) if positions else None
+
+    def forward(self, images: Tensor) -> Tensor:
+        tubelets = images.unflatten(2, (-1, self.frames)).transpose(1, 2).flatten(2, 3)  # [B, times, M·frames, Y, X]
+        x = super().forward(tubelets.flatten(0, 1)).unflatten(0, tubelets.shape[:2])  # [B, times, rows·columns, C]
+        if self.time is not None:
+            x = x + self.time.weight[: x.shape[1], None]
+        return x.flatten(1, 2)
+
+    def grid(self, images: Tensor) -> tuple[int, ...]:
+        """The rows and columns of patches, and the times; a ``UserError`` for clips that cannot be cut."""
+        channels, most = self.channels // self.frames, self.times * self.frames
+        if images.ndim != 5 or images.shape[1] != channels:
+            raise UserError(f"this model reads clips of shape [B, {channels}, T, Y, X], not {list(images.shape)}")
+        count = images.shape[2]
+        if not count or count % self.frames or count > most:
+            raise UserError(f"a clip has {count} frames; this model reads up to {most}, in multiples of {self.frames}")
+        return *super().grid(images[:, 0, : self.frames].repeat(1, channels, 1, 1)), count // self.frames

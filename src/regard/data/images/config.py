@@ -13,7 +13,7 @@ from regard.config import option
 from regard.data.base import DataConfig, Example
 from regard.data.images.arrays import ImageSet, LabeledImages, unpack
 from regard.data.images.data import Augmentation, ImageData, image_examples
-from regard.data.images.folder import read_folder
+from regard.data.images.folder import read_folder, read_image
 from regard.data.origins.cache import cache_folder
 from regard.data.sources import check_form, find_source
 from regard.data.split import check_fractions, divide
@@ -41,8 +41,11 @@ class ImagesConfig(DataConfig, kind="images"):
     limit: int | None = option(None, "train on the first images of the training part only, this many")
     crop: int = option(0, "augmentation: shift images by up to this many pixels")
     flip: bool = option(False, "augmentation: mirror every other image")
+    affine: float = option(0.0, "augmentation: rotate (1: up to 29 degrees), scale and shear images this much")
+    color: float = option(0.0, "augmentation: change brightness, contrast and saturation by up to this")
     erase: float = option(0.0, "augmentation: fill a rectangle of this share of the images")
     mixup: float = option(0.0, "augmentation: mix this share of the images with others, and their classes alike")
+    cutmix: float = option(0.0, "augmentation: put a rectangle of another image into this share of the images")
     batch: int = option(64, "images per micro-batch")
 
     def check(self) -> None:
@@ -55,9 +58,13 @@ class ImagesConfig(DataConfig, kind="images"):
             raise ValueError(f"channels must be 1 (gray) or 3 (color), not {self.channels}")
         if self.crop < 0:
             raise ValueError(f"crop must be at least 0, not {self.crop}")
-        for name in ("erase", "mixup"):
+        for name in ("affine", "color", "erase", "mixup", "cutmix"):
             if not 0 <= vars(self)[name] <= 1:
                 raise ValueError(f"{name} is a share from 0 to 1, not {vars(self)[name]}")
+        if self.mixup + self.cutmix > 1:
+            raise ValueError(
+                f"mixup and cutmix are shares of all images, so together at most 1, not {self.mixup + self.cutmix:g}"
+            )
         if self.path is None:
             check_form(self.source, FORM)
 
@@ -66,25 +73,27 @@ class ImagesConfig(DataConfig, kind="images"):
         self.check()  # a config made in Python was not loaded
         name = self.path or self.source
         given = self.read(cache)
-        parts = self._divided(given)
-        if not len(parts[0].labels):
+        train, validation, test = divided(given, self.validation, self.test)
+        parts = (LabeledImages(train.images[: self.limit], train.labels[: self.limit]), validation, test)
+        if not len(train.labels):
             raise UserError(f"no image of {name} is left for training; lower --data.validation and --data.test")
-        change = Augmentation(self.crop, self.flip, self.erase, self.mixup)
+        change = Augmentation(**{name: getattr(self, name) for name in Augmentation._fields})
         return ImageData(parts, given.labels, name=name, augmentation=change)
 
     def read(self, cache: Path | None = None) -> ImageSet:
         """The images before they are divided."""
         if self.path is not None:
-            return read_folder(Path(self.path).expanduser(), self.channels, self.size)
+            folder, channels = Path(self.path).expanduser(), self.channels
+            return read_folder(folder, self.size, lambda path, size: read_image(path, channels, size))
         return unpack(find_source(self.source).fetch(cache or cache_folder()))
 
     def read_examples(self, path: Path, model: ModelConfig) -> list[Example]:
         return image_examples(path, model)
 
-    def _divided(self, given: ImageSet) -> tuple[LabeledImages, LabeledImages, LabeledImages]:
-        """Training, validation and test; the content of an image decides its part, so equal ones stay together."""
-        groups = [hashlib.sha256(image).hexdigest() for image in given.train.images]
-        own = len(given.test.labels) > 0
-        numbers = [np.array(part, np.int64) for part in divide(groups, self.validation, 0.0 if own else self.test)]
-        train, validation, test = (given.train.pick(part) for part in (numbers[0][: self.limit], *numbers[1:]))
-        return train, validation, given.test if own else test
+
+def divided(given: ImageSet, validation: float, test: float) -> tuple[LabeledImages, LabeledImages, LabeledImages]:
+    """Training, validation and test; the content of an image decides its part, so equal ones stay together."""
+    groups = [hashlib.sha256(image).hexdigest() for image in given.train.images]
+    own = len(given.test.labels) > 0
+    parts = [given.train.pick(np.array(part, np.int64)) for part in divide(groups, validation, 0.0 if own else test)]
+    return parts[0], parts[1], given.test if own else parts[2]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +27,22 @@ def pillow() -> Any:
     return Image
 
 
-def read_image(path: Path, channels: int, size: tuple[int, int] | None = None) -> Pixels:
-    """An image as [M, Y, X], resized to ``size`` (rows, columns): its middle part, if it has another shape."""
+def read_image(path: Path, channels: int, size: tuple[int, int] | None = None, frame: int = 0) -> Pixels:
+    """An image as [M, Y, X], resized to ``size`` (rows, columns): its middle part, if it has another shape.
+
+    ``frame``: of an animated image.
+    """
     image_module = pillow()
     try:
         with open(open_plain(path, follow=True), "rb") as file, image_module.open(file) as image:
             if image.width * image.height > MOST_PIXELS:
                 raise UserError(f"{path} has {image.width} x {image.height} pixels; the most are {MOST_PIXELS:,}")
+            if frame:
+                image.seek(frame)
             image = image.convert(MODES[channels])
             if size is not None and image.size != size[::-1]:
                 image = _fitted(image, size, image_module)
-            pixels = np.asarray(image, np.uint8)
+            pixels = np.array(image, np.uint8)
     except UserError:
         raise
     except Exception as error:  # Pillow's decoders raise errors of many types
@@ -55,14 +61,21 @@ def _fitted(image: Any, size: tuple[int, int], image_module: Any) -> Any:
 
 def image_files(folder: Path) -> list[Path]:
     """The image files below a folder in the order of their names."""
-    files = sorted(file for file in folder.rglob("*") if file.suffix.lower() in SUFFIXES)
+    files = sorted(file for file in folder.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
     if not files:
         raise UserError(f"{folder} has no image; images end with {', '.join(SUFFIXES)}")
     return files
 
 
-def read_folder(folder: Path, channels: int, size: int | None) -> ImageSet:
-    """The images of a folder with a folder for each class, or with such folders in `train` and `test`."""
+Reader = Callable[[Path, tuple[int, int] | None], Pixels]  # (file, rows and columns) to [M, ..., Y, X]
+Finder = Callable[[Path], list[Path]]
+
+
+def read_folder(folder: Path, size: int | None, read: Reader, find: Finder = image_files) -> ImageSet:
+    """The examples of a folder with a folder for each class, or with such folders in `train` and `test`.
+
+    ``find`` lists the examples below a folder, ``read`` reads one.
+    """
     if not folder.is_dir():
         raise UserError(f"there is no folder {folder}; give one that has a folder of images for each class")
     divided = (folder / "train").is_dir()
@@ -72,24 +85,21 @@ def read_folder(folder: Path, channels: int, size: int | None) -> ImageSet:
     labels = tuple(sorted(path.name for path in roots["train"].iterdir() if path.is_dir() and path.name[0] != "."))
     if len(labels) < 2:
         raise UserError(f"{roots['train']} has {len(labels)} folders; it needs one for each of at least two classes")
-    found = {part: _files(root, labels) for part, root in roots.items()}
+    found = {part: _files(root, labels, find) for part, root in roots.items()}
     shape = (size, size) if size else None
     parts = {}
     for part, files in found.items():
         pixels = []
         with ProgressLine(f"reading the images of {roots[part].name}", len(files)) as progress:
             for path, _ in files:
-                pixels.append(read_image(path, channels, shape))
-                shape = shape or pixels[0].shape[1:]  # the first image gives the size of all
+                pixels.append(read(path, shape))
+                shape = shape or pixels[0].shape[-2:]  # the first image gives the size of all
                 progress.advance(1)
         parts[part] = LabeledImages(np.stack(pixels), np.array([label for _, label in files], np.int64))
     train = parts["train"]
     return ImageSet(train, parts.get("test", LabeledImages.none(train.images.shape[1:])), labels)
 
 
-def _files(root: Path, labels: tuple[str, ...]) -> list[tuple[Path, int]]:
-    """The image files below the folder of each class, in the order of their paths."""
-    found = []
-    for number, label in enumerate(labels):
-        found += [(path, number) for path in image_files(root / label) if path.is_file()]
-    return found
+def _files(root: Path, labels: tuple[str, ...], find: Finder) -> list[tuple[Path, int]]:
+    """The examples below the folder of each class, in the order of their paths."""
+    return [(path, number) for number, label in enumerate(labels) for path in find(root / label)]

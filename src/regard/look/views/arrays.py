@@ -1,11 +1,13 @@
 """The attention of a model of arrays, such as images: its tokens are the parts of an array."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
+import torch
 from torch import Tensor
 
 from regard.errors import UserError
-from regard.look.capture.observe import observe
+from regard.look.capture.observe import dense_weights, observe
 from regard.look.pictures.graph import graph_picture
 from regard.look.views.trace import Trace
 from regard.models.base import ArrayEncoder, Model
@@ -19,6 +21,23 @@ def array_trace(model: Model, inputs: tuple[Tensor, ...], names: Sequence[str] =
     device = parameter_device(model)
     attentions, _ = observe(model, lambda: model.features(*(x.to(device) for x in inputs)), values=True)
     return Trace(list(names) or model.places(*inputs), None, None, attentions, None, list)
+
+
+def attention_received(trace: Trace, before: int) -> Tensor:
+    """How much attention each part gets: [R, N], the mean over the maps of all layers and heads, and their queries.
+
+    A model may make R rows of one array, such as one for each series.
+    """
+    maps = [dense_weights(one.load()).mean((1, 2)) for one in trace.attentions if one.unobservable is None]
+    if not maps:
+        raise UserError("this model has no attention with a map to look at; `regard report` shows its losses")
+    return torch.stack(maps).mean(0)[:, before:].cpu()
+
+
+def first_row(trace: Trace) -> Trace:
+    """The same with the attention of the first row alone."""
+    first = [one._replace(**{name: x[:1] for name, x in one.tensors.items()}) for one in trace.attentions]
+    return replace(trace, attentions=first)
 
 
 def linked_picture(model: Model, inputs: tuple[Tensor, ...], trace: Trace, title: str) -> str | None:

@@ -27,6 +27,7 @@ OUTSIDE = -1  # the phase of tokens before the patches, on both axes
 def patches(
     rows: int,
     columns: int,
+    times: int = 1,
     *,
     of: tuple[int, int] | None = None,
     before: int = 0,
@@ -34,8 +35,8 @@ def patches(
 ) -> Slots:
     """The slots of an image's patches, row by row, after ``before`` tokens outside of the grid.
 
-    ``of``: the grid in training, if it was another. The centers of patches correspond: patch i of n is at
-    (i + ½)·m/n - ½ of m.
+    ``times``: the same grid so many times, for the times of a clip. ``of``: the grid in training, if it was another.
+    The centers of patches correspond: patch i of n is at (i + ½)·m/n - ½ of m.
 
     >>> patches(1, 4, of=(1, 2)).phase[0, :, 1].tolist()
     [-0.25, 0.25, 0.75, 1.25]
@@ -44,8 +45,8 @@ def patches(
     for count, trained in zip((rows, columns), of or (rows, columns), strict=True):
         place = torch.arange(count, device=device)
         axes.append(place if whole else (place.to(angle_dtype(place.device)) + 0.5) * (trained / count) - 0.5)
-    phase = F.pad(torch.cartesian_prod(*axes), (0, 0, before, 0), value=OUTSIDE)
-    order = torch.arange(before + rows * columns, device=device)
+    phase = F.pad(torch.cartesian_prod(*axes).repeat(times, 1), (0, 0, before, 0), value=OUTSIDE)
+    order = torch.arange(len(phase), device=device)
     return Slots(order[None], torch.zeros_like(order)[None], phase[None])
 
 

@@ -1,0 +1,1 @@
+"""Scenes of digits, made from captions of a small grammar."""

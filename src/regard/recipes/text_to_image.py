@@ -1,0 +1,19 @@
+"""Scenes of digits from captions, and captions from scenes, by one GPT over words and codes of patches."""
+
+from regard.data import ScenesConfig
+from regard.models import TextToImageConfig
+from regard.tasks import TextToImageTaskConfig
+from regard.train import AdamWConfig, Experiment, TrainConfig
+
+
+def recipe() -> Experiment:
+    """A GPT that draws and captions scenes of colored digits, with an autoencoder that turns patches into codes.
+
+    regard train text-to-image
+    """
+    return Experiment(
+        model=TextToImageConfig(layers=4, heads=4, width=128),
+        data=ScenesConfig(batch=64),
+        task=TextToImageTaskConfig(),
+        train=TrainConfig(steps=3000, optimizer=AdamWConfig(lr=2e-3), evaluate_every=500, save_every=1000),
+    )
