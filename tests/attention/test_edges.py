@@ -1,4 +1,4 @@
-"""Attention over a list of edges equals attention with a table of them, forward and backward, for scores and biases."""
+"""Attention over a list of edges is attention with their table, forward and backward, for every score and bias."""
 
 from __future__ import annotations
 

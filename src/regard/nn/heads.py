@@ -123,6 +123,16 @@ class SpansHeadConfig(HeadConfig, kind="spans"):
 
 
 @dataclass(frozen=True)
+class PixelsHeadConfig(HeadConfig, kind="pixels"):
+    """The pixels of each patch of an image."""
+
+    pixels: int = option(48, "numbers in a patch: its pixels times the channels")
+
+    def outputs(self, vocabulary: int) -> int:
+        return self.pixels
+
+
+@dataclass(frozen=True)
 class ValuesHeadConfig(HeadConfig, kind="values"):
     """Numbers that describe a whole array, as in regression."""
 
