@@ -25,6 +25,7 @@ from regard.models import (
     ArrayEncoder,
     BahdanauConfig,
     ConvolutionConfig,
+    DetectorConfig,
     DLinearConfig,
     Encoder,
     EncoderConfig,
@@ -43,6 +44,7 @@ from regard.models import (
     Seq2SeqConfig,
     Seq2SeqModel,
     SignalConfig,
+    TextToImageConfig,
     TransformerConfig,
     TwoTowersConfig,
     VideoConfig,
@@ -162,6 +164,10 @@ MODELS: dict[str, ModelConfig] = {
     "graph all": replace(GRAPH, local=False, distances=3, numbers=0),
     "graph links": replace(GRAPH, head=LinksHeadConfig(3)),
     "video": VideoConfig(image=6, channels=2, patch=3, frames=6, tubelet=2, width=16, layers=2, heads=4),
+    "detector": DetectorConfig(image=12, channels=2, patch=3, width=16, layers=2, heads=4, queries=5),
+    "text to image": TextToImageConfig(
+        vocabulary=29, context=32, width=16, layers=2, heads=4, zero_init=False, image=8, codes=9, coder_width=16
+    ),
     "seq2seq fixed": Seq2SeqConfig(**SIZES, dropout=0.0, attention=FixedConfig()),
     "seq2seq bahdanau": Seq2SeqConfig(**SIZES, dropout=0.0, attention=BahdanauConfig()),
     "seq2seq luong": Seq2SeqConfig(**SIZES, dropout=0.0, attention=LuongConfig(), cell="lstm"),

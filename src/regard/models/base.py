@@ -95,8 +95,13 @@ class Model(nn.Module, ModuleProperties):
         )
 
     def mechanisms(self) -> list[tuple[str, Mechanism]]:
-        """Every attention mechanism with its module name."""
-        return [(name, module) for name, module in self.named_modules() if isinstance(module, Mechanism)]
+        """Every attention mechanism of ``features`` and ``head`` with its module name."""
+        modules = self.named_modules()
+        return [
+            (name, module)
+            for name, module in modules
+            if isinstance(module, Mechanism) and name.partition(".")[0] not in self.separate
+        ]
 
     def hidden_matrices(self) -> list[nn.Parameter]:
         """The weight matrices inside the blocks, which Muon optimizes: no embeddings, heads, norms or bias tables."""

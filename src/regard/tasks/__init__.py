@@ -3,6 +3,7 @@
 from regard.tasks.arrays import ArrayClassificationConfig
 from regard.tasks.base import Measured, Predicting, Prediction, Task, TaskConfig, Term
 from regard.tasks.contrastive import ContrastiveConfig, ContrastiveTask
+from regard.tasks.detection import DetectionConfig
 from regard.tasks.forecast import ForecastConfig, ForecastTask
 from regard.tasks.graphs import LinkPredictionConfig, NodeClassificationConfig
 from regard.tasks.images import ImageClassificationConfig
