@@ -36,6 +36,7 @@ def fit(model: Any, experiment: Experiment, data: Any, seed: int) -> dict[str, f
     task, train = experiment.task.fit(data).build(), experiment.train
     assert train.steps is not None
     assert isinstance(task, Measured)
+    assert task.best is not None
     lr = train.optimizer.lr  # type: ignore[attr-defined]
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.95), weight_decay=0.1)
     best, found, begun, used = -math.inf, {}, time.perf_counter(), time.process_time()

@@ -56,6 +56,8 @@ def agrees(mask: a.Mask, row: int, asking: Spot, asked: Spot) -> bool:
         case a.Same(labels):
             own = labels if labels.ndim == 1 else labels[row]
             return own[q].item() == own[k].item()
+        case a.EdgeList(codes, length, rows):
+            return ((row if rows > 1 else 0) * length + q) * length + k in codes.tolist()
         case a.Edges(adjacency):
             own = adjacency if adjacency.ndim == 2 else adjacency[row]
             return bool(own[q, k])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -171,8 +172,8 @@ def test_a_run_from_end_to_end(name: str, tmp_path: Path, capsys: pytest.Capture
     if name == "karate":
         assert [one["part"] for one in answers] == [f"n{i}" for i in range(12)]
     assert main(["look", run, "--json"]) == 0
-    found = read(capsys)
-    drawn = Path(found["picture"]).read_text()
+    page = Path(read(capsys)["page"]).read_text()
+    drawn = base64.b64decode(page.partition("data:image/svg+xml;base64,")[2].partition('"')[0]).decode()
     assert drawn.startswith("<svg")
     assert drawn.count("<line") == {"karate": 24, "umls": 14, "solubility": drawn.count("<line")}[name] > 0
     assert ("n3" in drawn) == (name != "solubility")

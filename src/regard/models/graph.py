@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention import AddedEdges, AddedTensor, Bias, EdgeList, Edges, Full, Mask, Padded, Softmax
+from regard.attention.score import alibi_slopes
 from regard.config import option
 from regard.errors import UserError
 from regard.models.base import ArrayEncoder
@@ -128,13 +129,16 @@ class GraphTransformer(ArrayEncoder):
         self.reset()
 
     def reset(self) -> None:
-        """Xavier's uniform weights and nodes of variance 1; no edge is preferred."""
+        """Xavier's uniform weights and nodes of variance 1; no kind of edge is preferred."""
         initialize(self, nn.init.xavier_uniform_, normal(1.0))
         if isinstance(self.unembed, Linear):
             self.unembed.init(normal(0.02) if self.embed_relation is None else nn.init.ones_)
-        for table in (self.embed_edge, self.embed_distance):
-            if table is not None:
-                nn.init.zeros_(table.weight)
+        nn.init.zeros_(self.embed_edge.weight)
+        if self.embed_distance is not None:  # some heads begin near, others far, as ALiBi's (Press et al. 2022)
+            slopes = 8 * torch.tensor(alibi_slopes(self.config.heads), device=self.embed.weight.device)
+            steps = torch.arange(1, self.config.distances + 1, device=slopes.device)
+            with torch.no_grad():
+                self.embed_distance.weight.copy_(-steps[:, None] * slopes)
         self.blocks.scale_residual(0.0 if self.config.zero_init else (2 * self.config.layers) ** -0.5)
 
     def features(self, numbers: Tensor, nodes: Tensor, edges: Tensor, queries: Tensor | None = None) -> Tensor:

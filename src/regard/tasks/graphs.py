@@ -64,7 +64,7 @@ class NodeClassificationTask(ArrayClassificationTask):
             answer = class_prediction(self.config.labels, shares[node].tolist())
             known = int(targets[node])
             given = {} if known == IGNORE_INDEX else {"given": self.config.labels[known]}
-            found.append(Prediction(answer.line, {**answer.record, **given}, node))
+            found.append(Prediction(answer.line, {**answer.record, **given}, part=node))
         return found
 
 
