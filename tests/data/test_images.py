@@ -15,12 +15,12 @@ from hypothesis import given
 
 from regard.data import ImageData, ImagesConfig
 from regard.data.images.arrays import ImageSet, LabeledImages, idx_images, pack, read_idx, unpack
-from regard.data.images.augment import crop, erase, flip, mixup
+from regard.data.images.augment import affine, color, crop, cutmix, erase, flip, mixup
 from regard.data.images.data import Augmentation, to_floats
 from regard.data.origins.source import Unavailable, read_members
 from regard.errors import UserError
 
-EVERYTHING = Augmentation(crop=2, flip=True, erase=0.5, mixup=0.6)
+EVERYTHING = Augmentation(crop=2, flip=True, affine=0.5, color=0.3, erase=0.5, mixup=0.4, cutmix=0.4)
 
 
 def images(count: int, seed: int = 0, shape: tuple[int, ...] = (2, 6, 5)) -> LabeledImages:
@@ -52,7 +52,7 @@ def test_every_image_occurs_once_in_an_epoch() -> None:
     made = data(24)
     assert made.epoch(4, 2) == 3
     rows = torch.cat([made.batch(step, seed=3, size=8).inputs for step in range(3)]).flatten(1)
-    expected = torch.from_numpy(to_floats(made.train.images)).flatten(1)
+    expected = to_floats(torch.from_numpy(made.train.images)).flatten(1)
     assert sorted(map(tuple, rows.tolist())) == sorted(map(tuple, expected.tolist()))
     again = torch.cat([made.batch(step, seed=3, size=8).inputs for step in range(3, 6)]).flatten(1)
     assert not torch.equal(rows, again)
@@ -80,37 +80,71 @@ def draws(count: int, columns: int, seed: int = 4) -> np.ndarray:
     return np.random.default_rng(seed).random((count, columns))
 
 
+def floats(count: int) -> torch.Tensor:
+    return to_floats(torch.from_numpy(images(count).images))
+
+
 def test_a_crop_is_a_shift_with_a_margin() -> None:
-    given_images, random = to_floats(images(40).images), draws(40, 2)
+    given_images, random = floats(40), draws(40, 2)
     found = crop(given_images, random, 2, fill=9.0)
     for one, before, (down, across) in zip(found, given_images, (random * 5).astype(int) - 2, strict=True):
-        want = np.full_like(before, 9.0)
+        want = torch.full_like(before, 9.0)
         for row in range(6):
             for column in range(5):
                 if 0 <= row + down < 6 and 0 <= column + across < 5:
                     want[:, row, column] = before[:, row + down, column + across]
-        assert np.array_equal(one, want)
-    assert np.array_equal(crop(given_images, random, 0), given_images)
+        assert torch.equal(one, want)
+    assert torch.equal(crop(given_images, random, 0), given_images)
 
 
 def test_a_flip_mirrors_columns() -> None:
-    given_images = to_floats(images(2).images)
+    given_images = floats(2)
     found = flip(given_images, np.array([0.4, 0.6]))
-    assert np.array_equal(found[0], given_images[0, :, :, ::-1])
-    assert np.array_equal(found[1], given_images[1])
+    assert torch.equal(found[0], given_images[0].flip(2))
+    assert torch.equal(found[1], given_images[1])
+
+
+def test_an_affine_change_of_strength_0_is_none_and_rotates_about_the_middle() -> None:
+    given_images = floats(5)
+    assert torch.allclose(affine(given_images, draws(5, 4), 0.0), given_images, atol=1e-5)
+    spot = torch.full((1, 1, 9, 9), -1.0)
+    spot[0, 0, 4, 4:] = 1.0  # a line from the middle to the right
+    # The first number is the angle: with strength pi, a quarter of a turn; the other changes are nothing at 0.5.
+    turned = affine(spot, np.array([[1.0, 0.5, 0.5, 0.5]]), np.pi)
+    assert torch.allclose(turned, spot.rot90(1, (2, 3)), atol=1e-5) or torch.allclose(
+        turned, spot.rot90(-1, (2, 3)), atol=1e-5
+    )
+
+
+def test_colors_change_as_their_names_say() -> None:
+    given_images = floats(3) * 0.1
+    brighter = color(given_images, np.full((3, 3), [1.0, 0.5, 0.5]), 0.2)
+    assert torch.allclose(brighter, given_images + 0.2)
+    flat = color(given_images, np.full((3, 3), [0.5, 0.0, 0.5]), 1.0)  # no contrast: the mean
+    assert torch.allclose(flat, given_images.mean((1, 2, 3), keepdim=True).expand_as(flat), atol=1e-6)
+    gray = color(given_images, np.full((3, 3), [0.5, 0.5, 0.0]), 1.0)
+    assert torch.allclose(gray, given_images.mean(1, keepdim=True).expand_as(gray), atol=1e-6)
 
 
 def test_erasing_fills_one_rectangle() -> None:
-    given_images = np.ones((200, 1, 20, 20), np.float32)
+    given_images = torch.ones(200, 1, 20, 20)
     random = draws(200, 5)
     found = erase(given_images, random, 0.5)
-    changed = (found == 0)[:, 0]
+    changed = (found == 0)[:, 0].numpy()
     assert np.array_equal(changed.any((1, 2)), random[:, 0] < 0.5)
     for one in changed[changed.any((1, 2))]:
         rows, columns = one.any(1), one.any(0)
         assert np.array_equal(one, rows[:, None] & columns)  # a rectangle
         assert all(np.diff(np.flatnonzero(side)).max(initial=1) == 1 for side in (rows, columns))  # in one piece
         assert 0.01 < one.mean() < 0.4
+
+
+def test_a_rectangle_of_another_image_counts_by_its_area() -> None:
+    weights = draws(300, 1)[:, 0].astype(np.float32)
+    found, kept = cutmix(torch.zeros(300, 1, 20, 20), torch.ones(300, 1, 20, 20), weights, draws(300, 2, 8))
+    assert np.allclose(kept, 1 - found.mean((1, 2, 3)).numpy(), atol=1e-6)
+    assert (kept >= weights - 0.06).all()  # a part of a rectangle may lie outside; sides are whole pixels
+    assert abs(np.median(kept - weights)) < 0.2
 
 
 def test_mixed_images_and_their_classes_have_the_same_weights() -> None:
@@ -123,8 +157,8 @@ def test_mixed_images_and_their_classes_have_the_same_weights() -> None:
     assert 10 < int(mixed.sum()) < 54
     assert torch.equal(batch.inputs[~mixed], plain.inputs[~mixed])
     assert torch.equal(batch.targets, plain.targets)
-    both = mixup(np.ones((1, 1, 2, 2), np.float32), np.zeros((1, 1, 2, 2), np.float32), np.array([0.25], np.float32))
-    assert np.array_equal(both, np.full((1, 1, 2, 2), 0.25, np.float32))
+    both = mixup(torch.ones(1, 1, 2, 2), torch.zeros(1, 1, 2, 2), np.array([0.25], np.float32))
+    assert torch.equal(both, torch.full((1, 1, 2, 2), 0.25))
 
 
 def test_packed_images_come_back(tmp_path: Path) -> None:
@@ -281,6 +315,7 @@ def test_a_folder_that_cannot_be_read_is_named(change, message: str, tmp_path: P
     [
         ({"source": "plays"}, "source 'plays' has no images; with images are: cifar10, digits"),
         ({"mixup": 1.5}, "mixup is a share"),
+        ({"mixup": 0.6, "cutmix": 0.6}, "together at most 1, not 1.2"),
         ({"channels": 2}, "channels must be 1"),
         ({"validation": 1.0}, "validation is 1.0"),
         ({"crop": -1}, "crop must be at least 0"),

@@ -30,6 +30,7 @@ from regard.nn.blocks.reversible import ReversibleConfig
 from regard.nn.experts.moe import MoEConfig
 from regard.nn.feedforward import GEGLUConfig, GELUConfig, ReLUConfig, ReLUSquaredConfig, SwiGLUConfig
 from regard.nn.latent import LatentConfig
+from regard.nn.mixers import MambaConfig, MinGRUConfig, MinLSTMConfig, MixerConfig, S4DConfig
 from regard.nn.norm import LayerNormConfig, NoNormConfig, RMSNormConfig
 from regard.nn.positions.position import (
     AlibiConfig,
@@ -77,6 +78,9 @@ exact = st.one_of(
 unbiased = st.one_of(  # those without scores that a bias could be added to
     st.builds(LinearConfig, features=st.sampled_from(["elu", "relu", "relu2", "softmax"]), normalize=st.booleans()),
     st.builds(PerformerConfig, features=st.sampled_from([None, 5]), orthogonal=st.booleans()),
+    st.builds(S4DConfig, state=st.sampled_from([2, 6]), kernel=st.integers(0, 3), gate=st.booleans()),
+    st.builds(MambaConfig, state=st.integers(1, 3), kernel=st.integers(0, 3), expand=st.sampled_from([1.0, 1.5])),
+    st.builds(MinGRUConfig, kernel=st.integers(0, 3)) | st.builds(MinLSTMConfig, gate=st.booleans()),
     st.builds(
         SegmentsConfig,
         size=st.integers(1, 5),
@@ -107,7 +111,7 @@ def configs(draw: st.DrawFn, attention: st.SearchStrategy[AttentionConfig] = att
     heads, repeat = draw(st.sampled_from([1, 2, 4])), draw(st.sampled_from([1, 1, 2]))
     kv_heads = draw(st.sampled_from([None, *(g for g in (1, 2, 4) if heads % g == 0)]))
     chosen = draw(attention)
-    unscored = isinstance(chosen, LinearConfig | PerformerConfig | SegmentsConfig)
+    unscored = isinstance(chosen, LinearConfig | PerformerConfig | SegmentsConfig | MixerConfig)
     position = draw(absolute if unscored else positions)
     beside = isinstance(position, SinusoidalConfig) and position.mode == "concatenate"
     projections = [

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from regard.attention import (
+    GATConfig,
     LinearConfig,
     LinformerConfig,
     LSHConfig,
@@ -25,34 +26,51 @@ from regard.models import (
     BahdanauConfig,
     ConvolutionConfig,
     DetectorConfig,
+    DLinearConfig,
     Encoder,
     EncoderConfig,
     FixedConfig,
     GPTConfig,
+    GraphConfig,
     LanguageModel,
     LuongConfig,
     Model,
     ModelConfig,
+    PatchTSTConfig,
     RecurrentConfig,
     Seq2SeqConfig,
     Seq2SeqModel,
+    SignalConfig,
     TextToImageConfig,
     TransformerConfig,
     VideoConfig,
     ViTConfig,
 )
+from regard.models.forecast import ForecastHeadConfig
 from regard.nn.attention import SharedConfig, SharedQKConfig
 from regard.nn.blocks.block import PostNormConfig
 from regard.nn.blocks.reversible import ReversibleConfig
 from regard.nn.experts.moe import MoEConfig
-from regard.nn.heads import BertTokensHeadConfig, ClassesHeadConfig
+from regard.nn.heads import (
+    BertTokensHeadConfig,
+    ClassesHeadConfig,
+    LinksHeadConfig,
+    TokenClassesHeadConfig,
+    ValuesHeadConfig,
+)
 from regard.nn.latent import LatentConfig
+from regard.nn.mixers import MambaConfig, MinGRUConfig, MinLSTMConfig, S4DConfig
 from regard.nn.norm import LayerNormConfig
 from regard.nn.positions.grid import GridRasterConfig, GridRelativeConfig, GridRotaryConfig, GridSinusoidalConfig
 from regard.nn.positions.position import LearnedPositionConfig, RelativeConfig, RotaryConfig
+from regard.nn.signals import PatchesConfig
 
 SIZES: dict[str, Any] = {"vocabulary": 29, "context": 32, "width": 16, "layers": 2}
 VIT: Any = ViTConfig(image=12, channels=2, patch=3, width=16, layers=2, heads=4)
+GRAPH: Any = GraphConfig(
+    context=12, kinds=5, edge_kinds=3, numbers=4, width=16, layers=2, heads=4, zero_init=False,
+    head=TokenClassesHeadConfig(5),
+)  # fmt: skip
 MEAN = ClassesHeadConfig(5, pool="mean")
 GPT: Any = GPTConfig(**SIZES, heads=4, kv_heads=2, ngrams=2, buckets=64, zero_init=False)
 MODELS: dict[str, ModelConfig] = {
@@ -70,6 +88,11 @@ MODELS: dict[str, ModelConfig] = {
     "gpt latent": replace(GPT, kv_heads=None, projection=LatentConfig()),
     "gpt reformer": replace(GPT, kv_heads=None, projection=SharedQKConfig(), attention=LSHConfig(avoid_self=True)),
     "gpt shared": replace(GPT, kv_heads=None, projection=SharedConfig()),
+    "gpt s4d": replace(GPT, attention=S4DConfig(state=6)),
+    "gpt mamba": replace(GPT, attention=MambaConfig(state=3)),
+    "gpt mingru": replace(GPT, attention=MinGRUConfig(kernel=3)),
+    "gpt minlstm": replace(GPT, attention=MinLSTMConfig(gate=False)),
+    "gpt hybrid": replace(GPT, attention=S4DConfig(state=6, spectrum="inv", kernel=2), global_every=2),
     "rnn": RecurrentConfig(**SIZES, cell="rnn"),
     "lstm": RecurrentConfig(**SIZES, cell="lstm"),
     "gru": RecurrentConfig(**SIZES, cell="gru"),
@@ -102,6 +125,23 @@ MODELS: dict[str, ModelConfig] = {
     "vit raster": replace(VIT, position=GridRasterConfig()),
     "vit rotary": replace(VIT, position=GridRotaryConfig()),
     "vit relative": replace(VIT, position=GridRelativeConfig()),
+    "signal": SignalConfig(points=24, channels=2, width=16, layers=2, heads=4, embed=PatchesConfig(size=2), head=MEAN),
+    "signal token": SignalConfig(
+        points=12, width=16, layers=2, heads=4, class_token=True, position=RotaryConfig(), head=ClassesHeadConfig(5)
+    ),
+    "patchtst": PatchTSTConfig(
+        points=24,
+        layers=2,
+        dropout=0.0,
+        embed=PatchesConfig(size=4, stride=2, repeat=True),
+        head=ForecastHeadConfig(5, (0.1, 0.5, 0.9)),
+    ),
+    "dlinear": DLinearConfig(points=12, kernel=5, head=ForecastHeadConfig(5)),
+    "graph": GRAPH,
+    "graph gat": replace(GRAPH, attention=GATConfig(), head=ValuesHeadConfig(2)),
+    "graph gat dynamic": replace(GRAPH, attention=GATConfig(dynamic=True), head=MEAN),
+    "graph all": replace(GRAPH, local=False, distances=3, numbers=0),
+    "graph links": replace(GRAPH, head=LinksHeadConfig(3)),
     "video": VideoConfig(image=6, channels=2, patch=3, frames=6, tubelet=2, width=16, layers=2, heads=4),
     "detector": DetectorConfig(image=12, channels=2, patch=3, width=16, layers=2, heads=4, queries=5),
     "text to image": TextToImageConfig(

@@ -137,6 +137,15 @@ def edges(draw: st.DrawFn, batch: int, orders: int) -> a.Edges:
 
 
 @st.composite
+def edge_lists(draw: st.DrawFn, batch: int, orders: int) -> a.EdgeList:
+    """As a table of edges, with repetitions and padding."""
+    rows, count = draw(st.sampled_from([1, batch])), draw(st.sampled_from([0, 3, orders, orders**2]))
+    low = draw(st.sampled_from([-1, 0]))
+    pairs = torch.randint(low, orders, (rows, count, 2), generator=generator(draw(seeds)))
+    return a.EdgeList.of(pairs, orders)
+
+
+@st.composite
 def blocks(draw: st.DrawFn, orders: int) -> a.Blocks:
     size = draw(st.integers(1, 5))
     count = -(-orders // size)
@@ -159,6 +168,7 @@ def leaves(batch: int, orders: int) -> st.SearchStrategy[a.Mask]:
         st.builds(a.Global, st.lists(places, max_size=3).map(tuple)),
         labels(batch, orders),
         edges(batch, orders),
+        edge_lists(batch, orders),
         blocks(orders),
         st.builds(a.Sinks, st.integers(0, 4), st.booleans()),
         st.builds(a.Chunks, sizes),

@@ -6,6 +6,7 @@ They are the contract of ``regard/models/base.py``, as the rest of the library r
 from __future__ import annotations
 
 import copy
+import inspect
 import re
 from pathlib import Path
 
@@ -42,6 +43,7 @@ def test_every_mechanism_of_the_package_is_in_a_model() -> None:
 
     used = {type(mechanism) for name in MODELS for _, mechanism in build(name).mechanisms()}
     defined = {cls for cls in below(Mechanism) - {Mechanism} if cls.__module__.startswith("regard.")}
+    defined = {cls for cls in defined if not inspect.isabstract(cls)}
     assert defined <= used, "add a model with it to MODELS in model_kit.py"
 
 
@@ -90,7 +92,7 @@ def test_checkpointing_stores_less_and_changes_no_gradient(name: str) -> None:
     assert found.keys() == want.keys()
     for key in want:
         torch.testing.assert_close(found[key], want[key], rtol=1e-9, atol=1e-9, msg=key)
-    if "reversible" not in name:  # which stores nothing inside its blocks in any case
+    if "reversible" not in name and name != "dlinear":  # which store nothing inside their blocks in any case
         assert saved_bytes(again) < saved_bytes(plain)
 
 

@@ -44,7 +44,8 @@ EXPENSIVE = ("talking",)
 
 def available() -> dict[str, type[AttentionConfig]]:
     """Every attention that can replace softmax attention, by kind."""
-    return {kind: cls for kind, cls in kinds(AttentionConfig).items() if cls is not SoftmaxConfig}
+    known = kinds(AttentionConfig).items()
+    return {kind: cls for kind, cls in known if cls is not SoftmaxConfig and cls.layer is AttentionConfig.layer}
 
 
 def largest_budgets(context: int, head_width: int) -> dict[str, tuple[str, int]]:

@@ -62,7 +62,7 @@ def attention_inputs(model: GPT, tokens: Tensor) -> list[AttentionInputs]:
     return [
         AttentionInputs(one.name, one.mechanism, one.q, one.k, one.v, one.plan)
         for one in observed
-        if one.mechanism.unobservable is None and one.v is not None
+        if one.mechanism.unobservable is None and not one.mechanism.recurrent and one.v is not None
     ]
 
 

@@ -6,6 +6,7 @@ The names imported here are the public ones.
 from regard.attention.backends.choose import BACKENDS, BackendRefused, Explanation, explain, run
 from regard.attention.cache import CacheIndex, DecodeInput, KVCache
 from regard.attention.call import Backend, Call, Out, Plan, allowed, dense_pairs, repeat_kv
+from regard.attention.masks.edge_list import EdgeList
 from regard.attention.masks.mask import And, BlockBounds, BlockVerdict, Full, Mask, Not, Or, Reach
 from regard.attention.masks.patterns import (
     Causal,
@@ -29,6 +30,7 @@ from regard.attention.mechanism import (
     SoftmaxConfig,
     attend,
 )
+from regard.attention.mechanisms.gat import GATConfig, GraphScore
 from regard.attention.mechanisms.linear import LinearAttention, LinearConfig
 from regard.attention.mechanisms.linformer import Linformer, LinformerConfig
 from regard.attention.mechanisms.lsh import LSH, LSHConfig
@@ -43,7 +45,9 @@ from regard.attention.mechanisms.masked import (
     WindowConfig,
 )
 from regard.attention.mechanisms.performer import Performer, PerformerConfig
+from regard.attention.mechanisms.recurrence import GatedMean, Recurrence, RecurrenceState
 from regard.attention.mechanisms.segments import Segment, Segmented, SegmentsConfig
+from regard.attention.mechanisms.statespace import S4D, SelectiveScan
 from regard.attention.mechanisms.talking import Talking, TalkingConfig
 from regard.attention.normalizer import (
     Entmax,
@@ -55,6 +59,8 @@ from regard.attention.normalizer import (
     TopKSoftmax,
 )
 from regard.attention.score import (
+    AddedEdges,
+    AddedTensor,
     Additive,
     Alibi,
     Bias,

@@ -32,6 +32,7 @@ class Plan(NamedTuple):
     same_tokens: bool
     backend: str = ""
     prepared: Any = None  # what ``backend`` returned from its ``prepare``
+    bias: Bias | None = None  # of this forward pass, such as a graph's; applied after the mechanism's own
 
     @property
     def rows(self) -> int:

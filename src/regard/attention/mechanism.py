@@ -4,6 +4,7 @@
 is causal). Each other kind is declared beside its mechanism; a subclass with a ``kind`` is registered by being defined.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -44,6 +45,8 @@ class Mechanism(nn.Module, ModuleProperties):
     A mechanism refuses in ``plan`` the masks and kinds of slots that it does not support, with a UserError that says
     why and what to use instead.
     """
+
+    recurrent: bool = False  # a state per channel instead of scores: ``weights`` are the mean over the channels
 
     def __init__(self) -> None:
         super().__init__()
@@ -140,14 +143,24 @@ class Softmax(Mechanism):
         """Whether the weights of a head are the normalized scores of the queries and keys of that head alone."""
         return type(self).weights is Softmax.weights and self.score.per_head and self.normalizer.per_head
 
-    def plan(self, mask: Mask, queries: AnySlots, keys: AnySlots | None = None, *, like: Tensor) -> Plan:
-        probe = self.call(like, like, like, super().plan(mask, queries, keys, like=like))  # shapes are not read
+    def plan(
+        self,
+        mask: Mask,
+        queries: AnySlots,
+        keys: AnySlots | None = None,
+        *,
+        like: Tensor,
+        bias: Bias | None = None,
+    ) -> Plan:
+        plan = super().plan(mask, queries, keys, like=like)._replace(bias=bias)
+        probe = self.call(like, like, like, plan)  # shapes are not read
         return with_backend(probe.plan, find(probe, self.backend), like.device)
 
     def call(self, q: Tensor, k: Tensor, v: Tensor, plan: Plan, weights: bool = False) -> Call:
         """The call that ``forward`` makes; ``explain`` takes it too."""
         dropout = self.dropout if self.training else 0.0
-        return Call(q, k, v, plan, self.score, self.normalizer, self.bias, self.scale, dropout, weights)
+        bias = plan.bias if self.bias is None else self.bias if plan.bias is None else Chain(self.bias, plan.bias)
+        return Call(q, k, v, plan, self.score, self.normalizer, bias, self.scale, dropout, weights)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, plan: Plan) -> Out:
         return run(self.call(q, k, v, plan), self.backend)
@@ -227,6 +240,14 @@ class AttentionConfig(Choice):
     def mechanism(self, spec: LayerSpec) -> Mechanism:
         """A mechanism for one layer; a UserError names what it does not support (a bias, dropout)."""
         raise NotImplementedError
+
+    @property
+    def layer(self) -> Callable[[Any, Mechanism], Any] | None:
+        """What builds the layer around the mechanism, given its sizes, if its inputs are not queries, keys and values.
+
+        Default: None, the model's projection.
+        """
+        return None
 
 
 def at_least(least: int, **settings: int) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from regard.attention.masks.edge_list import EdgeList
 from regard.attention.slots import Pairs, table_at
 from regard.errors import UserError
 
@@ -92,6 +93,25 @@ class AddedTensor(Bias):
 
     def adjust(self, score: Tensor, pairs: Pairs) -> Tensor:
         return score + table_at(self.added, pairs).to(score.dtype)
+
+
+class AddedEdges(Bias):
+    """A number per head that is added to the scores of each pair of a list: ``values`` [E, H]."""
+
+    def __init__(self, mask: EdgeList, values: Tensor):
+        super().__init__()
+        self.mask, self.values = mask, values
+
+    def learned(self) -> list[Tensor]:
+        return [self.values] if self.values.requires_grad else []
+
+    def adjust(self, score: Tensor, pairs: Pairs) -> Tensor:
+        number = self.mask.find(pairs)
+        if not len(self.values):
+            return score
+        place = number.clamp(min=0) * self.values.shape[1] + pairs.head
+        added = self.values.flatten().index_select(0, place.flatten()).view(place.shape)  # its gradient is fast
+        return score + torch.where(number < 0, 0, added.to(score.dtype))
 
 
 class Alibi(Bias):

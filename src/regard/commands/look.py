@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from regard.commands.common import CheckpointOptions, check_parent
 from regard.commands.lines import contents
@@ -17,6 +17,15 @@ from regard.runs.waiting import waiting
 
 if TYPE_CHECKING:
     from regard.look.views.trace import Trace
+
+
+class Seen(NamedTuple):
+    """What the page shows."""
+
+    trace: Trace
+    shown: str  # the text, or the name of the array
+    step: int | None  # of the checkpoint
+    picture: str | None = None  # an SVG of the array
 
 
 @dataclass(frozen=True)
@@ -41,40 +50,35 @@ def look(options: LookOptions) -> int:
 
     seen = look_at_text if run.load(ModelConfig, "model").reads == "text" else look_at_array
     with waiting("reading") as say:
-        trace, shown, step = seen(options, run)
+        trace, shown, step, picture = seen(options, run)
         say("drawing")
-        html = html_document(trace, run.name, shown, int(options.most * 2**20)).encode()
+        html = html_document(trace, run.name, shown, int(options.most * 2**20), picture).encode()
     path = run.file("look.html") if options.out is None else options.out
     replace_file(path, html)
     about = trace.about()
-    summary = {
-        "run": str(run.path),
-        "page": str(path),
-        "bytes": len(html),
-        "step": step,
-        "damaged": run.damaged,
-    }
+    summary = {"run": str(run.path), "page": str(path), "bytes": len(html), "step": step, "damaged": run.damaged}
     summary |= {"tokens": len(about["tokens"]), "attentions": len(about["attentions"]), "loss": about["loss"]}
     options.show(summary, str(path))
     return 0
 
 
-def look_at_text(options: LookOptions, run: Run) -> tuple[Trace, str, int | None]:
-    """What the page shows: the attentions of a text, the text, and the step of the checkpoint."""
+def look_at_text(options: LookOptions, run: Run) -> Seen:
+    """The attentions of a text."""
     from regard.look.views.session import Session
     from regard.models.device import find_device
     from regard.serve.html_file import shown_text
 
     source, target = texts(options, run)
     session = Session.load(run, find_device(options.device), options.step)
-    return session.trace(source, target), shown_text(source, target), session.step
+    return Seen(session.trace(source, target), shown_text(source, target), session.step)
 
 
-def look_at_array(options: LookOptions, run: Run) -> tuple[Trace, str, int | None]:
-    """The same for an image or another array: a file, or the first held-out example of the run."""
+def look_at_array(options: LookOptions, run: Run) -> Seen:
+    """Those of an image or another array: a file, or the first held-out example of the run."""
     from regard.data import ExampleData
     from regard.generate.load import load_trained
-    from regard.look.views.arrays import array_trace
+    from regard.look.views.arrays import array_trace, attention_received, first_row, linked_picture
+    from regard.models.base import ArrayEncoder
     from regard.models.device import find_device
     from regard.train import Experiment
 
@@ -86,10 +90,20 @@ def look_at_array(options: LookOptions, run: Run) -> tuple[Trace, str, int | Non
         examples = experiment.data.read_examples(options.file, loaded.model.config)
     else:
         data = experiment.data.build(experiment.model.context)
-        examples = data.held_out(1) if isinstance(data, ExampleData) else []
-    if not examples:
+        examples = [data.shown()] if isinstance(data, ExampleData) else []
+    if not examples or examples[0] is None:
         raise UserError("this run holds no examples out; give one: --file FILE")
-    return array_trace(loaded.model, examples[0].batch.arguments), examples[0].name, loaded.step
+    one = examples[0]
+    name, model = one.name, loaded.model
+    trace = array_trace(model, one.batch.arguments, one.parts)
+    drawn = linked_picture(model, one.batch.arguments, trace, name)
+    if drawn is None:
+        assert isinstance(model, ArrayEncoder)
+        weights = attention_received(trace, model.before)
+        drawn = experiment.data.picture(one.batch, weights, model.config)
+        if len(weights) > 1:
+            trace, name = first_row(trace), f"{name}; the maps are those of the first of {len(weights)} series"
+    return Seen(trace, name, loaded.step, drawn)
 
 
 def check(options: LookOptions) -> None:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from regard.commands.common import CheckpointOptions
+from regard.commands.common import CheckpointOptions, check_parent
 from regard.commands.lines import read_lines
 from regard.config import argument, option
 from regard.errors import UserError
 
 if TYPE_CHECKING:
     from regard.generate.predict import Predictor
+    from regard.pages.html import ChartSection
     from regard.runs import Run
 
 SHOWN = 10  # examples of the run's own
@@ -28,6 +31,7 @@ class PredictOptions(CheckpointOptions):
     )
     file: str | None = option(None, "a file with a text on each line; - is standard input", metavar="FILE")
     question: str | None = option(None, "the question, for a run that answers questions")
+    out: Path | None = option(None, "for a run that forecasts series: draw the forecasts into this SVG file")
 
 
 def predict(options: PredictOptions) -> int:
@@ -36,11 +40,14 @@ def predict(options: PredictOptions) -> int:
     The run's task decides which: `regard train sentiment`, `tagging` and `questions` train one each, and `digits` one
     for images. Without a file, a model of images or other arrays answers for the first examples of its test part.
     """
+    check_parent(options.out)
     run = options.open()
     from regard.models.base import ModelConfig
 
     if run.load(ModelConfig, "model").reads != "text":
         return predict_arrays(options, run)
+    if options.out is not None:
+        raise UserError("--out is for forecasts of series, and this run reads text")
     texts = [options.text] if options.text is not None else []
     texts += [] if options.file is None else read_lines(options.file)
     texts = [text for text in texts if text.strip()]
@@ -95,15 +102,37 @@ def predict_arrays(options: PredictOptions, run: Run) -> int:
         examples = data.held_out(SHOWN) if isinstance(data, ExampleData) else []
         if not examples:
             raise UserError("this run holds no examples out; give a file: regard predict RUN FILE")
+    lines, records, charts = [], [], {}
     with torch.no_grad():
-        found = [task.predictions(loaded.model, move(one.batch, device))[0] for one in examples]
-    lines = [f"{answer.line}  {one.name}" for answer, one in zip(found, examples, strict=True)]
-    records = [{"example": one.name, **answer.record} for answer, one in zip(found, examples, strict=True)]
-    for record, one in zip(records, examples, strict=True):
-        if one.given is not None:
-            record["given"] = one.given
+        for one in examples:
+            for answer in task.predictions(loaded.model, move(one.batch, device)):
+                part = {} if answer.part is None or not one.parts else {"part": one.parts[answer.part]}
+                given = {} if one.given is None else {"given": one.given}
+                name = part.get("part", one.name)
+                lines.append(f"{name}\n{answer.line}" if "\n" in answer.line else f"{answer.line}  {name}")
+                records.append({"example": one.name, **part, **answer.record, **given})
+                charts.setdefault(one.name, []).extend(answer.charts)
+    if options.out is not None:
+        _draw(options.out, charts)
     options.show({"run": str(run.path), "step": loaded.step, "predictions": records}, "\n".join(lines))
     return 0
+
+
+def _draw(path: Path, charts: Mapping[str, Sequence[ChartSection]]) -> None:
+    """Write the charts of all examples as one SVG file."""
+    from regard.pages.html import chart_picture
+    from regard.runs.disk import replace_file
+
+    several = len(charts) > 1
+    drawn = [
+        replace(chart, title=f"{chart.title}, {name}" if several else chart.title)
+        for name, some in charts.items()
+        for chart in some
+    ]
+    if not drawn:
+        raise UserError("this run's answers have no charts; leave out --out")
+    replace_file(path, chart_picture(drawn, "Forecasts", "; ".join(charts)).encode())
+    print(f"drawn in {path}", file=sys.stderr)
 
 
 def _answers(predictor: Predictor, texts: list[str], question: str | None):

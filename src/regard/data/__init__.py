@@ -7,6 +7,7 @@ from regard.data.base import (
     Data,
     DataConfig,
     Example,
+    GraphBatch,
     ImageBatch,
     LabeledBatch,
     PairBatch,
@@ -16,6 +17,9 @@ from regard.data.base import (
 )
 from regard.data.chats.config import ChatConfig, PreferenceConfig
 from regard.data.examples import ExampleData
+from regard.data.graphs.graphs import GraphData, GraphsConfig
+from regard.data.graphs.links import LinkData, LinksConfig
+from regard.data.graphs.nodes import NodeData, NodesConfig
 from regard.data.images.clips import ClipsConfig
 from regard.data.images.config import ImagesConfig
 from regard.data.images.data import ImageData
@@ -24,6 +28,10 @@ from regard.data.labeled.config import AnswersConfig, ClassesConfig, LabeledConf
 from regard.data.labeled.data import LabeledData
 from regard.data.origins.source import Origin, Source
 from regard.data.scenes.data import SceneData, ScenesConfig
+from regard.data.series.config import SeriesConfig
+from regard.data.series.data import SeriesData
+from regard.data.series.labeled import LabeledSeriesConfig
+from regard.data.signals.data import SignalData
 from regard.data.sources import SOURCES
 from regard.data.texts.config import TextConfig
 from regard.data.texts.text import TextData

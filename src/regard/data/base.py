@@ -4,8 +4,8 @@ Training, `prove`, `doctor`, the report and the commands use the classes of this
 
 * ``DataConfig``  a choice of data in a config; ``build`` fetches and prepares it
 * ``Data``        training batches by number, validation and test batches in order
-* ``TextBatch``, ``PairBatch``, ``LabeledBatch``, ``ArrayBatch``, ``ImageBatch``, ``PreferenceBatch``  what tasks and
-  models consume
+* ``TextBatch``, ``PairBatch``, ``LabeledBatch``, ``ArrayBatch``, ``ImageBatch``, ``GraphBatch``, ``PreferenceBatch``
+  what tasks and models consume
 
 A dataset subclasses ``Data``, implements ``batch`` and ``validation_batches``, and sets the attributes that differ from
 their defaults. Batches are named tuples of tensors: ``TextBatch`` or ``PairBatch``, or any other that the task of the
@@ -25,6 +25,7 @@ from regard.config import Choice
 from regard.errors import UserError
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
     from regard.attention import AnySlots
@@ -109,6 +110,23 @@ class ImageBatch(NamedTuple):
         return (self.inputs,)
 
 
+class GraphBatch(NamedTuple):
+    """Graphs of nodes with edges between them. What is padding in a shorter graph is -1."""
+
+    inputs: Tensor  # [B, N, F] float32: the numbers that describe each node
+    targets: Tensor  # [B, N] the class of each node, [B, 1] of a graph or [B, 1] float32 its value; IGNORE_INDEX, NaN
+    nodes: Tensor  # [B, N] int64: the kind of each node
+    edges: Tensor  # [B, E, 3] int64: a node, another one that it sees, and the kind of the edge
+    queries: Tensor | None = None  # [B, Q, 2] int64: a node and a relation; the targets [B, Q] are nodes
+    known: Tensor | None = None  # [B, Q, N] bool: further nodes that are right, left out of the ranks
+
+    @property
+    def arguments(self) -> tuple[Tensor, ...]:
+        """What the model is called with."""
+        given = (self.inputs, self.nodes, self.edges)
+        return given if self.queries is None else (*given, self.queries)
+
+
 class PreferenceBatch(NamedTuple):
     """Two answers for each prompt: rows 2i and 2i + 1 are the preferred and the rejected one. Padding comes last."""
 
@@ -118,7 +136,7 @@ class PreferenceBatch(NamedTuple):
 
 
 #: What the tasks of this package take; parts from outside may define others.
-Batch = TextBatch | PairBatch | LabeledBatch | ArrayBatch | ImageBatch | PreferenceBatch
+Batch = TextBatch | PairBatch | LabeledBatch | ArrayBatch | ImageBatch | GraphBatch | PreferenceBatch
 
 
 class Example(NamedTuple):
@@ -127,6 +145,7 @@ class Example(NamedTuple):
     name: str  # of its file, or where it is in the data
     batch: Any  # of one row
     given: str | None = None  # the right answer, if it is known
+    parts: tuple[str, ...] = ()  # the names of its parts for people; default: those of the model
 
 
 B = TypeVar("B", covariant=True)
@@ -163,6 +182,9 @@ class Data(ABC, Generic[B]):
         """The whole test part, in the same way. Default: no test part."""
         return iter(())
 
+    def to(self, device: torch.device) -> None:
+        """Prepare to make batches for this device, on it if that is faster. Default: batches are made on the CPU."""
+
     def epoch(self, size: int, world: int = 1) -> float:
         """Number of steps in which the training part is seen once. Default: infinite (unknown)."""
         return math.inf
@@ -180,6 +202,13 @@ class DataConfig(Choice):
     def read_examples(self, path: Path, model: ModelConfig) -> list[Example]:
         """Inputs of ``model`` from a file or a folder of the user's own, for predictions."""
         raise UserError(f"files cannot be read as examples of the data {self.kind}; leave the file out")
+
+    def picture(self, batch: Any, weights: Tensor, model: ModelConfig) -> str | None:
+        """An SVG of the batch's first array for `regard look`. Default: none.
+
+        ``weights`` [R, N]: how much attention each of its parts gets, in the R rows that a model makes of it.
+        """
+        return None
 
     def build(self, context: int, cache: Path | None = None, tokenizer: Tokenizer | None = None) -> Data[Any]:
         """Fetch and prepare the data for sequences of ``context`` tokens; reuse and fill the folder ``cache``.

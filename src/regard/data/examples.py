@@ -24,6 +24,7 @@ class ExampleData(Data[B]):
 
     draws: int = 0  # random numbers for each training example, such as for augmentation
     labels: tuple[str, ...] = ()  # the names of the classes; (): there are none
+    values: NDArray[np.float32] | None = None  # [N, K], what is to be predicted of the training part, if it is numbers
 
     @property
     def frequencies(self) -> Numbers:
@@ -82,6 +83,10 @@ class ExampleData(Data[B]):
             name = f"{part} example {number}"
             found.append(Example(name if given is None else f"{name}, a {given}", batch, given))
         return found
+
+    def shown(self) -> Example | None:
+        """The example that `regard look` shows. Default: the first one held out."""
+        return next(iter(self.held_out(1)), None)
 
     def epoch(self, size: int, world: int = 1) -> float:
         """Steps in which every training example occurs once."""

@@ -90,8 +90,8 @@ class SidePass:
 
     @cached_property
     def attentions(self) -> list[Attention]:
-        """Queries and keys of every attention whose weights can be observed."""
-        return attentions(self.model, lambda: self.run.terms(self.few))
+        """Queries and keys of every attention whose weights can be observed and follow from scores."""
+        return [one for one in attentions(self.model, lambda: self.run.terms(self.few)) if not one.mechanism.recurrent]
 
     @cached_property
     def heads(self) -> dict[str, list[Head]]:

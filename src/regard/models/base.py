@@ -199,6 +199,7 @@ class ArrayEncoder(Model):
     """
 
     before: int = 0  # features before those of the parts: 1 with a class token
+    fixed_size: bool = False  # it reads arrays of ``config.context`` parts only
 
     @abstractmethod
     def features(self, *inputs: Tensor) -> Tensor:
@@ -215,6 +216,10 @@ class ArrayEncoder(Model):
     @abstractmethod
     def places(self, *inputs: Tensor) -> list[str]:
         """A name for each of the N features of the first array, for people."""
+
+    def links(self, *inputs: Tensor) -> Tensor | None:
+        """Pairs of features [E, 2] of the first array that are linked, for a drawing. Default: there are none."""
+        return None
 
     def forward(self, *inputs: Tensor) -> Tensor:
         return self.head(self.pooled(self.features(*inputs), *inputs))
@@ -295,6 +300,10 @@ class ModelConfig(Choice):
     def with_classes(self, labels: tuple[str, ...], pool: Literal["cls", "mean"] | None = None) -> ModelConfig:
         """The same model with a head for these classes; ``pool``: None is the model's own choice."""
         raise UserError(f"a {self.kind} has no head for classes of {self.reads}; choose another --model")
+
+    def with_values(self, values: int) -> ModelConfig:
+        """The same model with a head for so many numbers that describe an array, as in regression."""
+        raise UserError(f"a {self.kind} has no head for numbers; choose another --model")
 
     def without_positions(self) -> ModelConfig | None:
         """The same model without its position encoding, for comparison; None if the model has no such choice."""

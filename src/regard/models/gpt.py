@@ -69,6 +69,10 @@ class GPTConfig(AttentionModelConfig, kind="gpt"):
         layers = min(self.layers, max(REDUCED.layers, 2 * period if period > 1 else 0))
         return replace(super().reduced(), layers=layers, buckets=min(self.buckets, REDUCED.buckets))
 
+    def without_positions(self) -> Self | None:
+        recurrent = all(attention.layer is not None for attention in self.attentions())
+        return None if recurrent else super().without_positions()  # they read tokens in order in any case
+
     def attentions(self) -> list[AttentionConfig]:
         """The attention of each layer."""
         wide = [bool(self.global_every) and (i + 1) % self.global_every == 0 for i in range(self.layers)]
@@ -85,7 +89,7 @@ class GPT(LanguageModel):
         super().__init__(config)
         c, attentions = config, config.attentions()
         self.position = c.build_position()
-        self.limit, self.positional = self.position.limit, c.positional
+        self.limit = self.position.limit
         token_width, self.token_scale = self.position.token_width(c.width), self.position.token_scale(c.width)
         self.embed = nn.Embedding(c.vocabulary, token_width)
         self.ngrams = NGrams(c.vocabulary, c.ngrams, c.buckets, token_width)
@@ -94,6 +98,7 @@ class GPT(LanguageModel):
             (c.build_block(attentions[i], self.position) for i in range(0, c.layers, c.repeat)), c.repeat
         )
         self.compilable = self.blocks.compilable
+        self.positional = c.positional or any(mechanism.recurrent for _, mechanism in self.mechanisms())
         self.norm = c.build_final_norm()
         self.unembed = Linear(c.width, c.vocabulary, bias=False)
         if c.tied:
@@ -111,12 +116,13 @@ class GPT(LanguageModel):
 
     @property
     def layer_masks(self) -> list[Mask]:
-        return self._of_layers(self.masks)
+        masks = zip(self.blocks.layers, self._of_layers(self.masks), strict=True)
+        return [mask for block, mask in masks if not block.attention.mechanism.recurrent]
 
     @property
     def cache_per_token(self) -> int:
         c = self.config
-        return c.layers * c.projection.cache_width(c.width, c.heads, c.key_heads)
+        return len(self.layer_masks) * c.projection.cache_width(c.width, c.heads, c.key_heads)
 
     def features(self, tokens: Tensor, slots: AnySlots | None = None) -> Tensor:
         """Everything but the head: [B, N, C]. ``slots`` describes padding or packing. Default: one unpadded row."""

@@ -31,7 +31,7 @@ class BlocksConfig(ModelConfig):
     bias: bool = option(False, "biases in linear layers")
     qk_norm: bool = option(True, "normalize queries and keys per head")
     backend: str = option(
-        "auto", "attention backend: auto, sdpa, flex, banded, blocked, small_cpu, decode_gpu, reference"
+        "auto", "attention backend: auto, edges, sdpa, flex, banded, blocked, small_cpu, decode_gpu, reference"
     )
     zero_init: bool = option(True, "initialize residual branches with zero rather than small weights")
     projection: ProjectionConfig = field(default_factory=SeparateConfig)
@@ -85,7 +85,7 @@ class BlocksConfig(ModelConfig):
     ) -> Block:
         """One block; ``across``: with this cross-attention."""
         sizes = AttentionSizes(self.width, self.heads, self.key_heads, self.bias, self.qk_norm)
-        layer = self.projection.build(sizes, self.build_mechanism(attention, position))
+        layer = (attention.layer or self.projection.build)(sizes, self.build_mechanism(attention, position))
         norms = [self.norm.build(self.width) for _ in range(2)]
         cross = norm_cross = None
         if across is not None:
@@ -121,8 +121,8 @@ class AttentionModelConfig(BlocksConfig):
         """Whether the model has a position encoding."""
         return not isinstance(self.position, NoPositionConfig)
 
-    def without_positions(self) -> Self:
-        return replace(self, position=NoPositionConfig())
+    def without_positions(self) -> Self | None:
+        return replace(self, position=NoPositionConfig()) if self.positional else None
 
     def build_position(self, *, causal: bool = True, context: int | None = None) -> Position:
         """The position encoding; a rotation covers the part of a head that the projection reserves for it."""

@@ -9,6 +9,7 @@ from regard.nn.blocks.reversible import ReversibleConfig
 from regard.nn.experts.moe import MoEConfig
 from regard.nn.feedforward import FeedForwardConfig
 from regard.nn.latent import LatentConfig
+from regard.nn.mixers import MixerConfig
 from regard.nn.norm import NormConfig
 from regard.nn.plain import DecoderLayer, EncoderLayer, MultiHeadAttention
 from regard.nn.positions.position import Position, PositionConfig

@@ -123,6 +123,32 @@ class SpansHeadConfig(HeadConfig, kind="spans"):
 
 
 @dataclass(frozen=True)
+class ValuesHeadConfig(HeadConfig, kind="values"):
+    """Numbers that describe a whole array, as in regression."""
+
+    values: int = option(1, "how many")
+    pool: Literal["cls", "mean"] = option("mean", "predict by the first token of a sequence, or by the mean of all")
+    dense: HeadActivation | None = option(None, "a dense layer with this activation first (default: none)")
+
+    def outputs(self, vocabulary: int) -> int:
+        return self.values
+
+    def transform(self, width: int, norm: NormConfig) -> nn.Module:
+        return nn.Identity() if self.dense is None else HeadTransform(width, self.dense, nn.Identity())
+
+
+@dataclass(frozen=True)
+class LinksHeadConfig(HeadConfig, kind="links"):
+    """A score for each node as the answer to a question (node, relation) (DistMult: Yang et al. 2015, eq. 4)."""
+
+    relations: int = option(1, "number of relations that are asked for")
+    bias = False
+
+    def outputs(self, vocabulary: int) -> int:
+        return 1
+
+
+@dataclass(frozen=True)
 class NoHeadConfig(HeadConfig, kind="none"):
     """The features themselves, as for sentence vectors."""
 

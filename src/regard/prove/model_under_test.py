@@ -57,7 +57,8 @@ class ModelUnderTest:
     def __post_init__(self) -> None:
         if self.model is not None:
             self.vocabulary = self.vocabulary or (PARTS if self.reads_arrays else self.model.config.vocabulary)
-            self.length = self.length or min(SHORT, self._context)
+            fixed = isinstance(self.model, ArrayEncoder) and self.model.fixed_size
+            self.length = self._context if fixed else self.length or min(SHORT, self._context)
             self.causal = self.causal and not isinstance(self.model, Encoder | ArrayEncoder)
             if self.positional is None:
                 self.positional = self.model.positional

@@ -2,22 +2,49 @@
 
 from regard.data import ImagesConfig
 from regard.models import ViTConfig
+from regard.nn.heads import ClassesHeadConfig
+from regard.recipes.mnist import MUON
 from regard.tasks import ImageClassificationConfig
-from regard.train import AdamWConfig, Experiment, TrainConfig
+from regard.train import Experiment, LinearScheduleConfig, TrainConfig
 
 
 def recipe() -> Experiment:
-    """A Vision Transformer of 64 patches that learns the photographs of CIFAR-10, with augmentation.
+    """A Vision Transformer of 64 patches that learns the photographs of CIFAR-10 on a GPU in nine minutes.
 
     regard train cifar10
 
-    Made for a GPU; on a CPU limit the time: --train.seconds 900. For a better model: --train.epochs 100.
+    On a CPU: --model.layers 6 --model.width 192 --data.batch 128 --data.affine 0 --data.cutmix 0 --train.seconds 900.
     """
     return Experiment(
-        model=ViTConfig(image=32, patch=4, layers=6, heads=6, width=192),
-        data=ImagesConfig(source="cifar10", validation=0.02, crop=4, flip=True, erase=0.25, mixup=0.3, batch=128),
+        model=ViTConfig(
+            image=32,
+            patch=4,
+            layers=10,
+            heads=6,
+            width=384,
+            class_token=False,
+            qk_norm=True,
+            head=ClassesHeadConfig(10, pool="mean"),
+        ),
+        data=ImagesConfig(
+            source="cifar10",
+            validation=0.02,
+            crop=4,
+            flip=True,
+            affine=0.5,
+            color=0.3,
+            erase=0.25,
+            mixup=0.3,
+            cutmix=0.5,
+            batch=1024,
+        ),
         task=ImageClassificationConfig(smoothing=0.1),
         train=TrainConfig(
-            epochs=10, optimizer=AdamWConfig(lr=1e-3, weight_decay=0.05), evaluate_every=400, save_every=None
+            seconds=520,
+            optimizer=MUON,
+            schedule=LinearScheduleConfig(),
+            evaluate_every=2000,
+            save_every=None,
+            log_every=50,
         ),
     )

@@ -3,7 +3,10 @@
 from regard.data import ImagesConfig
 from regard.models import ViTConfig
 from regard.tasks import ImageClassificationConfig
-from regard.train import AdamWConfig, Experiment, TrainConfig
+from regard.train import Experiment, MuonConfig, TrainConfig
+
+#: What the recipes of images have in common.
+MUON = MuonConfig(lr=0.02, weight_decay=0.1, rest_lr=2e-3)
 
 
 def recipe() -> Experiment:
@@ -17,5 +20,5 @@ def recipe() -> Experiment:
         model=ViTConfig(image=28, channels=1, patch=7, layers=4, heads=4, width=96),
         data=ImagesConfig(source="mnist", validation=0.02, crop=2, batch=128),
         task=ImageClassificationConfig(),
-        train=TrainConfig(seconds=300, optimizer=AdamWConfig(lr=2e-3), evaluate_every=200, save_every=None),
+        train=TrainConfig(seconds=300, optimizer=MUON, evaluate_every=200, save_every=None),
     )

@@ -46,8 +46,8 @@ def load_assets() -> dict[str, bytes]:
         raise UserError("the page is not built; run `make web`, or install regard from a wheel") from error
 
 
-def html_document(trace: Trace, title: str, text: str, limit: int = FILE) -> str:
-    """Return the HTML document, with at most about ``limit`` bytes of data."""
+def html_document(trace: Trace, title: str, text: str, limit: int = FILE, picture: str | None = None) -> str:
+    """Return the HTML document, with at most about ``limit`` bytes of data; ``picture``: an SVG above the maps."""
     assets = load_assets()
     # Escape what would end or confuse the surrounding elements.
     script = assets["page.js"].decode().replace("</script", "<\\/script").replace("<!--", "<\\!--")
@@ -59,8 +59,12 @@ def html_document(trace: Trace, title: str, text: str, limit: int = FILE) -> str
         "base-uri 'none'; form-action 'none'"
     )
     head = '<meta name="color-scheme" content="light dark"><meta name="referrer" content="no-referrer">'
+    above = ""
+    if picture is not None:  # as an image, it runs no script and keeps its own style
+        source = f"data:image/svg+xml;base64,{base64.b64encode(picture.encode()).decode()}"
+        above = f'<img src="{source}" alt="{escape(text)}" width="100%">'
     body = (
-        '<div id="page"></div><noscript>This page needs JavaScript.</noscript>'
+        f'{above}<div id="page"></div><noscript>This page needs JavaScript.</noscript>'
         f'<script type="application/json" id="regard-data">{data}</script><script>{script}</script>'
     )
     return document(title, style, body, policy, head)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -60,10 +61,13 @@ class ArrayClassificationTask(ClassificationTask, Predicting):
 
     def predictions(self, model: Any, batch: Any) -> list[Prediction]:
         """The most likely class of each row, and the probabilities of all."""
-        answers, labels = [], self.config.labels or model.config.head.names  # of an imported model, its own
-        for row in model(*batch.arguments).float().softmax(-1).tolist():
-            shares = dict(zip(labels, row, strict=True))
-            label = max(shares, key=shares.__getitem__)
-            record = {"label": label, "probability": shares[label], "probabilities": shares}
-            answers.append(Prediction(f"{label}  {shares[label]:.3f}", record))
-        return answers
+        labels = self.config.labels or model.config.head.names  # of an imported model, its own
+        return [class_prediction(labels, row) for row in model(*batch.arguments).float().softmax(-1).tolist()]
+
+
+def class_prediction(labels: Sequence[str], probabilities: Sequence[float]) -> Prediction:
+    """The most likely class."""
+    shares = dict(zip(labels, probabilities, strict=True))
+    label = max(shares, key=shares.__getitem__)
+    record = {"label": label, "probability": shares[label], "probabilities": shares}
+    return Prediction(f"{label}  {shares[label]:.3f}", record)

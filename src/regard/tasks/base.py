@@ -6,7 +6,7 @@ mean of means would give tokens of short micro-batches more weight.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
@@ -16,6 +16,7 @@ from regard.config import Choice
 from regard.data.base import Data
 from regard.models import Model, ModelConfig
 from regard.nn.auxiliary_loss import collect
+from regard.pages.html import ChartSection
 
 
 class Term(NamedTuple):
@@ -35,6 +36,8 @@ class Prediction(NamedTuple):
 
     line: str  # for a person
     record: dict[str, Any]  # for programs
+    charts: Sequence[ChartSection] = ()  # for `regard predict --out`
+    part: int | None = None  # the number of the part of the example that it is about; None: of all of it
 
 
 class Task(Protocol):
@@ -82,7 +85,7 @@ class Predicting(ABC):
 class Measured(ABC):
     """A task that is judged by more than its loss. Evaluation adds up the statistics of all batches and ranks."""
 
-    best: str  # the measure that early stopping watches; more is better
+    best: str | None  # the measure that early stopping watches, where more is better; None: the loss
 
     @abstractmethod
     def terms(self, model: Any, batch: Any) -> dict[str, Term]:

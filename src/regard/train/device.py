@@ -17,6 +17,8 @@ def move(batch: B, device: torch.device) -> B:
     """A batch on ``device``: tensors inside named tuples are moved, everything else stays."""
 
     def transfer(tensor: Tensor) -> Tensor:
+        if tensor.device.type == device.type:  # made there
+            return tensor
         # From pinned memory the copy overlaps with the computation.
         return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
 

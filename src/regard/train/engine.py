@@ -65,6 +65,7 @@ class Engine:
         """``start``: the weights of a trained model, instead of random ones."""
         config = experiment.train
         self.experiment, self.data, self.world, self.device = experiment, data, world, world.device
+        data.to(self.device)
         self.precision = Precision(config.precision, self.device)
         self.scaler = self.precision.scaler()
         self.task: Task = experiment.task.build()
@@ -109,11 +110,11 @@ class Engine:
             self.terms = torch.compile(self.task.terms, fullgraph=True, dynamic=dynamic, mode=mode)
 
     def batch(self, position: int) -> Batch:
-        """Micro-batch number ``position`` of this rank, on the CPU."""
+        """Micro-batch number ``position`` of this rank, on the CPU or where ``data`` makes it."""
         return self.experiment.batch(self.data, position, self.world.rank, self.world.size)
 
     def validation_batches(self) -> Iterator[Batch]:
-        """This rank's batches of the validation part, on the CPU."""
+        """This rank's batches of the validation part, on the CPU or where ``data`` makes them."""
         size = self.experiment.data.batch
         return self.data.validation_batches(size, rank=self.world.rank, world=self.world.size)
 

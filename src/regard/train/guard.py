@@ -234,7 +234,10 @@ def _smaller(batch: int) -> Iterator[int]:
 
 def _weights(experiment: Experiment, layers: int) -> int:
     """The number of weights with that many layers, from the shapes on the meta device."""
-    built = build_on_meta(replace(experiment.model, layers=layers))
+    model = experiment.model
+    if "layers" in model.__dataclass_fields__:  # a linear model has no such choice
+        model = replace(model, layers=layers)
+    built = build_on_meta(model)
     return sum(parameter.numel() for parameter in built.parameters())
 
 

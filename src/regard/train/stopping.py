@@ -31,7 +31,8 @@ class EarlyStopping:
         if self.patience is None:
             return
         task = self.engine.task
-        score = measures[f"validation_{task.best}"] if isinstance(task, Measured) else -measures["validation_loss"]
+        best = task.best if isinstance(task, Measured) else None
+        score = -measures["validation_loss"] if best is None else measures[f"validation_{best}"]
         if self.best is not None and not score > self.best:
             self.failures += 1
             return

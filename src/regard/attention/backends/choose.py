@@ -6,6 +6,7 @@ import torch
 
 from regard.attention.backends.banded import Banded
 from regard.attention.backends.decode_gpu import DecodeGPU
+from regard.attention.backends.edges import EdgeBackend
 from regard.attention.backends.flex import Flex
 from regard.attention.backends.reference import Blocked, Reference
 from regard.attention.backends.sdpa import Sdpa
@@ -14,10 +15,19 @@ from regard.attention.call import Backend, Call, Out, Plan, shape_errors
 from regard.attention.masks.mask import Mask
 from regard.attention.tiling.regroup import alternatives, share
 
-_ALL = (DecodeGPU(), SmallCPU(), Sdpa(), Flex(), Banded(), Blocked(), Reference())
+_ALL = (EdgeBackend(), DecodeGPU(), SmallCPU(), Sdpa(), Flex(), Banded(), Blocked(), Reference())
 BACKENDS: dict[str, Backend] = {backend.name: backend for backend in _ALL}
 DENSE_FIRST = tuple(BACKENDS)
-LOCAL_FIRST = ("decode_gpu", "flex", "banded", "small_cpu", "sdpa", "blocked", "reference")  # for masks with few keys
+LOCAL_FIRST = (
+    "edges",
+    "decode_gpu",
+    "flex",
+    "banded",
+    "small_cpu",
+    "sdpa",
+    "blocked",
+    "reference",
+)  # for masks with few keys
 STRIDED_KEYS = 1024  # keys from which regrouping is worth its cost
 
 

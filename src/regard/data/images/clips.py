@@ -82,7 +82,10 @@ class ClipsConfig(DataConfig, kind="clips"):
             raise UserError(f"a {model.kind} reads no clips")
         own = not path.is_dir() or any(file.suffix.lower() in SUFFIXES for file in path.iterdir() if file.is_file())
         found, sides = [path] if own else clips(path), (model.image, model.image)
-        return [unlabeled(str(one), to_floats(read_clip(one, model.channels, sides, model.frames))) for one in found]
+        import torch
+
+        read = [torch.from_numpy(read_clip(one, model.channels, sides, model.frames)) for one in found]
+        return [unlabeled(str(one), to_floats(clip)) for one, clip in zip(found, read, strict=True)]
 
 
 def moving(digits: LabeledImages, count: int, frames: int, seed: int) -> LabeledImages:

@@ -15,7 +15,7 @@ from regard.data.images.arrays import ImageSet, LabeledImages, unpack
 from regard.data.images.data import Augmentation, ImageData, image_examples
 from regard.data.images.folder import read_folder, read_image
 from regard.data.origins.cache import cache_folder
-from regard.data.sources import all_sources, find_source
+from regard.data.sources import check_form, find_source
 from regard.data.split import check_fractions, divide
 from regard.data.tokenizers import Tokenizer
 from regard.errors import UserError
@@ -41,8 +41,11 @@ class ImagesConfig(DataConfig, kind="images"):
     limit: int | None = option(None, "train on the first images of the training part only, this many")
     crop: int = option(0, "augmentation: shift images by up to this many pixels")
     flip: bool = option(False, "augmentation: mirror every other image")
+    affine: float = option(0.0, "augmentation: rotate (1: up to 29 degrees), scale and shear images this much")
+    color: float = option(0.0, "augmentation: change brightness, contrast and saturation by up to this")
     erase: float = option(0.0, "augmentation: fill a rectangle of this share of the images")
     mixup: float = option(0.0, "augmentation: mix this share of the images with others, and their classes alike")
+    cutmix: float = option(0.0, "augmentation: put a rectangle of another image into this share of the images")
     batch: int = option(64, "images per micro-batch")
 
     def check(self) -> None:
@@ -55,12 +58,15 @@ class ImagesConfig(DataConfig, kind="images"):
             raise ValueError(f"channels must be 1 (gray) or 3 (color), not {self.channels}")
         if self.crop < 0:
             raise ValueError(f"crop must be at least 0, not {self.crop}")
-        for name in ("erase", "mixup"):
+        for name in ("affine", "color", "erase", "mixup", "cutmix"):
             if not 0 <= vars(self)[name] <= 1:
                 raise ValueError(f"{name} is a share from 0 to 1, not {vars(self)[name]}")
-        if self.path is None and find_source(self.source).labels != FORM:
-            known = ", ".join(name for name, source in all_sources().items() if source.labels == FORM)
-            raise ValueError(f"source '{self.source}' has no images; with images are: {known}")
+        if self.mixup + self.cutmix > 1:
+            raise ValueError(
+                f"mixup and cutmix are shares of all images, so together at most 1, not {self.mixup + self.cutmix:g}"
+            )
+        if self.path is None:
+            check_form(self.source, FORM)
 
     def build(self, context: int, cache: Path | None = None, tokenizer: Tokenizer | None = None) -> ImageData:
         """Read and divide the images; ``context`` and ``tokenizer`` are for texts."""
@@ -71,7 +77,7 @@ class ImagesConfig(DataConfig, kind="images"):
         parts = (LabeledImages(train.images[: self.limit], train.labels[: self.limit]), validation, test)
         if not len(train.labels):
             raise UserError(f"no image of {name} is left for training; lower --data.validation and --data.test")
-        change = Augmentation(self.crop, self.flip, self.erase, self.mixup)
+        change = Augmentation(**{name: getattr(self, name) for name in Augmentation._fields})
         return ImageData(parts, given.labels, name=name, augmentation=change)
 
     def read(self, cache: Path | None = None) -> ImageSet:

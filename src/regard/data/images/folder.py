@@ -43,7 +43,7 @@ def read_image(path: Path, channels: int, size: tuple[int, int] | None = None, f
             image = image.convert(MODES[channels])
             if size is not None and image.size != size[::-1]:
                 image = _fitted(image, size, image_module)
-            pixels = np.asarray(image, np.uint8)
+            pixels = np.array(image, np.uint8)
     except UserError:
         raise
     except Exception as error:  # Pillow's decoders raise errors of many types

@@ -26,7 +26,7 @@ from regard.data.labeled.examples import (
 )
 from regard.data.origins.cache import cache_folder
 from regard.data.origins.progress import ProgressLine, say
-from regard.data.sources import all_sources, find_source
+from regard.data.sources import check_form, find_source
 from regard.data.split import check_fractions, divide
 from regard.data.tokenizers import BpeConfig, EncodedText, Tokenizer, TokenizerConfig
 from regard.errors import UserError
@@ -63,9 +63,8 @@ class LabeledConfig(DataConfig):
         for name in ("tokens", "limit", "batch"):
             if (value := vars(self)[name]) is not None and value < (4 if name == "tokens" else 1):
                 raise ValueError(f"{name} is {value}, which is too small")
-        if self.path is None and find_source(self.source).labels != self.form:
-            known = ", ".join(name for name, source in all_sources().items() if source.labels == self.form)
-            raise ValueError(f"source '{self.source}' has no {self.form}; with {self.form} are: {known}")
+        if self.path is None:
+            check_form(self.source, self.form)
 
     def build(self, context: int, cache: Path | None = None, tokenizer: Tokenizer | None = None) -> LabeledData:
         """Read, divide and tokenize the examples. ``tokenizer``: that of a pretrained model; default: learn one."""

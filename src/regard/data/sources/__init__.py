@@ -39,6 +39,13 @@ def all_sources() -> dict[str, Source]:
     return {**SOURCES, **{name: module.SOURCE for name, module in _outside().items()}}
 
 
+def check_form(name: str, form: str) -> None:
+    """Refuse a source whose examples have another form (``Source.labels``)."""
+    if find_source(name).labels != form:
+        known = ", ".join(one for one, source in all_sources().items() if source.labels == form)
+        raise ValueError(f"source '{name}' has no {form}; with {form} are: {known}")
+
+
 def find_source(name: str) -> Source:
     """The source of that name; an error suggests the nearest one.
 

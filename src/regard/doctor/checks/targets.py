@@ -4,7 +4,7 @@ from torch import Tensor
 
 from regard.data import IGNORE_INDEX, LabeledBatch, PairBatch, PairData, TextBatch, TextData
 from regard.doctor import Check, Finding, Findings, RecentBatches
-from regard.prove.batches import Batch, out_of_range
+from regard.prove.batches import Batch, has_tokens, out_of_range
 from regard.tasks import LanguageConfig, TranslationConfig
 
 SHIFTS = (0, -1, -2, -3, *range(2, 9))  # wrong distances from an input to its target that are looked for
@@ -54,7 +54,7 @@ class TargetFault(Check):
     def _judge(self, number: int, batch: Batch) -> Finding | None:
         text, pairs = isinstance(self.run.data, TextData), isinstance(self.run.data, PairData)
         packed = isinstance(batch, TextBatch) and batch.slots is not None and not text
-        if isinstance(batch, LabeledBatch) or packed or batch.inputs.shape[1] < 2:
+        if not has_tokens(batch) or isinstance(batch, LabeledBatch) or packed or batch.inputs.shape[1] < 2:
             return None
         follows = agreement(batch.inputs, batch.targets, 1)
         if follows < 1 and (found := self._shifted(number, batch)):

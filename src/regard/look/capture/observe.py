@@ -173,7 +173,7 @@ def dense_weights(attention: Attention, part: slice = slice(None)) -> Tensor:
     order, segment, phase = slots.at(torch.arange(slots.rows, device=q.device)[:, None], index)
     shape = (slots.rows, index.shape[1])
     queries = Slots(order.expand(shape), segment.expand(shape), phase.expand(*shape, *phase.shape[2:]))
-    plan = Plan(attention.plan.mask, queries, attention.plan.keys, False)
+    plan = attention.plan._replace(queries=queries, same_tokens=False, backend="", prepared=None)
     weights = attention.mechanism.weights(q[:, :, part], k, plan)
     assert weights is not None  # a mechanism without weights is unobservable
     return weights
