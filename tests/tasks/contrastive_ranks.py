@@ -20,7 +20,8 @@ def main(rank: int, size: int, folder: Path) -> None:
     distributed.init_process_group("gloo", init_method=f"file://{folder / 'meeting'}", rank=rank, world_size=size)
     whole, towers = batch(), model()
     shard(towers, World(rank, size, rank))
-    own = ImageTextBatch(*(field[rank::size] for field in whole[:4]))
+    images, tokens, lengths, groups = whole[:4]
+    own = ImageTextBatch(*(field[rank::size] for field in (images, tokens, lengths, groups)))
     term = task().terms(towers.train(), own)["contrastive"]
     term.total.backward()
     total = term.total.detach().clone()
