@@ -10,7 +10,7 @@ from regard.pages.svg import moved, picture, png, rectangle, tag, text
 
 WIDTH, HEIGHT, LEFT, TOP, GAP = 900, 110, 14, 20, 14  # of a panel, in pixels
 STRONGEST = 0.5  # opacity of the part with the largest weight
-SIDE = 320  # of an image, in pixels
+SIDE, RED = 320, (214, 40, 40)  # width of an image in pixels; the color of heat
 
 
 def series_picture(series: Sequence[Sequence[float]], weights: Sequence[Sequence[float]], names: Sequence[str]) -> str:
@@ -26,20 +26,18 @@ def series_picture(series: Sequence[Sequence[float]], weights: Sequence[Sequence
 
 
 def image_picture(pixels: NDArray[np.uint8], weights: NDArray[np.floating]) -> str:
-    """An image [Y, X, M] of one or three colors by itself, and darker where its parts have less weight [rows, columns].
-
-    A part with the largest weight is as bright as in the image.
-    """
+    """An image [Y, X, M] of one or three colors, by itself and with the weights of its parts [rows, columns] in red."""
     rows, columns = pixels.shape[:2]
     share = (weights / weights.max()).repeat(rows // weights.shape[0], 0).repeat(columns // weights.shape[1], 1)
-    height, panels = SIDE * rows / columns, []
+    height, panels, colored = SIDE * rows / columns, [], pixels.repeat(3 // pixels.shape[2], 2).astype(np.float64)
+    heated = colored + STRONGEST * share[:, :, None] * (np.array(RED) - colored)
     even = f"the largest weight is {weights.max():.3g}, and {1 / weights.size:.3g} would be even"
-    for number, (shown, title) in enumerate(((pixels, "the image"), (pixels * share[:, :, None], even))):
-        data = base64.b64encode(png([row.tobytes() for row in shown.astype(np.uint8)], pixels.shape[2])).decode()
+    for number, (shown, title) in enumerate(((colored, "the image"), (heated, even))):
+        data = base64.b64encode(png([row.tobytes() for row in shown.astype(np.uint8)], 3)).decode()
         href = f"data:image/png;base64,{data}"
         drawn = tag("image", None, href=href, width=SIDE, height=height, style="image-rendering:pixelated")
         panels.append(moved(LEFT + number * (SIDE + LEFT), TOP, text(title, 0, -6, "soft") + drawn))
-    about = f"an image of {rows} x {columns} pixels; the brighter a part of the second, the more attention it gets"
+    about = f"an image of {rows} x {columns} pixels; the redder a part of the second, the more attention it gets"
     return picture("Attention over the image", about, 2 * SIDE + 3 * LEFT, TOP + height + LEFT, panels)
 
 
