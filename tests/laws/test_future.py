@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 
 import hypothesis.strategies as st
 import torch
 from gpts import VOCABULARY, configs, tokens, untouched, wild
 from hypothesis import given
-from strategies import Case, cases, examples, few, in_fair_shares, seeds
+from strategies import Case, agree, cases, examples, few, in_fair_shares, seeds
 
 from regard.attention import BACKENDS, Causal, Packed, Padded, Range
 from regard.models import GPTConfig
+from regard.nn.mixers import S4DConfig
 
 RAN: Counter[str] = Counter()
 
@@ -58,12 +60,15 @@ def test_a_gpt_does_not_see_the_future(
     slots = data.draw(st.sampled_from(kinds), label="slots")
     other = text.clone()
     other[:, cut:] = (other[:, cut:] + 1) % VOCABULARY
-    untouched(config.feedforward, model(other, slots)[:, :cut], model(text, slots)[:, :cut])
+    transformed = isinstance(config.attention, S4DConfig)  # by Fourier: the future changes the past by rounding
+    same = partial(agree, what="the past") if transformed else partial(untouched, config.feedforward)
+    same(model(other, slots)[:, :cut], model(text, slots)[:, :cut])
 
     caught = []
     hook = model.embed.register_forward_hook(lambda _, __, out: caught.append(out) or out)
     logits = model(text, slots)
     hook.remove()
     (gradient,) = torch.autograd.grad(logits[:, :cut].sum(), caught)
-    assert not gradient[:, cut:].any()
+    most = 1e-4 * gradient.abs().max() if transformed else 0
+    assert (gradient[:, cut:].abs() <= most).all()
     assert gradient.isfinite().all()

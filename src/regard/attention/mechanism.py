@@ -46,7 +46,7 @@ class Mechanism(nn.Module, ModuleProperties):
     why and what to use instead.
     """
 
-    recurrent: bool = False  # a state per channel instead of scores: ``weights`` are the mean over the channels
+    recurrent: bool = False  # a state per channel instead of scores; ``weights`` are mean sizes over the channels
 
     def __init__(self) -> None:
         super().__init__()

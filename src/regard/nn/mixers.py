@@ -142,7 +142,7 @@ class MixerConfig(AttentionConfig):
 
     mixer: ClassVar[type[Mixer]] = Mixer
     expand: float = option(1.0, "inner channels of the layer over the model's width")
-    kernel: int = option(0, "taps of the convolution before it (0: none)")
+    kernel: int = option(4, "taps of the convolution before it (0: none)")
     gate: bool = option(True, "multiply the output by silu of a projection of the input")
 
     def check(self) -> None:
@@ -185,7 +185,6 @@ class MambaConfig(MixerConfig, kind="mamba"):
     """A selective state-space model in place of attention (Gu and Dao 2023)."""
 
     expand: float = option(2.0, "inner channels of the layer over the model's width")
-    kernel: int = option(4, "taps of the convolution before it (0: none)")
     state: int = option(16, "numbers in the state of each channel")
     rank: int | None = option(None, "rank of the projection to step sizes (default: width / 16)")
 

@@ -62,6 +62,37 @@ class PatchEmbedding(nn.Module):
         self.project.init(lambda weight: nn.init.normal_(weight, std=self.project.in_features**-0.5))
 
 
+class ConvolutionEmbedding(PatchEmbedding):
+    """Convolutions over overlapping parts instead of one linear map: images [B, M, Y, X] to [B, N, C].
+
+    The hybrid of Dosovitskiy et al. 2021 (sec. 3.1) with a small stem as in Xiao et al. 2021: for each halving of the
+    grid two convolutions of 3 x 3, the second with a stride of 2.
+    """
+
+    def __init__(self, patch: int, channels: int, width: int):
+        nn.Module.__init__(self)
+        self.patch, self.channels = patch, channels
+        stages, halvings = nn.Sequential(), patch.bit_length() - 1
+        for stage in range(halvings):
+            own = max(8, width >> (halvings - stage))
+            for stride in (1, 2):
+                stages.append(nn.Conv2d(channels, own, kernel_size=3, stride=stride, padding=1, bias=False))
+                stages.append(nn.GroupNorm(1, own))
+                stages.append(nn.GELU())
+                channels = own
+        self.stages, self.project = stages, Linear(channels, width)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.project(self.stages(images).flatten(2).transpose(1, 2))
+
+    def reset(self) -> None:
+        """Convolutions that keep the variance (He et al. 2015); outputs of variance about 1."""
+        for layer in self.stages:
+            if isinstance(layer, nn.Conv2d):
+                nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+        super().reset()
+
+
 class TubeletEmbedding(PatchEmbedding):
     """A linear map of each flat tubelet, a patch of some successive frames (Arnab et al. 2021, ViViT, sec. 3.2).
 

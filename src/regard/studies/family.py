@@ -32,6 +32,7 @@ GROUPS: dict[str, dict[str, dict[str, object]]] = {
         **_each("attention", "window", "strided", "dilated", "sparse", "longformer", "bigbird", "segments"),
         "segments with summaries": {"model.attention": "segments", "model.attention.summaries": 16},
         **_each("attention", "linear", "performer", "lsh", "topk", "talking", "linformer"),
+        **_each("attention", "s4d", "mamba", "mingru", "minlstm"),
         "window, every 2nd layer global": {"model.attention": "window", "model.global_every": 2},
     },
     "position": _each("position", "none", "sinusoidal", "learned", "rotary", "alibi", "relative", "t5"),

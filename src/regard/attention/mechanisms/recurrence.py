@@ -2,7 +2,7 @@
 
 Each channel of a head has a linear recurrence of its own, so that its outputs are weighted sums of the values so far:
 weights as those of attention, one matrix per channel (Ali et al. 2024, "The hidden attention of Mamba models", eq. 11).
-``weights`` are their mean over the channels of a head.
+``weights`` are the mean of their sizes over the channels of a head, without the skip D v_t.
 
     S4D            h_t = Ā h_{t-1} + B̄ v_t,  y_t = Re(C h_t) + D v_t     with constant A, B and C (Gu et al. 2022)
     SelectiveScan  the same with B, C and the step size from the input     (Gu and Dao 2023, algorithm 2)
@@ -107,7 +107,7 @@ class Recurrence(Mechanism, ABC):
             return self.over(q, k, v.transpose(1, 2).flatten(2), reading, before)
 
     def _empty(self, v: Tensor) -> Tensor:
-        return v.new_zeros(len(v), *self.shape, dtype=self.state_type(v.dtype))
+        return v.new_zeros(v.shape[0], *self.shape, dtype=self.state_type(v.dtype))
 
     def _out(self, y: Tensor, reading: Reading, v: Tensor) -> Out:
         """Outputs [B, N, C] as [B, H, N, D], zero at empty slots."""

@@ -12,6 +12,7 @@ from regard.attention.mechanisms.recurrence import Reading, Recurrence
 from regard.attention.mechanisms.scan import state_space
 
 SLOWEST, FASTEST = 1e-3, 1e-1  # the initial step sizes (Gu et al. 2022, sec. 4.3)
+CACHED = 2**19  # numbers that a CPU transforms at a time: twice as fast as all channels of 65,536 tokens at once
 Spectrum = Literal["lin", "inv"]
 
 
@@ -58,13 +59,14 @@ class S4D(Recurrence):
 
     def _coefficients(self) -> tuple[Tensor, Tensor, Tensor, tuple[Tensor, Tensor]]:
         """The step size [D], A and 2 C B̄ [D, S], in real and imaginary parts: B̄ = (exp(dt A) - 1) / A (eq. 4)."""
-        dt = self.log_step.exp()
-        decay, frequency = (x.view(self.channels, self.state) for x in (-self.log_decay.exp(), self.frequency))
+        own = torch.promote_types(self.c.dtype, torch.float32)
+        dt = self.log_step.to(own).exp()
+        decay, frequency = (x.to(own).view(self.channels, -1) for x in (-self.log_decay.exp(), self.frequency))
         size, angle = (dt[:, None] * decay).exp(), dt[:, None] * frequency
         a, b = size * angle.cos() - 1, size * angle.sin()
         norm = decay.square() + frequency.square()
         a, b = (a * decay + b * frequency) / norm, (b * decay - a * frequency) / norm
-        c, d = self.c.view(2, self.channels, self.state)
+        c, d = self.c.to(own).view(2, self.channels, self.state)
         return dt, decay, frequency, (2 * (c * a - d * b), 2 * (c * b + d * a))
 
     def kernel(self, length: int) -> Tensor:
@@ -84,11 +86,8 @@ class S4D(Recurrence):
     @torch.no_grad()
     def weights(self, q: Tensor, k: Tensor, plan: Plan) -> Tensor:
         seen, far = self._seen(q, plan)
-        kernel = self.kernel(k.shape[2])
-        kernel[:, 0] += self.skip
-        mean = kernel.unflatten(0, (self.heads, self.width)).mean(1).to(q.dtype)  # [H, K]
-        index = far.expand(len(q), -1, -1, -1)[:, 0]
-        return mean[:, index].transpose(0, 1) * seen
+        sizes = self.kernel(k.shape[2]).abs().unflatten(0, (self.heads, self.width)).mean(1).to(q.dtype)  # [H, K]
+        return sizes[:, far.expand(len(q), -1, -1, -1)[:, 0]].transpose(0, 1) * seen
 
 
 def _powers(decay: Tensor, frequency: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
@@ -109,8 +108,12 @@ def convolve(x: Tensor, kernel: Tensor) -> Tensor:
         far = place[:, None] - place
         return torch.einsum("dnm,bmd->bnd", kernel[:, far.clamp(min=0)] * (far >= 0), x)
     size = 1 << (2 * length - 1).bit_length()
-    spectrum = torch.fft.rfft(x.mT, n=size) * torch.fft.rfft(kernel, n=size)
-    return torch.fft.irfft(spectrum, n=size)[..., :length].mT
+    most = max(1, CACHED // (len(x) * size)) if x.device.type == "cpu" else x.shape[2]  # channels at a time
+    parts = []
+    for u, k in zip(x.split(most, dim=2), kernel.split(most), strict=True):
+        spectrum = torch.fft.rfft(u.mT, n=size) * torch.fft.rfft(k, n=size)
+        parts.append(torch.fft.irfft(spectrum, n=size)[..., :length].mT)
+    return torch.cat(parts, dim=2)
 
 
 class SelectiveScan(Recurrence):
@@ -150,14 +153,12 @@ class SelectiveScan(Recurrence):
     @torch.no_grad()
     def weights(self, q: Tensor, k: Tensor, plan: Plan) -> Tensor:
         """Σ_s C_is B_js exp(A_s (t_i - t_j)) dt_j, where t is the sum of the step sizes."""
-        seen, far = self._seen(q, plan)
         b, dt = self._keys(k)
         a = -self.log_decay.view(self.heads, self.width, self.state, 1, 1).exp()
         pairs = [q[..., s, None] * b[:, :, None, :, s] for s in range(self.state)]
 
         def weigh(d: int, since: Tensor) -> Tensor:
             total = sum((pair * (since * a[:, d, s]).exp() for s, pair in enumerate(pairs)), torch.zeros(()))
-            return total * dt[:, :, None, :, d]
+            return total.abs() * dt[:, :, None, :, d]
 
-        skip = self.skip.view(self.heads, self.width, 1, 1).mean(1) * (far == 0)
-        return (self._mean_weights(dt.cumsum(2), plan, weigh) + skip) * seen
+        return self._mean_weights(dt.cumsum(2), plan, weigh) * self._seen(q, plan)[0]

@@ -109,18 +109,22 @@ class ImageData(ExampleData[ImageBatch]):
 
     def _changed(self, numbers: NDArray[np.int64], random: Uniform) -> Tensor:
         """Training images after augmentation; ``random`` [B, 15]."""
-        from regard.data.images.augment import affine, color, crop, erase, flip
+        return changed(self._picked("train", numbers), random, self.augmentation)
 
-        change, images = self.augmentation, self._picked("train", numbers)
-        if change.crop:
-            images = crop(images, random[:, :2], change.crop)
-        if change.flip:
-            images = flip(images, random[:, 2])
-        if change.affine:
-            images = affine(images, random[:, 8:12], change.affine)
-        if change.color:
-            images = color(images, random[:, 12:15], change.color)
-        return erase(images, random[:, 3:8], change.erase) if change.erase else images
+
+def changed(images: Tensor, random: Uniform, change: Augmentation, fill: float = -1.0) -> Tensor:
+    """Images after augmentation of each alone, with ``fill`` beyond their edges; ``random`` [B, 15]."""
+    from regard.data.images.augment import affine, color, crop, erase, flip
+
+    if change.crop:
+        images = crop(images, random[:, :2], change.crop, fill)
+    if change.flip:
+        images = flip(images, random[:, 2])
+    if change.affine:
+        images = affine(images, random[:, 8:12], change.affine, fill)
+    if change.color:
+        images = color(images, random[:, 12:15], change.color)
+    return erase(images, random[:, 3:8], change.erase) if change.erase else images
 
 
 def to_floats(images: Tensor) -> Tensor:

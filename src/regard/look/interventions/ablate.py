@@ -89,7 +89,7 @@ def head_effects(model: Model, reading: Reading, attentions: Sequence[Attention]
         again = sum(other.name == one.name for other in attentions) > 1  # a repeated block
         if (
             one.unobservable is not None
-            or one.mechanism.recurrent  # its weights are a mean over channels, and a gate may follow
+            or one.mechanism.recurrent  # its weights are means over channels, and a gate may follow
             or one.v is None
             or again
             or not isinstance(layer, SelfAttention | CrossAttention)

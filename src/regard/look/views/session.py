@@ -69,7 +69,7 @@ class Session:
             loaded = load_translation_model(run, device, step)
             return cls(loaded.model, loaded.tokenizer, loaded.specials, loaded.step, loaded.lower)
         model, tokenizer, reached, _ = load_model(run, device, step)
-        return cls(model, tokenizer, None, reached)
+        return cls(model.text_reader, tokenizer, None, reached)
 
     @property
     def context(self) -> int:
