@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import doctest
 import io
 import re
@@ -9,11 +10,13 @@ import xml.etree.ElementTree as ElementTree
 
 import matplotlib.image
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.pages import charts, numbers, svg
 from regard.pages.charts import Axes, Series, dot_plot, line_chart, log_ticks, thin, ticks
+from regard.pages.heat import RED, STRONGEST, image_picture
 from regard.pages.svg import png
 
 FINITE = st.floats(-1e12, 1e12, allow_subnormal=False)
@@ -84,3 +87,20 @@ def test_nothing_gives_nothing() -> None:
 def test_the_examples_in_the_docstrings_are_true() -> None:
     for module in (charts, numbers, svg):
         assert doctest.testmod(module).failed == 0
+
+
+def test_the_heat_of_an_image_is_where_its_weights_are():
+    """The second panel is redder in the part with the largest weight, and like the image where there is none."""
+    image = pytest.importorskip("PIL.Image")
+    for colors in (1, 3):
+        pixels = np.full((4, 8, colors), 100, np.uint8)
+        drawn = image_picture(pixels, np.array([[0.0, 0.25, 0.5, 0.0], [0.0, 0.0, 0.0, 0.25]]))
+        plain, heated = (
+            np.asarray(image.open(io.BytesIO(base64.b64decode(data))), int)
+            for data in re.findall(r'base64,([^"]+)"', drawn)
+        )
+        assert (plain == 100).all()
+        assert plain.shape == heated.shape == (4, 8, 3)
+        assert (heated[:2, 4:6] == np.trunc(100 + STRONGEST * (np.array(RED) - 100))).all()
+        assert (heated[:, :2] == 100).all()
+        assert 100 < heated[0, 2, 0] < heated[0, 4, 0]

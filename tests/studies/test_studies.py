@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from regard.measure import Comparison, LengthBucket
 from regard.models import GPTConfig, RecurrentConfig
 from regard.pages.charts import Axes, Series
 from regard.pages.html import ChartSection
-from regard.studies import about, bottleneck, depth, get, gradients, names, parallel
+from regard.studies import about, bottleneck, depth, get, gradients, images, names, parallel
 from regard.studies.page import Study, page, write
 
 SIZES: dict[str, Any] = {"vocabulary": 11, "context": 12, "width": 16}
@@ -127,3 +128,13 @@ def test_a_study_runs_from_the_command_line(name, tmp_path):
     found = json.loads(done.stdout)
     assert found["answer"]
     assert (tmp_path / f"{name}.html").stat().st_size > 5000
+
+
+def test_the_answer_about_images_follows_from_the_numbers():
+    accuracy = {"A": [0.5] * 5, "B": [0.7, 0.7, 0.7, 0.7, 0.4], "C": [0.1] * 5}
+    text = " ".join(images.words(accuracy, {"A": 1000, "B": 2000, "C": 3000}))
+    assert "A (1,000 parameters): 50.0% with 100 images, 50.0% with 10,000" in text
+    assert "The CNN is +20.0 points from the Vision Transformer with 100 images, -10.0 with 10,000." in text
+    for config in images.MODELS.values():
+        size = sum(p.numel() for p in replace(config, image=28, channels=1).build().parameters())
+        assert 90_000 < size < 110_000  # they are compared at the same size

@@ -31,15 +31,16 @@ class ImageCNNConfig(ImageConfig, kind="image-cnn"):
     def check(self) -> None:
         check_sizes(self, "layers", "width", "patch")
         self.check_image()
-        if self.patch & (self.patch - 1) or self.halvings > self.layers:
-            raise ValueError(f"patch is a power of 2, of at most 2**layers, not {self.patch}")
+        if self.patch & (self.patch - 1):
+            raise ValueError(f"patch is a power of 2, not {self.patch}")
         if self.image % self.patch:
             raise ValueError(f"an image of {self.image} pixels cannot be halved to a whole number of {self.patch}")
 
-    @property
-    def halvings(self) -> int:
-        """How often the resolution is halved, each time before a block."""
-        return self.patch.bit_length() - 1
+    def pools(self) -> list[int]:
+        """By how much each block lowers the resolution first: by 2 until it is that of ``patch``."""
+        halvings = self.patch.bit_length() - 1
+        first = 2 ** max(1, halvings - self.layers + 1) if halvings else 1
+        return [first, *(2 if n < halvings else 1 for n in range(1, self.layers))]
 
     @property
     def context(self) -> int:
@@ -51,9 +52,9 @@ class ImageCNNConfig(ImageConfig, kind="image-cnn"):
 
 
 class ResidualBlock(nn.Module):
-    """x + f(f(x)), f(x) = convolution(relu(norm(x))) (He et al. 2016b, fig. 4e); before it, a maximum over 2 x 2."""
+    """x + f(f(x)), f(x) = convolution(relu(norm(x))) (He et al. 2016b, fig. 4e), after a maximum over squares."""
 
-    def __init__(self, width: int, *, halves: bool):
+    def __init__(self, width: int, pool: int):
         super().__init__()
         parts = [
             part
@@ -65,7 +66,7 @@ class ResidualBlock(nn.Module):
             )
         ]
         self.branch = nn.Sequential(*parts)
-        self.pool = nn.MaxPool2d(2) if halves else nn.Identity()
+        self.pool = nn.MaxPool2d(pool) if pool > 1 else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.pool(x)
@@ -81,8 +82,7 @@ class ImageCNN(ImageEncoder):
         super().__init__(config)
         self.channels, self.part = config.channels, (config.patch, config.patch)
         self.embed = nn.Conv2d(config.channels, config.width, 3, padding=1)
-        halvings = config.halvings
-        self.blocks = nn.ModuleList(ResidualBlock(config.width, halves=n < halvings) for n in range(config.layers))
+        self.blocks = nn.ModuleList(ResidualBlock(config.width, pool) for pool in config.pools())
         self.norm = config.norm.build(config.width)
         outputs = config.head.outputs(0)
         self.unembed = Linear(config.width, outputs) if outputs else nn.Identity()  # type: ignore[assignment]

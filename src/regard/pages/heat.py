@@ -1,11 +1,16 @@
-"""Series over time with the weight of each of their parts as heat behind them, as one SVG file."""
+"""Series over time, or an image, with the weight of each of its parts as heat, as one SVG file."""
 
+import base64
 from collections.abc import Sequence
 
-from regard.pages.svg import moved, picture, rectangle, tag, text
+import numpy as np
+from numpy.typing import NDArray
+
+from regard.pages.svg import moved, picture, png, rectangle, tag, text
 
 WIDTH, HEIGHT, LEFT, TOP, GAP = 900, 110, 14, 20, 14  # of a panel, in pixels
 STRONGEST = 0.5  # opacity of the part with the largest weight
+SIDE, RED = 320, (214, 40, 40)  # width of an image in pixels; the color of heat
 
 
 def series_picture(series: Sequence[Sequence[float]], weights: Sequence[Sequence[float]], names: Sequence[str]) -> str:
@@ -18,6 +23,22 @@ def series_picture(series: Sequence[Sequence[float]], weights: Sequence[Sequence
     ]
     about = f"{len(series)} series of {len(series[0])} points; the darker a part, the more attention it gets"
     return picture("Attention over the series", about, WIDTH, TOP + len(panels) * (HEIGHT + TOP + GAP), panels)
+
+
+def image_picture(pixels: NDArray[np.uint8], weights: NDArray[np.floating]) -> str:
+    """An image [Y, X, M] of one or three colors, by itself and with the weights of its parts [rows, columns] in red."""
+    rows, columns = pixels.shape[:2]
+    share = (weights / weights.max()).repeat(rows // weights.shape[0], 0).repeat(columns // weights.shape[1], 1)
+    height, panels, colored = SIDE * rows / columns, [], pixels.repeat(3 // pixels.shape[2], 2).astype(np.float64)
+    heated = colored + STRONGEST * share[:, :, None] * (np.array(RED) - colored)
+    even = f"the largest weight is {weights.max():.3g}, and {1 / weights.size:.3g} would be even"
+    for number, (shown, title) in enumerate(((colored, "the image"), (heated, even))):
+        data = base64.b64encode(png([row.tobytes() for row in shown.astype(np.uint8)], 3)).decode()
+        href = f"data:image/png;base64,{data}"
+        drawn = tag("image", None, href=href, width=SIDE, height=height, style="image-rendering:pixelated")
+        panels.append(moved(LEFT + number * (SIDE + LEFT), TOP, text(title, 0, -6, "soft") + drawn))
+    about = f"an image of {rows} x {columns} pixels; the redder a part of the second, the more attention it gets"
+    return picture("Attention over the image", about, 2 * SIDE + 3 * LEFT, TOP + height + LEFT, panels)
 
 
 def _panel(lines: Sequence[Sequence[float]], heat: Sequence[float], title: str) -> str:

@@ -61,13 +61,13 @@ def cell_paths(levels: Sequence[Sequence[int]], width: float, height: float, str
     return "".join(tag("path", class_="ink", fill_opacity=n / strongest, d="".join(paths[n])) for n in levels_drawn)
 
 
-def png(rows: Sequence[bytes]) -> bytes:
-    """A gray image, one byte per pixel."""
+def png(rows: Sequence[bytes], colors: int = 1) -> bytes:
+    """An image of one byte per pixel (gray) or of three (red, green, blue)."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
-    header = struct.pack(">IIBBBBB", len(rows[0]), len(rows), 8, 0, 0, 0, 0)
+    header = struct.pack(">IIBBBBB", len(rows[0]) // colors, len(rows), 8, colors - 1, 0, 0, 0)
     body = zlib.compress(b"".join(b"\0" + row for row in rows), 9)
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", body) + chunk(b"IEND", b"")
 

@@ -42,7 +42,7 @@ class MaskedPatchesConfig(TaskConfig, kind="masked-patches"):
     def model_for(self, model: ModelConfig, data: Data) -> ModelConfig:
         """The model with a head for the pixels of a patch."""
         if not isinstance(model, ViTConfig):
-            raise UserError(f"the task {self.kind} trains a Vision Transformer, and this model is a {model.kind}")
+            raise UserError(f"the task {self.kind} trains a Vision Transformer, and this model is of kind {model.kind}")
         return replace(model, head=PixelsHeadConfig(model.channels * model.patch**2))
 
     def build(self) -> MaskedPatches:
