@@ -1,6 +1,8 @@
-"""Attention over a list of edges equals attention with a table of them, forward and backward, for scores and biases."""
+"""Attention over a list of edges is attention with their table, forward and backward, for every score and bias."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import hypothesis.strategies as st
 import pytest
@@ -30,7 +32,7 @@ from regard.attention import (
     explain,
 )
 from regard.attention.backends.choose import BackendRefused
-from regard.attention.mechanisms.talking import Talking
+from regard.attention.mechanisms.talking import Talking, TalkingScore
 from regard.attention.score import Relative, SoftCap
 
 B, H, N, D = 2, 3, 7, 4
@@ -54,12 +56,13 @@ def table(edges: torch.Tensor) -> torch.Tensor:
     return found
 
 
-SCORES = {
+SCORES: dict[str, Any] = {
     "dot": lambda: None,
     "additive": lambda: Additive(D, D, 5).double(),
     "gat": lambda: GraphScore(H, D).double(),
     "gat dynamic": lambda: GraphScore(H, D, dynamic=True).double(),
 }
+SCORES["talking"] = lambda: TalkingScore(H).double()
 SLOTS = [Range(N), Padded(torch.tensor([5, 7]), N), Packed.of([[3, 4], [2, 2]], N)]
 
 
@@ -78,6 +81,8 @@ def outcome(score: Score | None, bias: Bias | None, mask: Mask, slots, added: Bi
 def test_a_list_of_edges_is_their_table(score: str, seed: int, slots, rows: int, both: bool) -> None:
     torch.manual_seed(seed)
     made, edges = SCORES[score](), pairs(seed, rows)
+    for parameter in () if made is None else made.parameters():
+        torch.nn.init.normal_(parameter)
     bias = Chain(SoftCap(2.0), Relative(H, 2).double()) if both else None
     listed, other = EdgeList.of(edges, N), Window(4, 2) if both else Full()
     values = drawn(5, len(listed.codes), H).requires_grad_()
@@ -113,7 +118,7 @@ def test_it_is_chosen_where_it_can_run_and_says_why_not() -> None:
     assert "no list of edges" in reasons(Softmax(), Causal(), Range(N))
     assert "no list of edges" in reasons(Softmax(), mask | Causal(), Range(N))
     assert "by their order" in reasons(Softmax(), mask, Slots(*(torch.arange(N)[None],) * 3))
-    assert "heads exchange" in reasons(Talking(H).double(), mask, Range(N))
+    assert "softmax only" in reasons(Talking(H).double(), mask, Range(N))
     assert "top-k" in reasons(Softmax(normalizer=TopKSoftmax(2)), mask, Range(N))
     with pytest.raises(BackendRefused, match="no list of edges"):
         Softmax(backend="edges").plan(Causal(), Range(N), like=q)

@@ -20,7 +20,7 @@ from onnx_oracle import float_activations, session
 from regard.commands.import_ import imported_run
 from regard.convert.archive import unpacked
 from regard.convert.published import MODELS
-from regard.data.audio import log_mel, read_wav
+from regard.data.audio import log_mel, read_sound
 from regard.data.origins.cache import cache_folder
 from regard.data.sources import SOURCES
 from regard.data.tokenizers.published import PublishedTokenizer
@@ -179,7 +179,7 @@ def test_whisper_transcribes_as_onnxruntime(model: tuple[Run, Path]) -> None:
         halves = read(encoder), read(decoder)
         equal, gap = 0, 0.0
         for path in files:
-            samples = read_wav(path)
+            samples = read_sound(path)
             (ours,) = transcriber.transcribe(samples[: transcriber.window])
             features = log_mel(samples)[None].numpy()
             (memory,) = halves[0].run(["last_hidden_state"], {"input_features": features})

@@ -25,12 +25,16 @@ from regard.models import (
     ArrayEncoder,
     BahdanauConfig,
     ConvolutionConfig,
+    DetectorConfig,
     DLinearConfig,
     Encoder,
     EncoderConfig,
     FixedConfig,
     GPTConfig,
     GraphConfig,
+    HybridViTConfig,
+    ImageCNNConfig,
+    ImageLSTMConfig,
     LanguageModel,
     LuongConfig,
     Model,
@@ -40,7 +44,9 @@ from regard.models import (
     Seq2SeqConfig,
     Seq2SeqModel,
     SignalConfig,
+    TextToImageConfig,
     TransformerConfig,
+    TwoTowersConfig,
     VideoConfig,
     ViTConfig,
 )
@@ -53,6 +59,7 @@ from regard.nn.heads import (
     BertTokensHeadConfig,
     ClassesHeadConfig,
     LinksHeadConfig,
+    NoHeadConfig,
     TokenClassesHeadConfig,
     ValuesHeadConfig,
 )
@@ -62,6 +69,7 @@ from regard.nn.norm import LayerNormConfig
 from regard.nn.positions.grid import GridRasterConfig, GridRelativeConfig, GridRotaryConfig, GridSinusoidalConfig
 from regard.nn.positions.position import LearnedPositionConfig, RelativeConfig, RotaryConfig
 from regard.nn.signals import PatchesConfig
+from regard.nn.sound import LogMelConfig, WaveformConfig
 
 SIZES: dict[str, Any] = {"vocabulary": 29, "context": 32, "width": 16, "layers": 2}
 VIT: Any = ViTConfig(image=12, channels=2, patch=3, width=16, layers=2, heads=4)
@@ -123,10 +131,25 @@ MODELS: dict[str, ModelConfig] = {
     "vit raster": replace(VIT, position=GridRasterConfig()),
     "vit rotary": replace(VIT, position=GridRotaryConfig()),
     "vit relative": replace(VIT, position=GridRelativeConfig()),
+    "hybrid vit": HybridViTConfig(image=12, channels=2, patch=4, width=16, layers=2, heads=4),
+    "two towers": TwoTowersConfig(
+        width=12,
+        image=replace(VIT, class_token=False, head=NoHeadConfig()),
+        text=EncoderConfig(**SIZES, heads=4, zero_init=False, head=NoHeadConfig()),
+    ),
+    "two towers cls": TwoTowersConfig(
+        width=12, image=replace(VIT, head=NoHeadConfig()), text=EncoderConfig(**SIZES, heads=4, head=NoHeadConfig())
+    ),
+    "image cnn": ImageCNNConfig(image=12, channels=2, width=16, layers=3),
+    "image lstm": ImageLSTMConfig(image=12, channels=2, width=16, layers=2),
     "signal": SignalConfig(points=24, channels=2, width=16, layers=2, heads=4, embed=PatchesConfig(size=2), head=MEAN),
     "signal token": SignalConfig(
         points=12, width=16, layers=2, heads=4, class_token=True, position=RotaryConfig(), head=ClassesHeadConfig(5)
     ),
+    "signal log-mel": SignalConfig(
+        points=640, width=16, layers=2, heads=4, embed=LogMelConfig(rate=2000, bands=8, window=(25.0, 60.0)), head=MEAN
+    ),
+    "signal waveform": SignalConfig(points=160, width=16, layers=2, heads=4, embed=WaveformConfig((5, 2)), head=MEAN),
     "patchtst": PatchTSTConfig(
         points=24,
         layers=2,
@@ -141,6 +164,10 @@ MODELS: dict[str, ModelConfig] = {
     "graph all": replace(GRAPH, local=False, distances=3, numbers=0),
     "graph links": replace(GRAPH, head=LinksHeadConfig(3)),
     "video": VideoConfig(image=6, channels=2, patch=3, frames=6, tubelet=2, width=16, layers=2, heads=4),
+    "detector": DetectorConfig(image=12, channels=2, patch=3, width=16, layers=2, heads=4, queries=5),
+    "text to image": TextToImageConfig(
+        vocabulary=29, context=32, width=16, layers=2, heads=4, zero_init=False, image=8, codes=9, coder_width=16
+    ),
     "seq2seq fixed": Seq2SeqConfig(**SIZES, dropout=0.0, attention=FixedConfig()),
     "seq2seq bahdanau": Seq2SeqConfig(**SIZES, dropout=0.0, attention=BahdanauConfig()),
     "seq2seq luong": Seq2SeqConfig(**SIZES, dropout=0.0, attention=LuongConfig(), cell="lstm"),

@@ -9,7 +9,7 @@ import torch
 from model_kit import MODELS
 
 from regard import recipes
-from regard.models import EncoderConfig, GPTConfig, ModelConfig, Seq2SeqModel, TransformerConfig, ViTConfig
+from regard.models import EncoderConfig, GPTConfig, ImageConfig, ModelConfig, Seq2SeqModel, TransformerConfig
 from regard.nn.blocks.block import PostNormConfig
 from regard.nn.heads import ClassesHeadConfig
 from regard.nn.positions.position import LearnedPositionConfig, SinusoidalConfig
@@ -35,8 +35,8 @@ ALL = {**{name: config for name, config in MODELS.items() if name != "outside"},
 def initial_excess(config: ModelConfig) -> float:
     """The mean loss of a new model on random tokens or images, above that of a uniform guess."""
     torch.manual_seed(1)
-    if isinstance(config, ViTConfig):
-        head = ClassesHeadConfig(CLASSES, pool="cls" if config.class_token else "mean")
+    if isinstance(config, ImageConfig):
+        head = ClassesHeadConfig(CLASSES, pool="cls" if config.tokens_before else "mean")
         with torch.no_grad():
             scores = (
                 replace(config, head=head).build().eval()(torch.randn(8, config.channels, config.image, config.image))
@@ -54,7 +54,7 @@ def initial_excess(config: ModelConfig) -> float:
 def recipe(name: str) -> ModelConfig:
     size = next((size for start, size in VOCABULARY.items() if name.startswith(start)), 65)
     model: Any = recipes.get(name).model
-    return model if isinstance(model, ViTConfig) else replace(model, vocabulary=size)
+    return model if isinstance(model, ImageConfig) else replace(model, vocabulary=size)
 
 
 @pytest.mark.parametrize("name", recipes.names())

@@ -5,6 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from regard.models import SignalConfig
+from regard.nn.heads import ClassesHeadConfig
 from regard.nn.signals import PatchesConfig
 
 
@@ -31,3 +33,18 @@ def test_a_patch_begins_every_stride_points(size: int, stride: int, length: int,
 
 def test_the_paper_has_64_patches() -> None:
     assert PatchesConfig(16, 8, True).count(512) == 64  # Nie et al. 2023, sec. 4.1
+
+
+@pytest.mark.parametrize("repeat", [False, True])
+def test_a_padded_signal_equals_the_signal_alone(repeat: bool) -> None:
+    torch.manual_seed(2)
+    embed = PatchesConfig(4, 3, repeat)
+    config = SignalConfig(
+        points=14, channels=2, width=16, layers=1, heads=2, embed=embed, head=ClassesHeadConfig(5, pool="mean")
+    )
+    model = config.build().double().eval()
+    x, lengths = torch.randn(3, 14, 2, dtype=torch.float64), torch.tensor([14, 5, 9])
+    with torch.no_grad():
+        found = model(x, lengths)
+        for row, length in enumerate(lengths.tolist()):
+            torch.testing.assert_close(found[row], model(x[row : row + 1, :length])[0])

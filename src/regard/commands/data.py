@@ -43,6 +43,8 @@ def data(options: DataOptions) -> int:
         "pairs of sentences: regard train translate-transformer --data.source NAME",
         "labelled text: regard train sentiment --data.source NAME (classes), tagging (tags), questions (answers)",
         "images: regard train digits, mnist, fashion-mnist or cifar10",
+        "sounds: regard train spoken-language --data.source NAME; with texts (speech): regard train dutch-speech",
+        "graphs: regard train karate or pubmed (nodes), umls (links), solubility (graphs) --data.source NAME",
     ]
     return act(options, "data", chosen, list(all_sources().values()), "\n".join(use))
 

@@ -23,6 +23,9 @@ class EvaluateOptions(CheckpointOptions):
     file: str | None = option(
         None, "any other text instead: a file, a folder or a pattern, with the run's tokenizer", metavar="FILE"
     )
+    source: str | None = option(
+        None, "for labelled runs, another source or folder of the same form, such as the same emoji in another style"
+    )
     stride: int | None = option(
         None, "slide the window by this many tokens, so that each is predicted from a long context; default: no overlap"
     )
@@ -52,6 +55,8 @@ def evaluate(options: EvaluateOptions) -> int:
 
     experiment, device = run.load(Experiment), find_device(options.device)
     labelled = isinstance(experiment.data, LabeledConfig) or experiment.model.reads != "text"
+    if options.source is not None and not (labelled and options.file is None):
+        raise UserError("--source is for runs on labelled examples; give a text with --file")
     if labelled and options.file is None:
         return evaluate_labels(options, run, experiment, load_trained(run, device, options.step))
     loaded = load_model(run, device, options.step)
@@ -90,8 +95,13 @@ def evaluate_labels(options: EvaluateOptions, run: "Run", experiment: "Experimen
     from regard.train.evaluate import measure
     from regard.train.precision import Precision
 
-    data, task = experiment.data.build(experiment.model.context, tokenizer=loaded.tokenizer), experiment.task.build()
-    loaded.check_data(data)
+    task, config = experiment.task.build(), experiment.data
+    config = config if options.source is None else config.with_source(options.source)
+    data = config.build(experiment.model.context, tokenizer=loaded.tokenizer)
+    if options.source is None:
+        loaded.check_data(data)
+    elif experiment.task.fit(data) != experiment.task:
+        raise UserError(f"{data.name} has other classes than this run's data; give another --source")
     if not isinstance(task, Measured):
         raise UserError(f"the task {experiment.task.kind} has no measures")
     parts = {"validation": data.validation_batches, "test": data.test_batches}
@@ -108,6 +118,7 @@ def evaluate_labels(options: EvaluateOptions, run: "Run", experiment: "Experimen
     summary = {"run": str(run.path), "step": loaded.step, "part": options.part, "examples": count, "loss": loss.loss}
     words = ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in measures.items())
     what = f"{run.path}, step {loaded.step:,}, {options.part} part of {count:,} examples"
+    what += "" if options.source is None else f" of {data.name}"
     options.show({**summary, **measures}, f"{what}: {words}; loss {loss.loss:.4f}")
     return 0
 

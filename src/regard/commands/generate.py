@@ -7,6 +7,7 @@ import re
 import sys
 import time
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from regard.commands.common import CheckpointOptions, is_run, naming_options
@@ -45,6 +46,7 @@ class GenerateOptions(CheckpointOptions):
     seed: int = option(1, "random seed of the sampling")
     interactive: bool = option(False, "continue the lines that you type; /help lists the commands")
     batch: int = option(64, "maximum number of texts per batch; does not change the texts")
+    out: Path | None = option(None, "for a run that draws: the PNG file to write; default: picture.png in its folder")
     compile: bool = option(False, "on a GPU, compile the model first: a minute, then several times as fast")
 
     def check(self) -> None:
@@ -67,7 +69,7 @@ class GenerateOptions(CheckpointOptions):
 
 
 def generate(options: GenerateOptions) -> int:
-    """Generate text with a trained model."""
+    """Generate text with a trained model, or images from captions."""
     named = options.run is not None
     if not named:
         options = replace(options, **run_among_values(options))
@@ -75,6 +77,12 @@ def generate(options: GenerateOptions) -> int:
     run = options.open()  # a mistyped name is reported before torch is imported
     if run.table("data").get("kind") == "pairs":
         raise UserError(f"{run.path} is a translation model: regard translate {run.path}")
+    from regard.models.base import ModelConfig
+
+    if run.load(ModelConfig, "model").reads != "text":
+        from regard.commands.draw import draw
+
+        return draw(options, run, read_prompts(options))
     from regard.generate import BeamSearch, Sampling, TextGenerator
     from regard.generate.cuda_graph import graph_refusal
     from regard.models.base import LanguageModel

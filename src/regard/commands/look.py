@@ -48,7 +48,9 @@ def look(options: LookOptions) -> int:
     from regard.models.base import ModelConfig
     from regard.serve.html_file import html_document
 
-    seen = look_at_text if run.load(ModelConfig, "model").reads == "text" else look_at_array
+    config = run.load(ModelConfig, "model")
+    texts_only = config.reads == "text" or (options.text is not None and config.vocabulary)
+    seen = look_at_text if texts_only else look_at_array
     with waiting("reading") as say:
         trace, shown, step, picture = seen(options, run)
         say("drawing")

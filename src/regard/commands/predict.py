@@ -30,6 +30,9 @@ class PredictOptions(CheckpointOptions):
         "the text, or the passage that answers a question; for a run on images or other arrays, a file or a folder",
     )
     file: str | None = option(None, "a file with a text on each line; - is standard input", metavar="FILE")
+    prompt: tuple[str, ...] = option(
+        (), "a text that an image may be about, for a run that compares both; repeat it for each choice", repeated=1
+    )
     question: str | None = option(None, "the question, for a run that answers questions")
     out: Path | None = option(None, "for a run that forecasts series: draw the forecasts into this SVG file")
 
@@ -46,6 +49,8 @@ def predict(options: PredictOptions) -> int:
 
     if run.load(ModelConfig, "model").reads != "text":
         return predict_arrays(options, run)
+    if options.prompt:
+        raise UserError("--prompt is for a run that compares images with texts; this one reads text only")
     if options.out is not None:
         raise UserError("--out is for forecasts of series, and this run reads text")
     texts = [options.text] if options.text is not None else []
@@ -102,6 +107,10 @@ def predict_arrays(options: PredictOptions, run: Run) -> int:
         examples = data.held_out(SHOWN) if isinstance(data, ExampleData) else []
         if not examples:
             raise UserError("this run holds no examples out; give a file: regard predict RUN FILE")
+    if options.prompt:
+        if loaded.tokenizer is None:
+            raise UserError(f"{run.path} reads no text, so prompts are of no use; leave --prompt out")
+        examples = experiment.data.prompted(examples, options.prompt, loaded.tokenizer)
     lines, records, charts = [], [], {}
     with torch.no_grad():
         for one in examples:

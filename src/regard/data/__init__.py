@@ -9,6 +9,7 @@ from regard.data.base import (
     Example,
     GraphBatch,
     ImageBatch,
+    ImageTextBatch,
     LabeledBatch,
     PairBatch,
     PreferenceBatch,
@@ -23,6 +24,8 @@ from regard.data.graphs.nodes import NodeData, NodesConfig
 from regard.data.images.clips import ClipsConfig
 from regard.data.images.config import ImagesConfig
 from regard.data.images.data import ImageData
+from regard.data.imagetext.config import ImageTextConfig
+from regard.data.imagetext.data import ImageTextData
 from regard.data.imported import ImportedConfig
 from regard.data.labeled.config import AnswersConfig, ClassesConfig, LabeledConfig, TagsConfig
 from regard.data.labeled.data import LabeledData
@@ -31,6 +34,7 @@ from regard.data.scenes.data import SceneData, ScenesConfig
 from regard.data.series.config import SeriesConfig
 from regard.data.series.data import SeriesData
 from regard.data.series.labeled import LabeledSeriesConfig
+from regard.data.signals.config import SoundsConfig, SpeechConfig
 from regard.data.signals.data import SignalData
 from regard.data.sources import SOURCES
 from regard.data.texts.config import TextConfig

@@ -4,8 +4,8 @@ Training, `prove`, `doctor`, the report and the commands use the classes of this
 
 * ``DataConfig``  a choice of data in a config; ``build`` fetches and prepares it
 * ``Data``        training batches by number, validation and test batches in order
-* ``TextBatch``, ``PairBatch``, ``LabeledBatch``, ``ArrayBatch``, ``ImageBatch``, ``GraphBatch``, ``PreferenceBatch``
-  what tasks and models consume
+* ``TextBatch``, ``PairBatch``, ``LabeledBatch``, ``ArrayBatch``, ``ImageBatch``, ``ImageTextBatch``, ``GraphBatch``,
+  ``PreferenceBatch``  what tasks and models consume
 
 A dataset subclasses ``Data``, implements ``batch`` and ``validation_batches``, and sets the attributes that differ from
 their defaults. Batches are named tuples of tensors: ``TextBatch`` or ``PairBatch``, or any other that the task of the
@@ -110,6 +110,27 @@ class ImageBatch(NamedTuple):
         return (self.inputs,)
 
 
+class ImageTextBatch(NamedTuple):
+    """Images with texts about them. In evaluation, row by row the candidates of a search, with prompts for classes."""
+
+    inputs: Tensor  # [B, M, Y, X] float32, from -1 to 1
+    targets: Tensor  # [B, 1] int64, the class; IGNORE_INDEX: the row is a candidate, but does not count
+    tokens: Tensor | None = None  # [B, T] int64, the text of each image; padding comes last
+    lengths: Tensor | None = None  # [B] int64
+    prompts: Tensor | None = None  # [P, T] int64: texts that stand for classes
+    prompt_lengths: Tensor | None = None  # [P] int64
+    prompt_classes: Tensor | None = None  # [P] int64
+    names: tuple[str, ...] = ()  # of the classes of the prompts, by number
+    language: int = 0  # the number of the language of these texts
+
+    @property
+    def arguments(self) -> tuple[Tensor, ...]:
+        """What the model is called with: images alone, if there are no texts."""
+        return (
+            (self.inputs,) if self.tokens is None or self.lengths is None else (self.inputs, self.tokens, self.lengths)
+        )
+
+
 class GraphBatch(NamedTuple):
     """Graphs of nodes with edges between them. What is padding in a shorter graph is -1."""
 
@@ -136,7 +157,7 @@ class PreferenceBatch(NamedTuple):
 
 
 #: What the tasks of this package take; parts from outside may define others.
-Batch = TextBatch | PairBatch | LabeledBatch | ArrayBatch | ImageBatch | GraphBatch | PreferenceBatch
+Batch = TextBatch | PairBatch | LabeledBatch | ArrayBatch | ImageBatch | ImageTextBatch | GraphBatch | PreferenceBatch
 
 
 class Example(NamedTuple):
@@ -202,6 +223,14 @@ class DataConfig(Choice):
     def read_examples(self, path: Path, model: ModelConfig) -> list[Example]:
         """Inputs of ``model`` from a file or a folder of the user's own, for predictions."""
         raise UserError(f"files cannot be read as examples of the data {self.kind}; leave the file out")
+
+    def with_source(self, source: str) -> Self:
+        """The same form of data from another built-in source, or from a folder or file of the user's own."""
+        raise UserError(f"the data {self.kind} has no other sources; leave --source out")
+
+    def prompted(self, examples: list[Example], prompts: tuple[str, ...], tokenizer: Tokenizer) -> list[Example]:
+        """The examples with texts of the user's own to choose from."""
+        raise UserError("prompts are for a run that compares images with texts, such as regard train emoji-clip")
 
     def picture(self, batch: Any, weights: Tensor, model: ModelConfig) -> str | None:
         """An SVG of the batch's first array for `regard look`. Default: none.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,10 +79,14 @@ class ExampleData(Data[B]):
         count, found = min(count, (self.test_count if part == "test" else self.validation_count) or 0), []
         for number in range(count):
             batch = self.part_batch(part, np.array([number]))
-            given = self.labels[int(batch.targets)] if self.labels else None  # type: ignore[attr-defined]
+            given = self.answer(batch)
             name = f"{part} example {number}"
-            found.append(Example(name if given is None else f"{name}, a {given}", batch, given))
+            found.append(Example(name if given is None else f"{name}: {given}", batch, given))
         return found
+
+    def answer(self, batch: Any) -> str | None:
+        """The right answer for a batch of one row: the name of its class."""
+        return self.labels[int(batch.targets)] if self.labels else None
 
     def shown(self) -> Example | None:
         """The example that `regard look` shows. Default: the first one held out."""

@@ -6,7 +6,9 @@ times faster again. Everything a step reads and writes is at fixed addresses: th
 (`LanguageModel.start(fixed=True)`). The graph is captured on an empty state, which is reset afterwards.
 """
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -74,7 +76,7 @@ class GraphedStep:
                 self._step()
         torch.cuda.current_stream().wait_stream(stream)
         self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph):
+        with no_collection(), torch.cuda.graph(self._graph):
             self.logits = self._step()
         reset_state(self._state)
         self.token.zero_()
@@ -83,6 +85,19 @@ class GraphedStep:
         """One step; returns ``logits``, which the next call overwrites."""
         self._graph.replay()
         return self.logits
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """No garbage collection meanwhile: the destructor of an older graph would invalidate the capture of this one."""
+    enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def reset_state(state: State) -> None:

@@ -49,6 +49,7 @@ class Transcriber:
     language: str | None = None  # such as "en"; None: detected in each window
     translate: bool = False  # into English
     beams: int = 1
+    rate: int = RATE  # samples per second that it reads
 
     def __post_init__(self) -> None:
         if self.language is not None and self.languages and self.language not in self.languages:
@@ -133,7 +134,7 @@ def load_transcriber(
     loaded = load_model(run, device, step)
     model, tokenizer = loaded.model, loaded.tokenizer
     if not isinstance(model, Transformer) or not isinstance(model.config.source, AudioSourceConfig):
-        raise UserError(f"the model of {run.path} reads text, not sound; give --run whisper-tiny")
+        raise UserError(f"the model of {run.path} reads no sound; give --run whisper-tiny")
     if (
         not isinstance(config, ImportedConfig)
         or config.specials is None

@@ -3,6 +3,7 @@
 * ``LanguageModel``  tokens [B, N] to logits [B, N, V], causal, decodable token by token with a ``State``
 * ``Encoder``        tokens [B, N] to features [B, N, C], bidirectional
 * ``ArrayEncoder``   images, sounds, time series, graphs: arrays to features [B, N, C] of their parts
+* ``PairEncoder``    two of them: an array and a text to vectors of one space
 * ``Seq2SeqModel``   source [B, S] and target inputs [B, T] to logits [B, T, V], decodable with a ``Seq2SeqState``
 
 and declares itself by the class attributes of ``Model``. ``tests/laws/test_models.py`` tests every registered model.
@@ -94,8 +95,13 @@ class Model(nn.Module, ModuleProperties):
         )
 
     def mechanisms(self) -> list[tuple[str, Mechanism]]:
-        """Every attention mechanism with its module name."""
-        return [(name, module) for name, module in self.named_modules() if isinstance(module, Mechanism)]
+        """Every attention mechanism of ``features`` and ``head`` with its module name."""
+        modules = self.named_modules()
+        return [
+            (name, module)
+            for name, module in modules
+            if isinstance(module, Mechanism) and name.partition(".")[0] not in self.separate
+        ]
 
     def hidden_matrices(self) -> list[nn.Parameter]:
         """The weight matrices inside the blocks, which Muon optimizes: no embeddings, heads, norms or bias tables."""
@@ -118,6 +124,11 @@ class Model(nn.Module, ModuleProperties):
     def cache_per_token(self) -> int:
         """How many numbers the decoding state grows by for each token. Default: none, the state has a fixed size."""
         return 0
+
+    @property
+    def text_reader(self) -> Model:
+        """The part that reads texts: the model itself, or one of two towers."""
+        return self
 
     def residual_blocks(self) -> list[nn.Module]:
         """The blocks between the embedding and ``self.norm``, in order of execution, for the logit lens and patching.
@@ -220,6 +231,21 @@ class ArrayEncoder(Model):
         return self.head(self.pooled(self.features(*inputs), *inputs))
 
 
+class PairEncoder(ArrayEncoder):
+    """Two towers: an array and a text as vectors of one space. Its ``inputs`` are arrays, then tokens and lengths."""
+
+    image: ArrayEncoder
+    text: Encoder
+
+    @property
+    def text_reader(self) -> Encoder:
+        return self.text
+
+    @abstractmethod
+    def text_vectors(self, tokens: Tensor, lengths: Tensor) -> Tensor:
+        """Vectors [B, D] of texts, as ``head`` gives them; tokens [B, T], lengths [B]."""
+
+
 class Seq2SeqModel(Model):
     """Source [B, S] and target inputs [B, T] to logits [B, T, V] (teacher forcing)."""
 
@@ -269,7 +295,7 @@ class ModelConfig(Choice):
 
     __dataclass_fields__: ClassVar[dict[str, Field]]  # every subclass is a frozen dataclass
     generates: ClassVar[bool] = True  # the model decodes; an encoder does not
-    reads: ClassVar[str] = "text"  # or images, sounds, series, graphs: then the vocabulary is 0
+    reads: ClassVar[str] = "text"  # or images, sounds, series, graphs; a vocabulary of 0: no text
     vocabulary: int
     context: int
     layers: int
@@ -287,6 +313,10 @@ class ModelConfig(Choice):
         sizes = {"context": REDUCED.context, "width": REDUCED.width, "layers": REDUCED.layers}
         own = self.__dataclass_fields__  # the context of an image model follows from other sizes
         return replace(self, **{name: min(getattr(self, name), size) for name, size in sizes.items() if name in own})
+
+    def with_layers(self, layers: int) -> Self:
+        """The same model with so many layers; unchanged if it has no such choice."""
+        return replace(self, layers=layers) if "layers" in self.__dataclass_fields__ else self
 
     def reading(self, vocabulary: int | None, shape: tuple[int, ...] | None) -> ModelConfig:
         """The same model for these data: their number of token ids, or the shape of one array."""

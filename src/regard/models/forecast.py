@@ -22,7 +22,7 @@ from regard.nn.heads import HeadConfig
 from regard.nn.init import normal
 from regard.nn.instance_scale import InstanceScale
 from regard.nn.linear import Linear
-from regard.nn.norm import LayerNormConfig, NormConfig
+from regard.nn.norm import NoNormConfig, NormConfig
 from regard.nn.signals import PARTS, SEED, PatchesConfig, SignalEmbeddingConfig
 
 
@@ -138,7 +138,9 @@ class PatchTSTConfig(ForecasterConfig, SignalConfig, kind="patchtst"):
     dropout: float = option(0.3, "dropout on embeddings, attention and residual branches")
     attention_dropout: float | None = option(0.0, "dropout on attention weights, if it differs from the rest")
     qk_norm: bool = option(False, "normalize queries and keys per head")
-    norm: NormConfig = field(default_factory=LayerNormConfig)
+    # A norm of each token would erase how large a patch is beside the others. The paper's batch norm does not, but
+    # makes a row depend on its batch; normalized series and so few layers need none (docs/results/series.md).
+    norm: NormConfig = field(default_factory=NoNormConfig)
     embed: SignalEmbeddingConfig = field(
         default_factory=lambda: PatchesConfig(size=16, stride=8, repeat=True),
         metadata={"help": "the parts of a series"},

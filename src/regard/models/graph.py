@@ -81,7 +81,8 @@ class GraphConfig(BlocksConfig, kind="graph"):
         return replace(self, head=ClassesHeadConfig(len(labels), labels, pool=pool or "mean"))
 
     def with_values(self, values: int) -> Self:
-        return replace(self, head=ValuesHeadConfig(values))
+        head = self.head if isinstance(self.head, ValuesHeadConfig) else ValuesHeadConfig()
+        return replace(self, head=replace(head, values=values))
 
     def make(self) -> GraphTransformer:
         return GraphTransformer(self)
@@ -107,8 +108,8 @@ class GraphTransformer(ArrayEncoder):
         self.embed = nn.Embedding(c.kinds, c.width)
         self.embed_numbers = Linear(c.numbers, c.width) if c.numbers else None
         self.drop = nn.Dropout(c.dropout)
-        self.bias_edge = nn.Embedding(c.edge_kinds + 1, c.heads)  # the last: of a node to itself
-        self.bias_distance = nn.Embedding(c.distances, c.heads) if c.distances else None  # the last: further away
+        self.embed_edge = nn.Embedding(c.edge_kinds + 1, c.heads)  # the last: of a node to itself
+        self.embed_distance = nn.Embedding(c.distances, c.heads) if c.distances else None  # the last: further away
         self.blocks = c.block.stack(c.build_block(c.attention, Position()) for _ in range(c.layers))
         mechanism = self.blocks.layers[0].attention.mechanism
         if not isinstance(mechanism, Softmax):
@@ -120,7 +121,7 @@ class GraphTransformer(ArrayEncoder):
         outputs = c.head.outputs(0)
         assert outputs is not None
         relations = c.head.relations if isinstance(c.head, LinksHeadConfig) else 0
-        self.relation = nn.Embedding(relations, c.width) if relations else None
+        self.embed_relation = nn.Embedding(relations, c.width) if relations else None
         self.transform = c.head.transform(c.width, c.norm)
         self.unembed = Linear(c.width, outputs, bias=c.head.bias)
         self.masks = [Full()]
@@ -130,8 +131,8 @@ class GraphTransformer(ArrayEncoder):
         """Xavier's uniform weights and nodes of variance 1; no edge is preferred."""
         initialize(self, nn.init.xavier_uniform_, normal(1.0))
         if isinstance(self.unembed, Linear):
-            self.unembed.init(normal(0.02) if self.relation is None else nn.init.ones_)
-        for table in (self.bias_edge, self.bias_distance):
+            self.unembed.init(normal(0.02) if self.embed_relation is None else nn.init.ones_)
+        for table in (self.embed_edge, self.embed_distance):
             if table is not None:
                 nn.init.zeros_(table.weight)
         self.blocks.scale_residual(0.0 if self.config.zero_init else (2 * self.config.layers) ** -0.5)
@@ -160,12 +161,12 @@ class GraphTransformer(ArrayEncoder):
             return self._listed(edges, count)
         real, (query, key, kind) = edges[..., 0] >= 0, edges.clamp(min=0).unbind(-1)
         row = torch.arange(batch, device=nodes.device)[:, None].expand_as(query)
-        values = self.bias_edge(kind) * real[..., None]  # [B, E, H]; a pair with several edges has the sum
+        values = self.embed_edge(kind) * real[..., None]  # [B, E, H]; a pair with several edges has the sum
         table = values.new_zeros(batch, count, count, c.heads).index_put((row, query, key), values, accumulate=True)
         times = values.new_zeros(batch, count, count).index_put((row, query, key), real.to(values), accumulate=True)
         near = times > 0
-        if self.bias_distance is not None:
-            table = table + self.bias_distance(shortest_paths(near, c.distances + 1) - 2) * ~near[..., None]
+        if self.embed_distance is not None:
+            table = table + self.embed_distance(shortest_paths(near, c.distances + 1) - 2) * ~near[..., None]
         return Structure(Edges(near) if c.local else Full(), AddedTensor(table.permute(0, 3, 1, 2)))
 
     def _listed(self, edges: Tensor, count: int) -> Structure:
@@ -177,14 +178,16 @@ class GraphTransformer(ArrayEncoder):
         row, place = (edges[..., 0] >= 0).nonzero(as_tuple=True)
         query, key, kind = edges[row, place].unbind(-1)
         number = torch.searchsorted(listed.codes, (row * count + query) * count + key)
-        added = self.bias_edge.weight.new_zeros(len(listed.codes), c.heads).index_add(0, number, self.bias_edge(kind))
+        added = self.embed_edge.weight.new_zeros(len(listed.codes), c.heads).index_add(0, number, self.embed_edge(kind))
         return Structure(listed if c.local else Full(), AddedEdges(listed, added))
 
     def pooled(self, x: Tensor, *inputs: Tensor) -> Tensor:
         """The features of all nodes, their mean [B, C], or of each question those of its answers, [B, Q, N, C]."""
-        if self.relation is not None:
+        if self.embed_relation is not None:
             nodes, relations = inputs[3].unbind(-1)
-            asked = x[torch.arange(len(x), device=x.device)[:, None], nodes] * self.relation(relations)  # [B, Q, C]
+            asked = x[torch.arange(len(x), device=x.device)[:, None], nodes] * self.embed_relation(
+                relations
+            )  # [B, Q, C]
             return asked[:, :, None] * x[:, None]
         pool = self.config.head.pool
         return x if pool is None else pooled(x, inputs[1] >= 0, pool)
@@ -197,13 +200,10 @@ class GraphTransformer(ArrayEncoder):
         """Nodes whose kind and numbers follow from their token, and edges from those of both ends."""
         c, generator = self.config, torch.Generator().manual_seed(SEED)
         book = torch.randn(DESCRIPTIONS, c.numbers, generator=generator).to(self.embed.weight)
-        one, other = tokens[:, :, None], tokens[:, None]
-        near = (one + other) % 3 == 0
-        longest = int(near.flatten(1).sum(1).max()) if tokens.shape[1] else 0
-        edges = torch.full((len(tokens), longest, 3), -1, device=tokens.device)
-        for row, (pairs, kinds) in enumerate(zip(near, (one * other) % c.edge_kinds, strict=True)):
-            found = pairs.nonzero()
-            edges[row, : len(found)] = torch.cat((found, kinds[pairs][:, None]), 1)
+        one, other = tokens[:, :, None].expand(-1, -1, tokens.shape[1]), tokens[:, None]
+        place = torch.arange(tokens.shape[1], device=tokens.device).expand_as(one)
+        edges = torch.stack((place.mT, place, one * other % c.edge_kinds), -1)
+        edges = torch.where(((one + other) % 3 == 0)[..., None], edges, -1).flatten(1, 2)
         inputs = (book[tokens % DESCRIPTIONS], tokens % c.kinds, edges)
         if not isinstance(c.head, LinksHeadConfig):
             return inputs

@@ -86,7 +86,8 @@ class SignalEncoder(ArrayEncoder):
         self.position = c.position.build(width=c.width, head_width=head_width, context=c.context, causal=False)
         if self.position.token_width(c.width) != c.width:
             raise UserError("concatenated positions leave no width for signals; set position.concatenate = false")
-        self.limit, self.positional = self.position.limit, not isinstance(c.position, NoPositionConfig)
+        self.limit = self.position.limit
+        self.positional = self.embed.overlap or not isinstance(c.position, NoPositionConfig)
         self.drop = nn.Dropout(c.dropout)
         self.blocks = c.block.stack(c.build_block(c.attention, self.position) for _ in range(c.layers))
         self.compilable = self.blocks.compilable

@@ -10,16 +10,17 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple, Self
 
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from regard.config import option
 from regard.errors import UserError
 from regard.models.checks import check_sizes
 from regard.models.gpt import GPT, GPTConfig
-from regard.models.vit import ViT, ViTConfig
 from regard.nn.codebook import Codebook
-from regard.nn.heads import NoHeadConfig
+from regard.nn.init import initialize, normal
 from regard.nn.linear import Linear
-from regard.nn.patches import joined
+from regard.nn.norm import LayerNorm
+from regard.nn.patches import cut, joined
 
 
 @dataclass(frozen=True)
@@ -27,21 +28,20 @@ class TextToImageConfig(GPTConfig, kind="text-to-image"):
     """Sizes and parts of the GPT, and of the autoencoder of images. The vocabulary is that of both, codes last."""
 
     reads = "scenes"
-    vocabulary: int = option(543, "words of captions and codes of patches")
+    vocabulary: int = option(287, "words of captions and codes of patches")
     context: int = option(44, "longest sequence: the tokens of a caption and the codes of an image")
     image: int = option(24, "rows and columns of the images, in pixels")
     channels: int = option(3, "channels of the images: 1 gray, 3 color")
     patch: int = option(4, "rows and columns of a patch, in pixels; each patch becomes a code")
-    codes: int = option(512, "codes of patches, the last of the vocabulary")
+    codes: int = option(256, "codes of patches, the last of the vocabulary")
     code_width: int = option(16, "width of the vectors that are quantized")
-    coder_layers: int = option(2, "blocks of the encoder, and of the decoder, of images")
-    coder_width: int = option(64, "width of both")
-    coder_heads: int = option(4, "heads of both")
+    coder_width: int = option(128, "width of the hidden layers of the autoencoder")
 
     def check(self) -> None:
         super().check()
-        check_sizes(self, "image", "channels", "patch", "codes", "code_width")
-        self.coder.check()
+        check_sizes(self, "image", "channels", "patch", "codes", "code_width", "coder_width")
+        if self.image % self.patch:
+            raise ValueError(f"an image of {self.image} pixels has no whole number of patches of {self.patch}")
         if self.words < 1:
             raise ValueError(f"a vocabulary of {self.vocabulary} has no words beside {self.codes} codes; lower codes")
         if self.context <= self.patches:
@@ -55,21 +55,12 @@ class TextToImageConfig(GPTConfig, kind="text-to-image"):
     @property
     def patches(self) -> int:
         """Codes of an image."""
-        return self.coder.side**2
+        return self.side**2
 
     @property
-    def coder(self) -> ViTConfig:
-        """The encoder of images."""
-        return ViTConfig(
-            image=self.image,
-            channels=self.channels,
-            patch=self.patch,
-            layers=self.coder_layers,
-            width=self.coder_width,
-            heads=self.coder_heads,
-            class_token=False,
-            head=NoHeadConfig(),
-        )
+    def side(self) -> int:
+        """Patches in a row and in a column of an image."""
+        return self.image // self.patch
 
     def reading(self, vocabulary: int | None, shape: tuple[int, ...] | None) -> Self:
         if vocabulary is None or shape is None or len(shape) != 3:
@@ -89,36 +80,40 @@ class Reconstruction(NamedTuple):
 
 
 class ImageCoder(nn.Module):
-    """An autoencoder of images with a code for each patch; encoder and decoder are Vision Transformers."""
+    """An autoencoder of images that turns each patch into a code, by two layers in either direction.
+
+    Patches are coded one by one: with attention between them, or with positions, equal patches would have different
+    codes, and the codebook would have to hold all of these.
+    """
 
     def __init__(self, config: TextToImageConfig):
         super().__init__()
-        coder = config.coder
-        self.side, self.channels = coder.side, coder.channels
-        self.encoder = ViT(coder)
-        self.narrow = Linear(coder.width, config.code_width)
+        self.channels, self.patch, self.columns = config.channels, config.patch, config.side
+        pixels, hidden = config.channels * config.patch**2, config.coder_width
+        self.expand, self.narrow = Linear(pixels, hidden), Linear(hidden, config.code_width)
+        self.norm = LayerNorm(config.code_width)  # codes have to follow only where vectors point
         self.book = Codebook(config.codes, config.code_width)
-        self.decoder = ViT(replace(coder, image=coder.side, channels=config.code_width, patch=1))
-        self.pixels = Linear(coder.width, coder.channels * coder.patch**2)
-        for linear in (self.narrow, self.pixels):
-            linear.init(nn.init.xavier_uniform_)
+        self.widen, self.pixels = Linear(config.code_width, hidden), Linear(hidden, pixels)
+        initialize(self, nn.init.xavier_uniform_, normal(1.0))
 
     def forward(self, images: Tensor) -> Reconstruction:
         """Images [B, M, Y, X] through the codes and back."""
-        found = self.book(self.narrow(self.encoder.features(images)))
+        found = self.book(self._vectors(images))
         return Reconstruction(self._images(found.vectors), found.codes, found.loss)
 
     def encode(self, images: Tensor) -> Tensor:
         """The codes of images, [B, N]."""
-        return self.book.nearest(self.narrow(self.encoder.features(images)))
+        return self.book.nearest(self._vectors(images))
 
     def decode(self, codes: Tensor) -> Tensor:
         """The images of codes [B, N]."""
         return self._images(self.book.table(codes))
 
+    def _vectors(self, images: Tensor) -> Tensor:
+        return self.norm(self.narrow(F.gelu(self.expand(cut(images, self.patch)))))
+
     def _images(self, vectors: Tensor) -> Tensor:
-        grid = vectors.transpose(1, 2).unflatten(2, (self.side, self.side))  # an image whose pixels are the patches
-        return joined(self.pixels(self.decoder.features(grid)), self.side, self.channels)
+        return joined(self.pixels(F.gelu(self.widen(vectors))), self.columns, self.channels)
 
 
 class TextToImage(GPT):

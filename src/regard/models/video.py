@@ -64,7 +64,7 @@ class Video(ViT):
         """Clips of random tubelets, of as many times as divide their number."""
         tubelet, channels = self.config.tubelet, self.channels
         times = math.gcd(self.config.times, tokens.shape[1])
-        chunks = random_images(self, tokens.unflatten(1, (times, -1)).flatten(0, 1), channels * tubelet, self.patch)
+        chunks = random_images(self, tokens.unflatten(1, (times, -1)).flatten(0, 1), channels * tubelet, self.part)
         chunks = chunks.unflatten(1, (channels, tubelet)).unflatten(0, (len(tokens), times))
         return (chunks.transpose(1, 2).flatten(2, 3),)  # [B, M, T, Y, X]
 

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Literal, Self
+from typing import Self
 
 import torch
 from torch import Tensor, nn
 
 from regard.attention import Bias, Full, Range
 from regard.config import option
-from regard.errors import UserError
 from regard.models.checks import check_sizes
-from regard.models.images import ImageEncoder
+from regard.models.images import ImageConfig, ImageEncoder
 from regard.models.parts import BlocksConfig
 from regard.nn.attention import AttentionContext
 from regard.nn.blocks.block import Stack
 from regard.nn.feedforward import FeedForwardConfig, GELUConfig
-from regard.nn.heads import ClassesHeadConfig, HeadConfig, NoHeadConfig, pooled
+from regard.nn.heads import ClassesHeadConfig, HeadConfig
 from regard.nn.init import initialize, normal
 from regard.nn.linear import Linear
 from regard.nn.norm import LayerNormConfig, NormConfig
@@ -27,12 +26,9 @@ from regard.nn.positions.position import Position
 
 
 @dataclass(frozen=True)
-class ViTConfig(BlocksConfig, kind="vit"):
+class ViTConfig(BlocksConfig, ImageConfig, kind="vit"):
     """Sizes and parts of a Vision Transformer. The defaults are the paper's parts at a size for small images."""
 
-    generates, reads, vocabulary = False, "images", 0
-    image: int = option(32, "rows and columns of the images in training, in pixels")
-    channels: int = option(3, "channels of the images: 1 gray, 3 color")
     patch: int = option(4, "rows and columns of a patch, in pixels")
     class_token: bool = option(True, "a learned token before the patches, whose features stand for the image")
     bias: bool = option(True, "biases in linear layers")
@@ -44,17 +40,17 @@ class ViTConfig(BlocksConfig, kind="vit"):
     head: HeadConfig = field(default_factory=lambda: ClassesHeadConfig(10))
 
     def check(self) -> None:
-        check_sizes(self, "image", "channels", "patch")
+        check_sizes(self, "patch")
         super().check()
+        self.check_image()
         if self.image % self.patch:
             raise ValueError(f"an image of {self.image} pixels has no whole number of patches of {self.patch}")
-        if not isinstance(self.head, ClassesHeadConfig | NoHeadConfig):
-            raise ValueError(f"the head of an image model is classes or none, not {self.head.kind}")
-        self.head.check()
-        if self.head.pool == "cls" and not self.class_token:
-            raise ValueError("without a class token there is none to classify by; set head.pool = mean")
         if self.attention.pattern().needs_tokens:
             raise ValueError(f"the mask {self.attention.pattern()} follows from tokens, which images do not have")
+
+    @property
+    def tokens_before(self) -> int:
+        return int(self.class_token)
 
     @property
     def side(self) -> int:
@@ -65,18 +61,6 @@ class ViTConfig(BlocksConfig, kind="vit"):
     def context(self) -> int:
         """The length of the sequence in training: the patches and the class token."""
         return self.side**2 + self.class_token
-
-    def reading(self, vocabulary: int | None, shape: tuple[int, ...] | None) -> Self:
-        if shape is None or len(shape) != 3:
-            raise UserError("a Vision Transformer reads images; choose --data images, or another --model")
-        channels, rows, columns = shape
-        if rows != columns:
-            raise UserError(f"the images have {rows} x {columns} pixels; give --data.size, to make them squares")
-        return replace(self, channels=channels, image=rows)
-
-    def with_classes(self, labels: tuple[str, ...], pool: Literal["cls", "mean"] | None = None) -> Self:
-        pool = pool or ("cls" if self.class_token else "mean")
-        return replace(self, head=ClassesHeadConfig(len(labels), labels, pool=pool))
 
     def without_positions(self) -> Self:
         return replace(self, position=NoGridConfig())
@@ -98,7 +82,7 @@ class ViT(ImageEncoder):
     def __init__(self, config: ViTConfig):
         super().__init__(config)
         c = config
-        self.channels, self.patch, self.before = c.channels, c.patch, int(c.class_token)
+        self.channels, self.part, self.before = c.channels, (c.patch, c.patch), c.tokens_before
         self.grid = (c.side, c.side)
         self.embed = c.build_embedding()
         self.embed_class = nn.Embedding(1, c.width) if c.class_token else None
@@ -146,11 +130,6 @@ class ViT(ImageEncoder):
         plan = mechanism.plan(self.masks[0], slots if biased else Range(slots.length), like=x)
         contexts = [AttentionContext(plan, self.position.rotation(slots.phase))] * self.config.layers
         return self.norm(self.blocks(x, contexts, recompute=self.checkpointing and self.training))
-
-    def pooled(self, x: Tensor, *inputs: Tensor) -> Tensor:
-        """The class token, or the mean of the patches, [B, C]; all features for a model without a head."""
-        pool = self.config.head.pool
-        return x if pool is None else pooled(x if pool == "cls" else x[:, self.before :], None, pool)
 
     def head(self, x: Tensor) -> Tensor:
         """Features [..., C] to logits [..., classes]."""

@@ -14,3 +14,5 @@ from regard.nn.norm import NormConfig
 from regard.nn.plain import DecoderLayer, EncoderLayer, MultiHeadAttention
 from regard.nn.positions.position import Position, PositionConfig
 from regard.nn.quantized import QuantizationConfig
+from regard.nn.signals import SignalEmbedding, SignalEmbeddingConfig
+from regard.nn.sound import LogMelConfig, WaveformConfig

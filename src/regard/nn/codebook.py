@@ -22,7 +22,7 @@ class Codebook(nn.Module):
 
     idle: Tensor
 
-    def __init__(self, codes: int, width: int, *, commitment: float = 0.25, patience: int = 50):
+    def __init__(self, codes: int, width: int, *, commitment: float = 0.25, patience: int = 20):
         super().__init__()
         self.commitment, self.patience = commitment, patience
         self.table = nn.Embedding(codes, width)

@@ -37,7 +37,7 @@ class HeadConfig(Choice):
 
     predicts_tokens: ClassVar[bool] = False  # the outputs are logits over the vocabulary
     bias: bool = True  # the output layer has a bias
-    pool: Literal["cls", "mean"] | None = None  # one output per row, from its first token or the mean of all
+    pool: Literal["cls", "mean", "sum"] | None = None  # one output per row, from its first token or from all
 
     def check(self) -> None:
         """Refuse impossible sizes."""
@@ -123,11 +123,21 @@ class SpansHeadConfig(HeadConfig, kind="spans"):
 
 
 @dataclass(frozen=True)
+class PixelsHeadConfig(HeadConfig, kind="pixels"):
+    """The pixels of each patch of an image."""
+
+    pixels: int = option(48, "numbers in a patch: its pixels times the channels")
+
+    def outputs(self, vocabulary: int) -> int:
+        return self.pixels
+
+
+@dataclass(frozen=True)
 class ValuesHeadConfig(HeadConfig, kind="values"):
     """Numbers that describe a whole array, as in regression."""
 
     values: int = option(1, "how many")
-    pool: Literal["cls", "mean"] = option("mean", "predict by the first token of a sequence, or by the mean of all")
+    pool: Literal["cls", "mean", "sum"] = option("mean", "predict by the first token, or by the mean or sum of all")
     dense: HeadActivation | None = option(None, "a dense layer with this activation first (default: none)")
 
     def outputs(self, vocabulary: int) -> int:
@@ -156,14 +166,12 @@ class NoHeadConfig(HeadConfig, kind="none"):
         return None
 
 
-def pooled(x: Tensor, filled: Tensor | None, pool: Literal["cls", "mean"]) -> Tensor:
+def pooled(x: Tensor, filled: Tensor | None, pool: Literal["cls", "mean", "sum"]) -> Tensor:
     """Features [B, N, C] of tokens to one vector per row, [B, C]; ``filled`` [B, N]: where there is a token."""
     if pool == "cls":
         return x[:, 0]
-    if filled is None:
-        return x.mean(1)
-    real = filled[:, :, None]
-    return x.masked_fill(~real, 0).sum(1) / real.sum(1)
+    total = (x if filled is None else x.masked_fill(~filled[:, :, None], 0)).sum(1)
+    return total if pool == "sum" else total / (x.shape[1] if filled is None else filled.sum(1, keepdim=True))
 
 
 def sentence_vectors(x: Tensor, filled: Tensor | None = None, pool: Literal["cls", "mean"] = "mean") -> Tensor:

@@ -26,6 +26,19 @@ def joined(patches: Tensor, columns: int, channels: int) -> Tensor:
     return tiles.permute(0, 3, 1, 4, 2, 5).flatten(4).flatten(2, 3)
 
 
+def grid(images: Tensor, channels: int, patch: int) -> tuple[int, int]:
+    """The rows and columns of patches of images [B, M, Y, X]; a ``UserError`` for images that cannot be cut."""
+    if images.ndim != 4 or images.shape[1] != channels:
+        raise UserError(f"this model reads images of shape [B, {channels}, Y, X], not {list(images.shape)}")
+    rows, columns = images.shape[2:]
+    if not rows or not columns or rows % patch or columns % patch:
+        raise UserError(
+            f"an image of {rows} x {columns} pixels cannot be cut into patches of {patch} x {patch}; resize it to "
+            f"multiples of {patch}"
+        )
+    return rows // patch, columns // patch
+
+
 class PatchEmbedding(nn.Module):
     """A linear map of each flat patch (Dosovitskiy et al. 2021, eq. 1): images [B, M, Y, X] to [B, N, C].
 
@@ -42,19 +55,42 @@ class PatchEmbedding(nn.Module):
 
     def grid(self, images: Tensor) -> tuple[int, ...]:
         """The rows and columns of patches; a ``UserError`` for images that cannot be cut."""
-        if images.ndim != 4 or images.shape[1] != self.channels:
-            raise UserError(f"this model reads images of shape [B, {self.channels}, Y, X], not {list(images.shape)}")
-        (rows, columns), patch = images.shape[2:], self.patch
-        if not rows or not columns or rows % patch or columns % patch:
-            raise UserError(
-                f"an image of {rows} x {columns} pixels cannot be cut into patches of {patch} x {patch}; resize it to "
-                f"multiples of {patch}"
-            )
-        return rows // patch, columns // patch
+        return grid(images, self.channels, self.patch)
 
     def reset(self) -> None:
         """Outputs of variance 1 for pixels of variance 1; the bias becomes 0."""
         self.project.init(lambda weight: nn.init.normal_(weight, std=self.project.in_features**-0.5))
+
+
+class ConvolutionEmbedding(PatchEmbedding):
+    """Convolutions over overlapping parts instead of one linear map: images [B, M, Y, X] to [B, N, C].
+
+    The hybrid of Dosovitskiy et al. 2021 (sec. 3.1) with a small stem as in Xiao et al. 2021: for each halving of the
+    grid two convolutions of 3 x 3, the second with a stride of 2.
+    """
+
+    def __init__(self, patch: int, channels: int, width: int):
+        nn.Module.__init__(self)
+        self.patch, self.channels = patch, channels
+        stages, halvings = nn.Sequential(), patch.bit_length() - 1
+        for stage in range(halvings):
+            own = max(8, width >> (halvings - stage))
+            for stride in (1, 2):
+                stages.append(nn.Conv2d(channels, own, kernel_size=3, stride=stride, padding=1, bias=False))
+                stages.append(nn.GroupNorm(1, own))
+                stages.append(nn.GELU())
+                channels = own
+        self.stages, self.project = stages, Linear(channels, width)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.project(self.stages(images).flatten(2).transpose(1, 2))
+
+    def reset(self) -> None:
+        """Convolutions that keep the variance (He et al. 2015); outputs of variance about 1."""
+        for layer in self.stages:
+            if isinstance(layer, nn.Conv2d):
+                nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+        super().reset()
 
 
 class TubeletEmbedding(PatchEmbedding):

@@ -26,6 +26,7 @@ class SignalEmbedding(nn.Module):
 
     channels: int
     config: SignalEmbeddingConfig
+    overlap: bool = False  # a part depends on points of its neighbors, so that the order of parts matters
 
     def reset(self) -> None:
         """Initialize the weights."""

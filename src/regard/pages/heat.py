@@ -24,7 +24,8 @@ def _panel(lines: Sequence[Sequence[float]], heat: Sequence[float], title: str) 
     """Lines over their parts; the weights are those relative to the largest."""
     width, most = WIDTH - 2 * LEFT, max(heat) or 1.0
     part = width / len(heat)
-    parts = [text(f"{title}: the largest weight is {most:.3g}, and {1 / len(heat):.3g} would be even", 0, -6, "soft")]
+    about = f"the largest weight is {most:.3g}, and {1 / len(heat):.3g} would be even"
+    parts = [text(f"{title}: {about}" if title else about, 0, -6, "soft")]
     for place, weight in enumerate(heat):
         opacity = round(STRONGEST * weight / most, 3)
         parts.append(rectangle("ink", part, HEIGHT, x=place * part, y=0, fill_opacity=opacity))

@@ -98,7 +98,7 @@ def gradients(module: nn.Module, total: Tensor) -> dict[str, Tensor]:
     weights = {name: weight for name, weight in module.named_parameters() if weight.requires_grad}
     if not weights or not total.requires_grad:
         return {}
-    found = torch.autograd.grad(total, list(weights.values()), allow_unused=True)
+    found = torch.autograd.grad(total, list(weights.values()), allow_unused=True, retain_graph=True)  # terms share it
     return {name: g for name, g in zip(weights, found, strict=True) if g is not None}
 
 

@@ -114,6 +114,11 @@ class ModelUnderTest:
         return self.model if isinstance(self.model, Seq2SeqModel) else None
 
     @property
+    def token_ids(self) -> int:
+        """The number of token ids of the model's texts, which may not be those that claims are tested on."""
+        return self.model.config.vocabulary if self.model is not None and self.reads_arrays else self.vocabulary
+
+    @property
     def reads_arrays(self) -> bool:
         """The model reads arrays, such as images; each of the test tokens stands for a part, such as a patch."""
         return isinstance(self.model, ArrayEncoder)

@@ -17,5 +17,5 @@ def recipe() -> Experiment:
         model=GraphConfig(layers=4, heads=4, width=64, dropout=0.1, local=False, distances=6),
         data=GraphsConfig(source="solubility", walks=8, batch=64),
         task=RegressionConfig(),
-        train=TrainConfig(steps=1000, optimizer=AdamWConfig(lr=1e-3), evaluate_every=200, save_every=None),
+        train=TrainConfig(steps=1000, optimizer=AdamWConfig(lr=3e-3), evaluate_every=100, save_every=None),
     )

@@ -12,8 +12,8 @@ def recipe() -> Experiment:
     regard train text-to-image
     """
     return Experiment(
-        model=TextToImageConfig(layers=4, heads=4, width=128),
-        data=ScenesConfig(batch=64),
+        model=TextToImageConfig(layers=3, heads=4, width=96),
+        data=ScenesConfig(grid=4, batch=16),
         task=TextToImageTaskConfig(),
-        train=TrainConfig(steps=3000, optimizer=AdamWConfig(lr=2e-3), evaluate_every=500, save_every=1000),
+        train=TrainConfig(steps=6000, optimizer=AdamWConfig(lr=3e-3), evaluate_every=1500, save_every=500),
     )

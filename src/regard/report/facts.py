@@ -81,8 +81,16 @@ class Facts:
     @property
     def unit(self) -> str:
         """What the run counts: tokens, unless its task says otherwise."""
-        task = kinds(TaskConfig).get(str(_table(self.config.get("task")).get("kind")))
-        return TaskConfig.unit if task is None else task.unit
+        return self._task.unit
+
+    @property
+    def loss_unit(self) -> str:
+        """What its losses are in: nats per token, unless its task says otherwise."""
+        return f"{self._task.measured_in} per {self.unit}"
+
+    @property
+    def _task(self) -> type[TaskConfig]:
+        return kinds(TaskConfig).get(str(_table(self.config.get("task")).get("kind")), TaskConfig)
 
     @property
     def data(self) -> str:

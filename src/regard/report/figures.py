@@ -29,7 +29,7 @@ def loss_figure(facts: Facts) -> str:
     training.append(Series("training", thin(running_mean(facts.loss)), 0, marks=len(facts.loss) < 6))
     series = [*training, Series("validation", facts.validation, 1, marks=True)]
     end = max((step for s in series for step, _ in s.points), default=0)
-    loss = Axes("step", f"loss, nats per {facts.unit}", x_low=0, x_high=end)
+    loss = Axes("step", f"loss, {facts.loss_unit}", x_low=0, x_high=end)
     rate = Axes("step", "learning rate", low=0, x_low=0, x_high=end)
     return (
         figure(series, loss, 330, "Training and validation loss")

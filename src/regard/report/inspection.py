@@ -86,6 +86,11 @@ def inspect(run: Run, notes: list[str]) -> Inspection | None:
     data = None if loaded is None else attempt(notes, what, lambda: _data(run, loaded))
     if loaded is None or data is None:
         return None
+    if data.shape is not None:
+        notes.append(
+            f"{what}: they are drawn for texts, and the data are arrays; regard look {run.path} shows attention."
+        )
+        return None
     if isinstance(data, PairData):
         return inspect_translation(loaded, data, notes)
     return inspect_text(loaded, data, notes)

@@ -106,4 +106,4 @@ def find_probe(data: Data, config: ModelConfig, device: torch.device, seed: int)
     """The probe for this data; None if it is neither text nor sentence pairs."""
     if isinstance(data, PairData):
         return TranslationProbe(data, config, device)
-    return None if data.tokenizer is None else TextProbe(data, data.tokenizer, device, seed)
+    return None if data.tokenizer is None or data.shape is not None else TextProbe(data, data.tokenizer, device, seed)

@@ -78,10 +78,10 @@ def losses(facts: Facts) -> Iterator[str]:
     guess = math.log(vocabulary) if isinstance(vocabulary, int) and vocabulary > 1 else None
     known = "" if guess is None else f"; uniform guessing among {vocabulary:,} tokens has a loss of {guess:.2f}"
     if len(facts.loss) == 1:
-        yield f"One loss is recorded: {first:.3f} nats per {facts.unit} at step {facts.loss[0][0]:,}{known}."
+        yield f"One loss is recorded: {first:.3f} {facts.loss_unit} at step {facts.loss[0][0]:,}{known}."
         return
     moved = "fell" if last < first else "rose"
-    yield f"The training loss {moved} from {first:.2f} to {last:.3f} nats per {facts.unit}{known}."
+    yield f"The training loss {moved} from {first:.2f} to {last:.3f} {facts.loss_unit}{known}."
     if guess is not None and last >= guess:
         yield "That is no better than uniform guessing: the model has learned nothing useful."
 

@@ -60,6 +60,7 @@ class TaskConfig(Choice):
 
     trains: ClassVar[type[Model]] = Model  # the models that it can train
     unit: ClassVar[str] = "token"  # what a target is one of, for messages
+    measured_in: ClassVar[str] = "nats"  # its loss
 
     def fit(self, data: Data) -> "TaskConfig":
         """This task for ``data``, such as with the names of its classes. Default: unchanged."""

@@ -29,7 +29,7 @@ HISTORY = 2  # a chart shows the last points of the history, so many times the h
 class ForecastConfig(TaskConfig, kind="forecast"):
     """Forecast the next points of time series."""
 
-    trains, unit = Forecaster, "value"
+    trains, unit, measured_in = Forecaster, "value", "error"
     quantiles: tuple[float, ...] = option(
         (), "forecast these quantiles by the pinball loss, such as 0.1,0.5,0.9 (default: the mean by squared errors)"
     )

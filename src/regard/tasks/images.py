@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from regard.data.base import Data, ImageBatch
 from regard.data.images.data import ImageData
 from regard.errors import UserError
-from regard.models import ImageEncoder, ModelConfig, ViTConfig
+from regard.models import ImageConfig, ImageEncoder, ModelConfig
 from regard.tasks.arrays import ArrayClassificationConfig, ArrayClassificationTask
 
 
@@ -25,7 +25,7 @@ class ImageClassificationConfig(ArrayClassificationConfig, kind="image-classific
     def model_for(self, model: ModelConfig, data: Data) -> ModelConfig:
         """The model with a head for the classes of ``data``."""
         assert isinstance(data, ImageData)
-        if isinstance(model, ViTConfig) and data.shape[0] != model.channels:  # a pretrained one keeps its channels
+        if isinstance(model, ImageConfig) and data.shape[0] != model.channels:  # a pretrained one keeps its channels
             raise UserError(f"the model reads {model.channels} channels, but {data.name} has {data.shape[0]}")
         return super().model_for(model, data)
 

@@ -108,11 +108,11 @@ def _draws(tokens: Tensor, vocabulary: int) -> tuple[Tensor, Tensor, Tensor]:
     """For each token [B, N]: a score to choose by, a number in [0, 1) for its replacement, and another token."""
     place = torch.arange(tokens.shape[1], device=tokens.device)
     row = (tokens * (place * 7919 + 104729)).sum(1, keepdim=True)  # the key of the sequence
-    first, second, third = (_hash(row + place * 31 + salt * 65537) for salt in (1, 2, 3))
+    first, second, third = (hashed(row + place * 31 + salt * 65537) for salt in (1, 2, 3))
     return first / 2**31, second / 2**31, third % vocabulary
 
 
-def _hash(x: Tensor) -> Tensor:
+def hashed(x: Tensor) -> Tensor:
     """Integers spread over 0 ... 2³¹ - 1 (Knuth's multiplicative hash, twice)."""
     for _ in range(2):
         x = (x * 2654435761 + 40503) % 2**31

@@ -60,7 +60,11 @@ class TextToImageTask(Measured, Predicting):
         codes = found.codes + model.config.words
         read = _order(codes, batch.captions)
         drawn = _order(batch.prompts, codes.masked_fill(~counted[:, None], IGNORE_INDEX))
-        captions, images = (self._loss(model, *one) for one in (read, drawn))
+        features = model.features(torch.cat((read[0], drawn[0])))  # both orders have the same length
+        captions, images = (
+            summed_cross_entropy(model, part.flatten(0, 1), targets.flatten(), self.config.logits, 0.0)
+            for part, (_, targets) in zip(features.chunk(2), (read, drawn), strict=True)
+        )
         errors = (found.images - batch.inputs).square().flatten(1).mean(1)
         rows, count = counted.sum(), self.counts(batch)["caption"]
         terms = {
@@ -71,7 +75,7 @@ class TextToImageTask(Measured, Predicting):
         }
         if model.training:
             return terms, rows.new_zeros(3)
-        written = model(read[0]).argmax(-1)[:, -batch.captions.shape[1] :]
+        written = model.head(features.chunk(2)[0][:, -batch.captions.shape[1] :]).argmax(-1)
         exact = ((written == batch.captions).all(1) & counted).sum()
         return terms, torch.stack((exact.double(), (errors * counted).sum().double(), rows.double()))
 
@@ -86,10 +90,6 @@ class TextToImageTask(Measured, Predicting):
             tokens = torch.cat((tokens, model(tokens)[:, -1:, : model.config.words].argmax(-1)), dim=1)
         texts = [caption_of(row[model.config.patches :]) for row in tokens.tolist()]
         return [Prediction(text, {"caption": text}) for text in texts]
-
-    def _loss(self, model: TextToImage, inputs: Tensor, targets: Tensor) -> Tensor:
-        features = model.features(inputs)
-        return summed_cross_entropy(model, features.flatten(0, 1), targets.flatten(), self.config.logits, 0.0)
 
 
 def _order(given: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:

@@ -234,10 +234,7 @@ def _smaller(batch: int) -> Iterator[int]:
 
 def _weights(experiment: Experiment, layers: int) -> int:
     """The number of weights with that many layers, from the shapes on the meta device."""
-    model = experiment.model
-    if "layers" in model.__dataclass_fields__:  # a linear model has no such choice
-        model = replace(model, layers=layers)
-    built = build_on_meta(model)
+    built = build_on_meta(experiment.model.with_layers(layers))
     return sum(parameter.numel() for parameter in built.parameters())
 
 

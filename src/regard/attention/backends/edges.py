@@ -49,7 +49,6 @@ class EdgeBackend(Backend):
         reasons = {
             "the mask has no list of edges": edge_list(call.plan.mask) is None,
             "it finds tokens by their order, which caches and graphs change": not _ordered(call.plan),
-            "its scores are of pairs, and here heads exchange them": not call.score.per_head,
         }
         others = not_plain_softmax(call._replace(score=Dot()), takes_bias=True)
         return applying(reasons) + others

@@ -17,6 +17,8 @@ class GraphScore(Score):
     ``dynamic``: aᵀ LeakyReLU(q + k) (Brody et al. 2022, eq. 7), which does not.
     """
 
+    per_head = False  # each head has its own vectors
+
     def __init__(self, heads: int, width: int, slope: float = 0.2, *, dynamic: bool = False):
         super().__init__()
         self.slope = slope

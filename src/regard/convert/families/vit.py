@@ -69,7 +69,7 @@ class Vit(Family):
         )
 
     def settings(self, kind: str, config: ModelConfig) -> JsonObject | None:
-        if not isinstance(config, ViTConfig) or not isinstance(config.norm, LayerNormConfig):
+        if type(config) is not ViTConfig or not isinstance(config.norm, LayerNormConfig):  # no further kind of it
             return None
         activations = [name for name, own in ACTIVATIONS.items() if own is type(config.feedforward)]
         if not activations or not isinstance(config.projection, SeparateConfig):

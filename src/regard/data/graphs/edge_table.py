@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from regard.data.graphs.graph import Integers
 from regard.data.records import read_records
 from regard.errors import UserError
 
@@ -24,9 +24,9 @@ class EdgeTable(NamedTuple):
 
     names: tuple[str, ...]  # of the nodes, in the order of their first appearance
     kinds: tuple[str, ...]  # of the edges, sorted
-    edges: Integers  # [E, 3]: source, target, kind
+    edges: NDArray[np.int64]  # [E, 3]: source, target, kind
     labels: dict[int, str]  # of the nodes that have one
-    parts: Integers  # [E]: the number of its part; 0 without the column
+    parts: NDArray[np.int64]  # [E]: the number of its part; 0 without the column
 
 
 def read_edges(path: Path) -> EdgeTable:

@@ -5,13 +5,17 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from regard.config import option
 from regard.data.base import DataConfig, GraphBatch
+from regard.data.origins.cache import cache_folder
+from regard.data.sources import check_form, find_source
+from regard.data.split import check_fractions
 from regard.errors import UserError
 
 if TYPE_CHECKING:
@@ -40,16 +44,33 @@ class Graph(NamedTuple):
 
 @dataclass(frozen=True)
 class GraphDataConfig(DataConfig):
-    """Base class: the numbers that describe a node by its place in the graph."""
+    """Base class: where graphs come from, and the numbers that describe a node by its place in one."""
 
+    form: ClassVar[str]  # of the data; sources name it
+
+    path: str | None = option(
+        None, "a .csv or .tsv file of your own instead of the source; docs/graphs.md has the columns"
+    )
+    source: str = option("", "the graphs to fetch when no path is given; `regard data` lists them")
+    validation: float = option(0.1, "the fraction of the examples held out for evaluation")
+    test: float = option(0.1, "the fraction held out for a final test, unless the table has parts")
     degree: bool = option(False, "describe a node by the logarithm of its number of neighbors")
     walks: int = option(0, "by the probabilities that a random walk is back after 1, 2 ... so many steps")
     laplacian: int = option(0, "by so many eigenvectors of the normalized Laplacian; their signs change in training")
+    batch: int = option(64, "examples per micro-batch")
 
     def check(self) -> None:
-        for name in ("walks", "laplacian", "batch"):
-            if (value := getattr(self, name)) < (name == "batch"):
-                raise ValueError(f"{name} must be at least {int(name == 'batch')}, not {value}")
+        """Refuse impossible values before anything is fetched."""
+        check_fractions(self.validation, self.test)
+        for name, least in (("walks", 0), ("laplacian", 0), ("batch", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} must be at least {least}, not {getattr(self, name)}")
+        if self.path is None:
+            check_form(self.source, self.form)
+
+    def file(self, cache: Path | None = None) -> Path:
+        """The user's file, or that of the source."""
+        return Path(self.path).expanduser() if self.path else find_source(self.source).fetch(cache or cache_folder())
 
     def described(self, graph: Graph) -> Graph:
         """The graph with these numbers before its own: eigenvectors, walks, degree."""

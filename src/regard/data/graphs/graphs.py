@@ -16,10 +16,8 @@ from regard.data.examples import ExampleData, Numbers, Part, Uniform
 from regard.data.graphs.edge_table import PARTS
 from regard.data.graphs.graph import Graph, GraphDataConfig, batch_of, fingerprint
 from regard.data.graphs.smiles import KINDS, NUMBERS, read_smiles
-from regard.data.origins.cache import cache_folder
 from regard.data.records import read_records, read_text
-from regard.data.sources import check_form, find_source
-from regard.data.split import check_fractions, divide
+from regard.data.split import divide
 from regard.data.tokenizers import Tokenizer
 from regard.errors import UserError
 
@@ -33,25 +31,15 @@ SCALES = np.array([4, 3, 4, 1, 1, 1], np.float32)  # of the numbers of an atom: 
 class GraphsConfig(GraphDataConfig, kind="graphs"):
     """Molecules and a value, or a class, of each."""
 
-    path: str | None = option(None, "a .csv, .tsv or .jsonl file of your own with a column smiles")
+    form = "graphs"
     source: str = option("solubility", "the molecules to fetch when no path is given; `regard data` lists them")
     target: str = option("solubility", "the column with what is to be predicted")
     classes: bool = option(False, "the column has classes; default: numbers")
-    validation: float = option(0.1, "the fraction of the training molecules held out for evaluation")
-    test: float = option(0.1, "the fraction held out for a final test, unless a column `part` says which")
-    batch: int = option(64, "molecules per micro-batch")
-
-    def check(self) -> None:
-        """Refuse impossible values before anything is fetched."""
-        super().check()
-        check_fractions(self.validation, self.test)
-        if self.path is None:
-            check_form(self.source, "graphs")
 
     def build(self, context: int, cache: Path | None = None, tokenizer: Tokenizer | None = None) -> GraphData:
         """Read and divide the molecules; ``context`` and ``tokenizer`` are for texts."""
         self.check()  # a config made in Python was not loaded
-        path = Path(self.path).expanduser() if self.path else find_source(self.source).fetch(cache or cache_folder())
+        path = self.file(cache)
         graphs, texts, targets, parts = [], [], [], []
         for line, row in read_records(path):
             texts.append(str(row.get("smiles") or "").strip())

@@ -13,10 +13,8 @@ from regard.data.base import IGNORE_INDEX, Example, GraphBatch
 from regard.data.examples import ExampleData, Numbers, Part, Uniform
 from regard.data.graphs.edge_table import PARTS, EdgeTable, read_edges
 from regard.data.graphs.graph import Graph, GraphDataConfig, Integers, batch_of, fingerprint
-from regard.data.origins.cache import cache_folder
 from regard.data.records import read_records
-from regard.data.sources import check_form, find_source
-from regard.data.split import check_fractions, divide
+from regard.data.split import divide
 from regard.data.tokenizers import Tokenizer
 from regard.errors import UserError
 
@@ -28,20 +26,9 @@ if TYPE_CHECKING:
 class LinksConfig(GraphDataConfig, kind="links"):
     """Links of a graph that are to be found."""
 
-    path: str | None = option(
-        None, "a .csv or .tsv file of your own with the columns source and target, and kind (of the relation), part"
-    )
+    form = "links"
     source: str = option("umls", "the triples to fetch when no path is given; `regard data` lists them")
-    validation: float = option(0.1, "the fraction of the triples held out for evaluation, unless they have parts")
-    test: float = option(0.1, "the fraction held out for a final test, unless they have parts")
     batch: int = option(256, "questions per micro-batch: a triple is two, for its tail and for its head")
-
-    def check(self) -> None:
-        """Refuse impossible values before anything is fetched."""
-        super().check()
-        check_fractions(self.validation, self.test)
-        if self.path is None:
-            check_form(self.source, "links")
 
     def build(self, context: int, cache: Path | None = None, tokenizer: Tokenizer | None = None) -> LinkData:
         """Read and divide the triples; ``context`` and ``tokenizer`` are for texts."""
@@ -58,8 +45,7 @@ class LinksConfig(GraphDataConfig, kind="links"):
 
     def read(self, cache: Path | None = None) -> EdgeTable:
         """The table of the triples."""
-        path = Path(self.path).expanduser() if self.path else find_source(self.source).fetch(cache or cache_folder())
-        return read_edges(path)
+        return read_edges(self.file(cache))
 
     def read_examples(self, path: Path, model: ModelConfig) -> list[Example]:
         """The questions of a table with the columns source and kind: which node is the target?"""

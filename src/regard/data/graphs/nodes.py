@@ -14,9 +14,7 @@ from regard.data.base import IGNORE_INDEX, Example, GraphBatch
 from regard.data.examples import ExampleData, Numbers, Part, Uniform
 from regard.data.graphs.edge_table import EdgeTable, read_edges
 from regard.data.graphs.graph import Graph, GraphDataConfig, batch_of, both_ways, fingerprint
-from regard.data.origins.cache import cache_folder
-from regard.data.sources import check_form, find_source
-from regard.data.split import check_fractions, divide
+from regard.data.split import divide
 from regard.data.tokenizers import Tokenizer
 from regard.errors import UserError
 
@@ -30,21 +28,11 @@ SHOWN = 60  # nodes of the part of a large graph that `regard look` shows
 class NodesConfig(GraphDataConfig, kind="nodes"):
     """Classes of the nodes of a graph."""
 
-    path: str | None = option(None, "a .csv or .tsv file of your own with the columns source, target and label")
+    form = "nodes"
     source: str = option("karate", "the graph to fetch when no path is given; `regard data` lists them")
     identity: bool = option(True, "a learned vector for each node; false: a node is what its place in the graph is")
     directed: bool = option(False, "a node sees the targets of its edges only; default: the sources as well")
-    validation: float = option(0.1, "the fraction of the labelled nodes held out for evaluation")
-    test: float = option(0.1, "the fraction of the labelled nodes held out for a final test")
     held: tuple[str, ...] = option((), "the names of the nodes held out for the test, instead of a fraction")
-    batch: int = option(64, "labelled nodes per micro-batch; each sees the whole graph")
-
-    def check(self) -> None:
-        """Refuse impossible values before anything is fetched."""
-        super().check()
-        check_fractions(self.validation, self.test)
-        if self.path is None:
-            check_form(self.source, "nodes")
 
     def build(self, context: int, cache: Path | None = None, tokenizer: Tokenizer | None = None) -> NodeData:
         """Read the graph and divide its labelled nodes; ``context`` and ``tokenizer`` are for texts."""
@@ -70,8 +58,7 @@ class NodesConfig(GraphDataConfig, kind="nodes"):
 
     def read(self, cache: Path | None = None) -> EdgeTable:
         """The table of the graph."""
-        path = Path(self.path).expanduser() if self.path else find_source(self.source).fetch(cache or cache_folder())
-        return read_edges(path)
+        return read_edges(self.file(cache))
 
     def graph(self, table: EdgeTable, trained: EdgeTable) -> Graph:
         """The graph of a table; its nodes and kinds of edges are numbered as in the one of the training."""

@@ -36,7 +36,7 @@ class _Molecule:
     charges: list[int] = field(default_factory=list)
     before: list[int | None] = field(default_factory=list)  # the atom that each was bonded to when it was read
     bonds: list[tuple[int, int, int | None]] = field(default_factory=list)  # None: not written
-    in_ring: set[int] = field(default_factory=set)
+    in_ring: set[tuple[int, int]] = field(default_factory=set)  # bonds of rings, the smaller atom first
 
     def add(self, token: re.Match[str], previous: int | None, bond: int | None) -> int:
         """One more atom and its bond."""
@@ -56,29 +56,31 @@ class _Molecule:
         """A ring: the new bond, and the path between its ends over the bonds that were read before."""
         self.bonds.append((one, other, bond))
         paths = [self._path(one), self._path(other)]
-        common = set(paths[0]) & set(paths[1])
-        if common:  # else it joins two parts of the molecule
-            first = next(atom for atom in paths[0] if atom in common)
-            self.in_ring |= {*paths[0], *paths[1]} - common | {first}
+        if paths[0][-1] == paths[1][-1]:  # else it joins two parts of the molecule
+            self.in_ring |= {(min(one, other), max(one, other)), *(set(paths[0]) ^ set(paths[1]))}
 
-    def _path(self, atom: int | None) -> list[int]:
+    def _path(self, atom: int) -> list[tuple[int, int]]:
+        """The bonds from an atom back to the first atom of its part, which ends the list, bonded to itself."""
         found = []
-        while atom is not None:
-            found.append(atom)
-            atom = self.before[atom]
-        return found
+        while (before := self.before[atom]) is not None:
+            found.append((before, atom))
+            atom = before
+        return [*found, (atom, atom)]
 
     def graph(self) -> Graph:
         """Its graph, with bonds in both directions."""
         edges, taken, degree = [], np.zeros(len(self.atoms)), np.zeros(len(self.atoms))
         for one, other, bond in self.bonds:
-            aromatic = self.aromatic[one] and self.aromatic[other] and {one, other} <= self.in_ring
+            aromatic = (
+                self.aromatic[one] and self.aromatic[other] and (min(one, other), max(one, other)) in self.in_ring
+            )
             kind = (3 if aromatic else 0) if bond is None else bond
             edges.append((one, other, kind))
             taken[[one, other]] += ORDERS[kind]
             degree[[one, other]] += 1
         hydrogens = [self._hydrogens(atom, int(taken[atom])) for atom in range(len(self.atoms))]
-        rings = [atom in self.in_ring for atom in range(len(self.atoms))]
+        ringed = {atom for bond in self.in_ring for atom in bond}
+        rings = [atom in ringed for atom in range(len(self.atoms))]
         numbers = np.stack([degree, hydrogens, taken, self.charges, self.aromatic, rings], 1, dtype=np.float32)
         kinds = [ELEMENTS.index(atom) if atom in ELEMENTS else KINDS - 1 for atom in self.atoms]
         return Graph(np.array(kinds, np.int64), both_ways(np.array(edges, np.int64).reshape(-1, 3)), numbers)

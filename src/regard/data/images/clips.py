@@ -80,7 +80,7 @@ class ClipsConfig(DataConfig, kind="clips"):
 
         if not isinstance(model, VideoConfig):
             raise UserError(f"a {model.kind} reads no clips")
-        own = path.is_file() or any(file.suffix.lower() in SUFFIXES for file in path.iterdir() if file.is_file())
+        own = not path.is_dir() or any(file.suffix.lower() in SUFFIXES for file in path.iterdir() if file.is_file())
         found, sides = [path] if own else clips(path), (model.image, model.image)
         import torch
 

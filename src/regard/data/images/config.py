@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from regard.config import option
 from regard.data.base import DataConfig, Example
 from regard.data.images.arrays import ImageSet, LabeledImages, unpack
-from regard.data.images.data import Augmentation, ImageData, image_examples
+from regard.data.images.data import Augmentation, ImageData, attended_image, image_examples
 from regard.data.images.folder import read_folder, read_image
 from regard.data.origins.cache import cache_folder
 from regard.data.sources import check_form, find_source
@@ -21,6 +21,8 @@ from regard.data.tokenizers import Tokenizer
 from regard.errors import UserError
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from regard.models import ModelConfig
 
 FORM = "images"  # what sources name
@@ -86,6 +88,9 @@ class ImagesConfig(DataConfig, kind="images"):
             folder, channels = Path(self.path).expanduser(), self.channels
             return read_folder(folder, self.size, lambda path, size: read_image(path, channels, size))
         return unpack(find_source(self.source).fetch(cache or cache_folder()))
+
+    def picture(self, batch: Any, weights: Tensor, model: ModelConfig) -> str | None:
+        return attended_image(batch.inputs, weights) if batch.inputs.ndim == 4 else None  # no clips
 
     def read_examples(self, path: Path, model: ModelConfig) -> list[Example]:
         return image_examples(path, model)

@@ -109,23 +109,38 @@ class ImageData(ExampleData[ImageBatch]):
 
     def _changed(self, numbers: NDArray[np.int64], random: Uniform) -> Tensor:
         """Training images after augmentation; ``random`` [B, 15]."""
-        from regard.data.images.augment import affine, color, crop, erase, flip
+        return changed(self._picked("train", numbers), random, self.augmentation)
 
-        change, images = self.augmentation, self._picked("train", numbers)
-        if change.crop:
-            images = crop(images, random[:, :2], change.crop)
-        if change.flip:
-            images = flip(images, random[:, 2])
-        if change.affine:
-            images = affine(images, random[:, 8:12], change.affine)
-        if change.color:
-            images = color(images, random[:, 12:15], change.color)
-        return erase(images, random[:, 3:8], change.erase) if change.erase else images
+
+def changed(images: Tensor, random: Uniform, change: Augmentation, fill: float = -1.0) -> Tensor:
+    """Images after augmentation of each alone, with ``fill`` beyond their edges; ``random`` [B, 15]."""
+    from regard.data.images.augment import affine, color, crop, erase, flip
+
+    if change.crop:
+        images = crop(images, random[:, :2], change.crop, fill)
+    if change.flip:
+        images = flip(images, random[:, 2])
+    if change.affine:
+        images = affine(images, random[:, 8:12], change.affine, fill)
+    if change.color:
+        images = color(images, random[:, 12:15], change.color)
+    return erase(images, random[:, 3:8], change.erase) if change.erase else images
 
 
 def to_floats(images: Tensor) -> Tensor:
     """Pixels from 0 to 255 as numbers from -1 to 1, as ViT's own code scales them."""
     return images.float() / 127.5 - 1
+
+
+def attended_image(images: Tensor, weights: Tensor) -> str:
+    """An SVG of the first image with its patches, by weights [1, N]."""
+    from regard.pages.pixels import image_picture
+
+    pixels = ((images[0].float().cpu() + 1) * 127.5).round().clamp(0, 255).byte()
+    rows, columns = pixels.shape[1:]
+    colors = pixels.expand(3, -1, -1).permute(1, 2, 0).numpy()  # gray as three equal colors
+    across = round((weights.shape[1] * columns / rows) ** 0.5)
+    return image_picture([[f"#{bytes(dot).hex()}" for dot in row] for row in colors], weights[0].tolist(), across)
 
 
 def image_examples(path: Path, model: ModelConfig) -> list[Example]:
@@ -135,9 +150,9 @@ def image_examples(path: Path, model: ModelConfig) -> list[Example]:
 
 def read_images(path: Path, model: ModelConfig) -> list[tuple[Path, Tensor]]:
     """The same as arrays [M, Y, X], with their files."""
-    from regard.models import TextToImageConfig, ViTConfig
+    from regard.models import ImageConfig, TextToImageConfig
 
-    if not isinstance(model, ViTConfig | TextToImageConfig):
+    if not isinstance(model, ImageConfig | TextToImageConfig):
         raise UserError(f"a {model.kind} reads no images")
     files = image_files(path) if path.is_dir() else [path]
     sides = (model.image, model.image)

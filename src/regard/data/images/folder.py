@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,10 @@ def read_image(path: Path, channels: int, size: tuple[int, int] | None = None, f
                 raise UserError(f"{path} has {image.width} x {image.height} pixels; the most are {MOST_PIXELS:,}")
             if frame:
                 image.seek(frame)
+            if image.has_transparency_data:
+                image = image_module.alpha_composite(
+                    image_module.new("RGBA", image.size, "white"), image.convert("RGBA")
+                )
             image = image.convert(MODES[channels])
             if size is not None and image.size != size[::-1]:
                 image = _fitted(image, size, image_module)
@@ -103,3 +108,15 @@ def read_folder(folder: Path, size: int | None, read: Reader, find: Finder = ima
 def _files(root: Path, labels: tuple[str, ...], find: Finder) -> list[tuple[Path, int]]:
     """The examples below the folder of each class, in the order of their paths."""
     return [(path, number) for number, label in enumerate(labels) for path in find(root / label)]
+
+
+def png(images: Pixels, columns: int, scale: int) -> bytes:
+    """A PNG of images [N, M, Y, X], ``columns`` of them in a row; ``scale``: pixels of the file for each of theirs."""
+    large = images.repeat(scale, axis=2).repeat(scale, axis=3)
+    large = np.pad(large, ((0, 0), (0, 0), (0, scale), (0, scale)), constant_values=128)  # gray lines between images
+    tiles = large.reshape(-1, columns, *large.shape[1:]).transpose(0, 3, 1, 4, 2)  # [rows, Y, columns, X, M]
+    rows, height, columns, width, channels = tiles.shape
+    whole = tiles.reshape(rows * height, columns * width, channels)[:-scale, :-scale]
+    file = io.BytesIO()
+    pillow().fromarray(whole if channels == 3 else whole[:, :, 0]).save(file, "PNG")
+    return file.getvalue()

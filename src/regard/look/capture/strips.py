@@ -114,9 +114,10 @@ def biased_scores(attention: Attention, head: int, part: StripRange) -> Tensor:
     mechanism = attention.mechanism
     assert isinstance(mechanism, Softmax)
     q, k = head_inputs(attention, head, part.rows, part.columns)
-    scores = mechanism.score(q, k).mul_(mechanism.call(q, k, k, attention.plan).factor)
-    if mechanism.bias is not None:
-        scores = mechanism.bias.adjust(scores, _pairs(attention, head, part.rows, part.columns))
+    call = mechanism.call(q, k, k, attention.plan)
+    scores = mechanism.score(q, k).mul_(call.factor)
+    if call.bias is not None:
+        scores = call.bias.adjust(scores, _pairs(attention, head, part.rows, part.columns))
     return scores[:, 0]
 
 

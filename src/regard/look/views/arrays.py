@@ -17,7 +17,7 @@ from regard.models.device import parameter_device
 def array_trace(model: Model, inputs: tuple[Tensor, ...], names: Sequence[str] = ()) -> Trace:
     """Run the model once on an array, the arguments of a batch of one row; ``names``: of its parts."""
     if not isinstance(model, ArrayEncoder):
-        raise UserError(f"a {type(model).__name__} reads no arrays")
+        raise UserError(f"look shows models of text and encoders of arrays, and no {type(model).__name__}")
     device = parameter_device(model)
     attentions, _ = observe(model, lambda: model.features(*(x.to(device) for x in inputs)), values=True)
     return Trace(list(names) or model.places(*inputs), None, None, attentions, None, list)

@@ -47,7 +47,8 @@ def cell(attention: Attention, head: int, query: int, key: int) -> JsonObject:
     weights, seen = one.weights[0, 0], one.seen[0, 0]  # [K]
     pair = head_inputs(attention, head, part.rows, slice(key, key + 1))
     q, k, terms, kind = _terms(mechanism, *(x[0, 0, 0] for x in pair))
-    scale = mechanism.call(attention.q, attention.k, attention.k, attention.plan).factor
+    call = mechanism.call(attention.q, attention.k, attention.k, attention.plan)
+    scale = call.factor
     dot = float(mechanism.score(*pair))
     scores = biased_scores(attention, head, part)[0, 0]  # [K], scaled and biased
     biased = float(scores[key])
@@ -64,7 +65,7 @@ def cell(attention: Attention, head: int, query: int, key: int) -> JsonObject:
         "dot": dot,
         "scale": scale,
         "scaled": dot * scale,
-        "bias": None if mechanism.bias is None else biased - dot * scale,
+        "bias": None if call.bias is None else biased - dot * scale,
         "biased": biased,
         "temperature": _temperature(mechanism),
         "normalizer": type(mechanism.normalizer).__name__,

@@ -69,7 +69,7 @@ class Session:
             loaded = load_translation_model(run, device, step)
             return cls(loaded.model, loaded.tokenizer, loaded.specials, loaded.step, loaded.lower)
         model, tokenizer, reached, _ = load_model(run, device, step)
-        return cls(model, tokenizer, None, reached)
+        return cls(model.text_reader, tokenizer, None, reached)
 
     @property
     def context(self) -> int:
@@ -130,7 +130,7 @@ class Session:
             inputs, target_tokens = self.texts(reading.source[0].tolist()), inputs
         if reading.targets[-1] != NO_TARGET:
             predicted = self.texts(reading.targets.tolist())
-        effects = lambda: head_effects(self.model, reading, attentions)  # noqa: E731
+        effects = list if loss is None else lambda: head_effects(self.model, reading, attentions)
         return Trace(inputs, target_tokens, predicted, attentions, loss, self._random_scores, effects)
 
     def _random_scores(self) -> list[list[dict[str, float]]]:

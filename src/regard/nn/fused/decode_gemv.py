@@ -61,8 +61,10 @@ class DecodePreNorm(PreNorm):
 
 def attention_row(x: Tensor, norm: nn.Module, attention: SelfAttention, context: AttentionContext) -> Tensor | None:
     """x + attention(norm(x)), or None where the kernels do not support these layers."""
+    if type(norm) not in NORMS or type(attention) is not SelfAttention:
+        return None
     qkv, out = attention.qkv, attention.out
-    if type(norm) not in NORMS or type(attention) is not SelfAttention or not suits(x, [norm, attention], [qkv, out]):
+    if not suits(x, [norm, attention], [qkv, out]):
         return None
     return product(mix_row(attention, product(x, qkv, norm), context), out, other=x)
 

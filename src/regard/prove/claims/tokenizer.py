@@ -32,7 +32,7 @@ def tokenizer(subject: ModelUnderTest) -> ClaimResult:
             continue
         if (decoded := tokenizer.decode(ids)) != text:
             return fails(_difference(text, decoded))
-        limit = min(tokenizer.size, subject.vocabulary)
+        limit = min(tokenizer.size, subject.token_ids)
         if ids.size and not (ids.min() >= 0 and ids.max() < limit):
             return fails(f"{text[:WIDTH]!r} has the token {ids.max()}, but there are {limit}")
         stream = tokenizer.stream()

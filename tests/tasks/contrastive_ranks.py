@@ -1,0 +1,37 @@
+"""One rank of test_contrastive.py: ``python contrastive_ranks.py RANK SIZE FOLDER``: its rows, the summed loss."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import torch
+from contrastive_kit import batch, model, task
+from safetensors.torch import save_file
+from torch import distributed
+
+from regard.data import ImageTextBatch
+from regard.train.shard import World, gathered, shard
+
+
+def main(rank: int, size: int, folder: Path) -> None:
+    torch.set_num_threads(1)
+    distributed.init_process_group("gloo", init_method=f"file://{folder / 'meeting'}", rank=rank, world_size=size)
+    whole, towers = batch(), model()
+    shard(towers, World(rank, size, rank))
+    own = ImageTextBatch(*(field[rank::size] for field in whole[:4]))
+    term = task().terms(towers.train(), own)["contrastive"]
+    term.total.backward()
+    total = term.total.detach().clone()
+    distributed.all_reduce(total)
+    gradients = gathered({name: parameter.grad for name, parameter in towers.named_parameters()})
+    if rank == 0:
+        save_file({"loss": total, **{name: x.contiguous() for name, x in gradients.items()}}, folder / "found")
+    distributed.barrier()
+    distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))
+    os._exit(0)  # DTensor's caches keep the process group past its destruction (pytorch/pytorch#190489)
