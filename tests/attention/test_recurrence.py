@@ -113,8 +113,8 @@ def test_s4d_is_the_discretized_system(spectrum: str, state: int) -> None:
     a = np.diag(-0.5 + 1j * frequency)
     kernel = mechanism.kernel(50).detach().numpy()
     c = torch.view_as_complex(mechanism.c.detach().view(2, 6, -1).movedim(0, -1).contiguous()).numpy()
-    for d, step in enumerate(mechanism.log_step.detach().exp().tolist()):
-        ad, bd, *_ = cont2discrete((a, np.ones((len(n), 1)), np.zeros((1, len(n))), np.zeros((1, 1))), step)
+    for d, step in enumerate(mechanism.log_step.detach().exp().numpy()):
+        ad, bd, *_ = cont2discrete((a, np.ones((len(n), 1)), np.zeros((1, len(n))), np.zeros((1, 1))), step)  # type: ignore[misc]
         powers = [np.linalg.matrix_power(ad, l) @ bd for l in range(50)]  # noqa: E741
         np.testing.assert_allclose(kernel[d], [2 * (c[d] @ p)[0].real for p in powers], atol=1e-6)
 
@@ -186,7 +186,7 @@ def test_weights_are_the_mean_size_of_the_responses_to_unit_values(name: str, se
 def test_gated_means_are_the_minimal_gru() -> None:
     """h_t = (1 - z_t) h_{t-1} + z_t h̃_t (Feng et al. 2024, sec. 3.1), with the layer's gates."""
     for kind in ("mingru", "minlstm"):
-        config = load(AttentionConfig, {"kind": kind, "gate": False})
+        config = load(AttentionConfig, {"kind": kind, "gate": False, "kernel": 0})
         layer = config.layer(AttentionSizes(6, 2, 2), config.mechanism(LayerSpec(2, 2, 3, 8))).double()  # type: ignore
         x = draws(1, (2, 9, 6))[0]
         context = AttentionContext(planned(layer.mechanism, Range(9), x), NoRotation())
