@@ -20,7 +20,6 @@ from regard.data.images.folder import read_image
 from regard.data.imagetext.config import shrunk
 from regard.data.imagetext.emoji import family, plain, read_emoji
 from regard.errors import UserError
-from regard.pages.pixels import image_picture
 
 TONES = ("1F3FB", "1F3FC", "1F3FD", "1F3FE", "1F3FF")
 
@@ -192,13 +191,3 @@ def test_an_image_of_ones_own_with_transparent_parts_is_shown_on_white(tmp_path:
     found = read_image(tmp_path / "a.png", 3)
     assert found[:, 0, 0].tolist() == [255, 255, 255]
     assert found[:, 2, 1].tolist() == [0, 0, 255]
-
-
-@given(st.integers(1, 4), st.integers(1, 4), st.integers(1, 3))
-def test_the_picture_of_attention_has_every_patch_once(rows: int, columns: int, side: int) -> None:
-    colors = [["#102030"] * (columns * side) for _ in range(rows * side)]
-    weights = [float(n + 1) for n in range(rows * columns)]
-    drawn = image_picture(colors, weights, columns)
-    assert drawn.count("fill-opacity") == rows * columns
-    assert drawn.count('fill-opacity="0"') == 1  # the patch with the most attention is not faded
-    assert drawn.count("#102030") == 2 * rows * side  # equal pixels of a row are one rectangle

@@ -20,13 +20,16 @@ def main(rank: int, size: int, folder: Path) -> None:
     distributed.init_process_group("gloo", init_method=f"file://{folder / 'meeting'}", rank=rank, world_size=size)
     whole, towers = batch(), model()
     shard(towers, World(rank, size, rank))
-    images, tokens, lengths, groups = whole[:4]
-    own = ImageTextBatch(*(field[rank::size] for field in (images, tokens, lengths, groups)))
+    assert whole.tokens is not None and whole.lengths is not None
+    parts = (part[rank::size] for part in (whole.inputs, whole.targets, whole.tokens, whole.lengths))
+    own = ImageTextBatch(*parts)  # type: ignore[arg-type]
     term = task().terms(towers.train(), own)["contrastive"]
     term.total.backward()
     total = term.total.detach().clone()
     distributed.all_reduce(total)
-    gradients = gathered({name: parameter.grad for name, parameter in towers.named_parameters()})
+    gradients = gathered(
+        {name: parameter.grad for name, parameter in towers.named_parameters() if parameter.grad is not None}
+    )
     if rank == 0:
         save_file({"loss": total, **{name: x.contiguous() for name, x in gradients.items()}}, folder / "found")
     distributed.barrier()

@@ -121,6 +121,7 @@ class TextToImage(GPT):
 
     config: TextToImageConfig
     separate = ("coder",)
+    compilable = False  # which codes are dead, and so are moved, depends on the data
 
     def __init__(self, config: TextToImageConfig):
         super().__init__(config)

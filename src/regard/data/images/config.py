@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,6 @@ from regard.data.sources import check_form, find_source
 from regard.data.split import check_fractions, divide
 from regard.data.tokenizers import Tokenizer
 from regard.errors import UserError
-from regard.pages.heat import image_picture
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -96,13 +94,6 @@ class ImagesConfig(DataConfig, kind="images"):
 
     def read_examples(self, path: Path, model: ModelConfig) -> list[Example]:
         return image_examples(path, model)
-
-    def picture(self, batch: Any, weights: Tensor, model: ModelConfig) -> str | None:
-        if batch.inputs.ndim != 4:  # clips
-            return None
-        pixels = ((batch.inputs[0] + 1) * 127.5).round().clamp(0, 255).byte().permute(1, 2, 0)
-        patch = math.isqrt(pixels.shape[0] * pixels.shape[1] // weights.shape[1])
-        return image_picture(pixels.numpy(), weights[0].unflatten(0, (-1, pixels.shape[1] // patch)).numpy())
 
 
 def divided(given: ImageSet, validation: float, test: float) -> tuple[LabeledImages, LabeledImages, LabeledImages]:

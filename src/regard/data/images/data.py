@@ -134,13 +134,12 @@ def to_floats(images: Tensor) -> Tensor:
 
 def attended_image(images: Tensor, weights: Tensor) -> str:
     """An SVG of the first image with its patches, by weights [1, N]."""
-    from regard.pages.pixels import image_picture
+    from regard.pages.heat import image_picture
 
-    pixels = ((images[0].float().cpu() + 1) * 127.5).round().clamp(0, 255).byte()
-    rows, columns = pixels.shape[1:]
-    colors = pixels.expand(3, -1, -1).permute(1, 2, 0).numpy()  # gray as three equal colors
+    pixels = ((images[0].float().cpu() + 1) * 127.5).round().clamp(0, 255).byte().permute(1, 2, 0)
+    rows, columns = pixels.shape[:2]
     across = round((weights.shape[1] * columns / rows) ** 0.5)
-    return image_picture([[f"#{bytes(dot).hex()}" for dot in row] for row in colors], weights[0].tolist(), across)
+    return image_picture(pixels.numpy(), weights[0].unflatten(0, (-1, across)).numpy())
 
 
 def image_examples(path: Path, model: ModelConfig) -> list[Example]:
