@@ -41,7 +41,7 @@ class ScoreOptions(CheckpointOptions):
     limit: int | None = option(None, "score the first examples only, this many")
 
 
-class Example(NamedTuple):
+class ScoredQuestion(NamedTuple):
     """A question, the possible answers, and which of them is right."""
 
     fields: dict[str, str]
@@ -83,7 +83,7 @@ def score(options: ScoreOptions) -> int:
     return 0
 
 
-def read_examples(options: ScoreOptions) -> tuple[list[Example], list[Example]]:
+def read_examples(options: ScoreOptions) -> tuple[list[ScoredQuestion], list[ScoredQuestion]]:
     """The examples before each question, and those that are asked."""
     from regard.data.records import read_records
 
@@ -100,7 +100,7 @@ def read_examples(options: ScoreOptions) -> tuple[list[Example], list[Example]]:
     return pool[: options.shots], asked[: options.limit]
 
 
-def example(path: Path, number: int, record: Record, shared: tuple[str, ...] | None) -> Example:
+def example(path: Path, number: int, record: Record, shared: tuple[str, ...] | None) -> ScoredQuestion:
     """The example of a record."""
     where = f"record {number} of {path}"
     given, answer = record.get("choices"), record.get("answer")
@@ -115,7 +115,7 @@ def example(path: Path, number: int, record: Record, shared: tuple[str, ...] | N
         raise UserError(f"{where}: the answer {answer!r} is none of the choices {', '.join(map(repr, listed))}")
     fields = {name: str(value) for name, value in record.items() if name not in ("choices", "answer")}
     choices = listed or (answer,)
-    return Example(fields, choices, choices.index(answer))
+    return ScoredQuestion(fields, choices, choices.index(answer))
 
 
 def filled(template: str, fields: dict[str, str], answer: str = "") -> str:
@@ -140,7 +140,7 @@ def ask(scorer: Scorer, prompts: Sequence[str], choices: Sequence[Sequence[str]]
     return [scores for _, scores in sorted(progress(scorer.score(requests), len(requests), "examples"))]
 
 
-def measures(examples: Sequence[Example], scores: Sequence[Sequence[ScoredText]]) -> JsonObject:
+def measures(examples: Sequence[ScoredQuestion], scores: Sequence[Sequence[ScoredText]]) -> JsonObject:
     """Accuracy by each measure, of always giving the most frequent answer, and the log-probability of the right one."""
     rights = [scored[one.right] for one, scored in zip(examples, scores, strict=True)]
     result: JsonObject = {}
@@ -160,14 +160,14 @@ def best(scored: Sequence[ScoredText], by: Measure) -> int:
     return max(range(len(scored)), key=lambda choice: scored[choice].by(by))
 
 
-def _share(examples: Sequence[Example], chosen: Sequence[int]) -> float:
+def _share(examples: Sequence[ScoredQuestion], chosen: Sequence[int]) -> float:
     return sum(one.right == found for one, found in zip(examples, chosen, strict=True)) / len(examples)
 
 
 def calibration(
     scorer: Scorer,
     empty: Sequence[str],
-    examples: Sequence[Example],
+    examples: Sequence[ScoredQuestion],
     scores: Sequence[Sequence[ScoredText]],
     by: Measure,
 ) -> JsonObject:
@@ -186,7 +186,7 @@ def calibration(
     return {"accuracy_calibrated": _share(examples, chosen)}
 
 
-def predictions(examples: Sequence[Example], scores: Sequence[Sequence[ScoredText]]) -> list[JsonObject]:
+def predictions(examples: Sequence[ScoredQuestion], scores: Sequence[Sequence[ScoredText]]) -> list[JsonObject]:
     """The log-probability, number of tokens and bytes of every choice."""
     return [
         {

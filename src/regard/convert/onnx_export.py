@@ -29,7 +29,7 @@ class OnnxExport(NamedTuple):
     difference: float | None  # to onnxruntime at several lengths; None if that is not installed
 
 
-class Graph(nn.Module, Generic[M]):
+class ExportedGraph(nn.Module, Generic[M]):
     """A model with the inputs ``names`` that its ONNX graph has."""
 
     names: tuple[str, ...]
@@ -43,7 +43,7 @@ class Graph(nn.Module, Generic[M]):
         raise NotImplementedError
 
 
-class LanguageModelGraph(Graph[LanguageModel]):
+class LanguageModelGraph(ExportedGraph[LanguageModel]):
     """Tokens [B, N] to logits [B, N, V]."""
 
     names = ("input_ids",)
@@ -55,7 +55,7 @@ class LanguageModelGraph(Graph[LanguageModel]):
         return (torch.randint(self.model.config.vocabulary, (rows, length)),)
 
 
-class EncoderGraph(Graph[Encoder]):
+class EncoderGraph(ExportedGraph[Encoder]):
     """Tokens [B, N] and a mask [B, N] that is 0 at padding, which comes last, to what the encoder's head gives."""
 
     names = ("input_ids", "attention_mask")
@@ -69,7 +69,7 @@ class EncoderGraph(Graph[Encoder]):
         return torch.randint(self.model.config.vocabulary, (rows, length)), mask
 
 
-class Seq2SeqGraph(Graph[Seq2SeqModel]):
+class Seq2SeqGraph(ExportedGraph[Seq2SeqModel]):
     """Target inputs [B, T], sources [B, S] and a mask [B, S] to logits [B, T, V]."""
 
     names = ("decoder_input_ids", "input_ids", "attention_mask")
@@ -84,7 +84,7 @@ class Seq2SeqGraph(Graph[Seq2SeqModel]):
         return torch.randint(targets, (rows, length)), torch.randint(sources, (rows, length + 1)), mask
 
 
-def graph_of(model: Model) -> Graph:
+def graph_of(model: Model) -> ExportedGraph:
     """The model with the inputs that its ONNX graph has."""
     match model:
         case LanguageModel():
@@ -114,7 +114,7 @@ def write_onnx(path: Path, model: Model) -> OnnxExport:
     return OnnxExport(graph.names, output, difference)
 
 
-def _traced(graph: Graph, output: str) -> torch.onnx.ONNXProgram:
+def _traced(graph: ExportedGraph, output: str) -> torch.onnx.ONNXProgram:
     try:
         import onnxscript
     except ImportError:
@@ -150,7 +150,7 @@ def _traced(graph: Graph, output: str) -> torch.onnx.ONNXProgram:
 
 
 @torch.no_grad()
-def compare(path: Path, graph: Graph) -> float | None:
+def compare(path: Path, graph: ExportedGraph) -> float | None:
     """The largest difference between a written graph in onnxruntime and the model; None without onnxruntime."""
     try:
         import onnxruntime

@@ -14,45 +14,21 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, replace
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self, TypeVar, cast
+from typing import ClassVar, Literal, NamedTuple, Protocol, Self, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from regard.attention import AnySlots, Bias, CacheIndex, Mask, Mechanism, ModuleProperties
+from regard.attention import AnySlots, Bias, Mask, Mechanism, ModuleProperties
 from regard.config import Choice
 from regard.errors import UserError
+from regard.models.state import Seq2SeqState, State
 from regard.nn.feedforward import FeedForwardLayer
 from regard.nn.fused import install
 
 T = TypeVar("T")
 M = TypeVar("M", covariant=True)
-
-
-class State(NamedTuple):
-    """The decoding state of a language model.
-
-    Every tensor, however deep, has the batch as its first axis and is updated in place, so that one step can become a
-    CUDA graph. ``used`` counts on the host.
-    """
-
-    position: Tensor  # [B], the number of tokens each row has consumed
-    layers: tuple[Any, ...]  # one KV cache, hidden state or ring buffer per layer
-    cache_indices: tuple[CacheIndex, ...] = ()  # which token each KV cache place holds, one per distinct attention
-    recent: Tensor | None = None  # [B, n], the latest tokens, for models that embed n-grams
-    capacity: int | None = None  # the longest row; None: unlimited
-    used: int = 0  # tokens consumed by the longest row
-    fixed: bool = False  # always attend over whole buffers, so that every step has the same shapes
-
-
-class Seq2SeqState(NamedTuple):
-    """The decoding state of a sequence-to-sequence model: ``batch`` sources with ``beams`` target rows each."""
-
-    shared: Any  # [B, ...], the encoded source: what the beams of a source have in common
-    own: Any  # [B * beams, ...], the decoder's own cache, one row per beam
-    capacity: int
-    used: int = 0
 
 
 class Model(nn.Module, ModuleProperties):

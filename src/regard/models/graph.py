@@ -89,7 +89,7 @@ class GraphConfig(BlocksConfig, kind="graph"):
         return GraphTransformer(self)
 
 
-class Structure(NamedTuple):
+class GraphStructure(NamedTuple):
     """The edges of a batch of graphs as the operator takes them."""
 
     mask: Mask
@@ -155,7 +155,7 @@ class GraphTransformer(ArrayEncoder):
         contexts = [AttentionContext(plan, NoRotation())] * c.layers
         return self.norm(self.blocks(x, contexts, recompute=self.checkpointing and self.training))
 
-    def _structure(self, nodes: Tensor, edges: Tensor) -> Structure:
+    def _structure(self, nodes: Tensor, edges: Tensor) -> GraphStructure:
         """Mask and biases: tables of all pairs for small graphs, and lists for large ones."""
         c, (batch, count) = self.config, nodes.shape
         own = torch.arange(count, device=nodes.device)[:, None].expand(batch, -1, 2)
@@ -171,9 +171,9 @@ class GraphTransformer(ArrayEncoder):
         near = times > 0
         if self.embed_distance is not None:
             table = table + self.embed_distance(shortest_paths(near, c.distances + 1) - 2) * ~near[..., None]
-        return Structure(Edges(near) if c.local else Full(), AddedTensor(table.permute(0, 3, 1, 2)))
+        return GraphStructure(Edges(near) if c.local else Full(), AddedTensor(table.permute(0, 3, 1, 2)))
 
-    def _listed(self, edges: Tensor, count: int) -> Structure:
+    def _listed(self, edges: Tensor, count: int) -> GraphStructure:
         """The same as lists, for graphs of ``count`` nodes."""
         c = self.config
         if c.distances:
@@ -183,7 +183,7 @@ class GraphTransformer(ArrayEncoder):
         query, key, kind = edges[row, place].unbind(-1)
         number = torch.searchsorted(listed.codes, (row * count + query) * count + key)
         added = self.embed_edge.weight.new_zeros(len(listed.codes), c.heads).index_add(0, number, self.embed_edge(kind))
-        return Structure(listed if c.local else Full(), AddedEdges(listed, added))
+        return GraphStructure(listed if c.local else Full(), AddedEdges(listed, added))
 
     def pooled(self, x: Tensor, *inputs: Tensor) -> Tensor:
         """The features of all nodes, their mean [B, C], or of each question those of its answers, [B, Q, N, C]."""

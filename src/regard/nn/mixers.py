@@ -27,7 +27,7 @@ from regard.attention import (
     RecurrenceState,
     SelectiveScan,
 )
-from regard.attention.mechanisms.recurrence import Reading
+from regard.attention.mechanisms.recurrence import Boundaries
 from regard.attention.mechanisms.statespace import Spectrum
 from regard.config import option
 from regard.nn.attention import AttentionContext, AttentionSizes, SelfAttention
@@ -87,7 +87,7 @@ class Mixer(SelfAttention):
                 part = part * (slots.phase >= far)[:, :, None]
             y = torch.addcmul(y, part, weight[:, before - far])
         if state is not None:
-            real = Reading.of(slots).real
+            real = Boundaries.of(slots).real
             end = torch.full((len(u), 1), count, device=u.device) if real is None else real.sum(1, keepdim=True)
             latest = (end + torch.arange(before, device=u.device))[:, :, None].expand(-1, -1, u.shape[2])
             state.recent.copy_(earlier.gather(1, latest))

@@ -8,7 +8,7 @@ from regard.train import Experiment, LinearScheduleConfig, MuonConfig, TrainConf
 
 
 def recipe() -> Experiment:
-    """A Vision Transformer of 64 patches that learns the photographs of CIFAR-10 on a GPU in seven minutes: 94.2 % of the test part.
+    """A Vision Transformer that learns CIFAR-10 on a GPU in seven minutes, to 94.2 % of the test part.
 
     regard train cifar10
 

@@ -1,4 +1,4 @@
-"""An encoder of sound that tells which language is spoken."""
+"""An encoder of sound that classifies the spoken language."""
 
 from regard.data import SoundsConfig
 from regard.models import SignalConfig

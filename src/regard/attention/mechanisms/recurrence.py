@@ -35,14 +35,14 @@ class RecurrenceState(NamedTuple):
     h: Tensor
 
 
-class Reading(NamedTuple):
-    """How slots are read from left to right."""
+class Boundaries(NamedTuple):
+    """Where documents begin and where slots are empty, for a pass from left to right."""
 
     keep: Tensor | None  # [B, N], 0 at the first token of a document: it does not see the state before
     real: Tensor | None  # [B, N], False at empty slots
 
     @classmethod
-    def of(cls, slots: AnySlots) -> "Reading":
+    def of(cls, slots: AnySlots) -> "Boundaries":
         """None: all are kept, or real."""
         if isinstance(slots, Range):
             return cls(None, None)
@@ -76,14 +76,14 @@ class Recurrence(Mechanism, ABC):
         return super().plan(mask, queries, keys, like=like)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, plan: Plan) -> Out:
-        reading = Reading.of(plan.queries)
-        return self._out(self._read(q, k, v, reading._replace(real=None), None)[0], reading, v)
+        boundaries = Boundaries.of(plan.queries)
+        return self._out(self._read(q, k, v, boundaries._replace(real=None), None)[0], boundaries, v)
 
     def step(self, q: Tensor, k: Tensor, v: Tensor, plan: Plan, cache: RecurrenceState, decode: DecodeInput) -> Out:
-        reading = Reading.of(plan.queries)
-        y, after = self._read(q, k, v, reading, cache.h)
+        boundaries = Boundaries.of(plan.queries)
+        y, after = self._read(q, k, v, boundaries, cache.h)
         cache.h.copy_(after)
-        return self._out(y, reading, v)
+        return self._out(y, boundaries, v)
 
     def start(self, batch: int, heads: int, size: int, width: int, like: Tensor) -> RecurrenceState:
         return RecurrenceState(like.new_zeros(batch, *self.shape, dtype=self.state_type(like.dtype)))
@@ -98,21 +98,25 @@ class Recurrence(Mechanism, ABC):
         return torch.promote_types(dtype, torch.float32)
 
     @abstractmethod
-    def over(self, q: Tensor, k: Tensor, v: Tensor, reading: Reading, before: Tensor | None) -> tuple[Tensor, Tensor]:
+    def over(
+        self, q: Tensor, k: Tensor, v: Tensor, boundaries: Boundaries, before: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
         """v [B, N, C] and what queries and keys hold to outputs [B, N, C] and the last state; None: an empty one."""
 
-    def _read(self, q: Tensor, k: Tensor, v: Tensor, reading: Reading, before: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _read(
+        self, q: Tensor, k: Tensor, v: Tensor, boundaries: Boundaries, before: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
         with torch.autocast(v.device.type, enabled=False):  # decays near one need float32
             q, k, v = (x.to(torch.promote_types(x.dtype, torch.float32)) for x in (q, k, v))
-            return self.over(q, k, v.transpose(1, 2).flatten(2), reading, before)
+            return self.over(q, k, v.transpose(1, 2).flatten(2), boundaries, before)
 
     def _empty(self, v: Tensor) -> Tensor:
         return v.new_zeros(v.shape[0], *self.shape, dtype=self.state_type(v.dtype))
 
-    def _out(self, y: Tensor, reading: Reading, v: Tensor) -> Out:
+    def _out(self, y: Tensor, boundaries: Boundaries, v: Tensor) -> Out:
         """Outputs [B, N, C] as [B, H, N, D], zero at empty slots."""
-        if reading.real is not None:
-            y = y.masked_fill(~reading.real[:, :, None], 0)
+        if boundaries.real is not None:
+            y = y.masked_fill(~boundaries.real[:, :, None], 0)
         return Out(y.to(v.dtype).unflatten(2, (self.heads, self.width)).transpose(1, 2))
 
     def _seen(self, q: Tensor, plan: Plan) -> tuple[Tensor, Tensor]:
@@ -145,11 +149,13 @@ class GatedMean(Recurrence):
     def shape(self) -> tuple[int, ...]:
         return (self.channels,)
 
-    def over(self, q: Tensor, k: Tensor, v: Tensor, reading: Reading, before: Tensor | None) -> tuple[Tensor, Tensor]:
+    def over(
+        self, q: Tensor, k: Tensor, v: Tensor, boundaries: Boundaries, before: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
         decay = k.transpose(1, 2).flatten(2)
-        decay = decay if reading.real is None else decay * reading.real[:, :, None]
+        decay = decay if boundaries.real is None else decay * boundaries.real[:, :, None]
         stay = (-decay).exp()
-        stay = stay if reading.keep is None else stay * reading.keep[:, :, None]
+        stay = stay if boundaries.keep is None else stay * boundaries.keep[:, :, None]
         states = linear_scan(stay, -torch.expm1(-decay) * v, self._empty(v) if before is None else before)
         return states, states[:, -1]
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.attention.call import Plan
-from regard.attention.mechanisms.recurrence import Reading, Recurrence
+from regard.attention.mechanisms.recurrence import Boundaries, Recurrence
 from regard.attention.mechanisms.scan import state_space
 
 SLOWEST, FASTEST = 1e-3, 1e-1  # the initial step sizes (Gu et al. 2022, sec. 4.3)
@@ -46,15 +46,17 @@ class S4D(Recurrence):
     def state_type(self, dtype: torch.dtype) -> torch.dtype:
         return torch.complex128 if dtype == torch.float64 else torch.complex64
 
-    def over(self, q: Tensor, k: Tensor, v: Tensor, reading: Reading, before: Tensor | None) -> tuple[Tensor, Tensor]:
-        if before is None and reading.keep is None:
+    def over(
+        self, q: Tensor, k: Tensor, v: Tensor, boundaries: Boundaries, before: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        if before is None and boundaries.keep is None:
             return convolve(v, self.kernel(v.shape[1])) + self.skip * v, v
         dt, real, imaginary, (c, d) = self._coefficients()
-        dt = dt[None, None] if reading.real is None else dt * reading.real[:, :, None]
-        u = v if reading.real is None else v * reading.real[:, :, None]
+        dt = dt[None, None] if boundaries.real is None else dt * boundaries.real[:, :, None]
+        u = v if boundaries.real is None else v * boundaries.real[:, :, None]
         before = self._empty(v) if before is None else before
         one, out = before.new_ones(1, 1, self.state), torch.complex(c, d).T[None, None]
-        y, after = state_space(dt, torch.complex(real, imaginary).T, u, one, out, reading.keep, before)
+        y, after = state_space(dt, torch.complex(real, imaginary).T, u, one, out, boundaries.keep, before)
         return y + self.skip * v, after
 
     def _coefficients(self) -> tuple[Tensor, Tensor, Tensor, tuple[Tensor, Tensor]]:
@@ -136,13 +138,15 @@ class SelectiveScan(Recurrence):
             self.step_bias.copy_(self.step_bias.exp().expm1().log())
         nn.init.ones_(self.skip)
 
-    def over(self, q: Tensor, k: Tensor, v: Tensor, reading: Reading, before: Tensor | None) -> tuple[Tensor, Tensor]:
+    def over(
+        self, q: Tensor, k: Tensor, v: Tensor, boundaries: Boundaries, before: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
         b, dt = self._keys(k)
         dt = dt.transpose(1, 2).flatten(2)
-        dt = dt if reading.real is None else dt * reading.real[:, :, None]
+        dt = dt if boundaries.real is None else dt * boundaries.real[:, :, None]
         a = -self.log_decay.view(self.channels, self.state).T.exp()
         before = self._empty(v) if before is None else before
-        y, after = state_space(dt, a, dt * v, b[:, 0], q[:, 0], reading.keep, before)
+        y, after = state_space(dt, a, dt * v, b[:, 0], q[:, 0], boundaries.keep, before)
         return y + self.skip * v, after
 
     def _keys(self, k: Tensor) -> tuple[Tensor, Tensor]:
