@@ -44,7 +44,7 @@ def page() -> str:
     """The whole page."""
     parts = [HEAD]
     for title, (option, base) in SECTIONS.items():
-        parts.append("\n".join([f"## {title}: `--model.{option}`", *table(base), ""]))
+        parts.append("\n".join([f"## {title}: `--model.{option}`", "", *table(base), ""]))
     return "\n".join(parts)
 
 

@@ -12,17 +12,22 @@ import torch
 from hypothesis import example, given
 from torch import Tensor
 
-from regard.attention import And, Blocks, Causal, Edges, Full, Global, Mask, Not, Or, Prefix, Same, Window
+from regard.attention import And, Blocks, Causal, EdgeList, Edges, Full, Global, Mask, Not, Or, Prefix, Same, Window
 from regard.attention.masks.expression import names, parse, write
 from regard.errors import UserError
 
-TABLES = {Same: [[0, 2, 1], [[0, 1], [1, 1]]], Edges: [[[0, 1], [1, 1]]], Blocks: [[[1, 0], [0, 1]]]}
+TABLES = {
+    Same: [[0, 2, 1], [[0, 1], [1, 1]]],
+    Edges: [[[0, 1], [1, 1]]],
+    Blocks: [[[1, 0], [0, 1]]],
+    EdgeList: [[0, 3], [1]],
+}
 
 
 def values(cls: type[Mask], hint: Any) -> st.SearchStrategy[Any]:
     if "Tensor" in str(hint):
         tables = st.sampled_from(TABLES[cls])
-        return tables.map(lambda rows: torch.tensor(rows, dtype=torch.long if cls is Same else torch.bool))
+        return tables.map(lambda rows: torch.tensor(rows, dtype=torch.long if cls in (Same, EdgeList) else torch.bool))
     if str(hint).startswith("tuple[tuple"):
         three = st.tuples(*[st.integers(0, 9)] * 3)
         return st.lists(three, min_size=1, max_size=2).map(tuple)

@@ -137,7 +137,7 @@ def test_flex_refuses_what_its_cuda_kernels_cannot_compute(dtype: torch.dtype, w
 def test_an_unknown_backend() -> None:
     with pytest.raises(
         BackendRefused,
-        match="no backend 'fast'; choose from auto, decode_gpu, small_cpu, sdpa, flex, banded, blocked, reference",
+        match="no backend 'fast'; choose from auto, edges, decode_gpu, small_cpu, sdpa, flex, banded, blocked, ref",
     ):
         run(call(), "fast")
 
@@ -152,6 +152,7 @@ def test_explain_prints_the_choice_and_every_refusal() -> None:
     shown = str(explain(call(Causal() & Window(2), Range(400))))
     assert shown.splitlines() == [
         "banded: chosen",
+        "edges: the mask has no list of edges",
         "decode_gpu: it is for GPUs",
         "flex: FlexAttention has no backward pass outside CUDA",
         "small_cpu: it is for up to 128 tokens; it supports causal and full masks over plain or right-padded tokens",

@@ -8,6 +8,7 @@ import pytest
 
 from regard.config import load
 from regard.data import SOURCES, TextConfig, TokenizerConfig, sources
+from regard.data.origins.several import SeveralPackages
 from regard.data.origins.source import Archive, Generated
 
 
@@ -23,9 +24,10 @@ def test_what_is_said_about_each(name):
         assert hashlib.sha256(source.origin.make()).hexdigest() == source.sha256
         assert "generated" in source.title
         return
-    assert isinstance(source.origin, Archive)
-    assert len(source.origin.sha256) == 64
-    assert source.origin.version in str(source.origin)
+    for package in source.origin.packages if isinstance(source.origin, SeveralPackages) else (source.origin,):
+        assert isinstance(package, Archive)
+        assert len(package.sha256) == 64
+        assert package.version in str(source.origin)
 
 
 def test_every_file_in_the_folder_is_a_source():

@@ -129,7 +129,7 @@ def test_pooling() -> None:
         ({"patch": 5}, "no whole number of patches of 5"),
         ({"channels": 0}, "channels must be at least 1"),
         ({"class_token": False}, "set head.pool = mean"),
-        ({"head": TokensHeadConfig()}, "the head of an image model is classes or none"),
+        ({"head": TokensHeadConfig()}, "the head of an image model is classes, pixels or none"),
         ({"position": GridRotaryConfig(), "width": 12, "heads": 2}, "multiple of 4"),
     ],
 )

@@ -20,7 +20,8 @@ def main(rank: int, size: int, folder: Path) -> None:
     distributed.init_process_group("gloo", init_method=f"file://{folder / 'meeting'}", rank=rank, world_size=size)
     whole, towers = batch(), model()
     shard(towers, World(rank, size, rank))
-    assert whole.tokens is not None and whole.lengths is not None
+    assert whole.tokens is not None
+    assert whole.lengths is not None
     parts = (part[rank::size] for part in (whole.inputs, whole.targets, whole.tokens, whole.lengths))
     own = ImageTextBatch(*parts)  # type: ignore[arg-type]
     term = task().terms(towers.train(), own)["contrastive"]

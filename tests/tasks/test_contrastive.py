@@ -213,7 +213,7 @@ def test_look_shows_either_tower(run: SimpleNamespace, capsys: pytest.CaptureFix
         (("embed", "RUN", "--images", "IMAGE", "--text", "red"), "not both"),
         (("evaluate", "RUN", "--source", "digits"), "has no images with texts"),
         (("evaluate", "RUN", "--part", "train"), "validation or test part"),
-        (("generate", "RUN"), "generates no text"),
+        (("generate", "RUN"), "generates nothing"),
         (("translate", "RUN", "red"), "does not translate"),
         (("export", "RUN", "OUT"), "two-towers"),
     ],

@@ -102,7 +102,7 @@ def load_trained(run: Run, device: torch.device | str = "cpu", step: int | None 
     """The same for any model: one that reads no text has no tokenizer."""
     model, checkpoint = load_weights(run, step)
     about = (checkpoint.step, checkpoint.state.get("data"))
-    if not model.config.vocabulary:
+    if not model.config.tokenized:
         return TrainedModel(model.to(device).eval(), None, *about)
     if not run.file(TOKENIZER).exists():
         raise UserError(f"{run.path} has no {TOKENIZER}; import the model again from a folder that has one")

@@ -277,6 +277,11 @@ class ModelConfig(Choice):
     layers: int
     width: int
 
+    @property
+    def tokenized(self) -> bool:
+        """Whether the model's tokens are those of the run's tokenizer."""
+        return self.vocabulary > 0
+
     def check(self) -> None:
         """Refuse impossible sizes with a ValueError that names the fix."""
 

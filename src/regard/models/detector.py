@@ -56,6 +56,7 @@ class Detector(ImageEncoder):
         sizes = {field.name: getattr(c, field.name) for field in fields(ViTConfig)}
         self.encoder = ViT(ViTConfig(**{**sizes, "head": NoHeadConfig()}))
         self.channels, self.patch, self.before = c.channels, c.patch, self.encoder.before
+        self.part = (c.patch, c.patch)
         self.positional, self.masks = self.encoder.positional, [*self.encoder.masks]
         self.embed_queries = nn.Embedding(c.queries, c.width)
         blocks = (c.build_block(SoftmaxConfig(), Position(), SoftmaxConfig()) for _ in range(c.decoder_layers))

@@ -65,7 +65,7 @@ def _of_run(run: Run) -> Pretrained:
 
 def run_tokenizer(run: Run, config: ModelConfig) -> Tokenizer | None:
     """The tokenizer in the folder of a run; None if its model reads no text."""
-    if not config.vocabulary:
+    if not config.tokenized:
         return None
     return load_tokenizer(run.file(TOKENIZER), run.read(TOKENIZER), lossless=_generates(config))
 
