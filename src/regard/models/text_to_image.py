@@ -27,7 +27,7 @@ from regard.nn.patches import cut, joined
 class TextToImageConfig(GPTConfig, kind="text-to-image"):
     """Sizes and parts of the GPT, and of the autoencoder of images. The vocabulary is that of both, codes last."""
 
-    reads, tokenized = "scenes", False  # the words of captions are those of a grammar
+    reads = "scenes"
     vocabulary: int = option(287, "words of captions and codes of patches")
     context: int = option(44, "longest sequence: the tokens of a caption and the codes of an image")
     image: int = option(24, "rows and columns of the images, in pixels")
@@ -56,6 +56,10 @@ class TextToImageConfig(GPTConfig, kind="text-to-image"):
     def patches(self) -> int:
         """Codes of an image."""
         return self.side**2
+
+    @property
+    def tokenized(self) -> bool:
+        return False  # the words of captions are those of a grammar
 
     @property
     def side(self) -> int:
