@@ -18,7 +18,7 @@ from regard.doctor import Finding
 from regard.doctor.checks.data_fault import DataFault
 from regard.doctor.checks.targets import TargetFault, TokenRange
 from regard.doctor.context import RecentBatches
-from regard.doctor.side_pass import first_rows
+from regard.doctor.model_pass import first_rows
 from regard.doctor.text_scan import occurrences
 
 

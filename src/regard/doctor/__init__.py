@@ -5,5 +5,6 @@ from regard.doctor.context import History, RecentBatches, Resources, TrainingRun
 from regard.doctor.doctor import Doctor
 from regard.doctor.examine import examine
 from regard.doctor.gradients import Gradients
+from regard.doctor.model_pass import ModelPass
 from regard.doctor.replay import Replay, ReplayedStep
 from regard.doctor.side_pass import SidePass

@@ -29,10 +29,11 @@ from regard.config import override
 from regard.config.parts import catalog
 from regard.doctor.context import History, RecentBatches, Record, Resources, TrainingRun
 from regard.doctor.gradients import Gradients
+from regard.doctor.model_pass import ModelPass
 from regard.doctor.replay import ReplayedStep
 from regard.doctor.side_pass import SidePass
 from regard.errors import UserError
-from regard.prove.batches import Batch
+from regard.prove.batches import Batch, has_tokens
 from regard.runs import Run
 from regard.train import TrainingStep
 
@@ -206,7 +207,11 @@ class Check:
         return ()
 
     def on_model(self, side_pass: SidePass) -> Findings:
-        """The model and a batch, for side passes in evaluation mode."""
+        """The model and a batch of tokens, for side passes in evaluation mode."""
+        return ()
+
+    def on_pass(self, model_pass: ModelPass) -> Findings:
+        """The model and a batch of any kind; of tokens, a `SidePass`."""
         return ()
 
     def on_failure(self, error: BaseException) -> Findings:
@@ -235,11 +240,25 @@ def all_checks() -> dict[str, type[Check]]:
     return Check.registry
 
 
-def common_pass(run: TrainingRun, batch: Batch, checks: list[Check], number: int = 0, deep: bool = True) -> SidePass:
-    """A side pass with what the checks have declared."""
+def common_pass(
+    run: TrainingRun, batch: Batch, checks: list[Check], number: int = 0, deep: bool = True
+) -> ModelPass | None:
+    """A pass over a batch; over tokens, a side pass with what the checks have declared. None: the model cannot run."""
+    if not run.usable(batch):
+        return None
+    if not has_tokens(batch):
+        return ModelPass(run, batch, number, deep)
     side_pass = SidePass(run, batch, number, deep)
     side_pass.prepare(tokens for check in checks for tokens in check.inputs(side_pass))
     return side_pass
+
+
+def judge_pass(check: Check, model_pass: ModelPass | None) -> Findings:
+    """What a check finds in a pass."""
+    if model_pass is not None:
+        yield from check.on_pass(model_pass)
+    if isinstance(model_pass, SidePass):
+        yield from check.on_model(model_pass)
 
 
 catalog("check", all_checks)

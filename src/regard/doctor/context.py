@@ -17,7 +17,7 @@ from regard.doctor.replay import Replay
 from regard.errors import UserError
 from regard.models.base import Model
 from regard.pages.numbers import short
-from regard.prove.batches import Batch, has_tokens, out_of_range
+from regard.prove.batches import Batch, out_of_range
 from regard.runs import Checkpoint
 from regard.tasks import LanguageConfig, Task, Term
 from regard.train import Experiment, Optimizer
@@ -180,9 +180,8 @@ class TrainingRun:
         return self.experiment.model.vocabulary
 
     def usable(self, batch: Batch) -> bool:
-        """There is a model that can run on this batch: it has tokens, and all of them are in the vocabulary."""
-        # The checks of layers change tokens.
-        return self.model is not None and has_tokens(batch) and not any(out_of_range(batch, self.vocabulary))
+        """There is a model that can run on this batch: all tokens are in the vocabulary."""
+        return self.model is not None and not any(out_of_range(batch, self.vocabulary))
 
     def recent_batches(self, patience: float, reading: float) -> RecentBatches:
         """The newest batches; fewer of them if that takes longer than ``patience`` seconds."""

@@ -16,7 +16,17 @@ from itertools import chain
 from typing import TextIO
 
 from regard.attention import BackendRefused
-from regard.doctor.check import Check, Finding, Findings, all_checks, common_pass, explained, known_findings, merged
+from regard.doctor.check import (
+    Check,
+    Finding,
+    Findings,
+    all_checks,
+    common_pass,
+    explained,
+    judge_pass,
+    known_findings,
+    merged,
+)
 from regard.doctor.context import History, Resources, TrainingRun
 from regard.doctor.gradients import Gradients, UpdateMeter, layer_parts
 from regard.doctor.replay import COPIES, ROOM, Replay
@@ -194,19 +204,18 @@ class Doctor(Observer):
         used, norm = memory(run.device), run.history.norm()
         gradients = None if run.model is None else Gradients.of(run.model, self._parts, step.norm, norm)
         resources = Resources(seconds, batches.seconds, self._recent, used, self._memory_before, self._limit)
-        side_pass = None
+        model_pass = None
         needed = depth is not Depth.RECORDS or bool(self._unconfirmed) or bool(self.findings)
-        if needed and run.usable(batches.newest):
+        if needed:
             deep = depth is Depth.DEEP or bool(self._unconfirmed)  # which may have been found in a deep one
-            side_pass = common_pass(run, batches.newest, self._checks, self.examinations, deep)
+            model_pass = common_pass(run, batches.newest, self._checks, self.examinations, deep)
         for check in self._checks:
             yield from check.on_history(run.history)
             if gradients is not None:
                 yield from check.on_gradients(gradients)
             yield from check.on_batches(batches)
             yield from check.on_resources(resources)
-            if side_pass is not None:
-                yield from check.on_model(side_pass)
+            yield from judge_pass(check, model_pass)
 
     def _report(self, findings: Findings, confirm: bool = False) -> None:
         """Report new findings and update known ones. One that needs confirmation waits for the next examination."""

@@ -13,6 +13,7 @@ from regard.doctor.check import (
     all_checks,
     common_pass,
     explained,
+    judge_pass,
     known_findings,
     merged,
     ranked,
@@ -80,8 +81,7 @@ def _checkpoint(run: Run, training: TrainingRun, checks: list[Check]) -> Finding
         return
     training.data = build_data(training.experiment, run)
     batches = training.recent_batches(PATIENCE, reading=math.inf)
-    side_pass = common_pass(training, batches.newest, checks) if training.usable(batches.newest) else None
+    model_pass = common_pass(training, batches.newest, checks)
     for check in checks:
         yield from check.on_batches(batches)
-        if side_pass is not None:
-            yield from check.on_model(side_pass)
+        yield from judge_pass(check, model_pass)

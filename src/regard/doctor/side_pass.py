@@ -5,20 +5,18 @@ inputs, which the checks declare beforehand (`Check.inputs`). All calls of modul
 """
 
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from regard.data import PairBatch, TextBatch
-from regard.doctor.calls import ModuleCall, record_calls
+from regard.data import PairBatch
+from regard.doctor.calls import ModuleCall
 from regard.doctor.context import TrainingRun
-from regard.doctor.modes import training_mode
-from regard.look import Attention, Head, attentions, evaluation_mode, heads
+from regard.doctor.model_pass import ModelPass, first_rows
+from regard.look import Attention, Head, attentions, heads
 from regard.prove.batches import Batch, take_rows
 from regard.prove.comparison import Outputs, per_token, record_outputs, relative_difference
-from regard.train.device import move
 
 #: Tokens of the common pass whose inputs are not changed; rows whose inputs are, if they are short, and tokens of each.
 TOKENS, ROWS, LENGTH = 512, 2, 128
@@ -27,29 +25,19 @@ MOVED = 1e-4
 SHORTEST = 4  # tokens of a row in which something can be changed
 
 
-class SidePass:
-    """A model and a batch. ``number`` counts the examinations of a run; ``deep``: there is time for many passes."""
+class SidePass(ModelPass):
+    """A pass over tokens, some of which are changed."""
 
     def __init__(self, run: TrainingRun, batch: Batch, number: int = 0, deep: bool = True):
-        assert run.model is not None
-        self.deep = deep
-        self.run, self.model, self.batch, self.number = run, run.model, move(batch, run.device), number
-        length = self.batch.inputs.shape[1]
-        self.few: Batch = first_rows(self.batch, max(1, min(ROWS, 2 * LENGTH // length)), LENGTH)
+        super().__init__(run, batch, number, deep)
         self._changed: list[Tensor] = []
+
+    def _few(self) -> Batch:
+        return first_rows(self.batch, max(1, min(ROWS, 2 * LENGTH // self.batch.inputs.shape[1])), LENGTH)
 
     def prepare(self, inputs: Iterable[Tensor]) -> None:
         """Declare other inputs of the shape of ``tokens`` for the common pass."""
         self._changed += inputs
-
-    def mode(self, training: bool = False) -> AbstractContextManager[None]:
-        """The context of a pass; in training mode, each begins with the same random numbers."""
-        return training_mode(self.model, self.run.device) if training else evaluation_mode(self.model)
-
-    def total(self, batch: Batch, training: bool = False) -> Tensor:
-        """The loss, summed over the targets."""
-        with self.mode(training):
-            return next(iter(self.run.terms(batch).values())).total
 
     @cached_property
     def common_batch(self) -> Batch:
@@ -60,14 +48,7 @@ class SidePass:
         return batch._replace(inputs=torch.cat([own.inputs, *self._changed]))
 
     @cached_property
-    def common(self) -> tuple[float, list[ModuleCall]]:
-        """The common pass: the summed loss, and the calls of all modules."""
-        totals: list[Tensor] = []
-        calls = record_calls(self.model, lambda: totals.append(self.total(self.common_batch)))
-        return float(totals[0]), calls
-
-    @property
-    def own_calls(self) -> Iterator[ModuleCall]:
+    def calls(self) -> list[ModuleCall]:
         """The calls of all modules in the common pass, with the rows whose inputs are their own."""
         count = len(self.common_batch.inputs)
         own = count - len(self._changed) * len(self.tokens)
@@ -75,8 +56,7 @@ class SidePass:
         def rows(x: Tensor) -> Tensor:  # it has one entry, or several in a row, for each row of the batch
             return x[: len(x) * own // count] if x.ndim and len(x) % count == 0 else x
 
-        for call in self.common[1]:
-            yield call._replace(inputs=tuple(map(rows, call.inputs)), output=rows(call.output))
+        return [c._replace(inputs=tuple(map(rows, c.inputs)), output=rows(c.output)) for c in self.common[1]]
 
     def with_inputs(self, tokens: Tensor) -> Outputs:
         """The outputs per token for other inputs [B, N]: from the common pass if they were declared."""
@@ -145,11 +125,3 @@ class SidePass:
         names = {name for name, _ in self.model.mechanisms()}
         pairs = zip(plain, changed, strict=False)
         return next((n for (n, one), (_, other) in pairs if n in names and relative_difference(one, other) > MOVED), "")
-
-
-def first_rows(batch: Batch, rows: int, length: int | None = None) -> Batch:
-    """The first rows of a batch; text is cut to ``length`` tokens."""
-    batch = take_rows(batch, slice(rows))
-    if length is None or batch.inputs.shape[1] <= length or not isinstance(batch, TextBatch):
-        return batch
-    return batch._replace(inputs=batch.inputs[:, :length], targets=batch.targets[:, :length], slots=None)

@@ -5,7 +5,7 @@ from collections import defaultdict
 import torch
 from torch import Tensor, nn
 
-from regard.doctor import Check, Findings, SidePass, TrainingRun
+from regard.doctor import Check, Findings, ModelPass, TrainingRun
 from regard.doctor.calls import difference
 from regard.doctor.replay import Divergence, Replay, ReplayedStep
 
@@ -73,12 +73,12 @@ class ModelDiffers(Check):
     def on_replay(self, replayed: ReplayedStep) -> Findings:
         yield from self._diverged(replayed.divergence, "training")
 
-    def on_model(self, side_pass: SidePass) -> Findings:
+    def on_pass(self, model_pass: ModelPass) -> Findings:
         replay = self.run.replay
-        if replay is not None and side_pass.deep and not self._found:
+        if replay is not None and model_pass.deep and not self._found:
             replay.synchronize()
-            expected = replay.calls(replay.engine.model, side_pass.common_batch, training=False)
-            yield from self._diverged(replay.divergence(side_pass.common, expected), "evaluation")
+            expected = replay.calls(replay.engine.model, model_pass.common_batch, training=False)
+            yield from self._diverged(replay.divergence(model_pass.common, expected), "evaluation")
 
     def _diverged(self, found: Divergence | None, mode: str) -> Findings:
         if found is None or self._found:

@@ -7,9 +7,9 @@ from torch import Tensor, nn
 
 from regard.attention import ModuleProperties
 from regard.attention.mechanisms.segments import Segmented
-from regard.doctor import Check, Findings, ReplayedStep, SidePass, TrainingRun
+from regard.doctor import Check, Findings, ModelPass, ReplayedStep, TrainingRun
 from regard.doctor.gradients import LayerPart, Parameters, layer_parts
-from regard.doctor.side_pass import first_rows
+from regard.doctor.model_pass import first_rows
 from regard.look import evaluation_mode
 from regard.prove.batches import Batch
 
@@ -39,20 +39,20 @@ class WrongDerivative(Check):
 
     kind, description = "wrong_derivative", "a gradient is not the derivative of the loss"
     rank = 0
-    follows = ("random_numbers",)
+    follows = ("random_numbers", "exploding_gradients", "saturated_units")
 
-    def on_model(self, side_pass: SidePass) -> Findings:
-        if not side_pass.deep:
+    def on_pass(self, model_pass: ModelPass) -> Findings:
+        if not model_pass.deep:
             return
-        modules = side_pass.model.modules()
+        modules = model_pass.model.modules()
         if any(isinstance(m, Segmented) or (isinstance(m, ModuleProperties) and m.discontinuous) for m in modules):
             return  # gradients that stop or jump by design
-        batch = first_rows(side_pass.few, 2, LENGTH)
-        parts = layer_parts(side_pass.model, frozen=False)
+        batch = first_rows(model_pass.few, 2, LENGTH)
+        parts = layer_parts(model_pass.model, frozen=False)
         names = sorted(parts, key=lambda part: (part.number, part.name))
-        turn = side_pass.number * PARTS % max(len(names), 1)
+        turn = model_pass.number * PARTS % max(len(names), 1)
         chosen = {name: parts[name] for name in (names[turn:] + names[:turn])[:PARTS]}
-        for part, (measured, predicted) in slopes(side_pass, batch, chosen).items():
+        for part, (measured, predicted) in slopes(model_pass, batch, chosen).items():
             evidence = f"along it the loss changes by {measured:.3g} where it predicts {predicted:.3g}"
             cause = "a detach, a wrong backward pass or a hook: a part of the derivative is missing or scaled"
             change = "test it with torch.autograd.gradcheck; a straight-through estimator differs on purpose"
@@ -80,19 +80,19 @@ class UpdateRaisesLoss(Check):
             yield self.finding("train.optimizer", evidence, cause, "check the sign of the update")
 
 
-def slopes(side_pass: SidePass, batch: Batch, parts: Parameters) -> dict[LayerPart, Slope]:
+def slopes(model_pass: ModelPass, batch: Batch, parts: Parameters) -> dict[LayerPart, Slope]:
     """Of the parts whose gradient is wrong, the measured and the predicted change of the loss."""
     parameters = [p for members in parts.values() for _, p in members if p.requires_grad]
-    with evaluation_mode(side_pass.model):
+    with evaluation_mode(model_pass.model):
         with torch.enable_grad():
-            loss = summed(side_pass, batch)
+            loss = summed(model_pass, batch)
             found = torch.autograd.grad(loss, parameters, allow_unused=True)
         gradients = dict(zip(parameters, found, strict=True))
         wrong = {}
         for part, members in parts.items():
             own = [(p, g) for _, p in members if (g := gradients.get(p)) is not None]
             # One pass along the gradient shows most parts to be right; of the others, both directions are compared.
-            tries = (_trial(side_pass, batch, own, step, float(loss), signs) for step, signs in TRIALS if own)
+            tries = (_trial(model_pass, batch, own, step, float(loss), signs) for step, signs in TRIALS if own)
             trials = list(takewhile(_doubtful, tries))[1:]
             ratios = [trial[0] / trial[1] for trial in trials if trial is not None]
             if own and len(ratios) == len(STEPS) and max(ratios) - min(ratios) < SETTLED * abs(max(ratios) - 1):
@@ -100,9 +100,9 @@ def slopes(side_pass: SidePass, batch: Batch, parts: Parameters) -> dict[LayerPa
     return wrong
 
 
-def summed(side_pass: SidePass, batch: Batch) -> Tensor:
+def summed(model_pass: ModelPass, batch: Batch) -> Tensor:
     """The summed loss in float32, whatever the run's format is."""
-    return next(iter(side_pass.run.task.terms(side_pass.model, batch).values())).total
+    return next(iter(model_pass.run.task.terms(model_pass.model, batch).values())).total
 
 
 def _doubtful(trial: Slope | None) -> bool:
@@ -111,7 +111,7 @@ def _doubtful(trial: Slope | None) -> bool:
 
 
 def _trial(
-    side_pass: SidePass,
+    model_pass: ModelPass,
     batch: Batch,
     own: list[tuple[nn.Parameter, Tensor]],
     step: float,
@@ -128,7 +128,9 @@ def _trial(
     for sign in signs:
         for (p, g), old in zip(own, before, strict=True):
             p.data.copy_(old + sign * reach * g)  # not a write in the sense of `p._version`
-        losses.append(float(summed(side_pass, batch)))
+        if all(torch.equal(p, old) for (p, _), old in zip(own, before, strict=True)):
+            return None  # the step is below the rounding of the weights
+        losses.append(float(summed(model_pass, batch)))
     for (p, _), old in zip(own, before, strict=True):
         p.data.copy_(old)
     predicted = len(signs) * reach * length**2

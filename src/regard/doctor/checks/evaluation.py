@@ -1,15 +1,18 @@
 """Evaluation that is not one: modules in the wrong mode, random outputs, a loss of other text or other weights."""
 
 import math
+from collections.abc import Iterable
+from types import CodeType
 
 import torch
+from torch import nn
 
 from regard.config import dump
-from regard.doctor import Check, Findings, History, SidePass, TrainingRun
+from regard.doctor import Check, Findings, History, ModelPass, TrainingRun
 from regard.doctor.calls import difference, projection, record_calls
+from regard.doctor.model_pass import first_rows
 from regard.doctor.modes import isolated
 from regard.doctor.schedule import FREE_PASSED, PASSED, sampled
-from regard.doctor.side_pass import first_rows
 from regard.look import evaluation_mode
 from regard.tasks import LanguageConfig
 from regard.train import TrainingStep
@@ -34,13 +37,30 @@ class WrongMode(Check):
     def _judge(self, training: bool) -> Findings:
         if self.run.model is None:
             return
-        wrong = [name or "the model" for name, m in self.run.model.named_modules() if m.training != training]
-        if wrong:
+        modules = list(self.run.model.named_modules())
+        wrong = [name or "the model" for name, m in modules if m.training != training]
+        if wrong and any(matters(m) for _, m in modules if m.training != training):
             mode, other = ("training", "evaluation") if training else ("evaluation", "training")
             evidence = f"during {mode}, {len(wrong)} modules are in {other} mode: {', '.join(wrong[:3])}"
             effect = "dropout is off while the model learns" if training else "dropout acts on the validation loss"
             cause = f"model.train() and model.eval() are not called in turn, or not for all modules: {effect}"
             yield self.finding(wrong[0], evidence, cause, f"call model.{'train' if training else 'eval'}() before it")
+
+
+def matters(module: nn.Module) -> bool:
+    """Whether the output of a module, without its children, depends on its mode."""
+    bases = (base for base in type(module).__mro__ if not base.__module__.startswith("regard.nn.fused"))  # fast paths
+    codes = (getattr(one, "__code__", None) for base in bases for one in vars(base).values())
+    if base_reads(codes) and not getattr(module, "carries_state", False):
+        rates = [getattr(module, name) for name in ("p", "dropout", "checkpointing") if hasattr(module, name)]
+        return not rates or any(rates)  # all of them zero: it reads its mode, and nothing follows from it
+    return getattr(module, "carries_state", False)
+
+
+def base_reads(codes: Iterable[CodeType | None]) -> bool:
+    """Whether a function other than those of ``nn.Module`` reads ``training``."""
+    own = {nn.Module.train.__code__, nn.Module.eval.__code__, nn.Module.__init__.__code__}
+    return any("training" in code.co_names for code in codes if code is not None and code not in own)
 
 
 class RandomNumbers(Check):
@@ -56,33 +76,33 @@ class RandomNumbers(Check):
         batch = run.batch(run.position)
         if run.model.carries_state or not run.usable(batch):
             return
-        batch = move(first_rows(batch, 1), run.device)
+        batch = move(first_rows(batch, 2), run.device)  # a contrastive loss needs two rows
         if run.replay.total(run.model, batch, True, 0) == run.replay.total(run.model, batch, True, 1):
             evidence = f"other random numbers give the same loss in training mode, and dropout is {rate}"
             cause = "dropout modules are in evaluation mode, were replaced, are never called, or get one seed"
             change = "call model.train() before a step; use the config's rate; do not seed in the model"
             yield self.finding("model.dropout", evidence, cause, change)
 
-    def on_model(self, side_pass: SidePass) -> Findings:
-        if not side_pass.deep:
+    def on_pass(self, model_pass: ModelPass) -> Findings:
+        if not model_pass.deep:
             return
         with isolated(self.run.device):
-            torch.manual_seed(side_pass.number + 1)
-            again = record_calls(side_pass.model, lambda: side_pass.total(side_pass.common_batch))
-        for one, other in zip(side_pass.common[1], again, strict=False):
+            torch.manual_seed(model_pass.number + 1)
+            again = record_calls(model_pass.model, lambda: model_pass.total(model_pass.common_batch))
+        for one, other in zip(model_pass.common[1], again, strict=False):
             if not torch.equal(one.output, other.output) and (apart := difference(one.output, other.output)) > APART:
                 evidence = f"two passes in evaluation mode over the same tokens differ, first here, by {apart:.2g}"
                 cause = "dropout or noise is on in evaluation mode, or the output depends on earlier calls"
                 change = "make it depend on self.training, and keep no state between calls"
                 yield self.finding(one.name, evidence, cause, change)
                 return
-        if not side_pass.model.carries_state:
-            yield from self._mean(side_pass)
+        if not model_pass.model.carries_state:
+            yield from self._mean(model_pass)
 
-    def _mean(self, side_pass: SidePass) -> Findings:
+    def _mean(self, model_pass: ModelPass) -> Findings:
         """The first module that differs between the modes must have the same output in the mean."""
         modes = (False, True)
-        calls = [record_calls(side_pass.model, lambda t=t: side_pass.total(side_pass.few, t)) for t in modes]
+        calls = [record_calls(model_pass.model, lambda t=t: model_pass.total(model_pass.few, t)) for t in modes]
         pairs = zip(*calls, strict=False)
         first = next(((one, other) for one, other in pairs if not torch.equal(one.output, other.output)), None)
         if first is None or any(True for _ in first[0].module.buffers()):

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from regard.doctor import Check, Findings, SidePass, TrainingRun
 from regard.doctor.context import Record
-from regard.doctor.side_pass import LENGTH, first_rows
+from regard.doctor.model_pass import first_rows
+from regard.doctor.side_pass import LENGTH
 from regard.nn.experts.moe import MixtureOfExperts, MoEConfig
 from regard.nn.experts.routing import route, share
 from regard.prove.comparison import forward_hooks

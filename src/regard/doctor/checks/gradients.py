@@ -5,7 +5,7 @@ import statistics
 
 import torch
 
-from regard.doctor import Check, Findings, Gradients, History
+from regard.doctor import Check, Finding, Findings, Gradients, History
 from regard.doctor.context import RECENT
 from regard.doctor.gradients import LayerPart
 
@@ -22,11 +22,12 @@ RATIO = 50.0
 SMALL = 0.02
 #: A matrix's gradient per element, relative to others of the same part: they share inputs or feed each other.
 SILENT = 1e-4
+NAMED = 3  # tensors that a finding names
 
 
 class ExplodingGradients(Check):
     kind, description = "exploding_gradients", "gradients explode"
-    follows = ("initial_loss",)
+    follows = ("initial_loss", "saturated_units")
     needs_confirmation = True
 
     def on_history(self, history: History) -> Findings:
@@ -65,9 +66,24 @@ class VanishingGradients(Check):
     def on_gradients(self, gradients: Gradients) -> Findings:
         yield from self._missing(gradients)
         norms = present(gradients)
+        if gradients.parameters and norms and not any(norms.values()):
+            yield self._nothing(gradients)
+            return
         if growth_origin(norms) is None and not (gradients.total > LARGE and norms):
             yield from self._small(norms)
         yield from self._silent(gradients)
+
+    def _nothing(self, gradients: Gradients) -> Finding:
+        """No weight has a gradient."""
+        trained = [one for members in gradients.parameters.values() for one in members if one[1].grad is not None]
+        empty = [name for name, p in trained if p.ndim >= 2 and not p.any()]
+        evidence = f"the gradients of all {len(trained)} trained tensors are exactly zero"
+        if len(empty) > 1:
+            evidence += f", and {len(empty)} of the tensors are zero themselves: {', '.join(empty[:NAMED])}"
+            cause = "factors that multiply each other all start at zero, so that none gets a gradient, for ever"
+            return self.finding(empty[0], evidence, cause, "start one of each two factors at random")
+        cause = "the loss does not depend on them: it is constant, clipped, or computed from detached outputs"
+        return self.finding("the loss", evidence, cause, "follow the loss back to the weights")
 
     def _missing(self, gradients: Gradients) -> Findings:
         """Layers without any gradient."""

@@ -49,6 +49,8 @@ class InitialLoss(Check):
         yield from (finding for one in records if one["step"] == 1 for finding in self._compare(one))
 
     def _compare(self, measured: Mapping[str, object]) -> Findings:
+        if self.run.experiment.init is not None:
+            return  # weights that were trained before
         loss = next((measured[name] for name in TERMS if name in measured), None)
         size, guess = self.run.vocabulary, math.log(max(self.run.vocabulary, 2))
         known = isinstance(self.run.experiment.task, LanguageConfig | MaskedTokensConfig | TranslationConfig)

@@ -16,6 +16,7 @@ from regard.prove.comparison import Outputs, first_difference, relative_differen
 
 class MaskFault(Check):
     kind, description = "mask_fault", "a mask is missing or wrong"
+    follows = ("wrong_formula",)
 
     def inputs(self, side_pass: SidePass) -> Iterable[Tensor]:
         return map(side_pass.other_token, side_pass.positions)

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from regard.attention import Out
 from regard.doctor import Check, Findings, SidePass
-from regard.doctor.side_pass import SHORTEST, first_rows
+from regard.doctor.model_pass import first_rows
+from regard.doctor.side_pass import SHORTEST
 from regard.prove.batches import take_rows
 from regard.prove.comparison import forward_hooks
 

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from regard.config import dump
 from regard.data import IGNORE_INDEX, PairBatch, TextBatch, TextData
 from regard.doctor import Check, Findings, SidePass
-from regard.doctor.side_pass import first_rows
+from regard.doctor.model_pass import first_rows
 from regard.models import LanguageModel, Seq2SeqModel
 from regard.prove.batches import Batch, take_rows
 from regard.tasks import LanguageConfig, MaskedTokensConfig, TranslationConfig

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from regard.doctor import Check, Findings, SidePass
+from regard.doctor import Check, Findings, ModelPass, SidePass
 from regard.doctor.calls import ModuleCall
 
 #: The share of a layer's units that are constant over hundreds of tokens. Trained ReLU networks do well with half of
@@ -16,6 +16,9 @@ FEWEST = 64  # tokens from which on a constant unit is evidence
 #: The entropy of a head relative to the largest possible one. Training becomes unstable as that of all heads of a layer
 #: goes to zero (Zhai et al. 2023, fig. 1); single sharp heads (previous token, induction) are desirable.
 COLLAPSED = 0.15
+#: Outputs of recurrent units this near to the ends of their range, and the share of them from which on the layer is a
+#: table of signs: trained layers of the recipes have below a tenth.
+END, SATURATED = 1e-3, 0.4
 KEYS = 8  # with fewer, to attend to one of them is the whole task
 #: From here to 1 a head is uniform. With scores of deviation s the share is 1 - s²/(2 log n): this is s = 0.007 for
 #: n = 100, a seventh of what small initial weights (0.02, GPT-2) give before anything is learned.
@@ -29,9 +32,9 @@ class DeadUnits(Check):
     kind, description = "dead_units", "units are dead"
     needs_confirmation = True
 
-    def on_model(self, side_pass: SidePass) -> Findings:
-        last = {call.name: call for call in side_pass.own_calls if read_units(call) is not None}
-        attends = bool(side_pass.model.mechanisms())  # a wide convolution reads padding, which is constant
+    def on_pass(self, model_pass: ModelPass) -> Findings:
+        last = {call.name: call for call in model_pass.calls if read_units(call) is not None}
+        attends = bool(model_pass.model.mechanisms())  # a wide convolution reads padding, which is constant
         for name, call in last.items():
             x = read_units(call)
             assert x is not None
@@ -52,6 +55,25 @@ class DeadUnits(Check):
                 )
                 cause = "heads or units are copies: they began with equal weights, or a reshape repeats them"
                 yield self.finding(where, evidence, cause, "draw every weight of a matrix independently")
+
+
+class SaturatedUnits(Check):
+    """Recurrent units at the ends of their range forget nothing and learn nothing: the derivative there is zero."""
+
+    kind, description = "saturated_units", "units are saturated"
+
+    def on_pass(self, model_pass: ModelPass) -> Findings:
+        for name, module, _, output in model_pass.calls:
+            if not isinstance(module, nn.RNNBase) or output.numel() < FEWEST * module.hidden_size:
+                continue
+            share = float((output.abs() > 1 - END).float().mean())
+            if share > SATURATED:
+                sizes = (float(p.detach().std()) for n, p in module.named_parameters() if n.startswith("weight_hh"))
+                evidence = f"{share:.0%} of its outputs are within {END} of -1 or 1, and its recurrent weights have a "
+                evidence += f"deviation of {max(sizes):.2g}, where orthogonal ones have {module.hidden_size**-0.5:.2g}"
+                cause = "recurrent or input weights that are far too large, from the start or by too high a rate"
+                orthogonal = "initialize recurrent matrices as orthogonal ones"
+                yield self.finding(name, evidence, cause, orthogonal, "a lower --train.optimizer.lr")
 
 
 def read_units(call: ModuleCall) -> Tensor | None:
