@@ -128,6 +128,7 @@ class TrainingRun:
     optimizer: Optimizer | None = None  # during training
     replay: Replay | None = None  # during training, if there is memory for it
     tokens: int = 0  # trained on
+    wrong_mode: bool = False  # the last evaluation ran with dropout, or the like, as in training
     resumed: Checkpoint | None = None  # that this session continues from
 
     def batch(self, number: int) -> Batch:

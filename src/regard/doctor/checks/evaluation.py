@@ -39,7 +39,8 @@ class WrongMode(Check):
             return
         modules = list(self.run.model.named_modules())
         wrong = [name or "the model" for name, m in modules if m.training != training]
-        if wrong and any(matters(m) for _, m in modules if m.training != training):
+        self.run.wrong_mode = not training and any(matters(m) for _, m in modules if m.training != training)
+        if wrong:
             mode, other = ("training", "evaluation") if training else ("evaluation", "training")
             evidence = f"during {mode}, {len(wrong)} modules are in {other} mode: {', '.join(wrong[:3])}"
             effect = "dropout is off while the model learns" if training else "dropout acts on the validation loss"
@@ -119,7 +120,7 @@ class RandomNumbers(Check):
 class ValidationLoss(Check):
     kind, description = "validation_loss", "the validation loss is not that of the weights"
     rank = 0
-    follows = ("model_differs", "step_differs", "wrong_mode", "random_numbers", "target_fault")
+    follows = ("model_differs", "step_differs", "random_numbers", "target_fault")
 
     def __init__(self, run: TrainingRun):
         super().__init__(run)
@@ -130,6 +131,8 @@ class ValidationLoss(Check):
         size = run.data.validation_count if run.data is not None else None
         if replay is None or run.data is None or size is None or not history.validation:
             return
+        if run.wrong_mode:
+            return  # which explains another loss, and `wrong_mode` reports it
         if self._done or size > max(FREE_PASSED, PASSED * run.tokens):
             return
         self._done = True
