@@ -37,6 +37,7 @@ class ModuleProperties:
     batch_invariant: bool = True  # the output for a row does not depend on the other rows
     graphable: bool = True  # a forward pass never waits for the GPU, so a CUDA graph can capture it
     discontinuous: bool = False  # selects a few of many by score (top-k, hashing, routing): rounding may change them
+    self_updating: bool = False  # a training pass writes to its weights, besides the optimizer
 
 
 class Mechanism(nn.Module, ModuleProperties):

@@ -86,6 +86,7 @@ def known_findings(run: Run) -> dict[tuple[str, str], Finding]:
 Findings = Iterable[Finding]  # what a hook yields
 ANY, DEFINITIONS = "any", "definitions"  # of `Check.follows`: every other kind, and every one of rank 0
 LAYER = re.compile(r"(?P<stack>[a-z_.]+\.)(?P<number>\d+)(?P<part>[^,]*)(?P<rest>.*)")  # a place in a numbered layer
+MOST = 2**14  # vectors that a layer reads in a pass; over more, as in a graph of many nodes, no second pass is made
 MANY = 3  # layers of a stack whose findings are reported as one
 
 
@@ -247,7 +248,9 @@ def common_pass(
     if not run.usable(batch):
         return None
     if not has_tokens(batch):
-        return ModelPass(run, batch, number, deep)
+        model_pass = ModelPass(run, batch, number, deep)
+        model_pass.deep = deep and model_pass.vectors * len(model_pass.few.inputs) <= MOST
+        return model_pass
     side_pass = SidePass(run, batch, number, deep)
     side_pass.prepare(tokens for check in checks for tokens in check.inputs(side_pass))
     return side_pass

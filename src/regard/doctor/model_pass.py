@@ -4,7 +4,7 @@ from contextlib import AbstractContextManager
 from functools import cached_property
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard.attention import ModuleProperties
 from regard.data import TextBatch
@@ -61,6 +61,12 @@ class ModelPass:
     def calls(self) -> list[ModuleCall]:
         """The calls of all modules in the common pass, with the rows of the batch itself."""
         return self.common[1]
+
+    @cached_property
+    def vectors(self) -> int:
+        """How many vectors a layer reads for a row: its tokens, patches or nodes."""
+        outputs = (call.output for call in self.common[1] if isinstance(call.module, nn.Linear))
+        return max((output.shape[:-1].numel() for output in outputs), default=1) // len(self.common_batch.inputs)
 
     @property
     def independent_rows(self) -> bool:

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 
+from regard.attention import ModuleProperties
+
 
 class Quantized(NamedTuple):
     """Vectors after quantization."""
@@ -17,10 +19,11 @@ class Quantized(NamedTuple):
     loss: Tensor  # [...], of the codebook and of the commitment
 
 
-class Codebook(nn.Module):
+class Codebook(nn.Module, ModuleProperties):
     """A table of vectors, each of which stands for the inputs that are nearest to it."""
 
     idle: Tensor
+    discontinuous, self_updating = True, True
 
     def __init__(self, codes: int, width: int, *, commitment: float = 0.25, patience: int = 20):
         super().__init__()

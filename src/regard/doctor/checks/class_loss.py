@@ -140,9 +140,14 @@ class MixedRows(Check):
     rank = 0
     follows = ("random_numbers", "mask_fault", "class_loss", "exploding_gradients", "saturated_units")
 
+    def __init__(self, run: TrainingRun):
+        super().__init__(run)
+        self._done = False
+
     def on_pass(self, model_pass: ModelPass) -> Findings:
-        if not model_pass.deep or model_pass.model.carries_state or not model_pass.independent_rows:
+        if not model_pass.deep or self._done or model_pass.model.carries_state or not model_pass.independent_rows:
             return
+        self._done = True
         batch = model_pass.few
         rows = min(len(batch.inputs), ALONE)
         batch = take_rows(batch, slice(rows))

@@ -18,10 +18,11 @@ from regard.doctor.gradients import layer_parts
 from regard.doctor.model_pass import first_rows
 from regard.look import evaluation_mode
 from regard.models.base import Model
-from regard.prove.batches import Batch
+from regard.prove.batches import Batch, has_tokens
 
 MOST = 2**23  # parameters of a model that is copied
 MATRICES = 24  # in one examination; further ones come in the next
+POSITIONS = 2048  # about as many times a row of a matrix is used, in all passes of one examination
 ROWS, LENGTH = 2, 24
 STEP = 1e-5  # relative to the norm of the matrix
 #: Between the measured and the predicted change, relative to the larger one; and to what a gradient of the norm of the
@@ -48,8 +49,9 @@ class MissingComponent(Check):
             return
         if model_pass.run.device.type != "cpu" or any(type(p) is not nn.Parameter for p in model.parameters()):
             return  # quantized weights
-        names = [name for name, _, _ in matrices(model)]
-        chosen, self._next = range(self._next, min(self._next + MATRICES, len(names))), self._next + MATRICES
+        names, tokens = [name for name, _, _ in matrices(model)], has_tokens(model_pass.batch)
+        count = min(MATRICES, POSITIONS // (ROWS * max(1, min(model_pass.vectors, LENGTH if tokens else 2**30))))
+        chosen, self._next = range(self._next, min(self._next + count, len(names))), self._next + count
         if not chosen:
             return
         for name, measured, predicted in wrong_components(model_pass, set(chosen)):

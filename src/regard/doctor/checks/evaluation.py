@@ -1,7 +1,9 @@
 """Evaluation that is not one: modules in the wrong mode, random outputs, a loss of other text or other weights."""
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable
+from itertools import takewhile
 from types import CodeType
 
 import torch
@@ -110,6 +112,9 @@ class RandomNumbers(Check):
             return  # running statistics, as those of a batch norm
         if first[0].output.shape != first[1].output.shape:
             return  # experts, whose capacity is limited in training only
+        before = takewhile(lambda call: call.name != first[0].name, calls[0])
+        if not any(True for call in before for _ in call.module.parameters(recurse=False)):
+            return  # a mask of the inputs, as of the frequencies of a sound, which keeps their scale
         scale = projection(first[1].output, first[0].output)
         if abs(scale - 1) > SCALED:
             evidence = f"in training its output is {scale:.2g} times that in evaluation, in the mean"
@@ -137,13 +142,16 @@ class ValidationLoss(Check):
             return
         self._done = True
         replay.synchronize()
-        reported, counted, total = history.validation[-1][1], 0.0, 0.0
+        reported, weights = history.validation[-1][1], dict[str, float]()
+        sums, counts = defaultdict[str, float](float), defaultdict[str, float](float)
         with evaluation_mode(replay.engine.model):
             for batch in run.data.validation_batches(run.experiment.data.batch):
-                terms = run.terms_of(replay.engine.model, move(batch, run.device))
-                total += sum(float(term.total) * term.weight for term in terms.values())
-                counted += float(next(iter(run.task.counts(batch).values())))
-        yield from self._judge(reported, total / max(counted, 1.0), counted, size)
+                for name, term in run.terms_of(replay.engine.model, move(batch, run.device)).items():
+                    sums[name] += float(term.total)
+                    counts[name] += float(term.count)
+                    weights[name] = term.weight
+        loss = sum(weight * sums[name] / max(counts[name], 1.0) for name, weight in weights.items())
+        yield from self._judge(reported, loss, next(iter(counts.values()), 0.0), size)
 
     def _judge(self, reported: float, loss: float, counted: float, size: int) -> Findings:
         change = "evaluate the present weights in evaluation mode on the whole validation part, each target once"

@@ -8,8 +8,9 @@ writes through `.data` too, are compared now and then.
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from regard.attention import ModuleProperties
 from regard.doctor import Check, Findings, TrainingRun
 from regard.doctor.schedule import sampled
 from regard.train import TrainingStep
@@ -33,8 +34,11 @@ class ForeignWrites(Check):
 
     def on_start(self) -> Findings:
         if self.run.model is not None and self.run.optimizer is not None:
+            modules = (m for m in self.run.model.modules() if isinstance(m, ModuleProperties) and m.self_updating)
+            others = {p for module in modules if isinstance(module, nn.Module) for p in module.parameters()}
             for part in self.run.optimizer.parts:
-                self._parameters[part] = [p for group in part.param_groups for p in group["params"]]
+                owned = [p for group in part.param_groups for p in group["params"]]
+                self._parameters[part] = [p for p in owned if p not in others]
                 part.register_step_pre_hook(self._before)
                 part.register_step_post_hook(self._after)
         return ()

@@ -58,12 +58,13 @@ class WrongFormula(Check):
 
     def __init__(self, run: TrainingRun):
         super().__init__(run)
-        self._found = False
+        self._done = False  # a class computes the same in every step
 
     @torch.no_grad()
     def on_pass(self, model_pass: ModelPass) -> Findings:
-        if not model_pass.deep or self._found:
+        if not model_pass.deep or self._done:
             return
+        self._done = True
         calls = once(model_pass.calls)
         kind = getattr(getattr(self.run.experiment.model, "feedforward", None), "kind", "")
         computed = [*layers(calls, kind), *blocks(calls), *attention(model_pass)]
@@ -71,7 +72,6 @@ class WrongFormula(Check):
             got, want = one.got.float(), one.want.float()
             apart = difference(got, want)
             if apart > model_pass.rounding and bool(got.isfinite().all()):
-                self._found = True
                 call = ModuleCall(one.where, nn.Identity(), (), got)
                 evidence = f"{describe(call, call._replace(output=want))}: it differs by {apart:.2g} from {one.formula}"
                 cause = "its forward pass computes something else: another axis, a missing term, scale or residual path"
