@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import io
 import json
-import math
 import statistics
 import sys
 import tempfile
@@ -20,7 +19,7 @@ import torch
 from regard.commands.train import read_experiment
 from regard.config import dump, override, to_toml
 from regard.doctor import Doctor
-from regard.doctor.reference import PATH, STEPS, description
+from regard.doctor.reference import PATH, STEPS, description, loss_scale
 from regard.runs import Run
 from regard.train import Experiment, train
 
@@ -32,7 +31,7 @@ def record(name: str, experiment: Experiment, folder: Path) -> dict[str, object]
     """One row of the file."""
     doctor = Doctor(out=io.StringIO())
     train(experiment, Run.create(folder, None, to_toml(experiment), {}), [doctor])
-    history, vocabulary = doctor.history, doctor.experiment.model.vocabulary
+    history, scale = doctor.history, loss_scale(doctor.experiment)
     steps = [step for step in STEPS if step <= len(history.steps)]
     around = {step: history.steps[max(0, step - 1 - step // 5) : step + step // 5] for step in steps}
     return {
@@ -40,7 +39,7 @@ def record(name: str, experiment: Experiment, folder: Path) -> dict[str, object]
         **description(doctor.experiment),
         "parameters": doctor.parameters,
         "steps": steps,
-        "loss": [round(statistics.median(s.loss for s in around[k]) / math.log(vocabulary), 4) for k in steps],
+        "loss": [round(statistics.median(s.loss for s in around[k]) / scale, 4) for k in steps],
         "norm": [round(statistics.median(s.norm for s in around[k]), 4) for k in steps],
         "update": round(statistics.median(history.updates), 5) if history.updates else None,
     }
@@ -55,9 +54,10 @@ def main(folder: Path) -> None:
         rows = [row for row in rows if row["recipe"] != name]
         options = [*SHORT.split(), *OVERRIDES[name].split()]
         experiment = read_experiment(name, options, SEED)
-        width = dump(experiment)["model"]["width"]
-        for size in (width // 2, width):
-            row = record(name, override(experiment, ["--model.width", str(size)]), folder)
+        width = dump(experiment)["model"].get("width")
+        for size in (None,) if width is None else (width // 2, width):
+            sized = experiment if size is None else override(experiment, ["--model.width", str(size)])
+            row = record(name, sized, folder)
             rows.append(row)
             print(name, size, row["loss"], row["norm"], row["update"], flush=True)
         rows.sort(key=lambda row: (row["recipe"], row["parameters"]))

@@ -1,6 +1,6 @@
 """Known-good statistics of the recipes: loss, gradient norm and update size by step and size, from reference.json.
 
-The file is written by ``python -m bench.reference``. Losses are relative to log V.
+The file is written by ``python -m bench.reference``. Losses over tokens are relative to log V.
 """
 
 import json
@@ -17,6 +17,22 @@ PATH = Path(__file__).with_name("reference.json")
 STEPS = (1, 5, 10, 20, 30, 45, 60, 100, 150)
 #: Factors within which a run is comparable: the learning rate, the tokens of a step, the number of parameters.
 RATE, TOKENS, SIZE = 2.0, 4.0, 4.0
+#: Keys of models and tasks of arrays that may differ: sizes, and what follows from the data.
+FREE = (
+    "width",
+    "heads",
+    "head",
+    "batch",
+    "context",
+    "kinds",
+    "channels",
+    "points",
+    "image",
+    "labels",
+    "names",
+    "weights",
+)
+FREE += ("means", "deviations", "values", "columns", "classes", "vocabulary")
 
 
 class RecordedStatistics(NamedTuple):
@@ -35,8 +51,12 @@ def description(experiment: Experiment) -> dict[str, Any]:
     kinds = {key: value["kind"] if isinstance(value, dict) else value for key, value in model.items()}
     structure = {key: value for key, value in kinds.items() if isinstance(value, str)}
     text = {key: data.get(key) for key in ("kind", "source", "path", "tokenizer")}
+    same = {"model": structure, "task": found["task"]["kind"], "optimizer": train["optimizer"]["kind"], **text}
+    if experiment.model.reads != "text":  # a loss of few examples depends on depth, dropout, augmentation and smoothing
+        parts = {"model": model, "task": found["task"], "data": data}
+        same |= {part: {k: v for k, v in keys.items() if k not in FREE} for part, keys in parts.items()}
     return {
-        "same": {"model": structure, "task": found["task"]["kind"], "optimizer": train["optimizer"]["kind"], **text},
+        "same": same,
         "rate": train["optimizer"]["lr"],
         "tokens": data["batch"] * train["accumulate"] * (model["context"] if text["kind"] == "text" else 1),
     }
@@ -76,8 +96,13 @@ def reference_at(experiment: Experiment, parameters: int, step: int) -> Recorded
     def value(key: str) -> float:
         return sum(weight * interpolate(row["steps"], row[key], step) for weight, row in zip(share, like, strict=False))
 
-    loss = value("loss") * math.log(max(experiment.model.vocabulary, 2))
+    loss = value("loss") * loss_scale(experiment)
     return RecordedStatistics(like[0]["recipe"], loss, value("norm"), like[0]["update"])
+
+
+def loss_scale(experiment: Experiment) -> float:
+    """What recorded losses are relative to: the loss of equal probabilities for all tokens, or 1 without tokens."""
+    return math.log(experiment.model.vocabulary) if experiment.model.vocabulary > 1 else 1.0
 
 
 def interpolate(steps: list[int], values: list[float], step: int) -> float:
