@@ -37,7 +37,8 @@ POSITIONS = [one for one in kinds(PositionConfig).values() if one.__module__.sta
 
 def text_pass(**changes: Any) -> SidePass:
     """A pass of a small GPT over random tokens."""
-    config = GPTConfig(**{"vocabulary": 19, "context": 12, "layers": 2, "heads": 2, "width": 16} | changes)
+    sizes: dict[str, Any] = {"vocabulary": 19, "context": 12, "layers": 2, "heads": 2, "width": 16}
+    config = GPTConfig(**{**sizes, **changes})
     torch.manual_seed(1)
     model = config.build()
     for parameter in model.parameters():  # no layer begins with zeros

@@ -3,6 +3,7 @@
 The task is called with a stand-in for the model that returns given logits, so its loss is a function of them.
 """
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -89,7 +90,7 @@ class ClassLoss(Check):
             yield self.finding("the task", evidence, cause, change)
             return
         own = slope.gather(1, targets.clamp(min=0)[:, None])[:, 0]
-        wrong = counted & (own > slope.amin(1) + 1e-9)
+        wrong = counted & (own > slope.amin(1) + 1e-9) & (not self._smoothing or bool((weights == 1).all()))
         if bool(wrong.any()):
             evidence = f"in {float(wrong.sum() / counted.sum()):.0%} of the rows, to raise the logit of the target is "
             evidence += "not what lowers the loss most"
@@ -102,7 +103,8 @@ class ClassLoss(Check):
     def _sizes(self, loss: Callable[[Tensor], Tensor], zero: Tensor, targets: Tensor, weights: Tensor) -> Findings:
         """The loss of equal logits is log(classes) for each target."""
         counted = targets[targets != IGNORE_INDEX]
-        want = float(weights[counted].sum()) * float(torch.tensor(float(len(weights))).log())
+        share = self._smoothing  # of the weights of all classes, as in PyTorch
+        want = float(((1 - share) * weights[counted] + share * weights.mean()).sum()) * math.log(len(weights))
         got = float(loss(zero))
         if want and abs(got / want - 1) > PART:
             evidence = f"for equal logits it is {got / max(len(counted), 1):.3g} per target, and log {len(weights)} is "
@@ -127,6 +129,10 @@ class ClassLoss(Check):
             evidence = f"for known logits it is reported as {got:.2f}, and {want:.2f} of the targets have the largest"
             cause = "predictions are not the largest logit, or are compared with other targets"
             yield self.finding("the measure accuracy", evidence, cause, "compare logits.argmax(-1) with the targets")
+
+    @property
+    def _smoothing(self) -> float:
+        return getattr(self.run.experiment.task, "smoothing", 0.0)
 
     def _name(self, label: int) -> str:
         labels = getattr(self.run.experiment.task, "labels", ())
