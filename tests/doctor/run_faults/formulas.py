@@ -16,6 +16,7 @@ from regard.nn.norm import NormConfig, RMSNorm
 from regard.nn.positions.position import Rotation
 from regard.recipes.digits import recipe as digits
 from regard.tasks.images import ImageClassificationConfig, ImageClassificationTask
+from regard.train import AdamWConfig, Optimizer
 from regard.train.engine import Engine
 from run_faults.kit import TRAIN, Case, Fault, Seen, gpt, training
 from run_faults.sabotage import GRU
@@ -77,6 +78,40 @@ class DetachedKeysConfig(SeparateConfig, kind="detached-keys"):
 
 
 @dataclass(frozen=True)
+class ExchangedBetasConfig(AdamWConfig, kind="exchanged-betas"):
+    """AdamW with the decay rates of the two moments exchanged."""
+
+    def build(self, model: Any, rates: Any = None) -> Any:
+        return AdamWConfig(self.lr, (self.betas[1], self.betas[0]), self.eps, self.weight_decay).build(model, rates)
+
+
+class Uncorrected(torch.optim.AdamW):
+    """AdamW without the correction of the bias of its moments."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        for group in self.param_groups:
+            for p in (p for p in group["params"] if p.grad is not None):
+                state = self.state[p]
+                if not state:
+                    state["step"] = torch.zeros(())
+                    state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(p), torch.zeros_like(p)
+                state["step"] += 1
+                state["exp_avg"].lerp_(p.grad, 1 - group["betas"][0])
+                state["exp_avg_sq"].lerp_(p.grad.square(), 1 - group["betas"][1])
+                p.sub_(group["lr"] * state["exp_avg"] / (state["exp_avg_sq"].sqrt() + group["eps"]))
+
+
+@dataclass(frozen=True)
+class UncorrectedConfig(AdamWConfig, kind="uncorrected-adamw"):
+    """AdamW by another class."""
+
+    def build(self, model: Any, rates: Any = None) -> Any:
+        trained = [p for p in model.parameters() if p.requires_grad]
+        return Optimizer(model, [Uncorrected(trained, self.lr, self.betas, self.eps, self.weight_decay)])
+
+
+@dataclass(frozen=True)
 class WithoutZerosConfig(ImageClassificationConfig, kind="without-zeros"):
     """Classes of images, but class 0 counts as padding."""
 
@@ -94,6 +129,15 @@ class WithoutZeros(ImageClassificationTask):
 def built_with(**changes: Any) -> Callable[[Path], Case]:
     """The small training with a part of the model exchanged."""
     return lambda folder: Case(training(folder, model=gpt(**changes)), sound=training(folder))
+
+
+def optimized(config: type[AdamWConfig], **settings: Any) -> Callable[[Path], Case]:
+    """The small training with another optimizer."""
+    made = replace(TRAIN, steps=30, evaluate_every=30).__dict__
+    return lambda folder: Case(
+        training(folder, train={**made, "optimizer": config(lr=5e-3, **settings)}),
+        sound=training(folder, train={**made, "optimizer": AdamWConfig(lr=5e-3, **settings)}),
+    )
 
 
 def unlearned_zeros(folder: Path) -> Case:
@@ -185,6 +229,26 @@ FAULTS = [
         "The task's cross entropy ignores the targets of class 0.",
         unlearned_zeros,
         zeros_unlearned,
+        listed=False,
+        quick=True,
+    ),
+    Fault(
+        "betas exchanged",
+        "optimizer_differs",
+        r"train\.optimizer\.betas",
+        "The optimizer is built with the two decay rates exchanged.",
+        optimized(ExchangedBetasConfig),
+        lambda seen: seen.ended.engine.optimizer.groups[0]["betas"] == (0.95, 0.9),
+        listed=False,
+        quick=True,
+    ),
+    Fault(
+        "moments without correction",
+        "optimizer_differs",
+        r"train\.optimizer",
+        "The optimizer does not correct the bias of its moments, so its first steps have another size.",
+        optimized(UncorrectedConfig, weight_decay=0.0),
+        lambda seen: isinstance(seen.ended.engine.optimizer.parts[0], Uncorrected),
         listed=False,
         quick=True,
     ),

@@ -6,11 +6,12 @@ from itertools import compress, islice
 import torch
 from torch import Tensor
 
-from regard.attention import ModuleProperties
-from regard.data import PairBatch
-from regard.doctor import Check, Findings, SidePass
+from regard.attention import ModuleProperties, Padded
+from regard.data import ArrayBatch, LabeledBatch, PairBatch
+from regard.doctor import Check, Findings, ModelPass, SidePass
 from regard.doctor.side_pass import MOVED
 from regard.models.base import Encoder
+from regard.prove.batches import Batch
 from regard.prove.comparison import Outputs, first_difference, relative_difference
 
 
@@ -20,6 +21,26 @@ class MaskFault(Check):
 
     def inputs(self, side_pass: SidePass) -> Iterable[Tensor]:
         return map(side_pass.other_token, side_pass.positions)
+
+    def on_pass(self, model_pass: ModelPass) -> Findings:
+        if model_pass.deep and not model_pass.model.carries_state:
+            yield from self._content_of_padding(model_pass)
+
+    def _content_of_padding(self, model_pass: ModelPass) -> Findings:
+        """A loss that depends on what is in the padding of the inputs."""
+        batch = model_pass.few
+        real = real_places(batch)
+        if real is None or bool(real.all()):
+            return
+        x = batch.inputs
+        other = x + x.std() if x.is_floating_point() else (x + 1) % self.run.vocabulary
+        other = torch.where(real.view(*real.shape, *[1] * (x.ndim - 2)), x, other)
+        plain, changed = (float(model_pass.total(one)) for one in (batch, batch._replace(inputs=other)))
+        if abs(plain - changed) > model_pass.rounding * max(abs(plain), 1e-6):
+            evidence = f"with other numbers in the padding the loss of {len(x)} rows is {changed:.5g}, not {plain:.5g}"
+            cause = "padding is attended to, or counts in a mean over the row: the lengths do not reach that layer"
+            change = "pass the lengths to attention, convolutions and pooling; `regard prove` shows the layer"
+            yield self.finding("the padding of the inputs", evidence, cause, change)
 
     def on_model(self, side_pass: SidePass) -> Findings:
         if not isinstance(side_pass.model, Encoder):
@@ -88,3 +109,13 @@ class MaskFault(Check):
                 change = "pass Padded(lengths, size) to it as its keys; `regard prove` shows every position"
                 yield self.finding(difference[0], evidence, cause, change)
                 return
+
+
+def real_places(batch: Batch) -> Tensor | None:
+    """Which places of the rows are no padding [B, N]; None for batches without padding."""
+    lengths = batch.lengths if isinstance(batch, ArrayBatch) else None
+    if isinstance(batch, LabeledBatch) and isinstance(batch.slots, Padded):
+        lengths = batch.slots.lengths
+    if lengths is None:
+        return None
+    return torch.arange(batch.inputs.shape[1], device=lengths.device) < lengths[:, None]

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention import Out
-from regard.doctor import Check, Findings, SidePass
+from regard.doctor import Check, Findings, ModelPass, SidePass
+from regard.doctor.calls import record_calls
 from regard.doctor.model_pass import first_rows
 from regard.doctor.side_pass import SHORTEST
-from regard.prove.batches import take_rows
+from regard.prove.batches import Batch, take_rows
 from regard.prove.comparison import forward_hooks
 
 LENGTH = 32  # tokens of the row in which something is removed
@@ -45,6 +46,29 @@ class NoEffect(Check):
                 cause = "its output is zero, is not used, or is overwritten: it learns nothing"
                 change = "follow its output: a mask, a zero, a wrong index or a break"
                 yield self.finding(name, f"with its {how}, the model's output is the same to the bit", cause, change)
+
+    def on_pass(self, model_pass: ModelPass) -> Findings:
+        """The same for arrays: each block is removed in a row of its own, and the last output of that row compared."""
+        early = self.run.history.last < EARLY or not model_pass.independent_rows
+        if isinstance(model_pass, SidePass) or not model_pass.deep or early:
+            return
+        blocks = model_pass.model.residual_blocks()
+        removals = [(name, one) for name, one in model_pass.model.named_modules() if one in blocks][:MOST]
+        batch = take_rows(model_pass.few, [0] * len(removals))
+        hooks = [(block, partial(remove, number, skip)) for number, (_, block) in enumerate(removals)]
+        plain = self._last(model_pass, batch)
+        with forward_hooks(hooks):
+            changed = self._last(model_pass, batch)
+        for number, (name, _) in enumerate(removals):
+            if plain is not None and changed is not None and torch.equal(plain[number], changed[number]):
+                evidence = "with its output replaced by its input, the model's output is the same to the bit"
+                cause = "its output is zero, is not used, or is overwritten: it learns nothing"
+                yield self.finding(name, evidence, cause, "follow its output: a mask, a zero, a wrong index or a break")
+
+    def _last(self, model_pass: ModelPass, batch: Batch) -> Tensor | None:
+        """The last output of a module with an entry for each row."""
+        calls = record_calls(model_pass.model, lambda: model_pass.total(batch)) if len(batch.inputs) else []
+        return next((one.output for one in reversed(calls) if len(one.output) == len(batch.inputs)), None)
 
     def _removals(self, side_pass: SidePass) -> Iterator[tuple[str, nn.Module, Edit]]:
         """What can be removed: its name, the module, and how. Heads of mechanisms that are called once."""
