@@ -8,6 +8,7 @@ from types import CodeType
 
 import torch
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 from regard.config import dump
 from regard.doctor import Check, Findings, History, ModelPass, TrainingRun
@@ -130,9 +131,31 @@ class ValidationLoss(Check):
     def __init__(self, run: TrainingRun):
         super().__init__(run)
         self._done = False
+        self._hooks: list[RemovableHandle] = []  # until a module of the trained model is called after the first batch
+
+    def on_evaluating(self) -> Findings:
+        run, compiled = self.run, self.run.experiment.train.compile in (True, "graphs")
+        if run.model is not None and run.data is not None and run.device.type == "cpu" and not compiled:
+            first = next(iter(run.data.validation_batches(run.experiment.data.batch)))
+            count = float(next(iter(run.task.counts(first).values())))
+            if run.data.validation_count is not None and run.data.validation_count > 2 * max(count, 1.0):
+                self._hooks = [module.register_forward_pre_hook(self._called) for module in run.model.modules()]
+        return ()
+
+    def _called(self, *_: object) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
 
     def on_evaluation(self, history: History) -> Findings:
         run, replay = self.run, self.run.replay
+        if self._hooks:
+            self._called()
+            evidence = "the trained model is not called during the evaluation"
+            cause = "another model is evaluated: a copy, or an average of earlier weights"
+            change = "evaluate the trained model; let an average of weights follow within a tenth of the run"
+            yield self.finding("validation", evidence, cause, change)
+            return
         size = run.data.validation_count if run.data is not None else None
         if replay is None or run.data is None or size is None or not history.validation:
             return

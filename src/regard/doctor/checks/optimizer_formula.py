@@ -32,7 +32,7 @@ class Before(NamedTuple):
 class OptimizerDiffers(Check):
     kind, description = "optimizer_differs", "the optimizer is not the configured one"
     rank = 0
-    follows = ("unoptimized_parameters",)
+    follows = ("unoptimized_parameters", "wrong_precision")
 
     def __init__(self, run: TrainingRun):
         super().__init__(run)
@@ -94,7 +94,8 @@ class OptimizerDiffers(Check):
     def _compare(self, before: dict[Tensor, Before]) -> None:
         for p, one in before.items():
             want, got = adamw(one), p.detach()[: len(one.weight)] - one.weight
-            self._wrong.append((float(want.norm()), float((got - want).norm())))
+            rounding = torch.finfo(p.dtype).eps * float(one.weight.norm())  # of the sum of a weight and its update
+            self._wrong.append((float(want.norm()), max(0.0, float((got - want).norm()) - rounding)))
 
     def on_step(self, step: TrainingStep) -> Findings:
         self._step, wrong, self._wrong = step.step, self._wrong, []
