@@ -87,6 +87,9 @@ Findings = Iterable[Finding]  # what a hook yields
 ANY, DEFINITIONS = "any", "definitions"  # of `Check.follows`: every other kind, and every one of rank 0
 LAYER = re.compile(r"(?P<stack>[a-z_.]+\.)(?P<number>\d+)(?P<part>[^,]*)(?P<rest>.*)")  # a place in a numbered layer
 MOST = 2**14  # vectors that a layer reads in a pass; over more, as in a graph of many nodes, no second pass is made
+LAYERS = re.compile(
+    r"(?P<stack>[a-z_.]+\.)(?P<first>\d+) to (?P=stack)(?P<last>\d+)(?P<part>.*)"
+)  # in a merged finding
 MANY = 3  # layers of a stack whose findings are reported as one
 
 
@@ -118,6 +121,16 @@ def merged(findings: Findings) -> list[Finding]:
         evidence = f"{len(group)} places, such as {group[0].where}: {group[0].evidence}"
         found.append(replace(group[0], where=where, evidence=evidence))
     return found
+
+
+def covered(finding: Finding, others: Iterable[Finding]) -> bool:
+    """Whether a finding of the same kind has named this layer as one of several."""
+    layer = LAYER.match(finding.where)
+    for one in others if layer else ():
+        several = LAYERS.match(one.where) if one.kind == finding.kind else None
+        if several and layer and (layer["stack"], layer["part"]) == (several["stack"], several["part"]):
+            return int(several["first"]) <= int(layer["number"]) <= int(several["last"])
+    return False
 
 
 def ranked(findings: Findings) -> list[Finding]:

@@ -54,7 +54,11 @@ class MissingComponent(Check):
         chosen, self._next = range(self._next, min(self._next + count, len(names))), self._next + count
         if not chosen:
             return
-        for name, measured, predicted in wrong_components(model_pass, set(chosen)):
+        try:
+            wrong = list(wrong_components(model_pass, set(chosen)))
+        except RuntimeError:  # something in the model keeps to float32
+            return
+        for name, measured, predicted in wrong:
             evidence = f"along random directions the loss changes by {measured:.2g} where it predicts {predicted:.2g}"
             cause = "a detach, a no_grad or a wrong backward pass cuts off this matrix, or a part of what it acts on"
             yield self.finding(name, evidence, cause, "follow its output to the loss; test it with autograd.gradcheck")
@@ -89,8 +93,10 @@ def wrong_components(model_pass: ModelPass, chosen: set[int]) -> Iterator[tuple[
             if not loss.requires_grad or not bool(loss.isfinite()):
                 return
             gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
-        of = {p: torch.zeros_like(p) if g is None else g for p, g in zip(parameters, gradients, strict=True)}
+        of = {p: g for p, g in zip(parameters, gradients, strict=True) if g is not None and bool(g.any())}
         for name, parameter, rows in found:
+            if parameter not in of:
+                continue  # without any gradient, which `vanishing_gradients` reports
             tries = (_trial(model_pass, model, batch, parameter, rows, of[parameter], k) for k in range(DIRECTIONS))
             trials = list(takewhile(lambda trial: trial[0], tries))
             if len(trials) == DIRECTIONS:
