@@ -22,6 +22,7 @@ from regard.doctor.check import (
     Findings,
     all_checks,
     common_pass,
+    covered,
     explained,
     judge_pass,
     known_findings,
@@ -223,6 +224,8 @@ class Doctor(Observer):
         checks = all_checks()
         for finding in sorted(merged(findings), key=lambda one: checks[one.kind].rank + bool(checks[one.kind].follows)):
             known = self.findings.get(finding.key)
+            if known is None and covered(finding, self.findings.values()):
+                continue
             if known is None and explained(finding, [*self.findings.values(), *unconfirmed.values()]):
                 continue
             finding = replace(finding, step=self._step, since=known.since if known else self._step)
