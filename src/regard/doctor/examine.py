@@ -12,6 +12,7 @@ from regard.doctor.check import (
     Findings,
     all_checks,
     common_pass,
+    covered,
     explained,
     judge_pass,
     known_findings,
@@ -58,6 +59,8 @@ def examine(run: Run) -> tuple[list[Finding], list[str]]:
         training.position = int(checkpoint.number("position"))
         try:
             for finding in merged(_checkpoint(run, training, checks)):
+                if covered(finding, found.values()):
+                    continue
                 found.setdefault(finding.key, replace(finding, step=checkpoint.step, since=checkpoint.step))
         except UserError as problem:
             notes.append(str(problem))
