@@ -58,7 +58,7 @@ class TextPath(DataCheck):
         evidence = [f"{one[0]} of the {name}" for name, one in lost.items()] + ([beginning] if beginning else [])
         highest, size = int(max(row.max() for row in batches)), data.tokenizer.size
         count, narrow = sum(map(len, batches)), next((width for width in WIDTHS if highest < 2**width), None)
-        if narrow is not None and 2**narrow < size and count > 2 * size:
+        if cause is None and narrow is not None and 2**narrow < size and count > 2 * size:
             evidence.append(f"no token of {count:,} has an id above {highest}, of {size:,}")
             cause = f"token ids are cut to {narrow} bits, the type of an array that is too narrow for them"
         cause = cause or "tokens are changed after they were read, or the text was encoded by another tokenizer"
