@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from regard.data import Data, TextData
+from regard.doctor.examples import Examples
 from regard.doctor.replay import Replay
 from regard.errors import UserError
 from regard.models.base import Model
@@ -136,6 +137,12 @@ class TrainingRun:
         assert self.data is not None
         world = from_environment()
         return self.experiment.batch(self.data, number, world.rank, world.size)
+
+    @cached_property
+    def examples(self) -> Examples:
+        """Examples of all parts of the data."""
+        assert self.data is not None
+        return Examples(self.data, self.batch, self.experiment.data.batch)
 
     @cached_property
     def entropies(self) -> tuple[float, float]:

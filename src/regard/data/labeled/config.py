@@ -78,7 +78,9 @@ class LabeledConfig(DataConfig):
         longest = min(context, self.tokens or context)
         encoders = [InputEncoder(tokenizer, longest, self.keep_part, most) for most in (1, *[self.most_windows] * 2)]
         inputs = [self._inputs(part, encoder, labels, name) for part, encoder in zip(parts, encoders, strict=True)]
-        return LabeledData(inputs, tokenizer, self.named(labels), window=longest, name=name, sha256=sha256)
+        data = LabeledData(inputs, tokenizer, self.named(labels), window=longest, name=name, sha256=sha256)
+        data.tokens_kept, data.tokens_given = encoders[0].kept, encoders[0].given
+        return data
 
     def parts(self, cache: Path | None = None) -> list[list[Any]]:
         """The examples for training, validation and test, as text."""

@@ -64,6 +64,8 @@ class LabeledData(Data[LabeledBatch]):
     vocabulary: int
     sha256: str
     dynamic_shapes = True
+    tokens_kept: int = 0  # of the texts of the training part, after long ones were cut
+    tokens_given: int = 0  # and before; 0: unknown
 
     def __init__(
         self,

@@ -23,13 +23,20 @@ class InputEncoder:
     def __init__(self, tokenizer: Tokenizer, longest: int, keep: Keep = "start", most: int = 1):
         """``most``: the number of windows of a text; with 1, ``keep`` says which part of a long text is read."""
         self.tokenizer, self.longest, self.keep, self.most = tokenizer, longest, keep, most
+        self.kept = self.given = 0  # tokens of all texts so far: those that are read, and all of them
 
     def windows(self, texts: Sequence[str]) -> list[list[EncodedText]]:
         """Single texts, each as a window or, if it is too long and ``most`` allows it, as several of equal length.
 
         They have equal distances from the first token to the last one, and each has the special tokens of the ends.
         """
-        return [self._windows(one) for one in self._encode_texts(texts)]
+        return [self._counted(one, self._windows(one)) for one in self._encode_texts(texts)]
+
+    def _counted(self, text: EncodedText, windows: list[EncodedText]) -> list[EncodedText]:
+        """Windows of a text, of which `kept` and `given` take account; overlapping ones count once."""
+        self.given += len(text.ids)
+        self.kept += min(len(text.ids), sum(len(one.ids) for one in windows))
+        return windows
 
     def _windows(self, text: EncodedText) -> list[EncodedText]:
         if self.most < 2 or len(text.ids) <= self.longest:
@@ -43,7 +50,7 @@ class InputEncoder:
 
     def words(self, sentences: Sequence[Sequence[str]]) -> list[EncodedText]:
         """Sentences that are divided into words; ``words`` of the result are their numbers."""
-        return [self.shortened(one) for one in self._encode_words(sentences)]
+        return [self._counted(one, [self.shortened(one)])[0] for one in self._encode_words(sentences)]
 
     def pairs(self, pairs: Sequence[tuple[str, str]]) -> list[EncodedText]:
         """Questions and passages; the longer one is cut. The token types of a passage are 1."""

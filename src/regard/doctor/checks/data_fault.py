@@ -43,7 +43,7 @@ SAMPLE = 2**16  # characters of the training text that are encoded and decoded
 
 class DataFault(Check):
     kind, description = "data_fault", "data comes twice, leaks, or is not the training text"
-    follows = ("target_fault",)
+    follows = ("target_fault", "text_fault")
 
     def __init__(self, run: TrainingRun):
         super().__init__(run)

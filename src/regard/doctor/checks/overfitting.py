@@ -9,11 +9,13 @@ from regard.doctor.context import RECENT
 
 #: Nats of the validation loss above its lowest value while the training loss kept falling, and between the two losses.
 RISEN, GAP = 0.1, 0.3
+#: Faults of the data that make the validation part unlike the training part.
+DATA = ("input_fault", "label_fault", "class_order", "pair_fault", "truncation")
 
 
 class Overfitting(Check):
     kind, description = "overfitting", "the model memorizes the training text"
-    follows = (DEFINITIONS, "mask_fault", "data_fault")
+    follows = (DEFINITIONS, "mask_fault", "data_fault", *DATA)
 
     def on_evaluation(self, history: History) -> Findings:
         if not history.validation:
