@@ -11,7 +11,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from regard.data import DataConfig, PairBatch, PairData, SentencePairs, TextBatch, TextConfig, TextData, Tokenizer
+from regard.data import (
+    DataConfig,
+    GraphBatch,
+    PairBatch,
+    PairData,
+    SentencePairs,
+    TextBatch,
+    TextConfig,
+    TextData,
+    Tokenizer,
+)
 from regard.data.origins.cache import cache_folder
 from regard.doctor import Check, Finding, Findings, RecentBatches, TrainingRun
 from regard.doctor.text_scan import CHUNK, TextScan, collision, text_tokens
@@ -248,7 +258,10 @@ def chance(shares: torch.Tensor, sizes: float) -> float:
 
 
 def row_bytes(batch: Batch) -> set[bytes]:
-    """The tokens of each row; of pairs without padding, which differs from batch to batch."""
+    """The numbers of each row; of pairs without padding, which differs from batch to batch."""
+    if isinstance(batch, GraphBatch):  # graphs may be equal where the questions about them are not
+        parts = [part.numpy() for part in batch if isinstance(part, torch.Tensor)]
+        return {b"|".join(part[row].tobytes() for part in parts) for row in range(len(batch.inputs))}
     if not isinstance(batch, PairBatch):
         return {row.tobytes() for row in batch.inputs.numpy()}
     padding = torch.arange(batch.source.shape[1]) >= batch.source_lengths[:, None]
