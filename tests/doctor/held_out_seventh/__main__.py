@@ -3,150 +3,18 @@
     PYTHONPATH=src python tests/doctor/held_out_seventh [NAME ...] [--out FOLDER] [--faults | --healthy]
     PYTHONPATH=src python tests/doctor/held_out_seventh --effects       each fault's losses beside a sound run's
 
-Each case is a process of its own: `regard train --doctor` with the fault in place, then `regard doctor --json`. The
-answers are kept in FOLDER/NAME.json; the table compares them with what was expected. Whether a finding names the fault
-is judged by a reader: results.md has the judgement of the first run.
+held_out_runner.py runs the cases. results.md has the judgement of the first run.
 """
 
-from __future__ import annotations
-
-import argparse
-import contextlib
-import io
-import json
-import os
-import subprocess
 import sys
-import time
 from pathlib import Path
-from typing import Any
 
-from cases import Case
-from faults import FAULTS
-from healthy import HEALTHY
+FOLDER = Path(__file__).parent
+sys.path[:0] = [str(FOLDER), str(FOLDER.parent)]
 
-CASES = {case.name: case for case in (*FAULTS, *HEALTHY)}
-PLAIN, SOUND = ".plain", ".sound"  # the endings of runs without the doctor
-
-
-def main() -> int:
-    """Run the chosen cases, and print what was found."""
-    reader = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    reader.add_argument("names", nargs="*", metavar="NAME")
-    reader.add_argument("--out", type=Path, default=Path("held-out-seventh"))
-    reader.add_argument("--faults", action="store_true")
-    reader.add_argument("--healthy", action="store_true")
-    reader.add_argument("--effects", action="store_true")
-    reader.add_argument("--child", choices=("doctor", PLAIN, SOUND), help=argparse.SUPPRESS)
-    options = reader.parse_args()
-    options.out.mkdir(parents=True, exist_ok=True)
-    out = options.out.resolve()
-    if options.child:
-        return child(CASES[options.names[0]], out, options.child)
-    some = options.faults or options.effects, options.healthy
-    chosen = [case for cases, take in zip((FAULTS, HEALTHY), some, strict=True) if take for case in cases]
-    chosen = [CASES[name] for name in options.names] or chosen or list(CASES.values())
-    for case in chosen:
-        for kind in (PLAIN, SOUND) if options.effects else ("doctor",):
-            run_child(case, out, kind)
-        print(effect(case, out) if options.effects else told(case, out), flush=True)
-    return 0
-
-
-def run_child(case: Case, out: Path, kind: str) -> None:
-    """One run in a process of its own, so that no fault stays behind."""
-    command = [sys.executable, str(Path(__file__).parent), case.name, "--out", str(out), "--child", kind]
-    with open(out / f"{case.name}.{kind.strip('.')}.log", "w") as log:
-        subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=False, env=os.environ)
-
-
-def child(case: Case, out: Path, kind: str) -> int:
-    """Train, with the doctor or without it, and write what it says."""
-    doctor, name = kind == "doctor", case.name if kind == "doctor" else f"{case.name}{kind}"
-    folder = out / f"{case.name}-files"
-    folder.mkdir(exist_ok=True)
-    arguments = case.sound if kind == SOUND and case.sound else case.arguments
-    train = [*once(arguments(folder)), f"--name={name}", f"--runs={out}", *(["--doctor"] if doctor else [])]
-    began = time.perf_counter()
-    codes: dict[str, Any] = {}
-    if case.before is not None and not (out / base(case) / "config.toml").exists():
-        call("train", *once(case.before(folder)), f"--name={base(case)}", f"--runs={out}")
-    inject = (lambda: None) if case.inject is None or kind == SOUND else case.inject
-    if case.resume is None:
-        inject()
-    codes["train"] = call("train", *train)[0]
-    if case.resume is not None:
-        inject()
-        codes["resume"] = call("resume", str(out / name), f"--steps={case.resume}", *(["--doctor"] if doctor else []))[
-            0
-        ]
-    seconds = time.perf_counter() - began
-    answer: Any = None
-    if doctor:
-        codes["doctor"], text = call("doctor", str(out / name), "--json")
-        with contextlib.suppress(ValueError):
-            answer = json.loads(text)
-    findings = out / name / "findings.jsonl"
-    live = [json.loads(line) for line in findings.read_text().splitlines()] if findings.exists() else []
-    record = {"case": case.name, "codes": codes, "seconds": round(seconds, 1), "doctor": answer, "live": live}
-    record["losses"] = losses(out / name)
-    (out / f"{name}.json").write_text(json.dumps(record, indent=1))
-    return 0
-
-
-def base(case: Case) -> str:
-    """The name of the run that a case starts from."""
-    return f"{case.name}-base"
-
-
-def once(arguments: Any) -> list[str]:
-    """The last value of each option."""
-    recipe, *options = arguments
-    return [recipe, *{option.partition("=")[0]: option for option in options}.values()]
-
-
-def call(*arguments: str) -> tuple[int, str]:
-    """The exit code of a command and what it printed."""
-    from regard.cli import main as regard
-
-    print("$ regard", *arguments, flush=True)
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        code = regard(list(arguments))
-    print(printed.getvalue(), f"exit code {code}", flush=True)
-    return code, printed.getvalue()
-
-
-def losses(run: Path) -> dict[str, Any]:
-    """First and last losses and the measures of the last evaluation."""
-    path = run / "metrics.jsonl"
-    records = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    trained = [record["loss"] for record in records if "loss" in record]
-    measured = [record for record in records if "validation_loss" in record]
-    last = {name: value for name, value in (measured[-1] if measured else {}).items() if name.startswith("validation")}
-    return {"first": trained[:1], "last": trained[-1:], "curve": trained[::5], **last}
-
-
-def effect(case: Case, out: Path) -> str:
-    """The losses of the faulty and of the sound run."""
-    lines = [case.name]
-    for kind in (PLAIN, SOUND):
-        path = out / f"{case.name}{kind}.json"
-        record = json.loads(path.read_text()) if path.exists() else {"losses": "no result", "seconds": 0}
-        found = record["losses"]
-        shown = {k: v for k, v in found.items() if k != "curve"} if isinstance(found, dict) else found
-        lines.append(f"  {kind[1:]:6} {record['seconds']:5} s  {shown}")
-    return "\n".join(lines)
-
-
-def told(case: Case, out: Path) -> str:
-    """What the doctor said about a case."""
-    path = out / f"{case.name}.json"
-    if not path.exists():
-        return f"{case.name}: no result; see {case.name}.doctor.log"
-    record = json.loads(path.read_text())
-    return f"{case.name} {record['codes']} {record['seconds']} s\n  {json.dumps(record['doctor'] or record['live'])}"
-
+from faults import FAULTS  # noqa: E402 (the path comes first)
+from healthy import HEALTHY  # noqa: E402
+from held_out_runner import main  # noqa: E402
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(FAULTS, HEALTHY, FOLDER, __doc__))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import made
+import held_out_made as made
 import patches
-from cases import ADAMW, DIGITS, PAIRS, REVIEWS, TEXT, Case
+from held_out_cases import ADAMW, DIGITS, PAIRS, REVIEWS, TEXT, Case
 
 
 def _pairs(folder: Path, shift: int = 0) -> list[str]:

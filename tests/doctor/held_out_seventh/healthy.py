@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import made
-from cases import ADAMW, DIGITS, PAIRS, REVIEWS, TEXT, Arguments, Case
+import held_out_made as made
+from held_out_cases import ADAMW, DIGITS, PAIRS, REVIEWS, TEXT, Arguments, Case
 
 
 def _text(*more: str) -> Arguments:

@@ -1,4 +1,4 @@
-"""What a case is: arguments of `regard train`, a fault to inject, and the expected answer."""
+"""What a case of a held-out list is: arguments of `regard train`, a fault to inject, and the expected answer."""
 
 from __future__ import annotations
 
