@@ -69,7 +69,7 @@ def child(arguments: list[str]) -> None:
     recipe, *options = arguments
     experiment = read_experiment(recipe, dict(option[2:].split("=", 1) for option in options))
     planned = plan(experiment, fixes=False)
-    torch.ones(256, 256) @ torch.ones(256, 256)  # the libraries of matrix products are loaded
+    torch.mm(torch.ones(256, 256), torch.ones(256, 256))  # the libraries of matrix products are loaded
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     found = measure(experiment, random_batch(experiment), torch.device("cpu"), time.process_time)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before

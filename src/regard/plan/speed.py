@@ -77,7 +77,10 @@ def _constants(measured: Sequence[Measured]) -> tuple[float, float, float]:
 
 def step_work(found: StepTrace, accumulate: int) -> Work:
     """The work of a whole step."""
-    return Work(*(accumulate * one + other for one, other in zip(found.micro_batch, found.update, strict=True)))
+    flops, size, operations = (
+        accumulate * one + other for one, other in zip(found.micro_batch, found.update, strict=True)
+    )
+    return Work(flops, size, int(operations))
 
 
 class RepeatedBatch:
