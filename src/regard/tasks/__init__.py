@@ -13,6 +13,7 @@ from regard.tasks.masked import MaskedTokens, MaskedTokensConfig
 from regard.tasks.masked_patches import MaskedPatchesConfig
 from regard.tasks.preference import PreferenceTask, PreferenceTaskConfig
 from regard.tasks.regression import RegressionConfig, RegressionTask
+from regard.tasks.solve import SolveConfig, SolveTask
 from regard.tasks.speech import SpeechTaskConfig
 from regard.tasks.text_to_image import TextToImageTaskConfig
 from regard.tasks.translation import TranslationConfig, TranslationTask
