@@ -32,5 +32,5 @@ def recipe() -> Experiment:
         ),
         data=GraphsConfig(source="solubility", walks=8, batch=64),
         task=RegressionConfig(),
-        train=TrainConfig(steps=600, optimizer=AdamWConfig(lr=3e-3), evaluate_every=60, save_every=None),
+        train=TrainConfig(steps=500, optimizer=AdamWConfig(lr=3e-3), evaluate_every=50, save_every=None),
     )
