@@ -117,7 +117,7 @@ class GPS(GAT):
         super().__init__(shape, outputs, width, 0, dropout, whole)
         from torch_geometric.nn import GINEConv, GPSConv  # pyright: ignore[reportMissingImports]
 
-        def gine() -> nn.Module:
+        def gine() -> Any:
             return GINEConv(nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width)), edge_dim=16)
 
         self.layers = nn.ModuleList(GPSConv(width, gine(), heads=4, dropout=dropout) for _ in range(layers))

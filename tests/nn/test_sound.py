@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers.audio_utils import mel_filter_bank
 
 from regard.data.audio import log_mel
-from regard.models import SignalConfig
+from regard.models import SignalConfig, SignalEncoder
 from regard.nn.signals import PatchesConfig, SignalEmbeddingConfig
 from regard.nn.sound import STFT, LogMel, LogMelConfig, RangeDropout, WaveformConfig, mel_filters, within
 
@@ -108,6 +108,8 @@ def test_a_padded_sound_has_the_same_class(statistics: bool) -> None:
 
 def test_statistics_are_mean_and_deviation() -> None:
     model = SignalConfig(points=300, width=16, heads=2, layers=2, embed=SMALL, statistics=True).build().double()
+    assert isinstance(model, SignalEncoder)
+    assert model.of_deviation is not None
     model.of_deviation.weight.data = torch.eye(16, dtype=torch.float64)
     x = sound(3, 7, 16)
     torch.testing.assert_close(model.pooled(x), x.mean(1) + (x.var(1, correction=0) + 1e-5).sqrt())
