@@ -143,6 +143,7 @@ MODELS: dict[str, ModelConfig] = {
     "image cnn": ImageCNNConfig(image=12, channels=2, width=16, layers=3),
     "image lstm": ImageLSTMConfig(image=12, channels=2, width=16, layers=2),
     "signal": SignalConfig(points=24, channels=2, width=16, layers=2, heads=4, embed=PatchesConfig(size=2), head=MEAN),
+    "signal statistics": SignalConfig(points=24, width=16, layers=2, heads=4, statistics=True, head=MEAN),
     "signal token": SignalConfig(
         points=12, width=16, layers=2, heads=4, class_token=True, position=RotaryConfig(), head=ClassesHeadConfig(5)
     ),

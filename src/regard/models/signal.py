@@ -34,6 +34,7 @@ class SignalConfig(BlocksConfig, kind="signal"):
     class_token: bool = option(False, "a learned token before the parts, whose features stand for the signal")
     bias: bool = option(True, "biases in linear layers")
     zero_init: bool = option(False, "initialize residual branches with zero rather than small weights")
+    statistics: bool = option(False, "with head.pool = mean: pool the deviations of the parts beside their mean")
     embed: SignalEmbeddingConfig = field(default_factory=PatchesConfig, metadata={"help": "the parts of a signal"})
     position: PositionConfig = field(default_factory=LearnedPositionConfig)
     feedforward: FeedForwardConfig = field(default_factory=GELUConfig)
@@ -46,6 +47,8 @@ class SignalConfig(BlocksConfig, kind="signal"):
         self.head.check()
         if self.head.pool == "cls" and not self.class_token:
             raise ValueError("without a class token there is none to classify by; set head.pool = mean")
+        if self.statistics and self.head.pool != "mean":
+            raise ValueError("statistics are those of all parts; set head.pool = mean")
         if self.attention.pattern().needs_tokens:
             raise ValueError(f"the mask {self.attention.pattern()} follows from tokens, which signals do not have")
 
@@ -92,6 +95,7 @@ class SignalEncoder(ArrayEncoder):
         self.blocks = c.block.stack(c.build_block(c.attention, self.position) for _ in range(c.layers))
         self.compilable = self.blocks.compilable
         self.norm = c.build_final_norm()
+        self.of_deviation = Linear(c.width, c.width, bias=False) if c.statistics else None
         self.transform, outputs = c.head.transform(c.width, c.norm), c.head.outputs(0)
         self.unembed = Linear(c.width, outputs, bias=c.head.bias) if outputs else nn.Identity()  # type: ignore[assignment]
         self.masks = [Full() & c.attention.pattern()]
@@ -128,13 +132,21 @@ class SignalEncoder(ArrayEncoder):
         return Padded(parts + self.before, count)
 
     def pooled(self, x: Tensor, *inputs: Tensor) -> Tensor:
-        """The class token, or the mean of the parts, [B, C]; all features if the head takes them."""
+        """The class token, or the mean of the parts, [B, C]; all features if the head takes them.
+
+        Statistics pooling: mean + W deviation (Snyder et al. 2018, sec. 2.2, with one of their two matrices left out).
+        """
         pool = self.config.head.pool
         if pool is None:
             return x
         slots = self._slots(x.shape[1], inputs[1] if len(inputs) > 1 else None)
         filled = slots.filled()[:, self.before :] if isinstance(slots, Padded) and pool == "mean" else None
-        return pooled(x if pool == "cls" else x[:, self.before :], filled, pool)
+        x = x if pool == "cls" else x[:, self.before :]
+        found = pooled(x, filled, pool)
+        if self.of_deviation is None:
+            return found
+        variance = pooled((x - found[:, None]).square(), filled, pool)
+        return found + self.of_deviation((variance + 1e-5).sqrt())
 
     def head(self, x: Tensor) -> Tensor:
         """Features [..., C] to the outputs of the head."""
