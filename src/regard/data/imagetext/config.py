@@ -131,7 +131,7 @@ class ImageTextConfig(DataConfig, kind="image-text"):
     def prompted(self, examples: list[Example], prompts: tuple[str, ...], tokenizer: Tokenizer) -> list[Example]:
         if len(prompts) < 2:
             raise UserError("one text leaves nothing to choose; give two or more: --prompt TEXT --prompt TEXT")
-        texts = (*TextRows(tokenizer, self.tokens).texts(prompts), np.arange(len(prompts)))
+        texts = (*TextRows(tokenizer, self.tokens).rows(prompts), np.arange(len(prompts)))
         return [one._replace(batch=with_prompts(one.batch, *texts, names=prompts), given=None) for one in examples]
 
     def _shown(self, given: ImageTexts, numbers: list[int]) -> list[Captioned]:
