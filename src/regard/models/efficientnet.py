@@ -5,7 +5,7 @@ Batch normalization is no part of it: the import folds it into the convolutions,
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
@@ -38,6 +38,7 @@ LEVELS = (2, 4, 6)  # stages whose outputs are the features: the lower ones keep
 class EfficientNetConfig(ImageConfig, kind="efficientnet"):
     """Which images an EfficientNet-Lite reads, and how wide it is."""
 
+    resizable = True
     image: int = option(224, "rows and columns of the images in training, in pixels; a multiple of 32")
     multiplier: float = option(1.0, "the channels of every stage, as a multiple of the published ones")
 
@@ -68,8 +69,6 @@ class EfficientNetConfig(ImageConfig, kind="efficientnet"):
         return (self.image // PART) ** 2
 
     def reduced(self) -> EfficientNetConfig:
-        from dataclasses import replace
-
         return replace(super().reduced(), multiplier=min(self.multiplier, 0.25))
 
     def make(self) -> EfficientNet:
@@ -147,7 +146,8 @@ class EfficientNet(ImageEncoder):
 
     def features(self, images: Tensor) -> Tensor:
         grid(images, self.channels, PART)
-        x, levels = F.relu6(self.embed(images)), []
+        # Depthwise convolutions on a CPU take half the time with the channels last.
+        x, levels = F.relu6(self.embed(images.contiguous(memory_format=torch.channels_last))), []
         for number, block in enumerate(self.blocks):
             x = self.run_block(block, x)
             if number in self.ends:

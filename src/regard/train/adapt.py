@@ -13,7 +13,8 @@ from regard.models import Encoder, Model
 from regard.nn.lora import LowRankAdapter, install_lora
 from regard.nn.quantized import Int4Config, QuantizationConfig
 
-HEAD = ("unembed", "transform")
+#: What is new in a model that starts from another: its head, or the maps of two towers into their space.
+HEAD = ("unembed", "transform", "unembed_image", "unembed_text", "log_scale")
 
 
 class AdaptConfig(Choice):
@@ -67,7 +68,7 @@ class LayerwiseConfig(AdaptConfig, kind="layerwise"):
 class FrozenConfig(AdaptConfig, kind="frozen"):
     """Some modules only, by default the output head; everything else is frozen."""
 
-    trained: tuple[str, ...] = option(HEAD, "names of modules that are trained; all others are frozen")
+    trained: tuple[str, ...] = option(HEAD, "names of modules or weights that are trained; all others are frozen")
 
     def apply(self, model: Model) -> None:
         _freeze_all_but(model, self.trained)
@@ -132,9 +133,9 @@ def _freeze_all_but(model: nn.Module, names: Sequence[str], some: bool = False) 
     ``some``: a name that the model does not have is no error.
     """
     model.requires_grad_(False)
-    for name, module in model.named_modules():
+    for name, part in (*model.named_modules(), *model.named_parameters()):
         if name in names or name.rpartition(".")[2] in names:
-            module.requires_grad_(True)
+            part.requires_grad_(True)
     if names and not some and not any(parameter.requires_grad for parameter in model.parameters()):
         there = ", ".join(name for name, _ in model.named_children())
         raise UserError(f"--train.adapt.trained {','.join(names)}: the model has no such module; it has {there}")

@@ -70,6 +70,7 @@ class ImageTextData(ExampleData[ImageTextBatch]):
         images: Pixels,
         rows: TextRows,
         *,
+        size: int,
         name: str,
         sha256: str,
         languages: tuple[str, ...],
@@ -77,11 +78,11 @@ class ImageTextData(ExampleData[ImageTextBatch]):
         prompts: Sequence[Prompts] = (),
         augmentation: Augmentation | None = None,
     ) -> None:
-        """``parts``: train, validation, test; ``prompts``: for each language."""
+        """``parts``: train, validation, test; smaller ``images`` are enlarged to ``size``; ``prompts``: by language."""
         super().__init__((len(parts[0]), len(parts[1]), len(parts[2]) * len(languages)), name)
         self.images, self.rows, self.languages, self.labels = images, rows, languages, categories
         self.tokenizer, self.vocabulary = rows.tokenizer, rows.tokenizer.size
-        self.shape, self.sha256 = images.shape[1:], sha256  # type: ignore[assignment]
+        self.shape, self.sha256 = (images.shape[1], size, size), sha256
         self.examples = {
             part: [self._shown(one) for one in some]
             for part, some in zip(("train", "validation", "test"), parts, strict=True)
@@ -166,6 +167,8 @@ class ImageTextData(ExampleData[ImageTextBatch]):
     def _batch(self, images: Tensor, tokens: Tokens, lengths: Tokens, categories: Numbers) -> ImageTextBatch:
         import torch
 
+        if images.shape[2:] != self.shape[1:]:
+            images = torch.nn.functional.interpolate(images, self.shape[1:], mode="bilinear")
         given = (torch.from_numpy(array) for array in (categories[:, None], tokens, lengths))
         return ImageTextBatch(images, *given)  # pyright: ignore[reportArgumentType]
 
