@@ -16,14 +16,15 @@ def recipe() -> Experiment:
     image, text = EfficientNetConfig(head=NoHeadConfig()), EncoderConfig(head=NoHeadConfig())
     return Experiment(
         init="efficientnet-lite0+minilm",
-        model=TwoTowersConfig(width=256, image=image, text=text),
-        data=ImageTextConfig(size=128, crop=4, flip=True, affine=0.6, color=0.2, erase=0.2, tokens=20),
+        model=TwoTowersConfig(width=256, scale=8.0, image=image, text=text),
+        data=ImageTextConfig(
+            styles=("emojione", "fluent-emoji"), size=128, crop=4, flip=True, affine=0.6, color=0.2, erase=0.2, tokens=20),
         task=ContrastiveConfig(),
         train=TrainConfig(
             steps=300,
             dropout=0.0,
-            adapt=FrozenConfig(),
-            optimizer=AdamWConfig(lr=1e-3, betas=(0.9, 0.98), weight_decay=0.05),
+            adapt=FrozenConfig(trained=("unembed_image", "unembed_text", *(f"image.blocks.{number}" for number in range(5, 16))), head=5.0),
+            optimizer=AdamWConfig(lr=3e-4, betas=(0.9, 0.98), weight_decay=0.05),
             evaluate_every=100,
             save_every=None,
         ),

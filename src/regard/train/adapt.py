@@ -45,8 +45,7 @@ class LayerwiseConfig(AdaptConfig, kind="layerwise"):
         """Refuse impossible rates."""
         if not 0 < self.decay <= 1:
             raise ValueError(f"decay must be above 0 and at most 1, not {self.decay}")
-        if not 0 < self.head < float("inf"):
-            raise ValueError(f"head must be a number above 0, not {self.head}")
+        _check_head(self.head)
         if self.freeze < 0:
             raise ValueError(f"freeze must be at least 0, not {self.freeze}")
 
@@ -60,8 +59,7 @@ class LayerwiseConfig(AdaptConfig, kind="layerwise"):
     def rates(self, model: Model) -> dict[nn.Parameter, float]:
         top = len(model.blocks) + 1
         found = {parameter: self.decay ** (top - depth) for parameter, depth in depths(model).items()}
-        head = [module for name, module in model.named_children() if name in HEAD]
-        return found | {parameter: self.head for module in head for parameter in module.parameters()}
+        return found | dict.fromkeys(head_parameters(model), self.head)
 
 
 @dataclass(frozen=True)
@@ -69,9 +67,17 @@ class FrozenConfig(AdaptConfig, kind="frozen"):
     """Some modules only, by default the output head; everything else is frozen."""
 
     trained: tuple[str, ...] = option(HEAD, "names of modules or weights that are trained; all others are frozen")
+    head: float = option(1.0, "the learning rate of the head, as a multiple of that of the optimizer")
+
+    def check(self) -> None:
+        """Refuse impossible rates."""
+        _check_head(self.head)
 
     def apply(self, model: Model) -> None:
         _freeze_all_but(model, self.trained)
+
+    def rates(self, model: Model) -> dict[nn.Parameter, float]:
+        return {} if self.head == 1 else dict.fromkeys(head_parameters(model), self.head)
 
 
 @dataclass(frozen=True)
@@ -139,6 +145,16 @@ def _freeze_all_but(model: nn.Module, names: Sequence[str], some: bool = False) 
     if names and not some and not any(parameter.requires_grad for parameter in model.parameters()):
         there = ", ".join(name for name, _ in model.named_children())
         raise UserError(f"--train.adapt.trained {','.join(names)}: the model has no such module; it has {there}")
+
+
+def head_parameters(model: nn.Module) -> list[nn.Parameter]:
+    """The weights of what is new in a model that starts from another."""
+    return [parameter for name, parameter in model.named_parameters() if name.partition(".")[0] in HEAD]
+
+
+def _check_head(head: float) -> None:
+    if not 0 < head < float("inf"):
+        raise ValueError(f"head must be a number above 0, not {head}")
 
 
 def depths(model: Model) -> dict[nn.Parameter, int]:
