@@ -58,7 +58,7 @@ def test_list(offline):
     listed = json.loads(regard(offline, "list", "--json").stdout)
     texts = ["bible", "enwik8", "homeassistant", "moby-dick", "plays", "sotu"]
     labeled = ["brown", "made-entities", "made-questions", "movie-reviews", "porttinari", "spam"]
-    images = ["cifar10", "digits", "emoji-captions", "fashion-mnist", "mnist", "noto-emoji", "twemoji"]
+    images = ["cifar10", "digits", "emoji-captions", "emojione", "fashion-mnist", "fluent-emoji", "mnist", "noto-emoji", "twemoji"]
     graphs = ["dblp", "karate", "kinships", "les-miserables", "molecules", "pubmed", "solubility", "umls"]
     signals = ["bikes", "dutch-fish", "etth1", "phone-prompts", "spoken-letters", "vowels"]
     names = sorted(texts + labeled + images + graphs + signals)
