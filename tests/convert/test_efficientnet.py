@@ -1,4 +1,4 @@
-"""EfficientNet-Lite: the folded convolutions equal those with batch normalization; two published towers in one model."""
+"""EfficientNet-Lite: folded convolutions equal those with batch normalization; two published towers in one model."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_features_of_all_levels_end_on_the_coarsest_grid(packed: Path) -> None:
     model = EfficientNetConfig(image=96, head=NoHeadConfig()).build()
     features = model(torch.randn(2, 3, 64, 128))
     assert features.shape == (2, 2 * 4, 40 + 112 + 320) == (2, 8, model.config.width)
-    with pytest.raises(ValueError, match="set --data.size 64 or 128"):
+    with pytest.raises(ValueError, match=r"set --data\.size 64 or 128"):
         EfficientNetConfig(image=100).check()
 
 
@@ -118,9 +118,7 @@ def test_two_published_models_become_towers_with_new_maps(packed: Path, monkeypa
     encoder = EncoderConfig(vocabulary=9, context=8, layers=1, heads=2, width=16)
     tokenizer = BpeConfig(vocabulary=300).build(["a dog\n"])
     theirs = encoder.build().state_dict()
-    given = towers(
-        monkeypatch, Pretrained(image.config, image.weights, None), Pretrained(encoder, theirs, tokenizer)
-    )
+    given = towers(monkeypatch, Pretrained(image.config, image.weights, None), Pretrained(encoder, theirs, tokenizer))
     assert given.tokenizer is tokenizer
     model = given.config.build()
     new = model.unembed_image.weight.clone()

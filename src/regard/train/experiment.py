@@ -1,6 +1,6 @@
 """An experiment: model, data, task and training in one config, which determines a whole run."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 from regard.config import Config, dump, option

@@ -47,7 +47,9 @@ class ImageTexts(NamedTuple):
         An example without pictures stays without: all are evaluated in the first style.
         """
         more = {one.name: tuple(len(self.images) + number for number in one.pictures) for one in other.examples}
-        examples = (one._replace(pictures=one.pictures and one.pictures + more.get(one.name, ())) for one in self.examples)
+        examples = (
+            one._replace(pictures=one.pictures and one.pictures + more.get(one.name, ())) for one in self.examples
+        )
         return self._replace(images=np.concatenate((self.images, other.images)), examples=tuple(examples))
 
 

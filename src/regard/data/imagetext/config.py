@@ -68,7 +68,9 @@ class ImageTextConfig(DataConfig, kind="image-text"):
             known = ", ".join(name for name, source in all_sources().items() if source.labels == FORM)
             raise ValueError(f"source '{self.source}' has no images with texts; with them are: {known}")
         if self.path is None and SIDE % self.size and self.size % SIDE:
-            raise ValueError(f"size {self.size} is no part or multiple of the emoji's {SIDE} pixels; size = 32 would do")
+            raise ValueError(
+                f"size {self.size} is no part or multiple of the emoji's {SIDE} pixels; size = 32 would do"
+            )
 
     def build(self, context: int, cache: Path | None = None, tokenizer: Tokenizer | None = None) -> ImageTextData:
         """Read, divide and tokenize. ``tokenizer``: that of a trained model; default: learn one from the texts."""
