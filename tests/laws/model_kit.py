@@ -27,6 +27,7 @@ from regard.models import (
     ConvolutionConfig,
     DetectorConfig,
     DLinearConfig,
+    EfficientNetConfig,
     Encoder,
     EncoderConfig,
     FixedConfig,
@@ -140,6 +141,7 @@ MODELS: dict[str, ModelConfig] = {
     "two towers cls": TwoTowersConfig(
         width=12, image=replace(VIT, head=NoHeadConfig()), text=EncoderConfig(**SIZES, heads=4, head=NoHeadConfig())
     ),
+    "efficientnet": EfficientNetConfig(image=64, channels=2, multiplier=0.25),
     "image cnn": ImageCNNConfig(image=12, channels=2, width=16, layers=3),
     "image lstm": ImageLSTMConfig(image=12, channels=2, width=16, layers=2),
     "signal": SignalConfig(points=24, channels=2, width=16, layers=2, heads=4, embed=PatchesConfig(size=2), head=MEAN),

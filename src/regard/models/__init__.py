@@ -14,6 +14,7 @@ from regard.models.base import (
 from regard.models.bridges import BahdanauConfig, BridgeConfig, FixedConfig, LuongConfig
 from regard.models.convolution import Convolution, ConvolutionConfig
 from regard.models.detector import Detector, DetectorConfig
+from regard.models.efficientnet import EfficientNet, EfficientNetConfig
 from regard.models.encoder import EncoderConfig, TransformerEncoder
 from regard.models.forecast import DLinear, DLinearConfig, Forecaster, ForecasterConfig, PatchTST, PatchTSTConfig
 from regard.models.gpt import GPT, GPTConfig

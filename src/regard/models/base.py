@@ -272,6 +272,7 @@ class ModelConfig(Choice):
     __dataclass_fields__: ClassVar[dict[str, Field]]  # every subclass is a frozen dataclass
     generates: ClassVar[bool] = True  # the model decodes; an encoder does not
     reads: ClassVar[str] = "text"  # or images, sounds, series, graphs; a vocabulary of 0: no text
+    resizable: bool = False  # no weight depends on the size of the images
     vocabulary: int
     context: int
     layers: int
@@ -302,6 +303,11 @@ class ModelConfig(Choice):
     def reading(self, vocabulary: int | None, shape: tuple[int, ...] | None) -> ModelConfig:
         """The same model for these data: their number of token ids, or the shape of one array."""
         return self if vocabulary is None else replace(self, vocabulary=vocabulary)
+
+    def with_dropout(self, dropout: float) -> Self:
+        """The same model with this dropout, of attention too, wherever it has one."""
+        names = self.__dataclass_fields__.keys() & {"dropout", "attention_dropout"}
+        return replace(self, **dict.fromkeys(names, dropout))
 
     def with_classes(self, labels: tuple[str, ...], pool: Literal["cls", "mean"] | None = None) -> ModelConfig:
         """The same model with a head for these classes; ``pool``: None is the model's own choice."""

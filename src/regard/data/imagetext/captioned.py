@@ -42,9 +42,14 @@ class ImageTexts(NamedTuple):
     prompts: dict[str, Prompts]  # by language
 
     def with_pictures(self, other: ImageTexts) -> ImageTexts:
-        """With the pictures of the same examples from another source, after those that they have."""
+        """With the pictures of the same examples from another source, after those that they have.
+
+        An example without pictures stays without: all are evaluated in the first style.
+        """
         more = {one.name: tuple(len(self.images) + number for number in one.pictures) for one in other.examples}
-        examples = (one._replace(pictures=one.pictures + more.get(one.name, ())) for one in self.examples)
+        examples = (
+            one._replace(pictures=one.pictures and one.pictures + more.get(one.name, ())) for one in self.examples
+        )
         return self._replace(images=np.concatenate((self.images, other.images)), examples=tuple(examples))
 
 

@@ -44,7 +44,7 @@ class ImageTextConfig(DataConfig, kind="image-text"):
     tokenizer: TokenizerConfig = field(default_factory=BpeConfig, metadata={"help": "the tokenizer of the texts"})
     validation: float = option(0.1, "the fraction of the examples held out for evaluation, in whole groups")
     test: float = option(0.1, "the fraction held out for a final test, in whole groups")
-    crop: int = option(0, "augmentation: shift images by up to this many pixels")
+    crop: int = option(0, "augmentation: shift images by up to this many pixels, before they are enlarged")
     flip: bool = option(False, "augmentation: mirror every other image")
     affine: float = option(0.0, "augmentation: rotate (1: up to 29 degrees), scale and shear images this much")
     color: float = option(0.0, "augmentation: change brightness, contrast and saturation by up to this")
@@ -67,8 +67,10 @@ class ImageTextConfig(DataConfig, kind="image-text"):
         if self.path is None and find_source(self.source).labels != FORM:
             known = ", ".join(name for name, source in all_sources().items() if source.labels == FORM)
             raise ValueError(f"source '{self.source}' has no images with texts; with them are: {known}")
-        if self.path is None and SIDE % self.size:
-            raise ValueError(f"size {self.size} does not divide the {SIDE} pixels of the emoji; size = 32 would do")
+        if self.path is None and SIDE % self.size and self.size % SIDE:
+            raise ValueError(
+                f"size {self.size} is no part or multiple of the emoji's {SIDE} pixels; size = 32 would do"
+            )
 
     def build(self, context: int, cache: Path | None = None, tokenizer: Tokenizer | None = None) -> ImageTextData:
         """Read, divide and tokenize. ``tokenizer``: that of a trained model; default: learn one from the texts."""
@@ -85,8 +87,9 @@ class ImageTextConfig(DataConfig, kind="image-text"):
             tokenizer = self.tokenizer.build(f"{text}, {text}\n".lower() for text in texts)
         return ImageTextData(
             (train, validation, test),
-            images := shrunk(given.images, self.size),
+            images := shrunk(given.images, min(self.size, given.images.shape[2])),
             TextRows(tokenizer, self.tokens),
+            size=self.size,
             name=name,
             sha256=_fingerprint(images, (train, validation, test)),
             languages=languages,
@@ -131,7 +134,7 @@ class ImageTextConfig(DataConfig, kind="image-text"):
     def prompted(self, examples: list[Example], prompts: tuple[str, ...], tokenizer: Tokenizer) -> list[Example]:
         if len(prompts) < 2:
             raise UserError("one text leaves nothing to choose; give two or more: --prompt TEXT --prompt TEXT")
-        texts = (*TextRows(tokenizer, self.tokens).texts(prompts), np.arange(len(prompts)))
+        texts = (*TextRows(tokenizer, self.tokens).rows(prompts), np.arange(len(prompts)))
         return [one._replace(batch=with_prompts(one.batch, *texts, names=prompts), given=None) for one in examples]
 
     def _shown(self, given: ImageTexts, numbers: list[int]) -> list[Captioned]:
