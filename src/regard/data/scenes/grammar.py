@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -105,6 +106,13 @@ def parse(text: str) -> Caption:
             f"({', '.join(COLORS)}), with {', '.join(INVERSE)} between them"
         )
     return Caption(groups[0]) if len(groups) == 1 else Caption(groups[0], parts[1], groups[1])
+
+
+def every_caption() -> list[Caption]:
+    """All canonical captions, 12,560."""
+    groups = [Group(number, pair) for number in (1, 2) for pair in range(PAIRS)]
+    pairs = product(groups, ("above", "left of"), groups)
+    return [*map(Caption, groups), *(Caption(*one) for one in pairs if one[0].pair != one[2].pair)]
 
 
 def caption_of(tokens: list[int]) -> str:
