@@ -67,7 +67,7 @@ def recolor(images: Tensor, random: Uniform, share: float) -> Tensor:
     weights = -np.log1p(-random[:, 1:]).reshape(-1, channels, channels)
     weights = weights / weights.sum(2, keepdims=True).clip(1e-12)
     weights = np.where(random[:, 0, None, None] < share, weights, np.eye(channels))
-    return torch.einsum("bij,bjyx->biyx", _placed(weights.astype(np.float32), images), images)
+    return torch.einsum("bij,bjyx->biyx", _placed(weights, images).to(images.dtype), images)
 
 
 def erase(images: Tensor, random: Uniform, share: float, fill: float = 0.0) -> Tensor:
