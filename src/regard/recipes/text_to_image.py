@@ -16,6 +16,6 @@ def recipe() -> Experiment:
         data=ScenesConfig(grid=4, batch=16),
         task=TextToImageTaskConfig(),
         train=TrainConfig(
-            steps=8000, optimizer=MuonConfig(), schedule=TrapezoidScheduleConfig(), evaluate_every=2000, save_every=2000
+            steps=6000, optimizer=MuonConfig(), schedule=TrapezoidScheduleConfig(), evaluate_every=2000, save_every=2000
         ),
     )

@@ -204,10 +204,10 @@ def image_text_examples(path: Path, model: ModelConfig) -> list[Example]:
 
 
 def with_prompts(
-    batch: ImageTextBatch, tokens: Tokens, lengths: Tokens, classes: Tokens, names: tuple[str, ...]
+    batch: ImageTextBatch, tokens: Tokens, lengths: Tokens, classes: Tokens | None = None, names: tuple[str, ...] = ()
 ) -> ImageTextBatch:
-    """The batch with prompts [P, T], and their classes [P] of these names."""
+    """The batch with prompts [P, T], and their classes [P] of these names; without classes, as hard negatives."""
     import torch
 
-    prompts, prompt_lengths, prompt_classes = (torch.from_numpy(array) for array in (tokens, lengths, classes))
-    return batch._replace(prompts=prompts, prompt_lengths=prompt_lengths, prompt_classes=prompt_classes, names=names)
+    batch = batch._replace(prompts=torch.from_numpy(tokens), prompt_lengths=torch.from_numpy(lengths), names=names)
+    return batch if classes is None else batch._replace(prompt_classes=torch.from_numpy(classes))

@@ -13,9 +13,9 @@ from regard.data.base import Example, ImageTextBatch
 from regard.data.examples import Numbers, Uniform
 from regard.data.images.data import attended_image
 from regard.data.imagetext.captioned import Captioned, Prompts
-from regard.data.imagetext.data import ImageTextData, TextRows, image_text_examples, prompted
+from regard.data.imagetext.data import ImageTextData, TextRows, image_text_examples, prompted, with_prompts
 from regard.data.scenes.data import PARTS, RECOLOR_DRAWS, SceneData, ScenesConfig
-from regard.data.scenes.grammar import COLORS, Caption, every_caption
+from regard.data.scenes.grammar import COLORS, Caption, every_caption, neighbors
 from regard.data.tokenizers import Tokenizer, WordsConfig
 
 if TYPE_CHECKING:
@@ -26,15 +26,18 @@ if TYPE_CHECKING:
 TOKENS = 12  # of a text, at most: "two red 3s left of two blue 7s" has ten
 VOCABULARY = 320  # bytes, and the words of captions
 LANGUAGE = "en"
+NEGATIVES = 3  # captions that are nearly right, for each scene in training
 
 
 class SceneTextData(ImageTextData):
     """Scenes whose texts are their captions, and which are classified by all captions that there are.
 
-    In training a caption begins with either group, and that of a recolored scene names no colors.
+    In training a caption begins with either group, and that of a recolored scene names no colors. With each come
+    captions that differ from it in one thing, as hard negatives (Yuksekgonul et al. 2023, NegCLIP, sec. 4): without
+    them, to know what is in a scene is enough, and what belongs to what is not learned.
     """
 
-    draws = 1 + RECOLOR_DRAWS
+    draws = RECOLOR_DRAWS + 1 + NEGATIVES
 
     def __init__(self, scenes: SceneData, rows: TextRows) -> None:
         every = [str(caption) for caption in every_caption()]
@@ -66,23 +69,28 @@ class SceneTextData(ImageTextData):
         from regard.data.images import augment  # not at the top: configs are read without torch
 
         examples = [self.examples["train"][number] for number in numbers]
-        captions = [self.captions["train"][number] for number in numbers]
-        texts = [
-            worded(one.inverse if form < 0.5 else one, colors=recolored >= self.recolor)
-            for one, form, recolored in zip(captions, random[:, 0], random[:, 1], strict=True)
-        ]
-        images = augment.recolor(self._picked([one.pictures[0] for one in examples]), random[:, 1:], self.recolor)
-        return self._batch(images, *self.rows.texts(texts), np.array([one.category for one in examples]))
+        colored, turned, picks = random[:, 0] >= self.recolor, random[:, RECOLOR_DRAWS] < 0.5, random[:, -NEGATIVES:]
+        texts, others = [], []
+        for number, *form, draws in zip(numbers, colored, turned, picks, strict=True):
+            caption = self.captions["train"][number]
+            plain = worded(caption, colors=form[0])
+            near = [one for one in neighbors(caption) if worded(one, colors=form[0]) != plain]
+            texts.append(worded(caption, colors=form[0], turned=form[1]))
+            others += [worded(near[int(draw * len(near))], colors=form[0], turned=form[1]) for draw in draws]
+        images = self._picked([one.pictures[0] for one in examples])
+        images = augment.recolor(images, random[:, :RECOLOR_DRAWS], self.recolor)
+        batch = self._batch(images, *self.rows.texts(texts), np.array([one.category for one in examples]))
+        return with_prompts(batch, *self.rows.texts(others))
 
 
-def worded(caption: Caption, *, colors: bool) -> str:
-    """The text of a caption, with or without the words for colors.
+def worded(caption: Caption, *, colors: bool, turned: bool = False) -> str:
+    """The text of a caption, with or without the words for colors; ``turned``: it begins with the other group.
 
     >>> from regard.data.scenes.grammar import parse
     >>> worded(parse("two red 3s below a blue 7"), colors=False)
     'two 3s below a 7'
     """
-    return " ".join(word for word in str(caption).split() if colors or word not in COLORS)
+    return " ".join(word for word in str(caption.inverse if turned else caption).split() if colors or word not in COLORS)
 
 
 @dataclass(frozen=True)
