@@ -4,7 +4,7 @@ from regard.data import SceneTextsConfig
 from regard.models import EncoderConfig, HybridViTConfig, TwoTowersConfig
 from regard.nn.heads import NoHeadConfig
 from regard.tasks import ContrastiveConfig
-from regard.train import AdamWConfig, Experiment, TrainConfig
+from regard.train import Experiment, MuonConfig, TrainConfig, TrapezoidScheduleConfig
 
 
 def recipe() -> Experiment:
@@ -16,7 +16,13 @@ def recipe() -> Experiment:
     text = EncoderConfig(context=12, layers=2, heads=4, width=64, head=NoHeadConfig())
     return Experiment(
         model=TwoTowersConfig(width=128, image=image, text=text),
-        data=SceneTextsConfig(recolor=0.25),
+        data=SceneTextsConfig(recolor=0.25, batch=64),
         task=ContrastiveConfig(),
-        train=TrainConfig(steps=2000, optimizer=AdamWConfig(lr=1e-3), evaluate_every=500, save_every=None),
+        train=TrainConfig(
+            steps=3500,
+            optimizer=MuonConfig(lr=0.01, rest_lr=2e-3),
+            schedule=TrapezoidScheduleConfig(),
+            evaluate_every=1750,
+            save_every=500,
+        ),
     )
