@@ -14,6 +14,7 @@ from PIL import Image
 from regard.data import SceneData, ScenesConfig, SceneTextData, SceneTextsConfig
 from regard.data.base import IGNORE_INDEX
 from regard.data.examples import draw
+from regard.data.images.data import to_floats
 from regard.data.images.folder import png, read_image
 from regard.data.scenes.draw import DRAWS
 from regard.data.scenes.grammar import (
@@ -27,9 +28,11 @@ from regard.data.scenes.grammar import (
     Group,
     caption_of,
     every_caption,
+    neighbors,
     parse,
     random_caption,
 )
+from regard.data.scenes.texts import NEGATIVES
 from regard.errors import UserError
 from regard.models import GPTConfig, ViTConfig
 
@@ -185,19 +188,41 @@ def test_the_texts_of_scenes_are_their_captions_or_name_no_color(texts: SceneTex
     batch, random = texts.batch(2, seed=5, size=40), draw(5, 2, 40, texts.draws)
     assert batch.tokens is not None
     assert batch.lengths is not None
+    assert batch.prompts is not None
+    assert batch.prompt_lengths is not None
     colored = 0
     for row, number in enumerate(texts._order(5, 2)):
         caption, shown = texts.captions["train"][number], texts.images[number]
         text = texts.tokenizer.decode(batch.tokens[row, : batch.lengths[row]].tolist())
         forms = [str(caption), str(caption.inverse)]
-        if random[row, 1] < 0.5:
+        places = range(row * NEGATIVES, (row + 1) * NEGATIVES)
+        near = {texts.tokenizer.decode(batch.prompts[n, : batch.prompt_lengths[n]].tolist()) for n in places}
+        if random[row, 0] < 0.5:
             assert text in [" ".join(word for word in form.split() if word not in COLORS) for form in forms]
+            assert not any(color in other for other in near for color in COLORS)
         else:
             assert text in forms
-            assert torch.equal(batch.inputs[row], torch.from_numpy(shown / np.float32(127.5) - 1))
+            assert torch.equal(batch.inputs[row], to_floats(torch.from_numpy(shown)))
+            assert {parse(other).canonical for other in near} <= set(neighbors(caption))
             colored += 1
+        assert text not in near
     assert 0 < colored < 40
     assert {str(one) for one in texts.captions["train"][:40]} == {str(data.caption("train", n)) for n in range(40)}
+
+
+@given(CAPTIONS)
+def test_a_neighbor_has_one_other_word_or_the_same_ones_elsewhere(caption: Caption) -> None:
+    own = caption.canonical
+    kinds = [[(one.number, one.color, one.digit) for one in own.groups]]
+    for other in neighbors(own):
+        assert other.canonical == other != own
+        assert not other.held_out
+        assert parse(str(other)) == other
+        kinds[1:] = [[(one.number, one.color, one.digit) for one in other.groups]]
+        before, after = ([word for group in one for word in group] for one in kinds)
+        changed = sum(a != b for a, b in zip(before, after, strict=True)) + (own.relation != other.relation)
+        sets = [[sorted(column) for column in zip(*one, strict=True)] for one in kinds]
+        assert changed == 1 or (sets[0] == sets[1] and own.relation == other.relation)
 
 
 def test_scenes_are_named_by_every_caption(texts: SceneTextData) -> None:
