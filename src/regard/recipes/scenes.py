@@ -19,10 +19,10 @@ def recipe() -> Experiment:
         data=SceneTextsConfig(recolor=0.25, batch=64),
         task=ContrastiveConfig(),
         train=TrainConfig(
-            steps=3500,
+            steps=1500,
             optimizer=MuonConfig(lr=0.01, rest_lr=2e-3),
             schedule=TrapezoidScheduleConfig(),
-            evaluate_every=1750,
+            evaluate_every=1500,
             save_every=500,
         ),
     )
