@@ -15,7 +15,7 @@ from hypothesis import given
 
 from regard.data import ImageData, ImagesConfig
 from regard.data.images.arrays import ImageSet, LabeledImages, idx_images, pack, read_idx, unpack
-from regard.data.images.augment import affine, color, crop, cutmix, erase, flip, mixup
+from regard.data.images.augment import affine, color, crop, cutmix, erase, flip, mixup, recolor
 from regard.data.images.data import Augmentation, to_floats
 from regard.data.origins.source import Unavailable, read_members
 from regard.errors import UserError
@@ -114,6 +114,24 @@ def test_an_affine_change_of_strength_0_is_none_and_rotates_about_the_middle() -
     assert torch.allclose(turned, spot.rot90(1, (2, 3)), atol=1e-5) or torch.allclose(
         turned, spot.rot90(-1, (2, 3)), atol=1e-5
     )
+
+
+@given(st.integers(0, 2**32 - 1), st.floats(0, 1))
+def test_a_recolored_image_has_the_forms_of_the_image(seed: int, share: float) -> None:
+    """Each pixel is the same convex mixture of its channels; what has one value in all of them keeps it."""
+    draws = np.random.default_rng(seed)
+    given, random = torch.from_numpy(draws.uniform(-1, 1, (5, 3, 4, 6))), draws.random((5, 10))
+    given[:, :, 0] = given[:, :1, 0]  # a gray row
+    found = recolor(given, random, share)
+    torch.testing.assert_close(found[:, :, 0], given[:, :, 0], rtol=0, atol=1e-6)
+    assert (found <= given.amax(1, keepdim=True) + 1e-6).all()
+    assert (found >= given.amin(1, keepdim=True) - 1e-6).all()
+    kept = random[:, 0] >= share
+    assert torch.equal(found[kept], given[kept])
+    flat = [image.flatten(2) for image in (given, found)]
+    for row in np.flatnonzero(~kept):  # the new channels are linear in the old ones
+        matrix = torch.linalg.lstsq(flat[0][row].T, flat[1][row].T).solution
+        torch.testing.assert_close(flat[0][row].T @ matrix, flat[1][row].T, rtol=0, atol=1e-5)
 
 
 def test_colors_change_as_their_names_say() -> None:

@@ -11,8 +11,10 @@ import torch
 from hypothesis import given
 from PIL import Image
 
-from regard.data import SceneData, ScenesConfig
+from regard.data import SceneData, ScenesConfig, SceneTextData, SceneTextsConfig
 from regard.data.base import IGNORE_INDEX
+from regard.data.examples import draw
+from regard.data.images.data import to_floats
 from regard.data.images.folder import png, read_image
 from regard.data.scenes.draw import DRAWS
 from regard.data.scenes.grammar import (
@@ -25,9 +27,12 @@ from regard.data.scenes.grammar import (
     Caption,
     Group,
     caption_of,
+    every_caption,
+    neighbors,
     parse,
     random_caption,
 )
+from regard.data.scenes.texts import NEGATIVES
 from regard.errors import UserError
 from regard.models import GPTConfig, ViTConfig
 
@@ -159,3 +164,78 @@ def test_a_file_of_ones_own_has_no_targets(tmp_path: Path) -> None:
         ScenesConfig().read_examples(tmp_path / "own.png", GPTConfig())
     with pytest.raises(ValueError, match="must be at least 1"):
         ScenesConfig(scenes=0).check()
+
+
+def test_recoloring_changes_the_colors_of_training_images_only() -> None:
+    plain, other = (ScenesConfig(scenes=30, recolor=share).build(0) for share in (0.0, 1.0))
+    one, two = (data.batch(3, seed=1, size=8) for data in (plain, other))
+    assert not torch.equal(one.inputs, two.inputs)
+    assert torch.equal(one.inputs.amax(1) > -0.999, two.inputs.amax(1) > -0.999)  # the same ink
+    assert all(torch.equal(a, b) for a, b in zip(one[1:], two[1:], strict=True))
+    for part in ("validation", "test"):
+        numbers = np.arange(4)
+        assert torch.equal(plain.part_batch(part, numbers).inputs, other.part_batch(part, numbers).inputs)
+    with pytest.raises(ValueError, match="recolor is a share"):
+        ScenesConfig(recolor=1.5).check()
+
+
+@pytest.fixture(scope="module")
+def texts() -> SceneTextData:
+    return SceneTextsConfig(scenes=40, recolor=0.5).build(0)
+
+
+def test_the_texts_of_scenes_are_their_captions_or_name_no_color(texts: SceneTextData, data: SceneData) -> None:
+    batch, random = texts.batch(2, seed=5, size=40), draw(5, 2, 40, texts.draws)
+    assert batch.tokens is not None
+    assert batch.lengths is not None
+    assert batch.prompts is not None
+    assert batch.prompt_lengths is not None
+    colored = 0
+    for row, number in enumerate(texts._order(5, 2)):
+        caption, shown = texts.captions["train"][number], texts.images[number]
+        text = texts.tokenizer.decode(batch.tokens[row, : batch.lengths[row]].tolist())
+        forms = [str(caption), str(caption.inverse)]
+        places = range(row * NEGATIVES, (row + 1) * NEGATIVES)
+        near = {texts.tokenizer.decode(batch.prompts[n, : batch.prompt_lengths[n]].tolist()) for n in places}
+        if random[row, 0] < 0.5:
+            assert text in [" ".join(word for word in form.split() if word not in COLORS) for form in forms]
+            assert not any(color in other for other in near for color in COLORS)
+        else:
+            assert text in forms
+            assert torch.equal(batch.inputs[row], to_floats(torch.from_numpy(shown)))
+            assert {parse(other).canonical for other in near} <= set(neighbors(caption))
+            colored += 1
+        assert text not in near
+    assert 0 < colored < 40
+    assert {str(one) for one in texts.captions["train"][:40]} == {str(data.caption("train", n)) for n in range(40)}
+
+
+@given(CAPTIONS)
+def test_a_neighbor_has_one_other_word_or_the_same_ones_elsewhere(caption: Caption) -> None:
+    own = caption.canonical
+    kinds = [[(one.number, one.color, one.digit) for one in own.groups]]
+    for other in neighbors(own):
+        assert other.canonical == other != own
+        assert not other.held_out
+        assert parse(str(other)) == other
+        kinds[1:] = [[(one.number, one.color, one.digit) for one in other.groups]]
+        before, after = ([word for group in one for word in group] for one in kinds)
+        changed = sum(a != b for a, b in zip(before, after, strict=True)) + (own.relation != other.relation)
+        sets = [[sorted(column) for column in zip(*one, strict=True)] for one in kinds]
+        assert changed == 1 or (sets[0] == sets[1] and own.relation == other.relation)
+
+
+def test_scenes_are_named_by_every_caption(texts: SceneTextData) -> None:
+    every = every_caption()
+    assert len({*every}) == len(every) == 12_560
+    assert all(caption == caption.canonical == parse(str(caption)) for caption in every)
+    batch = texts.part_batch("test", np.arange(20))
+    assert batch.tokens is not None
+    assert batch.lengths is not None
+    assert batch.prompts is not None
+    for row, name in enumerate(batch.targets[:, 0].tolist()):
+        assert batch.names[name] == str(texts.captions["test"][row])
+        own = texts.tokenizer.decode(batch.prompts[name, : batch.lengths[row]].tolist())
+        assert own == batch.names[name] == texts.tokenizer.decode(batch.tokens[row, : batch.lengths[row]].tolist())
+    assert all(one.held_out for one in texts.captions["test"])
+    assert not any(one.held_out for part in ("train", "validation") for one in texts.captions[part])

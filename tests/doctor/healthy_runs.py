@@ -55,6 +55,7 @@ OVERRIDES: dict[str, str] = {
     "shakespeare-mamba": f"{PLAYS} --train.steps 60 --train.evaluate_every 30 --data.batch 4 --model.context 128",
     "shakespeare-mingru": f"{PLAYS} --train.steps 60 --train.evaluate_every 30 --data.batch 4 --model.context 128",
     "shakespeare-ssm": f"{PLAYS} --train.steps 60 --train.evaluate_every 30 --data.batch 4 --model.context 128",
+    "scenes": "--train.steps 60 --train.evaluate_every 30 --data.scenes 1000 --data.batch 32",
     "solubility": "--train.steps 60 --train.evaluate_every 30",
     "spoken-language": "--train.steps 60 --train.evaluate_every 30 --model.width 64",
     "text-to-image": "--train.steps 60 --train.evaluate_every 30 --data.scenes 1000",

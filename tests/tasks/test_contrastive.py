@@ -74,6 +74,19 @@ def test_the_loss_is_that_of_the_paper() -> None:
     assert not term.additive
 
 
+def test_hard_negatives_are_further_texts_for_the_images() -> None:
+    towers, rows = model().train(), batch()
+    hard = rows._replace(prompts=torch.randint(20, (9, 6)), prompt_lengths=torch.randint(1, 7, (9,)))
+    plain, found = (task().terms(towers, one)["contrastive"] for one in (rows, hard))
+    assert hard.prompts is not None
+    vectors, negatives = towers(*rows.arguments), towers.text_vectors(hard.prompts, hard.prompt_lengths)
+    scores, labels = vectors[:, 0] @ vectors[:, 1].T, torch.arange(6)
+    wider = torch.cat((scores, vectors[:, 0] @ negatives.T), 1)
+    want = F.cross_entropy(wider, labels, reduction="sum") - F.cross_entropy(scores, labels, reduction="sum")
+    torch.testing.assert_close(found.total - plain.total, want / 2)
+    assert "zero_shot" not in task().metrics(task().measured(towers, hard)[1])  # they are no prompts of classes
+
+
 @given(st.integers(0, 10**6), st.integers(1, 9), st.integers(1, 5))
 def test_it_is_symmetric_and_does_not_depend_on_the_order(seed: int, rows: int, width: int) -> None:
     generator = torch.Generator().manual_seed(seed)

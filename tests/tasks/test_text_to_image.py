@@ -19,7 +19,7 @@ from regard.nn.codebook import Codebook
 from regard.tasks import TextToImageTaskConfig
 from regard.tasks.text_to_image import _order
 
-CONFIG = TextToImageConfig(layers=2, heads=2, width=32, codes=32, vocabulary=63, coder_width=32)
+CONFIG = TextToImageConfig(layers=2, heads=2, width=32, codes=32, vocabulary=71, coder_width=32)
 
 
 def test_quantization_takes_the_nearest_code_and_passes_gradients_through() -> None:
@@ -64,6 +64,38 @@ def test_targets_follow_their_inputs() -> None:
     assert targets.tolist() == [[IGNORE_INDEX, IGNORE_INDEX, 7, 8]]
 
 
+def test_codes_of_inputs_that_have_one_of_their_own_stay() -> None:
+    """Otherwise a code that nothing uses would be moved onto an input again and again, and take it over."""
+    torch.manual_seed(1)
+    book = Codebook(8, 2, patience=3)
+    x = torch.eye(2)[torch.arange(40) % 2] * 5  # two different inputs for eight codes
+    book.table.weight.data[:2] = 5 * torch.eye(2) + 0.1
+    before = book(x).codes
+    for _ in range(12):
+        assert torch.equal(book(x).codes, before)
+
+
+def test_the_codes_of_forms_do_not_depend_on_colors() -> None:
+    """A digit in a color that it never had is made of codes that are known."""
+    torch.manual_seed(1)
+    coder = CONFIG.build().coder.double().eval()
+    data = ScenesConfig(scenes=8).build(0)
+    images = data.part_batch("train", np.arange(8)).inputs.double()
+    colors, forms = coder.encode(images).split((CONFIG.regions, CONFIG.side**2), 1)
+    others, same = coder.encode(images.flip(1)).split((CONFIG.regions, CONFIG.side**2), 1)
+    assert torch.equal(forms, same)
+    assert not torch.equal(colors, others)
+    darker, _ = coder.encode((images + 1) / 2 - 1).split((CONFIG.regions, CONFIG.side**2), 1)
+    assert (colors == darker).double().mean() > 0.9  # the color of a region is relative to its brightness
+
+
+def test_a_code_of_the_wrong_kind_is_read_as_the_first_of_the_right_kind() -> None:
+    coder = CONFIG.build().coder.eval()
+    right = torch.tensor([[0] * CONFIG.regions + [CONFIG.colors] * CONFIG.side**2])
+    wrong = torch.tensor([[CONFIG.colors + 3] * CONFIG.regions + [2] * CONFIG.side**2])
+    torch.testing.assert_close(coder.decode(wrong), coder.decode(right))
+
+
 def small() -> tuple[TextToImage, object, object]:
     data = ScenesConfig(scenes=8).build(0)
     torch.manual_seed(1)
@@ -92,7 +124,7 @@ def test_a_small_model_learns_to_draw_and_to_caption_a_few_scenes() -> None:
         answers = task.predictions(model, batch)  # type: ignore[attr-defined]
         drawn, tokens = pictures(model, batch.prompts.tolist(), Sampling(temperature=0)), batch.prompts
         words = model.config.words
-        for _ in range(model.config.patches):  # greedy decoding without a cache
+        for _ in range(model.config.length):  # greedy decoding without a cache
             tokens = torch.cat((tokens, model(tokens)[:, -1:, words:].argmax(-1) + words), dim=1)
         expected = model.coder.decode(tokens[:, batch.prompts.shape[1] :] - words)
         again = model.coder.decode(model.coder.encode(batch.inputs))
@@ -114,7 +146,7 @@ def test_a_picture_does_not_depend_on_its_batch() -> None:
 
 
 def test_impossible_sizes_and_other_data_are_refused() -> None:
-    for change, problem in (({"vocabulary": 512, "codes": 512}, "no words"), ({"context": 36}, "no room")):
+    for change, problem in (({"vocabulary": 512, "codes": 512}, "no words"), ({"context": 40}, "no room")):
         with pytest.raises(UserError, match=problem):
             replace(TextToImageConfig(), **change).build()
     with pytest.raises(UserError, match="--data scenes"):

@@ -31,6 +31,7 @@ from regard.data.labeled.config import AnswersConfig, ClassesConfig, LabeledConf
 from regard.data.labeled.data import LabeledData
 from regard.data.origins.source import Origin, Source
 from regard.data.scenes.data import SceneData, ScenesConfig
+from regard.data.scenes.texts import SceneTextData, SceneTextsConfig
 from regard.data.series.config import SeriesConfig
 from regard.data.series.data import SeriesData
 from regard.data.series.labeled import LabeledSeriesConfig

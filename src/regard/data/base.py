@@ -117,7 +117,7 @@ class ImageTextBatch(NamedTuple):
     targets: Tensor  # [B, 1] int64, the class; IGNORE_INDEX: the row is a candidate, but does not count
     tokens: Tensor | None = None  # [B, T] int64, the text of each image; padding comes last
     lengths: Tensor | None = None  # [B] int64
-    prompts: Tensor | None = None  # [P, T] int64: texts that stand for classes
+    prompts: Tensor | None = None  # [P, T] int64: texts that stand for classes; without these, hard negatives
     prompt_lengths: Tensor | None = None  # [P] int64
     prompt_classes: Tensor | None = None  # [P] int64
     names: tuple[str, ...] = ()  # of the classes of the prompts, by number

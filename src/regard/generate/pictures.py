@@ -16,7 +16,7 @@ from regard.models.text_to_image import TextToImage
 @torch.inference_mode()
 def pictures(model: TextToImage, captions: Sequence[Sequence[int]], sampling: Sampling, seed: int = 1) -> Tensor:
     """An image [M, Y, X] for each caption, [R, M, Y, X] uint8; row r uses the random numbers of stream r."""
-    words, length = model.config.words, model.config.patches
+    words, length = model.config.words, model.config.length
     constraints = OutputConstraints(length, forbidden=tuple(range(words)))  # codes only
     sampler = Sampler(sampling, range(len(captions)), constraints, seed=seed, seen=captions)
     decoder = Decoder(CachedLanguageModel(model, captions, length), sampler, length)

@@ -10,6 +10,8 @@ from torch import distributed as dist
 
 from regard.attention import ModuleProperties
 
+NEAR = 0.01  # an input this near to its code, as a share of the variance of all, needs no other
+
 
 class Quantized(NamedTuple):
     """Vectors after quantization."""
@@ -52,15 +54,16 @@ class Codebook(nn.Module, ModuleProperties):
     def _revive(self, x: Tensor, codes: Tensor) -> None:
         """Move codes that were not used for ``patience`` passes to inputs [R, D], far ones more likely.
 
-        They are drawn by the squared distance from their code, as by k-means++. Not in several processes, where a pass
-        sees a part of the batch.
+        They are drawn by the squared distance from their code, as by k-means++; inputs that have a code of their own
+        stay with it. Not in several processes, where a pass sees a part of the batch.
         """
         if dist.is_available() and dist.is_initialized():
             return
         used = torch.bincount(codes, minlength=len(self.idle)) > 0
         self.idle.add_(1).masked_fill_(used, 0)
-        dead = (self.idle >= self.patience).nonzero()[:, 0][: len(x)]
+        far = (x - self.table.weight[codes]).square().sum(-1).float()
+        far = far * (far > NEAR * (x - x.mean(0)).square().sum(-1).mean())
+        dead = (self.idle >= self.patience).nonzero()[:, 0][: int(far.count_nonzero())]
         if len(dead):
-            far = (x - self.table.weight[codes]).square().sum(-1).float() + 1e-12
             self.table.weight[dead] = x[torch.multinomial(far, len(dead))].to(self.table.weight)
             self.idle[dead] = 0

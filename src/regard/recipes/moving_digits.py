@@ -12,8 +12,8 @@ def recipe() -> Experiment:
     regard train moving-digits
     """
     return Experiment(
-        model=VideoConfig(image=16, channels=1, patch=4, frames=8, tubelet=2, layers=4, heads=4, width=64),
-        data=ClipsConfig(batch=64),
+        model=VideoConfig(image=16, channels=1, patch=4, frames=8, tubelet=2, layers=4, heads=4, width=64, dropout=0.1),
+        data=ClipsConfig(clips=20_000, batch=64),
         task=ArrayClassificationConfig(),
-        train=TrainConfig(steps=1200, optimizer=AdamWConfig(lr=2e-3), evaluate_every=300, save_every=None),
+        train=TrainConfig(steps=3000, optimizer=AdamWConfig(lr=2e-3), evaluate_every=1000, save_every=None),
     )

@@ -41,6 +41,7 @@ class ContrastiveConfig(TaskConfig, kind="contrastive"):
 class ContrastiveTask(Measured, Predicting):
     """The mean of two cross entropies: the text of each image among all, and the image of each text.
 
+    Hard negatives of a batch are further texts that no image of it has (Yuksekgonul et al. 2023, NegCLIP, sec. 4).
     Measures, among 100 candidates each: the share of images whose text is first (``top1``) or among the first five
     (``top5``), that of texts whose image is among the first five, and, with prompts, of images whose class is right.
     """
@@ -63,9 +64,13 @@ class ContrastiveTask(Measured, Predicting):
         every, first = gathered(own) if model.training else (own, 0)  # evaluation has its own sets of candidates
         counted = batch.targets[:, 0] != IGNORE_INDEX
         target = torch.where(counted, first + torch.arange(len(own), device=own.device), IGNORE_INDEX)
+        texts = every[:, 1]
+        if batch.prompts is not None and batch.prompt_lengths is not None and batch.prompt_classes is None:
+            negatives = model.text_vectors(batch.prompts, batch.prompt_lengths).to(own)
+            texts = torch.cat((texts, gathered(negatives)[0] if model.training else negatives))
         total = sum(
-            F.cross_entropy(own[:, one] @ every[:, other].T, target, ignore_index=IGNORE_INDEX, reduction="sum")
-            for one, other in ((0, 1), (1, 0))
+            F.cross_entropy(rows @ columns.T, target, ignore_index=IGNORE_INDEX, reduction="sum")
+            for rows, columns in ((own[:, 0], texts), (own[:, 1], every[:, 0]))
         )
         term = Term(total / 2, count_targets(batch.targets), additive=False, details=details)  # type: ignore[operator]
         return {"contrastive": term, **further}, own
@@ -79,7 +84,7 @@ class ContrastiveTask(Measured, Predicting):
         ranks, image_ranks = ((~(some < own)).sum(1)[counted] - 1 for some in (scores, scores.T))
         right = [int(hits.sum()) for hits in (ranks < 1, ranks < TOP, image_ranks < TOP)]
         count, classified = int(counted.sum()), 0
-        if batch.prompts is not None:
+        if batch.prompt_classes is not None:
             shares = self.class_shares(model, batch, vectors[:, 0])
             right.append(int((shares.argmax(1) == batch.targets[:, 0])[counted].sum()))
             classified = count
@@ -112,7 +117,7 @@ class ContrastiveTask(Measured, Predicting):
 
     def predictions(self, model: PairEncoder, batch: ImageTextBatch) -> list[Prediction]:
         """The most likely of the prompts for each image, and the probabilities of all."""
-        if batch.prompts is None:
+        if batch.prompt_classes is None:
             raise UserError("there are no texts to choose from; give two or more: --prompt TEXT --prompt TEXT")
         shares = self.class_shares(model, batch, model(batch.inputs)[:, 0])
         return [class_prediction(batch.names, row) for row in shares.tolist()]

@@ -68,10 +68,10 @@ class TextToImageTask(Measured, Predicting):
         errors = (found.images - batch.inputs).square().flatten(1).mean(1)
         rows, count = counted.sum(), self.counts(batch)["caption"]
         terms = {
-            "image": Term(images / model.config.patches, rows),
+            "image": Term(images / model.config.length, rows),
             "caption": Term(captions, count),
             "pixels": Term((errors * counted).sum(), rows, self.config.pixels),
-            "codebook": Term((found.loss.mean(1) * counted).sum(), rows, self.config.codebook),
+            "codebook": Term((found.loss * counted).sum(), rows, self.config.codebook),
         }
         if model.training:
             return terms, rows.new_zeros(3)
@@ -88,7 +88,7 @@ class TextToImageTask(Measured, Predicting):
         tokens = model.coder.encode(batch.inputs) + model.config.words
         for _ in range(batch.captions.shape[1]):
             tokens = torch.cat((tokens, model(tokens)[:, -1:, : model.config.words].argmax(-1)), dim=1)
-        texts = [caption_of(row[model.config.patches :]) for row in tokens.tolist()]
+        texts = [caption_of(row[model.config.length :]) for row in tokens.tolist()]
         return [Prediction(text, {"caption": text}) for text in texts]
 
 

@@ -58,6 +58,18 @@ def color(images: Tensor, random: Uniform, strength: float) -> Tensor:
     return (images + contrast * (images - mean) + brightness).clamp(-1, 1)
 
 
+def recolor(images: Tensor, random: Uniform, share: float) -> Tensor:
+    """Replace every channel of a ``share`` of the images by a random mean of all channels; ``random`` [B, 1 + M · M].
+
+    The weights are uniform on the simplex. Forms and what is black, gray or white stay; colors become any other.
+    """
+    channels = images.shape[1]
+    weights = -np.log1p(-random[:, 1:]).reshape(-1, channels, channels)
+    weights = weights / weights.sum(2, keepdims=True).clip(1e-12)
+    weights = np.where(random[:, 0, None, None] < share, weights, np.eye(channels))
+    return torch.einsum("bij,bjyx->biyx", _placed(weights, images).to(images.dtype), images)
+
+
 def erase(images: Tensor, random: Uniform, share: float, fill: float = 0.0) -> Tensor:
     """Fill a rectangle of a ``share`` of the images (Zhong et al. 2020); ``random`` [B, 5].
 

@@ -8,14 +8,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-import numpy as np
-
 from regard.config import option
-from regard.data.base import DataConfig, Example, ImageTextBatch
+from regard.data.base import DataConfig, Example
 from regard.data.images.arrays import Pixels
-from regard.data.images.data import Augmentation, attended_image, image_examples
+from regard.data.images.data import Augmentation, attended_image
 from regard.data.imagetext.captioned import Captioned, ImageTexts, read_captions
-from regard.data.imagetext.data import ImageTextData, TextRows, with_prompts
+from regard.data.imagetext.data import ImageTextData, TextRows, image_text_examples, prompted
 from regard.data.imagetext.emoji import SIDE, read_emoji
 from regard.data.origins.cache import cache_folder
 from regard.data.sources import all_sources, find_source
@@ -124,18 +122,10 @@ class ImageTextConfig(DataConfig, kind="image-text"):
         return other
 
     def read_examples(self, path: Path, model: ModelConfig) -> list[Example]:
-        from regard.models import TwoTowersConfig
-
-        return [
-            Example(one.name, ImageTextBatch(one.batch.inputs, one.batch.targets))
-            for one in image_examples(path, model.image if isinstance(model, TwoTowersConfig) else model)
-        ]
+        return image_text_examples(path, model)
 
     def prompted(self, examples: list[Example], prompts: tuple[str, ...], tokenizer: Tokenizer) -> list[Example]:
-        if len(prompts) < 2:
-            raise UserError("one text leaves nothing to choose; give two or more: --prompt TEXT --prompt TEXT")
-        texts = (*TextRows(tokenizer, self.tokens).rows(prompts), np.arange(len(prompts)))
-        return [one._replace(batch=with_prompts(one.batch, *texts, names=prompts), given=None) for one in examples]
+        return prompted(examples, prompts, TextRows(tokenizer, self.tokens))
 
     def _shown(self, given: ImageTexts, numbers: list[int]) -> list[Captioned]:
         """The examples that have pictures and texts, in an order that has nothing to do with their names."""

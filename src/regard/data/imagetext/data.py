@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -11,13 +12,15 @@ from numpy.typing import NDArray
 from regard.data.base import IGNORE_INDEX, Example, ImageTextBatch
 from regard.data.examples import ExampleData, Numbers, Part, Uniform
 from regard.data.images.arrays import Pixels
-from regard.data.images.data import Augmentation, changed, to_floats
+from regard.data.images.data import Augmentation, changed, image_examples, to_floats
 from regard.data.imagetext.captioned import Captioned, Prompts
 from regard.data.tokenizers import PublishedTokenizer, Tokenizer
 from regard.errors import UserError
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from regard.models import ModelConfig
 
 CANDIDATES = 100  # texts, and images, among which the right one is searched in evaluation
 TAGS = 16  # of a text in training, at most
@@ -80,7 +83,8 @@ class ImageTextData(ExampleData[ImageTextBatch]):
     ) -> None:
         """``parts``: train, validation, test; smaller ``images`` are enlarged to ``size``; ``prompts``: by language."""
         super().__init__((len(parts[0]), len(parts[1]), len(parts[2]) * len(languages)), name)
-        self.images, self.rows, self.languages, self.labels = images, rows, languages, categories
+        self.images, self.rows, self.languages = images, rows, languages
+        self.labels = self.names = categories
         self.tokenizer, self.vocabulary = rows.tokenizer, rows.tokenizer.size
         self.shape, self.sha256 = (images.shape[1], size, size), sha256
         self.examples = {
@@ -128,7 +132,7 @@ class ImageTextData(ExampleData[ImageTextBatch]):
         categories = np.array([one.category for one in examples]) if counts else np.full(len(examples), IGNORE_INDEX)
         batch = self._batch(images, *self.rows.rows(texts), categories)
         batch = batch._replace(language=language)
-        return with_prompts(batch, *self.prompts[language], names=self.labels) if self.prompts else batch
+        return with_prompts(batch, *self.prompts[language], names=self.names) if self.prompts else batch
 
     def held_out(self, count: int) -> list[Example]:
         """The first examples of the test or validation part, without their texts."""
@@ -136,7 +140,7 @@ class ImageTextData(ExampleData[ImageTextBatch]):
         found = []
         for number, one in enumerate(self.examples[part][:count]):
             batch = self.part_batch(part, np.array([number]))._replace(tokens=None, lengths=None)
-            given = self.labels[one.category] if one.category >= 0 else None
+            given = self.names[one.category] if one.category >= 0 else None
             found.append(Example(f"{part} example {number}, {one.title}", batch, given))
         return found
 
@@ -173,11 +177,29 @@ class ImageTextData(ExampleData[ImageTextBatch]):
         return ImageTextBatch(images, *given)  # pyright: ignore[reportArgumentType]
 
 
+def prompted(examples: list[Example], prompts: tuple[str, ...], rows: TextRows) -> list[Example]:
+    """The examples with texts to choose from, each of which is a class."""
+    if len(prompts) < 2:
+        raise UserError("one text leaves nothing to choose; give two or more: --prompt TEXT --prompt TEXT")
+    texts = (*rows.rows(prompts), np.arange(len(prompts)))
+    return [one._replace(batch=with_prompts(one.batch, *texts, names=prompts), given=None) for one in examples]
+
+
+def image_text_examples(path: Path, model: ModelConfig) -> list[Example]:
+    """The images of a file or a folder, without texts."""
+    from regard.models import TwoTowersConfig
+
+    return [
+        Example(one.name, ImageTextBatch(one.batch.inputs, one.batch.targets))
+        for one in image_examples(path, model.image if isinstance(model, TwoTowersConfig) else model)
+    ]
+
+
 def with_prompts(
-    batch: ImageTextBatch, tokens: Tokens, lengths: Tokens, classes: Tokens, names: tuple[str, ...]
+    batch: ImageTextBatch, tokens: Tokens, lengths: Tokens, classes: Tokens | None = None, names: tuple[str, ...] = ()
 ) -> ImageTextBatch:
-    """The batch with prompts [P, T], and their classes [P] of these names."""
+    """The batch with prompts [P, T], and their classes [P] of these names; without classes, as hard negatives."""
     import torch
 
-    prompts, prompt_lengths, prompt_classes = (torch.from_numpy(array) for array in (tokens, lengths, classes))
-    return batch._replace(prompts=prompts, prompt_lengths=prompt_lengths, prompt_classes=prompt_classes, names=names)
+    batch = batch._replace(prompts=torch.from_numpy(tokens), prompt_lengths=torch.from_numpy(lengths), names=names)
+    return batch if classes is None else batch._replace(prompt_classes=torch.from_numpy(classes))

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from regard.models import ModelConfig
 
 HELD_OUT = 1000  # scenes of the validation and of the test part
+RECOLOR_DRAWS = 1 + 3 * 3  # random numbers for a scene that is recolored
 PARTS: tuple[Part, ...] = ("train", "validation", "test")
 
 
@@ -47,10 +48,11 @@ class SceneData(ExampleData[SceneBatch]):
 
     vocabulary = len(WORDS)
 
-    def __init__(self, images: ImageData, count: int, seed: int, grid: int = 1) -> None:
+    def __init__(self, images: ImageData, count: int, seed: int, grid: int = 1, recolor: float = 0.0) -> None:
         held_out = [HELD_OUT * bool(part) for part in (images.validation_count, images.test_count)]
         super().__init__((count, held_out[0], held_out[1]), f"scenes of {images.name}")
-        self.classes = images.labels
+        self.classes, self.recolor = images.labels, recolor
+        self.draws = RECOLOR_DRAWS if recolor else 0
         self.writing = [Writing(part, grid) for part in (images.train, images.validation, images.test)]
         side = self.writing[0].canvas
         self.shape = (3, side, side)
@@ -71,7 +73,12 @@ class SceneData(ExampleData[SceneBatch]):
         return self._random[PARTS.index(part)][number, CAPTION_DRAWS:]
 
     def train_batch(self, numbers: Numbers, random: Uniform) -> SceneBatch:
-        return self.part_batch("train", numbers)
+        batch = self.part_batch("train", numbers)
+        if not self.recolor:
+            return batch
+        from regard.data.images import augment  # not at the top: configs are read without torch
+
+        return batch._replace(inputs=augment.recolor(batch.inputs, random, self.recolor))
 
     def part_batch(self, part: Part, numbers: Numbers, *, counts: bool = True) -> SceneBatch:
         import torch  # not at the top: configs are read without torch
@@ -115,6 +122,7 @@ class ScenesConfig(DataConfig, kind="scenes"):
     scenes: int = option(20_000, "scenes of the training part")
     made: int = option(1, "the seed of the scenes")
     grid: int = option(1, "digits are at multiples of so many pixels; 4, the side of a patch, makes codes simple")
+    recolor: float = option(0.0, "augmentation: mix the channels of this share of the images, so that colors are any")
     batch: int = option(64, "scenes per micro-batch")
 
     def check(self) -> None:
@@ -122,11 +130,14 @@ class ScenesConfig(DataConfig, kind="scenes"):
         for name in ("scenes", "grid", "batch"):
             if (value := vars(self)[name]) < 1:
                 raise ValueError(f"{name} must be at least 1, not {value}")
+        if not 0 <= self.recolor <= 1:
+            raise ValueError(f"recolor is a share from 0 to 1, not {self.recolor}")
 
     def build(self, context: int, cache: Path | None = None, tokenizer: Tokenizer | None = None) -> SceneData:
         """Make the scenes; ``context`` and ``tokenizer`` are for texts. The parts have different handwritten images."""
         self.check()
-        return SceneData(ImagesConfig(source=self.source).build(0, cache), self.scenes, self.made, self.grid)
+        images = ImagesConfig(source=self.source).build(0, cache)
+        return SceneData(images, self.scenes, self.made, self.grid, self.recolor)
 
     def read_examples(self, path: Path, model: ModelConfig) -> list[Example]:
         return [Example(str(file), unlabeled_scenes(image[None])) for file, image in read_images(path, model)]

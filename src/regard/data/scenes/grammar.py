@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from functools import cache
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -105,6 +107,43 @@ def parse(text: str) -> Caption:
             f"({', '.join(COLORS)}), with {', '.join(INVERSE)} between them"
         )
     return Caption(groups[0]) if len(groups) == 1 else Caption(groups[0], parts[1], groups[1])
+
+
+def every_caption() -> list[Caption]:
+    """All canonical captions, 12,560."""
+    groups = [Group(number, pair) for number in (1, 2) for pair in range(PAIRS)]
+    pairs = product(groups, ("above", "left of"), groups)
+    return [*map(Caption, groups), *(Caption(*one) for one in pairs if one[0].pair != one[2].pair)]
+
+
+@cache
+def neighbors(caption: Caption) -> list[Caption]:
+    """The canonical captions that differ in one thing, or in what belongs to which group; none has a held-out pair.
+
+    >>> len(neighbors(parse("a red 3")))  # another number, 2 colors and 8 digits that are not held out
+    11
+    """
+    own, other = caption.groups[0], caption.groups[-1]
+    if caption.second is None:
+        found = [Caption(group) for group in _changed(own)]
+    else:
+        axis = "left of" if caption.relation == "above" else "above"
+        found = [Caption(group, caption.relation, other) for group in _changed(own)]
+        found += [Caption(own, caption.relation, group) for group in _changed(other)]
+        found += [Caption(own, axis, other), Caption(other, caption.relation, own)]
+        mixed = (DIGITS * own.color + other.digit, DIGITS * other.color + own.digit)
+        found += [
+            Caption(Group(own.number, pairs[0]), caption.relation, Group(other.number, pairs[1]))
+            for pairs in (mixed, mixed[::-1])
+        ]
+    kept = [one for one in dict.fromkeys(found) if one != caption and not one.held_out]
+    return [one for one in kept if one.second is None or one.first.pair != one.second.pair]
+
+
+def _changed(group: Group) -> list[Group]:
+    """The groups of another number, color or digit."""
+    pairs = [pair for pair in range(PAIRS) if (pair // DIGITS == group.color) != (pair % DIGITS == group.digit)]
+    return [group._replace(number=3 - group.number), *(group._replace(pair=pair) for pair in pairs)]
 
 
 def caption_of(tokens: list[int]) -> str:
