@@ -2,6 +2,7 @@
 
 from regard.tasks.arrays import ArrayClassificationConfig
 from regard.tasks.base import Measured, Predicting, Prediction, Task, TaskConfig, Term
+from regard.tasks.captions import CaptionsConfig, CaptionsTask
 from regard.tasks.contrastive import ContrastiveConfig, ContrastiveTask
 from regard.tasks.detection import DetectionConfig
 from regard.tasks.forecast import ForecastConfig, ForecastTask

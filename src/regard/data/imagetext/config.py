@@ -40,6 +40,8 @@ class ImageTextConfig(DataConfig, kind="image-text"):
     styles: tuple[str, ...] = option((), "further sources of emoji, whose pictures are drawn in training as well")
     languages: tuple[str, ...] = option(("en",), "the languages of the texts; half of them are in the first one")
     size: int = option(32, "rows and columns of the images")
+    tags: bool = option(True, "a text is a label and tags, rather than the label alone")
+    alike: int = option(1, "so many successive texts in training are in one language")
     tokens: int = option(24, "cut longer texts to this many tokens")
     tokenizer: TokenizerConfig = field(default_factory=BpeConfig, metadata={"help": "the tokenizer of the texts"})
     validation: float = option(0.1, "the fraction of the examples held out for evaluation, in whole groups")
@@ -54,7 +56,7 @@ class ImageTextConfig(DataConfig, kind="image-text"):
     def check(self) -> None:
         """Refuse impossible values before anything is fetched."""
         check_fractions(self.validation, self.test)
-        for name in ("size", "tokens", "batch"):
+        for name in ("size", "tokens", "alike", "batch"):
             if vars(self)[name] < 1:
                 raise ValueError(f"{name} must be at least 1, not {vars(self)[name]}")
         if not self.languages or len(set(self.languages)) < len(self.languages):
@@ -92,6 +94,8 @@ class ImageTextConfig(DataConfig, kind="image-text"):
             languages=languages,
             categories=given.categories,
             prompts=[given.prompts[language] for language in languages],
+            tags=self.tags,
+            alike=self.alike,
             augmentation=Augmentation(self.crop, self.flip, self.affine, self.color, self.erase),
         )
 
@@ -121,11 +125,9 @@ class ImageTextConfig(DataConfig, kind="image-text"):
         return other
 
     def read_examples(self, path: Path, model: ModelConfig) -> list[Example]:
-        from regard.models import TwoTowersConfig
-
         return [
             Example(one.name, ImageTextBatch(one.batch.inputs, one.batch.targets))
-            for one in image_examples(path, model.image if isinstance(model, TwoTowersConfig) else model)
+            for one in image_examples(path, model)
         ]
 
     def prompted(self, examples: list[Example], prompts: tuple[str, ...], tokenizer: Tokenizer) -> list[Example]:

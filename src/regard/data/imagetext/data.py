@@ -82,11 +82,14 @@ class ImageTextData(ExampleData[ImageTextBatch]):
         categories: tuple[str, ...] = (),
         prompts: Sequence[Prompts] = (),
         augmentation: Augmentation | None = None,
+        tags: bool = True,
+        alike: int = 1,
     ) -> None:
-        """``parts``: train, validation, test; ``prompts``: for each language."""
+        """``parts``: train, validation, test; ``prompts``: for each language; ``alike``: texts in one language."""
         super().__init__((len(parts[0]), len(parts[1]), len(parts[2]) * len(languages)), name)
         self.images, self.rows, self.languages, self.labels = images, rows, languages, categories
         self.tokenizer, self.vocabulary = rows.tokenizer, rows.tokenizer.size
+        self.tags, self.alike = tags, alike
         self.shape, self.sha256 = images.shape[1:], sha256  # type: ignore[assignment]
         self.examples = {
             part: [self._encoded(one) for one in some]
@@ -96,7 +99,7 @@ class ImageTextData(ExampleData[ImageTextBatch]):
         self.augmentation = augmentation or Augmentation()
 
     def _encoded(self, one: Captioned) -> EncodedCaption:
-        texts = tuple(self.rows.parts(one.texts.get(language, ())) for language in self.languages)
+        texts = tuple(self.rows.parts(one.texts.get(language, ())[: None if self.tags else 1]) for language in self.languages)
         return EncodedCaption(
             one.pictures,
             texts,
@@ -115,6 +118,7 @@ class ImageTextData(ExampleData[ImageTextBatch]):
         pictures = [
             one.pictures[int(draw * len(one.pictures))] for one, draw in zip(examples, random[:, 0], strict=True)
         ]
+        random[:, 16] = random[:: self.alike, 16].repeat(self.alike)[: len(random)]  # of the language
         texts = [self._drawn(one, draws) for one, draws in zip(examples, random[:, 16:], strict=True)]
         images = changed(
             self._picked(pictures), random[:, 1:16], self.augmentation, fill=1.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from regard.config import option
 from regard.data.base import IGNORE_INDEX, DataConfig, Example
 from regard.data.examples import ExampleData, Numbers, Part, Uniform, draw
 from regard.data.images.config import ImagesConfig
-from regard.data.images.data import ImageData, read_images, to_floats
+from regard.data.images.data import ImageData, attended_image, read_images, to_floats
 from regard.data.scenes.draw import CAPTION_DRAWS, DRAWS, MOST, Scene, Writing
 from regard.data.scenes.grammar import LONGEST, WORDS, Caption, random_caption
 from regard.data.tokenizers import Tokenizer
@@ -127,6 +127,9 @@ class ScenesConfig(DataConfig, kind="scenes"):
         """Make the scenes; ``context`` and ``tokenizer`` are for texts. The parts have different handwritten images."""
         self.check()
         return SceneData(ImagesConfig(source=self.source).build(0, cache), self.scenes, self.made, self.grid)
+
+    def picture(self, batch: Any, weights: Tensor, model: ModelConfig) -> str | None:
+        return attended_image(batch.inputs, weights)
 
     def read_examples(self, path: Path, model: ModelConfig) -> list[Example]:
         return [Example(str(file), unlabeled_scenes(image[None])) for file, image in read_images(path, model)]
