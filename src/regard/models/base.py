@@ -182,6 +182,7 @@ class ArrayEncoder(Model):
 
     before: int = 0  # features before those of the parts: 1 with a class token
     fixed_size: bool = False  # it reads arrays of ``config.context`` parts only
+    summarizes: bool = False  # features are those of latents, as many for every array, rather than of its parts
 
     @abstractmethod
     def features(self, *inputs: Tensor) -> Tensor:

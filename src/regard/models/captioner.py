@@ -150,12 +150,16 @@ class Captioner(Seq2SeqModel):
         return self.encoder.features(source.flatten(0, 1)).unflatten(0, source.shape[:2]).flatten(1, 2)
 
     def image_of(self, tokens: Tensor, seen: Tensor | None = None) -> Tensor:
-        """The number of the image that each token [B, T] attends to: that of the latest mark; -1 before the first.
+        """The number of the image that each token [B, T] attends to: that of the latest mark; 0 before the first.
 
         ``seen`` [B]: marks before these tokens.
         """
+        return (self._marks(tokens, seen) - 1).clamp(min=0)
+
+    def _marks(self, tokens: Tensor, seen: Tensor | None) -> Tensor:
+        """How many marks there are up to each token."""
         count = (tokens == self.config.image_mark).cumsum(1)
-        return (count if seen is None else count + seen[:, None]) - 1
+        return count if seen is None else count + seen[:, None]
 
     def _plan(self, images: Tensor, counts: Tensor, most: int, memory: Tensor) -> Any:
         """One plan for every cross-attention: a token and the tokens of its image are in one segment.
@@ -191,7 +195,7 @@ class Captioner(Seq2SeqModel):
     def step(self, tokens: Tensor, state: Seq2SeqState) -> tuple[Tensor, Seq2SeqState]:
         check_capacity(state, tokens.shape[1])
         shared, own, images = state.shared, state.own, self.image_of(tokens, state.own.seen)
-        own.seen.copy_(images[:, -1] + 1)
+        own.seen.copy_(self._marks(tokens, own.seen)[:, -1])
         rows = images.reshape(len(shared.counts), -1)  # the beams of a text attend to its images as one longer row
         plan = self._plan(rows, shared.counts, shared.most, shared.layers[0].k)
         cross = [CrossAttentionContext(plan, projected) for projected in shared.layers]

@@ -112,6 +112,7 @@ class Perceiver(ArrayEncoder):
     """Arrays to features [B, L, C] of the latents, and what the head makes of them."""
 
     config: PerceiverConfig
+    summarizes = True
 
     def __init__(self, config: PerceiverConfig):
         super().__init__(config)

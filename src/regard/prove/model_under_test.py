@@ -190,7 +190,10 @@ class ModelUnderTest:
         if isinstance(self.model, Encoder):
             return self.model.head(self.model.features(tokens, slots))
         if isinstance(self.model, ArrayEncoder):
-            return self.model.head(self.model.features(*self.arguments(tokens))[:, self.model.before :])
+            x = self.model.features(*self.arguments(tokens))
+            parts = tokens.shape[1]  # the mean of latents counts as that of every part
+            x = x.mean(1, keepdim=True).expand(-1, parts, -1) if self.model.summarizes else x[:, self.model.before :]
+            return self.model.head(x)
         assert self.model is not None
         return self.model(tokens, slots)
 
