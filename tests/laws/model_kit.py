@@ -40,6 +40,7 @@ from regard.models import (
     LuongConfig,
     Model,
     ModelConfig,
+    OneStreamConfig,
     PatchTSTConfig,
     PerceiverConfig,
     RecurrentConfig,
@@ -174,6 +175,7 @@ MODELS: dict[str, ModelConfig] = {
     "seq2seq fixed": Seq2SeqConfig(**SIZES, dropout=0.0, attention=FixedConfig()),
     "seq2seq bahdanau": Seq2SeqConfig(**SIZES, dropout=0.0, attention=BahdanauConfig()),
     "seq2seq luong": Seq2SeqConfig(**SIZES, dropout=0.0, attention=LuongConfig(), cell="lstm"),
+    "one stream": OneStreamConfig(vocabulary=29, tokens=7, image=12, channels=2, patch=3, width=16, layers=2, heads=4),
     "perceiver": PerceiverConfig(
         encoder=replace(VIT, layers=0, class_token=False), width=16, layers=3, heads=4, latents=5, head=MEAN
     ),

@@ -23,6 +23,7 @@ from regard.models.hybrid import HybridViTConfig
 from regard.models.image_cnn import ImageCNN, ImageCNNConfig
 from regard.models.image_lstm import ImageLSTM, ImageLSTMConfig
 from regard.models.images import ImageConfig, ImageEncoder
+from regard.models.one_stream import OneStream, OneStreamConfig
 from regard.models.perceiver import Perceiver, PerceiverConfig
 from regard.models.presets import PRESETS
 from regard.models.recurrent import RecurrentConfig, RecurrentModel

@@ -12,6 +12,7 @@ from regard.tasks.labeled import AnsweringConfig, ClassificationConfig, TaggingC
 from regard.tasks.language import LanguageConfig, LanguageTask
 from regard.tasks.masked import MaskedTokens, MaskedTokensConfig
 from regard.tasks.masked_patches import MaskedPatchesConfig
+from regard.tasks.matching import MatchingConfig, MatchingTask
 from regard.tasks.preference import PreferenceTask, PreferenceTaskConfig
 from regard.tasks.regression import RegressionConfig, RegressionTask
 from regard.tasks.speech import SpeechTaskConfig

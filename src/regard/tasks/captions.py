@@ -131,7 +131,8 @@ class CaptionsTask(Measured, Predicting):
         features, further, details = with_auxiliary_losses(model, partial(model.features, *texts.arguments))
         limit, targets = self.config.logits, texts.targets
         total = summed_cross_entropy(model, features.flatten(0, 1), targets.flatten(), limit, 0.0)
-        term = Term(total, (targets != IGNORE_INDEX).sum(), details=details)
+        # A caption has other rows of the batch as its examples, so parts of a batch have another loss.
+        term = Term(total, (targets != IGNORE_INDEX).sum(), additive=self.config.pairs == 1, details=details)
         return {"caption": term, **further}, features
 
     def measured(self, model: Captioner, batch: Any) -> tuple[dict[str, Term], Tensor]:
