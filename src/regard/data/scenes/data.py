@@ -46,11 +46,12 @@ class SceneData(ExampleData[SceneBatch]):
     """Scenes; those of the test part have a pair of color and digit that the others never have."""
 
     vocabulary = len(WORDS)
+    draws = 1
 
-    def __init__(self, images: ImageData, count: int, seed: int, grid: int = 1) -> None:
+    def __init__(self, images: ImageData, count: int, seed: int, grid: int = 1, gray: float = 0.0) -> None:
         held_out = [HELD_OUT * bool(part) for part in (images.validation_count, images.test_count)]
         super().__init__((count, held_out[0], held_out[1]), f"scenes of {images.name}")
-        self.classes = images.labels
+        self.classes, self.gray = images.labels, gray
         self.writing = [Writing(part, grid) for part in (images.train, images.validation, images.test)]
         side = self.writing[0].canvas
         self.shape = (3, side, side)
@@ -71,7 +72,12 @@ class SceneData(ExampleData[SceneBatch]):
         return self._random[PARTS.index(part)][number, CAPTION_DRAWS:]
 
     def train_batch(self, numbers: Numbers, random: Uniform) -> SceneBatch:
-        return self.part_batch("train", numbers)
+        batch = self.part_batch("train", numbers)
+        if not self.gray:
+            return batch
+        light = batch.inputs.mean(1, keepdim=True).expand_as(batch.inputs).clone()
+        light[random[:, 0] >= self.gray] = batch.inputs[random[:, 0] >= self.gray]
+        return batch._replace(inputs=light)
 
     def part_batch(self, part: Part, numbers: Numbers, *, counts: bool = True) -> SceneBatch:
         import torch  # not at the top: configs are read without torch
@@ -115,6 +121,7 @@ class ScenesConfig(DataConfig, kind="scenes"):
     scenes: int = option(20_000, "scenes of the training part")
     made: int = option(1, "the seed of the scenes")
     grid: int = option(1, "digits are at multiples of so many pixels; 4, the side of a patch, makes codes simple")
+    gray: float = option(0.0, "augmentation: the share of scenes in training that are gray, so that shapes matter alone")
     batch: int = option(64, "scenes per micro-batch")
 
     def check(self) -> None:
@@ -122,11 +129,13 @@ class ScenesConfig(DataConfig, kind="scenes"):
         for name in ("scenes", "grid", "batch"):
             if (value := vars(self)[name]) < 1:
                 raise ValueError(f"{name} must be at least 1, not {value}")
+        if not 0 <= self.gray <= 1:
+            raise ValueError(f"gray is a share from 0 to 1, not {self.gray}")
 
     def build(self, context: int, cache: Path | None = None, tokenizer: Tokenizer | None = None) -> SceneData:
         """Make the scenes; ``context`` and ``tokenizer`` are for texts. The parts have different handwritten images."""
         self.check()
-        return SceneData(ImagesConfig(source=self.source).build(0, cache), self.scenes, self.made, self.grid)
+        return SceneData(ImagesConfig(source=self.source).build(0, cache), self.scenes, self.made, self.grid, self.gray)
 
     def picture(self, batch: Any, weights: Tensor, model: ModelConfig) -> str | None:
         return attended_image(batch.inputs, weights)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from regard.config import Choice
+from regard.config import Choice, option
 from regard.nn.attention import AttentionContext, CrossAttention, SelfAttention
 from regard.nn.feedforward import FeedForwardLayer
 from regard.nn.norm import LayerNorm, RMSNorm
@@ -128,13 +128,13 @@ class Sandwich(Block):
 class Gated(PreNorm):
     """Before the block x + tanh(a) cross(norm(x)), then x + tanh(b) f(norm(x)) (Alayrac et al. 2022, Flamingo, fig. 4).
 
-    The gates a and b start at 0, where the block is one without a memory; f is another feed-forward network.
+    With the gates a and b at 0 the block is one without a memory; f is another feed-forward network.
     """
 
-    def __init__(self, *parts, **named):
+    def __init__(self, *parts, gate: float = 0.0, **named):
         super().__init__(*parts, **named)
         if self.cross is not None:
-            self.gates = nn.Parameter(torch.zeros(2))
+            self.gates = nn.Parameter(torch.full((2,), gate))
             self.norm_dense, self.dense = deepcopy(self.norm_feedforward), deepcopy(self.feedforward)  # of its kind
 
     def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
@@ -240,6 +240,10 @@ class SandwichConfig(BlockConfig, kind="sandwich"):
 
 @dataclass(frozen=True)
 class GatedConfig(BlockConfig, kind="gated"):
-    """Norms inside the branches, and cross-attention behind gates that are closed at first."""
+    """Norms inside the branches, and cross-attention behind gates."""
 
     block = Gated
+    gate: float = option(0.0, "the gates a and b at first; 0 leaves a pretrained model as it is, 1 learns sooner")
+
+    def build(self, *parts, **named) -> Block:
+        return Gated(*parts, gate=self.gate, **named)
