@@ -105,11 +105,11 @@ def test_a_small_captioner_learns_a_few_scenes() -> None:
     data = ScenesConfig(scenes=8).build(0)
     torch.manual_seed(1)
     task = CaptionsConfig()
-    config = task.fit(data).model_for(replace(MODEL, width=32, block=GatedConfig(gate=1.0), encoder=replace(VIT, width=32, patch=8)).reading(31, (3, 24, 24)), data)
+    config = task.fit(data).model_for(replace(MODEL, width=32, zero_init=False, block=GatedConfig(gate=1.0), encoder=replace(VIT, width=32, patch=8)).reading(31, (3, 24, 24)), data)
     assert (config.vocabulary, config.context, config.tokenized) == (33, 10, False)
     model, batch = config.build(), data.part_batch("train", np.arange(4))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
-    for _ in range(100):
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    for _ in range(130):
         term = task.build().terms(model, batch)["caption"]
         optimizer.zero_grad()
         (term.total / term.count).backward()
@@ -123,7 +123,11 @@ def test_gray_scenes_keep_their_shapes_and_captions() -> None:
     changed = (gray.inputs != plain.inputs).flatten(1).any(1)
     assert 4 <= int(changed.sum()) <= 16
     assert torch.equal(gray.inputs[changed], plain.inputs[changed].mean(1, keepdim=True).expand(-1, 3, -1, -1))
-    assert torch.equal(gray.captions, plain.captions)
+    unknown = gray.captions != plain.captions
+    assert torch.equal(unknown, changed[:, None] & (plain.captions >= 3) & (plain.captions <= 6))
+    found = interleaved(gray, 1, MARKS)
+    assert int((found.targets != IGNORE_INDEX).sum()) == int(CaptionsConfig().build().counts(gray)["caption"])
+    assert not bool(((found.inputs >= 3) & (found.inputs <= 6))[changed].any())
 
 
 def test_successive_texts_are_in_one_language_and_without_tags(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,7 +154,7 @@ def test_other_data_and_impossible_values_are_refused() -> None:
     for config in (CaptionsConfig(), MatchingConfig()):
         with pytest.raises(UserError, match="--data"):
             config.fit(ImagesConfig().build(0))
-    for change in ({"pairs": 0}, {"word_dropout": 1.0}):
+    for change in ({"pairs": 0}, {"word_dropout": 1.0}, {"smoothing": -0.1}):
         with pytest.raises(ValueError, match=next(iter(change))):
             CaptionsConfig(**change).check()
 

@@ -28,14 +28,16 @@ class CaptionsConfig(CrossEntropyConfig, kind="captions"):
 
     trains = Captioner
     pairs: int = option(1, "images with captions in a text; the last ones have the others as examples (few-shot)")
+    smoothing: float = option(0.0, "label smoothing, in training only")
     word_dropout: float = option(0.0, "hide this share of the words from the model while it learns to predict others")
 
     def check(self) -> None:
         super().check()
         if self.pairs < 1:
             raise ValueError(f"pairs must be at least 1, not {self.pairs}")
-        if not 0 <= self.word_dropout < 1:
-            raise ValueError(f"word_dropout must be at least 0 and below 1, not {self.word_dropout}")
+        for name in ("smoothing", "word_dropout"):
+            if not 0 <= vars(self)[name] < 1:
+                raise ValueError(f"{name} must be at least 0 and below 1, not {vars(self)[name]}")
 
     def fit(self, data: Data) -> CaptionsConfig:
         if not isinstance(data, SceneData | ImageTextData):
@@ -67,10 +69,9 @@ class Interleaved(NamedTuple):
 
 
 def caption_rows(batch: SceneBatch | ImageTextBatch) -> tuple[Tensor, Tensor, Tensor]:
-    """The tokens [R, T] of captions, their lengths [R], and which of them count, [R]."""
+    """The tokens [R, T] of captions, below 0 what cannot be known; their lengths [R]; and which of them count, [R]."""
     if isinstance(batch, SceneBatch):
-        lengths = (batch.captions > 0).sum(1)
-        return batch.captions.clamp(min=0), lengths, lengths > 0
+        return batch.captions, (batch.captions != 0).sum(1), batch.captions[:, 0] > 0
     if batch.tokens is None or batch.lengths is None:  # images alone
         none = batch.targets.new_zeros(len(batch.targets))
         return none[:, None], none, none > 0
@@ -90,7 +91,8 @@ def interleaved(batch: SceneBatch | ImageTextBatch, pairs: int, marks: tuple[int
     place = torch.arange(longest + MARKS, device=tokens.device)
     text = F.pad(tokens, (1, 1)).where(place > 0, marks[0]).where(place != lengths + 1, marks[1])
     real = place <= lengths + 1
-    wanted = real & (place > 0) & counted
+    wanted = real & (place > 0) & counted & (text >= 0)
+    text = text.where(text >= 0, marks[1])
     text, real, wanted = (x.reshape(-1, pairs * len(place)) for x in (text, real, wanted))
     order = (~real).int().sort(dim=1, stable=True).indices  # padding goes behind all captions
     text, wanted = text.gather(1, order), wanted.gather(1, order)
@@ -115,8 +117,8 @@ class CaptionsTask(Measured, Predicting):
         return self._terms(model, self._texts(model, batch))[0]
 
     def counts(self, batch: Any) -> dict[str, Tensor]:
-        _, lengths, counted = caption_rows(batch)
-        return {"caption": ((lengths + 1) * counted).sum()}
+        tokens, lengths, counted = caption_rows(batch)
+        return {"caption": ((lengths + 1 - (tokens < 0).sum(1)) * counted).sum()}
 
     def _texts(self, model: Captioner, batch: Any, shift: int = 0) -> Interleaved:
         marks = (model.config.image_mark, model.config.end_mark)
@@ -130,7 +132,8 @@ class CaptionsTask(Measured, Predicting):
     def _terms(self, model: Captioner, texts: Interleaved) -> tuple[dict[str, Term], Tensor]:
         features, further, details = with_auxiliary_losses(model, partial(model.features, *texts.arguments))
         limit, targets = self.config.logits, texts.targets
-        total = summed_cross_entropy(model, features.flatten(0, 1), targets.flatten(), limit, 0.0)
+        smoothing = self.config.smoothing if model.training else 0.0
+        total = summed_cross_entropy(model, features.flatten(0, 1), targets.flatten(), limit, smoothing)
         # A caption has other rows of the batch as its examples, so parts of a batch have another loss.
         term = Term(total, (targets != IGNORE_INDEX).sum(), additive=self.config.pairs == 1, details=details)
         return {"caption": term, **further}, features

@@ -15,7 +15,7 @@ from regard.data.examples import ExampleData, Numbers, Part, Uniform, draw
 from regard.data.images.config import ImagesConfig
 from regard.data.images.data import ImageData, attended_image, read_images, to_floats
 from regard.data.scenes.draw import CAPTION_DRAWS, DRAWS, MOST, Scene, Writing
-from regard.data.scenes.grammar import LONGEST, WORDS, Caption, random_caption
+from regard.data.scenes.grammar import COLORS, LONGEST, WORDS, Caption, random_caption
 from regard.data.tokenizers import Tokenizer
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from regard.models import ModelConfig
 
 HELD_OUT = 1000  # scenes of the validation and of the test part
+FIRST = next(iter(COLORS))  # the first of the words for colors
 PARTS: tuple[Part, ...] = ("train", "validation", "test")
 
 
@@ -34,7 +35,7 @@ class SceneBatch(NamedTuple):
     targets: Tensor  # [B, 4] int64: the digits; IGNORE_INDEX where there are fewer
     boxes: Tensor  # [B, 4, 4] float32: center column and row, width, height, as shares of the sides
     prompts: Tensor  # [B, T] int64: tokens of a caption, which may begin with either group
-    captions: Tensor  # [B, T] int64: tokens of the canonical caption
+    captions: Tensor  # [B, T] int64: tokens of the canonical caption; IGNORE_INDEX: the color of what is gray
 
     @property
     def arguments(self) -> tuple[Tensor]:
@@ -75,9 +76,12 @@ class SceneData(ExampleData[SceneBatch]):
         batch = self.part_batch("train", numbers)
         if not self.gray:
             return batch
-        light = batch.inputs.mean(1, keepdim=True).expand_as(batch.inputs).clone()
-        light[random[:, 0] >= self.gray] = batch.inputs[random[:, 0] >= self.gray]
-        return batch._replace(inputs=light)
+        import torch
+
+        gray = torch.from_numpy(random[:, 0] < self.gray)[:, None]
+        light = batch.inputs.mean(1, keepdim=True).where(gray[..., None, None], batch.inputs)
+        named = (batch.captions >= WORDS.index(FIRST)) & (batch.captions < WORDS.index(FIRST) + len(COLORS))
+        return batch._replace(inputs=light, captions=batch.captions.masked_fill(gray & named, IGNORE_INDEX))
 
     def part_batch(self, part: Part, numbers: Numbers, *, counts: bool = True) -> SceneBatch:
         import torch  # not at the top: configs are read without torch
