@@ -117,7 +117,8 @@ class Captioner(Seq2SeqModel):
         self.compilable = self.encoder.compilable and self.decoder.compilable
         self.limit, self.positional = self.decoder.limit, self.decoder.positional
         self.masks = list(dict.fromkeys((*self.encoder.masks, *self.decoder.masks, Full())))
-        for block in self.decoder.blocks.layers:
+        import os
+        for block in self.decoder.blocks.layers if os.environ.get('XAV') else ():
             for part in (block.cross, getattr(block, "dense", None)):  # as large as an encoder's: gates may be closed
                 if part is not None:
                     initialize(part, nn.init.xavier_uniform_, normal(0.02))
@@ -143,11 +144,16 @@ class Captioner(Seq2SeqModel):
         return self.decoder.residual_blocks()
 
     def features(self, inputs: Tensor, source: Tensor, source_lengths: Tensor) -> Tensor:
-        memory = self.encode(source)
-        images = self.image_of(inputs)
-        plan = self._plan(images, source_lengths, source.shape[1], memory)
+        return self.read(inputs, self.encode(source), source.shape[1], source_lengths)
+
+    def read(self, inputs: Tensor, memory: Tensor, most: int, counts: Tensor) -> Tensor:
+        """Features [B, T, C] of texts about the tokens [B, K·N, C] of ``most`` images, of which ``counts`` are real."""
+        plan = self._plan(self.image_of(inputs), counts, most, memory)
         self.decoder.checkpointing = self.checkpointing
         return self.decoder.features(inputs, cross=CrossAttentionContext(plan, memory))
+
+    def forward_methods(self) -> list[tuple[nn.Module, str]]:
+        return [*super().forward_methods(), (self, "encode"), (self, "read")]
 
     def encode(self, source: Tensor) -> Tensor:
         """The tokens of images [B, K, ...], [B, K·N, C]."""

@@ -28,6 +28,7 @@ class CaptionsConfig(CrossEntropyConfig, kind="captions"):
 
     trains = Captioner
     pairs: int = option(1, "images with captions in a text; the last ones have the others as examples (few-shot)")
+    words: float = option(0.0, "weight of a second loss: an image's words from the mean of its tokens")
     smoothing: float = option(0.0, "label smoothing, in training only")
     word_dropout: float = option(0.0, "hide this share of the words from the model while it learns to predict others")
 
@@ -35,6 +36,8 @@ class CaptionsConfig(CrossEntropyConfig, kind="captions"):
         super().check()
         if self.pairs < 1:
             raise ValueError(f"pairs must be at least 1, not {self.pairs}")
+        if not 0 <= self.words < float("inf"):
+            raise ValueError(f"words must be a number of at least 0, not {self.words}")
         for name in ("smoothing", "word_dropout"):
             if not 0 <= vars(self)[name] < 1:
                 raise ValueError(f"{name} must be at least 0 and below 1, not {vars(self)[name]}")
@@ -118,7 +121,8 @@ class CaptionsTask(Measured, Predicting):
 
     def counts(self, batch: Any) -> dict[str, Tensor]:
         tokens, lengths, counted = caption_rows(batch)
-        return {"caption": ((lengths + 1 - (tokens < 0).sum(1)) * counted).sum()}
+        words = ((lengths - (tokens < 0).sum(1)) * counted).sum()
+        return {"caption": words + counted.sum(), **({"words": words} if self.config.words else {})}
 
     def _texts(self, model: Captioner, batch: Any, shift: int = 0) -> Interleaved:
         marks = (model.config.image_mark, model.config.end_mark)
@@ -130,13 +134,31 @@ class CaptionsTask(Measured, Predicting):
         return texts._replace(inputs=texts.inputs.masked_fill(hidden, marks[1]))  # an end mark tells nothing here
 
     def _terms(self, model: Captioner, texts: Interleaved) -> tuple[dict[str, Term], Tensor]:
-        features, further, details = with_auxiliary_losses(model, partial(model.features, *texts.arguments))
+        most = texts.source.shape[1]
+        memory = model.encode(texts.source)
+        read = partial(model.read, texts.inputs, memory, most, texts.counts)
+        features, further, details = with_auxiliary_losses(model, read)
         limit, targets = self.config.logits, texts.targets
         smoothing = self.config.smoothing if model.training else 0.0
         total = summed_cross_entropy(model, features.flatten(0, 1), targets.flatten(), limit, smoothing)
         # A caption has other rows of the batch as its examples, so parts of a batch have another loss.
         term = Term(total, (targets != IGNORE_INDEX).sum(), additive=self.config.pairs == 1, details=details)
+        if self.config.words:
+            further["words"] = self._words(model, texts, memory)
         return {"caption": term, **further}, features
+
+    def _words(self, model: Captioner, texts: Interleaved, memory: Tensor) -> Term:
+        """The cross entropy of each word of a caption, in any order, from the mean of the image's tokens.
+
+        Joulin et al. 2016, eq. 2. The decoder's head reads the mean, so words and image tokens come to share a space.
+        """
+        means = memory.unflatten(1, (texts.source.shape[1], -1)).mean(2)  # [G, P, C]
+        image = model.image_of(texts.inputs)[..., None].expand(-1, -1, means.shape[-1])
+        targets = texts.targets.where(texts.targets < model.config.image_mark, IGNORE_INDEX)  # without the ends
+        total = summed_cross_entropy(
+            model, means.gather(1, image).flatten(0, 1), targets.flatten(), self.config.logits, 0.0
+        )
+        return Term(total, (targets != IGNORE_INDEX).sum(), self.config.words)
 
     def measured(self, model: Captioner, batch: Any) -> tuple[dict[str, Term], Tensor]:
         """The statistics are [P, 4]: exact captions, captions, cross entropy and tokens, by the number of examples."""
