@@ -104,15 +104,18 @@ def test_hidden_words_are_hidden_in_training_only() -> None:
 def test_a_small_captioner_learns_a_few_scenes() -> None:
     data = ScenesConfig(scenes=8).build(0)
     torch.manual_seed(1)
-    task = CaptionsConfig()
+    task = CaptionsConfig(words=0.5)
     config = task.fit(data).model_for(replace(MODEL, width=32, zero_init=False, block=GatedConfig(gate=1.0), encoder=replace(VIT, width=32, patch=8)).reading(31, (3, 24, 24)), data)
     assert (config.vocabulary, config.context, config.tokenized) == (33, 10, False)
     model, batch = config.build(), data.part_batch("train", np.arange(4))
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     for _ in range(130):
-        term = task.build().terms(model, batch)["caption"]
+        terms = task.build().terms(model, batch)
+        assert {name: int(term.count) for name, term in terms.items()} == {
+            name: int(count) for name, count in task.build().counts(batch).items()
+        }
         optimizer.zero_grad()
-        (term.total / term.count).backward()
+        sum(term.weight * term.total / term.count for term in terms.values()).backward()  # type: ignore[union-attr]
         optimizer.step()
     answers = task.build().predictions(model.eval(), batch)
     assert [one.line for one in answers] == [str(data.caption("train", number)) for number in range(4)]
@@ -154,7 +157,7 @@ def test_other_data_and_impossible_values_are_refused() -> None:
     for config in (CaptionsConfig(), MatchingConfig()):
         with pytest.raises(UserError, match="--data"):
             config.fit(ImagesConfig().build(0))
-    for change in ({"pairs": 0}, {"word_dropout": 1.0}, {"smoothing": -0.1}):
+    for change in ({"pairs": 0}, {"words": -1.0}, {"word_dropout": 1.0}, {"smoothing": -0.1}):
         with pytest.raises(ValueError, match=next(iter(change))):
             CaptionsConfig(**change).check()
 

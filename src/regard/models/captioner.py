@@ -22,7 +22,6 @@ from regard.models.vit import ViTConfig
 from regard.nn.attention import CrossAttention, CrossAttentionContext
 from regard.nn.blocks.block import Block, BlockConfig, GatedConfig
 from regard.nn.heads import NoHeadConfig
-from regard.nn.init import initialize, normal
 from regard.nn.positions.position import Position
 
 MARKS = 2  # token ids after those of the data: where an image begins, and the end of its caption
@@ -117,11 +116,6 @@ class Captioner(Seq2SeqModel):
         self.compilable = self.encoder.compilable and self.decoder.compilable
         self.limit, self.positional = self.decoder.limit, self.decoder.positional
         self.masks = list(dict.fromkeys((*self.encoder.masks, *self.decoder.masks, Full())))
-        import os
-        for block in self.decoder.blocks.layers if os.environ.get('XAV') else ():
-            for part in (block.cross, getattr(block, "dense", None)):  # as large as an encoder's: gates may be closed
-                if part is not None:
-                    initialize(part, nn.init.xavier_uniform_, normal(0.02))
 
     @property
     def blocks(self) -> list[nn.Module]:  # type: ignore[override]

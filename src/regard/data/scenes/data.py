@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from regard.models import ModelConfig
 
 HELD_OUT = 1000  # scenes of the validation and of the test part
-FIRST = next(iter(COLORS))  # the first of the words for colors
 PARTS: tuple[Part, ...] = ("train", "validation", "test")
 
 
@@ -35,7 +34,7 @@ class SceneBatch(NamedTuple):
     targets: Tensor  # [B, 4] int64: the digits; IGNORE_INDEX where there are fewer
     boxes: Tensor  # [B, 4, 4] float32: center column and row, width, height, as shares of the sides
     prompts: Tensor  # [B, T] int64: tokens of a caption, which may begin with either group
-    captions: Tensor  # [B, T] int64: tokens of the canonical caption; IGNORE_INDEX: the color of what is gray
+    captions: Tensor  # [B, T] int64: tokens of the canonical caption; IGNORE_INDEX: what a scene does not tell
 
     @property
     def arguments(self) -> tuple[Tensor]:
@@ -47,12 +46,12 @@ class SceneData(ExampleData[SceneBatch]):
     """Scenes; those of the test part have a pair of color and digit that the others never have."""
 
     vocabulary = len(WORDS)
-    draws = 1
+    draws = 2
 
-    def __init__(self, images: ImageData, count: int, seed: int, grid: int = 1, gray: float = 0.0) -> None:
+    def __init__(self, images: ImageData, count: int, seed: int, grid: int = 1, gray: float = 0.0, apart: float = 0.0) -> None:
         held_out = [HELD_OUT * bool(part) for part in (images.validation_count, images.test_count)]
         super().__init__((count, held_out[0], held_out[1]), f"scenes of {images.name}")
-        self.classes, self.gray = images.labels, gray
+        self.classes, self.gray, self.apart = images.labels, gray, apart
         self.writing = [Writing(part, grid) for part in (images.train, images.validation, images.test)]
         side = self.writing[0].canvas
         self.shape = (3, side, side)
@@ -78,10 +77,12 @@ class SceneData(ExampleData[SceneBatch]):
             return batch
         import torch
 
-        gray = torch.from_numpy(random[:, 0] < self.gray)[:, None]
+        gray, apart = torch.from_numpy(random < (self.gray, self.apart)).unsqueeze(-1).unbind(1)  # [B, 1] each
         light = batch.inputs.mean(1, keepdim=True).where(gray[..., None, None], batch.inputs)
-        named = (batch.captions >= WORDS.index(FIRST)) & (batch.captions < WORDS.index(FIRST) + len(COLORS))
-        return batch._replace(inputs=light, captions=batch.captions.masked_fill(gray & named, IGNORE_INDEX))
+        color = torch.isin(batch.captions, torch.tensor([WORDS.index(word) for word in COLORS]))
+        digit = torch.isin(batch.captions, torch.tensor([n for n, word in enumerate(WORDS) if word[:1].isdigit()]))
+        unknown = color.where(gray, digit & apart)
+        return batch._replace(inputs=light, captions=batch.captions.masked_fill(unknown, IGNORE_INDEX))
 
     def part_batch(self, part: Part, numbers: Numbers, *, counts: bool = True) -> SceneBatch:
         import torch  # not at the top: configs are read without torch
@@ -125,7 +126,8 @@ class ScenesConfig(DataConfig, kind="scenes"):
     scenes: int = option(20_000, "scenes of the training part")
     made: int = option(1, "the seed of the scenes")
     grid: int = option(1, "digits are at multiples of so many pixels; 4, the side of a patch, makes codes simple")
-    gray: float = option(0.0, "augmentation: the share of scenes in training that are gray, so that shapes matter alone")
+    gray: float = option(0.0, "the share of scenes in training that are gray, and whose colors are unknown")
+    apart: float = option(0.0, "the share of the others whose digits are unknown: a color is learned apart from a digit")
     batch: int = option(64, "scenes per micro-batch")
 
     def check(self) -> None:
@@ -133,13 +135,14 @@ class ScenesConfig(DataConfig, kind="scenes"):
         for name in ("scenes", "grid", "batch"):
             if (value := vars(self)[name]) < 1:
                 raise ValueError(f"{name} must be at least 1, not {value}")
-        if not 0 <= self.gray <= 1:
-            raise ValueError(f"gray is a share from 0 to 1, not {self.gray}")
+        for name in ("gray", "apart"):
+            if not 0 <= vars(self)[name] <= 1:
+                raise ValueError(f"{name} is a share from 0 to 1, not {vars(self)[name]}")
 
     def build(self, context: int, cache: Path | None = None, tokenizer: Tokenizer | None = None) -> SceneData:
         """Make the scenes; ``context`` and ``tokenizer`` are for texts. The parts have different handwritten images."""
         self.check()
-        return SceneData(ImagesConfig(source=self.source).build(0, cache), self.scenes, self.made, self.grid, self.gray)
+        return SceneData(ImagesConfig(source=self.source).build(0, cache), self.scenes, self.made, self.grid, self.gray, self.apart)
 
     def picture(self, batch: Any, weights: Tensor, model: ModelConfig) -> str | None:
         return attended_image(batch.inputs, weights)
