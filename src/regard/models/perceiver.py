@@ -55,7 +55,7 @@ class PerceiverConfig(BlocksConfig, kind="perceiver"):
         metadata={"help": "what embeds the array, such as vit or signal; with 0 layers the latents read plain parts"},
     )
     latents: int = option(16, "learned latents")
-    reads_first: int = option(2, "blocks that read the array; the others have self-attention alone")
+    reads_first: int = option(1, "blocks that read the array; the others have self-attention alone")
     bias: bool = option(True, "biases in linear layers")
     qk_norm: bool = option(False, "normalize queries and keys per head")
     zero_init: bool = option(False, "initialize residual branches with zero rather than small weights")

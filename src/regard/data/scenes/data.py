@@ -46,12 +46,12 @@ class SceneData(ExampleData[SceneBatch]):
     """Scenes; those of the test part have a pair of color and digit that the others never have."""
 
     vocabulary = len(WORDS)
-    draws = 2
+    draws = 3
 
-    def __init__(self, images: ImageData, count: int, seed: int, grid: int = 1, gray: float = 0.0, apart: float = 0.0) -> None:
+    def __init__(self, images: ImageData, count: int, seed: int, grid: int = 1, unnamed: float = 0.0, apart: float = 0.0) -> None:
         held_out = [HELD_OUT * bool(part) for part in (images.validation_count, images.test_count)]
         super().__init__((count, held_out[0], held_out[1]), f"scenes of {images.name}")
-        self.classes, self.gray, self.apart = images.labels, gray, apart
+        self.classes, self.unnamed, self.apart = images.labels, unnamed, apart
         self.writing = [Writing(part, grid) for part in (images.train, images.validation, images.test)]
         side = self.writing[0].canvas
         self.shape = (3, side, side)
@@ -77,7 +77,7 @@ class SceneData(ExampleData[SceneBatch]):
             return batch
         import torch
 
-        gray, apart = torch.from_numpy(random < (self.gray, self.apart)).unsqueeze(-1).unbind(1)  # [B, 1] each
+        gray, apart = torch.from_numpy(random < (self.unnamed, self.apart)).unsqueeze(-1).unbind(1)  # [B, 1] each
         light = batch.inputs.mean(1, keepdim=True).where(gray[..., None, None], batch.inputs)
         color = torch.isin(batch.captions, torch.tensor([WORDS.index(word) for word in COLORS]))
         digit = torch.isin(batch.captions, torch.tensor([n for n, word in enumerate(WORDS) if word[:1].isdigit()]))
@@ -135,14 +135,14 @@ class ScenesConfig(DataConfig, kind="scenes"):
         for name in ("scenes", "grid", "batch"):
             if (value := vars(self)[name]) < 1:
                 raise ValueError(f"{name} must be at least 1, not {value}")
-        for name in ("gray", "apart"):
+        for name in ("unnamed", "apart"):
             if not 0 <= vars(self)[name] <= 1:
                 raise ValueError(f"{name} is a share from 0 to 1, not {vars(self)[name]}")
 
     def build(self, context: int, cache: Path | None = None, tokenizer: Tokenizer | None = None) -> SceneData:
         """Make the scenes; ``context`` and ``tokenizer`` are for texts. The parts have different handwritten images."""
         self.check()
-        return SceneData(ImagesConfig(source=self.source).build(0, cache), self.scenes, self.made, self.grid, self.gray, self.apart)
+        return SceneData(ImagesConfig(source=self.source).build(0, cache), self.scenes, self.made, self.grid, self.unnamed, self.apart)
 
     def picture(self, batch: Any, weights: Tensor, model: ModelConfig) -> str | None:
         return attended_image(batch.inputs, weights)
