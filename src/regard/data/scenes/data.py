@@ -15,7 +15,7 @@ from regard.data.examples import ExampleData, Numbers, Part, Uniform, draw
 from regard.data.images.config import ImagesConfig
 from regard.data.images.data import ImageData, attended_image, read_images, to_floats
 from regard.data.scenes.draw import CAPTION_DRAWS, DRAWS, MOST, Scene, Writing
-from regard.data.scenes.grammar import COLORS, LONGEST, WORDS, Caption, random_caption
+from regard.data.scenes.grammar import COLORS, LONGEST, UNNAMED, WORDS, Caption, random_caption
 from regard.data.tokenizers import Tokenizer
 
 if TYPE_CHECKING:
@@ -73,16 +73,18 @@ class SceneData(ExampleData[SceneBatch]):
 
     def train_batch(self, numbers: Numbers, random: Uniform) -> SceneBatch:
         batch = self.part_batch("train", numbers)
-        if not self.gray:
+        if not self.unnamed:
             return batch
         import torch
 
-        gray, apart = torch.from_numpy(random < (self.unnamed, self.apart)).unsqueeze(-1).unbind(1)  # [B, 1] each
-        light = batch.inputs.mean(1, keepdim=True).where(gray[..., None, None], batch.inputs)
+        unnamed, apart = torch.from_numpy(random[:, :2] < (self.unnamed, self.apart))[..., None].unbind(1)  # [B, 1]
+        tints = torch.tensor(UNNAMED)[(random[:, 2] * len(UNNAMED)).astype(int)] / 255  # [B, 3]
+        ink = (batch.inputs + 1).amax(1, keepdim=True) * tints[..., None, None] - 1
+        images = ink.where(unnamed[..., None, None], batch.inputs)
         color = torch.isin(batch.captions, torch.tensor([WORDS.index(word) for word in COLORS]))
         digit = torch.isin(batch.captions, torch.tensor([n for n, word in enumerate(WORDS) if word[:1].isdigit()]))
-        unknown = color.where(gray, digit & apart)
-        return batch._replace(inputs=light, captions=batch.captions.masked_fill(unknown, IGNORE_INDEX))
+        unknown = color.where(unnamed, digit & apart)
+        return batch._replace(inputs=images, captions=batch.captions.masked_fill(unknown, IGNORE_INDEX))
 
     def part_batch(self, part: Part, numbers: Numbers, *, counts: bool = True) -> SceneBatch:
         import torch  # not at the top: configs are read without torch
@@ -126,7 +128,7 @@ class ScenesConfig(DataConfig, kind="scenes"):
     scenes: int = option(20_000, "scenes of the training part")
     made: int = option(1, "the seed of the scenes")
     grid: int = option(1, "digits are at multiples of so many pixels; 4, the side of a patch, makes codes simple")
-    gray: float = option(0.0, "the share of scenes in training that are gray, and whose colors are unknown")
+    unnamed: float = option(0.0, "the share of scenes in training that are in one color without a name")
     apart: float = option(0.0, "the share of the others whose digits are unknown: a color is learned apart from a digit")
     batch: int = option(64, "scenes per micro-batch")
 
