@@ -90,7 +90,7 @@ def test_a_token_sees_the_latest_image_and_no_other(seed: int) -> None:
 @torch.no_grad()
 def test_steps_with_a_cache_equal_the_whole_text(seed: int, pieces: list[int], beams: int, resampled: bool) -> None:
     model = captioner(replace(CONFIG, encoder=RESAMPLED) if resampled else CONFIG)
-    tokens, images, counts = batch(length=sum(pieces), seed=seed)
+    _, images, counts = batch(length=sum(pieces), seed=seed)
     rows = torch.cat([batch(length=sum(pieces), seed=seed + number)[0] for number in range(beams)])
     rows = rows.view(beams, 3, -1).transpose(0, 1).flatten(0, 1)  # the beams of a text are adjacent
     each = torch.arange(3).repeat_interleave(beams)

@@ -19,7 +19,7 @@ from regard.data import ImagesConfig, ImageTextBatch, ImageTextConfig, ScenesCon
 from regard.data.base import IGNORE_INDEX
 from regard.data.imagetext.captioned import Captioned, ImageTexts, Prompts
 from regard.errors import UserError
-from regard.models import CaptionerConfig, OneStreamConfig, PerceiverConfig, ViTConfig
+from regard.models import CaptionerConfig, ViTConfig
 from regard.nn.blocks.block import GatedConfig
 from regard.prove.reduced import randomize_weights
 from regard.tasks import CaptionsConfig, MatchingConfig
@@ -105,7 +105,12 @@ def test_a_small_captioner_learns_a_few_scenes() -> None:
     data = ScenesConfig(scenes=8).build(0)
     torch.manual_seed(1)
     task = CaptionsConfig(words=0.5)
-    config = task.fit(data).model_for(replace(MODEL, width=32, zero_init=False, block=GatedConfig(gate=1.0), encoder=replace(VIT, width=32, patch=8)).reading(31, (3, 24, 24)), data)
+    config = task.fit(data).model_for(
+        replace(
+            MODEL, width=32, zero_init=False, block=GatedConfig(gate=1.0), encoder=replace(VIT, width=32, patch=8)
+        ).reading(31, (3, 24, 24)),
+        data,
+    )
     assert (config.vocabulary, config.context, config.tokenized) == (33, 10, False)
     model, batch = config.build(), data.part_batch("train", np.arange(4))
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
@@ -178,7 +183,10 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str], recipe
     pictures, run = folder(tmp_path / "boxes", classes=False), str(tmp_path / "run")
     encoder = ["--model.encoder.width=16", "--model.encoder.encoder.width=16", "--model.encoder.latents=3"]
     more = encoder if recipe == "emoji-caption" else []
-    assert main(["train", recipe, "--data.path", str(pictures), *SMALL, *more, "--runs", str(tmp_path), "--name", "run"]) == 0
+    assert (
+        main(["train", recipe, "--data.path", str(pictures), *SMALL, *more, "--runs", str(tmp_path), "--name", "run"])
+        == 0
+    )
     capsys.readouterr()
 
     def answer(*words: str) -> dict:

@@ -4,7 +4,7 @@
 * ``Encoder``        tokens [B, N] to features [B, N, C], bidirectional
 * ``ArrayEncoder``   images, sounds, time series, graphs: arrays to features [B, N, C] of their parts
 * ``PairEncoder``    two of them: an array and a text to vectors of one space
-* ``Seq2SeqModel``   source [B, S], tokens or what else it reads, and target inputs [B, T] to logits [B, T, V], decodable with a ``Seq2SeqState``
+* ``Seq2SeqModel``   source [B, S, ...] and target inputs [B, T] to logits [B, T, V], decodable with a ``Seq2SeqState``
 
 and declares itself by the class attributes of ``Model``. ``tests/laws/test_models.py`` tests every registered model.
 """

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor, nn
 
-from regard.attention import AttentionConfig, Full, KVCache, Mechanism, Slots, SoftmaxConfig
+from regard.attention import AttentionConfig, Full, KVCache, Slots, SoftmaxConfig
 from regard.config import option
 from regard.models.base import ModelConfig, Seq2SeqModel, Seq2SeqState, State
 from regard.models.checks import check_capacity
@@ -192,7 +192,9 @@ class Captioner(Seq2SeqModel):
         if source.shape[0] != batch:
             raise ValueError(f"images of {source.shape[0]} texts were given for a batch of {batch}")
         memory, layers = self.encode(source), range(len(self.decoder.blocks.layers))
-        shared = EncodedImages(source.shape[1], source_lengths, tuple(self._across(layer).project(memory) for layer in layers))
+        shared = EncodedImages(
+            source.shape[1], source_lengths, tuple(self._across(layer).project(memory) for layer in layers)
+        )
         text = self.decoder.start(batch * beams, capacity)
         return Seq2SeqState(shared, CaptionState(text, torch.zeros_like(text.position)), capacity)
 

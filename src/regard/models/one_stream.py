@@ -49,7 +49,7 @@ class OneStreamConfig(ViTConfig, kind="one-stream"):
 
 
 class OneStream(ViT):
-    """Images [B, M, Y, X], tokens [B, T] and lengths [B] to logits [B, classes]; an image alone is that of a ``ViT``."""
+    """Images [B, M, Y, X], tokens [B, T] and lengths [B] to logits [B, classes]; an image alone is as in a ``ViT``."""
 
     config: OneStreamConfig
 

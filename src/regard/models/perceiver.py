@@ -1,7 +1,7 @@
 """The Perceiver: a few learned latents read an array of any length and kind (Jaegle et al. 2021, fig. 1).
 
-Latents attend to the parts of an array, then to each other: the cost is linear in the number of parts. Behind an encoder
-with blocks of its own it is Flamingo's resampler, which makes a few tokens of many (Alayrac et al. 2022, sec. 2.1).
+Latents attend to the parts of an array, then to each other: the cost is linear in the number of parts. Behind an
+encoder with blocks it is Flamingo's resampler, which makes a few tokens of many (Alayrac et al. 2022, sec. 2.1).
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from regard.models.checks import check_sizes
 from regard.models.parts import BlocksConfig
 from regard.models.vit import ViTConfig
 from regard.nn.attention import AttentionContext, CrossAttentionContext
-from regard.nn.blocks.block import Stack
 from regard.nn.feedforward import FeedForwardConfig, GELUConfig
 from regard.nn.heads import ClassesHeadConfig, HeadConfig, NoHeadConfig, pooled
 from regard.nn.init import initialize, normal
@@ -101,7 +100,10 @@ class PerceiverConfig(BlocksConfig, kind="perceiver"):
     def reduced(self) -> Self:
         smaller = super().reduced()
         return replace(
-            smaller, encoder=self.encoder.reduced(), reads_first=min(self.reads_first, smaller.layers), latents=min(8, self.latents)
+            smaller,
+            encoder=self.encoder.reduced(),
+            reads_first=min(self.reads_first, smaller.layers),
+            latents=min(8, self.latents),
         )
 
     def make(self) -> Perceiver:

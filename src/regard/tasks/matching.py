@@ -1,4 +1,4 @@
-"""Image-text matching: whether a text is about an image, by a model that reads both (Kim et al. 2021, ViLT, sec. 3.2)."""
+"""Image-text matching: whether a text is about an image, by a model that reads both (Kim et al. 2021, sec. 3.2)."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class MatchingTask(Measured, Predicting):
         return {"matched": judged / max(count, 1), "first_of_10": first / max(count, 1)}
 
     def predictions(self, model: OneStream, batch: ImageTextBatch) -> list[Prediction]:
-        """The likeliest of the prompts for each image, and the probabilities of all: of each class its best prompt's."""
+        """The likeliest of the prompts for each image, and the probabilities of all; of a class its best one's."""
         if batch.prompts is None or batch.prompt_lengths is None or batch.prompt_classes is None:
             raise UserError("there are no texts to choose from; give two or more: --prompt TEXT --prompt TEXT")
         found = []

@@ -99,7 +99,9 @@ class ImageTextData(ExampleData[ImageTextBatch]):
         self.augmentation = augmentation or Augmentation()
 
     def _encoded(self, one: Captioned) -> EncodedCaption:
-        texts = tuple(self.rows.parts(one.texts.get(language, ())[: None if self.tags else 1]) for language in self.languages)
+        texts = tuple(
+            self.rows.parts(one.texts.get(language, ())[: None if self.tags else 1]) for language in self.languages
+        )
         return EncodedCaption(
             one.pictures,
             texts,

@@ -48,7 +48,9 @@ class SceneData(ExampleData[SceneBatch]):
     vocabulary = len(WORDS)
     draws = 3
 
-    def __init__(self, images: ImageData, count: int, seed: int, grid: int = 1, unnamed: float = 0.0, apart: float = 0.0) -> None:
+    def __init__(
+        self, images: ImageData, count: int, seed: int, grid: int = 1, unnamed: float = 0.0, apart: float = 0.0
+    ) -> None:
         held_out = [HELD_OUT * bool(part) for part in (images.validation_count, images.test_count)]
         super().__init__((count, held_out[0], held_out[1]), f"scenes of {images.name}")
         self.classes, self.unnamed, self.apart = images.labels, unnamed, apart
@@ -129,7 +131,9 @@ class ScenesConfig(DataConfig, kind="scenes"):
     made: int = option(1, "the seed of the scenes")
     grid: int = option(1, "digits are at multiples of so many pixels; 4, the side of a patch, makes codes simple")
     unnamed: float = option(0.0, "the share of scenes in training that are in one color without a name")
-    apart: float = option(0.0, "the share of the others whose digits are unknown: a color is learned apart from a digit")
+    apart: float = option(
+        0.0, "the share of the others whose digits are unknown: a color is learned apart from a digit"
+    )
     batch: int = option(64, "scenes per micro-batch")
 
     def check(self) -> None:
@@ -144,7 +148,14 @@ class ScenesConfig(DataConfig, kind="scenes"):
     def build(self, context: int, cache: Path | None = None, tokenizer: Tokenizer | None = None) -> SceneData:
         """Make the scenes; ``context`` and ``tokenizer`` are for texts. The parts have different handwritten images."""
         self.check()
-        return SceneData(ImagesConfig(source=self.source).build(0, cache), self.scenes, self.made, self.grid, self.unnamed, self.apart)
+        return SceneData(
+            ImagesConfig(source=self.source).build(0, cache),
+            self.scenes,
+            self.made,
+            self.grid,
+            self.unnamed,
+            self.apart,
+        )
 
     def picture(self, batch: Any, weights: Tensor, model: ModelConfig) -> str | None:
         return attended_image(batch.inputs, weights)
