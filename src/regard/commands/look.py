@@ -49,7 +49,7 @@ def look(options: LookOptions) -> int:
     from regard.serve.html_file import html_document
 
     config = run.load(ModelConfig, "model")
-    texts_only = config.reads == "text" or (options.text is not None and config.vocabulary and not config.generates)
+    texts_only = config.reads == "text" or (options.text is not None and config.vocabulary)
     seen = look_at_text if texts_only else look_at_array
     with waiting("reading") as say:
         trace, shown, step, picture = seen(options, run)

@@ -131,6 +131,11 @@ class Captioner(Seq2SeqModel):
         return self.decoder.unembed
 
     @property
+    def text_reader(self) -> GPT:
+        """The language model, which reads texts without images too."""
+        return self.decoder
+
+    @property
     def cache_per_token(self) -> int:
         return self.decoder.cache_per_token
 

@@ -138,7 +138,7 @@ class Gated(PreNorm):
             self.norm_dense, self.dense = deepcopy(self.norm_feedforward), deepcopy(self.feedforward)  # of its kind
 
     def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
-        if self.cross is not None:
+        if self.cross is not None and context.cross is not None:  # a text without an image is a text
             attended, dense = self.gates.tanh()
             x = x + attended * self.drop(self.cross(self.norm_cross(x), context.cross))
             x = x + dense * self.drop(self.dense(self.norm_dense(x)))
