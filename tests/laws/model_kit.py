@@ -24,6 +24,7 @@ from regard.attention import (
 from regard.models import (
     ArrayEncoder,
     BahdanauConfig,
+    CaptionerConfig,
     ConvolutionConfig,
     DetectorConfig,
     DLinearConfig,
@@ -40,7 +41,9 @@ from regard.models import (
     LuongConfig,
     Model,
     ModelConfig,
+    OneStreamConfig,
     PatchTSTConfig,
+    PerceiverConfig,
     RecurrentConfig,
     Seq2SeqConfig,
     Seq2SeqModel,
@@ -78,6 +81,7 @@ GRAPH: Any = GraphConfig(
     context=12, kinds=5, edge_kinds=3, numbers=4, width=16, layers=2, heads=4, zero_init=False,
     head=TokenClassesHeadConfig(5),
 )  # fmt: skip
+PARTS = 64  # different ones of arrays
 MEAN = ClassesHeadConfig(5, pool="mean")
 GPT: Any = GPTConfig(**SIZES, heads=4, kv_heads=2, ngrams=2, buckets=64, zero_init=False)
 MODELS: dict[str, ModelConfig] = {
@@ -169,11 +173,41 @@ MODELS: dict[str, ModelConfig] = {
     "video": VideoConfig(image=6, channels=2, patch=3, frames=6, tubelet=2, width=16, layers=2, heads=4),
     "detector": DetectorConfig(image=12, channels=2, patch=3, width=16, layers=2, heads=4, queries=5),
     "text to image": TextToImageConfig(
-        vocabulary=29, context=32, width=16, layers=2, heads=4, zero_init=False, image=8, region=1, codes=9, colors=3, coder_width=16
+        vocabulary=29,
+        context=32,
+        width=16,
+        layers=2,
+        heads=4,
+        zero_init=False,
+        image=8,
+        region=1,
+        codes=9,
+        colors=3,
+        coder_width=16,
     ),
     "seq2seq fixed": Seq2SeqConfig(**SIZES, dropout=0.0, attention=FixedConfig()),
     "seq2seq bahdanau": Seq2SeqConfig(**SIZES, dropout=0.0, attention=BahdanauConfig()),
     "seq2seq luong": Seq2SeqConfig(**SIZES, dropout=0.0, attention=LuongConfig(), cell="lstm"),
+    "one stream": OneStreamConfig(vocabulary=29, tokens=7, image=12, channels=2, patch=3, width=16, layers=2, heads=4),
+    "perceiver": PerceiverConfig(
+        encoder=replace(VIT, layers=0, class_token=False), width=16, layers=3, heads=4, latents=5, head=MEAN
+    ),
+    "perceiver signal": PerceiverConfig(
+        encoder=SignalConfig(points=24, channels=2, width=16, layers=1, heads=4, embed=PatchesConfig(size=2)),
+        width=16,
+        layers=2,
+        heads=4,
+        latents=5,
+        head=MEAN,
+    ),
+    "captioner": CaptionerConfig(**SIZES, heads=4, encoder=replace(VIT, layers=1)),
+    "captioner resampler": CaptionerConfig(
+        **SIZES,
+        heads=4,
+        kv_heads=2,
+        zero_init=False,
+        encoder=PerceiverConfig(encoder=replace(VIT, class_token=False), width=16, layers=2, heads=4, latents=3),
+    ),
     "outside": AverageConfig(**SIZES),
 }
 
@@ -199,7 +233,7 @@ def inputs(model: Model, rows: int = 4, length: int = 12, seed: int = 2) -> Inpu
     """Random tokens; for a sequence-to-sequence model also sources of several lengths. Or arrays, and any outputs."""
     generator = torch.Generator().manual_seed(seed)
     if isinstance(model, ArrayEncoder):
-        parts = torch.randint(64, (rows, model.config.context - model.before), generator=generator)
+        parts = torch.randint(PARTS, (rows, model.config.context - model.before), generator=generator)
         arguments = model.inputs_of(parts)
         targets = torch.randn(model(*arguments).shape, generator=generator, dtype=torch.float64)
         return Inputs(arguments, targets.to(arguments[0].dtype))
@@ -209,7 +243,9 @@ def inputs(model: Model, rows: int = 4, length: int = 12, seed: int = 2) -> Inpu
     if isinstance(model, Seq2SeqModel):
         lengths = torch.randint(2, 8, (rows,), generator=generator)
         lengths[0] = 7
-        arguments += (torch.randint(vocabulary, (rows, 7), generator=generator), lengths)
+        source = torch.randint(model.source_vocabulary or PARTS, (rows, 7), generator=generator)
+        tokens[:, 0] = vocabulary - 2  # a captioner's mark of an image; others are drawn
+        arguments = (tokens[:, :-1], model.source_of(source), lengths)
     return Inputs(arguments, tokens[:, 1:])
 
 

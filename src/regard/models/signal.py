@@ -28,7 +28,7 @@ from regard.nn.signals import PatchesConfig, SignalEmbeddingConfig
 class SignalConfig(BlocksConfig, kind="signal"):
     """Sizes and parts of an encoder of signals."""
 
-    generates, reads, vocabulary = False, "signals", 0
+    generates, reads, vocabulary, fewest_layers = False, "signals", 0, 0
     channels: int = option(1, "numbers at each point in time")
     points: int = option(128, "points in time of the longest signal in training")
     class_token: bool = option(False, "a learned token before the parts, whose features stand for the signal")
@@ -107,7 +107,7 @@ class SignalEncoder(ArrayEncoder):
         self.embed.reset()
         if isinstance(self.unembed, Linear):
             self.unembed.init(normal(0.02))
-        self.blocks.scale_residual(0.0 if self.config.zero_init else (2 * self.config.layers) ** -0.5)
+        self.blocks.scale_residual(0.0 if self.config.zero_init else (2 * max(1, self.config.layers)) ** -0.5)
 
     def features(self, signals: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Features [B, N, C] of the class token, if there is one, and of the parts; ``lengths`` [B]: real points."""
@@ -116,20 +116,20 @@ class SignalEncoder(ArrayEncoder):
         x = self.embed(signals, lengths)
         if self.embed_class is not None:
             x = torch.cat((self.embed_class.weight.expand(x.shape[0], -1, -1), x), dim=1)
-        slots = self._slots(x.shape[1], lengths)
+        slots = self.slots(x, signals, *(() if lengths is None else (lengths,)))
         check_length(self.position, slots.length)
         phase = slots.phases(x.device)
         x = self.drop(self.position.embed(x, phase))
-        plan = self.blocks.layers[0].attention.mechanism.plan(self.masks[0], slots, like=x)
-        contexts = [AttentionContext(plan, self.position.rotation(phase))] * self.config.layers
+        plans = [block.attention.mechanism.plan(self.masks[0], slots, like=x) for block in self.blocks.layers[:1]]
+        contexts = [AttentionContext(plan, self.position.rotation(phase)) for plan in plans] * self.config.layers
         return self.norm(self.blocks(x, contexts, recompute=self.checkpointing and self.training))
 
-    def _slots(self, count: int, lengths: Tensor | None) -> Range | Padded:
-        """The places of the class token and ``count`` parts less it; ``lengths`` [B]: points that are no padding."""
-        if lengths is None:
-            return Range(count)
-        parts = self.config.embed.count(lengths).clamp(min=1)  # a row of padding keeps one part
-        return Padded(parts + self.before, count)
+    def slots(self, x: Tensor, *inputs: Tensor) -> Range | Padded:
+        """The places of the class token and the parts; the second of the inputs: points that are no padding, [B]."""
+        if len(inputs) < 2:
+            return Range(x.shape[1])
+        parts = self.config.embed.count(inputs[1]).clamp(min=1)  # a row of padding keeps one part
+        return Padded(parts + self.before, x.shape[1])
 
     def pooled(self, x: Tensor, *inputs: Tensor) -> Tensor:
         """The class token, or the mean of the parts, [B, C]; all features if the head takes them.
@@ -139,7 +139,7 @@ class SignalEncoder(ArrayEncoder):
         pool = self.config.head.pool
         if pool is None:
             return x
-        slots = self._slots(x.shape[1], inputs[1] if len(inputs) > 1 else None)
+        slots = self.slots(x, *inputs)
         filled = slots.filled()[:, self.before :] if isinstance(slots, Padded) and pool == "mean" else None
         x = x if pool == "cls" else x[:, self.before :]
         found = pooled(x, filled, pool)

@@ -38,6 +38,8 @@ class ImageTextConfig(DataConfig, kind="image-text"):
     styles: tuple[str, ...] = option((), "further sources of emoji, whose pictures are drawn in training as well")
     languages: tuple[str, ...] = option(("en",), "the languages of the texts; half of them are in the first one")
     size: int = option(32, "rows and columns of the images")
+    tags: bool = option(True, "a text is a label and tags, rather than the label alone")
+    alike: int = option(1, "so many successive texts in training are in one language")
     tokens: int = option(24, "cut longer texts to this many tokens")
     tokenizer: TokenizerConfig = field(default_factory=BpeConfig, metadata={"help": "the tokenizer of the texts"})
     validation: float = option(0.1, "the fraction of the examples held out for evaluation, in whole groups")
@@ -52,7 +54,7 @@ class ImageTextConfig(DataConfig, kind="image-text"):
     def check(self) -> None:
         """Refuse impossible values before anything is fetched."""
         check_fractions(self.validation, self.test)
-        for name in ("size", "tokens", "batch"):
+        for name in ("size", "tokens", "alike", "batch"):
             if vars(self)[name] < 1:
                 raise ValueError(f"{name} must be at least 1, not {vars(self)[name]}")
         if not self.languages or len(set(self.languages)) < len(self.languages):
@@ -93,6 +95,8 @@ class ImageTextConfig(DataConfig, kind="image-text"):
             languages=languages,
             categories=given.categories,
             prompts=[given.prompts[language] for language in languages],
+            tags=self.tags,
+            alike=self.alike,
             augmentation=Augmentation(self.crop, self.flip, self.affine, self.color, self.erase),
         )
 

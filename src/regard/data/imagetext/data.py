@@ -80,12 +80,18 @@ class ImageTextData(ExampleData[ImageTextBatch]):
         categories: tuple[str, ...] = (),
         prompts: Sequence[Prompts] = (),
         augmentation: Augmentation | None = None,
+        tags: bool = True,
+        alike: int = 1,
     ) -> None:
-        """``parts``: train, validation, test; smaller ``images`` are enlarged to ``size``; ``prompts``: by language."""
+        """``parts``: train, validation, test; smaller ``images`` are enlarged to ``size``; ``prompts``: by language.
+
+        ``alike``: texts in one language; without ``tags``, a text is its label.
+        """
         super().__init__((len(parts[0]), len(parts[1]), len(parts[2]) * len(languages)), name)
         self.images, self.rows, self.languages = images, rows, languages
         self.labels = self.names = categories
         self.tokenizer, self.vocabulary = rows.tokenizer, rows.tokenizer.size
+        self.tags, self.alike = tags, alike
         self.shape, self.sha256 = (images.shape[1], size, size), sha256
         self.examples = {
             part: [self._shown(one) for one in some]
@@ -95,7 +101,8 @@ class ImageTextData(ExampleData[ImageTextBatch]):
         self.augmentation = augmentation or Augmentation()
 
     def _shown(self, one: Captioned) -> Shown:
-        texts = tuple(tuple(text.lower() for text in one.texts.get(language, ())) for language in self.languages)
+        most = None if self.tags else 1
+        texts = tuple(tuple(map(str.lower, one.texts.get(language, ())[:most])) for language in self.languages)
         title = next(one.texts[language][0] for language in self.languages if one.texts.get(language))
         return Shown(one.pictures, texts, one.category, title)
 
@@ -110,6 +117,7 @@ class ImageTextData(ExampleData[ImageTextBatch]):
         pictures = [
             one.pictures[int(draw * len(one.pictures))] for one, draw in zip(examples, random[:, 0], strict=True)
         ]
+        random[:, 16] = random[:: self.alike, 16].repeat(self.alike)[: len(random)]  # of the language
         texts = [self._drawn(one, draws) for one, draws in zip(examples, random[:, 16:], strict=True)]
         images = changed(
             self._picked(pictures), random[:, 1:16], self.augmentation, fill=1.0

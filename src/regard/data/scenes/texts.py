@@ -43,7 +43,8 @@ class SceneTextData(ImageTextData):
         every = [str(caption) for caption in every_caption()]
         numbers = {text: number for number, text in enumerate(every)}
         counts = (scenes.count, scenes.validation_count or 0, scenes.test_count or 0)
-        self.captions = {part: [scenes.caption(part, n) for n in range(count)] for part, count in zip(PARTS, counts)}
+        sizes = dict(zip(PARTS, counts, strict=True))
+        self.captions = {part: [scenes.caption(part, n) for n in range(count)] for part, count in sizes.items()}
         images, parts = [], []
         for part, captions in self.captions.items():
             first = len(images)
@@ -101,9 +102,7 @@ def worded(caption: Caption, *, colors: bool, turned: bool = False) -> str:
 class SceneTextsConfig(ScenesConfig, kind="scene-texts"):
     """Scenes of colored digits with captions as texts."""
 
-    recolor: float = option(
-        0.0, "augmentation: mix the channels of this share of the images, whose texts name no color"
-    )
+    recolor: float = option(0.0, "augmentation: mix the channels of this share of images; their texts name no color")
     batch: int = option(128, "scenes per micro-batch; in evaluation, sets of 100")
 
     def build(self, context: int, cache: Path | None = None, tokenizer: Tokenizer | None = None) -> SceneTextData:
