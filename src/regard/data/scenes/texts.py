@@ -46,8 +46,8 @@ class SceneTextData(ImageTextData):
         sizes = dict(zip(PARTS, counts, strict=True))
         self.captions = {part: [scenes.caption(part, n) for n in range(count)] for part, count in sizes.items()}
         images, parts = [], []
-        for part, captions in self.captions.items():
-            first = len(images)
+        for part in PARTS:
+            captions, first = self.captions[part], len(images)
             images += [scenes.scene(part, number).image for number in range(len(captions))]
             parts.append(
                 [
@@ -59,6 +59,7 @@ class SceneTextData(ImageTextData):
             (parts[0], parts[1], parts[2]),
             np.stack(images),
             rows,
+            size=images[0].shape[-1],
             name=scenes.name,
             sha256=str(scenes.sha256),
             languages=(LANGUAGE,),
