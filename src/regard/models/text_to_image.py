@@ -174,11 +174,11 @@ class TextToImage(GPT):
 
     config: TextToImageConfig
     separate = ("coder",)
-    compilable = False  # which codes are dead, and so are moved, depends on the data
 
     def __init__(self, config: TextToImageConfig):
         super().__init__(config)
         self.coder = ImageCoder(config)
+        self.compilable = False  # which codes are dead, and so are moved, depends on the data
 
     def forward_methods(self) -> list[tuple[nn.Module, str]]:
         return [*super().forward_methods(), (self.coder, "encode"), (self.coder, "decode")]
