@@ -166,7 +166,17 @@ MODELS: dict[str, ModelConfig] = {
     "video": VideoConfig(image=6, channels=2, patch=3, frames=6, tubelet=2, width=16, layers=2, heads=4),
     "detector": DetectorConfig(image=12, channels=2, patch=3, width=16, layers=2, heads=4, queries=5),
     "text to image": TextToImageConfig(
-        vocabulary=29, context=32, width=16, layers=2, heads=4, zero_init=False, image=8, region=1, codes=9, colors=3, coder_width=16
+        vocabulary=29,
+        context=32,
+        width=16,
+        layers=2,
+        heads=4,
+        zero_init=False,
+        image=8,
+        region=1,
+        codes=9,
+        colors=3,
+        coder_width=16,
     ),
     "seq2seq fixed": Seq2SeqConfig(**SIZES, dropout=0.0, attention=FixedConfig()),
     "seq2seq bahdanau": Seq2SeqConfig(**SIZES, dropout=0.0, attention=BahdanauConfig()),

@@ -25,7 +25,6 @@ from regard.nn.norm import LayerNorm
 from regard.nn.patches import cut, joined
 from regard.nn.positions.position import LearnedPositionConfig, PositionConfig
 
-
 DARK = 1e-3  # the brightness below which a region has no color
 
 
@@ -157,7 +156,9 @@ class ImageCoder(nn.Module):
         light = (images + 1) / 2
         brightness = light.amax(1, keepdim=True)  # the value of HSV, which has no color
         side = self.config.patch * self.config.region
-        ink = F.avg_pool2d(torch.cat((light, brightness), dim=1), side).flatten(2).transpose(1, 2)  # [B, regions, M + 1]
+        ink = (
+            F.avg_pool2d(torch.cat((light, brightness), dim=1), side).flatten(2).transpose(1, 2)
+        )  # [B, regions, M + 1]
         return self.colors(ink[..., :-1] / (ink[..., -1:] + DARK)), self.forms(cut(brightness, self.config.patch))
 
     def _images(self, colors: Tensor, forms: Tensor) -> Tensor:

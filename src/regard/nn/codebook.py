@@ -10,7 +10,6 @@ from torch import distributed as dist
 
 from regard.attention import ModuleProperties
 
-
 NEAR = 0.01  # an input this near to its code, as a share of the variance of all, needs no other
 
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-import numpy as np
-
 from regard.config import option
 from regard.data.base import DataConfig, Example
 from regard.data.images.arrays import Pixels

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from functools import lru_cache
+from functools import cache
 from itertools import product
 from typing import NamedTuple
 
@@ -116,7 +116,7 @@ def every_caption() -> list[Caption]:
     return [*map(Caption, groups), *(Caption(*one) for one in pairs if one[0].pair != one[2].pair)]
 
 
-@lru_cache(maxsize=None)
+@cache
 def neighbors(caption: Caption) -> list[Caption]:
     """The canonical captions that differ in one thing, or in what belongs to which group; none has a held-out pair.
 

@@ -48,10 +48,12 @@ class SceneTextData(ImageTextData):
         for part, captions in self.captions.items():
             first = len(images)
             images += [scenes.scene(part, number).image for number in range(len(captions))]
-            parts.append([
-                Captioned(text, (first + n,), {LANGUAGE: [text]}, "", numbers[text])
-                for n, text in enumerate(map(str, captions))
-            ])
+            parts.append(
+                [
+                    Captioned(text, (first + n,), {LANGUAGE: [text]}, "", numbers[text])
+                    for n, text in enumerate(map(str, captions))
+                ]
+            )
         super().__init__(
             (parts[0], parts[1], parts[2]),
             np.stack(images),
@@ -90,14 +92,18 @@ def worded(caption: Caption, *, colors: bool, turned: bool = False) -> str:
     >>> worded(parse("two red 3s below a blue 7"), colors=False)
     'two 3s below a 7'
     """
-    return " ".join(word for word in str(caption.inverse if turned else caption).split() if colors or word not in COLORS)
+    return " ".join(
+        word for word in str(caption.inverse if turned else caption).split() if colors or word not in COLORS
+    )
 
 
 @dataclass(frozen=True)
 class SceneTextsConfig(ScenesConfig, kind="scene-texts"):
     """Scenes of colored digits with captions as texts."""
 
-    recolor: float = option(0.0, "augmentation: mix the channels of this share of the images, whose texts name no color")
+    recolor: float = option(
+        0.0, "augmentation: mix the channels of this share of the images, whose texts name no color"
+    )
     batch: int = option(128, "scenes per micro-batch; in evaluation, sets of 100")
 
     def build(self, context: int, cache: Path | None = None, tokenizer: Tokenizer | None = None) -> SceneTextData:
