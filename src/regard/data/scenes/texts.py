@@ -43,7 +43,9 @@ class SceneTextData(ImageTextData):
         every = [str(caption) for caption in every_caption()]
         numbers = {text: number for number, text in enumerate(every)}
         counts = (scenes.count, scenes.validation_count or 0, scenes.test_count or 0)
-        self.captions = {part: [scenes.caption(part, n) for n in range(count)] for part, count in zip(PARTS, counts)}
+        self.captions = {
+            part: [scenes.caption(part, n) for n in range(count)] for part, count in zip(PARTS, counts, strict=True)
+        }
         images, parts = [], []
         for part, captions in self.captions.items():
             first = len(images)
