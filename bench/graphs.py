@@ -4,9 +4,12 @@
     python -m bench.graphs pubmed --model gat            or regard; classes from citations alone
     python -m bench.graphs umls --model distmult         or regard; filtered ranks
     python -m bench.graphs solubility --model gps        or gat, regard
+    python -m bench.graphs pubmed --model gat --rates 1e-3 3e-3 1e-2    the best of these learning rates
 
 Each line is JSON: the measures on the test part at the step with the best validation. PyTorch Geometric is only needed
-for its models. Only the network differs between the models of a data set; the loop below trains all of them.
+for its models. Only the network differs between the models of a data set; the loop below trains all of them. With
+``--rates`` each rate is trained with the first seed and measured on the validation part alone; all seeds then have the
+best one. ``--blind`` never looks at the test part: it is for choosing options.
 """
 
 from __future__ import annotations
@@ -31,20 +34,22 @@ from regard.train.precision import Precision
 CPU = Precision("auto", torch.device("cpu"))
 
 
-def fit(model: Any, experiment: Experiment, data: Any, seed: int) -> dict[str, float]:
-    """Train; the measures on the test part with the weights that were best on the validation part."""
+def fit(model: Any, experiment: Experiment, data: Any, seed: int, rate: float, test: bool = True) -> dict[str, float]:
+    """Train; the measures on the test part with the weights that were best on the validation part.
+
+    Without ``test``, those on the validation part.
+    """
     task, train = experiment.task.fit(data).build(), experiment.train
     assert train.steps is not None
     assert isinstance(task, Measured)
     assert task.best is not None
-    lr = train.optimizer.lr  # type: ignore[attr-defined]
-    optimizer = torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.95), weight_decay=0.1)
-    best, found, begun, used = -math.inf, {}, time.perf_counter(), time.process_time()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.9, 0.95), weight_decay=0.1)
+    best, at, found, begun, used = -math.inf, train.steps, {}, time.perf_counter(), time.process_time()
     torch.manual_seed(seed)
     for step in range(train.steps):
         for group in optimizer.param_groups:  # linear warmup, then a cosine to a tenth
             share = step / train.steps
-            group["lr"] = lr * min(1.0, (step + 1) / 20) * (0.55 + 0.45 * math.cos(math.pi * share))
+            group["lr"] = rate * min(1.0, (step + 1) / 20) * (0.55 + 0.45 * math.cos(math.pi * share))
         model.train()
         (term,) = task.terms(model, data.batch(step, seed=seed, size=experiment.data.batch)).values()
         optimizer.zero_grad()
@@ -56,14 +61,15 @@ def fit(model: Any, experiment: Experiment, data: Any, seed: int) -> dict[str, f
                 continue
             _, now = measure(model, task, data.validation_batches(experiment.data.batch), CPU)
             if now[task.best] > best:
-                best = now[task.best]
-                _, found = measure(model, task, data.test_batches(experiment.data.batch), CPU)
+                best, at, found = now[task.best], step + 1, now
+                if test:
+                    _, found = measure(model, task, data.test_batches(experiment.data.batch), CPU)
     if not data.validation_count:
         _, found = measure(model, task, data.test_batches(experiment.data.batch), CPU)
     found = {**({} if best == -math.inf else {f"validation_{task.best}": best}), **found}
     times = {"seconds": round(time.perf_counter() - begun, 1), "cpu_seconds": round(time.process_time() - used, 1)}
     count = sum(parameter.numel() for parameter in model.parameters())
-    return {**{name: round(value, 4) for name, value in found.items()}, "parameters": count, **times}
+    return {**{name: round(value, 4) for name, value in found.items()}, "at": at, "parameters": count, **times}
 
 
 def flat(nodes: Tensor, edges: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -111,7 +117,7 @@ class GPS(GAT):
         super().__init__(shape, outputs, width, 0, dropout, whole)
         from torch_geometric.nn import GINEConv, GPSConv  # pyright: ignore[reportMissingImports]
 
-        def gine() -> nn.Module:
+        def gine() -> Any:
             return GINEConv(nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width)), edge_dim=16)
 
         self.layers = nn.ModuleList(GPSConv(width, gine(), heads=4, dropout=dropout) for _ in range(layers))
@@ -168,7 +174,7 @@ def karate(options: argparse.Namespace) -> None:
             data = replace(experiment.data, held=(names[member],)).build(0)  # type: ignore[type-var,call-arg]
             torch.manual_seed(seed)
             model = network("regard", experiment, data, 2, False)
-            if fit(model, experiment, data, seed)["accuracy"] < 1:
+            if fit(model, experiment, data, seed, experiment.train.optimizer.lr)["accuracy"] < 1:  # type: ignore[attr-defined]
                 wrong.append(names[member])
         totals.append(34 - len(wrong))
         print(json.dumps({"data": "karate", "seed": seed, "right": totals[-1], "wrong": wrong}), flush=True)
@@ -182,6 +188,8 @@ def main() -> None:
     parser.add_argument("--model", default="regard", choices=["regard", "gat", "gps", "distmult"])
     parser.add_argument("--seeds", type=int, nargs="*", default=None)
     parser.add_argument("--set", action="append", default=[], help="options of the recipe, such as --train.steps=50")
+    parser.add_argument("--rates", type=float, nargs="*", default=[], help="learning rates to choose from")
+    parser.add_argument("--blind", action="store_true", help="measure on the validation part only")
     options = parser.parse_args()
     options.seeds = options.seeds or list(range(1, 11 if options.data == "karate" else 4))
     torch.set_num_threads(1)
@@ -189,11 +197,22 @@ def main() -> None:
         return karate(options)
     experiment = recipe(options.data, *options.set)
     data, whole = experiment.data.build(0), options.data == "solubility"
-    for seed in options.seeds:
+
+    def run(seed: int, rate: float, test: bool) -> dict[str, float]:
         torch.manual_seed(seed)
         model = network(options.model, experiment, data, 1 if whole else 3, whole)
-        found = fit(model, experiment, data, seed)
-        print(json.dumps({"data": options.data, "model": options.model, "seed": seed, **found}), flush=True)
+        found = fit(model, experiment, data, seed, rate, test)
+        told = {"data": options.data, "model": options.model, "part": "test" if test else "validation", "rate": rate}
+        print(json.dumps({**told, "seed": seed, **found}), flush=True)
+        return found
+
+    rate = experiment.train.optimizer.lr  # type: ignore[attr-defined]
+    if options.rates:
+        best = experiment.task.fit(data).build().best  # type: ignore[attr-defined]
+        rate = max(options.rates, key=lambda one: run(options.seeds[0], one, False)[best])
+    if not (options.blind and options.rates):
+        for seed in options.seeds:
+            run(seed, rate, not options.blind)
     return None
 
 

@@ -29,6 +29,8 @@ HEADS, WIDTH = 4, 64
 LENGTHS = {"cpu": [2**p for p in range(10, 17)], "cuda": [2**p for p in range(10, 19)]}
 #: Exact attention over everything is quadratic in time: it stops earlier.
 LONGEST_EXACT = {"cpu": 2**14, "cuda": 2**17}
+#: Of the C library: a block of any length is new memory for each operation, so that all lengths are alike.
+ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
 FAMILY: dict[str, dict[str, Any]] = {
     "softmax": {"kind": "softmax"},
     "window 512": {"kind": "window", "size": 512},
@@ -132,8 +134,7 @@ def measure_apart(name: str, lengths: Sequence[int], repeats: int) -> list[Cost]
     """As `measure`, in a process of its own on the CPU."""
     command = [sys.executable, "-m", "bench.growth", "--child", name, "--repeats", str(repeats)]
     command += ["--lengths", ",".join(map(str, lengths))]
-    environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **ALLOCATOR}, check=False)
     if done.returncode:
         raise RuntimeError(f"{name}: {done.stderr[-2000:]}")
     return [Cost(*one) for one in json.loads(done.stdout.splitlines()[-1])]

@@ -1,26 +1,21 @@
 """Image classification on two cores, beside a CNN and an LSTM of about as many parameters (docs/results/images.md).
 
-    python -m bench.images digits                    stratified 5-fold cross-validation
+    python -m bench.images digits digits-cnn         stratified 5-fold cross-validation of each
     python -m bench.images mnist-6 mnist-15 ...      one training each, and its test; several names: one after the other
     python -m bench.images mnist-6 --model.width=64  further options are those of `regard train`
-    python -m bench.images lanes                     all of them, several at the same time on two cores each
 
 Prints a line of JSON for each. The time of a training is its `--train.seconds` with the preparation; the test is not
-counted.
+counted. On a machine that is busy, give `--train.seconds=none --train.steps=N` and read the CPU time.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import platform
-import subprocess
-import sys
 import tempfile
-import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,31 +35,32 @@ from regard.train.precision import Precision
 from regard.train.pretrained import build_data
 
 FOLDS = 5
-SMALL = ("--model.patch=4", "--model.width=64")
-CNN, LSTM = "--model=image-cnn", "--model=image-lstm"
+#: Baselines with as many parameters as the Vision Transformer of the recipe, within 3 %.
+BASELINES: dict[str, dict[str, tuple[str, ...]]] = {
+    "digits": {
+        "cnn": ("--model=image-cnn", "--model.patch=2", "--model.width=53", "--model.layers=4"),
+        "lstm": ("--model=image-lstm", "--model.width=104", "--model.layers=3"),
+    },
+    "mnist": {
+        "cnn": ("--model=image-cnn", "--model.width=64", "--model.layers=6"),
+        "lstm": ("--model=image-lstm", "--model.width=156", "--model.layers=3"),
+    },
+    "fashion-mnist": {
+        "cnn": ("--model=image-cnn", "--model.width=43", "--model.layers=6"),
+        "lstm": ("--model=image-lstm", "--model.width=104", "--model.layers=3"),
+    },
+}
 #: Recipe and options of each training.
 TRAININGS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "mnist-6": ("mnist", ("--train.seconds=360",)),
-    "mnist-6-patch-4": ("mnist", ("--train.seconds=360", *SMALL, "--data.affine=0.3")),
-    "mnist-6-cnn": ("mnist", ("--train.seconds=360", CNN, "--model.width=64", "--model.layers=6")),
-    "mnist-6-lstm": ("mnist", ("--train.seconds=360", LSTM, "--model.width=160", "--model.layers=3")),
-    "mnist-15": ("mnist", ("--train.seconds=900", *SMALL, "--model.layers=6", "--data.affine=0.3")),
-    "mnist-15-cnn": (
-        "mnist",
-        ("--train.seconds=900", CNN, "--model.width=52", "--model.layers=6", "--data.affine=0.3"),
-    ),
-    "fashion-15": ("fashion-mnist", ("--train.seconds=900",)),
-    "fashion-15-cnn": ("fashion-mnist", ("--train.seconds=900", CNN, "--model.width=52", "--model.layers=6")),
+    name + suffix: (base, (*options, *model))
+    for name, base, options in (
+        ("digits", "digits", ()),
+        ("mnist-6", "mnist", ("--train.seconds=360",)),
+        ("mnist-15", "mnist", ("--train.seconds=900",)),
+        ("fashion-15", "fashion-mnist", ("--train.seconds=900",)),
+    )
+    for suffix, model in (("", ()), *((f"-{kind}", own) for kind, own in BASELINES[base].items()))
 }
-#: What runs on each pair of cores, one after the other: 15 to 16 minutes.
-LANES = (
-    ("mnist-15",),
-    ("fashion-15",),
-    ("mnist-6", "mnist-6-lstm", "digits"),
-    ("mnist-6-patch-4", "mnist-6-cnn"),
-    ("mnist-15-cnn",),
-    ("fashion-15-cnn",),
-)
 
 
 @dataclass(frozen=True)
@@ -110,33 +106,18 @@ def trained(name: str, experiment: Experiment, folder: Path) -> dict[str, Any]:
 
 def run_named(name: str, options: list[str], folder: Path) -> None:
     """Print the results of one name."""
-    if name != "digits":
-        base, own = TRAININGS[name]
-        return say(**trained(name, override(override(recipe(base), own), options), folder))
+    base, own = TRAININGS[name]
+    experiment = override(override(recipe(base), own), options)
+    if base != "digits":
+        return say(**trained(name, experiment, folder))
     found = []
     for fold in range(FOLDS):
-        own = ["--data=image-fold", "--data.source=digits", f"--data.fold={fold}", "--data.batch=64"]
-        found.append(trained(name, override(override(recipe("digits"), own), options), folder))
+        data = FoldConfig(**vars(experiment.data), fold=fold)
+        found.append(trained(name, replace(experiment, data=data), folder))
         say(fold=fold, **found[-1])
     mean = float(np.mean([one["test_accuracy"] for one in found]))
-    say(name="digits, mean of the folds", test_accuracy=round(mean, 4), longest=max(one["wall"] for one in found))
-
-
-def lanes(first: int, out: Path) -> None:
-    """Every lane on cores of its own, from core ``first`` on; results go to ``out`` as they come."""
-
-    def lane(number: int) -> None:
-        cores = {first + 2 * number, first + 2 * number + 1}
-        with out.open("a") as file:
-            command = [sys.executable, "-m", "bench.images", *LANES[number]]
-            pin = lambda: os.sched_setaffinity(0, cores)  # noqa: E731
-            subprocess.run(command, stdout=file, stderr=subprocess.DEVNULL, preexec_fn=pin, check=False)
-
-    threads = [threading.Thread(target=lane, args=(number,)) for number in range(len(LANES))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    longest = {f"longest_{clock}": max(one[clock] for one in found) for clock in ("wall", "cpu")}
+    say(name=f"{name}, mean of the folds", test_accuracy=round(mean, 4), **longest)
 
 
 def say(**record: object) -> None:
@@ -147,13 +128,9 @@ def say(**record: object) -> None:
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="+", choices=("digits", "lanes", *TRAININGS))
+    parser.add_argument("names", nargs="+", choices=tuple(TRAININGS))
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--first", type=int, default=0, help="with lanes: the first core")
-    parser.add_argument("--out", type=Path, default=Path("images.jsonl"), help="with lanes: the file of results")
     chosen, options = parser.parse_known_args()
-    if chosen.names == ["lanes"]:
-        return lanes(chosen.first, chosen.out)
     torch.set_num_threads(chosen.threads)
     with tempfile.TemporaryDirectory() as folder:
         for name in chosen.names:

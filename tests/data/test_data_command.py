@@ -58,10 +58,11 @@ def test_list(offline):
     listed = json.loads(regard(offline, "list", "--json").stdout)
     texts = ["bible", "enwik8", "homeassistant", "moby-dick", "plays", "sotu"]
     labeled = ["brown", "made-entities", "made-questions", "movie-reviews", "porttinari", "spam"]
-    images = ["cifar10", "digits", "emoji-captions", "fashion-mnist", "mnist", "noto-emoji", "twemoji"]
+    images = ["cifar10", "digits", "fashion-mnist", "mnist"]
+    emoji = ["emoji-captions", "emojione", "fluent-emoji", "noto-emoji", "twemoji"]
     graphs = ["dblp", "karate", "kinships", "les-miserables", "molecules", "pubmed", "solubility", "umls"]
     signals = ["bikes", "dutch-fish", "etth1", "phone-prompts", "spoken-letters", "vowels"]
-    names = sorted(texts + labeled + images + graphs + signals)
+    names = sorted(texts + labeled + images + emoji + graphs + signals)
     assert [row["name"] for row in listed] == sorted(SOURCES) == names
     assert all(row["cached"] == "no" and row["size"] and row["license"] and row["origins"] for row in listed)
     assert not os.path.exists(offline["REGARD_CACHE"])  # looking leaves nothing behind

@@ -147,7 +147,7 @@ def test_refusals_name_the_fix(tmp_path: Path) -> None:
         ImageTextConfig(path=str(path)).build(0)
     for wrong, match in (
         ({"size": 48}, "size = 32 would do"),
-        ({"source": "digits"}, "with them are: noto-emoji, twemoji"),
+        ({"source": "digits"}, "with them are: emojione, fluent-emoji, noto-emoji, twemoji"),
         ({"languages": ()}, "one name at least"),
         ({"erase": 1.5}, "erase is a share"),
     ):

@@ -68,6 +68,32 @@ def test_ranks_divide_the_batch(longest: int, step: int, world: int, change: boo
         torch.testing.assert_close(part.targets, whole.targets[rank::world], rtol=0, atol=0)
 
 
+@given(st.integers(1, 60), st.integers(1, 12), st.integers(0, 9))
+def test_grouped_by_length_every_signal_occurs_once_in_an_epoch(count: int, size: int, seed: int) -> None:
+    lengths = np.random.default_rng(seed).integers(5, 200, count).tolist()
+    part = Signals.of([np.full((n, 1), k, np.float32) for k, n in enumerate(lengths)], [0] * count)
+    given = SignalData((part, part, part), ("a",), name="test", group_by_length=True)
+    steps = -(-3 * count // size)
+    batches = [given.batch(step, seed=seed, size=size) for step in range(steps)]
+    order = [int(row[0, 0]) for batch in batches for row in batch.inputs][: 3 * count]
+    for epoch in range(3):
+        assert sorted(order[epoch * count : (epoch + 1) * count]) == list(range(count))
+
+
+def test_grouped_by_length_a_batch_has_little_padding() -> None:
+    lengths = np.random.default_rng(1).integers(100, 1000, 203).tolist()
+    part = signals(lengths)
+
+    def padding(group_by_length: bool) -> float:
+        given = SignalData((part, part, part), ("a", "b"), name="test", group_by_length=group_by_length)
+        batches = [given.batch(step, seed=1, size=8) for step in range(100)]
+        total = sum(batch.inputs.shape[0] * batch.inputs.shape[1] for batch in batches)
+        assert len({batch.inputs.shape[1] for batch in batches[:10]}) > 5  # long and short ones in turn
+        return 1 - sum(int(batch.lengths.sum()) for batch in batches) / total  # type: ignore[union-attr]
+
+    assert padding(True) < 0.1 < 0.3 < padding(False)
+
+
 def test_crop_and_speed() -> None:
     signal = np.arange(10, dtype=np.float32)[:, None]
     assert cut(signal, 4, 0.5)[:, 0].tolist() == [3, 4, 5, 6]

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 from check_kit import a_run, kinds
+from hypothesis import given
+from hypothesis import strategies as st
 
 from regard.doctor import Finding
 from regard.doctor.check import Check, explained
@@ -16,6 +18,7 @@ from regard.doctor.checks.initial_loss import InitialLoss
 from regard.doctor.checks.learning_rate import LearningRateTooHigh, LearningRateTooLow
 from regard.doctor.checks.loss_spike import spike
 from regard.doctor.checks.overfitting import Overfitting
+from regard.doctor.checks.stopping import WrongStop
 from regard.doctor.context import History, TrainingRun
 from regard.models import GPTConfig, RecurrentConfig
 from regard.train import ConstantScheduleConfig, Experiment, TrainingStep
@@ -154,3 +157,20 @@ def test_a_first_loss_is_compared_with_a_uniform_guess() -> None:
     ]
     assert [one.evidence for one in check.on_records(records)] == [finding.evidence]
     assert not list(check.on_records([{"step": 1, "loss": "NaN"}]))
+
+
+@given(st.lists(st.floats(0.5, 5.0), min_size=2, max_size=30, unique=True), st.integers(1, 5), st.booleans())
+def test_early_stopping_by_the_right_sign_is_well(losses: list[float], patience: int, right: bool) -> None:
+    records, best, failures = [], math.inf, 0
+    for number, loss in enumerate(losses, start=1):
+        records.append({"step": 10 * number, "validation_loss": loss})
+        watched = loss if right else -loss
+        best, failures = min(best, watched), 0 if watched < best else failures + 1
+        if failures == patience:
+            break
+    steps = 1000 if failures == patience else records[-1]["step"]
+    found = list(WrongStop(a_run(steps=steps, patience=patience)).on_end(records))
+    seen = [one["validation_loss"] for one in records]
+    improved = steps == 1000 and len(seen) > patience and min(seen[-patience:]) < min(seen[:-patience])
+    assert kinds(found) == [("wrong_stop", "train.patience")] * improved
+    assert not (right and improved)

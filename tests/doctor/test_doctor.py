@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from data_faults import KINDS as DATA_KINDS
 from healthy_runs import HEALTHY
 from run_faults import FAULTS
 from run_faults.kit import MIXTURE, Case, Ended, Fault, gpt, trained, training
@@ -171,7 +172,8 @@ def test_what_is_no_finding_is_not_read_as_one() -> None:
 
 def test_every_check_is_described_and_has_a_fault() -> None:
     checks = {kind: check for kind, check in all_checks().items() if check.__module__.startswith("regard.")}
-    assert {fault.kind for fault in [*FAULTS, *HELD_OUT.values()]} | {"unusual"} == set(checks)  # test_reference.py
+    trained = {fault.kind for fault in [*FAULTS, *HELD_OUT.values()]}
+    assert trained | DATA_KINDS | {"unusual", "wrong_stop"} == set(checks)  # test_reference.py, test_curve_checks.py
     assert all(check.description and check.description != kind for kind, check in checks.items())
 
 

@@ -2,34 +2,43 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from run_faults.kit import Case, training
+from test_doctor import watched
 from torch import Tensor
 from torch.nn import functional as F
 
+from regard.config import to_toml
 from regard.config.choice import kinds
 from regard.data import ArrayBatch, TextBatch
-from regard.doctor import ModelPass, SidePass, TrainingRun
+from regard.doctor import Doctor, ModelPass, SidePass, TrainingRun
 from regard.doctor.checks.class_loss import ClassLoss, MixedRows
 from regard.doctor.checks.component_derivative import MissingComponent
 from regard.doctor.checks.evaluation import matters
 from regard.doctor.checks.layer_formula import WrongFormula
-from regard.models import GPTConfig, RecurrentConfig, ViTConfig
+from regard.doctor.checks.targets import TargetFault
+from regard.models import EncoderConfig, GPTConfig, RecurrentConfig, ViTConfig
 from regard.nn.attention import SelfAttention
 from regard.nn.blocks.block import BlockConfig, PreNorm
 from regard.nn.feedforward import FeedForwardConfig, GatedFeedForward, SwiGLUConfig
 from regard.nn.norm import LayerNormConfig, RMSNorm
 from regard.nn.positions.position import PositionConfig
-from regard.tasks import ArrayClassificationConfig, LanguageConfig
+from regard.runs import Run
+from regard.tasks import ArrayClassificationConfig, LanguageConfig, MaskedTokensConfig, masked
 from regard.tasks.arrays import ArrayClassificationTask
-from regard.train import Experiment
+from regard.train import Experiment, engine, train
+from regard.train.adapt import AdaptConfig
 
+KINDS = kinds(AdaptConfig)
 BLOCKS = [one for one in kinds(BlockConfig).values() if one.__module__.startswith("regard.")]
 NETWORKS = [one for one in kinds(FeedForwardConfig).values() if one.__module__.startswith("regard.")]
 POSITIONS = [one for one in kinds(PositionConfig).values() if one.__module__.startswith("regard.")]
@@ -189,3 +198,52 @@ def test_a_mode_matters_where_something_depends_on_it() -> None:
     assert any(map(matters, dropping.modules()))
     carrying = replace(RecurrentConfig(vocabulary=9, context=8), carry=True).build()
     assert any(map(matters, carrying.modules()))
+
+
+@pytest.mark.parametrize("hides", [True, False])
+@pytest.mark.parametrize("share", [0.15, 0.4])
+def test_a_masked_model_must_not_read_what_it_predicts(
+    hides: bool, share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = EncoderConfig(vocabulary=19, context=64, layers=1, heads=2, width=16)
+    task = MaskedTokensConfig(share=share)
+    run = TrainingRun(Experiment(config, task=task), model=config.build())
+    tokens = torch.randint(19, (4, 64), generator=torch.Generator().manual_seed(1))
+    if not hides:
+        real = masked._draws
+        monkeypatch.setattr(masked, "_draws", lambda *given: (real(*given)[0], torch.ones(tokens.shape), tokens))
+    findings = TargetFault(run).on_model(SidePass(run, TextBatch(tokens, tokens)))
+    assert [(one.kind, one.where) for one in findings] == [("target_fault", "the masked inputs")] * (not hides)
+
+
+@pytest.mark.parametrize("divided", [True, False])
+def test_the_loss_of_an_update_is_the_mean_over_its_micro_batches(
+    divided: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not divided:
+        real = engine.shares
+        monkeypatch.setattr(
+            engine, "shares", lambda terms, counts, n: real(terms, {k: v / n for k, v in counts.items()}, 1.0)
+        )
+    doctor, _ = watched(Case(training(tmp_path, train={"steps": 2, "accumulate": 3})), tmp_path)
+    assert [(one.kind, one.where) for one in doctor.findings.values()] == [("step_differs", "train.accumulate")] * (
+        not divided
+    )
+
+
+@pytest.mark.parametrize("loaded", [True, False])
+@pytest.mark.parametrize("adapt", ["full", "lora", "qlora"])
+def test_a_run_starts_with_the_weights_of_its_model(
+    loaded: bool, adapt: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sound = training(tmp_path, train={"steps": 4})
+    first = Run.create(tmp_path, "first", to_toml(sound), {})
+    train(sound, first)
+    if not loaded:
+        monkeypatch.setattr(engine, "load_weights", lambda *given: None)
+    tuned = replace(sound, init=str(first.path), train=replace(sound.train, adapt=KINDS[adapt](), steps=2))
+    second, doctor = Run.create(tmp_path, "second", to_toml(tuned), {}), Doctor(out=io.StringIO())
+    train(tuned, second, [doctor])
+    found = [(one.kind, one.where) for one in doctor.findings.values()]
+    assert (("model_differs", "the weights of --init") in found) == (not loaded), found
+    assert found == [] or not loaded

@@ -24,9 +24,11 @@ from regard.attention import (
 from regard.models import (
     ArrayEncoder,
     BahdanauConfig,
+    CaptionerConfig,
     ConvolutionConfig,
     DetectorConfig,
     DLinearConfig,
+    EfficientNetConfig,
     Encoder,
     EncoderConfig,
     FixedConfig,
@@ -39,7 +41,9 @@ from regard.models import (
     LuongConfig,
     Model,
     ModelConfig,
+    OneStreamConfig,
     PatchTSTConfig,
+    PerceiverConfig,
     RecurrentConfig,
     Seq2SeqConfig,
     Seq2SeqModel,
@@ -77,6 +81,7 @@ GRAPH: Any = GraphConfig(
     context=12, kinds=5, edge_kinds=3, numbers=4, width=16, layers=2, heads=4, zero_init=False,
     head=TokenClassesHeadConfig(5),
 )  # fmt: skip
+PARTS = 64  # different ones of arrays
 MEAN = ClassesHeadConfig(5, pool="mean")
 GPT: Any = GPTConfig(**SIZES, heads=4, kv_heads=2, ngrams=2, buckets=64, zero_init=False)
 MODELS: dict[str, ModelConfig] = {
@@ -140,9 +145,11 @@ MODELS: dict[str, ModelConfig] = {
     "two towers cls": TwoTowersConfig(
         width=12, image=replace(VIT, head=NoHeadConfig()), text=EncoderConfig(**SIZES, heads=4, head=NoHeadConfig())
     ),
+    "efficientnet": EfficientNetConfig(image=64, channels=2, multiplier=0.25),
     "image cnn": ImageCNNConfig(image=12, channels=2, width=16, layers=3),
     "image lstm": ImageLSTMConfig(image=12, channels=2, width=16, layers=2),
     "signal": SignalConfig(points=24, channels=2, width=16, layers=2, heads=4, embed=PatchesConfig(size=2), head=MEAN),
+    "signal statistics": SignalConfig(points=24, width=16, layers=2, heads=4, statistics=True, head=MEAN),
     "signal token": SignalConfig(
         points=12, width=16, layers=2, heads=4, class_token=True, position=RotaryConfig(), head=ClassesHeadConfig(5)
     ),
@@ -181,6 +188,26 @@ MODELS: dict[str, ModelConfig] = {
     "seq2seq fixed": Seq2SeqConfig(**SIZES, dropout=0.0, attention=FixedConfig()),
     "seq2seq bahdanau": Seq2SeqConfig(**SIZES, dropout=0.0, attention=BahdanauConfig()),
     "seq2seq luong": Seq2SeqConfig(**SIZES, dropout=0.0, attention=LuongConfig(), cell="lstm"),
+    "one stream": OneStreamConfig(vocabulary=29, tokens=7, image=12, channels=2, patch=3, width=16, layers=2, heads=4),
+    "perceiver": PerceiverConfig(
+        encoder=replace(VIT, layers=0, class_token=False), width=16, layers=3, heads=4, latents=5, head=MEAN
+    ),
+    "perceiver signal": PerceiverConfig(
+        encoder=SignalConfig(points=24, channels=2, width=16, layers=1, heads=4, embed=PatchesConfig(size=2)),
+        width=16,
+        layers=2,
+        heads=4,
+        latents=5,
+        head=MEAN,
+    ),
+    "captioner": CaptionerConfig(**SIZES, heads=4, encoder=replace(VIT, layers=1)),
+    "captioner resampler": CaptionerConfig(
+        **SIZES,
+        heads=4,
+        kv_heads=2,
+        zero_init=False,
+        encoder=PerceiverConfig(encoder=replace(VIT, class_token=False), width=16, layers=2, heads=4, latents=3),
+    ),
     "outside": AverageConfig(**SIZES),
 }
 
@@ -206,7 +233,7 @@ def inputs(model: Model, rows: int = 4, length: int = 12, seed: int = 2) -> Inpu
     """Random tokens; for a sequence-to-sequence model also sources of several lengths. Or arrays, and any outputs."""
     generator = torch.Generator().manual_seed(seed)
     if isinstance(model, ArrayEncoder):
-        parts = torch.randint(64, (rows, model.config.context - model.before), generator=generator)
+        parts = torch.randint(PARTS, (rows, model.config.context - model.before), generator=generator)
         arguments = model.inputs_of(parts)
         targets = torch.randn(model(*arguments).shape, generator=generator, dtype=torch.float64)
         return Inputs(arguments, targets.to(arguments[0].dtype))
@@ -216,7 +243,9 @@ def inputs(model: Model, rows: int = 4, length: int = 12, seed: int = 2) -> Inpu
     if isinstance(model, Seq2SeqModel):
         lengths = torch.randint(2, 8, (rows,), generator=generator)
         lengths[0] = 7
-        arguments += (torch.randint(vocabulary, (rows, 7), generator=generator), lengths)
+        source = torch.randint(model.source_vocabulary or PARTS, (rows, 7), generator=generator)
+        tokens[:, 0] = vocabulary - 2  # a captioner's mark of an image; others are drawn
+        arguments = (tokens[:, :-1], model.source_of(source), lengths)
     return Inputs(arguments, tokens[:, 1:])
 
 

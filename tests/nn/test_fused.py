@@ -11,8 +11,8 @@ from regard.config import load
 from regard.models import GPTConfig
 from regard.nn.experts.moe import MoEConfig
 from regard.nn.feedforward import FeedForward, ReLUSquared
-from regard.nn.fused import install
-from regard.nn.fused.onednn import AVAILABLE, OneDNNLinear, suits
+from regard.nn.fused import install, onednn
+from regard.nn.fused.onednn import AVAILABLE, OneDNNLinear, product, suits, weight_gradient
 from regard.nn.fused.ops import FusedReLUSquared, FusedRMSNorm, FusedRotation
 from regard.nn.linear import Linear
 from regard.nn.norm import RMSNorm
@@ -64,6 +64,32 @@ def test_products_equal_pytorchs(shape, bias):
     upstream = torch.randn(*shape[:-1], 24)
     for one, two in zip(gradients(ours, x, upstream), gradients(theirs, x, upstream), strict=True):
         torch.testing.assert_close(one, two, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.skipif(not AVAILABLE, reason="this build of PyTorch has no oneDNN")
+@pytest.mark.parametrize("rows", [(70,), (2600,), (20, 130)])
+@pytest.mark.parametrize(("inputs", "outputs"), [(48, 96), (96, 48), (64, 64)])
+def test_weight_gradients_are_those_in_double_precision(rows, inputs, outputs):
+    torch.manual_seed(0)
+    layer = OneDNNLinear(inputs, outputs)
+    x, upstream = random(*rows, inputs, dtype=torch.float32), torch.randn(*rows, outputs)
+    readable = Linear(inputs, outputs).double()
+    readable.load_state_dict(layer.state_dict())
+    layer(x).backward(upstream)
+    readable(x.detach().double()).backward(upstream.double())
+    expected = readable.weight.grad
+    torch.testing.assert_close(layer.weight.grad.double(), expected, rtol=0, atol=1e-5 * float(expected.abs().max()))
+    assert layer.weight.grad.is_contiguous()  # optimizers go through weights and gradients side by side
+
+
+@pytest.mark.skipif(not AVAILABLE, reason="this build of PyTorch has no oneDNN")
+@pytest.mark.parametrize(("inputs", "outputs"), [(48, 96), (96, 48)])
+def test_large_weight_gradients_are_products_of_onednn(inputs, outputs, monkeypatch):
+    called = []
+    monkeypatch.setattr(onednn, "product", lambda *given: called.append(1) or product(*given))
+    for rows in (70, 2600):
+        weight_gradient(torch.randn(rows, outputs), torch.randn(rows, inputs))
+        assert len(called) == (rows > 70)
 
 
 @pytest.mark.skipif(not AVAILABLE, reason="this build of PyTorch has no oneDNN")

@@ -1,5 +1,7 @@
 """Spectrograms against torch and transformers; parts of a sound do not depend on the padding of its batch."""
 
+from dataclasses import replace
+
 import hypothesis.strategies as st
 import pytest
 import torch
@@ -8,12 +10,13 @@ from torch import Tensor
 from transformers.audio_utils import mel_filter_bank
 
 from regard.data.audio import log_mel
-from regard.models import SignalConfig
+from regard.models import SignalConfig, SignalEncoder
 from regard.nn.signals import PatchesConfig, SignalEmbeddingConfig
 from regard.nn.sound import STFT, LogMel, LogMelConfig, RangeDropout, WaveformConfig, mel_filters, within
 
 SMALL = LogMelConfig(rate=2000, bands=8, window=(20.0, 50.0), strides=(2, 3))
-EMBEDDINGS: list[SignalEmbeddingConfig] = [PatchesConfig(3), SMALL, WaveformConfig((3, 2, 2))]
+WHOLE = replace(SMALL, each_band=False)
+EMBEDDINGS: list[SignalEmbeddingConfig] = [PatchesConfig(3), SMALL, WHOLE, WaveformConfig((3, 2, 2))]
 
 
 def sound(*shape: int, seed: int = 0) -> Tensor:
@@ -67,6 +70,16 @@ def test_log_mel_is_that_of_whisper_normalized() -> None:
     torch.testing.assert_close(found[..., : want.shape[2]], want, rtol=1e-3, atol=1e-3)
 
 
+def test_a_whole_spectrogram_normalized_keeps_the_differences_between_bands() -> None:
+    samples, real = sound(1, 8000).float() * 0.1, torch.ones(1, 1, 50)
+    samples[:, ::2] += 0.1
+    found = LogMel(40, 16_000, (400,), 160, each_band=False)(samples, real)
+    assert abs(found.mean()) < 1e-4
+    assert abs(found.var(correction=0) - 1) < 1e-3
+    torch.testing.assert_close(LogMel(40, 16_000, (400,), 160, False)(10 * samples, real), found, rtol=1e-3, atol=1e-3)
+    assert found.mean(2).std() > 0.3
+
+
 @pytest.mark.parametrize("config", EMBEDDINGS, ids=lambda config: config.kind)
 @given(st.integers(1, 400), st.integers(0, 200), st.integers(0, 2**31))
 def test_padding_changes_nothing(config: SignalEmbeddingConfig, length: int, padding: int, seed: int) -> None:
@@ -83,12 +96,23 @@ def test_padding_changes_nothing(config: SignalEmbeddingConfig, length: int, pad
     torch.testing.assert_close(found[:1, : want.shape[1]], want)
 
 
-def test_a_padded_sound_has_the_same_class() -> None:
-    model = SignalConfig(points=300, width=16, heads=2, layers=2, embed=SMALL).build().double().eval()
+@pytest.mark.parametrize("statistics", [False, True])
+def test_a_padded_sound_has_the_same_class(statistics: bool) -> None:
+    config = SignalConfig(points=300, width=16, heads=2, layers=2, embed=SMALL, statistics=statistics)
+    model = config.build().double().eval()
     short, long = sound(1, 210, 1, seed=1), sound(1, 300, 1, seed=2)
     batch = torch.cat((torch.nn.functional.pad(short, (0, 0, 0, 90), value=3.0), long))
     found = model(batch, torch.tensor([210, 300]))
     torch.testing.assert_close(found, torch.cat((model(short), model(long))))
+
+
+def test_statistics_are_mean_and_deviation() -> None:
+    model = SignalConfig(points=300, width=16, heads=2, layers=2, embed=SMALL, statistics=True).build().double()
+    assert isinstance(model, SignalEncoder)
+    assert model.of_deviation is not None
+    model.of_deviation.weight.data = torch.eye(16, dtype=torch.float64)
+    x = sound(3, 7, 16)
+    torch.testing.assert_close(model.pooled(x), x.mean(1) + (x.var(1, correction=0) + 1e-5).sqrt())
 
 
 @given(st.sampled_from([1, 2]), st.integers(1, 20))

@@ -25,6 +25,8 @@ sys.path.append(str(Path(__file__).parents[1] / "data"))
 from imagetext_kit import folder
 
 SIZES = ("image.width", "text.width"), ("image.layers", "text.layers"), ("image.heads", "text.heads")
+SCRATCH = ["--init", "scratch", "--train.adapt", "full", "--model.image", "hybrid-vit", "--model.image.patch", "4"]
+SCRATCH += ["--model.image.class_token", "false", "--model.image.head", "none"]
 TINY = [
     word for names, n in zip(SIZES, ["16", "1", "2"], strict=True) for name in names for word in (f"--model.{name}", n)
 ]
@@ -167,8 +169,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
             [
                 "train",
                 "emoji-clip",
-                "--model.image.patch",
-                "4",
+                *SCRATCH,
                 *TINY,
                 *data,
                 *steps,

@@ -34,6 +34,7 @@ COMMANDS += (
     "mask",
     "info",
     "describe",
+    "plan",
     "recipes",
     "data",
     "models",

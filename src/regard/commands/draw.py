@@ -30,7 +30,10 @@ def draw(options: GenerateOptions, run: Run, prompts: list[str]) -> int:
         sampling = Sampling(options.temperature, options.top_k, options.top_p, options.min_p, options.repetition)
     loaded = load_trained(run, find_device(options.device), options.step)
     if not isinstance(loaded.model, TextToImage):
-        raise UserError(f"{run.path} reads {loaded.model.config.reads} and generates nothing; give a language model")
+        raise UserError(
+            f"{run.path} reads {loaded.model.config.reads} and generates nothing; give a language model, or "
+            f"a file: regard predict {run.path} FILE"
+        )
     check_parent(options.out)
     if not prompts:
         raise UserError("give a caption to draw: --prompt 'a red 3 left of a blue 7'")

@@ -44,7 +44,7 @@ def evaluate(options: EvaluateOptions) -> int:
     if options.window is not None and options.file is None:
         raise UserError("--window is for a text of your own; give it with --file")
     run = options.open()
-    from regard.data import LabeledConfig
+    from regard.data import LabeledConfig, SyntheticConfig
     from regard.data.chats.config import MessagesConfig
     from regard.generate.load import load_model, load_trained
     from regard.models.device import find_device
@@ -54,7 +54,7 @@ def evaluate(options: EvaluateOptions) -> int:
     from regard.train.precision import Precision
 
     experiment, device = run.load(Experiment), find_device(options.device)
-    labelled = isinstance(experiment.data, LabeledConfig) or experiment.model.reads != "text"
+    labelled = isinstance(experiment.data, LabeledConfig | SyntheticConfig) or experiment.model.reads != "text"
     if options.source is not None and not (labelled and options.file is None):
         raise UserError("--source is for runs on labelled examples; give a text with --file")
     if labelled and options.file is None:

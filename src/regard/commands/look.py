@@ -78,9 +78,10 @@ def look_at_text(options: LookOptions, run: Run) -> Seen:
 def look_at_array(options: LookOptions, run: Run) -> Seen:
     """Those of an image or another array: a file, or the first held-out example of the run."""
     from regard.data import ExampleData
+    from regard.data.scenes.grammar import caption_of
     from regard.generate.load import load_trained
-    from regard.look.views.arrays import array_trace, attention_received, first_row, linked_picture
-    from regard.models.base import ArrayEncoder
+    from regard.look.views.arrays import array_trace, attention_received, caption_trace, first_row, linked_picture
+    from regard.models import ArrayEncoder, Captioner
     from regard.models.device import find_device
     from regard.train import Experiment
 
@@ -97,11 +98,15 @@ def look_at_array(options: LookOptions, run: Run) -> Seen:
         raise UserError("this run holds no examples out; give one: --file FILE")
     one = examples[0]
     name, model = one.name, loaded.model
-    trace = array_trace(model, one.batch.arguments, one.parts)
-    drawn = linked_picture(model, one.batch.arguments, trace, name)
-    if drawn is None:
+    if isinstance(model, Captioner):
+        text = caption_of if loaded.tokenizer is None else loaded.tokenizer.decode
+        trace, encoder = caption_trace(model, one.batch.inputs, text), model.encoder
+    else:
         assert isinstance(model, ArrayEncoder)
-        weights = attention_received(trace, model.before)
+        trace, encoder = array_trace(model, one.batch.arguments, one.parts), model
+    drawn = linked_picture(model, one.batch.arguments, trace, name)
+    if drawn is None and not (isinstance(model, Captioner) and encoder.summarizes):
+        weights = attention_received(trace, encoder.before)
         drawn = experiment.data.picture(one.batch, weights, model.config)
         if len(weights) > 1:
             trace, name = first_row(trace), f"{name}; the maps are those of the first of {len(weights)} series"

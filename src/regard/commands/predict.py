@@ -99,6 +99,7 @@ def predict_arrays(options: PredictOptions, run: Run) -> int:
     task, loaded = experiment.task.build(), load_trained(run, device, options.step)
     if not isinstance(task, Predicting):
         raise UserError(f"the task {experiment.task.kind} makes no predictions for single examples")
+    task.tokenizer = loaded.tokenizer
     if options.text is not None:
         examples = experiment.data.read_examples(Path(options.text).expanduser(), loaded.model.config)
     else:

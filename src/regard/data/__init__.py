@@ -38,6 +38,7 @@ from regard.data.series.labeled import LabeledSeriesConfig
 from regard.data.signals.config import SoundsConfig, SpeechConfig
 from regard.data.signals.data import SignalData
 from regard.data.sources import SOURCES
+from regard.data.synthetic.data import SyntheticConfig, SyntheticData
 from regard.data.texts.config import TextConfig
 from regard.data.texts.text import TextData
 from regard.data.tokenizers import (

@@ -51,7 +51,7 @@ class ExampleData(Data[B]):
         place = np.arange(step * total + rank, (step + 1) * total, world)
         epochs = place // self.count
         numbers = np.concatenate(
-            [self._order(seed, int(epoch))[place[epochs == epoch] % self.count] for epoch in np.unique(epochs)]
+            [self._order(seed, int(epoch), total)[place[epochs == epoch] % self.count] for epoch in np.unique(epochs)]
         )
         return self.train_batch(numbers, draw(seed, step, total, self.draws)[rank::world])
 
@@ -96,8 +96,8 @@ class ExampleData(Data[B]):
         """Steps in which every training example occurs once."""
         return self.count / (size * world)
 
-    def _shuffled(self, seed: int, epoch: int) -> Numbers:
-        """The order of the examples in an epoch."""
+    def _shuffled(self, seed: int, epoch: int, total: int) -> Numbers:
+        """The order of the examples in an epoch; ``total``: examples of a step."""
         generator = np.random.Philox(key=(seed % WORDS) << 64 | epoch % WORDS)
         return np.argsort(generator.random_raw(self.count), kind="stable")
 

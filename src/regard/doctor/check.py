@@ -142,9 +142,9 @@ def ranked(findings: Findings) -> list[Finding]:
 class Check:
     """Looks for one kind of fault, during training and afterwards in a run folder.
 
-    ``on_start``, ``on_step``, ``on_replay``, ``on_evaluating``, ``on_evaluation``, ``on_resources`` and ``on_failure``
-    are called during training only; ``on_records`` and ``on_checkpoint`` only when a run folder is examined; the others
-    in both cases. A hook must not change the model or the data.
+    ``on_start``, ``on_step``, ``on_replay``, ``on_evaluating``, ``on_evaluation``, ``on_resources``, ``on_failure`` and
+    ``on_end`` are called during training only; ``on_records`` and ``on_checkpoint`` only when a run folder is examined;
+    the others in both cases. A hook must not change the model or the data.
     """
 
     kind: ClassVar[str]  # the name in findings.jsonl
@@ -230,6 +230,10 @@ class Check:
 
     def on_failure(self, error: BaseException) -> Findings:
         """An error ended the training."""
+        return ()
+
+    def on_end(self, records: Sequence[Record]) -> Findings:
+        """The training has ended by itself; all records of metrics.jsonl."""
         return ()
 
     def on_records(self, records: Sequence[Record]) -> Findings:

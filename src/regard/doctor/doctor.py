@@ -163,6 +163,9 @@ class Doctor(Observer):
 
     def finished(self, result: TrainingResult) -> None:
         """Write the findings as they are now."""
+        if self.active and not result.interrupted:
+            records = self._start.run.metrics()
+            self._guarded(lambda: self._report(chain(*(check.on_end(records) for check in self._checks))))
         for finding in self.findings.values():
             if finding.step > finding.since:
                 self._start.run.add_finding(finding.record())

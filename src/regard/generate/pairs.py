@@ -28,10 +28,9 @@ class PairVectors:
         """One vector for each text, [T, D] in float32 on the CPU."""
         device, found = parameter_device(self.model), []
         for start in range(0, len(texts), AT_ONCE):
-            tokens, lengths = self.rows.texts(texts[start : start + AT_ONCE])
-            found.append(
-                self.model.text_vectors(torch.from_numpy(tokens).to(device), torch.from_numpy(lengths).to(device))
-            )
+            tokens, lengths = self.rows.rows(texts[start : start + AT_ONCE])
+            given = (torch.from_numpy(one).to(device) for one in (tokens[:, : lengths.max()], lengths))
+            found.append(self.model.text_vectors(*given))
         return F.normalize(torch.cat(found).float().cpu(), dim=-1)
 
     @torch.no_grad()

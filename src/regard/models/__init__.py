@@ -12,8 +12,10 @@ from regard.models.base import (
     State,
 )
 from regard.models.bridges import BahdanauConfig, BridgeConfig, FixedConfig, LuongConfig
+from regard.models.captioner import Captioner, CaptionerConfig
 from regard.models.convolution import Convolution, ConvolutionConfig
 from regard.models.detector import Detector, DetectorConfig
+from regard.models.efficientnet import EfficientNet, EfficientNetConfig
 from regard.models.encoder import EncoderConfig, TransformerEncoder
 from regard.models.forecast import DLinear, DLinearConfig, Forecaster, ForecasterConfig, PatchTST, PatchTSTConfig
 from regard.models.gpt import GPT, GPTConfig
@@ -22,6 +24,8 @@ from regard.models.hybrid import HybridViTConfig
 from regard.models.image_cnn import ImageCNN, ImageCNNConfig
 from regard.models.image_lstm import ImageLSTM, ImageLSTMConfig
 from regard.models.images import ImageConfig, ImageEncoder
+from regard.models.one_stream import OneStream, OneStreamConfig
+from regard.models.perceiver import Perceiver, PerceiverConfig
 from regard.models.presets import PRESETS
 from regard.models.recurrent import RecurrentConfig, RecurrentModel
 from regard.models.seq2seq import Seq2Seq, Seq2SeqConfig

@@ -4,7 +4,7 @@
 * ``Encoder``        tokens [B, N] to features [B, N, C], bidirectional
 * ``ArrayEncoder``   images, sounds, time series, graphs: arrays to features [B, N, C] of their parts
 * ``PairEncoder``    two of them: an array and a text to vectors of one space
-* ``Seq2SeqModel``   source [B, S] and target inputs [B, T] to logits [B, T, V], decodable with a ``Seq2SeqState``
+* ``Seq2SeqModel``   source [B, S, ...] and target inputs [B, T] to logits [B, T, V], decodable with a ``Seq2SeqState``
 
 and declares itself by the class attributes of ``Model``. ``tests/laws/test_models.py`` tests every registered model.
 """
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from regard.attention import AnySlots, Bias, Mask, Mechanism, ModuleProperties
+from regard.attention import AnySlots, Bias, Mask, Mechanism, ModuleProperties, Range
 from regard.config import Choice
 from regard.errors import UserError
 from regard.models.state import Seq2SeqState, State
@@ -182,6 +182,7 @@ class ArrayEncoder(Model):
 
     before: int = 0  # features before those of the parts: 1 with a class token
     fixed_size: bool = False  # it reads arrays of ``config.context`` parts only
+    summarizes: bool = False  # features are those of latents, as many for every array, rather than of its parts
 
     @abstractmethod
     def features(self, *inputs: Tensor) -> Tensor:
@@ -198,6 +199,10 @@ class ArrayEncoder(Model):
     @abstractmethod
     def places(self, *inputs: Tensor) -> list[str]:
         """A name for each of the N features of the first array, for people."""
+
+    def slots(self, x: Tensor, *inputs: Tensor) -> AnySlots:
+        """Which of the features ``x`` [B, N, C] are padding. Default: none."""
+        return Range(x.shape[1])
 
     def links(self, *inputs: Tensor) -> Tensor | None:
         """Pairs of features [E, 2] of the first array that are linked, for a drawing. Default: there are none."""
@@ -226,6 +231,10 @@ class Seq2SeqModel(Model):
     """Source [B, S] and target inputs [B, T] to logits [B, T, V] (teacher forcing)."""
 
     source_vocabulary: int  # number of source token ids; 0: the source is not tokens
+
+    def source_of(self, tokens: Tensor) -> Tensor:
+        """A source of parts for ``tokens`` [B, S], equal parts for equal tokens: `prove` tests its claims on them."""
+        return tokens
 
     def forward(self, inputs: Tensor, source: Tensor, source_lengths: Tensor) -> Tensor:
         return self.head(self.features(inputs, source, source_lengths))
@@ -272,6 +281,7 @@ class ModelConfig(Choice):
     __dataclass_fields__: ClassVar[dict[str, Field]]  # every subclass is a frozen dataclass
     generates: ClassVar[bool] = True  # the model decodes; an encoder does not
     reads: ClassVar[str] = "text"  # or images, sounds, series, graphs; a vocabulary of 0: no text
+    resizable: bool = False  # no weight depends on the size of the images
     vocabulary: int
     context: int
     layers: int
@@ -302,6 +312,11 @@ class ModelConfig(Choice):
     def reading(self, vocabulary: int | None, shape: tuple[int, ...] | None) -> ModelConfig:
         """The same model for these data: their number of token ids, or the shape of one array."""
         return self if vocabulary is None else replace(self, vocabulary=vocabulary)
+
+    def with_dropout(self, dropout: float) -> Self:
+        """The same model with this dropout, of attention too, wherever it has one."""
+        names = self.__dataclass_fields__.keys() & {"dropout", "attention_dropout"}
+        return replace(self, **dict.fromkeys(names, dropout))
 
     def with_classes(self, labels: tuple[str, ...], pool: Literal["cls", "mean"] | None = None) -> ModelConfig:
         """The same model with a head for these classes; ``pool``: None is the model's own choice."""

@@ -30,7 +30,7 @@ from regard.models.base import REDUCED, LanguageModel, State
 from regard.models.checks import check_capacity, check_sizes
 from regard.models.device import parameter_device
 from regard.models.parts import AttentionModelConfig, check_length
-from regard.nn.attention import AttentionContext
+from regard.nn.attention import AttentionContext, CrossAttentionContext
 from regard.nn.blocks.block import Stack
 from regard.nn.embedding import NGrams
 from regard.nn.init import damp_logits, initialize, normal
@@ -124,8 +124,13 @@ class GPT(LanguageModel):
         c = self.config
         return len(self.layer_masks) * c.projection.cache_width(c.width, c.heads, c.key_heads)
 
-    def features(self, tokens: Tensor, slots: AnySlots | None = None) -> Tensor:
-        """Everything but the head: [B, N, C]. ``slots`` describes padding or packing. Default: one unpadded row."""
+    def features(
+        self, tokens: Tensor, slots: AnySlots | None = None, cross: CrossAttentionContext | None = None
+    ) -> Tensor:
+        """Everything but the head: [B, N, C]. ``slots`` describes padding or packing. Default: one unpadded row.
+
+        ``cross``: what blocks with cross-attention read.
+        """
         slots = Range(tokens.shape[1]) if slots is None else slots
         check_length(self.position, slots.length)
         phase = slots.phases(tokens.device)
@@ -133,7 +138,7 @@ class GPT(LanguageModel):
         x = self._embed(tokens, F.pad(tokens, (before, 0)) if before else tokens, phase)
         rotation = self.position.rotation(phase)
         plans = [self._mechanism(i).plan(mask.bind(tokens, phase), slots, like=x) for i, mask in enumerate(self.masks)]
-        contexts = self._of_layers([AttentionContext(plan, rotation) for plan in plans])
+        contexts = self._of_layers([AttentionContext(plan, rotation, cross=cross) for plan in plans])
         return self.norm(self.blocks(x, contexts, recompute=self.checkpointing and self.training))
 
     def head(self, x: Tensor) -> Tensor:
@@ -154,7 +159,14 @@ class GPT(LanguageModel):
         recent = position.new_zeros(batch, self.ngrams.longest - 1)
         return State(position, layers, indices, recent, capacity, 0, fixed)
 
-    def consume(self, tokens: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
+    def consume(
+        self,
+        tokens: Tensor,
+        state: State,
+        lengths: Tensor | None,
+        cross: Sequence[CrossAttentionContext | None] = (),
+    ) -> tuple[Tensor, State]:
+        """As ``LanguageModel.consume``; ``cross``: what each layer with cross-attention reads."""
         count = tokens.shape[1]
         check_capacity(state, count)
         assert state.recent is not None
@@ -174,7 +186,8 @@ class GPT(LanguageModel):
         rotation = self.position.rotation(phase)
         plans = [self._plan(i, tokens, queries, state, lengths, like=x) for i in range(len(self.masks))]
         shared = self._of_layers([AttentionContext(plan, rotation, decode) for plan, decode in plans])
-        x = self.blocks(x, [one._replace(cache=cache) for one, cache in zip(shared, state.layers, strict=True)])
+        own = zip(shared, state.layers, cross or [None] * len(shared), strict=True)
+        x = self.blocks(x, [one._replace(cache=cache, cross=memory) for one, cache, memory in own])
         newest = real[:, None] + torch.arange(state.recent.shape[1], device=tokens.device)
         state.recent.copy_(earlier.gather(1, newest))
         state.position.add_(real)

@@ -185,6 +185,9 @@ class GraphTransformer(ArrayEncoder):
         added = self.embed_edge.weight.new_zeros(len(listed.codes), c.heads).index_add(0, number, self.embed_edge(kind))
         return GraphStructure(listed if c.local else Full(), AddedEdges(listed, added))
 
+    def slots(self, x: Tensor, *inputs: Tensor) -> Padded:
+        return Padded((inputs[1] >= 0).sum(1), x.shape[1])
+
     def pooled(self, x: Tensor, *inputs: Tensor) -> Tensor:
         """The features of all nodes, their mean [B, C], or of each question those of its answers, [B, Q, N, C]."""
         if self.embed_relation is not None:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Self
+from typing import ClassVar, Self
 
 from torch import nn
 
@@ -22,6 +22,7 @@ from regard.nn.positions.position import NoPositionConfig, Position, PositionCon
 class BlocksConfig(ModelConfig):
     """The options of a stack of blocks with attention, whatever it reads."""
 
+    fewest_layers: ClassVar[int] = 1  # 0: it may be the embedding of another model, without blocks
     layers: int = option(4, "number of blocks")
     heads: int = option(4, "query heads per layer")
     kv_heads: int | None = option(None, "key/value heads per layer (default: as many as query heads)")
@@ -41,7 +42,7 @@ class BlocksConfig(ModelConfig):
     block: BlockConfig = field(default_factory=PreNormConfig)
 
     def check(self) -> None:
-        check_sizes(self, "layers", "heads", "width")
+        check_sizes(self, "heads", "width", *(() if self.layers == self.fewest_layers else ("layers",)))
         if self.heads > self.width:
             raise ValueError(f"{self.heads} heads do not fit into a width of {self.width}; heads = {self.width} would")
         if self.projection.size is None and self.width % self.heads:

@@ -28,12 +28,13 @@ from regard.nn.signals import PatchesConfig, SignalEmbeddingConfig
 class SignalConfig(BlocksConfig, kind="signal"):
     """Sizes and parts of an encoder of signals."""
 
-    generates, reads, vocabulary = False, "signals", 0
+    generates, reads, vocabulary, fewest_layers = False, "signals", 0, 0
     channels: int = option(1, "numbers at each point in time")
     points: int = option(128, "points in time of the longest signal in training")
     class_token: bool = option(False, "a learned token before the parts, whose features stand for the signal")
     bias: bool = option(True, "biases in linear layers")
     zero_init: bool = option(False, "initialize residual branches with zero rather than small weights")
+    statistics: bool = option(False, "with head.pool = mean: pool the deviations of the parts beside their mean")
     embed: SignalEmbeddingConfig = field(default_factory=PatchesConfig, metadata={"help": "the parts of a signal"})
     position: PositionConfig = field(default_factory=LearnedPositionConfig)
     feedforward: FeedForwardConfig = field(default_factory=GELUConfig)
@@ -46,6 +47,8 @@ class SignalConfig(BlocksConfig, kind="signal"):
         self.head.check()
         if self.head.pool == "cls" and not self.class_token:
             raise ValueError("without a class token there is none to classify by; set head.pool = mean")
+        if self.statistics and self.head.pool != "mean":
+            raise ValueError("statistics are those of all parts; set head.pool = mean")
         if self.attention.pattern().needs_tokens:
             raise ValueError(f"the mask {self.attention.pattern()} follows from tokens, which signals do not have")
 
@@ -92,6 +95,7 @@ class SignalEncoder(ArrayEncoder):
         self.blocks = c.block.stack(c.build_block(c.attention, self.position) for _ in range(c.layers))
         self.compilable = self.blocks.compilable
         self.norm = c.build_final_norm()
+        self.of_deviation = Linear(c.width, c.width, bias=False) if c.statistics else None
         self.transform, outputs = c.head.transform(c.width, c.norm), c.head.outputs(0)
         self.unembed = Linear(c.width, outputs, bias=c.head.bias) if outputs else nn.Identity()  # type: ignore[assignment]
         self.masks = [Full() & c.attention.pattern()]
@@ -103,7 +107,7 @@ class SignalEncoder(ArrayEncoder):
         self.embed.reset()
         if isinstance(self.unembed, Linear):
             self.unembed.init(normal(0.02))
-        self.blocks.scale_residual(0.0 if self.config.zero_init else (2 * self.config.layers) ** -0.5)
+        self.blocks.scale_residual(0.0 if self.config.zero_init else (2 * max(1, self.config.layers)) ** -0.5)
 
     def features(self, signals: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Features [B, N, C] of the class token, if there is one, and of the parts; ``lengths`` [B]: real points."""
@@ -112,29 +116,37 @@ class SignalEncoder(ArrayEncoder):
         x = self.embed(signals, lengths)
         if self.embed_class is not None:
             x = torch.cat((self.embed_class.weight.expand(x.shape[0], -1, -1), x), dim=1)
-        slots = self._slots(x.shape[1], lengths)
+        slots = self.slots(x, signals, *(() if lengths is None else (lengths,)))
         check_length(self.position, slots.length)
         phase = slots.phases(x.device)
         x = self.drop(self.position.embed(x, phase))
-        plan = self.blocks.layers[0].attention.mechanism.plan(self.masks[0], slots, like=x)
-        contexts = [AttentionContext(plan, self.position.rotation(phase))] * self.config.layers
+        plans = [block.attention.mechanism.plan(self.masks[0], slots, like=x) for block in self.blocks.layers[:1]]
+        contexts = [AttentionContext(plan, self.position.rotation(phase)) for plan in plans] * self.config.layers
         return self.norm(self.blocks(x, contexts, recompute=self.checkpointing and self.training))
 
-    def _slots(self, count: int, lengths: Tensor | None) -> Range | Padded:
-        """The places of the class token and ``count`` parts less it; ``lengths`` [B]: points that are no padding."""
-        if lengths is None:
-            return Range(count)
-        parts = self.config.embed.count(lengths).clamp(min=1)  # a row of padding keeps one part
-        return Padded(parts + self.before, count)
+    def slots(self, x: Tensor, *inputs: Tensor) -> Range | Padded:
+        """The places of the class token and the parts; the second of the inputs: points that are no padding, [B]."""
+        if len(inputs) < 2:
+            return Range(x.shape[1])
+        parts = self.config.embed.count(inputs[1]).clamp(min=1)  # a row of padding keeps one part
+        return Padded(parts + self.before, x.shape[1])
 
     def pooled(self, x: Tensor, *inputs: Tensor) -> Tensor:
-        """The class token, or the mean of the parts, [B, C]; all features if the head takes them."""
+        """The class token, or the mean of the parts, [B, C]; all features if the head takes them.
+
+        Statistics pooling: mean + W deviation (Snyder et al. 2018, sec. 2.2, with one of their two matrices left out).
+        """
         pool = self.config.head.pool
         if pool is None:
             return x
-        slots = self._slots(x.shape[1], inputs[1] if len(inputs) > 1 else None)
+        slots = self.slots(x, *inputs)
         filled = slots.filled()[:, self.before :] if isinstance(slots, Padded) and pool == "mean" else None
-        return pooled(x if pool == "cls" else x[:, self.before :], filled, pool)
+        x = x if pool == "cls" else x[:, self.before :]
+        found = pooled(x, filled, pool)
+        if self.of_deviation is None:
+            return found
+        variance = pooled((x - found[:, None]).square(), filled, pool)
+        return found + self.of_deviation((variance + 1e-5).sqrt())
 
     def head(self, x: Tensor) -> Tensor:
         """Features [..., C] to the outputs of the head."""

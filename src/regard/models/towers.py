@@ -68,6 +68,13 @@ class TwoTowersConfig(ModelConfig, kind="two-towers"):
         """The longest sequence of the one tower and of the other, together."""
         return self.image.context + self.text.context
 
+    @property
+    def resizable(self) -> bool:  # type: ignore[override]
+        return self.image.resizable
+
+    def with_dropout(self, dropout: float) -> Self:
+        return replace(self, image=self.image.with_dropout(dropout), text=self.text.with_dropout(dropout))
+
     def with_layers(self, layers: int) -> Self:
         return replace(self, image=self.image.with_layers(layers), text=self.text.with_layers(layers))
 

@@ -8,7 +8,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from regard.attention import Bias, Full, Range
+from regard.attention import AnySlots, Bias, Full, Range, Slots
 from regard.config import option
 from regard.models.checks import check_sizes
 from regard.models.images import ImageConfig, ImageEncoder
@@ -22,13 +22,14 @@ from regard.nn.linear import Linear
 from regard.nn.norm import LayerNormConfig, NormConfig
 from regard.nn.patches import PatchEmbedding
 from regard.nn.positions.grid import GridLearnedConfig, GridPositionConfig, NoGridConfig, patches
-from regard.nn.positions.position import Position
+from regard.nn.positions.position import Position, Rotation
 
 
 @dataclass(frozen=True)
 class ViTConfig(BlocksConfig, ImageConfig, kind="vit"):
     """Sizes and parts of a Vision Transformer. The defaults are the paper's parts at a size for small images."""
 
+    fewest_layers = 0
     patch: int = option(4, "rows and columns of a patch, in pixels")
     class_token: bool = option(True, "a learned token before the patches, whose features stand for the image")
     bias: bool = option(True, "biases in linear layers")
@@ -111,24 +112,31 @@ class ViT(ImageEncoder):
                 module.init(normal(0.02))
         if isinstance(self.unembed, Linear):
             self.unembed.init(normal(0.02))
-        self.blocks.scale_residual(0.0 if self.config.zero_init else (2 * self.config.layers) ** -0.5)
+        self.blocks.scale_residual(0.0 if self.config.zero_init else (2 * max(1, self.config.layers)) ** -0.5)
 
     def features(self, images: Tensor) -> Tensor:
         """Equations 1 to 4: embedded patches after the class token, with positions, through the blocks and a norm.
 
         Images may have another resolution than in training: the positions are those of the same grid.
         """
+        x, slots = self.embedded(images)
+        biased = type(self.position).bias is not Position.bias
+        # Only a bias compares the places of patches; without one the sequence is a plain range, which is faster.
+        return self.encoded(x, slots if biased else Range(slots.length), self.position.rotation(slots.phase))
+
+    def embedded(self, images: Tensor) -> tuple[Tensor, Slots]:
+        """Equation 1: the class token and the patches with their positions, [B, N, C], and their slots."""
         trained = None if self.position.whole else self.grid
         slots = patches(*self.embed.grid(images), of=trained, before=self.before, device=images.device)
         x = self.embed(images)
         if self.embed_class is not None:
             x = torch.cat((self.embed_class.weight.expand(x.shape[0], -1, -1), x), dim=1)
-        x = self.drop(self.position.embed(x, slots.phase))
-        biased = type(self.position).bias is not Position.bias
-        # Only a bias compares the places of patches; without one the sequence is a plain range, which is faster.
-        mechanism = self.blocks.layers[0].attention.mechanism
-        plan = mechanism.plan(self.masks[0], slots if biased else Range(slots.length), like=x)
-        contexts = [AttentionContext(plan, self.position.rotation(slots.phase))] * self.config.layers
+        return self.drop(self.position.embed(x, slots.phase)), slots
+
+    def encoded(self, x: Tensor, slots: AnySlots, rotation: Rotation) -> Tensor:
+        """Equations 2 to 4: embedded parts [B, N, C] through the blocks, if there are any, and a norm."""
+        plans = [block.attention.mechanism.plan(self.masks[0], slots, like=x) for block in self.blocks.layers[:1]]
+        contexts = [AttentionContext(plan, rotation) for plan in plans] * self.config.layers
         return self.norm(self.blocks(x, contexts, recompute=self.checkpointing and self.training))
 
     def head(self, x: Tensor) -> Tensor:

@@ -62,11 +62,13 @@ class LogMel(nn.Module):
     """Samples [B, T] to the logarithms of energy in bands of the mel scale, [B, bands, N].
 
     Whisper's range (Radford et al. 2023, sec. 2.2): nothing is more than 8 powers of ten below the loudest. Then each
-    band gets mean 0 and variance 1 over the frames of its signal, so that neither volume nor line matters.
+    band gets mean 0 and variance 1 over the frames of its signal, so that neither volume nor line matters. Without
+    ``each_band`` the whole spectrogram does: the mean spectrum of a voice remains.
     """
 
-    def __init__(self, bands: int, rate: int, windows: tuple[int, ...], hop: int):
+    def __init__(self, bands: int, rate: int, windows: tuple[int, ...], hop: int, each_band: bool = True):
         super().__init__()
+        self.over = (2,) if each_band else (1, 2)
         self.transforms = nn.ModuleList(STFT(window, hop) for window in windows)
         for number, window in enumerate(windows):
             filters = mel_filters(bands, rate, window).float()
@@ -81,9 +83,9 @@ class LogMel(nn.Module):
             loudest = log.masked_fill(real == 0, -torch.inf).amax(dim=(1, 2), keepdim=True)
             found.append(log.maximum(loudest - 8))
         x = torch.cat(found, dim=1) * real
-        count = real.sum(2, keepdim=True).clamp(min=1)
-        x = (x - x.sum(2, keepdim=True) / count) * real
-        return x * (x.square().sum(2, keepdim=True) / count + _EVEN).rsqrt()
+        count = real.expand_as(x).sum(self.over, keepdim=True).clamp(min=1)
+        x = (x - x.sum(self.over, keepdim=True) / count) * real
+        return x * (x.square().sum(self.over, keepdim=True) / count + _EVEN).rsqrt()
 
 
 class StridedConvolutions(nn.Module):
@@ -153,6 +155,7 @@ class LogMelConfig(SoundEmbeddingConfig, kind="log-mel"):
     window: tuple[float, ...] = option((25.0,), "milliseconds of a window; several: bands at several resolutions")
     hop: float = option(10.0, "milliseconds from one frame to the next")
     strides: tuple[int, ...] = option((2, 2), "by how much each convolution divides the number of frames")
+    each_band: bool = option(True, "mean 0 and variance 1 of each band over a sound; false: of all bands together")
     mask_bands: int = option(0, "in training, hide up to so many neighboring bands, twice (SpecAugment)")
     mask_frames: int = option(0, "in training, hide up to so many neighboring frames, twice")
 
@@ -213,7 +216,7 @@ class LogMelEmbedding(SoundEmbedding):
         super().__init__()
         c, self.config, self.channels = config, config, check_mono(channels)
         windows = tuple(round(window * c.rate / 1000) for window in c.window)
-        self.spectrum = LogMel(c.bands, c.rate, windows, c.hop_samples)
+        self.spectrum = LogMel(c.bands, c.rate, windows, c.hop_samples, c.each_band)
         self.hidden = nn.Sequential(RangeDropout(c.mask_bands, 1), RangeDropout(c.mask_frames, 2))
         kernels = tuple(max(3, 2 * stride - 1) for stride in c.strides)
         self.stages = StridedConvolutions(c.bands * len(windows), width, c.strides, kernels)

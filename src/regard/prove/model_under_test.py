@@ -130,21 +130,23 @@ class ModelUnderTest:
 
     @cached_property
     def sources(self) -> tuple[Tensor, Tensor]:
-        """Source tokens [12, S] and lengths [12] for a sequence-to-sequence model."""
+        """Numbers of source parts [12, S] and lengths [12] for a sequence-to-sequence model."""
         assert self.seq2seq is not None
-        if not self.seq2seq.source_vocabulary:
+        numbers = self.seq2seq.source_vocabulary
+        if not numbers and type(self.seq2seq).source_of is Seq2SeqModel.source_of:
             raise UserError("claims are tested on random tokens, but this model reads sound; prove another one")
         generator = torch.Generator().manual_seed(SEED + 1)
         longest = max(2, min(9, self.seq2seq.config.context))
-        tokens = torch.randint(self.seq2seq.source_vocabulary, (SOURCES, longest), generator=generator)
+        tokens = torch.randint(numbers or PARTS, (SOURCES, longest), generator=generator)
         lengths = torch.randint(2, longest + 1, (SOURCES,), generator=generator)
         return tokens.to(self.device), lengths.to(self.device)
 
     def source(self, rows: Tensor, padding: int = 0) -> tuple[Tensor, Tensor]:
-        """Tokens and lengths of some sources, with ``padding`` more positions than the longest of them needs."""
+        """Parts and lengths of some sources, with ``padding`` more positions than the longest of them needs."""
         tokens, lengths = (x[rows % SOURCES] for x in self.sources)
         tokens = tokens[:, : int(lengths.max())]
-        return torch.cat((tokens, tokens[:, -1:].expand(-1, padding)), dim=1), lengths
+        assert self.seq2seq is not None
+        return self.seq2seq.source_of(torch.cat((tokens, tokens[:, -1:].expand(-1, padding)), dim=1)), lengths
 
     @cached_property
     def long(self) -> int:
@@ -188,7 +190,10 @@ class ModelUnderTest:
         if isinstance(self.model, Encoder):
             return self.model.head(self.model.features(tokens, slots))
         if isinstance(self.model, ArrayEncoder):
-            return self.model.head(self.model.features(*self.arguments(tokens))[:, self.model.before :])
+            x = self.model.features(*self.arguments(tokens))
+            parts = tokens.shape[1]  # the mean of latents counts as that of every part
+            x = x.mean(1, keepdim=True).expand(-1, parts, -1) if self.model.summarizes else x[:, self.model.before :]
+            return self.model.head(x)
         assert self.model is not None
         return self.model(tokens, slots)
 

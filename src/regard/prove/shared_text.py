@@ -88,12 +88,39 @@ def share_of(known: Iterable[NDArray[np.bool_]], piece: int) -> Share:
     return Share(int(every.sum()), len(every), int(every.argmax()) if len(every) else 0)
 
 
+def shingle_length(text: Sequence[Symbols]) -> int:
+    """The symbols of a shingle, so that two texts hardly share one by chance."""
+    return int(np.clip(np.ceil(BITS / information(text)), 3, 12))
+
+
+def similarities(text: Sequence[Symbols], other: Sequence[Symbols], shingle: int) -> NDArray[np.float64]:
+    """For each document of ``text``, the Jaccard similarity of its shingles with those of the nearest of ``other``.
+
+    Documents with fewer than two shingles are left out.
+    """
+    asked, known = (
+        [np.unique(hashes_of(document, shingle)) for document in part if len(document) > shingle]
+        for part in (text, other)
+    )
+    sizes = np.array([len(own) for own in known])
+    hashes, owners = np.concatenate([np.zeros(0, np.uint64), *known]), np.repeat(np.arange(len(known)), sizes)
+    order = hashes.argsort(kind="stable")
+    hashes, owners = hashes[order], owners[order]
+    found = np.zeros(len(asked))
+    for number, own in enumerate(asked if len(known) else ()):
+        begin, end = (np.searchsorted(hashes, own, side=side) for side in ("left", "right"))
+        places = np.concatenate([np.zeros(0, np.int64), *map(np.arange, begin, end)])
+        shared = np.bincount(owners[places], minlength=len(known))
+        found[number] = (shared / (sizes + len(own) - shared)).max()
+    return found
+
+
 def near_duplicates(text: Sequence[Symbols], other: Sequence[Symbols]) -> tuple[Share, int]:
     """The windows of ``text`` that are nearly in ``other``, and their length; by MinHash (Broder 1997).
 
     A window is the set of its shingles. The windows of ``other`` overlap by three quarters.
     """
-    shingle = int(np.clip(np.ceil(BITS / information(other)), 3, 12))
+    shingle = shingle_length(other)
     block = 4 * shingle
     known = np.concatenate([np.zeros((0, PERMUTATIONS), np.uint64), *_signatures(other, shingle, block, 1)])
     asked = np.concatenate([np.zeros((0, PERMUTATIONS), np.uint64), *_signatures(text, shingle, block, 4)])

@@ -3,7 +3,7 @@
 from regard.data import ImagesConfig
 from regard.models import ViTConfig
 from regard.tasks import ImageClassificationConfig
-from regard.train import AdamWConfig, Experiment, TrainConfig
+from regard.train import AdamWConfig, Experiment, LinearScheduleConfig, TrainConfig
 
 
 def recipe() -> Experiment:
@@ -13,7 +13,13 @@ def recipe() -> Experiment:
     """
     return Experiment(
         model=ViTConfig(image=8, channels=1, patch=2, layers=4, heads=4, width=64),
-        data=ImagesConfig(source="digits", batch=64),
+        data=ImagesConfig(source="digits", affine=0.3, batch=64),
         task=ImageClassificationConfig(),
-        train=TrainConfig(steps=600, optimizer=AdamWConfig(lr=2e-3), evaluate_every=200, save_every=None),
+        train=TrainConfig(
+            steps=2000,
+            optimizer=AdamWConfig(lr=2e-3),
+            schedule=LinearScheduleConfig(),
+            evaluate_every=500,
+            save_every=None,
+        ),
     )

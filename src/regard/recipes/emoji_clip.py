@@ -1,32 +1,42 @@
-"""An image encoder and a text encoder that learn which emoji a text in one of several languages is about."""
+"""An image encoder and a text encoder that learn which emoji a text is about, from published weights of both."""
 
-from regard.data import BpeConfig, ImageTextConfig
-from regard.models import EncoderConfig, HybridViTConfig, TwoTowersConfig
+from regard.data import ImageTextConfig
+from regard.models import EfficientNetConfig, EncoderConfig, TwoTowersConfig
 from regard.nn.heads import NoHeadConfig
 from regard.tasks import ContrastiveConfig
 from regard.train import AdamWConfig, Experiment, TrainConfig
+from regard.train.adapt import FrozenConfig
 
 
 def recipe() -> Experiment:
-    """Two towers (CLIP) that learn from 1,500 emoji with names and tags in six languages, in nine minutes on a CPU.
+    """Two towers (CLIP) that learn from 1,500 emoji with names and tags.
 
     regard train emoji-clip
     """
-    image = HybridViTConfig(patch=8, layers=2, heads=4, width=128, class_token=False, dropout=0.1, head=NoHeadConfig())
-    text = EncoderConfig(context=24, layers=1, heads=4, width=96, dropout=0.1, head=NoHeadConfig())
+    image, text = EfficientNetConfig(head=NoHeadConfig()), EncoderConfig(head=NoHeadConfig())
     return Experiment(
-        model=TwoTowersConfig(width=64, image=image, text=text),
+        init="efficientnet-lite0+minilm",
+        model=TwoTowersConfig(width=256, scale=8.0, image=image, text=text),
         data=ImageTextConfig(
-            languages=("en", "de", "fr", "es", "it", "pt"),
-            tokenizer=BpeConfig(vocabulary=4096),
-            crop=3,
+            styles=("emojione", "fluent-emoji"),
+            size=128,
+            crop=4,
             flip=True,
             affine=0.6,
-            color=0.1,
+            color=0.2,
             erase=0.2,
+            tokens=20,
         ),
         task=ContrastiveConfig(),
         train=TrainConfig(
-            steps=None, seconds=540.0, optimizer=AdamWConfig(lr=1e-3), evaluate_every=200, save_every=None
+            steps=300,
+            dropout=0.0,
+            adapt=FrozenConfig(
+                trained=("unembed_image", "unembed_text", *(f"image.blocks.{number}" for number in range(5, 16))),
+                head=5.0,
+            ),
+            optimizer=AdamWConfig(lr=3e-4, betas=(0.9, 0.98), weight_decay=0.05),
+            evaluate_every=100,
+            save_every=None,
         ),
     )

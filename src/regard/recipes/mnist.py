@@ -14,11 +14,11 @@ def recipe() -> Experiment:
 
     regard train mnist
 
-    For fifteen: --train.seconds 900 --model.patch 4 --model.width 64 --model.layers 6 --data.affine 0.3.
+    For fifteen: --train.seconds 900.
     """
     return Experiment(
         model=ViTConfig(image=28, channels=1, patch=7, layers=4, heads=4, width=96),
-        data=ImagesConfig(source="mnist", validation=0.02, crop=2, batch=128),
+        data=ImagesConfig(source="mnist", validation=0.02, crop=2, affine=0.3, batch=128),
         task=ImageClassificationConfig(),
         train=TrainConfig(
             seconds=360, optimizer=MUON, schedule=LinearScheduleConfig(), evaluate_every=2000, save_every=None

@@ -1,7 +1,11 @@
 """A graph Transformer that predicts how soluble molecules are."""
 
+from regard.attention import SoftmaxConfig
+from regard.attention.normalizer import SigmoidConfig
 from regard.data import GraphsConfig
 from regard.models import GraphConfig
+from regard.nn.heads import ValuesHeadConfig
+from regard.nn.norm import NoNormConfig
 from regard.tasks import RegressionConfig
 from regard.train import AdamWConfig, Experiment, TrainConfig
 
@@ -11,11 +15,22 @@ def recipe() -> Experiment:
 
     regard train solubility
 
-    All atoms see each other, with biases by the bond and the length of the shortest path between them.
+    All atoms see each other, with biases by the bond and the length of the shortest path between them. Solubility is
+    about a sum over atoms: weights that need not sum to 1, no norms and a sum at the end keep how many there are.
     """
     return Experiment(
-        model=GraphConfig(layers=4, heads=4, width=64, dropout=0.1, local=False, distances=6),
+        model=GraphConfig(
+            layers=4,
+            heads=4,
+            width=64,
+            local=False,
+            distances=6,
+            zero_init=False,
+            attention=SoftmaxConfig(normalizer=SigmoidConfig()),
+            norm=NoNormConfig(),
+            head=ValuesHeadConfig(pool="sum"),
+        ),
         data=GraphsConfig(source="solubility", walks=8, batch=64),
         task=RegressionConfig(),
-        train=TrainConfig(steps=1000, optimizer=AdamWConfig(lr=3e-3), evaluate_every=100, save_every=None),
+        train=TrainConfig(steps=500, optimizer=AdamWConfig(lr=3e-3), evaluate_every=50, save_every=None),
     )

@@ -149,6 +149,8 @@ def position_losses(model: Model, data: Data) -> PositionLosses | None:
         flat = logits.flatten(0, 1).float(), batch.targets.flatten()
         each = functional.cross_entropy(*flat, reduction="none", ignore_index=-1).view(batch.targets.shape)
         parts.append(each[(batch.targets >= 0).all(1)])
+    if sum(map(len, parts)) < 2:  # rows with a prompt, which has no targets
+        return None
     losses = torch.cat(parts).double()  # [windows, N]
     margin = 1.96 * losses.std(0) / math.sqrt(len(losses))
     return PositionLosses(losses.mean(0).tolist(), margin.tolist(), len(losses), whole)

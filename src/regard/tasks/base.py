@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from regard.config import Choice
 from regard.data.base import Data
+from regard.data.tokenizers import Tokenizer
 from regard.models import Model, ModelConfig
 from regard.nn.auxiliary_loss import collect
 from regard.pages.html import ChartSection
@@ -77,6 +78,8 @@ class TaskConfig(Choice):
 
 class Predicting(ABC):
     """A task whose answers `regard predict` shows."""
+
+    tokenizer: Tokenizer | None = None  # that of a run that is loaded, for answers that are texts
 
     @abstractmethod
     def predictions(self, model: Any, batch: Any) -> list[Prediction]:

@@ -87,7 +87,7 @@ class ContrastiveTask(Measured, Predicting):
         if batch.prompt_classes is not None:
             shares = self.class_shares(model, batch, vectors[:, 0])
             right.append(int((shares.argmax(1) == batch.targets[:, 0])[counted].sum()))
-            classified = count
+            classified = int((batch.targets[:, 0] >= 0)[counted].sum())
         sums = torch.zeros(max(1, len(self.config.languages)), len(COUNTS) + 2, dtype=torch.float64)
         sums[batch.language, : len(right)] = torch.tensor(right, dtype=torch.float64)
         sums[batch.language, len(COUNTS) :] = torch.tensor([count, classified], dtype=torch.float64)

@@ -13,7 +13,8 @@ from regard.models import Encoder, Model
 from regard.nn.lora import LowRankAdapter, install_lora
 from regard.nn.quantized import Int4Config, QuantizationConfig
 
-HEAD = ("unembed", "transform")
+#: What is new in a model that starts from another: its head, or the maps of two towers into their space.
+HEAD = ("unembed", "transform", "unembed_image", "unembed_text", "log_scale")
 
 
 class AdaptConfig(Choice):
@@ -44,8 +45,7 @@ class LayerwiseConfig(AdaptConfig, kind="layerwise"):
         """Refuse impossible rates."""
         if not 0 < self.decay <= 1:
             raise ValueError(f"decay must be above 0 and at most 1, not {self.decay}")
-        if not 0 < self.head < float("inf"):
-            raise ValueError(f"head must be a number above 0, not {self.head}")
+        _check_head(self.head)
         if self.freeze < 0:
             raise ValueError(f"freeze must be at least 0, not {self.freeze}")
 
@@ -59,18 +59,25 @@ class LayerwiseConfig(AdaptConfig, kind="layerwise"):
     def rates(self, model: Model) -> dict[nn.Parameter, float]:
         top = len(model.blocks) + 1
         found = {parameter: self.decay ** (top - depth) for parameter, depth in depths(model).items()}
-        head = [module for name, module in model.named_children() if name in HEAD]
-        return found | {parameter: self.head for module in head for parameter in module.parameters()}
+        return found | dict.fromkeys(head_parameters(model), self.head)
 
 
 @dataclass(frozen=True)
 class FrozenConfig(AdaptConfig, kind="frozen"):
     """Some modules only, by default the output head; everything else is frozen."""
 
-    trained: tuple[str, ...] = option(HEAD, "names of modules that are trained; all others are frozen")
+    trained: tuple[str, ...] = option(HEAD, "names of modules or weights that are trained; all others are frozen")
+    head: float = option(1.0, "the learning rate of the head, as a multiple of that of the optimizer")
+
+    def check(self) -> None:
+        """Refuse impossible rates."""
+        _check_head(self.head)
 
     def apply(self, model: Model) -> None:
         _freeze_all_but(model, self.trained)
+
+    def rates(self, model: Model) -> dict[nn.Parameter, float]:
+        return {} if self.head == 1 else dict.fromkeys(head_parameters(model), self.head)
 
 
 @dataclass(frozen=True)
@@ -132,12 +139,22 @@ def _freeze_all_but(model: nn.Module, names: Sequence[str], some: bool = False) 
     ``some``: a name that the model does not have is no error.
     """
     model.requires_grad_(False)
-    for name, module in model.named_modules():
+    for name, part in (*model.named_modules(), *model.named_parameters()):
         if name in names or name.rpartition(".")[2] in names:
-            module.requires_grad_(True)
+            part.requires_grad_(True)
     if names and not some and not any(parameter.requires_grad for parameter in model.parameters()):
         there = ", ".join(name for name, _ in model.named_children())
         raise UserError(f"--train.adapt.trained {','.join(names)}: the model has no such module; it has {there}")
+
+
+def head_parameters(model: nn.Module) -> list[nn.Parameter]:
+    """The weights of what is new in a model that starts from another."""
+    return [parameter for name, parameter in model.named_parameters() if name.partition(".")[0] in HEAD]
+
+
+def _check_head(head: float) -> None:
+    if not 0 < head < float("inf"):
+        raise ValueError(f"head must be a number above 0, not {head}")
 
 
 def depths(model: Model) -> dict[nn.Parameter, int]:

@@ -1,6 +1,6 @@
 """An experiment: model, data, task and training in one config, which determines a whole run."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 from regard.config import Config, dump, option
@@ -114,10 +114,12 @@ class Experiment(Config):
         """The model's config: what the data has (vocabulary or shape), the training's dropout, the task's head.
 
         A pretrained model keeps its vocabulary, which may have unused numbers after those of its tokenizer, and its
-        image size: it reads others at their resolution.
+        image size, unless its weights fit every size: it reads others at their resolution.
         """
-        model = self.model if self.init is not None else self.model.reading(data.vocabulary, data.shape)
+        if self.init is None:
+            model = self.model.reading(data.vocabulary, data.shape)
+        else:
+            model = self.model.reading(None, data.shape) if self.model.resizable else self.model
         if self.train.dropout is not None:
-            names = model.__dataclass_fields__.keys() & {"dropout", "attention_dropout"}
-            model = replace(model, **dict.fromkeys(names, self.train.dropout))
+            model = model.with_dropout(self.train.dropout)
         return self.task.model_for(model, data)

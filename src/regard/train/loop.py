@@ -76,7 +76,7 @@ def prepare(experiment: Experiment, run: Run, world: World, began: float, resume
     if experiment.quantization is not None:
         raise UserError(f"{run.path} has quantized weights, which are not trained; resume the run it was made from")
     checkpoint = newest(run) if resume else None
-    start = pretrained(experiment.init) if experiment.init is not None and not resume else None
+    start = pretrained(experiment.init, experiment.model) if experiment.init is not None and not resume else None
     if start is not None:
         experiment = replace(experiment, model=start.config, data=experiment.data.with_chat(start.chat))
     data = build_data(experiment, run, start)

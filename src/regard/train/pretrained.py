@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,6 +20,8 @@ from regard.data.origins.progress import say
 from regard.errors import UserError
 from regard.models.base import LanguageModel, Model, ModelConfig
 from regard.models.shapes import build_on_meta
+from regard.models.towers import TwoTowersConfig
+from regard.nn.heads import NoHeadConfig
 from regard.nn.lora import merged
 from regard.runs import Run
 from regard.runs.folder import CHAT, TOKENIZER
@@ -35,8 +38,13 @@ class Pretrained(NamedTuple):
     chat: ChatFormat | None = None
 
 
-def pretrained(name: str) -> Pretrained:
-    """The model of a run (its folder, or its name in `runs`), of `regard models`, or of a folder or file to import."""
+def pretrained(name: str, model: ModelConfig | None = None) -> Pretrained:
+    """The model of a run (its folder, or its name in `runs`), of `regard models`, or of a folder or file to import.
+
+    For ``model``, two towers, there may be two of them, as in ``efficientnet-lite0+minilm``.
+    """
+    if isinstance(model, TwoTowersConfig) and name.count("+") == 1:
+        return _two_towers(model, *name.split("+"))
     for folder in (Path(name), Path("runs") / name):
         if os.path.isfile(folder / "config.toml"):
             return _of_run(Run.open(folder))
@@ -52,6 +60,17 @@ def pretrained(name: str) -> Pretrained:
     tokenizer = load_tokenizer(source, data, lossless=_generates(given.config))
     chat = None if given.chat is None else ChatFormat.read(json.dumps(given.chat).encode())
     return Pretrained(given.config, given.weights, tokenizer, chat)
+
+
+def _two_towers(model: TwoTowersConfig, *names: str) -> Pretrained:
+    """A model for images and one for texts without their heads; the maps into the common space are new."""
+    image, text = (pretrained(name) for name in names)
+    towers = {"image": image, "text": text}
+    if unfit := [name for name, one in zip(names, towers.values(), strict=True) if "head" not in vars(one.config)]:
+        raise UserError(f"{unfit[0]} is no encoder, and the towers are two: --init efficientnet-lite0+minilm")
+    configs = {name: replace(one.config, head=NoHeadConfig()) for name, one in towers.items()}  # type: ignore[call-arg]
+    weights = {f"{name}.{key}": tensor for name, one in towers.items() for key, tensor in one.weights.items()}
+    return Pretrained(replace(model, **configs), weights, text.tokenizer)
 
 
 def _of_run(run: Run) -> Pretrained:

@@ -123,7 +123,7 @@ FAULTS = {
     "validation is training": HeldOut("data_fault", "validation", validation_is_training),
     "four batches": HeldOut("data_fault", "training batches", changed_text("four batches", steps=250)),
     "rows all equal": HeldOut("data_fault", "training batches", changed_text("one window")),
-    "validation alphabet": HeldOut("data_fault", "validation", changed_text("other alphabet")),
+    "validation alphabet": HeldOut("text_fault", "validation", changed_text("other alphabet")),
     "accumulation not divided": HeldOut("task_loss", "the task", changed_task("not divided", accumulate=4, steps=100)),
     "smoothing of 0.9": HeldOut("task_loss", "the task", changed_task("smoothed")),
 }

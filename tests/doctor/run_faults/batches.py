@@ -109,8 +109,8 @@ FAULTS: list[Fault] = [
     fault("half of the targets ignored", "target_fault", "targets", half_ignored, lambda seen: not aligned(seen)),
     fault(
         "tokens shuffled",
-        "data_fault",
-        "batches",
+        "text_fault",
+        "training batches",
         shuffled,
         lambda seen: "batch" in vars(seen.ended.engine.data),
     ),

@@ -149,8 +149,10 @@ def image_examples(path: Path, model: ModelConfig) -> list[Example]:
 
 def read_images(path: Path, model: ModelConfig) -> list[tuple[Path, Tensor]]:
     """The same as arrays [M, Y, X], with their files."""
-    from regard.models import ImageConfig, TextToImageConfig
+    from regard.models import CaptionerConfig, ImageConfig, PerceiverConfig, TextToImageConfig, TwoTowersConfig
 
+    while isinstance(model, TwoTowersConfig | CaptionerConfig | PerceiverConfig):  # the part that reads images
+        model = model.image if isinstance(model, TwoTowersConfig) else model.encoder
     if not isinstance(model, ImageConfig | TextToImageConfig):
         raise UserError(f"a {model.kind} reads no images")
     files = image_files(path) if path.is_dir() else [path]

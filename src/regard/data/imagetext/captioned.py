@@ -14,6 +14,7 @@ from regard.data.origins.progress import ProgressLine
 from regard.errors import UserError
 
 CAPTIONS = "captions.tsv"
+NO_CLASS = -2  # the category of what has none; it is no IGNORE_INDEX, because its text counts
 
 
 class Captioned(NamedTuple):
@@ -23,7 +24,7 @@ class Captioned(NamedTuple):
     pictures: tuple[int, ...]  # the numbers of its pictures; the first one is that of evaluation
     texts: dict[str, list[str]]  # by language: a label, then tags
     group: str  # examples of a group are in one part of the data
-    category: int
+    category: int  # NO_CLASS: it has none
 
 
 class Prompts(NamedTuple):
@@ -42,9 +43,14 @@ class ImageTexts(NamedTuple):
     prompts: dict[str, Prompts]  # by language
 
     def with_pictures(self, other: ImageTexts) -> ImageTexts:
-        """With the pictures of the same examples from another source, after those that they have."""
+        """With the pictures of the same examples from another source, after those that they have.
+
+        An example without pictures stays without: all are evaluated in the first style.
+        """
         more = {one.name: tuple(len(self.images) + number for number in one.pictures) for one in other.examples}
-        examples = (one._replace(pictures=one.pictures + more.get(one.name, ())) for one in self.examples)
+        examples = (
+            one._replace(pictures=one.pictures and one.pictures + more.get(one.name, ())) for one in self.examples
+        )
         return self._replace(images=np.concatenate((self.images, other.images)), examples=tuple(examples))
 
 
@@ -73,7 +79,7 @@ def read_captions(folder: Path, size: int, language: str) -> ImageTexts:
                 numbers[name] = len(images)
                 images.append(read_image(folder / name, 3, (size, size)))
             label, *tags = (part.strip() for part in text.split(",") if part.strip())
-            category = classes.index(str(row["class"]).strip()) if row.get("class") else -1
+            category = classes.index(str(row["class"]).strip()) if row.get("class") else NO_CLASS
             examples.append(Captioned(name, (numbers[name],), {language: [label, *tags]}, name, category))
             progress.advance(1)
     if not examples:

@@ -38,11 +38,13 @@ class ImageTextConfig(DataConfig, kind="image-text"):
     styles: tuple[str, ...] = option((), "further sources of emoji, whose pictures are drawn in training as well")
     languages: tuple[str, ...] = option(("en",), "the languages of the texts; half of them are in the first one")
     size: int = option(32, "rows and columns of the images")
+    tags: bool = option(True, "a text is a label and tags, rather than the label alone")
+    alike: int = option(1, "so many successive texts in training are in one language")
     tokens: int = option(24, "cut longer texts to this many tokens")
     tokenizer: TokenizerConfig = field(default_factory=BpeConfig, metadata={"help": "the tokenizer of the texts"})
     validation: float = option(0.1, "the fraction of the examples held out for evaluation, in whole groups")
     test: float = option(0.1, "the fraction held out for a final test, in whole groups")
-    crop: int = option(0, "augmentation: shift images by up to this many pixels")
+    crop: int = option(0, "augmentation: shift images by up to this many pixels, before they are enlarged")
     flip: bool = option(False, "augmentation: mirror every other image")
     affine: float = option(0.0, "augmentation: rotate (1: up to 29 degrees), scale and shear images this much")
     color: float = option(0.0, "augmentation: change brightness, contrast and saturation by up to this")
@@ -52,7 +54,7 @@ class ImageTextConfig(DataConfig, kind="image-text"):
     def check(self) -> None:
         """Refuse impossible values before anything is fetched."""
         check_fractions(self.validation, self.test)
-        for name in ("size", "tokens", "batch"):
+        for name in ("size", "tokens", "alike", "batch"):
             if vars(self)[name] < 1:
                 raise ValueError(f"{name} must be at least 1, not {vars(self)[name]}")
         if not self.languages or len(set(self.languages)) < len(self.languages):
@@ -65,8 +67,10 @@ class ImageTextConfig(DataConfig, kind="image-text"):
         if self.path is None and find_source(self.source).labels != FORM:
             known = ", ".join(name for name, source in all_sources().items() if source.labels == FORM)
             raise ValueError(f"source '{self.source}' has no images with texts; with them are: {known}")
-        if self.path is None and SIDE % self.size:
-            raise ValueError(f"size {self.size} does not divide the {SIDE} pixels of the emoji; size = 32 would do")
+        if self.path is None and SIDE % self.size and self.size % SIDE:
+            raise ValueError(
+                f"size {self.size} is no part or multiple of the emoji's {SIDE} pixels; size = 32 would do"
+            )
 
     def build(self, context: int, cache: Path | None = None, tokenizer: Tokenizer | None = None) -> ImageTextData:
         """Read, divide and tokenize. ``tokenizer``: that of a trained model; default: learn one from the texts."""
@@ -83,13 +87,16 @@ class ImageTextConfig(DataConfig, kind="image-text"):
             tokenizer = self.tokenizer.build(f"{text}, {text}\n".lower() for text in texts)
         return ImageTextData(
             (train, validation, test),
-            images := shrunk(given.images, self.size),
+            images := shrunk(given.images, min(self.size, given.images.shape[2])),
             TextRows(tokenizer, self.tokens),
+            size=self.size,
             name=name,
             sha256=_fingerprint(images, (train, validation, test)),
             languages=languages,
             categories=given.categories,
             prompts=[given.prompts[language] for language in languages],
+            tags=self.tags,
+            alike=self.alike,
             augmentation=Augmentation(self.crop, self.flip, self.affine, self.color, self.erase),
         )
 

@@ -14,7 +14,7 @@ from regard.data.examples import ExampleData, Numbers, Part, Uniform
 from regard.data.images.arrays import Pixels
 from regard.data.images.data import Augmentation, changed, image_examples, to_floats
 from regard.data.imagetext.captioned import Captioned, Prompts
-from regard.data.tokenizers import Tokenizer
+from regard.data.tokenizers import PublishedTokenizer, Tokenizer
 from regard.errors import UserError
 
 if TYPE_CHECKING:
@@ -27,11 +27,11 @@ TAGS = 16  # of a text in training, at most
 Tokens = NDArray[np.int64]
 
 
-class EncodedCaption(NamedTuple):
-    """One thing: its pictures, and the tokens of its label and of each tag by language."""
+class Shown(NamedTuple):
+    """One thing: its pictures, and its label and tags by language, in lower case."""
 
     pictures: tuple[int, ...]
-    texts: tuple[tuple[Tokens, ...], ...]  # by language; () where it has none
+    texts: tuple[tuple[str, ...], ...]  # by language; () where it has none
     category: int
     title: str  # for people
 
@@ -42,25 +42,19 @@ class TextRows:
     def __init__(self, tokenizer: Tokenizer, longest: int):
         self.tokenizer, self.longest = tokenizer, longest
 
-    def parts(self, texts: Sequence[str]) -> tuple[Tokens, ...]:
-        """A label and its tags, as the parts of one text."""
-        return tuple(
-            self.tokenizer.encode(text.lower() if not n else f", {text.lower()}") for n, text in enumerate(texts)
-        )
-
-    def padded(self, rows: Sequence[Tokens]) -> tuple[Tokens, Tokens]:
+    def rows(self, texts: Sequence[str]) -> tuple[Tokens, Tokens]:
         """Rows [R, T] that are cut or padded with zeros, and their lengths [R]."""
-        lengths = np.array([min(len(row), self.longest) for row in rows], np.int64)
-        tokens = np.zeros((len(rows), self.longest), np.int64)
-        for place, row in enumerate(rows):
-            tokens[place, : lengths[place]] = row[: self.longest]
-        return tokens, lengths
-
-    def texts(self, texts: Sequence[str]) -> tuple[Tokens, Tokens]:
-        """Whole texts as such rows."""
         if empty := [number for number, text in enumerate(texts, 1) if not text.strip()]:
             raise UserError(f"text {empty[0]} is empty; leave it out")
-        return self.padded([self.tokenizer.encode(text.strip().lower()) for text in texts])
+        texts = [text.strip().lower() for text in texts]
+        if isinstance(self.tokenizer, PublishedTokenizer):  # which cuts before its last special token
+            rows = [one.ids for one in self.tokenizer.encode_texts(texts, self.longest)]
+        else:
+            rows = [self.tokenizer.encode(text)[: self.longest] for text in texts]
+        tokens = np.zeros((len(rows), self.longest), np.int64)
+        for place, row in enumerate(rows):
+            tokens[place, : len(row)] = row
+        return tokens, np.array([len(row) for row in rows], np.int64)
 
 
 class ImageTextData(ExampleData[ImageTextBatch]):
@@ -79,34 +73,38 @@ class ImageTextData(ExampleData[ImageTextBatch]):
         images: Pixels,
         rows: TextRows,
         *,
+        size: int,
         name: str,
         sha256: str,
         languages: tuple[str, ...],
         categories: tuple[str, ...] = (),
         prompts: Sequence[Prompts] = (),
         augmentation: Augmentation | None = None,
+        tags: bool = True,
+        alike: int = 1,
     ) -> None:
-        """``parts``: train, validation, test; ``prompts``: for each language."""
+        """``parts``: train, validation, test; smaller ``images`` are enlarged to ``size``; ``prompts``: by language.
+
+        ``alike``: texts in one language; without ``tags``, a text is its label.
+        """
         super().__init__((len(parts[0]), len(parts[1]), len(parts[2]) * len(languages)), name)
         self.images, self.rows, self.languages = images, rows, languages
         self.labels = self.names = categories
         self.tokenizer, self.vocabulary = rows.tokenizer, rows.tokenizer.size
-        self.shape, self.sha256 = images.shape[1:], sha256  # type: ignore[assignment]
+        self.tags, self.alike = tags, alike
+        self.shape, self.sha256 = (images.shape[1], size, size), sha256
         self.examples = {
-            part: [self._encoded(one) for one in some]
+            part: [self._shown(one) for one in some]
             for part, some in zip(("train", "validation", "test"), parts, strict=True)
         }
-        self.prompts = [(*rows.texts(one.texts), np.array(one.categories)) for one in prompts if one.texts]
+        self.prompts = [(*rows.rows(one.texts), np.array(one.categories)) for one in prompts if one.texts]
         self.augmentation = augmentation or Augmentation()
 
-    def _encoded(self, one: Captioned) -> EncodedCaption:
-        texts = tuple(self.rows.parts(one.texts.get(language, ())) for language in self.languages)
-        return EncodedCaption(
-            one.pictures,
-            texts,
-            one.category,
-            next(one.texts[language][0] for language in self.languages if one.texts.get(language)),
-        )
+    def _shown(self, one: Captioned) -> Shown:
+        most = None if self.tags else 1
+        texts = tuple(tuple(map(str.lower, one.texts.get(language, ())[:most])) for language in self.languages)
+        title = next(one.texts[language][0] for language in self.languages if one.texts.get(language))
+        return Shown(one.pictures, texts, one.category, title)
 
     @property
     def frequencies(self) -> Numbers:
@@ -119,28 +117,28 @@ class ImageTextData(ExampleData[ImageTextBatch]):
         pictures = [
             one.pictures[int(draw * len(one.pictures))] for one, draw in zip(examples, random[:, 0], strict=True)
         ]
+        random[:, 16] = random[:: self.alike, 16].repeat(self.alike)[: len(random)]  # of the language
         texts = [self._drawn(one, draws) for one, draws in zip(examples, random[:, 16:], strict=True)]
         images = changed(
             self._picked(pictures), random[:, 1:16], self.augmentation, fill=1.0
         )  # white, as the background
-        return self._batch(images, *self.rows.padded(texts), np.array([one.category for one in examples]))
+        return self._batch(images, *self.rows.rows(texts), np.array([one.category for one in examples]))
 
-    def _drawn(self, one: EncodedCaption, random: NDArray[np.float64]) -> Tokens:
+    def _drawn(self, one: Shown, random: NDArray[np.float64]) -> str:
         """A text in a language drawn by the first number, half of the time the first; tags by the others."""
         known = [text for text in one.texts if text]
         label, *tags = known[0 if random[0] < 0.5 else int((2 * random[0] - 1) * len(known))]
         order = [tags[place] for place in np.argsort(random[2 : 2 + len(tags)]) if random[2 + place] < 0.5]
         if random[1] < 0.4 and order:  # tags alone, so that each of them comes to mean something
-            label, *order = order
-            label = label[1:]  # without the comma
-        return np.concatenate([label, *order])
+            return ", ".join(order)
+        return ", ".join((label, *order))
 
     def part_batch(self, part: Part, numbers: Numbers, *, counts: bool = True, language: int = 0) -> ImageTextBatch:
         examples = [self.examples[part][number] for number in numbers]
-        texts = [np.concatenate(next(text for text in (one.texts[language], *one.texts) if text)) for one in examples]
+        texts = [", ".join(next(text for text in (one.texts[language], *one.texts) if text)) for one in examples]
         images = self._picked([one.pictures[0] for one in examples])
         categories = np.array([one.category for one in examples]) if counts else np.full(len(examples), IGNORE_INDEX)
-        batch = self._batch(images, *self.rows.padded(texts), categories)
+        batch = self._batch(images, *self.rows.rows(texts), categories)
         batch = batch._replace(language=language)
         return with_prompts(batch, *self.prompts[language], names=self.names) if self.prompts else batch
 
@@ -181,6 +179,8 @@ class ImageTextData(ExampleData[ImageTextBatch]):
     def _batch(self, images: Tensor, tokens: Tokens, lengths: Tokens, categories: Numbers) -> ImageTextBatch:
         import torch
 
+        if images.shape[2:] != self.shape[1:]:
+            images = torch.nn.functional.interpolate(images, self.shape[1:], mode="bilinear")
         given = (torch.from_numpy(array) for array in (categories[:, None], tokens, lengths))
         return ImageTextBatch(images, *given)  # pyright: ignore[reportArgumentType]
 
@@ -189,7 +189,7 @@ def prompted(examples: list[Example], prompts: tuple[str, ...], rows: TextRows) 
     """The examples with texts to choose from, each of which is a class."""
     if len(prompts) < 2:
         raise UserError("one text leaves nothing to choose; give two or more: --prompt TEXT --prompt TEXT")
-    texts = (*rows.texts(prompts), np.arange(len(prompts)))
+    texts = (*rows.rows(prompts), np.arange(len(prompts)))
     return [one._replace(batch=with_prompts(one.batch, *texts, names=prompts), given=None) for one in examples]
 
 

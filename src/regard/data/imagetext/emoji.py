@@ -46,16 +46,23 @@ def family(code: str) -> str:
 
 
 def pack_pictures(members: Mapping[str, bytes]) -> bytes:
-    """PNG files that are named after code points as one safetensors file: colors on white, [N, 3, 64, 64]."""
+    """Image files that are named after code points as one safetensors file: colors on white, [N, 3, 64, 64].
+
+    Of larger pictures means are taken over boxes of pixels.
+    """
     from safetensors.numpy import save
 
-    codes = {plain(name.rpartition("/")[2].removesuffix(".png")): content for name, content in members.items()}
+    codes = {plain(name.rpartition("/")[2].rpartition(".")[0]): content for name, content in members.items()}
     pictures = []
     for code in sorted(codes):
         with pillow().open(io.BytesIO(codes[code])) as image:
             pixels = np.asarray(image.convert("RGBA"), np.uint32)
         opacity = pixels[..., 3:]
-        pictures.append(((pixels[..., :3] * opacity + 255 * (255 - opacity) + 127) // 255).astype(np.uint8))
+        picture = ((pixels[..., :3] * opacity + 255 * (255 - opacity) + 127) // 255).astype(np.uint8)
+        if picture.shape[:2] != (SIDE, SIDE):
+            image = pillow().fromarray(picture)
+            picture = np.asarray(image.resize((SIDE, SIDE), pillow().Resampling.BOX))
+        pictures.append(picture)
     stacked = np.ascontiguousarray(np.stack(pictures).transpose(0, 3, 1, 2))
     return save({"images": stacked}, {"codes": json.dumps(sorted(codes))})
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -13,9 +13,9 @@ from regard.config import option
 from regard.data.base import IGNORE_INDEX, DataConfig, Example
 from regard.data.examples import ExampleData, Numbers, Part, Uniform, draw
 from regard.data.images.config import ImagesConfig
-from regard.data.images.data import ImageData, read_images, to_floats
+from regard.data.images.data import ImageData, attended_image, read_images, to_floats
 from regard.data.scenes.draw import CAPTION_DRAWS, DRAWS, MOST, Scene, Writing
-from regard.data.scenes.grammar import LONGEST, WORDS, Caption, random_caption
+from regard.data.scenes.grammar import COLORS, LONGEST, UNNAMED, WORDS, Caption, random_caption
 from regard.data.tokenizers import Tokenizer
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class SceneBatch(NamedTuple):
     targets: Tensor  # [B, 4] int64: the digits; IGNORE_INDEX where there are fewer
     boxes: Tensor  # [B, 4, 4] float32: center column and row, width, height, as shares of the sides
     prompts: Tensor  # [B, T] int64: tokens of a caption, which may begin with either group
-    captions: Tensor  # [B, T] int64: tokens of the canonical caption
+    captions: Tensor  # [B, T] int64: tokens of the canonical caption; IGNORE_INDEX: what a scene does not tell
 
     @property
     def arguments(self) -> tuple[Tensor]:
@@ -48,11 +48,21 @@ class SceneData(ExampleData[SceneBatch]):
 
     vocabulary = len(WORDS)
 
-    def __init__(self, images: ImageData, count: int, seed: int, grid: int = 1, recolor: float = 0.0) -> None:
+    def __init__(
+        self,
+        images: ImageData,
+        count: int,
+        seed: int,
+        grid: int = 1,
+        *,
+        recolor: float = 0.0,
+        unnamed: float = 0.0,
+        apart: float = 0.0,
+    ) -> None:
         held_out = [HELD_OUT * bool(part) for part in (images.validation_count, images.test_count)]
         super().__init__((count, held_out[0], held_out[1]), f"scenes of {images.name}")
-        self.classes, self.recolor = images.labels, recolor
-        self.draws = RECOLOR_DRAWS if recolor else 0
+        self.classes, self.recolor, self.unnamed, self.apart = images.labels, recolor, unnamed, apart
+        self.draws = RECOLOR_DRAWS if recolor else 3
         self.writing = [Writing(part, grid) for part in (images.train, images.validation, images.test)]
         side = self.writing[0].canvas
         self.shape = (3, side, side)
@@ -74,11 +84,22 @@ class SceneData(ExampleData[SceneBatch]):
 
     def train_batch(self, numbers: Numbers, random: Uniform) -> SceneBatch:
         batch = self.part_batch("train", numbers)
-        if not self.recolor:
-            return batch
-        from regard.data.images import augment  # not at the top: configs are read without torch
+        if self.recolor:
+            from regard.data.images import augment  # not at the top: configs are read without torch
 
-        return batch._replace(inputs=augment.recolor(batch.inputs, random, self.recolor))
+            return batch._replace(inputs=augment.recolor(batch.inputs, random, self.recolor))
+        if not self.unnamed:
+            return batch
+        import torch
+
+        unnamed, apart = torch.from_numpy(random[:, :2] < (self.unnamed, self.apart))[..., None].unbind(1)  # [B, 1]
+        tints = torch.tensor(UNNAMED)[(random[:, 2] * len(UNNAMED)).astype(int)] / 255  # [B, 3]
+        ink = (batch.inputs + 1).amax(1, keepdim=True) * tints[..., None, None] - 1
+        images = ink.where(unnamed[..., None, None], batch.inputs)
+        color = torch.isin(batch.captions, torch.tensor([WORDS.index(word) for word in COLORS]))
+        digit = torch.isin(batch.captions, torch.tensor([n for n, word in enumerate(WORDS) if word[:1].isdigit()]))
+        unknown = color.where(unnamed, digit & apart)
+        return batch._replace(inputs=images, captions=batch.captions.masked_fill(unknown, IGNORE_INDEX))
 
     def part_batch(self, part: Part, numbers: Numbers, *, counts: bool = True) -> SceneBatch:
         import torch  # not at the top: configs are read without torch
@@ -123,6 +144,10 @@ class ScenesConfig(DataConfig, kind="scenes"):
     made: int = option(1, "the seed of the scenes")
     grid: int = option(1, "digits are at multiples of so many pixels; 4, the side of a patch, makes codes simple")
     recolor: float = option(0.0, "augmentation: mix the channels of this share of the images, so that colors are any")
+    unnamed: float = option(0.0, "the share of scenes in training that are in one color without a name")
+    apart: float = option(
+        0.0, "the share of the others whose digits are unknown: a color is learned apart from a digit"
+    )
     batch: int = option(64, "scenes per micro-batch")
 
     def check(self) -> None:
@@ -130,14 +155,18 @@ class ScenesConfig(DataConfig, kind="scenes"):
         for name in ("scenes", "grid", "batch"):
             if (value := vars(self)[name]) < 1:
                 raise ValueError(f"{name} must be at least 1, not {value}")
-        if not 0 <= self.recolor <= 1:
-            raise ValueError(f"recolor is a share from 0 to 1, not {self.recolor}")
+        for name in ("recolor", "unnamed", "apart"):
+            if not 0 <= vars(self)[name] <= 1:
+                raise ValueError(f"{name} is a share from 0 to 1, not {vars(self)[name]}")
 
     def build(self, context: int, cache: Path | None = None, tokenizer: Tokenizer | None = None) -> SceneData:
         """Make the scenes; ``context`` and ``tokenizer`` are for texts. The parts have different handwritten images."""
         self.check()
-        images = ImagesConfig(source=self.source).build(0, cache)
-        return SceneData(images, self.scenes, self.made, self.grid, self.recolor)
+        images, augmentation = ImagesConfig(source=self.source).build(0, cache), ("recolor", "unnamed", "apart")
+        return SceneData(images, self.scenes, self.made, self.grid, **{name: vars(self)[name] for name in augmentation})
+
+    def picture(self, batch: Any, weights: Tensor, model: ModelConfig) -> str | None:
+        return attended_image(batch.inputs, weights)
 
     def read_examples(self, path: Path, model: ModelConfig) -> list[Example]:
         return [Example(str(file), unlabeled_scenes(image[None])) for file, image in read_images(path, model)]

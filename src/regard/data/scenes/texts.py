@@ -43,12 +43,11 @@ class SceneTextData(ImageTextData):
         every = [str(caption) for caption in every_caption()]
         numbers = {text: number for number, text in enumerate(every)}
         counts = (scenes.count, scenes.validation_count or 0, scenes.test_count or 0)
-        self.captions = {
-            part: [scenes.caption(part, n) for n in range(count)] for part, count in zip(PARTS, counts, strict=True)
-        }
+        sizes = dict(zip(PARTS, counts, strict=True))
+        self.captions = {part: [scenes.caption(part, n) for n in range(count)] for part, count in sizes.items()}
         images, parts = [], []
-        for part, captions in self.captions.items():
-            first = len(images)
+        for part in PARTS:
+            captions, first = self.captions[part], len(images)
             images += [scenes.scene(part, number).image for number in range(len(captions))]
             parts.append(
                 [
@@ -60,6 +59,7 @@ class SceneTextData(ImageTextData):
             (parts[0], parts[1], parts[2]),
             np.stack(images),
             rows,
+            size=images[0].shape[-1],
             name=scenes.name,
             sha256=str(scenes.sha256),
             languages=(LANGUAGE,),
@@ -83,8 +83,8 @@ class SceneTextData(ImageTextData):
             others += [worded(near[int(draw * len(near))], colors=form[0], turned=form[1]) for draw in draws]
         images = self._picked([one.pictures[0] for one in examples])
         images = augment.recolor(images, random[:, :RECOLOR_DRAWS], self.recolor)
-        batch = self._batch(images, *self.rows.texts(texts), np.array([one.category for one in examples]))
-        return with_prompts(batch, *self.rows.texts(others))
+        batch = self._batch(images, *self.rows.rows(texts), np.array([one.category for one in examples]))
+        return with_prompts(batch, *self.rows.rows(others))
 
 
 def worded(caption: Caption, *, colors: bool, turned: bool = False) -> str:
@@ -103,9 +103,7 @@ def worded(caption: Caption, *, colors: bool, turned: bool = False) -> str:
 class SceneTextsConfig(ScenesConfig, kind="scene-texts"):
     """Scenes of colored digits with captions as texts."""
 
-    recolor: float = option(
-        0.0, "augmentation: mix the channels of this share of the images, whose texts name no color"
-    )
+    recolor: float = option(0.0, "augmentation: mix the channels of this share of images; their texts name no color")
     batch: int = option(128, "scenes per micro-batch; in evaluation, sets of 100")
 
     def build(self, context: int, cache: Path | None = None, tokenizer: Tokenizer | None = None) -> SceneTextData:

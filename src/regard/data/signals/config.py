@@ -150,6 +150,7 @@ class SpeechConfig(RecordingsConfig, kind="speech"):
     form = "speech"
 
     source: str = option("dutch-fish", "the recordings to fetch when no path is given; `regard data` lists them")
+    group_by_length: bool = option(True, "a training batch has recordings of about the same length: little padding")
     near: float = option(80.0, "leave out held-out texts whose chrF with a training text is above this; 100: none")
 
     def read(self, path: Path) -> list[Recording]:
@@ -174,7 +175,9 @@ class SpeechConfig(RecordingsConfig, kind="speech"):
 
         changes, name = SignalChanges(False, self.speed, self.gain), self.path or self.source
         whole = (signals(train), signals(held_out[0]), signals(held_out[1]))
-        return SpeechData(whole, alphabet, name=name, longest=self.longest, changes=changes)
+        return SpeechData(
+            whole, alphabet, name=name, longest=self.longest, changes=changes, group_by_length=self.group_by_length
+        )
 
 
 def _without(part: list[int], dropped: NDArray[np.bool_]) -> list[int]:

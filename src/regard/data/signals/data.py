@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.data.base import IGNORE_INDEX, ArrayBatch
-from regard.data.examples import ExampleData, Numbers, Part, Uniform
+from regard.data.examples import WORDS, ExampleData, Numbers, Part, Uniform
 from regard.data.signals.arrays import Floats, Parts, Signals, fingerprint, padded, to_floats
+from regard.data.translation.length_buckets import bucket_tops
 from regard.errors import UserError
 
 
@@ -39,10 +40,12 @@ class SignalData(ExampleData[ArrayBatch]):
         name: str,
         longest: int | None = None,
         changes: SignalChanges | None = None,
+        group_by_length: bool = False,
     ) -> None:
         """``parts``: train, validation, test; ``labels``: the names of the classes, none if the targets are texts.
 
-        Of signals with more than ``longest`` points the middle is read.
+        Of signals with more than ``longest`` points the middle is read. ``group_by_length``: a training batch has
+        signals of about the same length, and so little padding.
         """
         self.parts: dict[Part, Signals] = dict(zip(PARTS, parts, strict=True))
         super().__init__((len(parts[0].values), len(parts[1].values), len(parts[2].values)), name)
@@ -51,6 +54,7 @@ class SignalData(ExampleData[ArrayBatch]):
         self.labels, self.changes = labels, SignalChanges() if changes is None else changes
         lengths = np.concatenate([part.lengths for part in parts])
         self.longest = int(min(lengths.max(), longest or lengths.max()))
+        self._buckets = bucket_tops(np.minimum(parts[0].lengths, self.longest)) if group_by_length else None
         self.shape = (self.longest, parts[0].values[0].shape[1])
         self.dynamic_shapes = bool((np.minimum(lengths, self.longest) < self.longest).any()) or self.changes.speed > 0
         self.sha256 = fingerprint(parts, labels)
@@ -71,6 +75,19 @@ class SignalData(ExampleData[ArrayBatch]):
         chosen = self.parts["train"].pick(numbers)
         signals = [self._changed(to_floats(values), row) for values, row in zip(chosen.values, random, strict=True)]
         return array_batch(signals, chosen.targets, self.dynamic_shapes)
+
+    def _shuffled(self, seed: int, epoch: int, total: int) -> Numbers:
+        """Shuffled signals, or shuffled batches of signals from one bucket of lengths or two."""
+        order = super()._shuffled(seed, epoch, total)
+        if self._buckets is None:
+            return order
+        order = order[np.argsort(self._buckets[order], kind="stable")]
+        begun = -epoch * self.count % total  # these complete the last batch of the epoch before
+        first, *batches = np.split(order, np.arange(begun, self.count, total))
+        last = batches.pop() if batches else first[:0]  # the next epoch completes it
+        generator = np.random.Philox(counter=1 << 192, key=(seed % WORDS) << 64 | epoch % WORDS)
+        mixed = np.argsort(generator.random_raw(len(batches)), kind="stable")
+        return np.concatenate((first, *(batches[number] for number in mixed), last))
 
     def _changed(self, signal: Floats, random: NDArray[np.float64]) -> Floats:
         """One signal [T, M] after crop, change of speed and gain; ``random`` [3]."""

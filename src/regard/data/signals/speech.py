@@ -26,8 +26,9 @@ class SpeechData(SignalData):
         name: str,
         longest: int | None = None,
         changes: SignalChanges | None = None,
+        group_by_length: bool = False,
     ) -> None:
-        super().__init__(parts, (), name=name, longest=longest, changes=changes)
+        super().__init__(parts, (), name=name, longest=longest, changes=changes, group_by_length=group_by_length)
         self.alphabet = alphabet
 
     def answer(self, batch: Any) -> str:

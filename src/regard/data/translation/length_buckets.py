@@ -22,10 +22,7 @@ class LengthBuckets:
 
     def __init__(self, sources: NDArray[np.int64], targets: NDArray[np.int64]) -> None:
         """``sources``, ``targets``: the numbers of tokens of both sides of each pair, at least 1."""
-        longer, edges = np.maximum(sources, targets), [1]
-        while edges[-1] < longer.max(initial=1):
-            edges.append(max(edges[-1] + 1, edges[-1] * 11 // 10))
-        self._tops = np.array(edges)[np.searchsorted(edges, longer)]  # [pairs], the longest of its bucket
+        self._tops = bucket_tops(np.maximum(sources, targets))  # [pairs]
         self._quarters = -(-_QUARTERS * sources // self._tops)
         self._sorted = np.sort(self._tops)
         self.cuts = lru_cache(4)(self._cut)
@@ -70,3 +67,15 @@ class LengthBuckets:
         generator = np.random.Philox(key=(seed % 2**64) << 64 | epoch % 2**64)
         pairs = np.lexsort((generator.random_raw(len(self._tops)), self._quarters, self._tops))
         return pairs, np.argsort(generator.random_raw(count), kind="stable")
+
+
+def bucket_tops(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The longest length of the bucket of each; those of a bucket are within about a tenth.
+
+    >>> bucket_tops(np.array([1, 2, 30, 31, 33])).tolist()
+    [1, 2, 30, 33, 33]
+    """
+    edges = [1]
+    while edges[-1] < lengths.max(initial=1):
+        edges.append(max(edges[-1] + 1, edges[-1] * 11 // 10))
+    return np.array(edges)[np.searchsorted(edges, lengths)]

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from regard.data import IGNORE_INDEX
 from regard.doctor import Check, Findings, ModelPass, TrainingRun
+from regard.doctor.calls import difference, record_calls
 from regard.prove.batches import Batch, take_rows
 from regard.tasks import ArrayClassificationConfig, ClassificationConfig, Measured
 from regard.tasks.base import Task
@@ -166,9 +167,24 @@ class MixedRows(Check):
         size = sum(map(abs, alone))
         if abs(float(whole.total) - sum(alone)) > model_pass.rounding * max(size, 1e-6):
             evidence = f"the loss of {rows} rows is {float(whole.total):.5g}, and {sum(alone):.5g} if each is alone"
-            cause = "a norm, a softmax or a mean goes over the rows of a batch, in the model or in the loss"
-            change = "normalize over channels or classes, never over axis 0; find the layer with `regard prove`"
-            yield self.finding("the model and its loss", evidence, cause, change)
+            where = self._first_module(model_pass, batch)
+            cause = (
+                "a norm, a softmax or a mean goes over the rows of a batch, or the axes of rows and time are exchanged"
+            )
+            change = "normalize over channels or classes, never over axis 0; [B, N, C] is batch first"
+            yield self.finding(where or "the loss: no module of the model", evidence, cause, change)
+
+    def _first_module(self, model_pass: ModelPass, batch: Batch) -> str | None:
+        """The first module whose output for the last row is another one if that row is alone."""
+        one = take_rows(batch, [len(batch.inputs) - 1])
+        together, alone = (record_calls(model_pass.model, lambda b=b: model_pass.total(b)) for b in (batch, one))
+        rows = len(batch.inputs)
+        for ours, theirs in zip(together, alone, strict=False):
+            whole, own = ours.output, theirs.output
+            same = ours.name == theirs.name and whole.shape[1:] == own.shape[1:] and len(whole) == rows * len(own)
+            if same and difference(whole[-len(own) :], own) > model_pass.rounding:
+                return ours.name
+        return None
 
 
 def given_loss(task: Task, batch: Batch, logits: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from regard.doctor import Findings
 from regard.doctor.data_check import DataCheck
 from regard.doctor.examples import Examples, Sample
+from regard.tasks.labeled import WeightedTaskConfig
 
 #: Neighboring examples are of one class more often than by chance by this share of what is possible, and by so many
 #: standard deviations; in an epoch that is shuffled they are not.
@@ -17,6 +18,7 @@ CHANCE, RARER = 1e-9, 0.34
 BINS = 16  # of lengths: batches of texts of one length may have classes of their own
 #: Expected examples of a class that a part lacks, at least; the logarithm of the chance that it lacks such classes.
 COMMON, LACKING = 8.0, 16.0
+WEIGHED = 2.0  # times the balanced weight, of a class with `COMMON` examples in a sample
 #: Half the sum of differences between the shares of classes in two parts.
 APART = 0.5
 
@@ -31,6 +33,23 @@ class ClassOrder(DataCheck):
         if (trained.targets >= 0).all() and len(trained) >= FEWEST and examples.classes <= len(stored) / 4:
             yield from self._order(examples, trained, stored)
         yield from self._parts(examples, stored, held_out)
+        task = self.run.experiment.task
+        if isinstance(task, WeightedTaskConfig) and task.balanced and len(task.weights) == examples.classes:
+            yield from self._weights(examples, stored, np.array(task.weights))
+
+    def _weights(self, examples: Examples, stored: Sample, weights: NDArray[np.float64]) -> Findings:
+        """Balanced weights are n / (classes · n_k)."""
+        counts = np.bincount(stored.targets[stored.targets >= 0], minlength=examples.classes)
+        due = counts.sum() / (len(counts) * np.maximum(counts, 1))
+        off = np.where(counts >= COMMON, np.abs(np.log(np.maximum(weights, 1e-9) / due)), 0.0)
+        number = int(off.argmax())
+        if off[number] > math.log(WEIGHED):
+            label = examples.labels[number]
+            evidence = f"class {label} has {counts[number]:,} of {counts.sum():,} examples and a weight of "
+            evidence += f"{weights[number]:.3g}, where balanced classes give it {due[number]:.3g}"
+            inverse = np.corrcoef(np.log(np.maximum(weights, 1e-9)), np.log(due))[0, 1] < 0
+            cause = "weights follow the frequency and not its inverse" if inverse else "weights are of other classes"
+            yield self.finding("task.weights", evidence, cause, "weigh a class by n / (classes · examples of it)")
 
     def _order(self, examples: Examples, trained: Sample, stored: Sample) -> Findings:
         names, classes = examples.labels, examples.classes

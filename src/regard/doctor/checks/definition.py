@@ -1,6 +1,7 @@
 """A model that is not the one its config describes: other weights at the start, other outputs, ties that are broken."""
 
 from collections import defaultdict
+from contextlib import suppress
 
 import torch
 from torch import Tensor, nn
@@ -8,8 +9,12 @@ from torch import Tensor, nn
 from regard.doctor import Check, Findings, ModelPass, TrainingRun
 from regard.doctor.calls import difference
 from regard.doctor.replay import Divergence, Replay, ReplayedStep
+from regard.errors import UserError
+from regard.train.pretrained import pretrained
 
 NAMED = 3  # parameters that a finding names
+READ = 2**25  # numbers of a trained model that are read a second time
+LOADED = 0.2  # relative: quantized and merged matrices are nearer to those that were loaded
 
 
 class ModelDiffers(Check):
@@ -38,10 +43,30 @@ class ModelDiffers(Check):
                 evidence = f"{' and '.join(names)} are two tensors, and one in the model that the config describes"
                 cause = "one of them was replaced or copied after they were tied, so each learns by itself"
                 yield self.finding(names[1], evidence, cause, f"assign one parameter to both: {names[0]}, {names[1]}")
-        pretrained = self.run.experiment.init is not None  # with adapters, less than half of the weights may be
-        if not (self.run.position or replay.loaded or pretrained):
+        starts = self.run.experiment.init is not None  # with adapters, less than half of the weights may be
+        if not (self.run.position or replay.loaded or starts):
             yield from self._initial(replay)
+        elif starts and not self.run.position:
+            yield from self._loaded(replay.model)
         yield from self._resumed()
+
+    def _loaded(self, model: nn.Module) -> Findings:
+        """Weights that are not those of the trained model that the run starts from."""
+        name = str(self.run.experiment.init)
+        own = {key.replace(".base.", "."): value for key, value in model.state_dict().items()}
+        if sum(value.numel() for value in own.values()) > READ:
+            return
+        with suppress(UserError, OSError):  # it is not there any more
+            given = {key: value for key, value in pretrained(name).weights.items() if key in own}
+            fits = {key: value for key, value in given.items() if value.shape == own[key].shape and value.ndim > 1}
+            wrong = [
+                key for key, value in fits.items() if difference(own[key].cpu(), value.to(own[key].dtype)) > LOADED
+            ]
+            if len(wrong) > len(fits) / 2:
+                evidence = f"before any step {len(wrong)} of {len(fits)} matrices are not those of {name}, such as "
+                cause = "the weights were not loaded: other names, a prefix, or strict=False; they are random"
+                change = "load every tensor by its name, and refuse names that are missing (strict=True)"
+                yield self.finding("the weights of --init", evidence + ", ".join(wrong[:NAMED]), cause, change)
 
     def _resumed(self) -> Findings:
         """Weights or moments that are not those of the checkpoint that the run was resumed from."""

@@ -20,7 +20,8 @@ from regard.attention.score import Dot
 from regard.doctor import Check, Findings, ModelPass, TrainingRun
 from regard.doctor.calls import ModuleCall, describe, difference, record_calls
 from regard.look.capture.observe import Attention, observe
-from regard.nn.blocks.block import Block, NoResidual, Parallel, PostNorm, PreNorm, Sandwich
+from regard.models import Model
+from regard.nn.blocks.block import Block, Gated, NoResidual, Parallel, PostNorm, PreNorm, Sandwich
 from regard.nn.feedforward import FeedForward, GatedFeedForward
 from regard.nn.norm import LayerNorm, RMSNorm
 
@@ -66,8 +67,7 @@ class WrongFormula(Check):
             return
         self._done = True
         calls = once(model_pass.calls)
-        kind = getattr(getattr(self.run.experiment.model, "feedforward", None), "kind", "")
-        computed = [*layers(calls, kind), *blocks(calls), *attention(model_pass)]
+        computed = [*layers(calls, feedforward_kinds(model_pass.model)), *blocks(calls), *attention(model_pass)]
         for one in computed:
             got, want = one.got.float(), one.want.float()
             apart = difference(got, want)
@@ -79,14 +79,20 @@ class WrongFormula(Check):
                 return
 
 
+def feedforward_kinds(model: Model) -> dict[str, str]:
+    """The kind of feed-forward network of the model's config, and of those of the models that it has parts of."""
+    models = {name: part for name, part in model.named_modules() if isinstance(part, Model)}
+    return {name: getattr(getattr(part.config, "feedforward", None), "kind", "") for name, part in models.items()}
+
+
 def once(calls: list[ModuleCall]) -> Calls:
     """The calls of modules that were called once."""
     names = [call.name for call in calls]
     return {call.name: call for call in calls if names.count(call.name) == 1}
 
 
-def layers(calls: Calls, activation: str) -> Iterator[Computed]:
-    """Single layers, from their inputs and weights."""
+def layers(calls: Calls, kinds: Mapping[str, str]) -> Iterator[Computed]:
+    """Single layers, from their inputs and weights. ``kinds``: of feed-forward networks, by the name of their model."""
     for name, (_, module, inputs, output) in calls.items():
         x = inputs[0] if inputs else None
         if x is None:
@@ -105,8 +111,10 @@ def layers(calls: Calls, activation: str) -> Iterator[Computed]:
             yield Computed(name, "x / rms(x) · gain of each token", output, x.float() / size * module.gain)
         elif isinstance(module, nn.Dropout | nn.Identity):
             yield Computed(name, "its input, in evaluation mode", output, x)
-        elif isinstance(module, FeedForward | GatedFeedForward) and activation in FORMULAS:
-            yield from _feedforward(name, module, calls, FORMULAS[activation])
+        elif isinstance(module, FeedForward | GatedFeedForward):
+            owner = max((one for one in kinds if not one or name.startswith(f"{one}.")), key=len)
+            if kinds[owner] in FORMULAS:
+                yield from _feedforward(name, module, calls, FORMULAS[kinds[owner]])
 
 
 def _feedforward(
@@ -130,18 +138,23 @@ def blocks(calls: Calls) -> Iterator[Computed]:
         if not isinstance(module, Block) or not inputs:
             continue
         parts = ("attention", "cross", "feedforward") if module.cross is not None else ("attention", "feedforward")
+        if isinstance(module, Gated) and module.cross is not None:
+            parts = ("cross", "dense", "attention", "feedforward")
         names = [f"{name}.{part}" for part in parts] + [f"{name}.norm_{part}" for part in parts]
         names += [f"{name}.after_{part}" for part in parts] if isinstance(module, Sandwich) else []
         if all(one in calls and calls[one].inputs for one in names):
-            yield from _block(name, type(module), parts, calls, inputs[0], output)
+            yield from _block(name, module, parts, calls, inputs[0], output)
 
 
 def _block(
-    name: str, kind: type[Block], parts: tuple[str, ...], calls: Calls, x: Tensor, output: Tensor
+    name: str, module: Block, parts: tuple[str, ...], calls: Calls, x: Tensor, output: Tensor
 ) -> Iterator[Computed]:
+    kind = type(module)
     read = {part: calls[f"{name}.{part}"].inputs[0] for part in parts}
     made = {part: calls[f"{name}.{part}"].output for part in parts}
     norms = {part: calls[f"{name}.norm_{part}"] for part in parts}
+    if isinstance(module, Gated) and module.cross is not None:
+        made |= {part: made[part] * gate for part, gate in zip(("cross", "dense"), module.gates.tanh(), strict=True)}
     if issubclass(kind, PreNorm | Sandwich):
         for part in parts:
             yield Computed(

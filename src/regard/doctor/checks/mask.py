@@ -4,9 +4,9 @@ from collections.abc import Iterable, Iterator
 from itertools import compress, islice
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from regard.attention import ModuleProperties, Padded
+from regard.attention import Mechanism, ModuleProperties, Padded
 from regard.data import ArrayBatch, LabeledBatch, PairBatch
 from regard.doctor import Check, Findings, ModelPass, SidePass
 from regard.doctor.side_pass import MOVED
@@ -66,10 +66,22 @@ class MaskFault(Check):
                 evidence = (
                     f"another token at {position} moves its output for earlier ones{mode}, by {size:.2g} of its size"
                 )
-                cause = "its mask is missing, ignored or off by one"
-                change = "pass the plan of a Causal() mask to it; `regard prove` shows every position"
-                yield self.finding(name, evidence, cause + mode, change)
+                yield self.finding(name, evidence, *self._cause(side_pass.model.get_submodule(name), mode))
                 return
+
+    def _cause(self, module: nn.Module, mode: str) -> tuple[str, str]:
+        """Why a module lets later tokens through."""
+        if isinstance(module, Mechanism) and not module.recurrent:
+            change = "pass the plan of a Causal() mask to it; `regard prove` shows every position"
+            return f"its mask is missing, ignored or off by one{mode}", change
+        if isinstance(module, Mechanism):
+            cause = "its scan or convolution reads later tokens: circular without padding, reversed, or off by one"
+            return f"{cause}{mode}", "pad a Fourier transform to twice the length, and shift outputs back by none"
+        cause = "what it computes or reads is mixed over tokens: a mask, a norm or mean over time, or axes merged"
+        return (
+            f"{cause} without exchanging them{mode}",
+            "exchange heads and tokens before merging; reduce over channels",
+        )
 
     def _moves(self, plain: Outputs, changed: Outputs, position: int) -> bool:
         """Whether the last module's output before ``position`` differs."""

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from regard.config import dump
 from regard.doctor import Check, Findings, History
 from regard.pages.numbers import short
+from regard.tasks import MaskedTokensConfig
 
 
 class UsualRange(NamedTuple):
@@ -68,7 +69,10 @@ RANGES = (
         "most of each target is spread over all classes, which hides the right one",
         "0.1",
     ),
-    UsualRange(("task.share",), 0.02, 0.8, "too few tokens are predicted, or too few are left to predict from", "0.15"),
+)
+#: Of masked tokens; the share of a task of another kind means something else.
+MASKED = UsualRange(
+    ("task.share",), 0.02, 0.8, "too few tokens are predicted, or too few are left to predict from", "0.15"
 )
 BETAS = ("train.optimizer.betas", "train.optimizer.rest_betas")
 FIRST = 0.98  # the largest decay rate of the first moment that papers have
@@ -79,7 +83,8 @@ class UnusualSetting(Check):
 
     def on_start(self) -> Findings:
         given = dict(flat(dump(self.run.experiment)))
-        for keys, least, most, cause, usual in RANGES:
+        masked = isinstance(self.run.experiment.task, MaskedTokensConfig)
+        for keys, least, most, cause, usual in (*RANGES, MASKED) if masked else RANGES:
             for key in keys:
                 value = given.get(key)
                 if isinstance(value, int | float) and not least <= value <= most:

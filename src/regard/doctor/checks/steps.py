@@ -8,14 +8,17 @@ import math
 
 import torch
 
-from regard.doctor import Check, Finding, Findings, ReplayedStep, TrainingRun
+from regard.doctor import Check, Finding, Findings, ModelPass, ReplayedStep, TrainingRun
 from regard.doctor.calls import difference, projection
 from regard.doctor.replay import ParameterChange
 from regard.pages.numbers import short
 from regard.train import TrainingStep
+from regard.train.device import move
 
 CLOSE = 0.02  # of a ratio, to name it
 NAMED = 3  # parameters that a finding names
+#: Micro-batches of an update that are computed again; the difference of its loss to theirs, where dropout does less.
+MOST, ADDED = 16, 0.3
 LOST = 0.05  # the share of elements that are zero and should not be, from which on they were rounded away
 
 
@@ -27,8 +30,38 @@ class StepDiffers(Check):
     def __init__(self, run: TrainingRun):
         super().__init__(run)
         self._miscounted = False
+        self._due: float | None = None  # the loss of the first update of this session
+
+    def on_start(self) -> Findings:
+        """The replay's engine adds micro-batches up by the same class: here each is computed by itself."""
+        run, accumulate = self.run, self.run.experiment.train.accumulate
+        if run.data is None or run.model is None or not 1 < accumulate <= MOST or run.model.carries_state:
+            return ()
+        batches = [run.batch(run.position + number) for number in range(accumulate)]
+        if all(map(run.usable, batches)):
+            total = count = 0.0
+            model_pass = ModelPass(run, batches[0])
+            for batch in batches:
+                with model_pass.mode(training=True):
+                    terms = run.terms(move(batch, run.device))
+                term = next(iter(terms.values()))
+                if len(terms) > 1 or not term.additive:
+                    return ()
+                total, count = total + float(term.total) * term.weight, count + float(term.count)
+            self._due = total / max(count, 1.0)
+        return ()
+
+    def _micro_batches(self, step: TrainingStep) -> Findings:
+        due, self._due = self._due, None
+        if due and abs(step.loss / due - 1) > ADDED:
+            accumulate = self.run.experiment.train.accumulate
+            evidence = f"the loss of step {step.step} is {step.loss:.4g}, and the mean over its {accumulate} "
+            cause = f"it is {step.loss / due:.3g} times that: their losses are added, or divided by another count"
+            change = "divide each sum by the number of targets of all micro-batches; then add losses and gradients up"
+            yield self.finding("train.accumulate", f"{evidence}micro-batches {due:.4g}", cause, change)
 
     def on_step(self, step: TrainingStep) -> Findings:
+        yield from self._micro_batches(step)
         expected = step.step * self.run.experiment.train.accumulate
         if step.position != expected:
             self._miscounted = True

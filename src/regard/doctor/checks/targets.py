@@ -2,16 +2,18 @@
 
 from torch import Tensor
 
-from regard.data import IGNORE_INDEX, LabeledBatch, PairBatch, PairData, TextBatch, TextData
-from regard.doctor import Check, Finding, Findings, RecentBatches
+from regard.data import IGNORE_INDEX, LabeledBatch, PairBatch, PairData, SentencePairs, TextBatch, TextData
+from regard.doctor import Check, Finding, Findings, RecentBatches, SidePass
+from regard.doctor.calls import record_calls
 from regard.prove.batches import Batch, has_tokens, out_of_range
-from regard.tasks import LanguageConfig, TranslationConfig
+from regard.tasks import LanguageConfig, MaskedTokensConfig, TranslationConfig
 
 SHIFTS = (0, -1, -2, -3, *range(2, 9))  # wrong distances from an input to its target that are looked for
 #: The share of targets that obey a shift forward, or backward to inputs that the model has read: text repeats a letter
 #: in ten at most.
 MOST, LEAKED = 0.9, 0.6
 EXAMINED = 4  # of the newest batches
+HIDDEN = 0.9  # of the tokens that a masked model predicts: the others stay as they are (Devlin et al. 2019, sec. 3.1)
 #: The share of counted targets that end their rows as one token again and again, which has such runs nowhere else.
 PADDED, TAIL = 0.1, 3
 NEXT = "make targets[:, t] the token after inputs[:, t], for every t of every row"
@@ -50,6 +52,24 @@ class TargetFault(Check):
     def on_batches(self, batches: RecentBatches) -> Findings:
         newest = list(batches.batches.items())[:EXAMINED]
         yield from filter(None, [next(filter(None, (self._judge(*one) for one in newest)), None)])
+
+    def on_model(self, side_pass: SidePass) -> Findings:
+        """Tokens that a masked model predicts and reads."""
+        task = self.run.experiment.task
+        if not isinstance(task, MaskedTokensConfig) or not side_pass.deep:
+            return
+        batch = side_pass.few
+        with side_pass.mode():
+            calls = record_calls(side_pass.model, lambda: self.run.terms(batch))
+        read = next((x for call in calls for x in call.inputs if x.shape == batch.inputs.shape), None)
+        if read is None or read.is_floating_point():
+            return
+        hidden, due = float((read != batch.inputs).float().mean()), HIDDEN * task.share
+        if hidden < due / 2:
+            evidence = f"the model reads {hidden:.1%} other tokens than the text has, and {due:.1%} are to be hidden"
+            cause = "tokens that it predicts are not masked in its inputs: copying them is enough"
+            change = "give the model the masked copy: 80 % of the chosen tokens are the mask token, 10 % random ones"
+            yield self.finding("the masked inputs", evidence, cause, change)
 
     def _judge(self, number: int, batch: Batch) -> Finding | None:
         text, pairs = isinstance(self.run.data, TextData), isinstance(self.run.data, PairData)
@@ -104,7 +124,7 @@ class TargetFault(Check):
         targets = [row[row >= 0][:-1].tolist() for row in batch.targets]  # without the end token
         pairs = [(s, t) for s, t in zip(sources, targets, strict=True) if t]
         copied = sum(any(s[i : i + len(t)] == t for i in range(len(s) - len(t) + 1)) for s, t in pairs)
-        if copied > LEAKED * len(pairs):
+        if copied > LEAKED * len(pairs) and not (isinstance(data, PairData) and copies(data.train)):
             evidence = f"{copied / len(pairs):.0%} of the translations are in their own source, word for word"
             cause = "both sides were read from the same column or file, or the source contains the translation"
             return self.finding("source", evidence, cause, "each line of --data.path must be source, tab, target")
@@ -122,6 +142,12 @@ class TargetFault(Check):
                 cause = "the pairs are marked or padded in another way than the model's task expects"
                 return self.finding("targets", evidence, cause, "begin token + translation -> translation + end token")
         return None
+
+
+def copies(pairs: SentencePairs) -> bool:
+    """Whether most translations of a file are in their source: then that is the task."""
+    same = sum(target in source for source, target in zip(pairs.sources, pairs.targets, strict=True))
+    return same > LEAKED * len(pairs.sources)
 
 
 def constant_tails(inputs: Tensor, targets: Tensor) -> tuple[float, int]:

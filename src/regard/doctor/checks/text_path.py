@@ -23,6 +23,7 @@ WIDTHS = (7, 8, 15, 16)  # bits of narrow types of arrays
 #: Token ids that a vocabulary learned from the text has, and that never occur in it; tokens for each id, at least.
 UNUSED, TIMES = 0.5, 8
 TOKENS = 2**19
+NEW, LEAST = 0.01, 2000  # the share of bytes that only the validation text has; bytes of each text
 
 
 class TextPath(DataCheck):
@@ -37,7 +38,25 @@ class TextPath(DataCheck):
         with suppress(UserError, OSError):  # the text is not there any more
             texts = config.texts(cache_folder())
             found = list(self._windows(data, texts, config.tokenizer.raw))
+            found = found or list(self._unseen(texts, config.tokenizer.raw))
             yield from found or self._unused(data, config)
+
+    def _unseen(self, texts: dict[str, TextFile], raw: bool) -> Findings:
+        """Bytes of the validation text that the training text does not have, beyond what its own second half has."""
+        if "validation" not in texts:
+            return
+        (own, _), (other, _) = (content(texts[part], raw) for part in ("train", "validation"))
+        half = len(own) // 2
+        if min(half, len(other)) < LEAST:
+            return
+        usual, share = (unseen(*parts) for parts in ((own[:half], own[half:]), (own, other)))
+        if share > NEW + 3 * usual:
+            evidence = f"{share:.1%} of its bytes never occur in the training text, and {usual:.1%} of the second half "
+            evidence += "of the training text do not occur in the first"
+            case = unseen(own.lower(), other.lower()) < share / 4
+            cause = "one text is in lower case, the other is not" if case else "the two texts were prepared differently"
+            change = "prepare --data.path and --data.validation_path by the same function"
+            yield self.finding("validation text", evidence, cause, change)
 
     def _windows(self, data: TextData, texts: dict[str, TextFile], raw: bool) -> Findings:
         """One finding of all parts whose windows are not in their text."""
@@ -126,6 +145,13 @@ class TextPath(DataCheck):
             evidence += f"is {highest:,}, of {size:,}"
             cause = "the vocabulary was learned from another text, or ids are changed"
             yield self.finding("vocabulary", evidence, cause, "learn the tokenizer from the training text")
+
+
+def unseen(known: bytes, text: bytes) -> float:
+    """The share of a text whose bytes do not occur in another one."""
+    kinds = np.frombuffer(known, np.uint8), np.frombuffer(text, np.uint8)
+    counts = [np.bincount(part, minlength=256) for part in kinds]
+    return float(counts[1][counts[0] == 0].sum() / max(len(text), 1))
 
 
 def windows(batch: object) -> Iterator[NDArray[np.int64]]:

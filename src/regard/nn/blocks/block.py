@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from regard.config import Choice
+from regard.config import Choice, option
 from regard.nn.attention import AttentionContext, CrossAttention, SelfAttention
 from regard.nn.feedforward import FeedForwardLayer
 from regard.nn.norm import LayerNorm, RMSNorm
@@ -125,6 +125,34 @@ class Sandwich(Block):
                 norm.gain.mul_(scale)
 
 
+class Gated(PreNorm):
+    """Before the block x + tanh(a) cross(norm(x)), then x + tanh(b) f(norm(x)) (Alayrac et al. 2022, Flamingo, fig. 4).
+
+    With the gates a and b at 0 the block is one without a memory; f is another feed-forward network.
+    """
+
+    def __init__(self, *parts, gate: float = 0.0, **named):
+        super().__init__(*parts, **named)
+        if self.cross is not None:
+            self.gates = nn.Parameter(torch.full((2,), gate))
+            self.norm_dense, self.dense = deepcopy(self.norm_feedforward), deepcopy(self.feedforward)  # of its kind
+
+    def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
+        if self.cross is not None and context.cross is not None:  # a text without an image is a text
+            attended, dense = self.gates.tanh()
+            x = x + attended * self.drop(self.cross(self.norm_cross(x), context.cross))
+            x = x + dense * self.drop(self.dense(self.norm_dense(x)))
+        x = x + self.drop(self.attention(self.norm_attention(x), context))
+        return x + self.drop(self.feedforward(self.norm_feedforward(x)))
+
+    @torch.no_grad()
+    def scale_residual(self, scale: float) -> None:
+        """Only of the block itself: a gated branch that starts at 0 behind a gate of 0 would never get a gradient."""
+        for part in (self.attention.out, self.feedforward.down):
+            if part is not None:
+                part.weight.mul_(scale)
+
+
 class Stack(nn.ModuleList):
     """Blocks in order of computation. A module list, so that parameters are named ``blocks.0.attention...``."""
 
@@ -149,8 +177,9 @@ class Stack(nn.ModuleList):
 
         ``recompute``: the activations inside a block are not stored, but computed again in the backward pass.
         """
-        *_, last = self.outputs(x, contexts, recompute=recompute)
-        return last
+        for output in self.outputs(x, contexts, recompute=recompute):
+            x = output
+        return x
 
     def outputs(self, x: Tensor, contexts: Sequence[AttentionContext], *, recompute: bool = False) -> Iterator[Tensor]:
         """The output of each layer in turn; arguments as for ``forward``."""
@@ -207,3 +236,14 @@ class SandwichConfig(BlockConfig, kind="sandwich"):
     """Norms before and after each branch."""
 
     block = Sandwich
+
+
+@dataclass(frozen=True)
+class GatedConfig(BlockConfig, kind="gated"):
+    """Norms inside the branches, and cross-attention behind gates."""
+
+    block = Gated
+    gate: float = option(0.0, "the gates a and b at first; 0 leaves a pretrained model as it is, 1 learns sooner")
+
+    def build(self, *parts, **named) -> Block:
+        return Gated(*parts, gate=self.gate, **named)

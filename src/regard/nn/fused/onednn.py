@@ -17,6 +17,7 @@ from torch.nn.modules.module import _has_any_global_hook
 from regard.nn.linear import Linear
 
 FEW_ROWS, SMALL = 64, 2**17  # fewer rows through a smaller matrix take tens of microseconds: the overhead dominates
+MANY_PRODUCTS = 2**23  # a weight's gradient of fewer multiplications takes a fraction of a millisecond in MKL as well
 AVAILABLE = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
@@ -68,6 +69,15 @@ def product_with(other: Tensor, how: str, x: Tensor, weight: Tensor, bias: Tenso
     return torch.ops.mkldnn._linear_pointwise.binary(x, other, weight, bias, how).detach()
 
 
+def weight_gradient(grad: Tensor, x: Tensor) -> Tensor:
+    """gradᵀ x, the gradient of W [O, I] in x Wᵀ, from grad [..., O] and x [..., I] that oneDNN suits."""
+    grad, x = grad.flatten(0, -2), x.flatten(0, -2)
+    if grad.numel() * x.shape[1] < MANY_PRODUCTS:
+        return grad.t() @ x
+    # oneDNN is faster with the shorter side first.
+    return product(grad.t(), x.t()) if grad.shape[1] <= x.shape[1] else product(x.t(), grad.t()).t()
+
+
 class _Product(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -81,5 +91,5 @@ class _Product(Function):
         x, weight = ctx.saved_tensors
         flat = grad.flatten(0, -2)
         for_x = product(flat, weight.t()).view(x.shape) if ctx.needs_input_grad[0] else None
-        for_weight = flat.t() @ x.flatten(0, -2) if ctx.needs_input_grad[1] else None
+        for_weight = weight_gradient(flat, x) if ctx.needs_input_grad[1] else None
         return for_x, for_weight, flat.sum(0) if ctx.biased else None

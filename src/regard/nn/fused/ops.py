@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from regard.nn.feedforward import FeedForward, ReLUSquared
-from regard.nn.fused.onednn import OneDNNLinear, product, product_with, suits, unmodified
+from regard.nn.fused.onednn import OneDNNLinear, product, product_with, suits, unmodified, weight_gradient
 from regard.nn.linear import Linear
 from regard.nn.norm import RMSNorm
 from regard.nn.positions.grid import GridRotary
@@ -71,7 +71,7 @@ class _SquaredNetwork(Function):
         flat = grad.flatten(0, -2)
         for_hidden = product_with(positive.flatten(0, -2), "mul", flat * 2, down.t())  # d h² = 2 h dh
         for_x = product(for_hidden, up.t()).view(x.shape)
-        return for_x, for_hidden.t() @ x.flatten(0, -2), flat.t() @ hidden.flatten(0, -2)
+        return for_x, weight_gradient(for_hidden, x), weight_gradient(flat, hidden)
 
 
 class FusedRMSNorm(RMSNorm):

@@ -1,0 +1,114 @@
+"""`regard plan`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from regard.commands.common import CommandOptions
+from regard.commands.train import read_experiment
+from regard.config import argument, dump, option
+from regard.errors import UserError
+
+if TYPE_CHECKING:
+    from regard.plan import Plan, SpeedLaw
+    from regard.train import Experiment
+
+SIZES = ("layers", "heads", "width", "context", "vocabulary")
+FLOPS = 2e10  # of the largest step that is measured
+
+
+@dataclass(frozen=True)
+class PlanOptions(CommandOptions):
+    """Options of `regard plan`."""
+
+    recipe: str = argument("shakespeare", "a recipe's name or a TOML file")
+    gpus: int = option(1, "ranks with sharded weights (FSDP); each trains on data.batch rows")
+    hardware: str | None = option(None, "plan for a100, h100, h200 or b200 by its data sheet; default: this machine")
+    memory: float | None = option(None, "GB of each device; default: that of the hardware, or of this machine")
+    measure: bool = option(True, "measure five small steps on this machine to predict the time of a step")
+
+
+def plan(options: PlanOptions, keys: Mapping[str, object]) -> int:
+    """Say what a training needs and takes before it starts: nothing of its size is allocated.
+
+    Parameters, FLOPs and activations by part, memory at the peak of a step, time on this machine, and the options with
+    which it fits. Every key of the experiment is an option, as for `regard train`:
+
+      --model gpt3-175b --gpus 1024 --hardware h100        a preset on many GPUs
+      --train.checkpointing true --data.batch 4            settings to compare
+    """
+    from regard.models.device import find_device
+    from regard.plan import HARDWARE
+    from regard.plan import plan as make
+    from regard.train.guard import capacity
+
+    options.check_at_least_one("gpus")
+    experiment = read_experiment(options.recipe, keys)
+    hardware = None if options.hardware is None else HARDWARE.get(options.hardware.lower())
+    if options.hardware is not None and hardware is None:
+        raise UserError(f"--hardware is {options.hardware!r}; known are {', '.join(HARDWARE)}")
+    if options.gpus > 1 and hardware is None:
+        hardware = HARDWARE["h100"]
+    device = find_device(experiment.train.device)
+    if experiment.train.precision == "auto":
+        precision = "float32" if hardware is None and device.type == "cpu" else "bfloat16"
+        experiment = replace(experiment, train=replace(experiment.train, precision=precision))
+    limit = options.memory * 1e9 if options.memory else None if hardware else capacity(device)
+    law = measured_law(experiment) if hardware is None and options.measure and device.type == "cpu" else None
+    made = make(experiment, gpus=options.gpus, hardware=hardware, limit=limit, law=law)
+    options.show(made.record(), "\n".join(lines(made, options.hardware or ("h100" if hardware else device.type))))
+    return 0
+
+
+def measured_law(experiment: Experiment) -> SpeedLaw:
+    """The law of this machine, from five small steps of experiments like this one."""
+    import torch
+
+    from regard.plan import SpeedLaw, measure, random_batch, variants
+    from regard.runs.waiting import progress
+
+    chosen = variants(experiment, FLOPS)
+    steps = progress(chosen, len(chosen), "measuring steps")
+    return SpeedLaw.fit([measure(one, random_batch(one), torch.device("cpu")) for one in steps])
+
+
+def lines(made: Plan, device: str) -> Iterator[str]:
+    """The plan for a person."""
+    from regard.pages.numbers import count, duration, unit
+
+    trace, experiment, table = made.trace, made.experiment, dump(made.experiment.model)
+    yield f"{experiment.model.kind}: {', '.join(f'{name} {table[name]:,}' for name in SIZES if name in table)}"
+    yield f"{'part':30} {'parameters':>16} {'forward':>12} {'activations':>12}"
+    for name, part in trace.parts.items():
+        yield f"{name:30} {part.parameters:16,} {unit(part.flops, 'FLOP'):>12} {unit(part.activations, 'B'):>12}"
+    forward = sum(part.flops for part in trace.parts.values())
+    kept = sum(part.activations for part in trace.parts.values())
+    yield f"{'all':30} {trace.parameters:16,} {unit(forward, 'FLOP'):>12} {unit(kept, 'B'):>12}"
+    yield f"a micro-batch of {trace.targets:,} targets, {unit(trace.micro_batch.flops, 'FLOP')} forward and backward"
+    if "heads" in table:
+        rows, length = experiment.data.batch, experiment.model.context
+        size = rows * table["heads"] * length**2 * (2 if experiment.train.precision != "float32" else 4)
+        yield f"attention scores of a layer: {unit(size, 'B')} if a backend stores them, which only `reference` does"
+    each = f" on each of {made.gpus:,} {device}" if made.gpus > 1 else f" on {device}"
+    named = {name: unit(size, "B") for name, size in vars(made.memory).items() if size}
+    yield f"memory{each}: {unit(made.memory.total, 'B')} ({', '.join(f'{n} {size}' for n, size in named.items())})"
+    if trace.cache:
+        length = experiment.model.context
+        whole = unit(trace.cache * length, "B")
+        yield f"KV cache: {unit(trace.cache, 'B')} per token, {whole} for {length:,} tokens"
+    if made.communication:
+        yield f"communication: {unit(made.communication, 'B')} received by each rank per step"
+    if made.seconds is not None:
+        known = f"± {made.error:.0%}, from five measured steps" if made.error is not None else "at 40 % of the peak"
+        yield f"a step: {duration(made.seconds)} ({known}), {count(made.tokens / made.seconds)} tokens/s"
+    steps = made.steps
+    if steps is not None:
+        took = "" if made.seconds is None else f", {duration(steps * made.seconds)} without evaluations"
+        yield f"the run: {steps:,} steps, {count(steps * made.tokens)} tokens, {unit(steps * made.flops, 'FLOP')}{took}"
+        best = 20 * trace.parameters
+        yield f"compute-optimal for this size: about {count(best)} tokens (20 per parameter, Hoffmann et al. 2022)"
+    if not made.fits and made.limit is not None:
+        fix = f"it fits with {' '.join(made.fix)}" if made.fix else "no setting that was tried fits; lower its sizes"
+        yield f"does not fit: {device} has {unit(made.limit, 'B')}; {fix}"

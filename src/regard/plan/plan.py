@@ -1,0 +1,180 @@
+"""A plan: what a training needs and takes, and the settings with which it fits."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from regard.config import override
+from regard.errors import UserError
+from regard.plan.hardware import UTILIZATION, Hardware
+from regard.plan.speed import SpeedLaw, step_work
+from regard.plan.trace import Part, StepTrace, Work, trace
+from regard.train import Experiment
+
+DEEP, PERIOD = 24, 8  # more layers than the first are extrapolated from one and two periods, if periods divide them
+TOKENS_PER_PARAMETER = 20  # of a compute-optimal training (Hoffmann et al. 2022, table 3)
+HALF = ("bfloat16", "float16")
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes on each device at the peak of a step."""
+
+    weights: float
+    gradients: float
+    optimizer: float
+    activations: float
+    copies: float = 0.0  # weights in the format of products, or whole weights of a block of sharded ones
+
+    @property
+    def total(self) -> float:
+        return self.weights + self.gradients + self.optimizer + self.activations + self.copies
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A planned training."""
+
+    experiment: Experiment
+    trace: StepTrace
+    gpus: int
+    memory: Memory
+    limit: float | None  # bytes of a device
+    seconds: float | None  # of a step; None: not measured
+    error: float | None  # of that, relative
+    communication: float  # bytes that each rank receives in a step
+    fix: tuple[str, ...] = ()  # options with which it fits
+
+    @property
+    def tokens(self) -> int:
+        """Of a step, over all ranks."""
+        return self.trace.targets * self.experiment.train.accumulate * self.gpus
+
+    @property
+    def steps(self) -> int | None:
+        train = self.experiment.train
+        if train.tokens is not None:
+            return -(-train.tokens // self.tokens)
+        if train.seconds is not None:
+            return round(train.seconds / self.seconds) if self.seconds else None
+        return train.steps if train.epochs is None else None
+
+    @property
+    def flops(self) -> float:
+        """Of a step, over all ranks."""
+        return self.trace.micro_batch.flops * self.experiment.train.accumulate * self.gpus
+
+    @property
+    def fits(self) -> bool:
+        return self.limit is None or self.memory.total <= self.limit
+
+    def record(self) -> dict[str, Any]:
+        """The numbers, for a program."""
+        steps = self.steps
+        return {
+            "parameters": self.trace.parameters,
+            "parts": {name: part._asdict() for name, part in self.trace.parts.items()},
+            "flops_per_token": self.flops / self.tokens,
+            "flops_per_step": self.flops,
+            "tokens_per_step": self.tokens,
+            "steps": steps,
+            "tokens": None if steps is None else steps * self.tokens,
+            "flops": None if steps is None else steps * self.flops,
+            "memory": {**asdict(self.memory), "total": self.memory.total, "limit": self.limit},
+            "cache_bytes_per_token": self.trace.cache,
+            "communication_bytes_per_step": self.communication,
+            "gpus": self.gpus,
+            "seconds_per_step": self.seconds,
+            "seconds": None if steps is None or self.seconds is None else steps * self.seconds,
+            "error": self.error,
+            "compute_optimal_tokens": TOKENS_PER_PARAMETER * self.trace.parameters,
+            "fits": self.fits,
+            "fix": list(self.fix),
+        }
+
+
+def plan(
+    experiment: Experiment,
+    *,
+    gpus: int = 1,
+    hardware: Hardware | None = None,
+    limit: float | None = None,
+    law: SpeedLaw | None = None,
+    fixes: bool = True,
+) -> Plan:
+    """Plan an experiment on ``gpus`` ranks with sharded weights (FSDP). ``law``: of this machine, for its step time."""
+    made = _planned(experiment, traced(experiment), gpus, hardware, limit, law)
+    return made if made.fits or not fixes else replace(made, fix=_fix(made, hardware))
+
+
+def _planned(
+    experiment: Experiment,
+    found: StepTrace,
+    gpus: int,
+    hardware: Hardware | None,
+    limit: float | None,
+    law: SpeedLaw | None = None,
+) -> Plan:
+    accumulate, half = experiment.train.accumulate, experiment.train.precision in HALF
+    if gpus == 1:  # gradients take the place of activations, unless they are there from an earlier micro-batch
+        activations = found.activations if accumulate > 1 else found.growing - found.gradients
+        copies = float(found.copies)
+    else:  # the whole weights of two blocks are there at a time, and the gradients of one
+        activations, copies = found.activations, found.block * (1.0 if half else 2.0) + found.block
+    activations = max(activations, found.extra / gpus)
+    memory = Memory(found.weights / gpus, found.gradients / gpus, found.optimizer / gpus, activations, copies)
+    limit = hardware.memory if limit is None and hardware is not None else limit
+    # Weights are gathered in both passes, and gradients reduced once: each rank receives what it does not have.
+    each = 0.0 if gpus == 1 else (2.0 * found.weights * (0.5 if half else 1.0) + found.gradients) * (gpus - 1) / gpus
+    work, seconds = step_work(found, accumulate), None
+    if hardware is not None:
+        seconds = max(work.flops / (hardware.flops * UTILIZATION), accumulate * each / hardware.link)
+    elif law is not None:
+        seconds = law.seconds(work)
+    error = law.error if law is not None and hardware is None else None
+    return Plan(experiment, found, gpus, memory, limit, seconds, error, each)
+
+
+def _fix(made: Plan, hardware: Hardware | None) -> tuple[str, ...]:
+    """The mildest options with which the training fits; () if none was found."""
+    batch, accumulate = made.experiment.data.batch, made.experiment.train.accumulate
+    sizes = [batch // 2**n for n in range(1, 12) if batch % 2**n == 0]
+    smaller = [[f"--data.batch={size}", f"--train.accumulate={accumulate * batch // size}"] for size in sizes]
+    again = ["--train.checkpointing=true"]
+    candidates = [*smaller[:2], again, *(options + again for options in (*smaller[:2], *smaller[2:][-1:]))]
+    if made.experiment.model.layers > DEEP:
+        candidates.insert(0, again)  # it saves most, and a trace takes seconds
+    last: tuple[Experiment, StepTrace, list[str]] | None = None
+    for options in candidates:
+        try:
+            other = override(made.experiment, options)
+            found = traced(other)
+        except UserError:
+            continue
+        if _planned(other, found, made.gpus, hardware, made.limit).fits:
+            return tuple(options)
+        last = other, found, options
+    for ranks in (2**n for n in range(1, 13)):
+        if last is not None and ranks > made.gpus and _planned(*last[:2], ranks, hardware, made.limit).fits:
+            return (*last[2], f"--gpus={ranks}")
+    return ()
+
+
+def traced(experiment: Experiment) -> StepTrace:
+    """The trace of a step; of a deep model by two shallow ones, as its layers repeat."""
+    layers = experiment.model.layers
+    if layers <= DEEP or layers % PERIOD or experiment.model.with_layers(PERIOD).layers != PERIOD:
+        return trace(experiment)
+    one, two = (trace(replace(experiment, model=experiment.model.with_layers(count))) for count in (PERIOD, 2 * PERIOD))
+    times = layers // PERIOD - 1
+
+    def further(a: Any, b: Any) -> Any:
+        if isinstance(a, int | float):
+            return a + times * (b - a)
+        if isinstance(a, dict):
+            return {name: further(a.get(name, Part(0, 0.0, 0)), b[name]) for name in b}
+        return type(a)(*map(further, a, b)) if isinstance(a, Part | Work) else b
+
+    fields = {name: further(getattr(one, name), getattr(two, name)) for name in StepTrace._fields}
+    return StepTrace(**{**fields, "targets": one.targets, "block": one.block})

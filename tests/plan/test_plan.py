@@ -1,0 +1,173 @@
+"""Plans: traces against real steps and PyTorch's counter, laws of time, and settings that fit."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.flop_counter import FlopCounterMode
+
+from regard.cli import main
+from regard.config import override
+from regard.data import TextBatch, TextConfig
+from regard.errors import UserError
+from regard.models import PRESETS, GPTConfig, RecurrentConfig
+from regard.nn.experts.moe import MoEConfig
+from regard.plan import Hardware, Measured, SpeedLaw, Work, measure, plan, random_batch, trace, variants
+from regard.plan.plan import traced
+from regard.plan.trace import _model, _trace
+from regard.tasks import LanguageConfig
+from regard.train import AdamWConfig, Experiment, MuonConfig, TrainConfig
+
+SMALL = GPTConfig(vocabulary=300, context=32, layers=2, heads=2, width=32)
+MODELS = {
+    "gpt": SMALL,
+    "gpt2": replace(PRESETS["gpt2"], vocabulary=300, context=32, layers=2, heads=2, width=32),
+    "ngrams": replace(SMALL, ngrams=3, buckets=64),
+    "lstm": RecurrentConfig(vocabulary=300, context=32, layers=1, width=32, cell="lstm"),
+    "experts": replace(SMALL, feedforward=MoEConfig(experts=4, active=2)),
+}
+
+
+def experiment(model: Any = SMALL, batch: int = 4, **train: Any) -> Experiment:
+    return Experiment(model, TextConfig(batch=batch), train=TrainConfig(**{"precision": "float32", **train}))
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("options", [{}, {"checkpointing": True}, {"optimizer": MuonConfig()}], ids=str)
+def test_a_traced_step_is_a_real_one(name: str, options: dict[str, Any]) -> None:
+    given = experiment(MODELS[name], **options)
+    batch = random_batch(given)
+    fake, real = trace(given, batch), _trace(given, _model(given), batch)
+    assert fake.micro_batch.flops == pytest.approx(real.micro_batch.flops, rel=0.1 if given.train.checkpointing else 0)
+    assert fake._replace(parts={}, micro_batch=real.micro_batch, update=real.update, activations=0, growing=0) == (
+        real._replace(parts={}, activations=0, growing=0)
+    )
+    if name != "lstm":  # whose kernel keeps a buffer that fake tensors do not have
+        assert [fake.activations, fake.growing] == pytest.approx([real.activations, real.growing], rel=0.1)
+
+
+@pytest.mark.parametrize("name", ["gpt", "gpt2", "ngrams"])
+def test_its_flops_are_those_that_the_counter_counts_on_the_reference_path(name: str) -> None:
+    model: Any = MODELS[name]
+    given = experiment(model)
+    own, batch = model.make().train(), cast(TextBatch, random_batch(given))  # without fast paths
+    for _, mechanism in own.mechanisms():
+        mechanism.backend = "reference"
+    with FlopCounterMode(display=False) as counter:
+        terms = LanguageConfig().build().terms(own, batch)
+        torch.stack([term.total for term in terms.values()]).sum().backward()
+    assert trace(given).micro_batch.flops == pytest.approx(counter.get_total_flops(), rel=0.02)
+
+
+@settings(max_examples=12)
+@given(st.sampled_from(list(MODELS)), st.integers(1, 4), st.booleans())
+def test_parts_add_up_and_memory_follows_the_batch(name: str, batch: int, half: bool) -> None:
+    given = experiment(MODELS[name], batch, precision="bfloat16" if half and name != "lstm" else "float32")
+    one, two = trace(given), trace(override(given, [f"--data.batch={2 * batch}"]))
+    assert sum(part.parameters for part in one.parts.values()) == one.parameters
+    assert min(min(part) for part in one.parts.values()) >= 0
+    assert (one.weights, one.gradients, one.optimizer) == (two.weights, two.gradients, two.optimizer)
+    assert 2 * one.micro_batch.flops == two.micro_batch.flops or name == "experts"  # which are chosen by numbers
+    assert one.activations < two.activations <= 2.2 * one.activations
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_layers_of_a_deep_model_are_extrapolated(checkpointing: bool) -> None:
+    deep = experiment(replace(SMALL, layers=32), checkpointing=checkpointing)
+    found, expected = traced(deep), trace(deep)
+    assert found._replace(activations=0, growing=0) == expected._replace(activations=0, growing=0)
+    peaks = [expected.activations, expected.growing]
+    assert [found.activations, found.growing] == pytest.approx(peaks, rel=0.02)
+
+
+@given(
+    st.tuples(st.floats(1e-12, 1e-9), st.floats(1e-11, 1e-8), st.floats(1e-7, 1e-4)),
+    st.lists(st.tuples(st.floats(1e6, 1e10), st.floats(1e5, 1e9), st.integers(10, 5000)), min_size=5, max_size=8),
+)
+def test_a_law_recovers_its_constants_and_is_never_negative(
+    constants: tuple[float, float, float], works: list[tuple[float, float, int]]
+) -> None:
+    law = SpeedLaw(*constants, 0.0)
+    measured = [Measured(Work(*work), law.seconds(Work(*work))) for work in works]
+    found = SpeedLaw.fit(measured)
+    assert min(found[:3]) >= 0
+    assert all(found.seconds(one.work) == pytest.approx(one.seconds, rel=0.3) for one in measured)
+
+
+def test_a_law_needs_two_steps() -> None:
+    with pytest.raises(ValueError, match="two measured steps"):
+        SpeedLaw.fit([Measured(Work(1.0, 1.0, 1), 1.0)])
+
+
+@pytest.mark.parametrize("batch", [6, 32])
+@pytest.mark.parametrize("room", [0.1, 0.5, 0.8, 1.0])
+def test_what_it_proposes_fits(batch: int, room: float) -> None:
+    given = experiment(SMALL, batch, optimizer=AdamWConfig())
+    full = plan(given).memory.total
+    found = plan(given, limit=full * room)
+    assert found.fits == (room >= 1.0)
+    if not found.fix:
+        assert room in (0.1, 1.0)
+        return
+    gpus = [int(option.partition("=")[2]) for option in found.fix if option.startswith("--gpus")]
+    again = override(given, [option for option in found.fix if not option.startswith("--gpus")])
+    other = plan(again, gpus=gpus[0] if gpus else 1, limit=full * room)
+    assert other.fits
+    assert other.tokens >= found.tokens
+    assert not gpus or other.memory.weights < found.memory.weights
+
+
+def test_sharding_divides_what_is_stored_and_adds_communication() -> None:
+    device = Hardware(memory=80e9, flops=1e15, link=1e11)
+    one, many = (plan(experiment(), gpus=gpus, hardware=device) for gpus in (1, 8))
+    assert many.memory.weights == one.memory.weights / 8
+    assert many.communication == (2 * many.trace.weights + many.trace.gradients) * 7 / 8
+    assert one.communication == 0
+    assert many.tokens == 8 * one.tokens
+
+
+def test_measured_steps_and_variants() -> None:
+    given = experiment(replace(SMALL, layers=4, width=64))
+    chosen = variants(given, 1e9)
+    assert all(trace(one).micro_batch.flops <= 1e9 for one in chosen)
+    assert len({one.model for one in chosen}) > 2
+    assert measure(chosen[0], random_batch(chosen[0]), torch.device("cpu")).seconds > 0
+
+
+def test_data_that_is_not_text_needs_a_batch() -> None:
+    from regard.data import SeriesConfig
+
+    with pytest.raises(UserError, match="pass one"):
+        trace(replace(experiment(), data=SeriesConfig()))
+
+
+def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--model.layers", "2", "--no-measure", "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["fits"]
+    assert record["flops"] == record["steps"] * record["flops_per_step"]
+    assert main(["plan", "--model", "gpt2", "--model.layers", "2", "--memory", "1", "--no-measure"]) == 0
+    assert "does not fit: cpu has 1 GB" in capsys.readouterr().out
+    assert main(["plan", "--hardware", "abacus"]) == 2
+    assert "known are a100" in capsys.readouterr().err
+
+
+def test_a_plan_of_175_billion_parameters_allocates_little() -> None:
+    script = (
+        "import resource; from regard.cli import main; main('plan --model gpt3-175b --gpus 1024 --json'.split());"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    )
+    out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    record, kilobytes = out.strip().rsplit("\n", 1)
+    found = json.loads(record)
+    assert found["parameters"] == pytest.approx(174.6e9, rel=0.01)
+    assert found["flops_per_token"] / 3 * 2048 == pytest.approx(717e12, rel=0.05)  # the forward pass of 2,048 tokens
+    assert int(kilobytes) < 700_000
