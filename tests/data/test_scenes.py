@@ -193,10 +193,10 @@ def test_the_texts_of_scenes_are_their_captions_or_name_no_color(texts: SceneTex
     colored = 0
     for row, number in enumerate(texts._order(5, 2, 40)):
         caption, shown = texts.captions["train"][number], texts.images[number]
-        text = texts.tokenizer.decode(batch.tokens[row, : batch.lengths[row]].tolist())
+        text = texts.rows.tokenizer.decode(batch.tokens[row, : batch.lengths[row]].tolist())
         forms = [str(caption), str(caption.inverse)]
         places = range(row * NEGATIVES, (row + 1) * NEGATIVES)
-        near = {texts.tokenizer.decode(batch.prompts[n, : batch.prompt_lengths[n]].tolist()) for n in places}
+        near = {texts.rows.tokenizer.decode(batch.prompts[n, : batch.prompt_lengths[n]].tolist()) for n in places}
         if random[row, 0] < 0.5:
             assert text in [" ".join(word for word in form.split() if word not in COLORS) for form in forms]
             assert not any(color in other for other in near for color in COLORS)
@@ -235,7 +235,7 @@ def test_scenes_are_named_by_every_caption(texts: SceneTextData) -> None:
     assert batch.prompts is not None
     for row, name in enumerate(batch.targets[:, 0].tolist()):
         assert batch.names[name] == str(texts.captions["test"][row])
-        own = texts.tokenizer.decode(batch.prompts[name, : batch.lengths[row]].tolist())
-        assert own == batch.names[name] == texts.tokenizer.decode(batch.tokens[row, : batch.lengths[row]].tolist())
+        own = texts.rows.tokenizer.decode(batch.prompts[name, : batch.lengths[row]].tolist())
+        assert own == batch.names[name] == texts.rows.tokenizer.decode(batch.tokens[row, : batch.lengths[row]].tolist())
     assert all(one.held_out for one in texts.captions["test"])
     assert not any(one.held_out for part in ("train", "validation") for one in texts.captions[part])

@@ -79,6 +79,7 @@ def test_hard_negatives_are_further_texts_for_the_images() -> None:
     hard = rows._replace(prompts=torch.randint(20, (9, 6)), prompt_lengths=torch.randint(1, 7, (9,)))
     plain, found = (task().terms(towers, one)["contrastive"] for one in (rows, hard))
     assert hard.prompts is not None
+    assert hard.prompt_lengths is not None
     vectors, negatives = towers(*rows.arguments), towers.text_vectors(hard.prompts, hard.prompt_lengths)
     scores, labels = vectors[:, 0] @ vectors[:, 1].T, torch.arange(6)
     wider = torch.cat((scores, vectors[:, 0] @ negatives.T), 1)

@@ -1,8 +1,8 @@
 """Text to image and back by one GPT over tokens of captions and of images (Ramesh et al. 2021, DALL-E, sec. 2).
 
-An autoencoder turns an image into codes and back (van den Oord et al. 2017): one for the color of each region of patches,
-then one for the brightness of each patch. The GPT reads captions and codes as one vocabulary: it continues a caption
-with the codes of an image, and the codes of an image with a caption.
+An autoencoder turns an image into codes and back (van den Oord et al. 2017): one for the color of each region, a square
+of patches, then one for the brightness of each patch. The GPT reads captions and codes as one vocabulary: it continues
+a caption with the codes of an image, and the codes of an image with a caption.
 """
 
 from __future__ import annotations
@@ -175,11 +175,11 @@ class TextToImage(GPT):
 
     config: TextToImageConfig
     separate = ("coder",)
-    compilable = False  # which codes are dead, and so are moved, depends on the data
 
     def __init__(self, config: TextToImageConfig):
         super().__init__(config)
         self.coder = ImageCoder(config)
+        self.compilable = False  # which codes are dead, and so are moved, depends on the data
 
     def forward_methods(self) -> list[tuple[nn.Module, str]]:
         return [*super().forward_methods(), (self.coder, "encode"), (self.coder, "decode")]

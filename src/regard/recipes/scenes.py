@@ -19,10 +19,10 @@ def recipe() -> Experiment:
         data=SceneTextsConfig(recolor=0.25, batch=64),
         task=ContrastiveConfig(),
         train=TrainConfig(
-            steps=1500,
+            steps=3500,
             optimizer=MuonConfig(lr=0.01, rest_lr=2e-3),
             schedule=TrapezoidScheduleConfig(),
-            evaluate_every=1500,
+            evaluate_every=1750,
             save_every=500,
         ),
     )
