@@ -26,14 +26,14 @@ CHOICES: dict[str, list[Any]] = {
     "--model.context": [64, 128, 256, 512],
     "--data.batch": [4, 8, 16, 32],
     "--model.feedforward": ["relu2", "swiglu"],
-    "--model.attention": ["full", "full", "s4d", "linear"],
+    "--model.attention": ["softmax", "softmax", "s4d", "linear"],
     "--model.vocabulary": [256, 4096, 16384],
     "--train.accumulate": [1, 1, 2],
     "--train.checkpointing": ["false", "false", "true"],
     "--train.optimizer": ["adamw", "muon"],
 }
 RECIPES = ["shakespeare", "shakespeare", "shakespeare-mingru", "shakespeare-conv", "shakespeare-lstm"]
-FLOPS = 4e11  # of a step at most
+FLOPS = 1e11  # of a step at most
 
 
 def experiments(seed: int) -> list[list[str]]:
@@ -43,14 +43,16 @@ def experiments(seed: int) -> list[list[str]]:
     from regard.plan import trace
 
     draw, found = random.Random(seed), list[list[str]]()
-    while len(found) < FITTED + PREDICTED:
+    for _ in range(1000):
+        if len(found) == FITTED + PREDICTED:
+            break
         recipe = draw.choice(RECIPES)
         keys = {key: draw.choice(values) for key, values in CHOICES.items()}
         if recipe != "shakespeare":
             for name in ("feedforward", "attention"):
                 del keys[f"--model.{name}"]
         try:
-            experiment = read_experiment(recipe, {key[2:]: str(value) for key, value in keys.items()})
+            experiment = read_experiment(recipe, [f"{key}={value}" for key, value in keys.items()])
             flops = trace(experiment).micro_batch.flops * experiment.train.accumulate
         except UserError:
             continue
@@ -67,7 +69,7 @@ def child(arguments: list[str]) -> None:
     from regard.plan import measure, plan, random_batch
 
     recipe, *options = arguments
-    experiment = read_experiment(recipe, dict(option[2:].split("=", 1) for option in options))
+    experiment = read_experiment(recipe, options)
     planned = plan(experiment, fixes=False)
     torch.mm(torch.ones(256, 256), torch.ones(256, 256))  # the libraries of matrix products are loaded
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -95,6 +97,7 @@ def main() -> None:
         if done.returncode:
             print(" ".join(arguments), done.stderr.strip().splitlines()[-1:], file=sys.stderr)
             continue
+        print(f"{len(records) + 1}: {' '.join(arguments)}", file=sys.stderr, flush=True)
         records.append({"arguments": arguments, **json.loads(done.stdout.splitlines()[-1])})
     measured = [Measured(Work(*record["work"]), record["seconds"]) for record in records]
     law = SpeedLaw.fit(measured[:FITTED])

@@ -109,8 +109,8 @@ def test_accuracy_counts_whole_answers_by_length(right: list[bool]) -> None:
     assert isinstance(data, SyntheticData)
     task = SolveConfig().fit(data).build()
     (batch,) = data.test_batches(12)
-    model = GPTConfig(vocabulary=data.vocabulary, context=40, layers=1, heads=1, width=16).build().eval()
-    logits = torch.nn.functional.one_hot(batch.targets.clamp(min=0), data.vocabulary).float()
+    model = GPTConfig(vocabulary=len(ALPHABET), context=40, layers=1, heads=1, width=16).build().eval()
+    logits = torch.nn.functional.one_hot(batch.targets.clamp(min=0), len(ALPHABET)).float()
     for row, good in enumerate(right):
         if not good:
             last = int((batch.targets[row] >= 0).nonzero()[-1])

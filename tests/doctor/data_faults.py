@@ -101,7 +101,7 @@ def noise_in_training(data: Any) -> None:
 
 
 def sort_by_class(data: Any) -> None:
-    data._order = lambda seed, epoch: np.argsort(data.train.labels, kind="stable")
+    data._order = lambda seed, epoch, total: np.argsort(data.train.labels, kind="stable")
 
 
 def leave_out_a_class(data: Any) -> None:

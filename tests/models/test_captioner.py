@@ -46,9 +46,13 @@ def test_with_closed_gates_it_is_the_language_model_to_the_bit() -> None:
     plain = GPT(GPTConfig(**{name: getattr(CONFIG, name) for name in names})).double().eval()
     plain.load_state_dict({name: weight for name, weight in model.decoder.state_dict().items() if _in_plain(name)})
     assert not torch.equal(model(*inputs), plain(inputs[0]))
-    for block in model.decoder.blocks:
-        block.gates.zero_()
+    for gates in gates_of(model):
+        gates.zero_()
     assert torch.equal(model(*inputs), plain(inputs[0]))
+
+
+def gates_of(model: Captioner) -> list[torch.nn.Parameter]:
+    return [weight for name, weight in model.named_parameters() if name.endswith("gates")]
 
 
 def _in_plain(name: str) -> bool:
@@ -56,11 +60,12 @@ def _in_plain(name: str) -> bool:
 
 
 def test_a_new_captioner_has_closed_gates_that_learn() -> None:
-    model = CONFIG.build().double()
+    model = CONFIG.make().double()
     F.cross_entropy(model(*batch()).mT, batch()[0]).backward()
-    for block in model.decoder.blocks:
-        assert torch.equal(block.gates, torch.zeros(2, dtype=torch.float64))
-    assert bool(model.decoder.blocks[-1].gates.grad.abs().min() > 0)
+    for gates in gates_of(model):
+        assert torch.equal(gates, torch.zeros(2, dtype=torch.float64))
+        assert gates.grad is not None
+        assert bool(gates.grad.abs().min() > 0)
 
 
 @settings(max_examples=15, deadline=None)
@@ -72,8 +77,9 @@ def test_a_token_sees_the_latest_image_and_no_other(seed: int) -> None:
     tokens, images, counts = batch(seed=seed)
     other = images.clone()
     other[:, 1] += 1
-    block, seen = model.decoder.blocks[0], []
-    hook = block.cross.register_forward_hook(lambda _, __, output: seen.append(output))
+    across, seen = model.decoder.blocks.layers[0].cross, []
+    assert across is not None
+    hook = across.register_forward_hook(lambda _, __, output: seen.append(output))
     for pictures in (images, other):
         model(tokens, pictures, counts)
     hook.remove()
@@ -81,7 +87,7 @@ def test_a_token_sees_the_latest_image_and_no_other(seed: int) -> None:
     expected = (model.image_of(tokens) == 1) & (counts > 1)[:, None]
     assert torch.equal(changed, expected)
     beyond = model.image_of(tokens) >= counts[:, None]  # a mark without an image: nothing is seen
-    bias = 0 if block.cross.out.bias is None else block.cross.out.bias
+    bias = 0 if across.out.bias is None else across.out.bias
     assert bool((seen[0][beyond] == bias).all())
 
 

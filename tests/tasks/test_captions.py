@@ -6,6 +6,7 @@ import json
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from regard.data import ImagesConfig, ImageTextBatch, ImageTextConfig, ScenesCon
 from regard.data.base import IGNORE_INDEX
 from regard.data.imagetext.captioned import Captioned, ImageTexts, Prompts
 from regard.errors import UserError
-from regard.models import CaptionerConfig, ViTConfig
+from regard.models import Captioner, CaptionerConfig, ViTConfig
 from regard.nn.blocks.block import GatedConfig
 from regard.prove.reduced import randomize_weights
 from regard.tasks import CaptionsConfig, MatchingConfig
@@ -113,6 +114,7 @@ def test_a_small_captioner_learns_a_few_scenes() -> None:
     )
     assert (config.vocabulary, config.context, config.tokenized) == (33, 10, False)
     model, batch = config.build(), data.part_batch("train", np.arange(4))
+    assert isinstance(model, Captioner)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     for _ in range(130):
         terms = task.build().terms(model, batch)
@@ -168,7 +170,8 @@ def test_other_data_and_impossible_values_are_refused() -> None:
     for config in (CaptionsConfig(), MatchingConfig()):
         with pytest.raises(UserError, match="--data"):
             config.fit(ImagesConfig().build(0))
-    for change in ({"pairs": 0}, {"words": -1.0}, {"word_dropout": 1.0}, {"smoothing": -0.1}):
+    changes: list[dict[str, Any]] = [{"pairs": 0}, {"words": -1.0}, {"word_dropout": 1.0}, {"smoothing": -0.1}]
+    for change in changes:
         with pytest.raises(ValueError, match=next(iter(change))):
             CaptionsConfig(**change).check()
 

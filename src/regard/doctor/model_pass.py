@@ -71,7 +71,8 @@ class ModelPass:
     @property
     def independent_rows(self) -> bool:
         """Whether the outputs for a row do not depend on the other rows, in evaluation mode."""
-        return all(m.batch_invariant for m in self.model.modules() if isinstance(m, ModuleProperties))
+        alone = self.run.experiment.task.read_together == 1
+        return alone and all(m.batch_invariant for m in self.model.modules() if isinstance(m, ModuleProperties))
 
     @property
     def rounding(self) -> float:

@@ -2,6 +2,7 @@
 
 from regard.data import BpeConfig, ImageTextConfig
 from regard.models import CaptionerConfig, HybridViTConfig, PerceiverConfig
+from regard.nn.blocks.block import GatedConfig
 from regard.nn.heads import NoHeadConfig
 from regard.tasks import CaptionsConfig
 from regard.train import AdamWConfig, Experiment, TrainConfig
@@ -17,7 +18,9 @@ def recipe() -> Experiment:
         encoder=images, latents=8, layers=1, reads_first=1, heads=4, width=128, dropout=0.1, head=NoHeadConfig()
     )
     return Experiment(
-        model=CaptionerConfig(layers=2, heads=4, width=128, dropout=0.1, encoder=resampler),
+        model=CaptionerConfig(
+            layers=2, heads=4, width=128, dropout=0.1, block=GatedConfig(gate=1.0), encoder=resampler
+        ),
         data=ImageTextConfig(
             languages=("en", "de", "fr", "es", "it", "pt"),
             tokenizer=BpeConfig(vocabulary=2048),
@@ -30,7 +33,7 @@ def recipe() -> Experiment:
             color=0.1,
             batch=80,
         ),
-        task=CaptionsConfig(pairs=5),
+        task=CaptionsConfig(pairs=5, words=0.5),
         train=TrainConfig(
             steps=None, seconds=300.0, optimizer=AdamWConfig(lr=1e-3), evaluate_every=200, save_every=None
         ),

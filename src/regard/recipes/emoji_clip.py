@@ -29,14 +29,14 @@ def recipe() -> Experiment:
         ),
         task=ContrastiveConfig(),
         train=TrainConfig(
-            steps=300,
+            steps=150,
             dropout=0.0,
             adapt=FrozenConfig(
                 trained=("unembed_image", "unembed_text", *(f"image.blocks.{number}" for number in range(5, 16))),
                 head=5.0,
             ),
             optimizer=AdamWConfig(lr=3e-4, betas=(0.9, 0.98), weight_decay=0.05),
-            evaluate_every=100,
+            evaluate_every=50,
             save_every=None,
         ),
     )

@@ -2,6 +2,7 @@
 
 from regard.data import ScenesConfig
 from regard.models import CaptionerConfig, HybridViTConfig
+from regard.nn.blocks.block import GatedConfig
 from regard.nn.heads import NoHeadConfig
 from regard.tasks import CaptionsConfig
 from regard.train import AdamWConfig, Experiment, TrainConfig
@@ -10,12 +11,14 @@ from regard.train import AdamWConfig, Experiment, TrainConfig
 def recipe() -> Experiment:
     """A captioner (Flamingo) of scenes such as "two red 3s above a blue 7", on a CPU in minutes.
 
+    Digits are learned in colors without a name, and colors mostly apart from digits.
+
     regard train scene-captions
     """
-    encoder = HybridViTConfig(patch=4, layers=2, heads=4, width=64, class_token=False, head=NoHeadConfig())
+    encoder = HybridViTConfig(patch=4, layers=1, heads=4, width=64, class_token=False, head=NoHeadConfig())
     return Experiment(
-        model=CaptionerConfig(layers=2, heads=4, width=64, encoder=encoder),
-        data=ScenesConfig(batch=32),
-        task=CaptionsConfig(),
-        train=TrainConfig(steps=6000, optimizer=AdamWConfig(lr=2e-3), evaluate_every=1000, save_every=500),
+        model=CaptionerConfig(layers=2, heads=4, width=64, block=GatedConfig(gate=1.0), encoder=encoder),
+        data=ScenesConfig(unnamed=0.6, apart=0.8, batch=32),
+        task=CaptionsConfig(words=1.0),
+        train=TrainConfig(steps=8000, optimizer=AdamWConfig(lr=2e-3), evaluate_every=1000, save_every=500),
     )

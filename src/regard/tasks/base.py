@@ -63,6 +63,11 @@ class TaskConfig(Choice):
     unit: ClassVar[str] = "token"  # what a target is one of, for messages
     measured_in: ClassVar[str] = "nats"  # its loss
 
+    @property
+    def read_together(self) -> int:
+        """How many rows of a batch the model reads as one. Default: each alone."""
+        return 1
+
     def fit(self, data: Data) -> "TaskConfig":
         """This task for ``data``, such as with the names of its classes. Default: unchanged."""
         return self

@@ -42,6 +42,10 @@ class CaptionsConfig(CrossEntropyConfig, kind="captions"):
             if not 0 <= vars(self)[name] < 1:
                 raise ValueError(f"{name} must be at least 0 and below 1, not {vars(self)[name]}")
 
+    @property
+    def read_together(self) -> int:
+        return self.pairs
+
     def fit(self, data: Data) -> CaptionsConfig:
         if not isinstance(data, SceneData | ImageTextData):
             raise UserError(f"the task {self.kind} cannot learn from {data.name}; choose --data scenes or image-text")

@@ -56,7 +56,8 @@ class MatchingTask(Measured, Predicting):
         counted = (batch.targets[:, 0] != IGNORE_INDEX).repeat(2)
         right = torch.arange(len(logits), device=logits.device) < len(batch.targets)
         targets = right.long().where(counted, IGNORE_INDEX)
-        total = F.cross_entropy(logits.float(), targets, ignore_index=IGNORE_INDEX, reduction="sum")
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        total = F.cross_entropy(logits, targets, ignore_index=IGNORE_INDEX, reduction="sum")
         term = Term(total, self.counts(batch)["match"], additive=False, details=details)
         return {"match": term, **further}, logits.unflatten(0, (2, -1))
 
