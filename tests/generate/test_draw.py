@@ -17,8 +17,8 @@ from regard.train import Experiment, fit
 
 SIZES = {"layers": 1, "heads": 2, "width": 16}
 TOWERS = {
-    "image": HybridViTConfig(**SIZES, image=24, patch=4, class_token=False, head=NoHeadConfig()),
-    "text": EncoderConfig(**SIZES, context=12, head=NoHeadConfig()),
+    "image": HybridViTConfig(layers=1, heads=2, width=16, image=24, patch=4, class_token=False, head=NoHeadConfig()),
+    "text": EncoderConfig(layers=1, heads=2, width=16, context=12, head=NoHeadConfig()),
 }
 MODELS = {
     "scenes": (TOWERS, {"scenes": 8}),
