@@ -9,12 +9,19 @@ from pathlib import Path
 import pytest
 
 from regard.cli import main
+from regard.models import EncoderConfig, HybridViTConfig
+from regard.nn.heads import NoHeadConfig
 from regard.recipes import get
 from regard.runs import Run
 from regard.train import Experiment, fit
 
 SIZES = {"layers": 1, "heads": 2, "width": 16}
+TOWERS = {
+    "image": HybridViTConfig(layers=1, heads=2, width=16, image=24, patch=4, class_token=False, head=NoHeadConfig()),
+    "text": EncoderConfig(layers=1, heads=2, width=16, context=12, head=NoHeadConfig()),
+}
 MODELS = {
+    "scenes": (TOWERS, {"scenes": 8}),
     "text-to-image": ({**SIZES, "coder_width": 16}, {"scenes": 8}),
     "detect-digits": ({**SIZES, "decoder_layers": 1}, {"scenes": 8}),
     "moving-digits": (SIZES, {"clips": 8}),
@@ -74,7 +81,12 @@ def test_what_cannot_be_done_is_refused(runs: Path, capsys, arguments: list[str]
 
 @pytest.mark.parametrize(
     ("name", "measure"),
-    [("text-to-image", "caption_exact"), ("detect-digits", "map_50"), ("moving-digits", "accuracy")],
+    [
+        ("text-to-image", "caption_exact"),
+        ("scenes", "zero_shot"),
+        ("detect-digits", "map_50"),
+        ("moving-digits", "accuracy"),
+    ],
 )
 def test_a_run_is_measured_and_answers(runs: Path, capsys, name: str, measure: str) -> None:
     assert main(["evaluate", str(runs / name), "--part", "test", "--json"]) == 0

@@ -102,8 +102,9 @@ def look_at_array(options: LookOptions, run: Run) -> Seen:
         text = caption_of if loaded.tokenizer is None else loaded.tokenizer.decode
         trace, encoder = caption_trace(model, one.batch.inputs, text), model.encoder
     else:
+        trace = array_trace(model, one.batch.arguments, one.parts)  # refuses other models
         assert isinstance(model, ArrayEncoder)
-        trace, encoder = array_trace(model, one.batch.arguments, one.parts), model
+        encoder = model
     drawn = linked_picture(model, one.batch.arguments, trace, name)
     if drawn is None and not (isinstance(model, Captioner) and encoder.summarizes):
         weights = attention_received(trace, encoder.before)
