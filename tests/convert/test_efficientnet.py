@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -57,8 +58,10 @@ def normalized(x: Tensor, theirs: dict[str, Tensor], name: str, norm: str, strid
     weight = theirs[f"{name}.weight"].double()
     total = weight.shape[-1] - stride if stride == 2 else weight.shape[-1] - 1
     x = F.conv2d(F.pad(x, (total // 2, total - total // 2) * 2), weight, stride=stride, groups=groups)
-    given = [theirs[f"{norm}.{part}"].double() for part in ("running_mean", "running_var", "weight", "bias")]
-    return F.batch_norm(x, *given, eps=EPSILON)
+    mean, variance, gain, bias = (
+        theirs[f"{norm}.{part}"].double() for part in ("running_mean", "running_var", "weight", "bias")
+    )
+    return F.batch_norm(x, mean, variance, gain, bias, eps=EPSILON)
 
 
 def last_map(images: Tensor, theirs: dict[str, Tensor]) -> Tensor:
@@ -86,7 +89,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_folding_keeps_what_the_network_computes(packed: Path) -> None:
     given = read_model(packed)
     assert given.config == EfficientNetConfig(head=NoHeadConfig())
-    model = given.config.build()
+    model: Any = given.config.build()
     model.load_state_dict(given.weights)
     model.double()
     images = torch.rand(2, 3, 64, 64, generator=torch.Generator().manual_seed(2), dtype=torch.float64) * 2 - 1
@@ -120,7 +123,7 @@ def test_two_published_models_become_towers_with_new_maps(packed: Path, monkeypa
     theirs = encoder.build().state_dict()
     given = towers(monkeypatch, Pretrained(image.config, image.weights, None), Pretrained(encoder, theirs, tokenizer))
     assert given.tokenizer is tokenizer
-    model = given.config.build()
+    model: Any = given.config.build()
     new = model.unembed_image.weight.clone()
     load_weights(model, given.weights, "a+b")
     assert torch.equal(model.unembed_image.weight, new)

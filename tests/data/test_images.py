@@ -126,10 +126,10 @@ def test_a_recolored_image_has_the_forms_of_the_image(seed: int, share: float) -
     torch.testing.assert_close(found[:, :, 0], given[:, :, 0], rtol=0, atol=1e-6)
     assert (found <= given.amax(1, keepdim=True) + 1e-6).all()
     assert (found >= given.amin(1, keepdim=True) - 1e-6).all()
-    kept = random[:, 0] >= share
+    kept = torch.from_numpy(random[:, 0] >= share)
     assert torch.equal(found[kept], given[kept])
     flat = [image.flatten(2) for image in (given, found)]
-    for row in np.flatnonzero(~kept):  # the new channels are linear in the old ones
+    for row in np.flatnonzero(~kept.numpy()):  # the new channels are linear in the old ones
         matrix = torch.linalg.lstsq(flat[0][row].T, flat[1][row].T).solution
         torch.testing.assert_close(flat[0][row].T @ matrix, flat[1][row].T, rtol=0, atol=1e-5)
 

@@ -78,6 +78,8 @@ def test_weight_gradients_are_those_in_double_precision(rows, inputs, outputs):
     layer(x).backward(upstream)
     readable(x.detach().double()).backward(upstream.double())
     expected = readable.weight.grad
+    assert expected is not None
+    assert layer.weight.grad is not None
     torch.testing.assert_close(layer.weight.grad.double(), expected, rtol=0, atol=1e-5 * float(expected.abs().max()))
     assert layer.weight.grad.is_contiguous()  # optimizers go through weights and gradients side by side
 

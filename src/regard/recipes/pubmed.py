@@ -18,5 +18,5 @@ def recipe() -> Experiment:
         model=GraphConfig(layers=2, heads=8, width=64, dropout=0.5, attention=GATConfig()),
         data=NodesConfig(source="pubmed", validation=0.2, test=0.2, batch=11830),
         task=NodeClassificationConfig(),
-        train=TrainConfig(steps=100, optimizer=AdamWConfig(lr=3e-3), evaluate_every=20, save_every=None),
+        train=TrainConfig(steps=100, optimizer=AdamWConfig(lr=1e-2), evaluate_every=20, save_every=None),
     )
