@@ -62,6 +62,7 @@ OVERRIDES: dict[str, str] = {
     "solubility": "--train.steps 60 --train.evaluate_every 30",
     "spoken-language": "--train.steps 60 --train.evaluate_every 30 --model.width 64",
     "text-to-image": "--train.steps 60 --train.evaluate_every 30 --data.scenes 1000",
+    "toy-copy": "--train.steps 60 --train.evaluate_every 30",
     "umls": "--train.steps 60 --train.evaluate_every 30",
     "vowels": "--train.steps 100 --train.evaluate_every 50",
 }
