@@ -45,7 +45,6 @@ OVERRIDES: dict[str, str] = {
     "bikes": "--train.steps 60 --train.evaluate_every 30 --data.limit 8000",
     "detect-digits": "--train.steps 60 --train.evaluate_every 30 --data.scenes 1000",
     "dutch-speech": "--train.steps 60 --train.evaluate_every 30 --model.width 64",
-    "emoji-clip": "--train.seconds none --train.steps 60 --train.evaluate_every 30 --data.batch 32",
     "emoji-caption": "--train.seconds none --train.steps 60 --train.evaluate_every 30 --data.batch 40",
     "emoji-match": "--train.seconds none --train.steps 60 --train.evaluate_every 30 --data.batch 32",
     "etth1": "--train.steps 60 --train.evaluate_every 30",

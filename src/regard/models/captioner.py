@@ -152,7 +152,7 @@ class Captioner(Seq2SeqModel):
         return self.decoder.features(inputs, cross=CrossAttentionContext(plan, memory))
 
     def forward_methods(self) -> list[tuple[nn.Module, str]]:
-        return [*super().forward_methods(), (self, "encode"), (self, "read")]
+        return [*super().forward_methods(), (self, "encode"), (self, "read"), (self, "head")]
 
     def encode(self, source: Tensor) -> Tensor:
         """The tokens of images [B, K, ...], [B, K·N, C]."""
