@@ -99,19 +99,19 @@ def main() -> None:
             continue
         print(f"{len(records) + 1}: {' '.join(arguments)}", file=sys.stderr, flush=True)
         records.append({"arguments": arguments, **json.loads(done.stdout.splitlines()[-1])})
+    if options.out:
+        options.out.write_text(json.dumps(records, indent=1))
     measured = [Measured(Work(*record["work"]), record["seconds"]) for record in records]
     law = SpeedLaw.fit(measured[:FITTED])
     errors = [law.seconds(one.work) / one.seconds - 1 for one in measured]
     for record, error in zip(records, errors, strict=True):
-        record |= {"error": error, "memory_error": record["planned"] / record["memory"] - 1}
+        record |= {"error": error, "memory_error": record["planned"] / max(record["memory"], 1) - 1}
         line = f"{record['seconds'] * 1e3:8.1f} ms {error:+6.0%}  {record['memory'] / 1e6:8.1f} MB "
         print(f"{line}{record['memory_error']:+6.0%}  {' '.join(record['arguments'])}")
     left = [abs(error) for error in errors[FITTED:]]
     large = [abs(record["memory_error"]) for record in records if record["memory"] > 1e8]
     print(f"time: median error {statistics.median(left):.1%} of {len(left)} experiments that were not fitted")
     print(f"memory: median error {statistics.median(large):.1%}, worst {max(large):.1%} of {len(large)} above 100 MB")
-    if options.out:
-        options.out.write_text(json.dumps(records, indent=1))
 
 
 if __name__ == "__main__":

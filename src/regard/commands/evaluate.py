@@ -90,6 +90,7 @@ def evaluate(options: EvaluateOptions) -> int:
 
 def evaluate_labels(options: EvaluateOptions, run: "Run", experiment: "Experiment", loaded: "TrainedModel") -> int:
     """The measures of an encoder of texts or images on its validation or test part."""
+    from regard.data import SyntheticConfig
     from regard.models.device import parameter_device
     from regard.tasks import Measured
     from regard.train.evaluate import measure
@@ -115,9 +116,10 @@ def evaluate_labels(options: EvaluateOptions, run: "Run", experiment: "Experimen
     loss, measures = measure(
         loaded.model, task, progress(batches, count, "examples", lambda one: len(one.targets)), precision
     )
-    summary = {"run": str(run.path), "step": loaded.step, "part": options.part, "examples": count, "loss": loss.loss}
+    unit = "tokens" if isinstance(config, SyntheticConfig) else "examples"
+    summary = {"run": str(run.path), "step": loaded.step, "part": options.part, unit: count, "loss": loss.loss}
     words = ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in measures.items())
-    what = f"{run.path}, step {loaded.step:,}, {options.part} part of {count:,} examples"
+    what = f"{run.path}, step {loaded.step:,}, {options.part} part of {count:,} {unit}"
     what += "" if options.source is None else f" of {data.name}"
     options.show({**summary, **measures}, f"{what}: {words}; loss {loss.loss:.4f}")
     return 0
