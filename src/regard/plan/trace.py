@@ -156,6 +156,10 @@ class Meter(TorchDispatchMode):
                 self.weights.add(x.untyped_storage())
         return out
 
+    @property
+    def work(self) -> Work:
+        return Work(self.flops, self.bytes, self.operations)
+
     def accumulated(self, parameter: Tensor) -> None:
         """Count a gradient, and free it, so that it is not counted among activations."""
         assert parameter.grad is not None
@@ -223,7 +227,7 @@ def _trace(experiment: Experiment, model: Model, batch: Batch) -> StepTrace:
             loss = module(batch, count)
         loss.backward()
         del loss
-        micro_batch = Work(meter.flops, meter.bytes, meter.operations)
+        micro_batch = meter.work
         activations, growing = (peak - weights - meter.copies for peak in (meter.peak, meter.growing))
         for hook, p in zip(hooks, (p for p in parameters if p.requires_grad), strict=True):
             hook.remove()
@@ -238,7 +242,7 @@ def _trace(experiment: Experiment, model: Model, batch: Batch) -> StepTrace:
     return StepTrace(
         parts=parts,
         micro_batch=micro_batch,
-        update=Work(0.0, meter.bytes - micro_batch.bytes, meter.operations - micro_batch.operations),
+        update=Work(*(now - before for now, before in zip(meter.work, micro_batch, strict=True))),
         targets=count,
         parameters=sum(p.numel() for p in parameters),
         weights=weights,
