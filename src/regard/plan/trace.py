@@ -242,7 +242,7 @@ def _trace(experiment: Experiment, model: Model, batch: Batch) -> StepTrace:
     return StepTrace(
         parts=parts,
         micro_batch=micro_batch,
-        update=Work(*(now - before for now, before in zip(meter.work, micro_batch, strict=True))),
+        update=meter.work.minus(micro_batch),
         targets=count,
         parameters=sum(p.numel() for p in parameters),
         weights=weights,
