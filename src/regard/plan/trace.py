@@ -86,6 +86,9 @@ class Work(NamedTuple):
     bytes: float  # read and written by operations
     operations: int
 
+    def minus(self, other: Work) -> Work:
+        return Work(self.flops - other.flops, self.bytes - other.bytes, self.operations - other.operations)
+
 
 class Loss(nn.Module):
     """The loss of a micro-batch as one module, so that PyTorch's counter names those inside of it."""
