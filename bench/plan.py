@@ -88,7 +88,7 @@ def main() -> None:
     if options.child:
         child(options.child)
         return
-    from regard.plan import Measured, SpeedLaw, Work
+    from regard.plan import MeasuredStep, SpeedLaw, Work
 
     records = []
     for arguments in experiments(options.seed):
@@ -101,7 +101,7 @@ def main() -> None:
         records.append({"arguments": arguments, **json.loads(done.stdout.splitlines()[-1])})
     if options.out:
         options.out.write_text(json.dumps(records, indent=1))
-    measured = [Measured(Work(*record["work"]), record["seconds"]) for record in records]
+    measured = [MeasuredStep(Work(*record["work"]), record["seconds"]) for record in records]
     law = SpeedLaw.fit(measured[:FITTED])
     errors = [law.seconds(one.work) / one.seconds - 1 for one in measured]
     for record, error in zip(records, errors, strict=True):

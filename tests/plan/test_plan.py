@@ -21,7 +21,7 @@ from regard.data import TextBatch, TextConfig
 from regard.errors import UserError
 from regard.models import PRESETS, GPTConfig, RecurrentConfig
 from regard.nn.experts.moe import MoEConfig
-from regard.plan import Hardware, Measured, SpeedLaw, Work, measure, plan, random_batch, trace, variants
+from regard.plan import Hardware, MeasuredStep, SpeedLaw, Work, measure, plan, random_batch, trace, variants
 from regard.plan.plan import traced
 from regard.plan.trace import _model, _trace
 from regard.tasks import LanguageConfig
@@ -98,7 +98,7 @@ def test_a_law_recovers_its_constants_and_is_never_negative(
     constants: tuple[float, float, float], works: list[tuple[float, float, int]]
 ) -> None:
     law = SpeedLaw(*constants, 0.0)
-    measured = [Measured(Work(*work), law.seconds(Work(*work))) for work in works]
+    measured = [MeasuredStep(Work(*work), law.seconds(Work(*work))) for work in works]
     found = SpeedLaw.fit(measured)
     assert min(found[:3]) >= 0
     assert all(found.seconds(one.work) == pytest.approx(one.seconds, rel=0.3) for one in measured)
@@ -106,7 +106,7 @@ def test_a_law_recovers_its_constants_and_is_never_negative(
 
 def test_a_law_needs_two_steps() -> None:
     with pytest.raises(ValueError, match="two measured steps"):
-        SpeedLaw.fit([Measured(Work(1.0, 1.0, 1), 1.0)])
+        SpeedLaw.fit([MeasuredStep(Work(1.0, 1.0, 1), 1.0)])
 
 
 @pytest.mark.parametrize("batch", [6, 32])

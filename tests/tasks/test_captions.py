@@ -21,7 +21,7 @@ from regard.data.base import IGNORE_INDEX
 from regard.data.imagetext.captioned import Captioned, ImageTexts, Prompts
 from regard.errors import UserError
 from regard.models import Captioner, CaptionerConfig, ViTConfig
-from regard.nn.blocks.block import GatedConfig
+from regard.nn.blocks.block import GatedCrossConfig
 from regard.prove.reduced import randomize_weights
 from regard.tasks import CaptionsConfig, MatchingConfig
 from regard.tasks.captions import interleaved, written
@@ -108,7 +108,7 @@ def test_a_small_captioner_learns_a_few_scenes() -> None:
     task = CaptionsConfig(words=0.5)
     config = task.fit(data).model_for(
         replace(
-            MODEL, width=32, zero_init=False, block=GatedConfig(gate=1.0), encoder=replace(VIT, width=32, patch=8)
+            MODEL, width=32, zero_init=False, block=GatedCrossConfig(gate=1.0), encoder=replace(VIT, width=32, patch=8)
         ).reading(31, (3, 24, 24)),
         data,
     )

@@ -12,7 +12,7 @@ from regard.config import argument, dump, option
 from regard.errors import UserError
 
 if TYPE_CHECKING:
-    from regard.plan import Plan, SpeedLaw
+    from regard.plan import SpeedLaw, TrainingPlan
     from regard.train import Experiment
 
 SIZES = ("layers", "heads", "width", "context", "vocabulary")
@@ -74,9 +74,10 @@ def measured_law(experiment: Experiment) -> SpeedLaw:
     return SpeedLaw.fit([measure(one, random_batch(one), torch.device("cpu")) for one in steps])
 
 
-def lines(made: Plan, device: str) -> Iterator[str]:
+def lines(made: TrainingPlan, device: str) -> Iterator[str]:
     """The plan for a person."""
     from regard.pages.numbers import count, duration, unit
+    from regard.plan import TOKENS_PER_PARAMETER, UTILIZATION
 
     trace, experiment, table = made.trace, made.experiment, dump(made.experiment.model)
     yield f"{experiment.model.kind}: {', '.join(f'{name} {table[name]:,}' for name in SIZES if name in table)}"
@@ -101,14 +102,18 @@ def lines(made: Plan, device: str) -> Iterator[str]:
     if made.communication:
         yield f"communication: {unit(made.communication, 'B')} received by each rank per step"
     if made.seconds is not None:
-        known = f"± {made.error:.0%}, from five measured steps" if made.error is not None else "at 40 % of the peak"
+        known = (
+            f"± {made.error:.0%}, from five measured steps"
+            if made.error is not None
+            else f"at {UTILIZATION:.0%} of the peak"
+        )
         yield f"a step: {duration(made.seconds)} ({known}), {count(made.tokens / made.seconds)} tokens/s"
     steps = made.steps
     if steps is not None:
         took = "" if made.seconds is None else f", {duration(steps * made.seconds)} without evaluations"
         yield f"the run: {steps:,} steps, {count(steps * made.tokens)} tokens, {unit(steps * made.flops, 'FLOP')}{took}"
-        best = 20 * trace.parameters
-        yield f"compute-optimal for this size: about {count(best)} tokens (20 per parameter, Hoffmann et al. 2022)"
+        best, each = TOKENS_PER_PARAMETER * trace.parameters, TOKENS_PER_PARAMETER
+        yield f"compute-optimal for this size: about {count(best)} tokens ({each} per parameter, Hoffmann et al. 2022)"
     if not made.fits and made.limit is not None:
         fix = f"it fits with {' '.join(made.fix)}" if made.fix else "no setting that was tried fits; lower its sizes"
         yield f"does not fit: {device} has {unit(made.limit, 'B')}; {fix}"

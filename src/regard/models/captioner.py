@@ -20,7 +20,7 @@ from regard.models.gpt import GPT, GPTConfig
 from regard.models.perceiver import build_encoder, headless
 from regard.models.vit import ViTConfig
 from regard.nn.attention import CrossAttention, CrossAttentionContext
-from regard.nn.blocks.block import Block, BlockConfig, GatedConfig
+from regard.nn.blocks.block import Block, BlockConfig, GatedCrossConfig
 from regard.nn.heads import NoHeadConfig
 from regard.nn.positions.position import Position
 
@@ -42,7 +42,7 @@ class CaptionerConfig(GPTConfig, kind="captioner"):
         metadata={"help": "the encoder of images, such as vit, hybrid-vit or perceiver"},
     )
     across: AttentionConfig = field(default_factory=SoftmaxConfig, metadata={"help": "attention to the image"})
-    block: BlockConfig = field(default_factory=GatedConfig)
+    block: BlockConfig = field(default_factory=GatedCrossConfig)
 
     def check(self) -> None:
         super().check()

@@ -33,7 +33,7 @@ class Memory:
 
 
 @dataclass(frozen=True)
-class Plan:
+class TrainingPlan:
     """A planned training."""
 
     experiment: Experiment
@@ -102,7 +102,7 @@ def plan(
     limit: float | None = None,
     law: SpeedLaw | None = None,
     fixes: bool = True,
-) -> Plan:
+) -> TrainingPlan:
     """Plan an experiment on ``gpus`` ranks with sharded weights (FSDP). ``law``: of this machine, for its step time."""
     made = _planned(experiment, traced(experiment), gpus, hardware, limit, law)
     return made if made.fits or not fixes else replace(made, fix=_fix(made, hardware))
@@ -115,7 +115,7 @@ def _planned(
     hardware: Hardware | None,
     limit: float | None,
     law: SpeedLaw | None = None,
-) -> Plan:
+) -> TrainingPlan:
     accumulate, half = experiment.train.accumulate, experiment.train.precision in HALF
     if gpus == 1:  # gradients take the place of activations, unless they are there from an earlier micro-batch
         activations = found.activations if accumulate > 1 else found.growing - found.gradients
@@ -133,10 +133,10 @@ def _planned(
     elif law is not None:
         seconds = law.seconds(work)
     error = law.error if law is not None and hardware is None else None
-    return Plan(experiment, found, gpus, memory, limit, seconds, error, each)
+    return TrainingPlan(experiment, found, gpus, memory, limit, seconds, error, each)
 
 
-def _fix(made: Plan, hardware: Hardware | None) -> tuple[str, ...]:
+def _fix(made: TrainingPlan, hardware: Hardware | None) -> tuple[str, ...]:
     """The mildest options with which the training fits; () if none was found."""
     batch, accumulate = made.experiment.data.batch, made.experiment.train.accumulate
     sizes = [batch // 2**n for n in range(1, 12) if batch % 2**n == 0]

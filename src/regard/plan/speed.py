@@ -29,7 +29,7 @@ SECONDS = 1.5  # for the measured steps of a config
 VARIANTS = 5
 
 
-class Measured(NamedTuple):
+class MeasuredStep(NamedTuple):
     """A step and its time."""
 
     work: Work
@@ -48,7 +48,7 @@ class SpeedLaw(NamedTuple):
         return sum(a * b for a, b in zip(self[:3], work, strict=True))
 
     @classmethod
-    def fit(cls, measured: Sequence[Measured]) -> SpeedLaw:
+    def fit(cls, measured: Sequence[MeasuredStep]) -> SpeedLaw:
         """The law of these steps; its error by leaving out one at a time."""
         if len(measured) < 2:
             raise ValueError("a law needs two measured steps at least")
@@ -59,7 +59,7 @@ class SpeedLaw(NamedTuple):
         return cls(*_constants(measured), statistics.median(left_out))
 
 
-def _constants(measured: Sequence[Measured]) -> tuple[float, float, float]:
+def _constants(measured: Sequence[MeasuredStep]) -> tuple[float, float, float]:
     """The constants of least squared relative error among those that are not negative."""
     rows = torch.tensor([[x / one.seconds for x in one.work] for one in measured], dtype=torch.float64)
     ones, best = torch.ones(len(rows), dtype=torch.float64), (float("inf"), (0.0, 0.0, 0.0))
@@ -100,7 +100,7 @@ class RepeatedBatch:
 
 def measure(
     experiment: Experiment, batch: Batch, device: torch.device, clock: Callable[[], float] = time.perf_counter
-) -> Measured:
+) -> MeasuredStep:
     """The median time of a few real steps on the same batch."""
     experiment = replace(experiment, train=replace(experiment.train, compile=False))
     engine = Engine(experiment, RepeatedBatch(batch), World(device=device))  # type: ignore[arg-type]
@@ -113,7 +113,7 @@ def measure(
         synchronize(device)
         times.append(clock() - began)
     work = step_work(trace(experiment, batch), experiment.train.accumulate)
-    return Measured(work, statistics.median(times[WARM:]))
+    return MeasuredStep(work, statistics.median(times[WARM:]))
 
 
 def random_batch(experiment: Experiment) -> Batch:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
@@ -23,52 +23,17 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter, tree_map_only
-from torch.utils.flop_counter import FlopCounterMode, flop_registry, sdpa_backward_flop_count, sdpa_flop_count
+from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 from regard.data import Batch, TextBatch, TextConfig
 from regard.errors import UserError
 from regard.models import LanguageModel, Model, describe
 from regard.models.shapes import SkipInit
+from regard.plan.formulas import FORMULAS
 from regard.tasks import Task
 from regard.train import Experiment
 
 REAL = 2**26  # parameters of a model that makes a real step
-
-
-def _attention(q: Tensor, k: Tensor, v: Tensor, *_: object, **__: object) -> int:
-    return sdpa_flop_count(q.shape, k.shape, v.shape)
-
-
-def _attention_backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: object, **__: object) -> int:
-    return sdpa_backward_flop_count(grad.shape, q.shape, k.shape, v.shape)
-
-
-def _lstm(x: Tensor, w: Tensor, u: Tensor, *_: object, **__: object) -> int:
-    return 2 * x.shape[:-1].numel() * (w.numel() + u.numel())
-
-
-def _lstm_backward(x: Tensor, w: Tensor, u: Tensor, *_: object, **__: object) -> int:
-    return 2 * _lstm(x, w, u)
-
-
-def _linear(x: Tensor, *tensors: Tensor, **_: object) -> int:
-    weight = next(t for t in tensors if t.ndim == 2 and t.shape[1] == x.shape[-1])
-    return 2 * x.shape[:-1].numel() * weight.numel()
-
-
-#: FLOPs of operations that PyTorch's counter does not know.
-FORMULAS: dict[Any, Callable[..., int]] = {
-    torch.ops.aten.mkldnn_rnn_layer: _lstm,
-    torch.ops.aten.mkldnn_rnn_layer_backward: _lstm_backward,
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention,
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
-}
-if hasattr(torch.ops.mkldnn, "_linear_pointwise"):
-    FORMULAS[torch.ops.mkldnn._linear_pointwise] = _linear
-
-
-for _formula in FORMULAS.values():
-    _formula._get_raw = True  # type: ignore[attr-defined]  # PyTorch's counter passes it tensors, not shapes
 
 
 class Part(NamedTuple):

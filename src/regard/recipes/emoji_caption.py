@@ -2,7 +2,7 @@
 
 from regard.data import BpeConfig, ImageTextConfig
 from regard.models import CaptionerConfig, HybridViTConfig, PerceiverConfig
-from regard.nn.blocks.block import GatedConfig
+from regard.nn.blocks.block import GatedCrossConfig
 from regard.nn.heads import NoHeadConfig
 from regard.tasks import CaptionsConfig
 from regard.train import AdamWConfig, Experiment, TrainConfig
@@ -19,7 +19,7 @@ def recipe() -> Experiment:
     )
     return Experiment(
         model=CaptionerConfig(
-            layers=2, heads=4, width=128, dropout=0.1, block=GatedConfig(gate=1.0), encoder=resampler
+            layers=2, heads=4, width=128, dropout=0.1, block=GatedCrossConfig(gate=1.0), encoder=resampler
         ),
         data=ImageTextConfig(
             languages=("en", "de", "fr", "es", "it", "pt"),

@@ -2,7 +2,7 @@
 
 from regard.data import ScenesConfig
 from regard.models import CaptionerConfig, HybridViTConfig
-from regard.nn.blocks.block import GatedConfig
+from regard.nn.blocks.block import GatedCrossConfig
 from regard.nn.heads import NoHeadConfig
 from regard.tasks import CaptionsConfig
 from regard.train import AdamWConfig, Experiment, TrainConfig
@@ -17,7 +17,7 @@ def recipe() -> Experiment:
     """
     encoder = HybridViTConfig(patch=4, layers=1, heads=4, width=64, class_token=False, head=NoHeadConfig())
     return Experiment(
-        model=CaptionerConfig(layers=2, heads=4, width=64, block=GatedConfig(gate=1.0), encoder=encoder),
+        model=CaptionerConfig(layers=2, heads=4, width=64, block=GatedCrossConfig(gate=1.0), encoder=encoder),
         data=ScenesConfig(unnamed=0.6, apart=0.8, batch=32),
         task=CaptionsConfig(words=1.0),
         train=TrainConfig(steps=8000, optimizer=AdamWConfig(lr=2e-3), evaluate_every=1000, save_every=500),

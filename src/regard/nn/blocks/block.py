@@ -239,7 +239,7 @@ class SandwichConfig(BlockConfig, kind="sandwich"):
 
 
 @dataclass(frozen=True)
-class GatedConfig(BlockConfig, kind="gated"):
+class GatedCrossConfig(BlockConfig, kind="gated"):
     """Norms inside the branches, and cross-attention behind gates."""
 
     block = Gated
