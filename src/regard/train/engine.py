@@ -115,8 +115,7 @@ class Engine:
 
     def validation_batches(self) -> Iterator[Batch]:
         """This rank's batches of the validation part, on the CPU or where ``data`` makes them."""
-        size = self.experiment.data.batch
-        return self.data.validation_batches(size, rank=self.world.rank, world=self.world.size)
+        return self.experiment.validation_batches(self.data, self.world.rank, self.world.size)
 
     def seed_dropout(self, position: int) -> None:
         """Seed the random generators for micro-batch number ``position``."""

@@ -1,6 +1,8 @@
 """An experiment: model, data, task and training in one config, which determines a whole run."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Literal
 
 from regard.config import Config, dump, option
@@ -46,6 +48,9 @@ class TrainConfig(Config):
     )
     device: str = option("auto", "cpu, cuda, cuda:1, mps; auto: the fastest that is available")
     evaluate_every: int | None = option(250, "steps between evaluations; there is always one at the end")
+    evaluate_tokens: int | None = option(
+        None, "evaluate on about this many targets, in batches from all over the validation part (none: on all of it)"
+    )
     log_every: int = option(10, "steps between records in metrics.jsonl")
     save_every: int | None = option(500, "steps between checkpoints; there is always one at the end")
     keep: int = option(2, "number of newest checkpoints to keep")
@@ -58,7 +63,17 @@ class TrainConfig(Config):
             raise ValueError("no budget is given; set one of steps, tokens, epochs and seconds")
         if len(given) > 1:
             raise ValueError(f"{' and '.join(given)} are given, but a run has one budget; leave out all but one")
-        for name in ("steps", "tokens", "accumulate", "evaluate_every", "log_every", "save_every", "keep", "patience"):
+        counts = (
+            "steps",
+            "tokens",
+            "accumulate",
+            "evaluate_every",
+            "evaluate_tokens",
+            "log_every",
+            "save_every",
+            "keep",
+        )
+        for name in (*counts, "patience"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
@@ -109,6 +124,12 @@ class Experiment(Config):
         step, number = divmod(position, self.train.accumulate)
         rank, world = number * world + rank, self.train.accumulate * world
         return data.batch(step, seed=self.seed, rank=rank, world=world, size=self.data.batch)
+
+    def validation_batches(self, data: Data[Batch], rank: int = 0, world: int = 1) -> Iterator[Batch]:
+        """A rank's batches of the validation part; evenly spaced ones if ``evaluate_tokens`` limits their targets."""
+        batches = data.validation_batches(self.data.batch, rank=rank, world=world)
+        limit, count = self.train.evaluate_tokens, data.validation_count
+        return batches if limit is None or count is None else islice(batches, 0, None, max(1, round(count / limit)))
 
     def model_for(self, data: Data[Batch]) -> ModelConfig:
         """The model's config: what the data has (vocabulary or shape), the training's dropout, the task's head.

@@ -214,6 +214,8 @@ class TrainingSession:
     def _validation_batches(self) -> Iterator[Batch]:
         """The validation batches; observers are notified of the share that is done."""
         engine, done, total = self.engine, 0, self.engine.data.validation_count
+        if total is not None and self.config.evaluate_tokens is not None:
+            total = min(total, self.config.evaluate_tokens)
         for batch in engine.validation_batches():
             yield batch
             done += engine.world.size * batch[0].numel()  # with padding, so the share is approximate

@@ -136,7 +136,7 @@ class ValidationLoss(Check):
     def on_evaluating(self) -> Findings:
         run, compiled = self.run, self.run.experiment.train.compile in (True, "graphs")
         if run.model is not None and run.data is not None and run.device.type == "cpu" and not compiled:
-            first = next(iter(run.data.validation_batches(run.experiment.data.batch)))
+            first = next(iter(run.experiment.validation_batches(run.data)))
             count = float(next(iter(run.task.counts(first).values())))
             if run.data.validation_count is not None and run.data.validation_count > 2 * max(count, 1.0):
                 self._hooks = [module.register_forward_pre_hook(self._called) for module in run.model.modules()]
@@ -168,7 +168,7 @@ class ValidationLoss(Check):
         reported, weights = history.validation[-1][1], dict[str, float]()
         sums, counts = defaultdict[str, float](float), defaultdict[str, float](float)
         with evaluation_mode(replay.engine.model):
-            for batch in run.data.validation_batches(run.experiment.data.batch):
+            for batch in run.experiment.validation_batches(run.data):
                 for name, term in run.terms_of(replay.engine.model, move(batch, run.device)).items():
                     sums[name] += float(term.total)
                     counts[name] += float(term.count)
