@@ -21,7 +21,7 @@ from regard.errors import UserError
 from regard.runs import Run, environment
 from regard.runs.disk import JsonObject, replace_files
 from regard.runs.waiting import clock
-from regard.train import Experiment, train
+from regard.train import Experiment, Observer, train
 from regard.train.diagnose import Diverged
 
 RESULTS = "trials"  # the folder of results, beside those of the runs
@@ -66,11 +66,14 @@ def train_trials(
     folder: Path,
     workers: int | None = None,
     say: Callable[[str], None] = lambda line: None,
+    threads: int | None = None,
+    observers: Sequence[type[Observer]] = (),
 ) -> Iterator[tuple[Trial, Outcome]]:
     """Train every trial in ``folder``; yields each with its outcome as soon as it is known.
 
-    ``workers`` processes, each with its share of the cores (default: one per core, or one per GPU), train one trial at
-    a time. A trial that was finished by an earlier call is read, and one that was interrupted continues.
+    ``workers`` processes (default: one per core, or one per GPU), of ``threads`` each (default: their share of the
+    cores), train one trial at a time, with one of each of the ``observers``. A trial that was finished by an earlier
+    call is read, and one that was interrupted continues.
     """
     left = []
     for trial in trials:
@@ -81,11 +84,11 @@ def train_trials(
     if not left:
         return
     count = min(len(left), workers or default_workers(left))
-    threads = max(1, cores() // count)
+    threads = threads or max(1, cores() // count)
     files = [name for name in loaded_files() if name.endswith(".py")]
     # "spawn": a child that is forked after PyTorch has started its threads may hang.
     with ProcessPoolExecutor(count, get_context("spawn"), _prepare_worker, (threads, files)) as pool:
-        waiting = {pool.submit(run_trial, folder, trial): trial for trial in left}
+        waiting = {pool.submit(run_trial, folder, trial, observers): trial for trial in left}
         try:
             while waiting:
                 done, _ = wait(waiting, return_when=FIRST_COMPLETED)
@@ -132,13 +135,14 @@ def finished(folder: Path, trial: Trial) -> Outcome | None:
         return None
 
 
-def run_trial(folder: Path, trial: Trial) -> Outcome:
+def run_trial(folder: Path, trial: Trial, observers: Sequence[type[Observer]] = ()) -> Outcome:
     """Train one trial in this process, from where its run stands, and record the outcome."""
     path = folder / trial.run_name
     try:
         run = Run.open(path) if path.exists() else _new(folder, trial)
         started = bool(run.steps())
-        result = train(run.load(Experiment) if started else trial.experiment, run, resume=started)
+        experiment = run.load(Experiment) if started else trial.experiment
+        result = train(experiment, run, [make() for make in observers], resume=started)
         if result.interrupted:
             raise KeyboardInterrupt
         loss = math.inf if result.validation_loss is None else result.validation_loss
