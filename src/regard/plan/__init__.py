@@ -2,6 +2,7 @@
 
 from regard.plan.hardware import HARDWARE, UTILIZATION, Hardware
 from regard.plan.plan import TOKENS_PER_PARAMETER, Memory, TrainingPlan, plan
+from regard.plan.size import with_parameters
 from regard.plan.speed import MeasuredStep, SpeedLaw, measure, random_batch, step_work, variants
 from regard.plan.trace import Part, StepTrace, Work, trace
 
@@ -23,4 +24,5 @@ __all__ = [
     "step_work",
     "trace",
     "variants",
+    "with_parameters",
 ]
