@@ -28,7 +28,14 @@ from regard.nn.attention import SeparateConfig, SharedConfig, SharedQKConfig
 from regard.nn.blocks.block import ParallelConfig, PostNormConfig, PreNormConfig, SandwichConfig
 from regard.nn.blocks.reversible import ReversibleConfig
 from regard.nn.experts.moe import MoEConfig
-from regard.nn.feedforward import GEGLUConfig, GELUConfig, ReLUConfig, ReLUSquaredConfig, SwiGLUConfig
+from regard.nn.feedforward import (
+    GEGLUConfig,
+    GELUConfig,
+    NoFeedForwardConfig,
+    ReLUConfig,
+    ReLUSquaredConfig,
+    SwiGLUConfig,
+)
 from regard.nn.latent import LatentConfig
 from regard.nn.mixers import MambaConfig, MinGRUConfig, MinLSTMConfig, MixerConfig, S4DConfig
 from regard.nn.norm import LayerNormConfig, NoNormConfig, RMSNormConfig
@@ -99,6 +106,7 @@ feedforwards = st.sampled_from(
         ReLUSquaredConfig(1.0),
         SwiGLUConfig(1.0),
         GEGLUConfig(1.0),
+        NoFeedForwardConfig(),
         MoEConfig(1.0, experts=3),
         MoEConfig(1.0, experts=4, active=1, shared=1, activation="relu2"),
     ]

@@ -19,6 +19,10 @@ class FeedForwardLayer(nn.Module):
     inactive_parameters: int = 0  # weights that one token does not use
     down: Linear  # the last matrix of the residual branch
 
+    def scale_residual(self, scale: float) -> None:
+        """Scale the weights that end the residual branch, at initialization."""
+        self.down.weight.mul_(scale)
+
 
 class FeedForward(FeedForwardLayer):
     """down(activation(up(x))) (Vaswani et al. 2017, eq. 2), with dropout on the hidden layer."""
@@ -47,6 +51,16 @@ class GatedFeedForward(FeedForwardLayer):
     def forward(self, x: Tensor) -> Tensor:
         gate, up = self.gate_up(x).chunk(2, dim=-1)
         return self.down(self.drop(self.activation(gate) * up))
+
+
+class NoFeedForward(FeedForwardLayer):
+    """Adds nothing to the residual stream."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.zeros_like(x)
+
+    def scale_residual(self, scale: float) -> None:
+        """There are no weights."""
 
 
 def relu_squared(x: Tensor) -> Tensor:
@@ -169,3 +183,10 @@ class GLUConfig(GatedConfig, kind="glu"):
 
 class BilinearConfig(GatedConfig, kind="bilinear"):
     """A gated network without an activation: the product of two linear maps (Shazeer 2020, eq. 5)."""
+
+
+class NoFeedForwardConfig(FeedForwardConfig, kind="none"):
+    """No network: attention only (Elhage et al. 2021)."""
+
+    def build(self, width: int, *, bias: bool) -> FeedForwardLayer:
+        return NoFeedForward()

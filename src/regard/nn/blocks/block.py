@@ -44,9 +44,10 @@ class Block(nn.Module):
     @torch.no_grad()
     def scale_residual(self, scale: float) -> None:
         """Scale the weights that end each residual branch, at initialization."""
-        for part in (self.attention.out, self.cross and self.cross.out, self.feedforward.down):
+        for part in (self.attention.out, self.cross and self.cross.out):
             if part is not None:
                 part.weight.mul_(scale)
+        self.feedforward.scale_residual(scale)
 
 
 class PreNorm(Block):
@@ -148,9 +149,8 @@ class Gated(PreNorm):
     @torch.no_grad()
     def scale_residual(self, scale: float) -> None:
         """Only of the block itself: a gated branch that starts at 0 behind a gate of 0 would never get a gradient."""
-        for part in (self.attention.out, self.feedforward.down):
-            if part is not None:
-                part.weight.mul_(scale)
+        self.attention.out.weight.mul_(scale)
+        self.feedforward.scale_residual(scale)
 
 
 class Stack(nn.ModuleList):
