@@ -231,9 +231,6 @@ class LayerSpec(NamedTuple):
 class AttentionConfig(Choice):
     """The attention of a layer."""
 
-    def check(self) -> None:
-        """Refuse impossible settings with a ValueError that names the fix."""
-
     def pattern(self) -> Mask:
         """The mask that is ANDed to the model's own."""
         return Full()
@@ -251,13 +248,6 @@ class AttentionConfig(Choice):
         return None
 
 
-def at_least(least: int, **settings: int) -> None:
-    """Refuse settings below ``least``."""
-    for name, value in settings.items():
-        if value < least:
-            raise ValueError(f"{name} must be at least {least}, not {value}")
-
-
 def exact(
     spec: LayerSpec, cap: float | None = None, normalizer: Normalizer | None = None, scale: float | None = None
 ) -> Softmax:
@@ -272,16 +262,13 @@ def exact(
 class SoftmaxConfig(AttentionConfig, kind="softmax"):
     """Exact attention over all tokens."""
 
-    cap: float | None = option(None, "soft cap on the scores: cap * tanh(score / cap)")
+    cap: float | None = option(None, "soft cap on the scores: cap * tanh(score / cap)", above=0)
     normalizer: NormalizerConfig = field(default_factory=SoftmaxNormalizerConfig)
-    scale: float | None = option(None, "factor of the scores (default: 1 / root of the head width)")
+    scale: float | None = option(None, "factor of the scores (default: 1 / root of the head width)", above=0)
 
     def check(self) -> None:
+        super().check()
         self.normalizer.check()
-        if self.scale is not None and not 0 < self.scale < float("inf"):
-            raise ValueError(f"scale must be a finite number above zero, not {self.scale}")
-        if self.cap is not None and not 0 < self.cap < float("inf"):
-            raise ValueError(f"cap must be a finite number above zero, not {self.cap}; none means no cap")
 
     def mechanism(self, spec: LayerSpec) -> Mechanism:
         return exact(spec, self.cap, self.normalizer.build(spec.context), self.scale)

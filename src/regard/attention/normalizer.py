@@ -184,9 +184,6 @@ def _threshold(shares: Elementwise, slope: Elementwise, bounds: tuple[Tensor, Te
 class NormalizerConfig(Choice):
     """How attention scores become weights."""
 
-    def check(self) -> None:
-        """Refuse impossible settings with a ValueError that names the fix."""
-
     def build(self, context: int) -> Normalizer:
         """The normalizer for a model whose longest training sequence has ``context`` tokens."""
         raise NotImplementedError
@@ -196,11 +193,7 @@ class NormalizerConfig(Choice):
 class SoftmaxNormalizerConfig(NormalizerConfig, kind="softmax"):
     """exp(score) / Σ exp(score)."""
 
-    temperature: float = option(1.0, "divides the scores; 0 is hard lookup")
-
-    def check(self) -> None:
-        if not 0 <= self.temperature < math.inf:
-            raise ValueError(f"temperature must be a finite number, zero or more, not {self.temperature}")
+    temperature: float = option(1.0, "divides the scores; 0 is hard lookup", least=0)
 
     def build(self, context: int) -> Normalizer:
         return SoftmaxNormalizer(self.temperature) if self.temperature else HardLookup()
@@ -220,14 +213,10 @@ class SigmoidConfig(NormalizerConfig, kind="sigmoid"):
 class TopKNormalizerConfig(NormalizerConfig, kind="topk"):
     """The softmax over the best keys of each query."""
 
-    k: int = option(16, "number of keys that a query keeps")
-    softness: float = option(0.0, "0 cuts hard; above 0 the cut is a smooth gate with a gradient for every score")
-
-    def check(self) -> None:
-        if self.k < 1:
-            raise ValueError(f"k must be at least 1, not {self.k}")
-        if not 0 <= self.softness < math.inf:
-            raise ValueError(f"softness must be a finite number, zero or more, not {self.softness}")
+    k: int = option(16, "number of keys that a query keeps", least=1)
+    softness: float = option(
+        0.0, "0 cuts hard; above 0 the cut is a smooth gate with a gradient for every score", least=0
+    )
 
     def build(self, context: int) -> Normalizer:
         return TopKSoftmax(self.k, self.softness)
@@ -237,10 +226,7 @@ class TopKNormalizerConfig(NormalizerConfig, kind="topk"):
 class EntmaxConfig(NormalizerConfig, kind="entmax"):
     """Sparse weights between the softmax (alpha = 1) and sparsemax (alpha = 2)."""
 
-    alpha: float = option(1.5, "above 1 and at most 2: the greater, the more weights are exactly zero")
-
-    def check(self) -> None:
-        self.build(1)
+    alpha: float = option(1.5, "above 1 and at most 2: the greater, the more weights are exactly zero", above=1, most=2)
 
     def build(self, context: int) -> Normalizer:
         return Entmax(self.alpha)

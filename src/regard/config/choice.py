@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, ClassVar, TypeVar
 
+from regard.config.bounds import bounds_of
 from regard.config.parts import NameTaken, catalog, check_dataclass, place_of
 
 C = TypeVar("C", bound="Choice")
@@ -26,6 +27,11 @@ class Config:
                 from regard.config.load import read_field  # which imports this file
 
                 object.__setattr__(self, field.name, read_field(type(self), field.name, given))
+
+    def check(self) -> None:
+        """Refuse impossible values with a ValueError that names the fix. A subclass that adds checks calls this one."""
+        for name, bounds in bounds_of(type(self)).items():
+            bounds.check(name, getattr(self, name))
 
 
 class Choice(Config):

@@ -25,6 +25,7 @@ class Key(NamedTuple):
 def option(default: T, help: str, **metadata: object) -> T:
     """A field with a default and a line of help: `width: int = option(128, "features per token")`.
 
+    Its range: `least` and `most`, or without the ends `above` and `below`; `check` refuses other numbers.
     For options of a command: `metavar` is shown instead of the type, `repeated` takes one value each time.
     """
     return field(default=default, metadata={"help": help, **metadata})

@@ -213,11 +213,7 @@ class FixedConfig(BridgeConfig, kind="fixed"):
 class BahdanauConfig(BridgeConfig, kind="bahdanau"):
     """Additive attention by the previous state."""
 
-    hidden: int | None = option(None, "width inside the score (default: the model's width)")
-
-    def check(self) -> None:
-        if self.hidden is not None and self.hidden < 1:
-            raise ValueError(f"hidden must be at least 1, not {self.hidden}")
+    hidden: int | None = option(None, "width inside the score (default: the model's width)", least=1)
 
     def build(self, sizes: BridgeSpec) -> Bridge:
         return Bahdanau(sizes, sizes.width if self.hidden is None else self.hidden)

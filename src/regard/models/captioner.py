@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from regard.attention import AttentionConfig, Full, KVCache, Slots, SoftmaxConfig
 from regard.config import option
 from regard.models.base import ModelConfig, Seq2SeqModel, Seq2SeqState, State
-from regard.models.checks import check_capacity
 from regard.models.gpt import GPT, GPTConfig
 from regard.models.perceiver import build_encoder, headless
+from regard.models.state import check_capacity
 from regard.models.vit import ViTConfig
 from regard.nn.attention import CrossAttention, CrossAttentionContext
 from regard.nn.blocks.block import Block, BlockConfig, GatedCrossConfig

@@ -16,7 +16,6 @@ from regard.attention import AnySlots, Packed, Slots
 from regard.config import option
 from regard.errors import UserError
 from regard.models.base import LanguageModel, ModelConfig, State
-from regard.models.checks import check_dropouts, check_sizes
 from regard.nn.convolution import CausalConvolution
 from regard.nn.feedforward import ReLUSquared
 from regard.nn.init import damp_logits, initialize, normal
@@ -28,27 +27,26 @@ from regard.nn.norm import NormConfig, RMSNormConfig
 class ConvolutionConfig(ModelConfig, kind="convolution"):
     """Sizes and parts of a convolutional language model."""
 
-    vocabulary: int = option(65, "size of the vocabulary")
-    context: int = option(256, "longest sequence in training, in tokens")
-    layers: int = option(8, "number of blocks")
-    width: int = option(128, "model width")
-    kernel: int = option(2, "taps of each convolution")
-    cycle: int = option(8, "dilations double over so many layers (1, 2, 4 ...), then restart at 1")
+    vocabulary: int = option(65, "size of the vocabulary", least=1)
+    context: int = option(256, "longest sequence in training, in tokens", least=1)
+    layers: int = option(8, "number of blocks", least=1)
+    width: int = option(128, "model width", least=1)
+    kernel: int = option(2, "taps of each convolution", least=1)
+    cycle: int = option(8, "dilations double over so many layers (1, 2, 4 ...), then restart at 1", least=1)
     unit: Literal["gated", "relu2"] = option("gated", "after the convolution: tanh(a) sigmoid(b), or max(a, 0)²")
     ratio: float = option(2.0, "hidden width of a block over the model's width")
-    dropout: float = option(0.0, "dropout on embeddings and residual branches")
+    dropout: float = option(0.0, "dropout on embeddings and residual branches", least=0, below=1)
     tied: bool = option(True, "share the embedding with the output head")
     bias: bool = option(False, "biases in convolutions and linear layers")
     zero_init: bool = option(True, "initialize residual branches with zero rather than small weights")
     norm: NormConfig = field(default_factory=RMSNormConfig)
 
     def check(self) -> None:
-        check_sizes(self, "vocabulary", "context", "layers", "width", "kernel", "cycle")
+        super().check()
         if self.unit not in ("gated", "relu2"):
             raise ValueError(f"there is no unit {self.unit!r}; choose from gated, relu2")
         if not 1 <= self.ratio * self.width < float("inf"):
             raise ValueError(f"ratio {self.ratio} of a width of {self.width} is no hidden unit; ratio = 2 would do")
-        check_dropouts(self, "dropout")
         if (most := min(self.cycle, self.layers)) > 31:
             raise ValueError(f"{most} layers of doubling dilation exceed any text; cycle = 16 would do")
 

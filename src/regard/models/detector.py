@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from regard.attention import Full, Range, SoftmaxConfig
 from regard.config import option
-from regard.models.checks import check_sizes
 from regard.models.images import ImageEncoder
 from regard.models.vit import ViT, ViTConfig
 from regard.nn.attention import AttentionContext, CrossAttentionContext
@@ -27,12 +26,11 @@ class DetectorConfig(ViTConfig, kind="detector"):
     """Sizes and parts of a detector: a Vision Transformer, and a decoder whose queries attend to the patches."""
 
     class_token: bool = option(False, "a learned token before the patches, which the queries attend to as well")
-    queries: int = option(8, "learned queries: the most objects that are found in an image")
-    decoder_layers: int = option(2, "blocks of the decoder")
+    queries: int = option(8, "learned queries: the most objects that are found in an image", least=1)
+    decoder_layers: int = option(2, "blocks of the decoder", least=1)
     head: HeadConfig = field(default_factory=lambda: ClassesHeadConfig(10, pool="mean"))
 
     def check(self) -> None:
-        check_sizes(self, "queries", "decoder_layers")
         super().check()
         if not isinstance(self.head, ClassesHeadConfig):
             raise ValueError("a detector has a head for classes; set head = classes")

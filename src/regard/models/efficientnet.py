@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.config import option
-from regard.models.checks import check_sizes
 from regard.models.images import ImageConfig, ImageEncoder
 from regard.nn.init import initialize, normal
 from regard.nn.linear import Linear
@@ -40,13 +39,10 @@ class EfficientNetConfig(ImageConfig, kind="efficientnet"):
 
     resizable = True
     image: int = option(224, "rows and columns of the images in training, in pixels; a multiple of 32")
-    multiplier: float = option(1.0, "the channels of every stage, as a multiple of the published ones")
+    multiplier: float = option(1.0, "the channels of every stage, as a multiple of the published ones", above=0, most=8)
 
     def check(self) -> None:
-        check_sizes(self)
-        self.check_image()
-        if not 0 < self.multiplier <= 8:
-            raise ValueError(f"multiplier must be above 0 and at most 8, not {self.multiplier:g}")
+        super().check()
         if self.image % PART:
             raise ValueError(f"an image of {self.image} pixels is no multiple of {PART}; set --data.size 64 or 128")
 

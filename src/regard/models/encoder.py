@@ -12,7 +12,6 @@ from regard.attention import AnySlots, Full, Packed, Padded, Range, Slots
 from regard.config import option
 from regard.errors import UserError
 from regard.models.base import Encoder
-from regard.models.checks import check_sizes
 from regard.models.parts import AttentionModelConfig, check_length
 from regard.nn.attention import AttentionContext
 from regard.nn.blocks.block import Stack
@@ -30,9 +29,13 @@ class EncoderConfig(AttentionModelConfig, kind="encoder"):
     generates = False
     vocabulary: int = option(65, "size of the vocabulary, without an additional mask token")
     mask_token: int | None = option(None, "id of the mask token, if the vocabulary has one (default: an additional id)")
-    token_types: int | None = option(None, "number of token types (segments) with a vector each (default: none)")
+    token_types: int | None = option(
+        None, "number of token types (segments) with a vector each (default: none)", least=1
+    )
     embedding_norm: bool = option(False, "normalize the embeddings before the first block")
-    classes: int | None = option(None, "classify whole sequences into so many classes: short for a head without a bias")
+    classes: int | None = option(
+        None, "classify whole sequences into so many classes: short for a head without a bias", least=1
+    )
     pool: Literal["cls", "mean"] = option("mean", "with classes: by the first token of a sequence, or the mean of all")
     position: PositionConfig = field(default_factory=LearnedPositionConfig)
     feedforward: FeedForwardConfig = field(default_factory=GELUConfig)
@@ -40,7 +43,6 @@ class EncoderConfig(AttentionModelConfig, kind="encoder"):
 
     def check(self) -> None:
         super().check()
-        check_sizes(self, "classes", "token_types")
         if self.mask_token is not None and not 0 <= self.mask_token < self.vocabulary:
             raise ValueError(f"mask_token is {self.mask_token}, but the ids end at {self.vocabulary - 1}")
         if self.classes is not None and self.head != TokensHeadConfig():

@@ -16,7 +16,6 @@ from torch.nn import functional as F
 from regard.config import option
 from regard.errors import UserError
 from regard.models.base import ArrayEncoder, ModelConfig
-from regard.models.checks import check_sizes
 from regard.models.signal import SignalConfig, SignalEncoder
 from regard.nn.heads import HeadConfig
 from regard.nn.init import normal
@@ -30,15 +29,14 @@ from regard.nn.signals import PARTS, SEED, PatchesConfig, SignalEmbeddingConfig
 class ForecastHeadConfig(HeadConfig, kind="forecast"):
     """What a model forecasts: every point of the horizon, as one number or as quantiles."""
 
-    horizon: int = option(96, "points to forecast")
+    horizon: int = option(96, "points to forecast", least=1)
     quantiles: tuple[float, ...] = option((), "the quantiles to forecast (default: the mean)")
     columns: tuple[str, ...] = option((), "the names of the series in training, written by the run")
     means: tuple[float, ...] = option((), "their means in the training part, written by the run")
     deviations: tuple[float, ...] = option((), "their standard deviations there, written by the run")
 
     def check(self) -> None:
-        if self.horizon < 1:
-            raise ValueError(f"horizon must be at least 1, not {self.horizon}")
+        super().check()
         check_quantiles(self.quantiles)
 
     def outputs(self, vocabulary: int) -> None:
@@ -61,17 +59,16 @@ class ForecasterConfig(ModelConfig):
     """Base class of the configs of models that forecast."""
 
     generates, reads, vocabulary = False, "series", 0
-    points: int = option(512, "points of the history that a forecast is made from")
+    points: int = option(512, "points of the history that a forecast is made from", least=1)
     normalize: bool = option(
         True, "take level and spread of a history out, and put them back into its forecast (RevIN)"
     )
     head: HeadConfig = field(default_factory=ForecastHeadConfig)
 
     def check(self) -> None:
-        check_sizes(self, "points")
+        super().check()
         if not isinstance(self.head, ForecastHeadConfig):
             raise ValueError(f"the head of a {self.kind} is forecast, not {self.head.kind}")
-        super().check()
 
     @property
     def forecast(self) -> ForecastHeadConfig:
@@ -181,14 +178,10 @@ class DLinearConfig(ForecasterConfig, kind="dlinear"):
     """One linear map from history to horizon for the trend, and one for the rest."""
 
     layers, width = 1, 2
-    kernel: int = option(25, "points of the moving average that is the trend (1: no trend, one linear map)")
+    kernel: int = option(25, "points of the moving average that is the trend (1: no trend, one linear map)", least=1)
     normalize: bool = option(
         False, "take level and spread of a history out, and put them back into its forecast (RevIN)"
     )
-
-    def check(self) -> None:
-        check_sizes(self, "kernel")
-        super().check()
 
     @property
     def context(self) -> int:

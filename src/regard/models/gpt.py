@@ -26,10 +26,11 @@ from regard.attention import (
 )
 from regard.attention.cache import SLACK
 from regard.config import option
-from regard.models.base import REDUCED, LanguageModel, State
-from regard.models.checks import check_capacity, check_sizes
+from regard.models.base import LanguageModel, State
+from regard.models.config import REDUCED
 from regard.models.device import parameter_device
 from regard.models.parts import AttentionModelConfig, check_length
+from regard.models.state import check_capacity
 from regard.nn.attention import AttentionContext, CrossAttentionContext
 from regard.nn.blocks.block import Stack
 from regard.nn.embedding import NGrams
@@ -43,23 +44,18 @@ T = TypeVar("T")
 class GPTConfig(AttentionModelConfig, kind="gpt"):
     """Sizes and parts of a GPT. The defaults are a 4-layer character model."""
 
-    cap: float | None = option(None, "soft cap on the logits: cap * tanh(logit / cap)")
-    ngrams: int = option(1, "embed the last n tokens together (1: only the token itself)")
-    buckets: int = option(2**15, "rows of each n-gram table")
-    global_every: int = option(0, "every n-th layer has plain attention over everything (0: none)")
-    repeat: int = option(1, "run each block n times in a row, with the same weights")
+    cap: float | None = option(None, "soft cap on the logits: cap * tanh(logit / cap)", above=0)
+    ngrams: int = option(1, "embed the last n tokens together (1: only the token itself)", least=1)
+    buckets: int = option(2**15, "rows of each n-gram table", least=1)
+    global_every: int = option(0, "every n-th layer has plain attention over everything (0: none)", least=0)
+    repeat: int = option(1, "run each block n times in a row, with the same weights", least=1)
 
     def check(self) -> None:
         super().check()
-        check_sizes(self, "ngrams", "buckets", "repeat")
-        if self.global_every < 0:
-            raise ValueError(f"global_every must be zero or more, not {self.global_every}")
         if self.layers % self.repeat:
             raise ValueError(f"{self.layers} layers are not a multiple of repeat = {self.repeat}; repeat = 1 would do")
         if self.repeat > 1 and self.global_every > 1:
             raise ValueError("a block that is repeated has one attention; set global_every = 0 or repeat = 1")
-        if self.cap is not None and not 0 < self.cap < float("inf"):
-            raise ValueError(f"cap must be a finite number above zero, not {self.cap}; none leaves the logits alone")
 
     def make(self) -> GPT:
         return GPT(self)

@@ -19,7 +19,6 @@ from regard.attention.score import alibi_slopes
 from regard.config import option
 from regard.errors import UserError
 from regard.models.base import ArrayEncoder
-from regard.models.checks import check_sizes
 from regard.models.parts import BlocksConfig
 from regard.nn.attention import AttentionContext
 from regard.nn.blocks.block import Stack
@@ -45,19 +44,20 @@ class GraphConfig(BlocksConfig, kind="graph"):
     """Sizes and parts of a graph Transformer. The first four follow from the data."""
 
     generates, reads, vocabulary = False, "graphs", 0
-    context: int = option(32, "nodes of a graph, for estimates of cost; graphs of any size are read")
-    kinds: int = option(1, "kinds of nodes, such as elements, or the nodes themselves")
-    edge_kinds: int = option(1, "kinds of edges")
-    numbers: int = option(0, "numbers that describe a node")
+    context: int = option(32, "nodes of a graph, for estimates of cost; graphs of any size are read", least=1)
+    kinds: int = option(1, "kinds of nodes, such as elements, or the nodes themselves", least=1)
+    edge_kinds: int = option(1, "kinds of edges", least=1)
+    numbers: int = option(0, "numbers that describe a node", least=0)
     local: bool = option(True, "attention along the edges and to the node itself; false: between all nodes")
-    distances: int = option(0, "with local = false: a bias by the shortest path, if it has up to so many edges")
+    distances: int = option(
+        0, "with local = false: a bias by the shortest path, if it has up to so many edges", least=0
+    )
     head: HeadConfig = field(default_factory=TokenClassesHeadConfig)
 
     def check(self) -> None:
-        check_sizes(self, "context", "kinds", "edge_kinds")
         super().check()
-        if self.numbers < 0 or self.distances < 0 or self.distances == 1:
-            raise ValueError("numbers must be at least 0, and distances 0 or at least 2")
+        if self.distances == 1:
+            raise ValueError("distances must be 0 or at least 2")
         if self.distances and self.local:
             raise ValueError("distances are for attention between all nodes; set local = false")
         if not isinstance(self.head, HEADS):

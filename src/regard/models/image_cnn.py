@@ -9,7 +9,6 @@ from typing import cast
 from torch import Tensor, nn
 
 from regard.config import option
-from regard.models.checks import check_sizes
 from regard.models.images import ImageConfig, ImageEncoder
 from regard.nn.init import initialize, normal
 from regard.nn.linear import Linear
@@ -23,14 +22,13 @@ GROUPS = 8  # of channels that are normalized together, at most
 class ImageCNNConfig(ImageConfig, kind="image-cnn"):
     """Sizes of a convolutional network."""
 
-    layers: int = option(6, "number of residual blocks, of two convolutions of 3 x 3 each")
-    width: int = option(64, "channels of every convolution")
-    patch: int = option(4, "rows and columns of the image that end as one feature: a power of 2")
+    layers: int = option(6, "number of residual blocks, of two convolutions of 3 x 3 each", least=1)
+    width: int = option(64, "channels of every convolution", least=1)
+    patch: int = option(4, "rows and columns of the image that end as one feature: a power of 2", least=1)
     norm: NormConfig = field(default_factory=LayerNormConfig)
 
     def check(self) -> None:
-        check_sizes(self, "layers", "width", "patch")
-        self.check_image()
+        super().check()
         if self.patch & (self.patch - 1):
             raise ValueError(f"patch is a power of 2, not {self.patch}")
         if self.image % self.patch:

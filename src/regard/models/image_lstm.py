@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from regard.config import option
 from regard.errors import UserError
-from regard.models.checks import check_sizes
 from regard.models.images import ImageConfig, ImageEncoder
 from regard.nn.init import initialize, normal
 from regard.nn.linear import Linear
@@ -21,13 +20,12 @@ from regard.nn.recurrent import Recurrent
 class ImageLSTMConfig(ImageConfig, kind="image-lstm"):
     """Sizes of an LSTM over rows."""
 
-    layers: int = option(3, "number of residual blocks, of one layer in both directions each")
-    width: int = option(160, "model width; each direction has half of it")
+    layers: int = option(3, "number of residual blocks, of one layer in both directions each", least=1)
+    width: int = option(160, "model width; each direction has half of it", least=1)
     norm: NormConfig = field(default_factory=LayerNormConfig)
 
     def check(self) -> None:
-        check_sizes(self, "layers", "width")
-        self.check_image()
+        super().check()
         if self.width % 2:
             raise ValueError(f"width {self.width} cannot be divided between two directions; make it even")
 

@@ -13,7 +13,6 @@ from torch import Tensor
 from regard.config import option
 from regard.errors import UserError
 from regard.models.base import ArrayEncoder, Model, ModelConfig
-from regard.models.checks import check_sizes
 from regard.nn.heads import ClassesHeadConfig, HeadConfig, NoHeadConfig, PixelsHeadConfig, pooled
 
 PARTS = 64  # different ones, for tests
@@ -25,8 +24,8 @@ class ImageConfig(ModelConfig):
     """The options of a model of images."""
 
     generates, reads, vocabulary = False, "images", 0
-    image: int = option(32, "rows and columns of the images in training, in pixels")
-    channels: int = option(3, "channels of the images: 1 gray, 3 color")
+    image: int = option(32, "rows and columns of the images in training, in pixels", least=1)
+    channels: int = option(3, "channels of the images: 1 gray, 3 color", least=1)
     head: HeadConfig = field(default_factory=lambda: ClassesHeadConfig(10, pool="mean"))
 
     @property
@@ -34,9 +33,8 @@ class ImageConfig(ModelConfig):
         """Features before those of the parts. Default: none."""
         return 0
 
-    def check_image(self) -> None:
-        """Refuse impossible sizes and heads."""
-        check_sizes(self, "image", "channels")
+    def check(self) -> None:
+        super().check()
         if not isinstance(self.head, ClassesHeadConfig | NoHeadConfig | PixelsHeadConfig):
             raise ValueError(f"the head of an image model is classes, pixels or none, not {self.head.kind}")
         self.head.check()

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from regard.attention import Padded
 from regard.config import option
-from regard.models.checks import check_sizes
 from regard.models.vit import ViT, ViTConfig
 from regard.nn.heads import ClassesHeadConfig, HeadConfig
 from regard.nn.init import normal
@@ -26,12 +25,11 @@ MATCH = ("another", "match")  # the classes of a pair
 class OneStreamConfig(ViTConfig, kind="one-stream"):
     """A Vision Transformer that reads the tokens of a text after the patches of an image."""
 
-    vocabulary: int = option(64, "size of the vocabulary")
-    tokens: int = option(24, "longest text, in tokens")
+    vocabulary: int = option(64, "size of the vocabulary", least=1)
+    tokens: int = option(24, "longest text, in tokens", least=1)
     head: HeadConfig = field(default_factory=lambda: ClassesHeadConfig(len(MATCH), MATCH))
 
     def check(self) -> None:
-        check_sizes(self, "vocabulary", "tokens")
         super().check()
         if isinstance(self.position, GridRotaryConfig | GridRelativeConfig):
             raise ValueError("tokens have no row and column to compare; set position = learned or sinusoidal")

@@ -9,8 +9,7 @@ from torch import nn
 from regard.attention import BACKENDS, AttentionConfig, LayerSpec, Mechanism, SoftmaxConfig
 from regard.config import option
 from regard.errors import UserError
-from regard.models.base import REDUCED, ModelConfig
-from regard.models.checks import check_dropouts, check_sizes
+from regard.models.config import REDUCED, ModelConfig
 from regard.nn.attention import AttentionSizes, ProjectionConfig, SeparateConfig
 from regard.nn.blocks.block import Block, BlockConfig, PreNormConfig, Stack
 from regard.nn.feedforward import FeedForwardConfig, ReLUSquaredConfig
@@ -23,12 +22,14 @@ class BlocksConfig(ModelConfig):
     """The options of a stack of blocks with attention, whatever it reads."""
 
     fewest_layers: ClassVar[int] = 1  # 0: it may be the embedding of another model, without blocks
-    layers: int = option(4, "number of blocks")
-    heads: int = option(4, "query heads per layer")
+    layers: int = option(4, "number of blocks", least=0)
+    heads: int = option(4, "query heads per layer", least=1)
     kv_heads: int | None = option(None, "key/value heads per layer (default: as many as query heads)")
-    width: int = option(128, "model width")
-    dropout: float = option(0.0, "dropout on embeddings, attention and residual branches")
-    attention_dropout: float | None = option(None, "dropout on attention weights, if it differs from the rest")
+    width: int = option(128, "model width", least=1)
+    dropout: float = option(0.0, "dropout on embeddings, attention and residual branches", least=0, below=1)
+    attention_dropout: float | None = option(
+        None, "dropout on attention weights, if it differs from the rest", least=0, below=1
+    )
     bias: bool = option(False, "biases in linear layers")
     qk_norm: bool = option(True, "normalize queries and keys per head")
     backend: str = option(
@@ -42,7 +43,11 @@ class BlocksConfig(ModelConfig):
     block: BlockConfig = field(default_factory=PreNormConfig)
 
     def check(self) -> None:
-        check_sizes(self, "heads", "width", *(() if self.layers == self.fewest_layers else ("layers",)))
+        super().check()
+        if self.layers < self.fewest_layers:
+            raise ValueError(f"layers must be at least {self.fewest_layers}, not {self.layers}")
+        for part in (self.attention, self.feedforward, self.projection):
+            part.check()
         if self.heads > self.width:
             raise ValueError(f"{self.heads} heads do not fit into a width of {self.width}; heads = {self.width} would")
         if self.projection.size is None and self.width % self.heads:
@@ -54,9 +59,6 @@ class BlocksConfig(ModelConfig):
             raise ValueError(
                 f"{self.heads} heads cannot share {self.kv_heads} key/value heads evenly; kv_heads = 1 would do"
             )
-        check_dropouts(self, "dropout", "attention_dropout")
-        self.attention.check()
-        self.feedforward.check()
         self.projection.fits(self.width, self.heads, self.key_heads)
         if self.backend not in ("auto", *BACKENDS):
             raise ValueError(f"there is no backend {self.backend!r}; choose from auto, {', '.join(BACKENDS)}")
@@ -108,14 +110,10 @@ class BlocksConfig(ModelConfig):
 class AttentionModelConfig(BlocksConfig):
     """Base class of the configs of models of tokens with attention; they replace the defaults that differ."""
 
-    vocabulary: int = option(65, "size of the vocabulary")
-    context: int = option(256, "longest sequence in training, in tokens")
+    vocabulary: int = option(65, "size of the vocabulary", least=1)
+    context: int = option(256, "longest sequence in training, in tokens", least=1)
     tied: bool = option(True, "share the embedding with the output head")
     position: PositionConfig = field(default_factory=RotaryConfig)
-
-    def check(self) -> None:
-        check_sizes(self, "vocabulary", "context")
-        super().check()
 
     @property
     def positional(self) -> bool:

@@ -15,7 +15,6 @@ from regard.attention import AttentionConfig, Full, Range, SoftmaxConfig
 from regard.config import option
 from regard.errors import UserError
 from regard.models.base import ArrayEncoder, ModelConfig
-from regard.models.checks import check_sizes
 from regard.models.parts import BlocksConfig
 from regard.models.vit import ViTConfig
 from regard.nn.attention import AttentionContext, CrossAttentionContext
@@ -53,8 +52,8 @@ class PerceiverConfig(BlocksConfig, kind="perceiver"):
         default_factory=_embedding,
         metadata={"help": "what embeds the array, such as vit or signal; with 0 layers the latents read plain parts"},
     )
-    latents: int = option(16, "learned latents")
-    reads_first: int = option(1, "blocks that read the array; the others have self-attention alone")
+    latents: int = option(16, "learned latents", least=1)
+    reads_first: int = option(1, "blocks that read the array; the others have self-attention alone", least=1)
     bias: bool = option(True, "biases in linear layers")
     qk_norm: bool = option(False, "normalize queries and keys per head")
     zero_init: bool = option(False, "initialize residual branches with zero rather than small weights")
@@ -65,7 +64,6 @@ class PerceiverConfig(BlocksConfig, kind="perceiver"):
 
     def check(self) -> None:
         super().check()
-        check_sizes(self, "latents", "reads_first")
         for part in (headless(self.encoder), self.head, self.across):
             part.check()
         if self.reads_first > self.layers:

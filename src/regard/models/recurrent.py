@@ -13,7 +13,6 @@ from regard.attention import AnySlots, Packed, Slots
 from regard.config import option
 from regard.errors import UserError
 from regard.models.base import LanguageModel, ModelConfig, State
-from regard.models.checks import check_dropouts, check_sizes
 from regard.nn.linear import Linear
 from regard.nn.norm import NormConfig, RMSNormConfig
 from regard.nn.recurrent import MODULES, Recurrent, RecurrentState
@@ -24,11 +23,11 @@ class RecurrentConfig(ModelConfig, kind="recurrent"):
     """Sizes and parts of a recurrent language model."""
 
     cell: Literal["rnn", "lstm", "gru"] = option("lstm", "recurrent cell: rnn (tanh), lstm or gru")
-    vocabulary: int = option(65, "size of the vocabulary")
-    context: int = option(256, "length of truncated back-propagation through time, in tokens")
-    layers: int = option(2, "number of recurrent layers")
-    width: int = option(256, "width of the model and of each layer's state")
-    dropout: float = option(0.0, "dropout on embeddings and on the output of each layer")
+    vocabulary: int = option(65, "size of the vocabulary", least=1)
+    context: int = option(256, "length of truncated back-propagation through time, in tokens", least=1)
+    layers: int = option(2, "number of recurrent layers", least=1)
+    width: int = option(256, "width of the model and of each layer's state", least=1)
+    dropout: float = option(0.0, "dropout on embeddings and on the output of each layer", least=0, below=1)
     tied: bool = option(True, "share the embedding with the output head")
     bias: bool = option(True, "biases in the cells")
     residual: bool = option(True, "add each layer's output to its input")
@@ -38,10 +37,9 @@ class RecurrentConfig(ModelConfig, kind="recurrent"):
     norm: NormConfig = field(default_factory=RMSNormConfig)
 
     def check(self) -> None:
+        super().check()
         if self.cell not in MODULES:
             raise ValueError(f"there is no cell {self.cell!r}; choose from {', '.join(MODULES)}")
-        check_sizes(self, "vocabulary", "context", "layers", "width")
-        check_dropouts(self, "dropout")
 
     def make(self) -> RecurrentModel:
         return RecurrentModel(self)

@@ -13,9 +13,10 @@ from torch import Tensor, nn
 
 from regard.config import option
 from regard.errors import UserError
-from regard.models.base import REDUCED, ModelConfig, Seq2SeqModel, Seq2SeqState
+from regard.models.base import Seq2SeqModel, Seq2SeqState
 from regard.models.bridges import Annotated, BahdanauConfig, BridgeConfig, BridgeSpec, DecoderState, FixedConfig
-from regard.models.checks import check_capacity, check_dropouts, check_sizes
+from regard.models.config import REDUCED, ModelConfig
+from regard.models.state import check_capacity
 from regard.nn.init import initialize
 from regard.nn.linear import Linear
 from regard.nn.recurrent import Recurrent
@@ -25,25 +26,26 @@ from regard.nn.recurrent import Recurrent
 class Seq2SeqConfig(ModelConfig, kind="seq2seq"):
     """Sizes and parts of a recurrent encoder-decoder. The defaults are Bahdanau's model, small."""
 
-    vocabulary: int = option(65, "size of the target vocabulary")
-    source_vocabulary: int | None = option(None, "size of the source vocabulary (default: one vocabulary for both)")
-    context: int = option(64, "longest sentence, in tokens")
+    vocabulary: int = option(65, "size of the target vocabulary", least=1)
+    source_vocabulary: int | None = option(
+        None, "size of the source vocabulary (default: one vocabulary for both)", least=1
+    )
+    context: int = option(64, "longest sentence, in tokens", least=1)
     cell: Literal["rnn", "lstm", "gru"] = option("gru", "the recurrent cell")
-    width: int = option(256, "width of the states; a bidirectional encoder has half of it in each direction")
-    embedding: int | None = option(None, "width of an embedded token (default: the width)")
-    layers: int = option(1, "recurrent layers of the encoder, and of the decoder")
-    dropout: float = option(0.1, "dropout on embeddings, between layers and before the output layer")
+    width: int = option(256, "width of the states; a bidirectional encoder has half of it in each direction", least=1)
+    embedding: int | None = option(None, "width of an embedded token (default: the width)", least=1)
+    layers: int = option(1, "recurrent layers of the encoder, and of the decoder", least=1)
+    dropout: float = option(0.1, "dropout on embeddings, between layers and before the output layer", least=0, below=1)
     tied: bool = option(True, "share the embedding with the output layer")
     bidirectional: bool = option(True, "run the encoder in both directions")
     attention: BridgeConfig = field(default_factory=BahdanauConfig)
 
     def check(self) -> None:
-        check_sizes(self, "vocabulary", "source_vocabulary", "context", "width", "embedding", "layers")
+        super().check()
         if self.bidirectional and self.width % 2:
             raise ValueError(
                 f"a width of {self.width} does not halve into two directions; width = {self.width + 1} would do"
             )
-        check_dropouts(self, "dropout")
         plain = isinstance(self.attention, FixedConfig) and not self.attention.every_step
         if self.tied and plain and self.embedding not in (None, self.width):
             raise ValueError(

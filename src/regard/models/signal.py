@@ -12,7 +12,6 @@ from regard.attention import Full, Padded, Range
 from regard.config import option
 from regard.errors import UserError
 from regard.models.base import ArrayEncoder
-from regard.models.checks import check_sizes
 from regard.models.parts import BlocksConfig, check_length
 from regard.nn.attention import AttentionContext
 from regard.nn.blocks.block import Stack
@@ -29,8 +28,8 @@ class SignalConfig(BlocksConfig, kind="signal"):
     """Sizes and parts of an encoder of signals."""
 
     generates, reads, vocabulary, fewest_layers = False, "signals", 0, 0
-    channels: int = option(1, "numbers at each point in time")
-    points: int = option(128, "points in time of the longest signal in training")
+    channels: int = option(1, "numbers at each point in time", least=1)
+    points: int = option(128, "points in time of the longest signal in training", least=1)
     class_token: bool = option(False, "a learned token before the parts, whose features stand for the signal")
     bias: bool = option(True, "biases in linear layers")
     zero_init: bool = option(False, "initialize residual branches with zero rather than small weights")
@@ -41,7 +40,6 @@ class SignalConfig(BlocksConfig, kind="signal"):
     head: HeadConfig = field(default_factory=lambda: ClassesHeadConfig(10, pool="mean"))
 
     def check(self) -> None:
-        check_sizes(self, "channels", "points")
         super().check()
         self.embed.check()
         self.head.check()

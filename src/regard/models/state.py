@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from regard.attention import CacheIndex
+from regard.errors import UserError
 
 
 class State(NamedTuple):
@@ -32,3 +33,12 @@ class Seq2SeqState(NamedTuple):
     own: Any  # [B * beams, ...], the decoder's own cache, one row per beam
     capacity: int
     used: int = 0
+
+
+def check_capacity(state: State | Seq2SeqState, count: int) -> None:
+    """Refuse more tokens than the state has room for."""
+    if state.capacity is not None and state.used + count > state.capacity:
+        raise UserError(
+            f"the state holds {state.capacity} tokens, {state.used} are there and {count} more were given; "
+            "start it with a greater capacity"
+        )

@@ -16,7 +16,6 @@ from torch.nn import functional as F
 
 from regard.config import option
 from regard.errors import UserError
-from regard.models.checks import check_sizes
 from regard.models.gpt import GPT, GPTConfig
 from regard.nn.codebook import Codebook
 from regard.nn.init import initialize, normal
@@ -39,18 +38,17 @@ class TextToImageConfig(GPTConfig, kind="text-to-image"):
     vocabulary: int = option(295, "words of captions, codes of colors and codes of brightness")
     context: int = option(48, "longest sequence: the tokens of a caption and the codes of an image")
     position: PositionConfig = field(default_factory=LearnedPositionConfig)
-    image: int = option(24, "rows and columns of the images, in pixels")
-    channels: int = option(3, "channels of the images: 1 gray, 3 color")
-    patch: int = option(4, "rows and columns of a patch, in pixels; the brightness of each becomes a code")
-    region: int = option(3, "rows and columns of a region, in patches; the color of each becomes a code")
-    codes: int = option(256, "codes of the brightness of patches, the last of the vocabulary")
-    colors: int = option(8, "codes of the colors of regions, before them")
-    code_width: int = option(16, "width of the vectors that are quantized")
-    coder_width: int = option(128, "width of the hidden layers of the autoencoder")
+    image: int = option(24, "rows and columns of the images, in pixels", least=1)
+    channels: int = option(3, "channels of the images: 1 gray, 3 color", least=1)
+    patch: int = option(4, "rows and columns of a patch, in pixels; the brightness of each becomes a code", least=1)
+    region: int = option(3, "rows and columns of a region, in patches; the color of each becomes a code", least=1)
+    codes: int = option(256, "codes of the brightness of patches, the last of the vocabulary", least=1)
+    colors: int = option(8, "codes of the colors of regions, before them", least=1)
+    code_width: int = option(16, "width of the vectors that are quantized", least=1)
+    coder_width: int = option(128, "width of the hidden layers of the autoencoder", least=1)
 
     def check(self) -> None:
         super().check()
-        check_sizes(self, "image", "channels", "patch", "region", "codes", "colors", "code_width", "coder_width")
         side = self.patch * self.region
         if self.image % side:
             raise ValueError(f"an image of {self.image} pixels has no whole number of regions of {side}")

@@ -13,7 +13,6 @@ from torch.nn import functional as F
 from regard.attention import Padded
 from regard.config import option
 from regard.models.base import ArrayEncoder, Encoder, ModelConfig, PairEncoder
-from regard.models.checks import check_sizes
 from regard.models.encoder import EncoderConfig
 from regard.models.vit import ViTConfig
 from regard.nn.heads import NoHeadConfig, pooled
@@ -31,18 +30,18 @@ class TwoTowersConfig(ModelConfig, kind="two-towers"):
     """An encoder of images or other arrays, an encoder of texts, and a linear map of each into one space."""
 
     generates = False
-    width: int = option(128, "width of the space that both share")
+    width: int = option(128, "width of the space that both share", least=1)
     image: ModelConfig = field(
         default_factory=lambda: ViTConfig(class_token=False, head=NoHeadConfig()),
         metadata={"help": "the encoder of images"},
     )
     text: ModelConfig = field(default_factory=_text_tower, metadata={"help": "the encoder of texts"})
-    scale: float = option(14.3, "what cosines are multiplied by at first, the inverse of a temperature; it is learned")
+    scale: float = option(
+        14.3, "what cosines are multiplied by at first, the inverse of a temperature; it is learned", least=1, most=100
+    )
 
     def check(self) -> None:
-        check_sizes(self, "width")
-        if not 1 <= self.scale <= 100:
-            raise ValueError(f"scale must be from 1 to 100, not {self.scale:g}")
+        super().check()
         for tower in (self.image, self.text):
             tower.check()
         if self.image.reads == "text" or self.text.reads != "text" or self.text.generates:

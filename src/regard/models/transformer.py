@@ -23,9 +23,10 @@ from regard.attention import (
 )
 from regard.config import option
 from regard.errors import UserError
-from regard.models.base import REDUCED, Seq2SeqModel, Seq2SeqState
-from regard.models.checks import check_capacity, check_sizes
+from regard.models.base import Seq2SeqModel, Seq2SeqState
+from regard.models.config import REDUCED
 from regard.models.parts import AttentionModelConfig, check_length
+from regard.models.state import check_capacity
 from regard.nn.attention import AttentionContext, Cache, CrossAttention, CrossAttentionContext
 from regard.nn.blocks.block import Block, Stack
 from regard.nn.feedforward import FeedForwardConfig, ReLUConfig
@@ -43,11 +44,11 @@ class TransformerConfig(AttentionModelConfig, kind="transformer"):
     """Sizes and parts of an encoder-decoder. The defaults are a small one that a CPU trains in minutes."""
 
     vocabulary: int = option(8000, "size of the vocabulary")
-    source_vocabulary: int | None = option(None, "size of the source vocabulary, if it is another")
+    source_vocabulary: int | None = option(None, "size of the source vocabulary, if it is another", least=1)
     context: int = option(128, "longest sentence, in tokens")
-    source_context: int | None = option(None, "longest source, if it is another")
+    source_context: int | None = option(None, "longest source, if it is another", least=1)
     layers: int = option(3, "blocks of the encoder")
-    decoder_layers: int | None = option(None, "blocks of the decoder (default: as many as the encoder's)")
+    decoder_layers: int | None = option(None, "blocks of the decoder (default: as many as the encoder's)", least=1)
     width: int = option(256, "model width")
     dropout: float = option(0.1, "dropout on embeddings, attention and residual branches")
     tied: bool = option(True, "share the embedding with the output head, and with the source if it has no vocabulary")
@@ -69,7 +70,6 @@ class TransformerConfig(AttentionModelConfig, kind="transformer"):
 
     def check(self) -> None:
         super().check()
-        check_sizes(self, "source_vocabulary", "source_context", "decoder_layers")
         self.across.check()
         if self.joint and not self.shares_embedding:
             raise ValueError("a joint embedding has one vocabulary; set source_vocabulary = none or joint = false")

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from regard.config import option
 from regard.errors import UserError
-from regard.models.checks import check_sizes
 from regard.models.images import random_images
 from regard.models.vit import ViT, ViTConfig
 from regard.nn.patches import TubeletEmbedding
@@ -22,11 +21,10 @@ class VideoConfig(ViTConfig, kind="video"):
     """Sizes and parts of a Vision Transformer for clips: as for images, with a learned vector for each time."""
 
     reads = "clips"
-    frames: int = option(8, "frames of a clip in training")
-    tubelet: int = option(2, "frames of a tubelet; each tubelet is a patch of so many successive frames")
+    frames: int = option(8, "frames of a clip in training", least=1)
+    tubelet: int = option(2, "frames of a tubelet; each tubelet is a patch of so many successive frames", least=1)
 
     def check(self) -> None:
-        check_sizes(self, "frames", "tubelet")
         super().check()
         if self.frames % self.tubelet:
             raise ValueError(f"{self.frames} frames have no whole number of tubelets of {self.tubelet}")

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from regard.attention import AnySlots, Bias, Full, Range, Slots
 from regard.config import option
-from regard.models.checks import check_sizes
 from regard.models.images import ImageConfig, ImageEncoder
 from regard.models.parts import BlocksConfig
 from regard.nn.attention import AttentionContext
@@ -30,7 +29,7 @@ class ViTConfig(BlocksConfig, ImageConfig, kind="vit"):
     """Sizes and parts of a Vision Transformer. The defaults are the paper's parts at a size for small images."""
 
     fewest_layers = 0
-    patch: int = option(4, "rows and columns of a patch, in pixels")
+    patch: int = option(4, "rows and columns of a patch, in pixels", least=1)
     class_token: bool = option(True, "a learned token before the patches, whose features stand for the image")
     bias: bool = option(True, "biases in linear layers")
     qk_norm: bool = option(False, "normalize queries and keys per head")
@@ -41,9 +40,7 @@ class ViTConfig(BlocksConfig, ImageConfig, kind="vit"):
     head: HeadConfig = field(default_factory=lambda: ClassesHeadConfig(10))
 
     def check(self) -> None:
-        check_sizes(self, "patch")
         super().check()
-        self.check_image()
         if self.image % self.patch:
             raise ValueError(f"an image of {self.image} pixels has no whole number of patches of {self.patch}")
         if self.attention.pattern().needs_tokens:

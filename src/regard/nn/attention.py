@@ -243,14 +243,10 @@ class ProjectionConfig(Choice):
 class SeparateConfig(ProjectionConfig, kind="separate"):
     """A matrix each for queries, keys and values."""
 
-    size: int | None = option(None, "width of a head (default: width / heads)")
+    size: int | None = option(None, "width of a head (default: width / heads)", least=1)
     bias: bool | None = option(None, "biases of queries, keys and values, if they differ from the model's")
     norms: Literal["shared", "separate"] = option("shared", "with qk_norm: one gain for queries and keys, or one each")
     eps: float = option(1e-6, "with qk_norm: added to the mean square")
-
-    def fits(self, width: int, heads: int, kv_heads: int) -> None:
-        if self.size is not None and self.size < 1:
-            raise ValueError(f"size must be at least 1, not {self.size}; none is width / heads")
 
     def build(self, sizes: AttentionSizes, mechanism: Mechanism) -> SelfAttention:
         made = SelfAttention(self._own(sizes), mechanism)

@@ -116,11 +116,7 @@ class FeedForwardConfig(Choice):
     """
 
     ratio: float = option(4.0, "hidden width over the model's width")
-    dropout: float = option(0.0, "dropout on the hidden layer")
-
-    def check(self) -> None:
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout must be at least 0 and below 1, not {self.dropout}")
+    dropout: float = option(0.0, "dropout on the hidden layer", least=0, below=1)
 
     def hidden(self, width: int) -> int:
         """The hidden width."""

@@ -39,9 +39,6 @@ class HeadConfig(Choice):
     bias: bool = True  # the output layer has a bias
     pool: Literal["cls", "mean", "sum"] | None = None  # one output per row, from its first token or from all
 
-    def check(self) -> None:
-        """Refuse impossible sizes."""
-
     def outputs(self, vocabulary: int) -> int | None:
         """The width of the output layer; None: there is none, and the features are the result."""
         raise NotImplementedError
@@ -79,12 +76,11 @@ class BertTokensHeadConfig(HeadConfig, kind="bert-tokens"):
 class LabeledHeadConfig(HeadConfig):
     """Base class of heads with classes."""
 
-    classes: int = option(2, "number of classes")
+    classes: int = option(2, "number of classes", least=1)
     labels: tuple[str, ...] = option((), "the names of the classes, in order (default: none)")
 
     def check(self) -> None:
-        if self.classes < 1:
-            raise ValueError(f"classes must be at least 1, not {self.classes}")
+        super().check()
         if self.labels and len(self.labels) != self.classes:
             raise ValueError(f"{len(self.labels)} labels were given for {self.classes} classes; give one for each")
 

@@ -121,8 +121,8 @@ class LatentAttention(SelfAttention):
 class LatentConfig(ProjectionConfig, kind="latent"):
     """Keys and values projected from a latent vector: a small KV cache."""
 
-    rank: int | None = option(None, "width of the latent (default: 4 heads, at most half the model)")
-    query_rank: int | None = option(None, "width of a latent for queries (default: none)")
+    rank: int | None = option(None, "width of the latent (default: 4 heads, at most half the model)", least=1)
+    query_rank: int | None = option(None, "width of a latent for queries (default: none)", least=1)
     rotated: int | None = option(None, "width of the rotated part of a query and a key (default: half a head)")
     content: int | None = option(None, "width of the rest of a query and a key (default: the rest of a head)")
 
@@ -135,9 +135,6 @@ class LatentConfig(ProjectionConfig, kind="latent"):
 
     def fits(self, width: int, heads: int, kv_heads: int) -> None:
         w = self.widths(width, heads)
-        for name, size in (("rank", w.rank), ("query_rank", w.query_rank)):
-            if size is not None and size < 1:
-                raise ValueError(f"{name} must be at least 1, not {size}")
         if w.rotated < 2 or w.rotated % 2:
             raise ValueError(f"rotated must be an even number from 2 on, not {w.rotated}; positions rotate pairs")
         if w.content < 1:

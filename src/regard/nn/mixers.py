@@ -141,15 +141,9 @@ class MixerConfig(AttentionConfig):
     """Base class of the configs of these layers."""
 
     mixer: ClassVar[type[Mixer]] = Mixer
-    expand: float = option(1.0, "inner channels of the layer over the model's width")
-    kernel: int = option(4, "taps of the convolution before it (0: none)")
+    expand: float = option(1.0, "inner channels of the layer over the model's width", above=0)
+    kernel: int = option(4, "taps of the convolution before it (0: none)", least=0)
     gate: bool = option(True, "multiply the output by silu of a projection of the input")
-
-    def check(self) -> None:
-        if not 0 < self.expand < float("inf"):
-            raise ValueError(f"expand must be a finite number above zero, not {self.expand}")
-        if self.kernel < 0:
-            raise ValueError(f"kernel must be zero or more, not {self.kernel}")
 
     @property
     def layer(self) -> Any:
@@ -185,13 +179,8 @@ class MambaConfig(MixerConfig, kind="mamba"):
     """A selective state-space model in place of attention (Gu and Dao 2023)."""
 
     expand: float = option(2.0, "inner channels of the layer over the model's width")
-    state: int = option(16, "numbers in the state of each channel")
-    rank: int | None = option(None, "rank of the projection to step sizes (default: width / 16)")
-
-    def check(self) -> None:
-        super().check()
-        if self.state < 1 or (self.rank is not None and self.rank < 1):
-            raise ValueError(f"state and rank must be at least 1, not {self.state} and {self.rank}")
+    state: int = option(16, "numbers in the state of each channel", least=1)
+    rank: int | None = option(None, "rank of the projection to step sizes (default: width / 16)", least=1)
 
     def mechanism(self, spec: LayerSpec) -> Mechanism:
         return SelectiveScan(*self.inner(spec), self.state)

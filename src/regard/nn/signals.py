@@ -55,9 +55,6 @@ class SignalEmbedding(nn.Module):
 class SignalEmbeddingConfig(Choice):
     """How a signal becomes a sequence."""
 
-    def check(self) -> None:
-        """Refuse impossible sizes."""
-
     def count(self, length: T) -> T:
         """The number of parts of a signal of ``length`` points, or of each of several."""
         raise NotImplementedError
@@ -75,13 +72,12 @@ class SignalEmbeddingConfig(Choice):
 class PatchesConfig(SignalEmbeddingConfig, kind="patches"):
     """Patches of neighboring points, multiplied by one matrix: for time series, frames of a spectrogram, rows."""
 
-    size: int = option(1, "points in a patch")
+    size: int = option(1, "points in a patch", least=1)
     stride: int | None = option(None, "points from one patch to the next; below size they overlap (default: size)")
     repeat: bool = option(False, "fill the last patches with copies of the last point, rather than with zeros")
 
     def check(self) -> None:
-        if self.size < 1:
-            raise ValueError(f"size must be at least 1, not {self.size}")
+        super().check()
         if not 1 <= self.step <= self.size:
             raise ValueError(f"stride must be from 1 to size = {self.size}, or points are left out; not {self.stride}")
 

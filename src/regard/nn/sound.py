@@ -134,8 +134,9 @@ class SoundEmbeddingConfig(SignalEmbeddingConfig):
         return self.strides
 
     def check(self) -> None:
-        if not self.strides or any(stride < 1 for stride in self.strides):
-            raise ValueError(f"strides are numbers of at least 1, not {self.strides}")
+        super().check()
+        if not self.strides:
+            raise ValueError("strides are numbers of at least 1, not none")
 
     def count(self, length: T) -> T:
         for stride in self.steps:
@@ -151,13 +152,13 @@ class LogMelConfig(SoundEmbeddingConfig, kind="log-mel"):
     """Log-mel spectrograms of one or several window lengths, then strided convolutions."""
 
     rate: int = option(16_000, "samples per second of the sounds")
-    bands: int = option(40, "frequency bands")
+    bands: int = option(40, "frequency bands", least=1)
     window: tuple[float, ...] = option((25.0,), "milliseconds of a window; several: bands at several resolutions")
     hop: float = option(10.0, "milliseconds from one frame to the next")
-    strides: tuple[int, ...] = option((2, 2), "by how much each convolution divides the number of frames")
+    strides: tuple[int, ...] = option((2, 2), "by how much each convolution divides the number of frames", least=1)
     each_band: bool = option(True, "mean 0 and variance 1 of each band over a sound; false: of all bands together")
-    mask_bands: int = option(0, "in training, hide up to so many neighboring bands, twice (SpecAugment)")
-    mask_frames: int = option(0, "in training, hide up to so many neighboring frames, twice")
+    mask_bands: int = option(0, "in training, hide up to so many neighboring bands, twice (SpecAugment)", least=0)
+    mask_frames: int = option(0, "in training, hide up to so many neighboring frames, twice", least=0)
 
     @property
     def hop_samples(self) -> int:
@@ -172,8 +173,8 @@ class LogMelConfig(SoundEmbeddingConfig, kind="log-mel"):
         super().check()
         if self.hop_samples < 1 or not self.window or any(round(w * self.rate / 1000) < 2 for w in self.window):
             raise ValueError("windows need at least 2 samples, and a hop 1; make window, hop or rate larger")
-        if self.bands < 1 or min(self.mask_bands, self.mask_frames) < 0 or self.mask_bands > self.bands:
-            raise ValueError("bands must be at least 1, and mask_bands from 0 to that number")
+        if self.mask_bands > self.bands:
+            raise ValueError(f"mask_bands must be at most bands = {self.bands}, not {self.mask_bands}")
 
     def build(self, channels: int, width: int) -> LogMelEmbedding:
         return LogMelEmbedding(self, channels, width)
@@ -254,7 +255,9 @@ class RangeDropout(nn.Dropout):
 class WaveformConfig(SoundEmbeddingConfig, kind="waveform"):
     """Strided convolutions of the samples, a hierarchy of rates (Baevski et al. 2020, sec. 2)."""
 
-    strides: tuple[int, ...] = option((5, 4, 4, 4), "by how much each convolution divides the number of places")
+    strides: tuple[int, ...] = option(
+        (5, 4, 4, 4), "by how much each convolution divides the number of places", least=1
+    )
 
     def build(self, channels: int, width: int) -> WaveformEmbedding:
         return WaveformEmbedding(self, channels, width)

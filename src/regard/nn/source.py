@@ -76,11 +76,7 @@ class TokenSourceConfig(SourceConfig, kind="tokens"):
 class AudioSourceConfig(SourceConfig, kind="audio"):
     """Mel spectrograms, as in Whisper."""
 
-    mels: int = option(80, "frequency bands of the spectrogram")
-
-    def check(self) -> None:
-        if self.mels < 1:
-            raise ValueError(f"mels must be at least 1, not {self.mels}")
+    mels: int = option(80, "frequency bands of the spectrogram", least=1)
 
     def build(self, vocabulary: int, width: int) -> AudioSource:
         return AudioSource(self.mels, width)

@@ -218,6 +218,7 @@ class LinearConfig(AttentionConfig, kind="linear"):
     normalize: bool = option(True, "means of the values; false: sums, as the identity features need")
 
     def check(self) -> None:
+        super().check()
         if self.features == "identity" and self.normalize:
             raise ValueError("identity features may be negative and cannot be normalized; set normalize = false")
 

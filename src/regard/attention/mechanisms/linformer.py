@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from regard.attention.call import Out, Plan
 from regard.attention.masks.mask import Full, Mask
-from regard.attention.mechanism import AttentionConfig, LayerSpec, Mechanism, Softmax, at_least
+from regard.attention.mechanism import AttentionConfig, LayerSpec, Mechanism, Softmax
 from regard.attention.slots import AnySlots, Packed, Padded, Range
 from regard.config import option
 from regard.errors import UserError
@@ -103,11 +103,8 @@ def last(slots: AnySlots) -> int:
 class LinformerConfig(AttentionConfig, kind="linformer"):
     """Attention over learned summaries of the whole text; not for causal models."""
 
-    k: int = option(64, "number of summaries of a text")
+    k: int = option(64, "number of summaries of a text", least=1)
     share: Share = option("heads", "shared projections: nothing, heads (keys and values differ), all")
-
-    def check(self) -> None:
-        at_least(1, k=self.k)
 
     def mechanism(self, spec: LayerSpec) -> Mechanism:
         if spec.bias is not None:

@@ -33,7 +33,7 @@ from torch import Tensor
 from regard.attention.backends.reference import mix_in_blocks
 from regard.attention.call import Call, Out, Plan, allowed, dense_pairs, repeat_kv, weigh
 from regard.attention.masks.mask import Mask
-from regard.attention.mechanism import AttentionConfig, LayerSpec, Mechanism, at_least
+from regard.attention.mechanism import AttentionConfig, LayerSpec, Mechanism
 from regard.attention.mechanisms.lsh_tiles import Labels, match, mix_tiles, tileable
 from regard.attention.normalizer import SOFTMAX
 from regard.attention.score import Bias, Dot
@@ -176,8 +176,8 @@ class LSHConfig(AttentionConfig, kind="lsh"):
     """Attention over keys of similar direction, found by hashing."""
 
     buckets: int | None = option(None, "buckets per round, an even number (default: one per chunk of the context)")
-    rounds: int = option(4, "number of hashes")
-    chunk: int = option(64, "keys per chunk of a bucket in the sorted form")
+    rounds: int = option(4, "number of hashes", least=1)
+    chunk: int = option(64, "keys per chunk of a bucket in the sorted form", least=1)
     form: Literal["auto", "exact", "sorted"] = option(
         "auto",
         "exact: all keys of a bucket, in quadratic time; sorted: two chunks of it, in O(n log n); "
@@ -187,9 +187,9 @@ class LSHConfig(AttentionConfig, kind="lsh"):
     seed: int = option(0, "seed of the random rotations")
 
     def check(self) -> None:
+        super().check()
         if self.buckets is not None and (self.buckets < 2 or self.buckets % 2):
             raise ValueError(f"buckets must be an even number, 2 or more, not {self.buckets}")
-        at_least(1, rounds=self.rounds, chunk=self.chunk)
 
     def mechanism(self, spec: LayerSpec) -> Mechanism:
         if spec.backend not in ("auto", "reference", "blocked"):

@@ -14,7 +14,7 @@ from typing import Literal
 from regard.attention.masks.expression import parse
 from regard.attention.masks.mask import Mask
 from regard.attention.masks.patterns import Chunks, Columns, Dilated, Scattered, Sinks, Strided, Window
-from regard.attention.mechanism import AttentionConfig, LayerSpec, Mechanism, SoftmaxConfig, at_least, exact
+from regard.attention.mechanism import AttentionConfig, LayerSpec, Mechanism, SoftmaxConfig, exact
 from regard.attention.normalizer import TopKNormalizerConfig
 from regard.config import option
 
@@ -47,12 +47,8 @@ class PatternConfig(AttentionConfig):
 class WindowConfig(PatternConfig, kind="window"):
     """The nearest tokens, and optionally the first ones of the text (attention sinks)."""
 
-    size: int = option(64, "number of visible tokens, the query's own included")
-    sinks: int = option(0, "number of tokens at the beginning of a text that every token sees")
-
-    def check(self) -> None:
-        at_least(1, size=self.size)
-        at_least(0, sinks=self.sinks)
+    size: int = option(64, "number of visible tokens, the query's own included", least=1)
+    sinks: int = option(0, "number of tokens at the beginning of a text that every token sees", least=0)
 
     def pattern(self) -> Mask:
         return Window(self.size) | Sinks(self.sinks) if self.sinks else Window(self.size)
@@ -62,11 +58,8 @@ class WindowConfig(PatternConfig, kind="window"):
 class DilatedConfig(PatternConfig, kind="dilated"):
     """Every n-th token (Beltagy et al. 2020, fig. 2c)."""
 
-    size: int = option(64, "number of visible tokens, the query's own included")
-    step: int = option(4, "distance between them")
-
-    def check(self) -> None:
-        at_least(1, size=self.size, step=self.step)
+    size: int = option(64, "number of visible tokens, the query's own included", least=1)
+    step: int = option(4, "distance between them", least=1)
 
     def pattern(self) -> Mask:
         return Dilated(self.size, self.step, self.size - 1)
@@ -76,12 +69,9 @@ class DilatedConfig(PatternConfig, kind="dilated"):
 class StridedConfig(PatternConfig, kind="strided"):
     """The nearest tokens and every n-th of those before them: a fixed number of keys, so linear in the text."""
 
-    size: int = option(32, "number of nearest tokens, the query's own included")
-    stride: int = option(16, "distance between the others")
-    far: int = option(16, "number of the others")
-
-    def check(self) -> None:
-        at_least(1, size=self.size, stride=self.stride, far=self.far)
+    size: int = option(32, "number of nearest tokens, the query's own included", least=1)
+    stride: int = option(16, "distance between the others", least=1)
+    far: int = option(16, "number of the others", least=1)
 
     def pattern(self) -> Mask:
         return Window(self.size, self.size - 1) | Dilated(self.far + 1, self.stride, self.far)
@@ -94,11 +84,11 @@ class SparseConfig(PatternConfig, kind="sparse"):
     layout: Literal["strided", "fixed"] = option(
         "strided", "strided: the last tokens and every n-th before; fixed: chunks, and the last tokens of each"
     )
-    stride: int = option(16, "length of a chunk; about the square root of the context")
-    width: int = option(4, "fixed: number of tokens at the end of each chunk that every token sees")
+    stride: int = option(16, "length of a chunk; about the square root of the context", least=1)
+    width: int = option(4, "fixed: number of tokens at the end of each chunk that every token sees", least=1)
 
     def check(self) -> None:
-        at_least(1, stride=self.stride, width=self.width)
+        super().check()
         if self.layout == "fixed" and self.width > self.stride:
             raise ValueError(f"width must be at most stride = {self.stride}, not {self.width}")
 
@@ -112,12 +102,8 @@ class SparseConfig(PatternConfig, kind="sparse"):
 class LongformerConfig(PatternConfig, kind="longformer"):
     """The nearest tokens, and global ones at the beginning (Beltagy et al. 2020)."""
 
-    size: int = option(64, "number of visible tokens on each side, the query's own included")
-    tokens: int = option(4, "number of global tokens at the beginning of a text")
-
-    def check(self) -> None:
-        at_least(1, size=self.size)
-        at_least(0, tokens=self.tokens)
+    size: int = option(64, "number of visible tokens on each side, the query's own included", least=1)
+    tokens: int = option(4, "number of global tokens at the beginning of a text", least=0)
 
     def pattern(self) -> Mask:
         return Window(self.size, self.size - 1) | Sinks(self.tokens, mutual=True)
@@ -127,15 +113,11 @@ class LongformerConfig(PatternConfig, kind="longformer"):
 class BigBirdConfig(PatternConfig, kind="bigbird"):
     """The nearest tokens, global ones at the beginning, and random blocks of earlier ones (Zaheer et al. 2020)."""
 
-    size: int = option(48, "number of visible tokens on each side, the query's own included")
-    tokens: int = option(4, "number of global tokens at the beginning of a text")
-    block: int = option(16, "length of a random block")
-    random: int = option(2, "number of random blocks that each block sees")
+    size: int = option(48, "number of visible tokens on each side, the query's own included", least=1)
+    tokens: int = option(4, "number of global tokens at the beginning of a text", least=0)
+    block: int = option(16, "length of a random block", least=1)
+    random: int = option(2, "number of random blocks that each block sees", least=0)
     seed: int = option(0, "seed of the random blocks")
-
-    def check(self) -> None:
-        at_least(1, size=self.size, block=self.block)
-        at_least(0, tokens=self.tokens, random=self.random)
 
     def pattern(self) -> Mask:
         near = Window(self.size, self.size - 1) | Sinks(self.tokens, mutual=True)
@@ -146,11 +128,10 @@ class BigBirdConfig(PatternConfig, kind="bigbird"):
 class TopKConfig(AttentionConfig, kind="topk"):
     """Exact attention over each query's best keys."""
 
-    k: int = option(16, "number of keys that a query keeps")
-    softness: float = option(0.0, "0 cuts hard; above 0 the cut is a smooth gate with a gradient for every score")
-
-    def check(self) -> None:
-        self._normalizer.check()
+    k: int = option(16, "number of keys that a query keeps", least=1)
+    softness: float = option(
+        0.0, "0 cuts hard; above 0 the cut is a smooth gate with a gradient for every score", least=0
+    )
 
     def mechanism(self, spec: LayerSpec) -> Mechanism:
         return exact(spec, normalizer=self._normalizer.build(spec.context))

@@ -95,15 +95,9 @@ def draw_directions(count: int, width: int, generator: torch.Generator, *, ortho
 class PerformerConfig(AttentionConfig, kind="performer"):
     """The softmax estimated by random features, in linear time."""
 
-    features: int | None = option(None, "random features per head (default: four times the head's width)")
-    redraw: int = option(1000, "training steps between redraws of the features (0: never)")
+    features: int | None = option(None, "random features per head (default: four times the head's width)", least=1)
+    redraw: int = option(1000, "training steps between redraws of the features (0: never)", least=0)
     orthogonal: bool = option(True, "features orthogonal in blocks: lower variance")
-
-    def check(self) -> None:
-        if self.features is not None and self.features < 1:
-            raise ValueError(f"features must be at least 1, not {self.features}; none takes four times the head width")
-        if self.redraw < 0:
-            raise ValueError(f"redraw must be zero or more steps, not {self.redraw}")
 
     def mechanism(self, spec: LayerSpec) -> Mechanism:
         refuse(spec, "performer")

@@ -21,7 +21,7 @@ from regard.attention.cache import SLACK, DecodeInput, KVCache
 from regard.attention.call import Call, Out, Plan, allowed, dense_pairs, mix, weigh
 from regard.attention.masks.mask import And, Mask, Reach
 from regard.attention.masks.patterns import Causal
-from regard.attention.mechanism import AttentionConfig, LayerSpec, Mechanism, at_least
+from regard.attention.mechanism import AttentionConfig, LayerSpec, Mechanism
 from regard.attention.normalizer import SOFTMAX
 from regard.attention.score import Dot
 from regard.attention.slots import EMPTY, AnySlots, Padded, Pairs, Range, Slots, make_pairs, position_at, valid
@@ -225,15 +225,11 @@ def _slid(x: Tensor, shares: Tensor) -> Tensor:
 class SegmentsConfig(AttentionConfig, kind="segments"):
     """Segments with a memory of earlier ones (Transformer-XL), and summaries further back (compressive memory)."""
 
-    size: int = option(64, "tokens of a segment")
-    memory: int = option(64, "visible tokens before the segment")
-    summaries: int = option(0, "visible summaries of tokens before the memory")
-    rate: int = option(4, "tokens per summary")
+    size: int = option(64, "tokens of a segment", least=1)
+    memory: int = option(64, "visible tokens before the segment", least=0)
+    summaries: int = option(0, "visible summaries of tokens before the memory", least=0)
+    rate: int = option(4, "tokens per summary", least=1)
     detached: bool = option(True, "no gradient flows through the memory into earlier segments")
-
-    def check(self) -> None:
-        at_least(1, size=self.size, rate=self.rate)
-        at_least(0, memory=self.memory, summaries=self.summaries)
 
     def pattern(self) -> Mask:
         return Segment(self.size, self.memory)

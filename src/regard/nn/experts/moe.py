@@ -44,6 +44,7 @@ class MoEConfig(FeedForwardConfig, kind="moe"):
     capacity: float | None = option(
         None,
         "in training an expert takes at most so many times its even share, and drops the rest (none: no limit)",
+        above=0,
     )
     balance: float = option(0.01, "factor of the loss that spreads tokens over the experts (0: off)")
     z: float = option(0.001, "factor of the loss that keeps the router's logits small (0: off)")
@@ -58,8 +59,6 @@ class MoEConfig(FeedForwardConfig, kind="moe"):
             raise ValueError(
                 "a single normalized gate is always 1 and gives the router no gradient; leave out normalise"
             )
-        if self.capacity is not None and not 0 < self.capacity < float("inf"):
-            raise ValueError(f"capacity must be a finite number above 0, not {self.capacity}; none drops no token")
         for name in ("balance", "z"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ValueError(f"{name} must be a finite number of at least 0, not {getattr(self, name)}")

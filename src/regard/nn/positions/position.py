@@ -212,11 +212,9 @@ class SinusoidalConfig(PositionConfig, kind="sinusoidal"):
 class LearnedPositionConfig(PositionConfig, kind="learned"):
     """A learned vector per position."""
 
-    offset: int = option(0, "the row of the table that the first position has; 2 in RoBERTa, whose padding has row 1")
-
-    def check(self) -> None:
-        if self.offset < 0:
-            raise ValueError(f"offset must be at least 0, not {self.offset}")
+    offset: int = option(
+        0, "the row of the table that the first position has; 2 in RoBERTa, whose padding has row 1", least=0
+    )
 
     def build(self, *, width: int, head_width: int, context: int, causal: bool = True) -> Position:
         return Learned(context, width, self.offset)
@@ -226,12 +224,11 @@ class LearnedPositionConfig(PositionConfig, kind="learned"):
 class RotaryConfig(PositionConfig, kind="rotary"):
     """Rotary positions."""
 
-    base: float = option(10_000.0, "the longest wavelength over 2 pi")
+    base: float = option(10_000.0, "the longest wavelength over 2 pi", above=0)
     scaling: ScalingConfig = field(default_factory=NoScalingConfig, metadata={"help": "for texts longer than trained"})
 
     def check(self) -> None:
-        if not 0 < self.base < float("inf"):
-            raise ValueError(f"base must be a finite number above 0, not {self.base}")
+        super().check()
         if self.base <= 1 and not isinstance(self.scaling, NoScalingConfig):
             raise ValueError(f"scaling slows some pairs more than others, which a base of {self.base:g} does not have")
 
@@ -254,11 +251,7 @@ class RelativeConfig(PositionConfig, kind="relative"):
     The parameter is r/√d, which has the scale of a score and learns as fast; r itself hardly changed in 800 updates.
     """
 
-    distance: int = option(64, "distances beyond this share a value")
-
-    def check(self) -> None:
-        if self.distance < 1:
-            raise ValueError(f"distance must be at least 1, not {self.distance}")
+    distance: int = option(64, "distances beyond this share a value", least=1)
 
     def build(self, *, width: int, head_width: int, context: int, causal: bool = True) -> Position:
         return Distances(partial(Relative, width // head_width, self.distance))
@@ -272,6 +265,7 @@ class T5Config(PositionConfig, kind="t5"):
     furthest: int = option(128, "distances beyond this share a value")
 
     def check(self) -> None:
+        super().check()
         if self.buckets < 4 or self.buckets % 2:
             raise ValueError(f"buckets must be an even number from 4 on, not {self.buckets}")
         if self.furthest <= self.buckets // 2:
