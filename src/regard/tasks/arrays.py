@@ -27,12 +27,9 @@ class ArrayClassificationConfig(WeightedTaskConfig, kind="array-classification")
     pool: Literal["cls", "mean"] | None = option(
         None, "classify by the class token, or by the mean of the parts (default: by the class token if there is one)"
     )
-    smoothing: float = option(0.0, "label smoothing: the share of the target that all classes have in common")
-
-    def check(self) -> None:
-        super().check()
-        if not 0 <= self.smoothing < 1:
-            raise ValueError(f"smoothing must be at least 0 and below 1, not {self.smoothing}")
+    smoothing: float = option(
+        0.0, "label smoothing: the share of the target that all classes have in common", least=0, below=1
+    )
 
     def model_for(self, model: ModelConfig, data: Data) -> ModelConfig:
         """The model with a head for the classes of ``data``."""

@@ -7,7 +7,7 @@ mean of means would give tokens of short micro-batches more weight.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -15,9 +15,12 @@ from torch import Tensor, nn
 from regard.config import Choice
 from regard.data.base import Data
 from regard.data.tokenizers import Tokenizer
+from regard.errors import UserError
 from regard.models import Model, ModelConfig
 from regard.nn.auxiliary_loss import collect
 from regard.pages.html import ChartSection
+
+C = TypeVar("C")
 
 
 class Term(NamedTuple):
@@ -60,6 +63,8 @@ class TaskConfig(Choice):
     """Which loss an experiment trains with."""
 
     trains: ClassVar[type[Model]] = Model  # the models that it can train
+    examples: ClassVar[type[Data] | tuple[type[Data], ...]] = Data  # the data that it can learn from
+    kinds_of_data: ClassVar[str] = "other data"  # the same in words, and how to choose them
     unit: ClassVar[str] = "token"  # what a target is one of, for messages
     measured_in: ClassVar[str] = "nats"  # its loss
 
@@ -68,8 +73,10 @@ class TaskConfig(Choice):
         """How many rows of a batch the model reads as one. Default: each alone."""
         return 1
 
-    def fit(self, data: Data) -> "TaskConfig":
-        """This task for ``data``, such as with the names of its classes. Default: unchanged."""
+    def fit(self, data: Data) -> Self:
+        """This task for ``data``, such as with the names of its classes. Default: unchanged, if it fits ``data``."""
+        if not isinstance(data, self.examples):
+            raise UserError(f"the task {self.kind} cannot learn from {data.name}; it needs {self.kinds_of_data}")
         return self
 
     def model_for(self, model: ModelConfig, data: Data) -> ModelConfig:
@@ -91,14 +98,17 @@ class Predicting(ABC):
         """The answer for each row of a batch, in evaluation mode and without gradients."""
 
 
-class Measured(ABC):
+class Measured(ABC, Generic[C]):
     """A task that is judged by more than its loss. Evaluation adds up the statistics of all batches and ranks."""
 
     best: str | None  # the measure that early stopping watches, where more is better; None: the loss
 
-    @abstractmethod
+    def __init__(self, config: C):
+        self.config = config
+
     def terms(self, model: Any, batch: Any) -> dict[str, Term]:
-        """As ``Task.terms``."""
+        """As ``Task.terms``. Default: those of ``measured``."""
+        return self.measured(model, batch)[0]
 
     @abstractmethod
     def counts(self, batch: Any) -> dict[str, Tensor]:

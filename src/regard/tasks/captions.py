@@ -15,7 +15,6 @@ from regard.data.base import IGNORE_INDEX, Data, ImageTextBatch
 from regard.data.imagetext.data import ImageTextData
 from regard.data.scenes.data import SceneBatch, SceneData
 from regard.data.scenes.grammar import LONGEST, caption_of
-from regard.errors import UserError
 from regard.models import Captioner, CaptionerConfig, ModelConfig
 from regard.models.captioner import MARKS
 from regard.tasks.base import Measured, Predicting, Prediction, Term, with_auxiliary_losses
@@ -26,30 +25,20 @@ from regard.tasks.language import CrossEntropyConfig, summed_cross_entropy
 class CaptionsConfig(CrossEntropyConfig, kind="captions"):
     """Write captions of images, after those of other images as examples."""
 
-    trains = Captioner
-    pairs: int = option(1, "images with captions in a text; the last ones have the others as examples (few-shot)")
-    words: float = option(0.0, "weight of a second loss: an image's words from the mean of its tokens")
-    smoothing: float = option(0.0, "label smoothing, in training only")
-    word_dropout: float = option(0.0, "hide this share of the words from the model while it learns to predict others")
-
-    def check(self) -> None:
-        super().check()
-        if self.pairs < 1:
-            raise ValueError(f"pairs must be at least 1, not {self.pairs}")
-        if not 0 <= self.words < float("inf"):
-            raise ValueError(f"words must be a number of at least 0, not {self.words}")
-        for name in ("smoothing", "word_dropout"):
-            if not 0 <= vars(self)[name] < 1:
-                raise ValueError(f"{name} must be at least 0 and below 1, not {vars(self)[name]}")
+    trains, examples = Captioner, (SceneData, ImageTextData)
+    kinds_of_data = "images with captions: --data scenes or image-text"
+    pairs: int = option(
+        1, "images with captions in a text; the last ones have the others as examples (few-shot)", least=1
+    )
+    words: float = option(0.0, "weight of a second loss: an image's words from the mean of its tokens", least=0)
+    smoothing: float = option(0.0, "label smoothing, in training only", least=0, below=1)
+    word_dropout: float = option(
+        0.0, "hide this share of the words from the model while it learns to predict others", least=0, below=1
+    )
 
     @property
     def read_together(self) -> int:
         return self.pairs
-
-    def fit(self, data: Data) -> CaptionsConfig:
-        if not isinstance(data, SceneData | ImageTextData):
-            raise UserError(f"the task {self.kind} cannot learn from {data.name}; choose --data scenes or image-text")
-        return self
 
     def model_for(self, model: ModelConfig, data: Data) -> ModelConfig:
         """The model with room for all captions of a text."""
@@ -108,7 +97,7 @@ def interleaved(batch: SceneBatch | ImageTextBatch, pairs: int, marks: tuple[int
     return Interleaved(source, torch.full_like(source[:, 0, 0, 0, 0], pairs).long(), text[:, :-1], targets)
 
 
-class CaptionsTask(Measured, Predicting):
+class CaptionsTask(Measured[CaptionsConfig], Predicting):
     """The cross entropy of captions and their ends.
 
     Measures: the share of captions that greedy decoding writes exactly, and the cross entropy of a token; with several
@@ -116,9 +105,6 @@ class CaptionsTask(Measured, Predicting):
     """
 
     best = "caption_exact"
-
-    def __init__(self, config: CaptionsConfig):
-        self.config = config
 
     def terms(self, model: Captioner, batch: Any) -> dict[str, Term]:
         return self._terms(model, self._texts(model, batch))[0]

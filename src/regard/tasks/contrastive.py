@@ -25,20 +25,21 @@ COUNTS = ("top1", "top5", "image_top5", "zero_shot")  # right answers, in this o
 class ContrastiveConfig(TaskConfig, kind="contrastive"):
     """Give an image and its own text closer vectors than an image and another text of the batch."""
 
-    trains, unit = PairEncoder, "image"
+    trains, examples, unit = PairEncoder, ImageTextData, "image"
+    kinds_of_data = "images with texts: --data image-text"
     labels: tuple[str, ...] = option((), "the names of the classes, written by the run")
     languages: tuple[str, ...] = option((), "the languages of the texts, written by the run")
 
     def fit(self, data: Data) -> ContrastiveConfig:
-        if not isinstance(data, ImageTextData):
-            raise UserError(f"the task {self.kind} needs images with texts: --data image-text, not {data.name}")
+        super().fit(data)
+        assert isinstance(data, ImageTextData)
         return replace(self, labels=data.labels, languages=data.languages)
 
     def build(self) -> ContrastiveTask:
         return ContrastiveTask(self)
 
 
-class ContrastiveTask(Measured, Predicting):
+class ContrastiveTask(Measured[ContrastiveConfig], Predicting):
     """The mean of two cross entropies: the text of each image among all, and the image of each text.
 
     Hard negatives of a batch are further texts that no image of it has (Yuksekgonul et al. 2023, NegCLIP, sec. 4).
@@ -47,9 +48,6 @@ class ContrastiveTask(Measured, Predicting):
     """
 
     best = "top5"
-
-    def __init__(self, config: ContrastiveConfig):
-        self.config = config
 
     def terms(self, model: PairEncoder, batch: ImageTextBatch) -> dict[str, Term]:
         return self._terms(model, batch)[0]

@@ -16,8 +16,8 @@ from regard.errors import UserError
 from regard.models import ModelConfig
 from regard.models.detector import BOX, Detector
 from regard.nn.boxes import overlap
-from regard.tasks.base import Measured, Predicting, Prediction, Term
-from regard.tasks.labeled import LabeledTaskConfig, outputs
+from regard.tasks.base import Measured, Predicting, Prediction, TaskConfig, Term
+from regard.tasks.labeled import outputs
 from regard.tasks.language import count_targets
 
 BINS = 1000  # of scores, for the average precision
@@ -26,7 +26,7 @@ SHOWN = 0.5  # the least probability of an object that is shown
 
 
 @dataclass(frozen=True)
-class DetectionConfig(LabeledTaskConfig, kind="detection"):
+class DetectionConfig(TaskConfig, kind="detection"):
     """Find the objects of an image, each with its class and box."""
 
     trains, examples, unit = Detector, SceneData, "image"
@@ -50,16 +50,10 @@ class DetectionConfig(LabeledTaskConfig, kind="detection"):
         return DetectionTask(self)
 
 
-class DetectionTask(Measured, Predicting):
+class DetectionTask(Measured[DetectionConfig], Predicting):
     """Cross entropy of classes, and distance and overlap of boxes. Measure: the mean average precision at 0.5."""
 
     best = "map_50"
-
-    def __init__(self, config: DetectionConfig):
-        self.config = config
-
-    def terms(self, model: Detector, batch: SceneBatch) -> dict[str, Term]:
-        return self.measured(model, batch)[0]
 
     def counts(self, batch: SceneBatch) -> dict[str, Tensor]:
         objects = count_targets(batch.targets)

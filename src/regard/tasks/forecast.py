@@ -29,18 +29,14 @@ HISTORY = 2  # a chart shows the last points of the history, so many times the h
 class ForecastConfig(TaskConfig, kind="forecast"):
     """Forecast the next points of time series."""
 
-    trains, unit, measured_in = Forecaster, "value", "error"
+    trains, examples, unit, measured_in = Forecaster, SeriesData, "value", "error"
+    kinds_of_data = "time series: --data series"
     quantiles: tuple[float, ...] = option(
         (), "forecast these quantiles by the pinball loss, such as 0.1,0.5,0.9 (default: the mean by squared errors)"
     )
 
     def check(self) -> None:
         check_quantiles(self.quantiles)
-
-    def fit(self, data: Data) -> ForecastConfig:
-        if not isinstance(data, SeriesData):
-            raise UserError(f"the task {self.kind} cannot learn from {data.name}; it needs time series: --data series")
-        return self
 
     def model_for(self, model: ModelConfig, data: Data) -> ModelConfig:
         """The model with a head for the horizon, and the names and scales of the series."""
@@ -54,7 +50,7 @@ class ForecastConfig(TaskConfig, kind="forecast"):
         return ForecastTask(self)
 
 
-class ForecastTask(Measured, Predicting):
+class ForecastTask(Measured[ForecastConfig], Predicting):
     """Squared errors, or the mean of the pinball losses of the quantiles, of standardized values.
 
     Measures: mean squared and mean absolute error (of quantiles: of the middle one) and, with at least two quantiles,
@@ -62,12 +58,6 @@ class ForecastTask(Measured, Predicting):
     """
 
     best = None
-
-    def __init__(self, config: ForecastConfig):
-        self.config = config
-
-    def terms(self, model: Any, batch: Any) -> dict[str, Term]:
-        return self.measured(model, batch)[0]
 
     def counts(self, batch: ArrayBatch) -> dict[str, Tensor]:
         return {"forecast": batch.targets.isfinite().sum()}

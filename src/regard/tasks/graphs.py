@@ -72,17 +72,16 @@ class NodeClassificationTask(ArrayClassificationTask):
 class LinkPredictionConfig(TaskConfig, kind="link-prediction"):
     """Predict the node that a relation leads to."""
 
-    trains, unit = GraphTransformer, "question"
-    smoothing: float = option(0.0, "label smoothing: the share of the target that all nodes have in common")
+    trains, examples, unit = GraphTransformer, LinkData, "question"
+    kinds_of_data = "triples: --data links"
+    smoothing: float = option(
+        0.0, "label smoothing: the share of the target that all nodes have in common", least=0, below=1
+    )
     labels: tuple[str, ...] = option((), "the names of the nodes, written by the run")
 
-    def check(self) -> None:
-        if not 0 <= self.smoothing < 1:
-            raise ValueError(f"smoothing must be at least 0 and below 1, not {self.smoothing}")
-
     def fit(self, data: Data) -> LinkPredictionConfig:
-        if not isinstance(data, LinkData):
-            raise UserError(f"the task {self.kind} cannot learn from {data.name}; it needs triples: --data links")
+        super().fit(data)
+        assert isinstance(data, LinkData)
         return replace(self, labels=data.names)
 
     def model_for(self, model: ModelConfig, data: Data) -> ModelConfig:
@@ -93,19 +92,13 @@ class LinkPredictionConfig(TaskConfig, kind="link-prediction"):
         return LinkPredictionTask(self)
 
 
-class LinkPredictionTask(Measured, Predicting):
+class LinkPredictionTask(Measured[LinkPredictionConfig], Predicting):
     """The cross entropy over all nodes. Measures: the mean reciprocal rank, and the share of ranks up to 1, 3 and 10.
 
     Ranks are filtered (Bordes et al. 2013, sec. 4.2): other right answers do not count. Equal scores share a mean rank.
     """
 
     best, name = "mrr", "link"
-
-    def __init__(self, config: LinkPredictionConfig):
-        self.config = config
-
-    def terms(self, model: Any, batch: Any) -> dict[str, Term]:
-        return self.measured(model, batch)[0]
 
     def counts(self, batch: Any) -> dict[str, Tensor]:
         return {self.name: count_targets(batch.targets)}

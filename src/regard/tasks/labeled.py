@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor
@@ -27,15 +27,8 @@ from regard.tasks.language import count_targets
 class LabeledTaskConfig(TaskConfig):
     """Base class: a task with labelled examples."""
 
-    trains = Encoder
-    examples: ClassVar[type[Data]] = LabeledData  # what it learns from
-    kinds_of_data: ClassVar[str] = "labelled text: --data classes or tags"
-
-    def fit(self, data: Data) -> LabeledTaskConfig:
-        """This task for the labels of ``data``."""
-        if not isinstance(data, self.examples):
-            raise UserError(f"the task {self.kind} cannot learn from {data.name}; it needs {self.kinds_of_data}")
-        return self
+    trains, examples = Encoder, LabeledData
+    kinds_of_data = "labelled text: --data classes or tags"
 
     def model_for(self, model: ModelConfig, data: Data) -> ModelConfig:
         """The encoder with the head of this task."""
@@ -54,14 +47,10 @@ class WeightedTaskConfig(LabeledTaskConfig):
     """Base class: a task whose labels may have weights in the loss."""
 
     balanced: bool = option(False, "class weights: in the loss, each class counts by the inverse of its frequency")
-    weights: tuple[float, ...] = option((), "a weight in the loss for each class, in order (default: 1)")
+    weights: tuple[float, ...] = option((), "a weight in the loss for each class, in order (default: 1)", least=0)
     labels: tuple[str, ...] = option((), "the names of the classes, written by the run")
 
-    def check(self) -> None:
-        if any(not 0 <= weight < float("inf") for weight in self.weights):
-            raise ValueError("weights are numbers of at least 0")
-
-    def fit(self, data: Data) -> WeightedTaskConfig:
+    def fit(self, data: Data) -> Self:
         super().fit(data)
         assert isinstance(data, LabeledData | ExampleData)
         if not data.labels:
@@ -108,19 +97,13 @@ class AnsweringConfig(LabeledTaskConfig, kind="answering"):
         return SpansHeadConfig()
 
     def build(self) -> AnsweringTask:
-        return AnsweringTask()
+        return AnsweringTask(self)
 
 
-class ClassificationTask(Measured):
+class ClassificationTask(Measured[WeightedTaskConfig]):
     """The cross entropy of the class. Measures: accuracy, and F1 as the mean over the classes."""
 
     name, best = "label", "accuracy"
-
-    def __init__(self, config: WeightedTaskConfig):
-        self.config = config
-
-    def terms(self, model: Any, batch: Any) -> dict[str, Term]:
-        return self.measured(model, batch)[0]
 
     def counts(self, batch: LabeledBatch) -> dict[str, Tensor]:
         return {self.name: count_targets(batch.targets)}
@@ -192,13 +175,10 @@ class TaggingTask(ClassificationTask):
         return found
 
 
-class AnsweringTask(Measured):
+class AnsweringTask(Measured[AnsweringConfig]):
     """The cross entropy of both ends of the answer. Measures, by tokens: exact match, and F1 of the overlap."""
 
     best = "span_f1"
-
-    def terms(self, model: Encoder, batch: LabeledBatch) -> dict[str, Term]:
-        return self.measured(model, batch)[0]
 
     def counts(self, batch: LabeledBatch) -> dict[str, Tensor]:
         return {"span": count_targets(batch.targets)}

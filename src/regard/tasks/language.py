@@ -19,12 +19,7 @@ from regard.tasks.base import TaskConfig, Term, with_auxiliary_losses
 class CrossEntropyConfig(TaskConfig):
     """A loss over the vocabulary."""
 
-    logits: int = option(2**27, "the largest number of logits in memory; more are computed in chunks of rows")
-
-    def check(self) -> None:
-        """Refuse an impossible limit."""
-        if self.logits < 1:
-            raise ValueError(f"logits must be at least 1, got {self.logits}")
+    logits: int = option(2**27, "the largest number of logits in memory; more are computed in chunks of rows", least=1)
 
 
 @dataclass(frozen=True)

@@ -19,14 +19,8 @@ class MaskedTokensConfig(CrossEntropyConfig, kind="masked"):
     """Predict masked tokens from both sides."""
 
     trains = Encoder
-    share: float = option(0.15, "share of each sequence's tokens to predict")
+    share: float = option(0.15, "share of each sequence's tokens to predict", above=0, below=1)
     whole_words: bool = option(False, "mask all tokens of a word or none; needs --data.words true")
-
-    def check(self) -> None:
-        """Refuse impossible values."""
-        super().check()
-        if not 0 < self.share < 1:
-            raise ValueError(f"share must be above 0 and below 1, not {self.share}")
 
     def build(self) -> "MaskedTokens":
         """The task."""

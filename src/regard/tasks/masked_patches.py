@@ -24,17 +24,13 @@ EPS = 1e-2  # added to the variance of a patch: most patches of a drawing are of
 class MaskedPatchesConfig(TaskConfig, kind="masked-patches"):
     """Predict the pixels of masked patches from the others."""
 
-    trains, unit = ImageEncoder, "image"
-    share: float = option(0.6, "share of each image's patches to mask")
-
-    def check(self) -> None:
-        """Refuse impossible values."""
-        if not 0 < self.share < 1:
-            raise ValueError(f"share must be above 0 and below 1, not {self.share}")
+    trains, examples, unit = ImageEncoder, ImageData, "image"
+    kinds_of_data = "images: --data images"
+    share: float = option(0.6, "share of each image's patches to mask", above=0, below=1)
 
     def fit(self, data: Data) -> MaskedPatchesConfig:
-        if not isinstance(data, ImageData):
-            raise UserError(f"the task {self.kind} cannot learn from {data.name}; it needs images: --data images")
+        super().fit(data)
+        assert isinstance(data, ImageData)
         if data.augmentation.mixup or data.augmentation.cutmix:
             raise UserError(f"the task {self.kind} has no use for mixed images; set --data.mixup 0 --data.cutmix 0")
         return self

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from regard.data.base import IGNORE_INDEX, Data, ImageTextBatch
+from regard.data.base import IGNORE_INDEX, ImageTextBatch
 from regard.data.imagetext.data import ImageTextData
 from regard.errors import UserError
 from regard.models import OneStream
@@ -23,18 +23,14 @@ CHOICES = 10  # texts of which one is right, in evaluation: each is a pass, so t
 class MatchingConfig(TaskConfig, kind="matching"):
     """Tell the text of an image from that of another image."""
 
-    trains, unit = OneStream, "image"
-
-    def fit(self, data: Data) -> MatchingConfig:
-        if not isinstance(data, ImageTextData):
-            raise UserError(f"the task {self.kind} needs images with texts: --data image-text, not {data.name}")
-        return self
+    trains, examples, unit = OneStream, ImageTextData, "image"
+    kinds_of_data = "images with texts: --data image-text"
 
     def build(self) -> MatchingTask:
-        return MatchingTask()
+        return MatchingTask(self)
 
 
-class MatchingTask(Measured, Predicting):
+class MatchingTask(Measured[MatchingConfig], Predicting):
     """The cross entropy of two pairs for each image: with its own text, and with that of the next image of the batch.
 
     Measures: the share of pairs that are judged right, and that of images whose own text has the highest score among

@@ -26,26 +26,20 @@ class PreferenceTaskConfig(CrossEntropyConfig, kind="dpo"):
     """Prefer one answer to another (DPO)."""
 
     trains = LanguageModel
-    beta: float = option(0.1, "strength of the penalty for leaving the model before tuning")
-
-    def check(self) -> None:
-        """Refuse impossible values."""
-        super().check()
-        if not 0 < self.beta < float("inf"):
-            raise ValueError(f"beta must be a number above 0, not {self.beta}")
+    beta: float = option(0.1, "strength of the penalty for leaving the model before tuning", above=0)
 
     def build(self) -> "PreferenceTask":
         """The task."""
         return PreferenceTask(self)
 
 
-class PreferenceTask(Measured):
+class PreferenceTask(Measured[PreferenceTaskConfig]):
     """The loss of equation 7, summed over the pairs of a batch."""
 
     best = "accuracy"
 
     def __init__(self, config: PreferenceTaskConfig | None = None):
-        self.config = config or PreferenceTaskConfig()
+        super().__init__(config or PreferenceTaskConfig())
 
     def terms(self, model: LanguageModel, batch: PreferenceBatch) -> dict[str, Term]:
         """The term ``preference``."""

@@ -49,16 +49,10 @@ class RegressionConfig(TaskConfig, kind="regression"):
         return RegressionTask(self)
 
 
-class RegressionTask(Measured, Predicting):
+class RegressionTask(Measured[RegressionConfig], Predicting):
     """The squared error in standard deviations. Measures: rmse and mae in the unit of the data, and R²."""
 
     best = "r2"
-
-    def __init__(self, config: RegressionConfig):
-        self.config = config
-
-    def terms(self, model: Any, batch: Any) -> dict[str, Term]:
-        return self.measured(model, batch)[0]
 
     def counts(self, batch: Any) -> dict[str, Tensor]:
         return {"error": batch.targets.isfinite().sum()}

@@ -12,7 +12,6 @@ from torch.nn import functional as F
 from regard.config import option
 from regard.data.base import IGNORE_INDEX, Data, TextBatch
 from regard.data.synthetic.data import SyntheticData
-from regard.errors import UserError
 from regard.models import LanguageModel
 from regard.tasks.base import Measured, Term
 from regard.tasks.language import CrossEntropyConfig, count_targets, cross_entropy_terms
@@ -22,29 +21,27 @@ from regard.tasks.language import CrossEntropyConfig, count_targets, cross_entro
 class SolveConfig(CrossEntropyConfig, kind="solve"):
     """Answer generated problems; measured by answers that are right from the first token to the last."""
 
-    trains = LanguageModel
+    trains, examples = LanguageModel, SyntheticData
+    kinds_of_data = "generated problems: --data synthetic"
     longest: int = option(0, "tokens of the longest prompt in training, written by the run")
     longer: tuple[int, ...] = option((1,), "multiples of it that are measured apart, written by the run")
 
     def fit(self, data: Data) -> SolveConfig:
-        if not isinstance(data, SyntheticData):
-            raise UserError(f"the task {self.kind} answers generated problems, not {data.name}; add --data synthetic")
+        super().fit(data)
+        assert isinstance(data, SyntheticData)
         return replace(self, longest=data.longest, longer=tuple(sorted({1, *data.config.longer})))
 
     def build(self) -> SolveTask:
         return SolveTask(self)
 
 
-class SolveTask(Measured):
+class SolveTask(Measured[SolveConfig]):
     """Measures: accuracy, and the accuracy of prompts of at most once, twice, ... the longest trained one.
 
     The answer is predicted with the right tokens before each one, which is greedy decoding where all are right.
     """
 
     best = "accuracy"
-
-    def __init__(self, config: SolveConfig):
-        self.config = config
 
     def terms(self, model: LanguageModel, batch: TextBatch) -> dict[str, Term]:
         """The term ``answer`` and, in training, auxiliary losses."""

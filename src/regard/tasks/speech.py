@@ -27,13 +27,14 @@ BLANK = "_"  # the class of a part that adds no character; it is the last one
 class SpeechTaskConfig(TaskConfig, kind="speech"):
     """Write what is said: each part of a sound is a character or a blank."""
 
-    trains, unit = SignalEncoder, "character"
+    trains, examples, unit = SignalEncoder, SpeechData, "character"
+    kinds_of_data = "texts: --data speech"
     alphabet: tuple[str, ...] = option((), "the characters, written by the run")
 
     def fit(self, data: Data) -> SpeechTaskConfig:
         """This task for the characters of ``data``."""
-        if not isinstance(data, SpeechData):
-            raise UserError(f"the task {self.kind} cannot learn from {data.name}; it needs texts: --data speech")
+        super().fit(data)
+        assert isinstance(data, SpeechData)
         return replace(self, alphabet=data.alphabet)
 
     def model_for(self, model: ModelConfig, data: Data) -> ModelConfig:
@@ -48,7 +49,7 @@ class SpeechTaskConfig(TaskConfig, kind="speech"):
         return SpeechTask(self)
 
 
-class SpeechTask(Measured, Predicting):
+class SpeechTask(Measured[SpeechTaskConfig], Predicting):
     """The negative logarithm of the probability of a text, summed over all ways to align it with the sound.
 
     A sound with fewer parts than characters has none: its loss is 0. Measures: the rates of wrong characters and words
@@ -56,9 +57,6 @@ class SpeechTask(Measured, Predicting):
     """
 
     best = "recognized"
-
-    def __init__(self, config: SpeechTaskConfig):
-        self.config = config
 
     def terms(self, model: Any, batch: Any) -> dict[str, Term]:
         return self._outputs(model, batch)[0]

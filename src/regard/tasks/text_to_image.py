@@ -9,10 +9,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from regard.config import option
-from regard.data.base import IGNORE_INDEX, Data
+from regard.data.base import IGNORE_INDEX
 from regard.data.scenes.data import SceneBatch, SceneData
 from regard.data.scenes.grammar import caption_of
-from regard.errors import UserError
 from regard.models.text_to_image import TextToImage
 from regard.tasks.base import Measured, Predicting, Prediction, Term
 from regard.tasks.language import CrossEntropyConfig, count_targets, summed_cross_entropy
@@ -22,33 +21,22 @@ from regard.tasks.language import CrossEntropyConfig, count_targets, summed_cros
 class TextToImageTaskConfig(CrossEntropyConfig, kind="text-to-image"):
     """Learn the codes of images, to draw captions and to caption images."""
 
-    trains, unit = TextToImage, "scene"
+    trains, examples, unit = TextToImage, SceneData, "scene"
+    kinds_of_data = "--data scenes"
     pixels: float = option(1.0, "weight of the squared error of pixels in the loss")
     codebook: float = option(1.0, "weight of the loss of the codebook")
-
-    def fit(self, data: Data) -> TextToImageTaskConfig:
-        """This task, if ``data`` are scenes."""
-        if not isinstance(data, SceneData):
-            raise UserError(f"the task {self.kind} cannot learn from {data.name}; it needs --data scenes")
-        return self
 
     def build(self) -> TextToImageTask:
         return TextToImageTask(self)
 
 
-class TextToImageTask(Measured, Predicting):
+class TextToImageTask(Measured[TextToImageTaskConfig], Predicting):
     """Cross entropy of the codes after a caption and of the caption after codes, and the losses of the autoencoder.
 
     Measures: the share of captions that greedy decoding writes exactly, and the mean squared error of pixels.
     """
 
     best = "caption_exact"
-
-    def __init__(self, config: TextToImageTaskConfig):
-        self.config = config
-
-    def terms(self, model: TextToImage, batch: SceneBatch) -> dict[str, Term]:
-        return self.measured(model, batch)[0]
 
     def counts(self, batch: SceneBatch) -> dict[str, Tensor]:
         rows = (batch.captions[:, 0] != IGNORE_INDEX).sum()

@@ -17,13 +17,7 @@ class TranslationConfig(CrossEntropyConfig, kind="translation"):
     """Predict each next token of the translation (teacher forcing)."""
 
     trains = Seq2SeqModel
-    smoothing: float = option(0.1, "label smoothing, in training only")
-
-    def check(self) -> None:
-        """Refuse impossible values."""
-        super().check()
-        if not 0 <= self.smoothing < 1:
-            raise ValueError(f"smoothing must be at least 0 and below 1, got {self.smoothing}")
+    smoothing: float = option(0.1, "label smoothing, in training only", least=0, below=1)
 
     def build(self) -> "TranslationTask":
         """The task."""
