@@ -75,13 +75,16 @@ def section(title: str, about: str, content: str) -> str:
 
 
 def chart_section(chart: ChartSection, numbers: bool = True) -> str:
-    """The section of a chart with its legend and, by default, its numbers; an empty string if there is no data."""
+    """The section of a chart with its legend and, by default, its numbers; an empty string if there is no data.
+
+    A table without a chart is shown unfolded.
+    """
     if chart.named:
         drawn = _responsive(*(dot_plot(chart.named, chart.axes.y, chart.title, w, chart.line) for w in (WIDE, NARROW)))
     else:
         drawn = figure(chart.series, chart.axes, chart.height, chart.title)
     if not drawn:
-        return ""
+        return section(chart.title, chart.about, table(chart.columns, chart.rows, left=1)) if chart.rows else ""
     keys = chart.series if chart.legend is None else chart.legend
     drawn += legend(keys) if keys else ""
     if numbers:
