@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from torch import Tensor
 
-from regard.approximate import Bench, Trial, measure, trials
+from regard.approximate import Bench, Candidate, measure, trials
 from regard.approximate.budgets import available, doubling
 from regard.approximate.replacement import (
     AttentionInputs,
@@ -136,7 +136,7 @@ def test_the_loss_is_the_cross_entropy() -> None:
 
 
 def test_linformer_is_measured_without_the_mask_and_never_put_into_the_model() -> None:
-    trial = [Trial("linformer", (("k", k),), LinformerConfig(k=k)) for k in (3, 12)]
+    trial = [Candidate("linformer", (("k", k),), LinformerConfig(k=k)) for k in (3, 12)]
     sweep = measure(bench(), trial)
     few, all_of_them = sweep.outcomes
     assert "without a mask, with its own parameters fitted to other windows of the text)" in sentences(sweep)[1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from regard.data import TextConfig
-from regard.doctor.schedule import SHARE, STEPS, TOKENS, Depth, Schedule
+from regard.doctor.schedule import SHARE, STEPS, TOKENS, Examination, Schedule
 from regard.models import GPTConfig
 from regard.train import Experiment, TrainConfig
 
@@ -19,7 +19,7 @@ def schedule(steps: int, batch: int = 12, context: int = 64, first: int = 0) -> 
 @pytest.mark.parametrize("first", [0, 1000])
 def test_every_run_is_examined_at_every_depth(steps: int, first: int) -> None:
     made = schedule(first + steps, first=first)
-    assert set(made.examinations.values()) == set(Depth)
+    assert set(made.examinations.values()) == set(Examination)
     assert max(made.examinations) == first + steps
     assert min(made.examinations) > first
     assert sum(map(made.replays, range(first, first + steps))) >= 2

@@ -129,7 +129,7 @@ def test_a_tracker_that_fails_is_warned_about_once_and_training_goes_on(tmp_path
     assert run.steps()[-1] == 8
     assert tracker.calls == calls
     assert capsys.readouterr().err.splitlines() == [
-        f"warning: json failed ({reason}); training goes on without it; metrics.jsonl of the run has everything"
+        f"warning: json failed ({reason}); training continues without it; metrics.jsonl of the run has everything"
     ]
 
 

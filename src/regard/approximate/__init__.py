@@ -1,4 +1,4 @@
 """The cost of approximations: a trained model's attention is replaced by others, and error, loss and speed measured."""
 
-from regard.approximate.budgets import Trial, available, trials
-from regard.approximate.measure import Bench, Outcome, Sweep, measure
+from regard.approximate.budgets import Candidate, available, trials
+from regard.approximate.measure import Bench, Measurement, Sweep, measure

@@ -17,7 +17,7 @@ STEPS = 5
 
 
 @dataclass(frozen=True)
-class Trial:
+class Candidate:
     """One attention at one budget."""
 
     kind: str
@@ -77,7 +77,7 @@ def doubling(most: int) -> list[int]:
     return sizes
 
 
-def trials(wanted: Iterable[str] | None, budgets: Iterable[str], context: int, head_width: int) -> list[Trial]:
+def trials(wanted: Iterable[str] | None, budgets: Iterable[str], context: int, head_width: int) -> list[Candidate]:
     """The trials of the wanted kinds (None: all cheap ones), at the usual budgets or the given ones.
 
     ``budgets`` are strings such as "window=8,16,32" or, for another option than the usual one, "lsh.buckets=8,16";
@@ -108,13 +108,13 @@ def trials(wanted: Iterable[str] | None, budgets: Iterable[str], context: int, h
     return [trial for kind in chosen for trial in _of_kind(kind, varied.get(kind, {}))]
 
 
-def _of_kind(kind: str, varied: Mapping[str, Sequence[object]]) -> list[Trial]:
+def _of_kind(kind: str, varied: Mapping[str, Sequence[object]]) -> list[Candidate]:
     """Every combination of the values of the varied options."""
     trials = []
     for values in product(*varied.values()):
         settings = dict(zip(varied, values, strict=True))
         config = load(AttentionConfig, {"kind": kind, **settings}, source=f"--budgets {kind}")
-        trials.append(Trial(kind, tuple(settings.items()), config))
+        trials.append(Candidate(kind, tuple(settings.items()), config))
     return trials
 
 

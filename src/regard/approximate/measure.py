@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from regard.approximate.budgets import Trial
+from regard.approximate.budgets import Candidate
 from regard.approximate.replacement import (
     AttentionInputs,
     HeadError,
@@ -42,10 +42,10 @@ ROUNDS = 5  # of timing, with and without the replacement alternately
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Measurement:
     """One attention at one budget."""
 
-    trial: Trial
+    trial: Candidate
     heads: list[HeadError] = field(default_factory=list)
     refused: str | None = None  # why nothing could be measured
     causal: bool = True  # False: compared on the non-causal version of the layers
@@ -86,7 +86,7 @@ class Sweep:
 
     loss: float  # of the unchanged model
     tokens: int  # in the measured windows
-    outcomes: list[Outcome]
+    outcomes: list[Measurement]
 
 
 class Bench:
@@ -134,7 +134,7 @@ class Bench:
         synchronize(self.device)
         return time.perf_counter() - began
 
-    def speeds(self, trial: Trial, mechanisms: dict[int, Mechanism]) -> tuple[float, float]:
+    def speeds(self, trial: Candidate, mechanisms: dict[int, Mechanism]) -> tuple[float, float]:
         """Tokens per second with these mechanisms and without, alternately so that a busy machine slows both."""
         seconds: tuple[list[float], list[float]] = [], []
         for _ in range(ROUNDS + 1):
@@ -146,7 +146,7 @@ class Bench:
 
 
 def measure(
-    bench: Bench, trials: Sequence[Trial], *, each_layer: bool = False, say: Callable[[str], object] = str
+    bench: Bench, trials: Sequence[Candidate], *, each_layer: bool = False, say: Callable[[str], object] = str
 ) -> Sweep:
     """Run all trials; ``each_layer`` also replaces one block at a time."""
     before = bench.losses()
@@ -157,7 +157,7 @@ def measure(
     return Sweep(statistics.fmean(before), int((bench.text.targets >= 0).sum()), outcomes)
 
 
-def run_trial(bench: Bench, trial: Trial, before: Sequence[float], each_layer: bool = False) -> Outcome:
+def run_trial(bench: Bench, trial: Candidate, before: Sequence[float], each_layer: bool = False) -> Measurement:
     """One attention at one budget: errors, then loss and speed if it can be used in the model.
 
     ``before`` are the losses of the unchanged model, window by window.
@@ -166,7 +166,7 @@ def run_trial(bench: Bench, trial: Trial, before: Sequence[float], each_layer: b
     try:
         replacements = {one.name: make_replacement(trial.config, one, context) for one in reversed(bench.given)}
     except UserError as refusal:
-        return Outcome(trial, refused=str(refusal))
+        return Measurement(trial, refused=str(refusal))
     # A repeated block is called several times: its mechanism is fitted at the first, and planned for each.
     first_calls = {one.name: one for one in reversed(bench.fitting)}
     fitted = [fit(replacements[name], one) for name, one in first_calls.items()]
@@ -176,7 +176,7 @@ def run_trial(bench: Bench, trial: Trial, before: Sequence[float], each_layer: b
         plan = mechanism.plan(mask & trial.config.pattern(), one.plan.queries, like=one.q)
         heads += errors(layer, replacements[one.name]._replace(plan=plan), one)
     refusals = [one.refusal for one in replacements.values() if one.refusal is not None]
-    outcome = Outcome(trial, heads, None, not refusals, refusals[0] if refusals else None, any(fitted))
+    outcome = Measurement(trial, heads, None, not refusals, refusals[0] if refusals else None, any(fitted))
     if refusals:
         return outcome
     # A GPT's attentions are blocks.0.attention.mechanism and so on.

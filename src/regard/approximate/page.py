@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from regard.approximate import words
-from regard.approximate.measure import Outcome, Sweep
+from regard.approximate.measure import Measurement, Sweep
 from regard.pages import html
 from regard.pages.charts import Axes, Series
 from regard.pages.html import ChartSection, chart_section, folded, section, table
@@ -65,11 +65,11 @@ def charts(sweep: Sweep) -> list[ChartSection]:
     return [chart for chart in drawn if chart.series]
 
 
-def _over_budgets(outcomes: Sequence[Outcome], value: Callable[[Outcome], float]) -> list[tuple[float, float]]:
+def _over_budgets(outcomes: Sequence[Measurement], value: Callable[[Measurement], float]) -> list[tuple[float, float]]:
     return sorted((math.log2(o.trial.size), value(o)) for o in outcomes if o.trial.size)
 
 
-def _by_layer(outcome: Outcome) -> list[tuple[float, float]]:
+def _by_layer(outcome: Measurement) -> list[tuple[float, float]]:
     layers: dict[int, list[float]] = {}
     for head in outcome.heads:
         layers.setdefault(head.layer, []).append(head.error)
@@ -91,7 +91,7 @@ def page(sweep: Sweep, name: str, setting: str) -> str:
     return html.page(f"{name} · approximations", parts)
 
 
-def _heads(kind: str, outcomes: Sequence[Outcome]) -> str:
+def _heads(kind: str, outcomes: Sequence[Measurement]) -> str:
     measured = [o for o in outcomes if not o.refused]
     if not measured:
         return ""

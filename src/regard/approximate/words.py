@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from regard.approximate.measure import Outcome, Sweep
+from regard.approximate.measure import Measurement, Sweep
 from regard.pages.numbers import join_words
 from regard.runs.disk import JsonObject
 
@@ -20,9 +20,9 @@ LEGEND = (
 )
 
 
-def by_kind(sweep: Sweep) -> dict[str, list[Outcome]]:
+def by_kind(sweep: Sweep) -> dict[str, list[Measurement]]:
     """The outcomes of each attention."""
-    groups: dict[str, list[Outcome]] = {}
+    groups: dict[str, list[Measurement]] = {}
     for outcome in sweep.outcomes:
         groups.setdefault(outcome.trial.kind, []).append(outcome)
     return groups
@@ -35,7 +35,7 @@ def sentences(sweep: Sweep) -> list[str]:
     return [first, *(_about(kind, outcomes, sweep.loss) for kind, outcomes in by_kind(sweep).items()), CAVEAT]
 
 
-def _about(kind: str, outcomes: Sequence[Outcome], exact: float) -> str:
+def _about(kind: str, outcomes: Sequence[Measurement], exact: float) -> str:
     measured = [o for o in outcomes if not o.refused]
     if not measured:
         return f"{kind} cannot be used in this model: {_reason(outcomes[0].refused)}."
@@ -61,12 +61,12 @@ def _reason(refusal: str | None) -> str:
     return (refusal or "").split(";")[0]
 
 
-def _budget(outcome: Outcome) -> str:
+def _budget(outcome: Measurement) -> str:
     settings = outcome.trial.settings
     return join_words([f"{name} = {value}" for name, value in settings]) if settings else "its defaults"
 
 
-def _cost(outcome: Outcome, exact: float) -> str:
+def _cost(outcome: Measurement, exact: float) -> str:
     change = f"{outcome.more(exact):+.4f} ± {outcome.more_margin:.4f} nats"
     return f"{change} at {outcome.speedup:.2f} times the speed of the model's own attention"
 

@@ -39,19 +39,14 @@ def evaluate(options: EvaluateOptions) -> int:
     In nats per token and as perplexity, which depend on the tokenizer, and in bits per character and per byte, which
     compare models of different tokenizers.
     """
-    part, stride = options.part if options.file is None else "test", options.stride
     options.check_at_least_one("batch", "window")
     if options.window is not None and options.file is None:
         raise UserError("--window is for a text of your own; give it with --file")
     run = options.open()
     from regard.data import LabeledConfig, SyntheticConfig
-    from regard.data.chats.config import MessagesConfig
     from regard.generate.load import load_model, load_trained
     from regard.models.device import find_device
-    from regard.tasks import LanguageConfig
     from regard.train import Experiment
-    from regard.train.evaluate import score
-    from regard.train.precision import Precision
 
     experiment, device = run.load(Experiment), find_device(options.device)
     labelled = isinstance(experiment.data, LabeledConfig | SyntheticConfig) or experiment.model.reads != "text"
@@ -59,23 +54,35 @@ def evaluate(options: EvaluateOptions) -> int:
         raise UserError("--source is for runs on labelled examples; give a text with --file")
     if labelled and options.file is None:
         return evaluate_labels(options, run, experiment, load_trained(run, device, options.step))
-    loaded = load_model(run, device, options.step)
+    return evaluate_text(options, run, experiment, load_model(run, device, options.step))
+
+
+def evaluate_text(options: EvaluateOptions, run: "Run", experiment: "Experiment", loaded: "LoadedModel") -> int:
+    """The loss on a part of the run's text, or on a file."""
+    from regard.data.chats.config import MessagesConfig
+    from regard.models.device import parameter_device
+    from regard.tasks import LanguageConfig
+    from regard.train.evaluate import score
+    from regard.train.precision import Precision
+
+    part = options.part if options.file is None else "test"
     data = own_text(run, experiment, loaded) if options.file is None else other_text(options, run, experiment, loaded)
     targets = data.parts._asdict()[part].targets
     if not targets:
         raise UserError(f"this run's text has no {part} part; train with --data.{part} 0.05 to keep one back")
-    batches = data.sliding_batches(part, options.batch, data.context if stride is None else stride)
+    stride = data.context if options.stride is None else options.stride
     tuned = isinstance(experiment.data, MessagesConfig)  # of other losses than that of a text
-    task, precision = (LanguageConfig() if tuned else experiment.task).build(), Precision("auto", device)
+    task = (LanguageConfig() if tuned else experiment.task).build()
+    batches = data.sliding_batches(part, options.batch, stride)
     watched = progress(batches, targets, "tokens", lambda batch: int((batch.targets >= 0).sum()))
-    result = score(loaded.model, task, watched, precision)
+    result = score(loaded.model, task, watched, Precision("auto", parameter_device(loaded.model)))
     characters, size = data.amount(part)
     summary = {
         "run": str(run.path),
         "step": loaded.step,
         "damaged": run.damaged,
         **({"part": part} if options.file is None else {"file": options.file}),
-        "stride": stride,
+        "stride": options.stride,
         "targets": result.targets,
         "loss": result.loss,
         "perplexity": result.perplexity,

@@ -147,7 +147,7 @@ def mask_token(tokenizer: str | None) -> int | None:
     try:
         added = json.loads(tokenizer or "{}")["added_tokens"]
         return next(one["id"] for one in added if one["content"] in MASKS and type(one["id"]) is int)
-    except (ValueError, KeyError, TypeError, StopIteration, RecursionError):  # whoever loads the tokenizer says why
+    except (ValueError, KeyError, TypeError, StopIteration, RecursionError):  # the tokenizer's loader says why
         return None
 
 

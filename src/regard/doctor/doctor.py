@@ -31,7 +31,7 @@ from regard.doctor.check import (
 from regard.doctor.context import History, Resources, TrainingRun
 from regard.doctor.gradients import Gradients, UpdateMeter, layer_parts
 from regard.doctor.replay import COPIES, ROOM, Replay
-from regard.doctor.schedule import FREE_READ, Depth, Schedule
+from regard.doctor.schedule import FREE_READ, Examination, Schedule
 from regard.errors import UserError
 from regard.train import Experiment, Observer, TrainingResult, TrainingStart, TrainingStep
 from regard.train.device import memory
@@ -202,16 +202,16 @@ class Doctor(Observer):
         """The median time of the last steps; 0 before the second one."""
         return statistics.median([seconds for seconds, _ in self._recent][-20:] or [0.0])
 
-    def _examine(self, step: TrainingStep, depth: Depth) -> Findings:
+    def _examine(self, step: TrainingStep, depth: Examination) -> Findings:
         run, seconds = self._run, self._step_seconds()
         batches = run.recent_batches(max(seconds / 10, 0.05), reading=max(FREE_READ, run.tokens))
         used, norm = memory(run.device), run.history.norm()
         gradients = None if run.model is None else Gradients.of(run.model, self._parts, step.norm, norm)
         resources = Resources(seconds, batches.seconds, self._recent, used, self._memory_before, self._limit)
         model_pass = None
-        needed = depth is not Depth.RECORDS or bool(self._unconfirmed) or bool(self.findings)
+        needed = depth is not Examination.RECORDS or bool(self._unconfirmed) or bool(self.findings)
         if needed:
-            deep = depth is Depth.DEEP or bool(self._unconfirmed)  # which may have been found in a deep one
+            deep = depth is Examination.DEEP or bool(self._unconfirmed)  # which may have been found in a deep one
             model_pass = common_pass(run, batches.newest, self._checks, self.examinations, deep)
         for check in self._checks:
             yield from check.on_history(run.history)

@@ -22,7 +22,7 @@ EVERY = 10  # steps between two examinations at least
 FREE_PASSED, FREE_READ, PASSED = 4096, 2**17, 3 * SHARE
 
 
-class Depth(IntEnum):
+class Examination(IntEnum):
     """How much an examination does. Depths come in turn."""
 
     PASSES = 0  # records, gradients, batches, and the common side pass
@@ -44,11 +44,11 @@ class Schedule:
         every = max(EVERY, math.ceil((STEPS + TOKENS / (3 * tokens)) / SHARE))
         count = max(3, left // every)
         due = [first + max(1, -(-left * number // count)) for number in range(1, count + 1)]
-        self.examinations = {step: Depth(number % 3) for number, step in enumerate(due)}
+        self.examinations = {step: Examination(number % 3) for number, step in enumerate(due)}
         self.updates = {first + max(2, left // 10), *due}  # steps after which the next update is measured
         # Gradients that are not cleared show from the second step on, moments of the optimizer from the third.
         early = first + 2 if left > 2 else first
-        self._replays = {early} | {step for step, depth in self.examinations.items() if depth is Depth.DEEP}
+        self._replays = {early} | {step for step, depth in self.examinations.items() if depth is Examination.DEEP}
 
     def replays(self, step: int) -> bool:
         """Whether the step after ``step`` is replayed."""

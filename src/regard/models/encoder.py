@@ -131,7 +131,7 @@ class TransformerEncoder(Encoder):
     def pooled(self, x: Tensor, slots: AnySlots | None = None) -> Tensor:
         """Features [B, N, C] of tokens to one vector per row, [B, C]."""
         if isinstance(slots, Packed | Slots):
-            raise UserError("a row of several documents has no single class; give each document a row of its own")
+            raise UserError("a row of several documents has no single class; give each document its own row")
         return pooled(x, slots.filled() if isinstance(slots, Padded) else None, self.config.output.pool or "mean")
 
     def residual_blocks(self) -> list[nn.Module]:

@@ -40,7 +40,7 @@ class ForecastHeadConfig(HeadConfig, kind="forecast"):
         check_quantiles(self.quantiles)
 
     def outputs(self, vocabulary: int) -> None:
-        return None  # the model has an output layer over all parts of its own
+        return None  # the model has its own output layer over all parts
 
     @property
     def values(self) -> int:

@@ -228,7 +228,7 @@ def _trace(experiment: Experiment, model: Model, batch: Batch) -> StepTrace:
 def _parts(module: Loss, batch: Batch, count: int, autocast: AbstractContextManager) -> dict[str, Part]:
     """The costs of the children of the model, and of those of its blocks, all blocks together, in a forward pass.
 
-    This is a pass of its own: the counter's hooks keep the fast paths of some layers from being used.
+    This is a separate pass: the counter's hooks keep the fast paths of some layers from being used.
     """
     model, meter, saved = module.model, Meter(module.model), defaultdict[str, int](int)
     counter = FlopCounterMode(display=False, custom_mapping=FORMULAS)

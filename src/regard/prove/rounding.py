@@ -49,7 +49,7 @@ FORMATS = {
 }
 
 
-REFERENCE = "float64"  # tells rounding from a fault; few models are run in it
+REFERENCE = "float64"  # distinguishes rounding from a fault; few models are run in it
 
 
 class FormatProbes:

@@ -11,7 +11,7 @@ def recipe() -> Experiment:
 
     regard train detect-digits
 
-    Colors are mixed anew in training, because they say nothing about the digit.
+    Colors are mixed at random in training, because they say nothing about the digit.
     """
     return Experiment(
         model=DetectorConfig(image=24, patch=4, layers=3, decoder_layers=2, heads=4, width=64),

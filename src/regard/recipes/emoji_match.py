@@ -1,4 +1,4 @@
-"""One Transformer over the patches of an emoji and the words of a text that tells whether they belong together."""
+"""One Transformer over the patches of an emoji and the words of a text that classifies whether they match."""
 
 from regard.data import BpeConfig, ImageTextConfig
 from regard.models import OneStreamConfig

@@ -9,7 +9,7 @@ from regard.train import AdamWConfig, Experiment, TrainConfig
 
 
 def recipe() -> Experiment:
-    """A Transformer encoder that tells 9 speakers apart by a vowel, in about half a minute.
+    """A Transformer encoder that recognizes 9 speakers by a vowel, in about half a minute.
 
     regard train vowels
     """

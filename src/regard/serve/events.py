@@ -20,7 +20,7 @@ TRAINING_INTERVAL, IDLE_INTERVAL, HEARTBEAT = 1.0, 2.0, 10.0  # seconds between 
 SHUTDOWN_INTERVAL = 0.2  # seconds within which a stream notices that the server stops
 
 
-class EventStream:
+class EventQueue:
     """The events that one client has not been sent yet."""
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class RunFeed:
         self._position = self._metrics_position()
         self._summary = self._read_summary()  # as the streams know it
         self.opening: list[str] | None = None  # the snapshot since the last poll
-        self.streams: list[EventStream] = []
+        self.streams: list[EventQueue] = []
         self.polling: asyncio.Task[None] | None = None
 
     def _tails(self) -> tuple[JsonlTail, JsonlTail]:
@@ -110,7 +110,7 @@ async def stream_events(
     feed: RunFeed, after: int | None, read: Reader, stopping: Callable[[], bool]
 ) -> AsyncIterator[str]:
     """Yield the events of a run until the client leaves or the server stops; ``read`` calls a method of the feed."""
-    stream = EventStream()
+    stream = EventQueue()
     feed.streams.append(stream)
     try:
         stream.add(await read(lambda: feed.snapshot(-1 if after is None else after)))
@@ -137,7 +137,7 @@ async def poll_events(feed: RunFeed, read: Reader, stopping: Callable[[], bool])
                     for stream in feed.streams:
                         stream.add(events)
             await asyncio.sleep(SHUTDOWN_INTERVAL)
-    except NotFoundError:  # the run was removed; a client that connects again is told so
+    except NotFoundError:  # the run was removed; a client that connects again gets an error
         pass
     finally:
         feed.opening = None  # nobody polls any more, so it would grow old

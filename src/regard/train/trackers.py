@@ -88,7 +88,7 @@ class Tracker(Observer):
             act()
         except Exception as error:  # of many kinds: no network, a full disk, a server that has gone
             self._open = False
-            lost = "training goes on without it; metrics.jsonl of the run has everything"
+            lost = "training continues without it; metrics.jsonl of the run has everything"
             print(f"warning: {self.package} failed ({_reason(error)}); {lost}", file=sys.stderr, flush=True)
 
 

@@ -1,4 +1,4 @@
-"""Train many experiments, each in a process of its own; what is finished is read, what is half done continues."""
+"""Train many experiments, each in its own process; what is finished is read, what is half done continues."""
 
 from __future__ import annotations
 

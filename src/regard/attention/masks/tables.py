@@ -73,7 +73,7 @@ class Rule(Mask):
 
     function: Callable[..., Tensor]
     of_pair: bool = True
-    by_row: int = 1  # rows of the batch that it tells apart
+    by_row: int = 1  # rows of the batch that it distinguishes
     by_head: int = 1
 
     @property

@@ -1,6 +1,6 @@
 """Mechanisms with a state of fixed size that reads a text from left to right: state-space models and gated RNNs.
 
-Each channel of a head has a linear recurrence of its own, so that its outputs are weighted sums of the values so far:
+Each channel of a head has its own linear recurrence: its outputs are weighted sums of the values so far:
 weights as those of attention, one matrix per channel (Ali et al. 2024, "The hidden attention of Mamba models", eq. 11).
 ``weights`` are the mean of their sizes over the channels of a head, without the skip D v_t.
 

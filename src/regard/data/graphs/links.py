@@ -63,7 +63,7 @@ class LinksConfig(GraphDataConfig, kind="links"):
 class LinkData(ExampleData[GraphBatch]):
     """Questions (node, relation) about a graph. Number 2i asks for the tail of triple i, 2i + 1 for its head.
 
-    The edges of the graph are the triples of the training part, with a reverse of each that is a relation of its own.
+    The edges of the graph are the triples of the training part, with a reverse of each as another relation.
     Those that a training batch asks about are removed from it: they would be the answer.
     """
 

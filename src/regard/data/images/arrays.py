@@ -32,7 +32,7 @@ class LabeledImages(NamedTuple):
 
 
 class ImageSet(NamedTuple):
-    """The images of a source: those to train on, those of its own test part, and the names of the classes."""
+    """The images of a source: those to train on, those of its test part, and the names of the classes."""
 
     train: LabeledImages
     test: LabeledImages  # empty: the source has no test part

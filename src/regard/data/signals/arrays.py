@@ -37,7 +37,7 @@ class Signals(NamedTuple):
 
 
 class SignalSet(NamedTuple):
-    """The signals of a source: those to train on, those of its own test part, and the names of the classes."""
+    """The signals of a source: those to train on, those of its test part, and the names of the classes."""
 
     train: Signals
     test: Signals  # empty: the source has no test part

@@ -209,7 +209,9 @@ class DataFault(Check):
     def _lossy(self, lost: Counter[str]) -> Finding:
         named = ", ".join(repr(character) for character, _ in lost.most_common(5))
         evidence = f"decode(encode(text)) is not the text: {lost.total():,} of its first {SAMPLE:,} characters are lost"
-        cause = "characters that it does not know become another token, so different characters cannot be told apart"
+        cause = (
+            "characters that it does not know become another token, so different characters look the same to the model"
+        )
         change = "learn its vocabulary from the whole text, or fall back to bytes"
         return self.finding("the tokenizer", f"{evidence}, such as {named}", cause, change)
 

@@ -17,7 +17,7 @@ from regard.doctor.examples import Array, Examples, Sample
 from regard.prove.shared_text import shingle_length, similarities
 
 FEWEST = 12  # examples of each part
-#: A measure of an example, such as its mean, tells the parts apart if it is larger in one of them for so many pairs of
+#: A measure of an example, such as its mean, separates the parts if it is larger in one of them for so many pairs of
 #: examples of both; batches, which augmentation changes, almost always; and medians differ by so many deviations.
 SEPARATES, SEPARATES_BATCHES, MOVED = 0.97, 0.995, 1.0
 #: Deviations of two parts differ by this factor at least, beyond what augmentation does.
@@ -147,7 +147,7 @@ class InputFault(DataCheck):
         return evidence, best
 
     def _differs(self, known: Sample, asked: Sample, limit: float) -> tuple[str, str] | None:
-        """A measure of examples that tells the parts apart."""
+        """A measure of examples that separates the parts."""
         ours, theirs = ([measures(row) for row in part.rows] for part in (known, asked))
         one, other = np.stack(ours), np.stack(theirs)
         if one.shape[1:] != other.shape[1:]:
@@ -196,13 +196,11 @@ class InputFault(DataCheck):
                 own = rows[targets == number]
                 constant &= np.abs(own - own[:1]).max(0) <= 1e-6
                 values.append(own[0])
-            telling = np.flatnonzero(constant & (np.ptp(np.stack(values), axis=0) > 1e-4))
-            if len(telling):
-                place = np.unravel_index(int(telling[0]), known.rows[0].shape)
-                evidence = (
-                    f"{len(telling)} of their numbers, such as that at {[int(n) for n in place]}, are the same in all "
-                )
-                evidence += f"examples of a class, and differ between classes ({len(targets):,} examples)"
+            separating = np.flatnonzero(constant & (np.ptp(np.stack(values), axis=0) > 1e-4))
+            if len(separating):
+                place = np.unravel_index(int(separating[0]), known.rows[0].shape)
+                evidence = f"{len(separating)} of their numbers, such as that at {[int(n) for n in place]}, are the "
+                evidence += f"same in all examples of a class, and differ between classes ({len(targets):,} examples)"
                 cause = "the label is in the input: a column of the answers, or a mark that only one class has"
                 yield self.finding(name, evidence, cause, "remove what is not known when the model is used")
                 return

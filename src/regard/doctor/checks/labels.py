@@ -89,7 +89,7 @@ def compare(check: LabelFault, examples: Examples, given: list[tuple[Array, Labe
         if lost(right, wanted, own.mean(), KEPT_BATCHES) and lost(among, wanted, own.mean(), KEPT_BATCHES):
             evidence = f"a simple classifier is right in {own.mean():.0%} of the stored training examples, in "
             evidence += f"{right.mean():.0%} of those of batches, and learns {among.mean():.0%} from batches alone"
-            cause = "labels are mixed up when a batch is made, or augmentation destroys what tells the classes apart"
+            cause = "labels are mixed up when a batch is made, or augmentation destroys what distinguishes the classes"
             yield check.finding(
                 "training batches, labels", evidence, cause, "look at some rows of a batch", "less augmentation"
             )
@@ -103,33 +103,36 @@ def compare(check: LabelFault, examples: Examples, given: list[tuple[Array, Labe
     small = crossed(classify, stored[few], labels[few], classes) == labels[few]
     renamed = exchanged(predicted, answers, crossed(classify, stored, labels, classes), labels, classes)
     if useful > USEFUL and renamed:
-        pairs = ", ".join(f"{names[one]!r} is called {names[other]!r}" for one, other in renamed[:4])
-        evidence = f"by the training examples {len(renamed)} classes of the validation part have other names: {pairs}; "
-        evidence += f"{right.mean():.0%} of its labels are as predicted, of training labels {own.mean():.0%}"
-        cause = (
-            "the two parts number their classes differently, or labels of these classes are exchanged in one of them"
-        )
-        where = f"validation labels, {', '.join(str(names[one]) for one, _ in renamed[:4])}"
-        yield check.finding(where, evidence, cause, "use one table from class names to numbers for both parts")
+        yield renamed_finding(check, [(names[one], names[other]) for one, other in renamed], right, own)
     elif useful > USEFUL and lost(right, answers, own.mean(), KEPT) and lost(inside, answers, small.mean(), KEPT):
         evidence = f"a simple classifier is right in {own.mean():.0%} of the training labels, in {right.mean():.0%} of "
         evidence += f"those of the validation part, and in {inside.mean():.0%} if it learns from that part"
         cause = "labels of the validation part are shuffled, shifted by some rows, or read from another column or file"
         yield check.finding("validation labels", evidence, cause, "compare some validation inputs with their labels")
     elif noisy(own, labels, right, answers):
-        share = 1 - own.mean() / right.mean()
-        evidence = f"a simple classifier learned from training labels is right in {right.mean():.0%} of the validation "
-        evidence += (
-            f"labels ({len(answers):,}), but in {own.mean():.0%} of the training labels themselves ({len(labels):,})"
-        )
-        cause = f"about {share:.0%} of the training labels are wrong"
-        if classes > 2:
-            worst = np.bincount(labels[~own], minlength=classes) / np.maximum(np.bincount(labels, minlength=classes), 1)
-            if worst.max() > 2 * np.median(worst) + 0.1:
-                cause += f", most of them called {names[int(worst.argmax())]!r}"
-        yield check.finding(
-            "training labels", evidence, cause, "correct the labels: look at examples unlike their class"
-        )
+        yield noise_finding(check, examples, own, labels, right)
+
+
+def renamed_finding(check: LabelFault, renamed: list[tuple[object, object]], right: Array, own: Array) -> Finding:
+    """Classes of the validation part that have the names of others."""
+    pairs = ", ".join(f"{one!r} is called {other!r}" for one, other in renamed[:4])
+    evidence = f"by the training examples {len(renamed)} classes of the validation part have other names: {pairs}; "
+    evidence += f"{right.mean():.0%} of its labels are as predicted, of training labels {own.mean():.0%}"
+    cause = "the two parts number their classes differently, or labels of these classes are exchanged in one of them"
+    where = f"validation labels, {', '.join(str(one) for one, _ in renamed[:4])}"
+    return check.finding(where, evidence, cause, "use one table from class names to numbers for both parts")
+
+
+def noise_finding(check: LabelFault, examples: Examples, own: Array, labels: Labels, right: Array) -> Finding:
+    """Training labels that are wrong at random."""
+    evidence = f"a simple classifier learned from training labels is right in {right.mean():.0%} of the validation "
+    evidence += f"labels ({len(right):,}), but in {own.mean():.0%} of the training labels themselves ({len(labels):,})"
+    cause = f"about {1 - own.mean() / right.mean():.0%} of the training labels are wrong"
+    if (classes := examples.classes) > 2:
+        worst = np.bincount(labels[~own], minlength=classes) / np.maximum(np.bincount(labels, minlength=classes), 1)
+        if worst.max() > 2 * np.median(worst) + 0.1:
+            cause += f", most of them called {examples.labels[int(worst.argmax())]!r}"
+    return check.finding("training labels", evidence, cause, "correct the labels: look at examples unlike their class")
 
 
 def noisy(own: Array, labels: Labels, right: Array, answers: Labels) -> bool:
@@ -160,7 +163,7 @@ def exchanged(predicted: Labels, answers: Labels, own: Labels, labels: Labels, c
         [tail(int(sizes[name]), table[name, name], max(usual[name] - 0.1, 0.0)) for name in moved] or [1.0]
     )
     one_to_one = len({int(called[name]) for name in moved}) == len(moved)
-    # Exchanged classes are a permutation of each other, but for those that are too rare to tell.
+    # Exchanged classes are a permutation of each other, but for those that are too rare to judge.
     inside = sum(int(called[name]) in moved or sizes[called[name]] < 4 for name in moved)
     if len(moved) < 2 or not one_to_one or inside < len(moved) or chance > CHANCE:
         return []

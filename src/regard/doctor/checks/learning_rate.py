@@ -104,7 +104,7 @@ class LearningRateTooHigh(Check):
         before = next(iter(replayed.step.terms.values()))
         whole, part = (replay.loss(replayed, share) - before for share in (1.0, PART))
         if part < 0 and whole > part + OVERSHOT:
-            changes = f"changes the loss of its own batch by {whole:+.3f}, a third of it by {part:+.3f}"
+            changes = f"changes the loss of the batch by {whole:+.3f}, a third of it by {part:+.3f}"
             evidence = f"update {replayed.step.step} {changes}"
             cause = f"at {short(replayed.step.lr)} each update overshoots"
             yield self.finding("train.optimizer.lr", evidence, cause, self.run.lower_rate)

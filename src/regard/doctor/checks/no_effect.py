@@ -16,7 +16,7 @@ from regard.prove.batches import Batch, take_rows
 from regard.prove.comparison import forward_hooks
 
 LENGTH = 32  # tokens of the row in which something is removed
-MOST = 48  # layers and heads that are removed in one examination, each in a row of its own; others come in the next
+MOST = 48  # layers and heads that are removed in one examination, one per row; others come in the next
 EARLY = 10  # steps in which a layer that begins at zero may have no effect yet
 
 Edit = Callable[[Tensor | None, Tensor], Tensor]  # input and output of a module in one row to another output
@@ -48,7 +48,7 @@ class NoEffect(Check):
                 yield self.finding(name, f"with its {how}, the model's output is the same to the bit", cause, change)
 
     def on_pass(self, model_pass: ModelPass) -> Findings:
-        """The same for arrays: each block is removed in a row of its own, and the last output of that row compared."""
+        """The same for arrays: one block is removed in each row, and the last output of that row compared."""
         early = self.run.history.last < EARLY or not model_pass.independent_rows
         if isinstance(model_pass, SidePass) or not model_pass.deep or early:
             return

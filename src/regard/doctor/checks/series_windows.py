@@ -133,9 +133,9 @@ def leaked(history: Array, future: Array) -> tuple[float, int, int] | None:
     for place in np.flatnonzero(first[:, 1:].mean(0) > MOST / 2)[::-1] + 1:
         some = min(points, length - place)
         same = np.abs(history[:, place : place + some] - future[:, :some]).max((1, 2)) < EQUAL
-        told = moving & (steps[:, place - 1] > 10 * EQUAL)
-        if told.sum() >= 4 and same[told].mean() > MOST:
-            return float(same[told].mean()), min(future.shape[1], length - int(place)), int(place)
+        changed = moving & (steps[:, place - 1] > 10 * EQUAL)
+        if changed.sum() >= 4 and same[changed].mean() > MOST:
+            return float(same[changed].mean()), min(future.shape[1], length - int(place)), int(place)
     return None
 
 

@@ -15,8 +15,8 @@ from regard.doctor.data_check import DataCheck
 from regard.doctor.examples import Array, Examples
 from regard.errors import UserError
 
-#: The share of tokens that reach a batch: below the first, if the rest is needed to tell the classes; below the second,
-#: if nothing can be told from it.
+#: The share of tokens that reach a batch: below the first, if the rest is needed to distinguish the classes; below the
+#: second, if it says nothing.
 CUT, LITTLE = 0.75, 0.25
 #: Texts that are read again, characters of them at most, and the chance that equally good ones differ so much.
 TEXTS, CHARACTERS, CHANCE = 1000, 2**24, 1e-6
@@ -58,7 +58,7 @@ class Truncation(DataCheck):
                 evidence += "with the whole texts"
                 needed = all_of_it > USEFUL and all_of_it - kept > MORE
                 if needed and tail(len(labels), right[1] * len(labels), right[0]) < CHANCE:
-                    yield self._cut(data, evidence, cause + "; what tells the classes apart is in it")
+                    yield self._cut(data, evidence, cause + "; what distinguishes the classes is in it")
 
     def _cut(self, data: LabeledData, evidence: str, cause: str) -> Any:
         settings = [
