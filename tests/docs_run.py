@@ -234,8 +234,8 @@ def report_time(began: float, place: str, what: str) -> None:
         print(f"{time.perf_counter() - began:6.2f} s  {place}  {what}", file=sys.stderr, flush=True)
 
 
-def main(folder: Path, slow: bool, more: list[Path]) -> None:
-    """Run the pages and print the errors by place, as JSON."""
+def prepare(folder: Path) -> Path:
+    """Make trainings small and the network unreachable; a folder with the files that the pages name."""
     base = folder / "base"
     base.mkdir()
     os.environ["REGARD_CACHE"] = str(folder / "cache")
@@ -243,12 +243,18 @@ def main(folder: Path, slow: bool, more: list[Path]) -> None:
     train_command.read_experiment = lambda *given: shrunk(READ(*given))
     Source.fetch = no_network
     probes.SAMPLE, probes.SENTENCES = 8, 1  # tokens of a sample, or its translations
+    return base
+
+
+def main(folder: Path, slow: bool, more: list[Path]) -> None:
+    """Run the pages and print the errors by place, as JSON. The notes have a test for each page: tests/notes."""
+    base = prepare(folder)
     os.chdir(base)
     for line in ("regard train translate-transformer --name translation", "regard train --name wide"):
         run_command(Command("setup", [*line.split()]), slow=False)
     shutil.copytree(base / "runs" / "wide", base / "runs" / "demo")
     errors: dict[str, str] = {}
-    for page in [*PAGES, *more]:
+    for page in [*(page for page in PAGES if page.parent.name != "notes"), *more]:
         copy = folder / name_of(page).replace("/", "-")
         shutil.copytree(base, copy)
         errors |= run_page(page, copy, slow)
