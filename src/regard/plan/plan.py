@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from regard.config import override
+from regard.data import Batch
 from regard.errors import UserError
 from regard.plan.hardware import UTILIZATION, Hardware
 from regard.plan.speed import SpeedLaw, step_work
@@ -102,9 +103,13 @@ def plan(
     limit: float | None = None,
     law: SpeedLaw | None = None,
     fixes: bool = True,
+    batch: Batch | None = None,
 ) -> TrainingPlan:
-    """Plan an experiment on ``gpus`` ranks with sharded weights (FSDP). ``law``: of this machine, for its step time."""
-    made = _planned(experiment, traced(experiment), gpus, hardware, limit, law)
+    """Plan an experiment on ``gpus`` ranks with sharded weights (FSDP). ``law``: of this machine, for its step time.
+
+    ``batch``: a micro-batch of its data, which a text needs not.
+    """
+    made = _planned(experiment, traced(experiment, batch), gpus, hardware, limit, law)
     return made if made.fits or not fixes else replace(made, fix=_fix(made, hardware))
 
 
@@ -161,12 +166,13 @@ def _fix(made: TrainingPlan, hardware: Hardware | None) -> tuple[str, ...]:
     return ()
 
 
-def traced(experiment: Experiment) -> StepTrace:
+def traced(experiment: Experiment, batch: Batch | None = None) -> StepTrace:
     """The trace of a step; of a deep model by two shallow ones, as its layers repeat."""
     layers = experiment.model.layers
     if layers <= DEEP or layers % PERIOD or experiment.model.with_layers(PERIOD).layers != PERIOD:
-        return trace(experiment)
-    one, two = (trace(replace(experiment, model=experiment.model.with_layers(count))) for count in (PERIOD, 2 * PERIOD))
+        return trace(experiment, batch)
+    models = (experiment.model.with_layers(count) for count in (PERIOD, 2 * PERIOD))
+    one, two = (trace(replace(experiment, model=model), batch) for model in models)
     times = layers // PERIOD - 1
 
     def further(a: Any, b: Any) -> Any:

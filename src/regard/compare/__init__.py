@@ -1,0 +1,1 @@
+"""Comparisons: architectures at equal parameters, FLOPs, tokens or time, trained alike."""
