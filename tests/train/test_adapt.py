@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,8 @@ KINDS = {
     ("kind", "kill"), [("lora", 2), ("qlora", 5), pytest.param("frozen", 5, marks=pytest.mark.slow)]
 )
 def test_a_resumed_run_ends_bit_identical(text, tmp_path, kind, kill) -> None:
-    wanted = experiment(text, adapt=KINDS[kind], save_every=3)
+    base = run_whole(tmp_path, experiment(text, steps=1), "base")
+    wanted = replace(experiment(text, adapt=KINDS[kind], save_every=3), init=str(base.path))
     whole = run_whole(tmp_path, wanted)
     run = start(tmp_path, wanted, "broken")
     with pytest.raises(Killed):
@@ -50,7 +52,8 @@ def test_a_resumed_run_ends_bit_identical(text, tmp_path, kind, kill) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_frozen_parameters_are_stored_once_and_stay(text, tmp_path, kind) -> None:
-    run = run_whole(tmp_path, experiment(text, adapt=KINDS[kind]))
+    base = run_whole(tmp_path, experiment(text, steps=1), "base")
+    run = run_whole(tmp_path, replace(experiment(text, adapt=KINDS[kind]), init=str(base.path)))
     first, last = run.checkpoint(0).model(), newest(run).model()
     assert first.keys() == last.keys()
     changed = {name for name in first if not torch.equal(first[name], last[name])}

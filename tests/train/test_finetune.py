@@ -117,8 +117,9 @@ def test_the_head_may_learn_faster_and_the_lowest_layers_not_at_all(tmp_path, la
     assert all(name.startswith(("blocks.1.", "norm.", "unembed.")) for name in moved)
     with pytest.raises(UserError, match="choose 3 or less"):
         LayerwiseConfig(freeze=4).apply(model)
-    with pytest.raises(UserError, match="would keep random weights"):
-        experiment(labeled, adapt=config).checked()
+    for adapt in (config, FrozenConfig()):
+        with pytest.raises(UserError, match="would keep random weights"):
+            experiment(labeled, adapt=adapt).checked()
 
 
 def test_a_pretrained_model_gets_another_dropout(tmp_path, labeled, base):

@@ -20,6 +20,11 @@ HEAD = ("unembed", "transform", "unembed_image", "unembed_text", "log_scale")
 class AdaptConfig(Choice):
     """Which parameters of a model are trained."""
 
+    @property
+    def freezes(self) -> bool:
+        """Whether weights stay as they are at the start, so that they have to be those of a trained model."""
+        return False
+
     def apply(self, model: Model) -> None:
         """Freeze what is not trained and put the adapters in, in place. Default: everything is trained."""
 
@@ -49,6 +54,10 @@ class LayerwiseConfig(AdaptConfig, kind="layerwise"):
         if self.freeze < 0:
             raise ValueError(f"freeze must be at least 0, not {self.freeze}")
 
+    @property
+    def freezes(self) -> bool:
+        return self.freeze > 0
+
     def apply(self, model: Model) -> None:
         most = len(model.blocks) + 1
         if self.freeze > most:
@@ -72,6 +81,10 @@ class FrozenConfig(AdaptConfig, kind="frozen"):
     def check(self) -> None:
         """Refuse impossible rates."""
         _check_head(self.head)
+
+    @property
+    def freezes(self) -> bool:
+        return True
 
     def apply(self, model: Model) -> None:
         _freeze_all_but(model, self.trained)

@@ -10,7 +10,7 @@ from regard.data import Batch, Data, DataConfig, TextConfig
 from regard.models import GPTConfig, ModelConfig
 from regard.nn.quantized import QuantizationConfig
 from regard.tasks import LanguageConfig, TaskConfig
-from regard.train.adapt import AdaptConfig, FullConfig, LayerwiseConfig
+from regard.train.adapt import AdaptConfig, FullConfig
 from regard.train.optimizer import AdamWConfig, OptimizerConfig
 from regard.train.precision import PrecisionName
 from regard.train.schedule import CosineScheduleConfig, ScheduleConfig
@@ -107,8 +107,10 @@ class Experiment(Config):
             raise ValueError(f"seed must fit into 64 bits, got {self.seed}")
         if self.train.compile is True and self.train.device == "mps":
             raise ValueError("compile = true is for cpu and cuda; on mps leave it at auto or false")
-        if self.init is None and isinstance(self.train.adapt, LayerwiseConfig) and self.train.adapt.freeze:
-            raise ValueError("without init, train.adapt.freeze would keep random weights; set --train.adapt full")
+        if self.init is None and self.train.adapt.freezes:
+            raise ValueError(
+                "without init, train.adapt would keep random weights; name an --init, or set --train.adapt full"
+            )
 
     def checked(self) -> "Experiment":
         """This experiment, after all checks; a UserError names the key that fails."""
