@@ -36,6 +36,7 @@ COMMANDS += (
     "describe",
     "plan",
     "recipes",
+    "learn",
     "data",
     "models",
     "completion",

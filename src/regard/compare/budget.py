@@ -50,9 +50,10 @@ class Budget(NamedTuple):
         """
         params: float | None = None
         lengths: dict[Measure, float] = {}
+        named: dict[str, Measure] = {one: one for one in MEASURES}
         for part in (part for text in texts for part in text.replace(" ", "").split(",") if part):
             name, _, value = part.partition("=")
-            measure = next((one for one in MEASURES if one == name), None)
+            measure = named.get(name)
             if measure is None and name != "params":
                 raise UserError(f"--budget: {part!r} is none of {EXAMPLE}")
             if params is not None if measure is None else measure in lengths:
@@ -65,7 +66,7 @@ class Budget(NamedTuple):
 
     def or_of(self, train: TrainConfig) -> Budget:
         """This budget; where it fixes no length of training, with that of a recipe."""
-        amounts = ((measure, getattr(train, measure, None)) for measure in MEASURES)
+        amounts: list[tuple[Measure, float | None]] = [(one, getattr(train, one, None)) for one in MEASURES]
         own = next(Length(measure, float(amount)) for measure, amount in amounts if amount is not None)
         return self if self.lengths else self._replace(lengths=(own,))
 

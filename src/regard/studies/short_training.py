@@ -3,16 +3,22 @@
 import math
 import statistics
 import time
+from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import NamedTuple
 
-from regard.data import Data
+from torch import Tensor
+
+from regard.data import Batch, Data, TextBatch
 from regard.models.base import LanguageModel
 from regard.models.device import find_device
 from regard.train import Experiment
 from regard.train.engine import Engine
+from regard.train.evaluate import evaluate
 from regard.train.shard import World
 
 LAST = 10  # losses that are averaged
+T95 = (math.inf, 12.706, 4.303, 3.182, 2.776)  # 0.975 quantiles of Student's t, by the number of values less 1
 
 
 class ShortRun(NamedTuple):
@@ -22,11 +28,25 @@ class ShortRun(NamedTuple):
     loss: float
     engine: Engine
     tokens_per_second: float
+    losses: list[float]  # of each step
+
+    def validation_loss(self, batches: Sequence[Batch]) -> float:
+        """The mean loss over ``batches``; infinite if the training loss was."""
+        return validation_loss(self.engine, batches) if math.isfinite(self.loss) else math.inf
 
 
-def train_shortly(experiment: Experiment, data: Data) -> ShortRun:
-    """Train for the experiment's number of steps."""
-    engine = Engine(experiment, data, World(device=find_device(experiment.train.device)))
+class BestRun(NamedTuple):
+    """A training that was stopped early: its lowest validation loss, and all of them by step."""
+
+    loss: float
+    step: int
+    curve: list[tuple[int, float]]
+    improving: bool  # the steps ended before the loss stopped falling
+
+
+def train_shortly(experiment: Experiment, data: Data, start: Mapping[str, Tensor] | None = None) -> ShortRun:
+    """Train for the experiment's number of steps, from the weights ``start`` if they are given."""
+    engine = Engine(experiment, data, World(device=find_device(experiment.train.device)), start)
     assert isinstance(engine.model, LanguageModel)
     losses, began = [], time.perf_counter()
     for _ in range(experiment.train.steps or 0):
@@ -35,4 +55,54 @@ def train_shortly(experiment: Experiment, data: Data) -> ShortRun:
         if not update.finite:
             break
     rate = engine.progress.tokens / (time.perf_counter() - began)
-    return ShortRun(engine.model, statistics.fmean(losses[-LAST:]), engine, rate)
+    return ShortRun(engine.model, statistics.fmean(losses[-LAST:]), engine, rate, losses)
+
+
+def train_to_best(experiment: Experiment, data: Data, batches: Sequence[Batch], every: int, patience: int) -> BestRun:
+    """Train until ``patience`` validations, ``every`` so many steps, bring no lower loss, or the steps end."""
+    engine = Engine(experiment, data, World(device=find_device(experiment.train.device)))
+    curve: list[tuple[int, float]] = []
+    for step in range(1, (experiment.train.steps or 0) + 1):
+        finite = engine.update().finite
+        if finite and step % every:
+            continue
+        curve.append((step, validation_loss(engine, batches) if finite else math.inf))
+        best = min(curve, key=lambda one: one[1])
+        if not finite or step - best[0] >= patience * every:
+            return BestRun(best[1], best[0], curve, False)
+    best = min(curve, key=lambda one: one[1])
+    return BestRun(best[1], best[0], curve, True)
+
+
+def held_out(data: Data[TextBatch], size: int, count: int) -> list[TextBatch]:
+    """The first ``count`` batches of the validation part."""
+    return list(islice(data.validation_batches(size), count))
+
+
+class Mean(NamedTuple):
+    """The mean of one measurement with several seeds, and half the width of its 95% confidence interval."""
+
+    value: float
+    error: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Mean":
+        """By Student's t; infinite if a value is, and the interval of a single value is."""
+        if len(values) < 2 or not all(map(math.isfinite, values)):
+            return cls(statistics.fmean(values), math.inf)
+        return cls(statistics.fmean(values), T95[len(values) - 1] * statistics.stdev(values) / len(values) ** 0.5)
+
+    def __str__(self) -> str:
+        return f"{self.value:.3f} ± {self.error:.3f}" if math.isfinite(self.value) else "not finite"
+
+
+def difference(a: Sequence[float], b: Sequence[float]) -> Mean:
+    """The mean of a - b, paired by seed: with the same seed, models are trained on the same batches."""
+    return Mean.of([x - y for x, y in zip(a, b, strict=True)])
+
+
+def validation_loss(engine: Engine, batches: Sequence[Batch]) -> float:
+    """The mean loss over ``batches``."""
+    result = evaluate(engine, batches)
+    assert result is not None  # there are batches
+    return result["validation_loss"]

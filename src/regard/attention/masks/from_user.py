@@ -72,7 +72,9 @@ def _from_function(function: Callable[..., Tensor], q: Tensor) -> Mask:
         arguments = "(q_index, k_index) or (b, h, q_index, k_index)"
         raise TypeError(f"a mask function takes {arguments}, but {name} has {count} arguments without a default")
     one_pair = make_pairs(Range(1), Range(1), heads=q.shape[1], device=q.device, batch=q.shape[0])
-    allowed = Rule(function, of_pair=count == 2).allows(one_pair)  # has as many rows and heads as the rule distinguishes
+    allowed = Rule(function, of_pair=count == 2).allows(
+        one_pair
+    )  # has as many rows and heads as the rule distinguishes
     if not isinstance(allowed, Tensor) or allowed.dtype != torch.bool:
         what = str(allowed.dtype).removeprefix("torch.") if isinstance(allowed, Tensor) else type(allowed).__name__
         raise TypeError(f"a mask function returns a boolean tensor, but {name} returned {what}")

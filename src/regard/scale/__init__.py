@@ -1,0 +1,19 @@
+"""Scaling laws: a ladder of sizes, a fitted law, and its prediction for a larger model, tested by training that."""
+
+from regard.scale.ladder import Ladder, Rung, ladder
+from regard.scale.law import FittedLaw, Interval, Law, Point, fit
+from regard.scale.test import ScaleResult, Trained, scale
+
+__all__ = [
+    "FittedLaw",
+    "Interval",
+    "Ladder",
+    "Law",
+    "Point",
+    "Rung",
+    "ScaleResult",
+    "Trained",
+    "fit",
+    "ladder",
+    "scale",
+]
