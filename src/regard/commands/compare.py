@@ -123,10 +123,8 @@ def machine(device: torch.device, workers: int, threads: int) -> str:
     """Where it ran."""
     import torch
 
-    if device.type == "cuda":
-        where = torch.cuda.get_device_name(device)
-    else:
-        where = f"CPU with {plural(threads, 'thread')}"
+    on_gpu = device.type == "cuda"
+    where = torch.cuda.get_device_name(device) if on_gpu else f"CPU with {plural(threads, 'thread')}"
     return f"{plural(workers, 'worker')} on {where} each, torch {torch.__version__.split('+')[0]}"
 
 

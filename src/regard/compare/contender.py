@@ -104,8 +104,8 @@ def check_same_targets(first: Contender, other: Contender) -> None:
         if ours.get(key) != theirs.get(key):
             raise UserError(
                 f"{first.name} and {other.name} cannot be compared, as their losses are of other targets: data.{key} "
-                f"is {plain_text(ours.get(key))} in one and {plain_text(theirs.get(key))} in the other; give --data.{key} once, "
-                "after the contenders"
+                f"is {plain_text(ours.get(key))} in one and {plain_text(theirs.get(key))} in the other; "
+                f"give --data.{key} once, after the contenders"
             )
     if two.init is not None:
         raise UserError(f"{other.name} starts from trained weights (init); contenders start from random ones")

@@ -59,7 +59,9 @@ class Costs(NamedTuple):
         return cls(**{**record, "step": StepCost(*record["step"])})
 
 
-def known_costs(contenders: Sequence[Contender], data: Data[Batch], folder: Path, threads: int, say: Say) -> list[Costs]:
+def known_costs(
+    contenders: Sequence[Contender], data: Data[Batch], folder: Path, threads: int, say: Say
+) -> list[Costs]:
     """The costs in ``costs.json`` of the folder, if they are of these contenders; otherwise they are measured.
 
     A comparison that continues so has the same numbers of steps.
@@ -171,7 +173,7 @@ def decoding(model: LanguageModel) -> Callable[[], None]:
     """Generate a few tokens behind a prompt that has been read."""
     device = parameter_device(model)
     prompt = [1] * max(1, model.config.context // 2)
-    cached = CachedLanguageModel(model, [prompt], model.config.context)
+    cached = CachedLanguageModel(model, [prompt], DECODED * (WARM + ROUNDS) + 1)
     cached.prefill(1)
     token = torch.ones(1, dtype=torch.int64, device=device)
 

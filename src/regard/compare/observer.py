@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Sequence
+from itertools import pairwise
 
 from regard.models import LanguageModel
 from regard.report.inspection import position_losses
@@ -51,7 +52,7 @@ def step_seconds(records: Sequence[JsonObject], save_every: int | None) -> float
     logged = [record for record in records if "loss" in record and "seconds" in record]
     times = [
         (after["seconds"] - before["seconds"]) / (after["step"] - before["step"])
-        for before, after in zip(logged, logged[1:], strict=False)
+        for before, after in pairwise(logged)
         if before["step"] not in paused
         and not (save_every and before["step"] % save_every == 0)
         and after["step"] > before["step"] > 1

@@ -62,7 +62,7 @@ def curves(comparison: ArchitectureComparison, length: int) -> list[ChartSection
         ]
         axes = Axes(f"{label}, {prefix}{unit}".rstrip(", "), LOSS, x_low=0)
         about = "The mean over seeds; the band reaches from the lowest to the highest."
-        charts.append(ChartSection(f"Loss against {label}, {str(comparison.lengths[length])}", about, series, axes))
+        charts.append(ChartSection(f"Loss against {label}, {comparison.lengths[length]!s}", about, series, axes))
     return charts
 
 
@@ -92,7 +92,7 @@ def by_position(comparison: ArchitectureComparison, length: int) -> list[ChartSe
         return []
     axes = Axes("position in the context (mean of neighbors)", "loss, nats per token", x_low=0)
     about = "A falling curve uses more context; a flat one does not."
-    name = f"Loss by position, {str(comparison.lengths[length])}"
+    name = f"Loss by position, {comparison.lengths[length]!s}"
     return [ChartSection(name, about, series, axes, 280)]
 
 
@@ -126,5 +126,8 @@ def loss_of(loss: float) -> str:
 
 def sizes(comparison: ArchitectureComparison) -> str:
     """The models."""
-    rows = [(one.name, one.kind, f"{one.layers}", f"{one.width}", f"{one.costs.parameters:,}") for one in comparison.contenders]
+    rows = [
+        (one.name, one.kind, f"{one.layers}", f"{one.width}", f"{one.costs.parameters:,}")
+        for one in comparison.contenders
+    ]
     return html.section("Models", "", html.table(("contender", "kind", "layers", "width", "parameters"), rows, left=2))

@@ -129,7 +129,9 @@ def _read_contender(record: dict[str, Any]) -> ComparedContender:
 
 def _read_training(record: dict[str, Any]) -> TrainedContender:
     curve = [(step, loss) for step, loss in record["curve"]]
-    return TrainedContender(**{**record, "curve": curve, "loss": math.inf if record["loss"] is None else record["loss"]})
+    return TrainedContender(
+        **{**record, "curve": curve, "loss": math.inf if record["loss"] is None else record["loss"]}
+    )
 
 
 def compare(schedule: Schedule, name: str, setting: str, say: Say) -> ArchitectureComparison:
@@ -188,4 +190,3 @@ def trained(contender: ScheduledContender, length: int, seed: int, trial: Trial,
         outcome.problem,
         run.name,
     )
-

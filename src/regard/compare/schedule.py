@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from regard.compare.budget import Budget, Length, steps_of
+from regard.compare.budget import LEAST, Budget, Length, steps_of
 from regard.compare.contender import Contender, made_alike, sized
 from regard.compare.costs import Costs, Say, known_costs
-from regard.data import Batch, Data
 from regard.errors import UserError
 from regard.pages.numbers import duration, plural, unit
 from regard.train import Experiment
@@ -19,7 +18,7 @@ from regard.trials.pool import default_workers
 
 EVALUATIONS = 8  # of a training
 SHARE = 0.03  # of the tokens of the shortest training are evaluated on each time,
-FEWEST, MANY = 10_000, 200_000  # within these limits
+FEWEST, MANY = 4_000, 200_000  # within these limits
 
 
 @dataclass(frozen=True)
@@ -54,6 +53,7 @@ class ScheduledContender:
             tokens=None,
             epochs=None,
             seconds=None,
+            patience=None,
             optimizer=with_rate(self.experiment.train.optimizer, factor),
             evaluate_every=None if evaluations == 1 else every,
             log_every=max(1, every // 4),
@@ -155,8 +155,9 @@ def schedule(
     threads = max(1, cores() // workers)
     costs = known_costs(entered, data, folder, threads, say)
     epoch = data.epoch(first.data.batch, first.train.accumulate)
+    least = max(1, round(LEAST * min(1.0, settings.scale)))  # a first impression need not be equal to 2 %
     steps = [
-        tuple(steps_of(length, cost.step, epoch, one.name) for length in lengths)
+        tuple(steps_of(length, cost.step, epoch, one.name, least) for length in lengths)
         for one, cost in zip(entered, costs, strict=True)
     ]
     shortest = min(min(counts) * cost.step.tokens for counts, cost in zip(steps, costs, strict=True))
@@ -194,4 +195,3 @@ def with_rate(optimizer: Any, factor: float) -> Any:
     """The optimizer with all its learning rates times a factor."""
     names = [name for name in ("lr", "rest_lr") if hasattr(optimizer, name)]
     return replace(optimizer, **{name: float(f"{getattr(optimizer, name) * factor:.4g}") for name in names})
-

@@ -39,16 +39,16 @@ def next_factors(tried: Mapping[float, float], left: int) -> list[float]:
     The first three are the recipe's own rate, a lower and a higher one. Each further one goes beyond the edge if the
     best one is there, and else between the best one and its better neighbor.
 
-    >>> next_factors({}, 4)
-    [0.3333, 1.0, 3.0]
-    >>> next_factors({0.3333: 2.0, 1.0: 1.9, 3.0: 1.8}, 1)
+    >>> next_factors({}, 2)
+    [0.3333333333333333, 1.0]
+    >>> next_factors({0.3: 2.0, 1.0: 1.9, 3.0: 1.8}, 1)
     [9.0]
     """
     if left < 1:
         return []
     if not tried:
         grid = [1.0, 1 / STEP, STEP][:left]
-        return sorted(float(f"{one:.4g}") for one in grid)
+        return sorted(grid)
     ordered = sorted(tried)
     lowest = min(ordered, key=lambda one: (tried[one], one))
     place = ordered.index(lowest)
@@ -59,7 +59,7 @@ def next_factors(tried: Mapping[float, float], left: int) -> list[float]:
     else:
         neighbor = min(ordered[place - 1], ordered[place + 1], key=lambda one: tried[one])
         found = math.sqrt(lowest * neighbor)
-    return [float(f"{found:.4g}")]
+    return [found]
 
 
 def search(schedule: Schedule, folder: Path, say: Say) -> dict[str, list[TriedRate]]:

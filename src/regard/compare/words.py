@@ -105,7 +105,7 @@ def sentences(comparison: ArchitectureComparison) -> Iterator[str]:
         tied = f" It is not told apart from {join_words(open_)} by these seeds." if open_ else ""
         yield f"{title(length)}: {first.name} has the lowest loss, {loss_text(lowest, best)} nats per target.{tied}"
     for name in (one.name for one in comparison.contenders if one.at_edge):
-        yield f"The best learning rate of {name} is the lowest or highest that was tried; more --rates may find a better."
+        yield f"The best rate of {name} is the lowest or highest that was tried; more --rates may find a better one."
     yield from uneven_times(comparison)
 
 
@@ -136,7 +136,10 @@ def columns_text(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     widths = [max(len(line[place]) for line in (columns, *rows)) for place in range(len(columns))]
     lines = []
     for line in (columns, *rows):
-        cells = [f"{line[0]:{widths[0]}}", *(f"{cell:>{width}}" for cell, width in zip(line[1:], widths[1:], strict=True))]
+        cells = [
+            f"{line[0]:{widths[0]}}",
+            *(f"{cell:>{width}}" for cell, width in zip(line[1:], widths[1:], strict=True)),
+        ]
         lines.append("  ".join(cells).rstrip())
     return "\n".join(lines)
 
