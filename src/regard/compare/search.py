@@ -65,7 +65,7 @@ def next_factors(tried: Mapping[float, float], left: int) -> list[float]:
 def search(schedule: Schedule, folder: Path, say: Say) -> dict[str, list[TriedRate]]:
     """The trials of every contender, by its name. With ``rates`` = 1 nothing is tried: the recipe's rate is used."""
     found: dict[str, dict[float, float]] = {one.name: {} for one in schedule.contenders}
-    seed = schedule.seeds.stop  # one that no training of the comparison has
+    seed = schedule.seeds.start - 1  # one that no training of the comparison has
     while schedule.settings.rates > 1:
         trials: dict[Trial, tuple[str, float]] = {}
         for one in schedule.contenders:
