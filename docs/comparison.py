@@ -1,4 +1,4 @@
-"""Write the tables and pictures of docs/results/compare.md: python docs/comparison.py runs/comparisons/NAME/compare.json."""
+"""Write the tables and pictures of docs/results/compare.md: python docs/comparison.py FOLDER/compare.json."""
 
 from __future__ import annotations
 
