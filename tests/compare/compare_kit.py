@@ -33,11 +33,11 @@ def keys(folder: Path) -> dict[str, object]:
         path.write_text(" ".join(draw.choices(words, k=2000)))
     return {
         "data.path": str(path),
-        "data.batch": "2",
-        "model.context": "16",
+        "data.batch": 2,
+        "model.context": 16,
         "train.optimizer": "adamw",
-        "train.optimizer.lr": "3e-3",
-        "train.evaluate_tokens": "200",
+        "train.optimizer.lr": 3e-3,
+        "train.evaluate_tokens": 200,
         "train.device": "cpu",
     }
 

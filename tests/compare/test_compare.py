@@ -22,8 +22,11 @@ from regard.compare.words import sentences, table, text
 from regard.errors import UserError
 from regard.runs import Run
 
-TEXTS = (f"gpt: shakespeare-small {PLAIN} --model.layers 1", "rnn: shakespeare-rnn --model.layers 1")
-SETTINGS = ComparisonSettings(Budget.parse(["params=8k", "tokens=800", "steps=30"]), seeds=2, rates=2, workers=1)
+TEXTS = (
+    f"gpt: shakespeare-small {PLAIN} --model.layers 1 --model.width 16",
+    "rnn: shakespeare-rnn --model.layers 1 --model.width 24",
+)
+SETTINGS = ComparisonSettings(Budget.parse(["tokens=800", "steps=30"]), seeds=2, rates=2, workers=1)
 TRIALS = 2 * 2 + 2 * 2 * 2  # rates, and two lengths, of two contenders
 
 

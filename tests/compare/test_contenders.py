@@ -37,7 +37,7 @@ def test_contenders_differ_in_their_models_alone(all_contenders: list[Contender]
     assert len({one.experiment.model for one in all_contenders}) == len(CONTENDERS)
 
 
-@given(parameters=st.floats(4e4, 1e6))
+@given(parameters=st.floats(1e5, 1e6))
 @settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_parameters_differ_by_under_two_percent(all_contenders: list[Contender], parameters: float) -> None:
     data = all_contenders[0].experiment.data.build(16)
@@ -48,7 +48,7 @@ def test_parameters_differ_by_under_two_percent(all_contenders: list[Contender],
 
 def test_flops_differ_by_under_two_percent(all_contenders: list[Contender]) -> None:
     data = all_contenders[0].experiment.data.build(16)
-    costs = {one.name: counted(sized(one, data, 5e4).experiment, data) for one in all_contenders}
+    costs = {one.name: counted(sized(one, data, 1e5).experiment, data) for one in all_contenders}
     length = Length("flops", LEAST * max(step.flops for step, *_ in costs.values()))
     for name, (step, parameters, memory) in costs.items():
         assert abs(steps_of(length, step, 1.0, name) * step.flops / length.amount - 1) <= 0.02, name

@@ -28,7 +28,7 @@ SETS = {
         "a Transformer against an LSTM: 100,000 parameters, ten seconds each",
         (f"Transformer: shakespeare-small {_PLAIN}", "LSTM: shakespeare-lstm"),
         ("params=100k", "seconds=10"),
-        {"train.optimizer": "adamw", "train.optimizer.lr": "3e-3"},
+        {"train.optimizer": "adamw", "train.optimizer.lr": 3e-3},
         seeds=2,
     ),
     "long-sequences": ComparisonSet(
@@ -46,10 +46,10 @@ SETS = {
         ),
         ("params=400k", "tokens=1M", "seconds=60"),
         {
-            "model.context": "512",
-            "data.batch": "4",
+            "model.context": 512,
+            "data.batch": 4,
             "train.optimizer": "adamw",
-            "train.optimizer.lr": "3e-3",
+            "train.optimizer.lr": 3e-3,
         },
     ),
 }
