@@ -18,7 +18,6 @@ from regard.train.evaluate import evaluate
 from regard.train.shard import World
 
 LAST = 10  # losses that are averaged
-T95 = (math.inf, 12.706, 4.303, 3.182, 2.776)  # 0.975 quantiles of Student's t, by the number of values less 1
 
 
 class ShortRun(NamedTuple):
@@ -77,28 +76,6 @@ def train_to_best(experiment: Experiment, data: Data, batches: Sequence[Batch], 
 def held_out(data: Data[TextBatch], size: int, count: int) -> list[TextBatch]:
     """The first ``count`` batches of the validation part."""
     return list(islice(data.validation_batches(size), count))
-
-
-class Mean(NamedTuple):
-    """The mean of one measurement with several seeds, and half the width of its 95% confidence interval."""
-
-    value: float
-    error: float
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> "Mean":
-        """By Student's t; infinite if a value is, and the interval of a single value is."""
-        if len(values) < 2 or not all(map(math.isfinite, values)):
-            return cls(statistics.fmean(values), math.inf)
-        return cls(statistics.fmean(values), T95[len(values) - 1] * statistics.stdev(values) / len(values) ** 0.5)
-
-    def __str__(self) -> str:
-        return f"{self.value:.3f} ± {self.error:.3f}" if math.isfinite(self.value) else "not finite"
-
-
-def difference(a: Sequence[float], b: Sequence[float]) -> Mean:
-    """The mean of a - b, paired by seed: with the same seed, models are trained on the same batches."""
-    return Mean.of([x - y for x, y in zip(a, b, strict=True)])
 
 
 def validation_loss(engine: Engine, batches: Sequence[Batch]) -> float:
