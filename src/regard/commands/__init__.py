@@ -21,6 +21,8 @@ COMMANDS = (
     "report",
     "approximate",
     "study",
+    "scale",
+    "tune",
 )
 COMMANDS += (
     "score",
