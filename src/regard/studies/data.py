@@ -13,7 +13,7 @@ from regard.config import override
 from regard.data import TextConfig, TextData
 from regard.data.origins.cache import cache_folder
 from regard.data.sources import find_source
-from regard.data.tokenizers import Tokenizer
+from regard.data.tokenizers import Characters
 from regard.models import ConvolutionConfig, GPTConfig, ModelConfig, RecurrentConfig
 from regard.models.size import describe
 from regard.pages.charts import Axes
@@ -48,8 +48,9 @@ def study(scale: float, seed: int, say: Callable[[str], None]) -> Study:
     The learning rate of each model is the better of two. Six minutes on one core.
     """
     steps = max(EVERY, round(STEPS * scale))
+    text = find_source(DATA.source).fetch(cache_folder()).read_text(encoding="utf-8")
     with TemporaryDirectory() as folder:
-        texts = Texts(Path(folder))
+        texts = Texts(text, Path(folder))
         models = {name: sized(config, texts.tokenizer.size) for name, config in MODELS.items()}
         counts = {name: describe(config)["parameters"] for name, config in models.items()}
         rates, runs = {}, {}
@@ -74,13 +75,10 @@ def study(scale: float, seed: int, say: Callable[[str], None]) -> Study:
 
 
 class Texts:
-    """Parts of the plays as files in a folder; what is held out is the same for all."""
+    """Parts of a text as files in a folder. The tokenizer and what is held out are the same for all."""
 
-    tokenizer: Tokenizer
-
-    def __init__(self, folder: Path):
-        self.tokenizer, self.folder = DATA.build(CONTEXT).tokenizer, folder
-        text = find_source(DATA.source).fetch(cache_folder()).read_text(encoding="utf-8")
+    def __init__(self, text: str, folder: Path):
+        self.tokenizer, self.folder = Characters.of([text]), folder
         last = round(len(text) * (1 - DATA.validation))
         self.training = text[:last]
         (folder / "held_out.txt").write_text(text[last : last + HELD_OUT + 1], encoding="utf-8")
