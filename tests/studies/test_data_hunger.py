@@ -51,7 +51,7 @@ def test_the_rate_is_that_of_the_lowest_loss(monkeypatch, tmp_path):
 def test_the_claim_holds_if_the_disadvantage_shrinks():
     hungry = runs({SIZES[0]: [2.5, 2.6, 2.7], SIZES[1]: [2.2, 2.3, 2.4], SIZES[2]: [1.9, 2.0, 2.1]})
     said = " ".join(data.words(hungry))
-    assert "less that of the LSTM is +0.500 ± 0.000 with 4,096 characters and -0.100 ± 0.000 with 262,144" in said
+    assert "less that of the LSTM is +0.500 ± 0.000 with 2,048 characters and -0.100 ± 0.000 with 131,072" in said
     assert "it changes by -0.600 ± 0.000. The claim that a Transformer needs more text than the LSTM holds here" in said
     assert "before the loss stopped falling: none." in said
 
@@ -61,7 +61,7 @@ def test_the_claim_does_not_hold_if_it_does_not_shrink_or_not_measurably():
         found = runs({SIZES[0]: [2.5, 2.6, 2.7], SIZES[1]: [2.2, 2.3, 2.4], SIZES[2]: last}, improving=True)
         said = " ".join(data.words(found))
         assert "needs more text than the CNN does not hold here" in said
-        assert "falling: 9 of 9 with 4,096, 9 of 9 with 32,768, 9 of 9 with 262,144." in said
+        assert "falling: 9 of 9 with 2,048, 9 of 9 with 16,384, 9 of 9 with 131,072." in said
 
 
 @pytest.mark.slow
