@@ -18,7 +18,8 @@ from regard.train.evaluate import evaluate
 from regard.train.shard import World
 
 LAST = 10  # losses that are averaged
-T95 = (math.inf, 12.706, 4.303, 3.182, 2.776)  # 0.975 quantiles of Student's t, by the number of values less 1
+# 0.975 quantiles of Student's t, by the number of values less 1; beyond the last one they are a little too wide.
+T95 = (math.inf, 12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 
 
 class ShortRun(NamedTuple):
@@ -90,7 +91,8 @@ class Mean(NamedTuple):
         """By Student's t; infinite if a value is, and the interval of a single value is."""
         if len(values) < 2 or not all(map(math.isfinite, values)):
             return cls(statistics.fmean(values), math.inf)
-        return cls(statistics.fmean(values), T95[len(values) - 1] * statistics.stdev(values) / len(values) ** 0.5)
+        quantile = T95[min(len(values), len(T95)) - 1]
+        return cls(statistics.fmean(values), quantile * statistics.stdev(values) / len(values) ** 0.5)
 
     def __str__(self) -> str:
         return f"{self.value:.3f} ± {self.error:.3f}" if math.isfinite(self.value) else "not finite"
