@@ -85,11 +85,23 @@ def test_nothing_gives_nothing() -> None:
     assert dot_plot([], "loss", "Losses", 1000) == ""
 
 
-def test_a_picture_has_no_place_for_a_section_without_lines() -> None:
+def test_a_picture_has_line_charts_and_dot_plots_below_one_another():
+    lines = ChartSection("Lines", "", [Series("one", [(0, 1.0), (1, 2.0)])], Axes("step", "loss"))
+    dots = ChartSection("Dots", "", [], Axes("", "effect"), named=[("a", 1.0), ("b", 2.0), ("c", 3.0)])
+    root = ElementTree.fromstring(chart_picture([lines, dots, lines], "Title", "about"))
+    inner = [(float(e.attrib["y"]), float(e.attrib["height"])) for e in root if e.tag.endswith("}svg")]
+    assert len(inner) == 3
+    ends = [y + height for y, height in inner]
+    assert all(end < y for end, (y, _) in zip(ends, inner[1:], strict=False))
+    assert ends[-1] < float(root.attrib["height"])
+    assert {"a", "b", "c"} <= {e.text for e in root.iter() if e.tag.endswith("text")}
+
+
+def test_a_picture_has_no_place_for_a_section_without_charts() -> None:
     axes = Axes("x", "y")
     lines = ChartSection("lines", "", [Series("a", [(0.0, 1.0), (1.0, 2.0)])], axes)
-    dots = ChartSection("dots", "", [], axes, named=[("a", 1.0)])
-    assert chart_picture([dots, lines], "title", "about") == chart_picture([lines], "title", "about")
+    table = ChartSection("table", "", [], axes)
+    assert chart_picture([table, lines], "title", "about") == chart_picture([lines], "title", "about")
 
 
 def test_the_examples_in_the_docstrings_are_true() -> None:

@@ -105,6 +105,7 @@ def test_a_page_is_escaped_and_written_with_its_numbers(tmp_path):
     path = write("name", evil, study, tmp_path / "new")
     assert path.read_text(encoding="utf-8").startswith("<!doctype html>")
     assert json.loads((tmp_path / "new" / "name.json").read_text())["found"] == [1, 2]
+    assert "<script>alert" not in (tmp_path / "new" / "name.svg").read_text(encoding="utf-8")
 
 
 def test_studies_are_found_and_described():

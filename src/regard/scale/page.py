@@ -13,8 +13,8 @@ from regard.pages.charts import Axes, Series
 from regard.pages.html import ChartSection, chart_section
 from regard.pages.numbers import count, unit
 from regard.runs.disk import replace_files
-from regard.scale.law import Law
 from regard.scale.ladder import Ladder
+from regard.scale.law import Law
 from regard.scale.test import WITHIN, ScaleResult
 
 CURVE = 24  # points of a drawn curve
@@ -57,7 +57,9 @@ def rows(result: ScaleResult) -> list[tuple[str, ...]]:
         for (parameters, tokens), measured in losses.items():
             fitted, mean = result.fitted.law.loss(parameters, tokens), fmean(measured)
             off = f"{fitted / mean - 1:+.2%}" if math.isfinite(mean) else "diverged"
-            found.append((f"{parameters:,}", f"{tokens:,}", f"{mean:.4f}", f"{fitted:.4f}", off, "yes" if tested else ""))
+            found.append(
+                (f"{parameters:,}", f"{tokens:,}", f"{mean:.4f}", f"{fitted:.4f}", off, "yes" if tested else "")
+            )
     return found
 
 

@@ -14,12 +14,13 @@ from regard.data import TextConfig, TextData
 from regard.data.origins.cache import cache_folder
 from regard.data.sources import find_source
 from regard.data.tokenizers import Characters
+from regard.measure.interval import Mean, difference
 from regard.models import ConvolutionConfig, GPTConfig, ModelConfig, RecurrentConfig
 from regard.models.size import describe
 from regard.pages.charts import Axes
 from regard.pages.html import ChartSection
 from regard.studies.page import Study, lines, machine
-from regard.studies.short_training import BestRun, Mean, band, difference, held_out, train_to_best
+from regard.studies.short_training import BestRun, band, held_out, train_to_best
 from regard.train import AdamWConfig, ConstantScheduleConfig, Experiment, TrainConfig
 
 CONTEXT, STEPS, SEEDS = 64, 800, 3

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from regard.attention import Full, Range
 from regard.config import load
 from regard.data import TextConfig, TextData
+from regard.measure.interval import Mean, difference
 from regard.models import EncoderConfig, GPTConfig
 from regard.models.encoder import TransformerEncoder
 from regard.models.size import describe
@@ -28,7 +29,7 @@ from regard.pages.charts import Axes
 from regard.pages.html import ChartSection
 from regard.studies.depth import format_loss
 from regard.studies.page import Study, lines, machine
-from regard.studies.short_training import Mean, band, compared, difference, held_out, train_shortly
+from regard.studies.short_training import band, compared, held_out, train_shortly
 from regard.train import CosineScheduleConfig, Experiment, MuonConfig, TrainConfig
 
 STEPS, SEEDS, CONTEXT, LAYERS, WIDTH = 300, 3, 64, 2, 64

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from regard.attention import Softmax, SoftmaxConfig, attend
 from regard.data import TextBatch, TextConfig
 from regard.look.capture.observe import attentions, dense_weights, evaluation_mode
+from regard.measure.interval import Mean
 from regard.models import GPTConfig
 from regard.models.base import LanguageModel
 from regard.models.gpt import GPT
@@ -22,7 +23,7 @@ from regard.pages.charts import Axes
 from regard.pages.html import ChartSection
 from regard.studies.depth import format_loss
 from regard.studies.page import Study, lines, machine
-from regard.studies.short_training import Mean, compared, held_out, train_shortly
+from regard.studies.short_training import compared, held_out, train_shortly
 from regard.train import AdamWConfig, CosineScheduleConfig, Experiment, TrainConfig
 
 KEYS, ROWS = 64, 256  # keys of a query, and queries that are averaged

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from regard.data import Batch, Data, TextBatch
+from regard.measure.interval import Mean, difference
 from regard.models.base import LanguageModel
 from regard.models.device import find_device
 from regard.pages.charts import Series

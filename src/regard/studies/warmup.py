@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from regard.config import load
 from regard.data import TextBatch, TextConfig, TextData
+from regard.measure.interval import Mean
 from regard.models import GPTConfig
 from regard.models.gpt import GPT
 from regard.nn.init import initialize, normal
@@ -17,7 +18,7 @@ from regard.pages.charts import Axes
 from regard.pages.html import ChartSection
 from regard.studies.depth import LEARNED, entropy, format_loss
 from regard.studies.page import Study, lines, machine
-from regard.studies.short_training import Mean, compared, held_out, train_shortly
+from regard.studies.short_training import compared, held_out, train_shortly
 from regard.train import AdamWConfig, ConstantScheduleConfig, Experiment, TrainConfig
 from regard.train.engine import Engine
 from regard.train.shard import World
