@@ -1,33 +1,36 @@
 """The bottleneck of encoder-decoder models: one vector for a whole text against attention over all of it."""
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
-from regard.config import to_toml
-from regard.data import BpeConfig, PairsConfig
+import torch
+
+from regard.data import BpeConfig, PairData, PairsConfig
 from regard.data.translation.pairs import SentencePairs
 from regard.generate.sampling import Sampling
-from regard.generate.translation import load_translation_model
+from regard.generate.translation import Translator
 from regard.measure import Comparison, compare, score
 from regard.models import BahdanauConfig, FixedConfig, ModelConfig, Seq2SeqConfig, TransformerConfig
+from regard.models.base import Seq2SeqModel
 from regard.nn.positions.position import RotaryConfig
 from regard.pages.charts import Axes
 from regard.pages.html import ChartSection
 from regard.recipes import get
-from regard.runs import Run, environment
 from regard.runs.disk import replace_files
 from regard.studies.page import Study, lines, machine
-from regard.train import Experiment, train
-from regard.train.live import LiveLine
+from regard.train import Experiment
+from regard.train.engine import Engine
+from regard.train.shard import World
 
-SECONDS = 150  # of training each
+SECONDS, TIMED = 100, 4  # of training each; batches by which updates are timed
 LIMITS = (10, 20, 40, 60, 80)  # words of a source; the test sentences have at most the first
 PASSES, HELD_OUT = 12, 40  # over the training sentences; joined validation pairs
 CONTEXT = 256
-FOLDER = Path("studies") / "runs"
+FOLDER = Path("studies") / "data"
 RECURRENT = Seq2SeqConfig(context=CONTEXT, width=256, embedding=192, dropout=0.1)
 MODELS: dict[str, ModelConfig] = {
     "one vector": replace(RECURRENT, attention=FixedConfig()),
@@ -52,27 +55,32 @@ def study(scale: float, seed: int, say: Callable[[str], None]) -> Study:
     regard study bottleneck
 
     Home Assistant's English and French sentences, joined to texts of up to 80 words. A GRU encoder and decoder with one
-    vector between them, the same with Bahdanau's attention and a Transformer train for 150 seconds each. The same test
-    sentences are then translated in texts of 10 to 80 words. Ten minutes on 2 cores; finished runs are reused.
+    vector between them, the same with Bahdanau's attention and a Transformer train for 100 seconds each. The same test
+    sentences are then translated in texts of 10 to 80 words. Seven minutes on 2 cores.
     """
-    seconds = max(5.0, SECONDS * scale)
+    seconds = SECONDS * scale
     parts = PairsConfig().build(64)
-    data = _written(parts.train, parts.validation, seed)
-    models = {
-        name: load_translation_model(_trained(name, config, data, seconds, seed, say))
-        for name, config in MODELS.items()
-    }
+    config = _written(parts.train, parts.validation, seed)
+    data = config.build(CONTEXT)
+    base = get("translate-bahdanau")
+    train = replace(base.train, device="cpu")
+    experiments = {}
+    for name, model in MODELS.items():
+        experiment = replace(base, model=model, data=config, train=train, seed=seed)
+        experiments[name] = replace(experiment, model=experiment.model_for(data))
+    engines = dict(zip(MODELS, _trained(experiments, data, seconds, say), strict=True))
     alone = [pair for pair in _pairs(parts.test) if len(pair[0].split()) <= LIMITS[0]]
     tests = {limit: joined(alone, (limit for _ in alone)) for limit in LIMITS}
-    outputs: dict[str, dict[int, list[str]]] = {name: {} for name in models}
-    for name, model in models.items():
+    outputs: dict[str, dict[int, list[str]]] = {name: {} for name in engines}
+    for name, engine in engines.items():
         say(f"{name}: translating {len(alone):,} sentences, {len(LIMITS)} times")
+        assert isinstance(engine.model, Seq2SeqModel)
+        translator = Translator(engine.model.eval(), data.tokenizer, data.specials, strategy=Sampling(temperature=0))
         for limit, pairs in tests.items():
-            translator = model.translator(strategy=Sampling(temperature=0))
             outputs[name][limit] = [one.text for one in translator.translate([source for source, _ in pairs])]
     found = measured(outputs, {limit: [target for _, target in pairs] for limit, pairs in tests.items()}, seed)
-    sizes = {name: sum(p.numel() for p in model.model.parameters()) for name, model in models.items()}
-    steps = {name: model.step for name, model in models.items()}
+    sizes = {name: sum(p.numel() for p in engine.model.parameters()) for name, engine in engines.items()}
+    steps = {name: engine.progress.step for name, engine in engines.items()}
     return Study(
         words(found, len(alone)),
         _charts(found, {limit: len(pairs) for limit, pairs in tests.items()}),
@@ -199,25 +207,32 @@ def _written(training: SentencePairs, validation: SentencePairs, seed: int) -> P
     replace_files(FOLDER, {name: "".join(f"{a}\t{b}\n" for a, b in pairs) for name, pairs in files.items()})
     path, validation_path = (str(FOLDER / name) for name in files)
     tokenizer = BpeConfig(vocabulary=2048)
-    config = PairsConfig(path=path, validation_path=validation_path, test=0, near=100, tokenizer=tokenizer, batch=2048)
-    config.build(CONTEXT)  # its tokens are cached, so that no model's time is spent on them
-    return config
+    return PairsConfig(path=path, validation_path=validation_path, test=0, near=100, tokenizer=tokenizer, batch=2048)
 
 
-def _trained(
-    label: str, model: ModelConfig, data: PairsConfig, seconds: float, seed: int, say: Callable[[str], None]
-) -> Run:
-    """A finished run of an earlier study with the same settings, or a new one."""
-    base = get("translate-bahdanau")
-    budget = replace(base.train, steps=None, seconds=seconds, evaluate_every=None, save_every=None)
-    experiment = replace(base, model=model, data=data, train=budget, seed=seed).checked()
-    name = f"bottleneck-{label.replace(' ', '-').lower()}-{seconds:g}s-seed{seed}"
-    resume = (FOLDER / name).is_dir()
-    run = Run.open(FOLDER / name) if resume else Run.create(FOLDER, name, to_toml(experiment), environment())
-    checkpoint = run.latest()
-    if checkpoint is not None and checkpoint.step == run.config["train"]["steps"]:
-        say(f"{label}: {run.path} is already trained")
-        return run
-    say(f"{label}: resuming {run.path}" if resume else f"{label}: training for {seconds:g} s")
-    train(run.load(Experiment), run, [LiveLine()], resume)
-    return run
+def _trained(models: dict[str, Experiment], data: PairData, seconds: float, say: Callable[[str], None]) -> list[Engine]:
+    """Models after so many seconds of training each.
+
+    Seconds are turned into steps by the fastest of a few updates on the same batches, which models take by turns: with
+    other work on the machine, a clock would give some models less than others.
+    """
+    engines = [Engine(experiment, data, World(device=torch.device("cpu"))) for experiment in models.values()]
+    times = [[_timed(engine) for engine in engines] for _ in range(2 * TIMED)]
+    per_step = [sum(map(min, zip(one[:TIMED], one[TIMED:], strict=True))) / TIMED for one in zip(*times, strict=True)]
+    done = []
+    for (name, experiment), step in zip(models.items(), per_step, strict=True):
+        steps = max(2, round(seconds / step))
+        experiment = replace(experiment, train=replace(experiment.train, steps=steps))
+        say(f"{name}: {steps} steps of {step * 1e3:.0f} ms")
+        done.append(Engine(experiment, data, World(device=torch.device("cpu"))))
+        for _ in range(steps):
+            done[-1].update()
+    return done
+
+
+def _timed(engine: Engine) -> float:
+    """The seconds of one update."""
+    began = time.perf_counter()
+    engine.progress.position %= TIMED  # the same batches again
+    engine.update()
+    return time.perf_counter() - began
