@@ -16,6 +16,7 @@ from regard.generate.translation import Translator
 from regard.measure import Comparison, compare, score
 from regard.models import BahdanauConfig, FixedConfig, ModelConfig, Seq2SeqConfig, TransformerConfig
 from regard.models.base import Seq2SeqModel
+from regard.models.device import find_device
 from regard.nn.positions.position import RotaryConfig
 from regard.pages.charts import Axes
 from regard.pages.html import ChartSection
@@ -26,16 +27,16 @@ from regard.train import Experiment
 from regard.train.engine import Engine
 from regard.train.shard import World
 
-SECONDS, TIMED = 100, 4  # of training each; batches by which updates are timed
+SECONDS, TIMED = 120, 4  # of training each; batches by which updates are timed
 LIMITS = (10, 20, 40, 60, 80)  # words of a source; the test sentences have at most the first
 PASSES, HELD_OUT = 12, 40  # over the training sentences; joined validation pairs
-CONTEXT = 256
+CONTEXT = 320
 FOLDER = Path("studies") / "data"
-RECURRENT = Seq2SeqConfig(context=CONTEXT, width=256, embedding=192, dropout=0.1)
+RECURRENT = Seq2SeqConfig(context=CONTEXT, width=128, dropout=0.1)
 MODELS: dict[str, ModelConfig] = {
     "one vector": replace(RECURRENT, attention=FixedConfig()),
     "Bahdanau": replace(RECURRENT, attention=BahdanauConfig()),
-    "Transformer": TransformerConfig(context=CONTEXT, layers=2, heads=4, width=192, position=RotaryConfig()),
+    "Transformer": TransformerConfig(context=CONTEXT, layers=2, heads=4, width=128, position=RotaryConfig()),
 }
 BASELINE, *OTHERS = MODELS
 Pair = tuple[str, str]
@@ -55,20 +56,21 @@ def study(scale: float, seed: int, say: Callable[[str], None]) -> Study:
     regard study bottleneck
 
     Home Assistant's English and French sentences, joined to texts of up to 80 words. A GRU encoder and decoder with one
-    vector between them, the same with Bahdanau's attention and a Transformer train for 100 seconds each. The same test
-    sentences are then translated in texts of 10 to 80 words. Seven minutes on 2 cores.
+    vector between them, the same with Bahdanau's attention and a Transformer train for two minutes each. The same test
+    sentences are then translated in texts of 10 to 80 words. Eight minutes on 2 cores, or on a GPU.
     """
     seconds = SECONDS * scale
     parts = PairsConfig().build(64)
     config = _written(parts.train, parts.validation, seed)
     data = config.build(CONTEXT)
     base = get("translate-bahdanau")
-    train = replace(base.train, device="cpu")
+    train = replace(base.train, precision="float32", compile=False)
+    device = find_device(train.device)
     experiments = {}
     for name, model in MODELS.items():
         experiment = replace(base, model=model, data=config, train=train, seed=seed)
         experiments[name] = replace(experiment, model=experiment.model_for(data))
-    engines = dict(zip(MODELS, _trained(experiments, data, seconds, say), strict=True))
+    engines = dict(zip(MODELS, _trained(experiments, data, seconds, device, say), strict=True))
     alone = [pair for pair in _pairs(parts.test) if len(pair[0].split()) <= LIMITS[0]]
     tests = {limit: joined(alone, (limit for _ in alone)) for limit in LIMITS}
     outputs: dict[str, dict[int, list[str]]] = {name: {} for name in engines}
@@ -91,7 +93,7 @@ def study(scale: float, seed: int, say: Callable[[str], None]) -> Study:
             "steps": steps,
             "found": {name: [one._asdict() for one in row] for name, row in found.items()},
         },
-        f"{seconds:g} s of training each, greedy, {len(alone)} test sentences, seed {seed}, {machine()}",
+        f"{seconds:g} s of training each, greedy, {len(alone)} test sentences, seed {seed}, {machine(device)}",
     )
 
 
@@ -206,17 +208,19 @@ def _written(training: SentencePairs, validation: SentencePairs, seed: int) -> P
     files = {f"joined-{seed}.tsv": texts, f"joined-{seed}-validation.tsv": held_out}
     replace_files(FOLDER, {name: "".join(f"{a}\t{b}\n" for a, b in pairs) for name, pairs in files.items()})
     path, validation_path = (str(FOLDER / name) for name in files)
-    tokenizer = BpeConfig(vocabulary=2048)
+    tokenizer = BpeConfig(vocabulary=1024)
     return PairsConfig(path=path, validation_path=validation_path, test=0, near=100, tokenizer=tokenizer, batch=2048)
 
 
-def _trained(models: dict[str, Experiment], data: PairData, seconds: float, say: Callable[[str], None]) -> list[Engine]:
+def _trained(
+    models: dict[str, Experiment], data: PairData, seconds: float, device: torch.device, say: Callable[[str], None]
+) -> list[Engine]:
     """Models after so many seconds of training each.
 
     Seconds are turned into steps by the fastest of a few updates on the same batches, which models take by turns: with
     other work on the machine, a clock would give some models less than others.
     """
-    engines = [Engine(experiment, data, World(device=torch.device("cpu"))) for experiment in models.values()]
+    engines = [Engine(experiment, data, World(device=device)) for experiment in models.values()]
     times = [[_timed(engine) for engine in engines] for _ in range(2 * TIMED)]
     per_step = [sum(map(min, zip(one[:TIMED], one[TIMED:], strict=True))) / TIMED for one in zip(*times, strict=True)]
     done = []
@@ -224,7 +228,7 @@ def _trained(models: dict[str, Experiment], data: PairData, seconds: float, say:
         steps = max(2, round(seconds / step))
         experiment = replace(experiment, train=replace(experiment.train, steps=steps))
         say(f"{name}: {steps} steps of {step * 1e3:.0f} ms")
-        done.append(Engine(experiment, data, World(device=torch.device("cpu"))))
+        done.append(Engine(experiment, data, World(device=device)))
         for _ in range(steps):
             done[-1].update()
     return done
