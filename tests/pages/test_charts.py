@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from regard.pages import charts, numbers, svg
 from regard.pages.charts import Axes, Series, dot_plot, line_chart, log_ticks, thin, ticks
 from regard.pages.heat import RED, STRONGEST, image_picture
+from regard.pages.html import ChartSection, chart_picture
 from regard.pages.svg import png
 
 FINITE = st.floats(-1e12, 1e12, allow_subnormal=False)
@@ -82,6 +83,13 @@ def test_every_name_and_value_is_drawn_in_order() -> None:
 
 def test_nothing_gives_nothing() -> None:
     assert dot_plot([], "loss", "Losses", 1000) == ""
+
+
+def test_a_picture_has_no_place_for_a_section_without_lines() -> None:
+    axes = Axes("x", "y")
+    lines = ChartSection("lines", "", [Series("a", [(0.0, 1.0), (1.0, 2.0)])], axes)
+    dots = ChartSection("dots", "", [], axes, named=[("a", 1.0)])
+    assert chart_picture([dots, lines], "title", "about") == chart_picture([lines], "title", "about")
 
 
 def test_the_examples_in_the_docstrings_are_true() -> None:

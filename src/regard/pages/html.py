@@ -150,9 +150,10 @@ def folded(title: str, content: str) -> str:
 
 
 def chart_picture(charts: Sequence[ChartSection], title: str, description: str) -> str:
-    """Line charts below one another as one SVG file."""
+    """Line charts below one another as one SVG file; sections without lines are left out."""
     (width, height), parts = PICTURE, []
-    for number, chart in enumerate(charts):
+    drawable = [chart for chart in charts if chart.series]
+    for number, chart in enumerate(drawable):
         top = number * (height + 60)
         drawn = line_chart(chart.series, chart.axes, width, height, chart.title)
         parts.append(text(chart.title, 14, top + 22, "title"))
@@ -162,7 +163,7 @@ def chart_picture(charts: Sequence[ChartSection], title: str, description: str) 
             parts.append(rectangle(f"key {series.css_class}", 12, 4, x=x, y=top + height + 38))
             parts.append(text(series.name, x + 17, top + height + 44, "soft"))
             x += 34 + 7 * len(series.name)
-    return picture(title, description, width, len(charts) * (height + 60), parts)
+    return picture(title, description, width, len(drawable) * (height + 60), parts)
 
 
 def _responsive(wide: str, narrow: str) -> str:

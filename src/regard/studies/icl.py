@@ -137,10 +137,12 @@ def words(runs: Runs) -> list[str]:
     """The scores at the end, whether the heads formed, and whether both measures changed together."""
     said = []
     for layers, found in runs.items():
-        ends = ", ".join(f"{run[-1].in_context:.2f} and {run[-1].induction:.2f}" for run in found)
+        ends = ", ".join(
+            f"{run[-1].in_context:.2f}, {run[-1].induction:.2f} and {run[-1].previous:.2f}" for run in found
+        )
         said.append(
-            f"{'One layer' if layers == 1 else f'{layers} layers'}: in-context score in nats and largest induction "
-            f"score at the end, by seed: {ends}."
+            f"{'One layer' if layers == 1 else 'Two layers'}: in-context score in nats, largest induction score and "
+            f"largest previous-token score in the end, by seed: {ends}."
         )
     one, two = runs[LAYERS[0]], runs[LAYERS[-1]]
     formed = [run for run in two if run[-1].induction >= FORMED]
@@ -193,7 +195,8 @@ def _charts(runs: Runs) -> list[ChartSection]:
         ),
         ChartSection(
             "Previous-token score",
-            "The weight on the token before; the largest of the heads of the first layer. An induction head needs one.",
+            "The weight on the token before; the largest of the heads of the first layer. An induction head finds the "
+            "token after an earlier one by what such heads have written there.",
             lines(curves(lambda one: one.previous), marks=False),
             Axes("step", "weight", low=0, high=1, x_low=0),
         ),
