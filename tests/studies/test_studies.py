@@ -131,7 +131,7 @@ def test_the_command_lists_them_without_torch():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["depth", "gradients", "parallel"])
+@pytest.mark.parametrize("name", ["depth", "gradients", "icl", "parallel", "universal"])
 def test_a_study_runs_from_the_command_line(name, tmp_path):
     command = [sys.executable, "-m", "regard.cli", "study", name, "--scale", "0.02", "--out", str(tmp_path), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
