@@ -1,10 +1,11 @@
 """What a training needs and takes before it starts: parameters, FLOPs, memory, time, and settings that fit."""
 
 from regard.plan.hardware import HARDWARE, UTILIZATION, Hardware
+from regard.plan.meter import Work
 from regard.plan.plan import TOKENS_PER_PARAMETER, Memory, TrainingPlan, plan
 from regard.plan.size import with_parameters
 from regard.plan.speed import MeasuredStep, SpeedLaw, measure, random_batch, step_work, variants
-from regard.plan.trace import Part, StepTrace, Work, trace
+from regard.plan.trace import Part, StepTrace, trace
 
 __all__ = [
     "HARDWARE",

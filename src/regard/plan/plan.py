@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import torch
+
 from regard.config import override
 from regard.data import Batch
 from regard.errors import UserError
 from regard.plan.hardware import UTILIZATION, Hardware
+from regard.plan.meter import Work
 from regard.plan.speed import SpeedLaw, step_work
-from regard.plan.trace import Part, StepTrace, Work, trace
+from regard.plan.trace import CPU, Part, StepTrace, trace
 from regard.train import Experiment
 
 DEEP, PERIOD = 24, 8  # more layers than the first are extrapolated from one and two periods, if periods divide them
@@ -104,13 +107,14 @@ def plan(
     law: SpeedLaw | None = None,
     fixes: bool = True,
     batch: Batch | None = None,
+    device: torch.device = CPU,
 ) -> TrainingPlan:
     """Plan an experiment on ``gpus`` ranks with sharded weights (FSDP). ``law``: of this machine, for its step time.
 
-    ``batch``: a micro-batch of its data, which a text needs not.
+    ``batch``: a micro-batch of its data, which a text needs not. ``device``: the kind of device that is traced.
     """
-    made = _planned(experiment, traced(experiment, batch), gpus, hardware, limit, law)
-    return made if made.fits or not fixes else replace(made, fix=_fix(made, hardware))
+    made = _planned(experiment, traced(experiment, batch, device), gpus, hardware, limit, law)
+    return made if made.fits or not fixes else replace(made, fix=_fix(made, hardware, device))
 
 
 def _planned(
@@ -141,7 +145,7 @@ def _planned(
     return TrainingPlan(experiment, found, gpus, memory, limit, seconds, error, each)
 
 
-def _fix(made: TrainingPlan, hardware: Hardware | None) -> tuple[str, ...]:
+def _fix(made: TrainingPlan, hardware: Hardware | None, device: torch.device) -> tuple[str, ...]:
     """The mildest options with which the training fits; () if none was found."""
     batch, accumulate = made.experiment.data.batch, made.experiment.train.accumulate
     sizes = [batch // 2**n for n in range(1, 12) if batch % 2**n == 0]
@@ -154,7 +158,7 @@ def _fix(made: TrainingPlan, hardware: Hardware | None) -> tuple[str, ...]:
     for options in candidates:
         try:
             other = override(made.experiment, options)
-            found = traced(other)
+            found = traced(other, device=device)
         except UserError:
             continue
         if _planned(other, found, made.gpus, hardware, made.limit).fits:
@@ -166,13 +170,13 @@ def _fix(made: TrainingPlan, hardware: Hardware | None) -> tuple[str, ...]:
     return ()
 
 
-def traced(experiment: Experiment, batch: Batch | None = None) -> StepTrace:
+def traced(experiment: Experiment, batch: Batch | None = None, device: torch.device = CPU) -> StepTrace:
     """The trace of a step; of a deep model by two shallow ones, as its layers repeat."""
     layers = experiment.model.layers
     if layers <= DEEP or layers % PERIOD or experiment.model.with_layers(PERIOD).layers != PERIOD:
-        return trace(experiment, batch)
+        return trace(experiment, batch, device)
     models = (experiment.model.with_layers(count) for count in (PERIOD, 2 * PERIOD))
-    one, two = (trace(replace(experiment, model=model), batch) for model in models)
+    one, two = (trace(replace(experiment, model=model), batch, device) for model in models)
     times = layers // PERIOD - 1
 
     def further(a: Any, b: Any) -> Any:
