@@ -212,17 +212,21 @@ def emptied() -> int:
 
 def compare(records: list[dict[str, Any]], device: str) -> None:
     """Fit to the first experiments, and print the errors of all."""
-    from regard.plan import MeasuredStep, SpeedLaw, Work
+    from regard.plan import MeasuredMemory, MeasuredStep, MemoryLaw, SpeedLaw, Work
 
     steps = [MeasuredStep(Work(*record["plan"]["work"]), record["seconds"]) for record in records]
     law = SpeedLaw.fit(steps[:FITTED], overlap=device == "cuda")
-    constant = statistics.median(record["memory"] - record["plan"]["planned"] for record in records[:FITTED])
-    for record, step in zip(records, steps, strict=True):
+    memories = [
+        MeasuredMemory(one["plan"]["planned"], one["plan"]["memory"]["activations"], max(one["memory"], 1))
+        for one in records
+    ]
+    beyond = MemoryLaw.fit(memories[:FITTED])
+    for record, step, memory in zip(records, steps, memories, strict=True):
         record["error"] = law.seconds(step.work) / step.seconds - 1
-        record["memory_error"] = (record["plan"]["planned"] + constant) / max(record["memory"], 1) - 1
+        record["memory_error"] = (memory.tensors + beyond.overhead(memory.activations)) / memory.peak - 1
         line = f"{record['seconds'] * 1e3:8.1f} ms {record['error']:+6.0%}  {record['memory'] / 1e6:8.1f} MB "
         print(f"{line}{record['memory_error']:+6.0%}  {' '.join(record['arguments'])}")
-    print(f"law of time {law}; constant memory {constant / 1e6:.1f} MB")
+    print(f"law of time {law}; memory beyond tensors {beyond}")
     left = records[FITTED:]
     print(f"time: {spread([one['error'] for one in left])} of {len(left)} experiments that were not fitted")
     print(f"memory: {spread([one['memory_error'] for one in left])} of the same")

@@ -2,9 +2,10 @@
 
 from regard.plan.hardware import HARDWARE, UTILIZATION, Hardware
 from regard.plan.meter import Work
+from regard.plan.overhead import MeasuredMemory, MemoryLaw
 from regard.plan.plan import TOKENS_PER_PARAMETER, Memory, TrainingPlan, plan
 from regard.plan.size import with_parameters
-from regard.plan.speed import MeasuredStep, SpeedLaw, measure, random_batch, step_work, variants
+from regard.plan.speed import MeasuredStep, SpeedLaw, batches_of, measure, random_batch, step_work, variants
 from regard.plan.trace import Part, StepTrace, trace
 
 __all__ = [
@@ -12,13 +13,16 @@ __all__ = [
     "TOKENS_PER_PARAMETER",
     "UTILIZATION",
     "Hardware",
+    "MeasuredMemory",
     "MeasuredStep",
     "Memory",
+    "MemoryLaw",
     "Part",
     "SpeedLaw",
     "StepTrace",
     "TrainingPlan",
     "Work",
+    "batches_of",
     "measure",
     "plan",
     "random_batch",

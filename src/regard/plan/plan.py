@@ -12,13 +12,15 @@ from regard.data import Batch
 from regard.errors import UserError
 from regard.plan.hardware import UTILIZATION, Hardware
 from regard.plan.meter import Work
-from regard.plan.speed import SpeedLaw, step_work
+from regard.plan.overhead import MemoryLaw
+from regard.plan.speed import Batches, SpeedLaw, step_work
 from regard.plan.trace import CPU, Part, StepTrace, trace
 from regard.train import Experiment
 
 DEEP, PERIOD = 24, 8  # more layers than the first are extrapolated from one and two periods, if periods divide them
 TOKENS_PER_PARAMETER = 20  # of a compute-optimal training (Hoffmann et al. 2022, table 3)
 HALF = ("bfloat16", "float16")
+NOTHING = MemoryLaw()
 
 
 @dataclass(frozen=True)
@@ -30,10 +32,11 @@ class Memory:
     optimizer: float
     activations: float
     copies: float = 0.0  # weights in the format of products, or whole weights of a block of sharded ones
+    overhead: float = 0.0  # of libraries and the allocator
 
     @property
     def total(self) -> float:
-        return self.weights + self.gradients + self.optimizer + self.activations + self.copies
+        return self.weights + self.gradients + self.optimizer + self.activations + self.copies + self.overhead
 
 
 @dataclass(frozen=True)
@@ -106,15 +109,17 @@ def plan(
     limit: float | None = None,
     law: SpeedLaw | None = None,
     fixes: bool = True,
-    batch: Batch | None = None,
+    batch: Batch | Batches | None = None,
     device: torch.device = CPU,
+    beyond: MemoryLaw = NOTHING,
 ) -> TrainingPlan:
     """Plan an experiment on ``gpus`` ranks with sharded weights (FSDP). ``law``: of this machine, for its step time.
 
-    ``batch``: a micro-batch of its data, which a text needs not. ``device``: the kind of device that is traced.
+    ``batch``: a micro-batch of its data, or what gives one for changed sizes; a text needs none. ``device``: of that
+    kind the step is traced. ``beyond``: memory that is no tensor's.
     """
-    made = _planned(experiment, traced(experiment, batch, device), gpus, hardware, limit, law)
-    return made if made.fits or not fixes else replace(made, fix=_fix(made, hardware, device))
+    made = _planned(experiment, traced(experiment, batch, device), gpus, hardware, limit, law, beyond)
+    return made if made.fits or not fixes else replace(made, fix=_fix(made, hardware, device, batch, beyond))
 
 
 def _planned(
@@ -124,6 +129,7 @@ def _planned(
     hardware: Hardware | None,
     limit: float | None,
     law: SpeedLaw | None = None,
+    beyond: MemoryLaw = NOTHING,
 ) -> TrainingPlan:
     accumulate, half = experiment.train.accumulate, experiment.train.precision in HALF
     if gpus == 1:  # gradients take the place of activations, unless they are there from an earlier micro-batch
@@ -132,7 +138,8 @@ def _planned(
     else:  # the whole weights of two blocks are there at a time, and the gradients of one
         activations, copies = found.activations, found.block * (1.0 if half else 2.0) + found.block
     activations = max(activations, found.extra / gpus)
-    memory = Memory(found.weights / gpus, found.gradients / gpus, found.optimizer / gpus, activations, copies)
+    stored = (found.weights / gpus, found.gradients / gpus, found.optimizer / gpus)
+    memory = Memory(*stored, activations, copies, beyond.overhead(activations))
     limit = hardware.memory if limit is None and hardware is not None else limit
     # Weights are gathered in both passes, and gradients reduced once: each rank receives what it does not have.
     each = 0.0 if gpus == 1 else (2.0 * found.weights * (0.5 if half else 1.0) + found.gradients) * (gpus - 1) / gpus
@@ -145,12 +152,20 @@ def _planned(
     return TrainingPlan(experiment, found, gpus, memory, limit, seconds, error, each)
 
 
-def _fix(made: TrainingPlan, hardware: Hardware | None, device: torch.device) -> tuple[str, ...]:
+def _fix(
+    made: TrainingPlan,
+    hardware: Hardware | None,
+    device: torch.device,
+    batch: Batch | Batches | None,
+    beyond: MemoryLaw,
+) -> tuple[str, ...]:
     """The mildest options with which the training fits; () if none was found."""
     batch, accumulate = made.experiment.data.batch, made.experiment.train.accumulate
     sizes = [batch // 2**n for n in range(1, 12) if batch % 2**n == 0]
     smaller = [[f"--data.batch={size}", f"--train.accumulate={accumulate * batch // size}"] for size in sizes]
     again = ["--train.checkpointing=true"]
+    if batch is not None and not callable(batch):  # its rows are given
+        smaller = []
     candidates = [*smaller[:2], again, *(options + again for options in (*smaller[:2], *smaller[2:][-1:]))]
     if made.experiment.model.layers > DEEP:
         candidates.insert(0, again)  # it saves most, and a trace takes seconds
@@ -158,20 +173,25 @@ def _fix(made: TrainingPlan, hardware: Hardware | None, device: torch.device) ->
     for options in candidates:
         try:
             other = override(made.experiment, options)
-            found = traced(other, device=device)
+            found = traced(other, batch, device)
         except UserError:
             continue
-        if _planned(other, found, made.gpus, hardware, made.limit).fits:
+        if _planned(other, found, made.gpus, hardware, made.limit, beyond=beyond).fits:
             return tuple(options)
         last = other, found, options
     for ranks in (2**n for n in range(1, 13)):
-        if last is not None and ranks > made.gpus and _planned(*last[:2], ranks, hardware, made.limit).fits:
+        if (
+            last is not None
+            and ranks > made.gpus
+            and _planned(*last[:2], ranks, hardware, made.limit, beyond=beyond).fits
+        ):
             return (*last[2], f"--gpus={ranks}")
     return ()
 
 
-def traced(experiment: Experiment, batch: Batch | None = None, device: torch.device = CPU) -> StepTrace:
+def traced(experiment: Experiment, batch: Batch | Batches | None = None, device: torch.device = CPU) -> StepTrace:
     """The trace of a step; of a deep model by two shallow ones, as its layers repeat."""
+    batch = batch(experiment) if callable(batch) else batch
     layers = experiment.model.layers
     if layers <= DEEP or layers % PERIOD or experiment.model.with_layers(PERIOD).layers != PERIOD:
         return trace(experiment, batch, device)

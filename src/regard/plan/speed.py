@@ -34,6 +34,10 @@ VARIANTS = 5
 HALF = 15
 
 
+#: A micro-batch of an experiment.
+Batches = Callable[[Experiment], Batch]
+
+
 class MeasuredStep(NamedTuple):
     """A step and its time."""
 
@@ -157,36 +161,46 @@ def random_batch(experiment: Experiment) -> Batch:
     return TextBatch(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
 
 
-def variants(experiment: Experiment, largest: float) -> list[Experiment]:
+def batches_of(experiment: Experiment) -> tuple[Experiment, Batches]:
+    """The experiment with the sizes that its data have, and what gives its micro-batches.
+
+    Those of a text are random tokens; other data are read, as only they know their shapes.
+    """
+    if isinstance(experiment.data, TextConfig):
+        return experiment, random_batch
+    if experiment.init is not None:
+        raise UserError(
+            f"a plan does not read {experiment.init}; plan the model by its config: --init none --model NAME"
+        )
+    data = experiment.data.build(experiment.model.context)
+    experiment = replace(experiment, task=experiment.task.fit(data))
+    return replace(experiment, model=experiment.model_for(data)), lambda one: one.batch(data, 0)
+
+
+def variants(experiment: Experiment, largest: float, batches: Batches = random_batch) -> list[Experiment]:
     """Smaller experiments of the same kind, for a measurement: at most ``largest`` FLOPs a step.
 
-    Sizes are halved in turn until a step is short enough; then each variant halves or doubles another one.
+    Sizes are halved in turn until a step is short enough; then each variant halves another one.
     """
-    if not isinstance(experiment.data, TextConfig):
-        raise UserError(f"only steps on text are measured for a plan, and the data are {experiment.data.kind}")
     found = experiment
     for turn in range(200):
-        if trace(found).micro_batch.flops * found.train.accumulate <= largest:
+        if trace(found, batches(found)).micro_batch.flops * found.train.accumulate <= largest:
             break
         found = _changed(found, ("accumulate", "batch", "layers", "width")[turn % 4], 0.5)
-    changes = [("layers", 0.5), ("width", 0.5), ("batch", 0.5), ("context", 0.5)]
+    last = ("context", 0.5) if batches is random_batch else ("batch", 0.25)  # data were read for one context
+    changes = [("layers", 0.5), ("width", 0.5), ("batch", 0.5), last]
     return [found, *(_changed(found, name, factor) for name, factor in changes)][:VARIANTS]
 
 
 def _changed(experiment: Experiment, name: str, factor: float) -> Experiment:
     """The experiment with one size changed, or as it is where that cannot be."""
+    if name == "batch":
+        return override(experiment, [f"--data.batch={max(1, int(experiment.data.batch * factor))}"])
+    if name == "accumulate":
+        return override(experiment, [f"--train.accumulate={max(1, int(experiment.train.accumulate * factor))}"])
     model = experiment.model
-    if name in ("batch", "accumulate"):
-        now = experiment.data.batch if name == "batch" else experiment.train.accumulate
-        key = (
-            f"--data.batch={max(1, int(now * factor))}"
-            if name == "batch"
-            else f"--train.accumulate={max(1, int(now * factor))}"
-        )
-        return override(experiment, [key])
-    heads = getattr(model, "heads", 1)
-    step = heads * 8 if name == "width" else 1
-    value = max(step, int(getattr(model, name) * factor) // step * step)
+    step = getattr(model, "heads", 1) * 8 if name == "width" else 1
+    value = max(step, int(getattr(model, name, 0) * factor) // step * step)
     try:
         return override(experiment, [f"--model.{name}={value}"]).checked()
     except UserError:

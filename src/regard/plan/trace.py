@@ -158,7 +158,7 @@ def _trace(experiment: Experiment, model: Model, batch: Batch) -> StepTrace:
 def _parts(module: Loss, batch: Batch, count: int, autocast: AbstractContextManager) -> dict[str, Part]:
     """The costs of the children of the model, and of those of its blocks, all blocks together, in a forward pass.
 
-    This is a separate pass: the counter's hooks keep the fast paths of some layers from being used.
+    This is a separate pass: the counter's hooks keep the fast paths of some layers from being used. Empty if they fail.
     """
     model, meter, saved = module.model, Meter(module.model), defaultdict[str, int](int)
     counter = FlopCounterMode(display=False, custom_mapping=FORMULAS)
@@ -170,7 +170,10 @@ def _parts(module: Loss, batch: Batch, count: int, autocast: AbstractContextMana
         return x
 
     with counter, meter, torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x), autocast:
-        module(batch, count)
+        try:
+            module(batch, count)
+        except AssertionError:  # the counter's hooks cannot enter functions that compute gradients of their own
+            return {}
     flops = {name: float(sum(counts.values())) for name, counts in counter.get_flop_counts().items()}
     found, owned, rest = dict[str, Part](), set[int](), Part(0, flops["Global"], sum(saved.values()))
     for name, child in _units(model):
