@@ -23,7 +23,7 @@ class Work(NamedTuple):
 
     flops: float
     bytes: float  # read and written by operations
-    operations: int  # started one after another
+    operations: float  # started one after another
     half: float = 0.0  # those FLOPs that are of 16-bit formats
 
     def minus(self, other: Work) -> Work:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -119,7 +120,18 @@ def plan(
     kind the step is traced. ``beyond``: memory that is no tensor's.
     """
     made = _planned(experiment, traced(experiment, batch, device), gpus, hardware, limit, law, beyond)
-    return made if made.fits or not fixes else replace(made, fix=_fix(made, hardware, device, batch, beyond))
+    if made.fits or not fixes:
+        return made
+
+    def fits(other: Experiment, found: StepTrace, ranks: int) -> bool:
+        return _planned(other, found, ranks, hardware, limit, law, beyond).fits
+
+    def find(other: Experiment) -> StepTrace:
+        if other.data.batch != experiment.data.batch and batch is not None and not callable(batch):
+            raise UserError("the rows of the batch are given")
+        return traced(other, batch, device)
+
+    return replace(made, fix=_fix(made, find, fits))
 
 
 def _planned(
@@ -153,19 +165,13 @@ def _planned(
 
 
 def _fix(
-    made: TrainingPlan,
-    hardware: Hardware | None,
-    device: torch.device,
-    batch: Batch | Batches | None,
-    beyond: MemoryLaw,
+    made: TrainingPlan, find: Callable[[Experiment], StepTrace], fits: Callable[[Experiment, StepTrace, int], bool]
 ) -> tuple[str, ...]:
     """The mildest options with which the training fits; () if none was found."""
     batch, accumulate = made.experiment.data.batch, made.experiment.train.accumulate
     sizes = [batch // 2**n for n in range(1, 12) if batch % 2**n == 0]
     smaller = [[f"--data.batch={size}", f"--train.accumulate={accumulate * batch // size}"] for size in sizes]
     again = ["--train.checkpointing=true"]
-    if batch is not None and not callable(batch):  # its rows are given
-        smaller = []
     candidates = [*smaller[:2], again, *(options + again for options in (*smaller[:2], *smaller[2:][-1:]))]
     if made.experiment.model.layers > DEEP:
         candidates.insert(0, again)  # it saves most, and a trace takes seconds
@@ -173,18 +179,14 @@ def _fix(
     for options in candidates:
         try:
             other = override(made.experiment, options)
-            found = traced(other, batch, device)
+            found = find(other)
         except UserError:
             continue
-        if _planned(other, found, made.gpus, hardware, made.limit, beyond=beyond).fits:
+        if fits(other, found, made.gpus):
             return tuple(options)
         last = other, found, options
     for ranks in (2**n for n in range(1, 13)):
-        if (
-            last is not None
-            and ranks > made.gpus
-            and _planned(*last[:2], ranks, hardware, made.limit, beyond=beyond).fits
-        ):
+        if last is not None and ranks > made.gpus and fits(*last[:2], ranks):
             return (*last[2], f"--gpus={ranks}")
     return ()
 
