@@ -57,9 +57,11 @@ def test_words_that_are_predicted_independently_do_not_matter() -> None:
     other = torch.where(tokens == MARK, tokens, (tokens + 1) % MARK)
     assert torch.equal(model(tokens, *images), model(other, *images))
     assert not torch.equal(captioner()(tokens, *images), captioner()(other, *images))
-    state = model.start(len(tokens), tokens.shape[1], source=images[0], source_lengths=images[1])
-    steps = [model.step(one, state) for one in tokens.split(1, 1)]
-    assert torch.allclose(torch.cat([logits for logits, _ in steps], 1), model(tokens, *images), atol=1e-10)
+    state, steps = model.start(len(tokens), tokens.shape[1], source=images[0], source_lengths=images[1]), []
+    for one in tokens.split(1, 1):
+        logits, state = model.step(one, state)
+        steps.append(logits)
+    assert torch.allclose(torch.cat(steps, 1), model(tokens, *images), atol=1e-10)
 
 
 def gates_of(model: Captioner) -> list[torch.nn.Parameter]:
