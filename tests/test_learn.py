@@ -30,8 +30,9 @@ def test_all_pages_open_without_a_network(tmp_path: Path, capsys: pytest.Capture
             if not file.startswith("https://"):
                 assert not file or (tmp_path / file).exists(), f"{name}: {target}"
                 assert not anchor or f'id="{anchor}"' in html[Path(file).stem if file else name], f"{name}: {target}"
-    for path in sources[len(list((ROOT / "docs" / "notes").glob("*.md"))) :]:
-        assert (tmp_path / path.name).read_bytes() == path.read_bytes()
+    for path in (ROOT / "docs" / "notebooks").rglob("*.*"):
+        copied = tmp_path / path.relative_to(ROOT / "docs" / "notebooks")
+        assert copied.read_bytes() == path.read_bytes()
 
 
 def test_a_page_is_opened_in_the_browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
