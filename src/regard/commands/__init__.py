@@ -22,6 +22,8 @@ COMMANDS = (
     "approximate",
     "compare",
     "study",
+    "scale",
+    "tune",
 )
 COMMANDS += (
     "score",

@@ -10,8 +10,10 @@ from typing import NamedTuple
 from torch import Tensor
 
 from regard.data import Batch, Data, TextBatch
+from regard.measure.interval import Mean, difference
 from regard.models.base import LanguageModel
 from regard.models.device import find_device
+from regard.pages.charts import Series
 from regard.train import Experiment
 from regard.train.engine import Engine
 from regard.train.evaluate import evaluate
@@ -83,3 +85,21 @@ def validation_loss(engine: Engine, batches: Sequence[Batch]) -> float:
     result = evaluate(engine, batches)
     assert result is not None  # there are batches
     return result["validation_loss"]
+
+
+def compared(a: Sequence[float], b: Sequence[float], other: str) -> str:
+    """The losses ``a`` against the losses ``b``, paired by seed, in words; "no different": within the interval."""
+    gap = difference(a, b)
+    if not abs(gap.value) > gap.error:  # also where one is not finite
+        return f"no different than {other} ({gap.value:+.3f} ± {gap.error:.3f})"
+    return f"{abs(gap.value):.3f} ± {gap.error:.3f} {'lower' if gap.value < 0 else 'higher'} than {other}"
+
+
+def band(name: str, losses: Mapping[float, Sequence[float]], color: int) -> Series:
+    """The line of the mean losses by x, with their confidence intervals; without those that are not finite."""
+    means = {x: Mean.of(found) for x, found in losses.items()}
+    points = [(x, mean) for x, mean in means.items() if math.isfinite(mean.value)]
+    intervals = [
+        (x, mean.value - mean.error, mean.value + mean.error) for x, mean in points if math.isfinite(mean.error)
+    ]
+    return Series(name, [(x, mean.value) for x, mean in points], color, marks=True, band=intervals)
