@@ -13,8 +13,7 @@ from regard.compare.costs import Costs, Say, known_costs
 from regard.errors import UserError
 from regard.pages.numbers import duration, plural, unit
 from regard.train import Experiment
-from regard.trials import Trial, cores
-from regard.trials.pool import default_workers
+from regard.trials import cores, default_workers
 
 EVALUATIONS = 8  # of a training
 SHARE = 0.03  # of the tokens of the shortest training are evaluated on each time,
@@ -151,7 +150,7 @@ def schedule(
     lengths = tuple(length._replace(amount=length.amount * settings.scale) for length in budget.lengths)
     data = first.data.build(first.model.context)
     entered = [sized(one, data, budget.params) for one in alike]
-    workers = settings.workers or default_workers([Trial(entered[0].name, entered[0].experiment)])
+    workers = settings.workers or default_workers([one.experiment for one in entered])
     threads = max(1, cores() // workers)
     costs = known_costs(entered, data, folder, threads, say)
     epoch = data.epoch(first.data.batch, first.train.accumulate)
