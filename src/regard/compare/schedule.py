@@ -12,6 +12,7 @@ from regard.compare.contender import Contender, made_alike, sized
 from regard.compare.costs import Costs, Say, known_costs
 from regard.errors import UserError
 from regard.pages.numbers import duration, plural, unit
+from regard.report.inspection import TOKENS as POSITIONS
 from regard.train import Experiment
 from regard.trials import cores, default_workers
 
@@ -42,6 +43,7 @@ class ScheduledContender:
     steps: tuple[int, ...]  # one for each length
     trial_steps: int  # of a trial of a learning rate
     evaluation: float  # seconds of one evaluation
+    final: float  # seconds of the measurements after a training
 
     def training(self, steps: int, seed: int, factor: float = 1.0, evaluations: int = EVALUATIONS) -> Experiment:
         """A training of so many steps; ``factor``: of the learning rates."""
@@ -92,8 +94,8 @@ class Schedule:
     @property
     def evaluations(self) -> float:
         """Predicted seconds of all evaluations during these trainings."""
-        times = len(self.lengths) * self.settings.seeds * EVALUATIONS
-        return times * sum(one.evaluation for one in self.contenders)
+        times = len(self.lengths) * self.settings.seeds
+        return times * sum(EVALUATIONS * one.evaluation + one.final for one in self.contenders)
 
     @property
     def total(self) -> float:
@@ -116,7 +118,7 @@ class Schedule:
                 f"trainings at equal {length.measure} ({length}): {many} contenders x {settings.seeds} seeds x "
                 f"{duration(whole / many / settings.seeds)} on average = {duration(whole)}"
             )
-        yield f"evaluations: {EVALUATIONS} in each of these trainings = {duration(self.evaluations)}"
+        yield f"evaluations: {EVALUATIONS} in each of these trainings, and by position = {duration(self.evaluations)}"
         yield (
             f"sum / {plural(self.workers, 'worker')} of {plural(self.threads, 'thread')} = {duration(self.total)} in "
             "all, if the machine is as busy as now"
@@ -165,7 +167,8 @@ def schedule(
         experiment = evaluated(one.experiment, shortest)
         batches = sum(1 for _ in experiment.validation_batches(data))
         trial = max(1, round(counts[0] * settings.share))
-        scheduled.append(ScheduledContender(one.name, experiment, cost, counts, trial, cost.evaluation * batches))
+        once, whole = cost.evaluation * batches, min(POSITIONS, data.validation_count or 0) / cost.step.tokens
+        scheduled.append(ScheduledContender(one.name, experiment, cost, counts, trial, once, cost.evaluation * whole))
     return Schedule(tuple(scheduled), lengths, settings, workers, threads, folder)
 
 
