@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from compare_kit import PLAIN, InProcess, keys
+from docs import comparison
 
 from regard import cli
 from regard.commands.compare import CompareOptions, command_line, read_contenders, slug
@@ -109,6 +110,22 @@ def test_the_page_holds_what_was_measured(compared: ArchitectureComparison) -> N
     assert len(re.findall("<figure>", written)) == 4 * len(compared.lengths) + 1  # three curves, positions; rates
     assert "regard compare a b" in written
     assert all(row[0] in text(compared) for row in rows)
+
+
+def test_the_results_page_is_written_from_the_json(compared: ArchitectureComparison, tmp_path: Path) -> None:
+    write(compared, tmp_path, "regard compare")
+    text = tmp_path / "results.md"
+    text.write_text(f"before\n\n{comparison.MARK}\n\nold\n\n{comparison.MARK}\n\nafter\n")
+    for _ in range(2):  # the second time replaces what the first one wrote
+        comparison.main(tmp_path / JSON, text, tmp_path)
+        written = text.read_text()
+        assert written.startswith("before\n")
+        assert written.endswith("after\n")
+        assert "old" not in written
+        assert written.count("| gpt |") == len(compared.lengths)
+    for length in compared.lengths:
+        assert f"compare-{length.measure}.svg" in written
+        assert (tmp_path / f"compare-{length.measure}.svg").read_text().startswith("<svg")
 
 
 def test_a_diverged_training_is_named(compared: ArchitectureComparison) -> None:
