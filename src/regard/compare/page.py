@@ -99,10 +99,8 @@ def by_position(comparison: ArchitectureComparison, length: int) -> list[ChartSe
 def binned(losses: list[float]) -> list[tuple[float, float]]:
     """Means of neighbors, at most ``BINS``; without the first one of many, where there is hardly any context."""
     size = max(1, -(-len(losses) // BINS))
-    starts = range(0, len(losses), size)
-    found = [
-        ((first + min(first + size, len(losses)) + 1) / 2, fmean(losses[first : first + size])) for first in starts
-    ]
+    ends = [(first, min(first + size, len(losses))) for first in range(0, len(losses), size)]
+    means = [((first + end + 1) / 2, fmean(losses[first:end])) for first, end in ends]
     return means[1:] if size > 1 else means
 
 
