@@ -212,7 +212,7 @@ def test_the_command_resumes_and_measures_accuracy(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     command = ["compare", "gpt: toy-copy --model.heads 2", "lstm: toy-copy --model recurrent", "--json"]
-    command += ["--budget", "params=6k", "steps=25", "--seeds", "1", "--rates", "1", "--workers", "2"]
+    command += ["--model.width", "16", "--budget", "steps=25", "--seeds", "1", "--rates", "1", "--workers", "2"]
     command += ["--model.layers", "1", "--model.context", "64", "--data.size", "2", "--data.validation", "8"]
     command += ["--data.batch", "4", "--train.device", "cpu"]
     assert cli.main([*command, "--plan"]) == 0
