@@ -1,21 +1,26 @@
-"""Plans against measured steps on a CPU: a law of time is fitted to 5 experiments and predicts 25 others; their memory.
+"""Plans against measured steps: laws of time and memory are fitted to 5 experiments and predict 25 others.
 
-    python -m bench.plan [--seed 1] [--out FILE.json]
+    python -m bench.plan [--seed 1] [--out FILE.json]            on the CPU, each experiment in a process of its own
+    python -m bench.plan --device cuda [--out FILE.json]         on a GPU, one after another in this process
 
-Each experiment runs in a process of its own, with the clock of the process and its peak memory beyond what is there
-before the first step.
+On the CPU the clock is that of the process, and memory is its peak beyond what is there before the first step. On a
+GPU it is the peak that PyTorch allocates. An experiment that fails is recorded with its reason.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
+import multiprocessing
+import os
 import random
 import resource
 import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,86 +37,233 @@ CHOICES: dict[str, list[Any]] = {
     "--train.checkpointing": ["false", "false", "true"],
     "--train.optimizer": ["adamw", "muon"],
 }
+ON_GPU: dict[str, list[Any]] = {
+    **CHOICES,
+    "--model.layers": [2, 4, 8, 12],
+    "--model.width": [128, 256, 512, 768, 1024],
+    "--model.context": [256, 512, 1024, 2048],
+    "--data.batch": [4, 8, 16, 32],
+    "--model.attention": [*["softmax"] * 7, "linear", "linear", "window"],
+    "--model.vocabulary": [256, 8192, 50304],
+    "--train.precision": ["bfloat16", "bfloat16", "float32"],
+}
 RECIPES = ["shakespeare", "shakespeare", "shakespeare-mingru", "shakespeare-conv", "shakespeare-lstm"]
+RECIPES_ON_GPU = [*["shakespeare"] * 5, "shakespeare-conv", "shakespeare-lstm", "shakespeare-moe"]
 FLOPS = 1e11  # of a step at most
+FLOPS_ON_GPU = 4e12  # the same, of float32; 16-bit formats may take as much time
+PARAMETERS = 170e6  # at most, on a GPU
+WORKERS, TRACING = 8, 75  # processes that trace at a time, and seconds for all of them
+LIMIT = 170  # seconds after which no further experiment is measured on a GPU
 
 
-def experiments(seed: int) -> list[list[str]]:
+def experiments(seed: int, device: str) -> Iterator[list[str]]:
     """Random recipes and options that are valid and not too long."""
     from regard.commands.train import read_experiment
     from regard.errors import UserError
-    from regard.plan import trace
 
-    draw, found = random.Random(seed), list[list[str]]()
-    for _ in range(1000):
-        if len(found) == FITTED + PREDICTED:
-            break
-        recipe = draw.choice(RECIPES)
-        keys = {key: draw.choice(values) for key, values in CHOICES.items()}
+    on_gpu = device == "cuda"
+    draw = random.Random(seed)
+    while True:
+        recipe = draw.choice(RECIPES_ON_GPU if on_gpu else RECIPES)
+        keys = {key: draw.choice(values) for key, values in (ON_GPU if on_gpu else CHOICES).items()}
         if recipe != "shakespeare":
             for name in ("feedforward", "attention"):
                 del keys[f"--model.{name}"]
+        arguments = [f"{key}={value}" for key, value in keys.items()]
         try:
-            experiment = read_experiment(recipe, [f"{key}={value}" for key, value in keys.items()])
-            flops = trace(experiment).micro_batch.flops * experiment.train.accumulate
+            experiment = read_experiment(recipe, arguments)
+            if short(experiment, on_gpu):
+                yield [recipe, *arguments]
         except UserError:
             continue
-        if flops <= FLOPS:
-            found.append([recipe, *(f"{key}={value}" for key, value in keys.items())])
-    return found
 
 
-def child(arguments: list[str]) -> None:
-    """Measure one experiment, and print its work, seconds and memory."""
+def short(experiment: Any, on_gpu: bool) -> bool:
+    """Whether a step is not too long; on a GPU by the number of parameters, as a trace would take seconds."""
+    from regard.models.shapes import build_on_meta
+    from regard.plan import trace
+    from regard.plan.size import parameters, parameters_without_embeddings
+    from regard.plan.speed import HALF
+
+    if not on_gpu:
+        return trace(experiment).micro_batch.flops * experiment.train.accumulate <= FLOPS
+    model = build_on_meta(experiment.model)
+    tokens = experiment.data.batch * experiment.model.context * experiment.train.accumulate
+    speed = HALF if experiment.train.precision == "bfloat16" else 1
+    flops = 6 * parameters_without_embeddings(model) * tokens
+    return parameters(model) <= PARAMETERS and flops <= FLOPS_ON_GPU * speed
+
+
+def predicted(arguments: list[str], device: str) -> dict[str, Any]:
+    """The plan of one experiment: traced for the device, or for the CPU if that fails."""
     import torch
 
     from regard.commands.train import read_experiment
-    from regard.plan import measure, plan, random_batch
+    from regard.plan import plan, step_work
 
-    recipe, *options = arguments
-    experiment = read_experiment(recipe, options)
-    planned = plan(experiment, fixes=False)
+    torch.set_num_threads(1)
+    experiment = read_experiment(arguments[0], arguments[1:])
+    record: dict[str, Any] = {}
+    for kind in dict.fromkeys((device, "cpu")):
+        try:
+            began = time.perf_counter()
+            made = plan(experiment, fixes=False, device=torch.device(kind))
+            memory = vars(made.memory)
+            work = step_work(made.trace, experiment.train.accumulate)
+            one = {"memory": memory, "planned": made.memory.total, "work": work, "took": time.perf_counter() - began}
+            return record | {"plan": {**one, "parameters": made.trace.parameters, "extra": made.trace.extra}}
+        except Exception as problem:  # of PyTorch's fake tensors, for instance
+            record[f"problem_{kind}"] = f"{type(problem).__name__}: {problem}"[:600]
+    return record | {"problem": f"it cannot be traced: {record[f'problem_{device}']}"}
+
+
+def child(arguments: list[str]) -> None:
+    """Measure one experiment on the CPU, and print its work, seconds and memory."""
+    import torch
+
+    from regard.commands.train import read_experiment
+    from regard.plan import random_batch
+    from regard.plan.speed import step_seconds
+
+    experiment = read_experiment(arguments[0], arguments[1:])
+    record = predicted(arguments, "cpu")
     torch.mm(torch.ones(256, 256), torch.ones(256, 256))  # the libraries of matrix products are loaded
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    found = measure(experiment, random_batch(experiment), torch.device("cpu"), time.process_time)
+    seconds = step_seconds(experiment, random_batch(experiment), torch.device("cpu"), time.process_time)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    record = {"work": found.work, "seconds": found.seconds, "memory": peak * 1024, "planned": planned.memory.total}
-    print(json.dumps(record))
+    print(json.dumps({**record, "seconds": seconds, "memory": peak * 1024}))
+
+
+def on_cpu(seed: int) -> Iterator[dict[str, Any]]:
+    """All experiments, each in a process."""
+    for arguments in experiments(seed, "cpu"):
+        command = [sys.executable, "-m", "bench.plan", "--child", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            yield {"arguments": arguments, "problem": "".join(done.stderr.strip().splitlines()[-1:])}
+        else:
+            yield {"arguments": arguments, **json.loads(done.stdout.splitlines()[-1])}
+
+
+def on_gpu(seed: int, device: str) -> Iterator[dict[str, Any]]:
+    """All experiments, traced by several processes, and measured one after another."""
+    drawn = experiments(seed, "cuda")
+    chosen = [next(drawn) for _ in range(FITTED + PREDICTED + 4)]  # some more, as some may fail
+    began, plans = time.perf_counter(), []
+    with multiprocessing.get_context("spawn").Pool(min(WORKERS, os.cpu_count() or 1)) as pool:
+        started = [pool.apply_async(predicted, (arguments, device)) for arguments in chosen]
+        for one in started:
+            try:
+                plans.append(one.get(timeout=max(0.1, TRACING - (time.perf_counter() - began))))
+            except multiprocessing.TimeoutError:
+                plans.append({"problem": f"it was not traced in {TRACING} s"})
+    print(f"traced in {time.perf_counter() - began:.0f} s", file=sys.stderr, flush=True)
+    for arguments, planned in zip(chosen, plans, strict=True):
+        record = {"arguments": arguments, **planned}
+        if time.perf_counter() - began > LIMIT:
+            return
+        try:
+            yield record | measured(arguments, device)
+        except Exception as problem:  # out of memory, a kernel that cannot be compiled, ...
+            yield record | {"problem": f"{type(problem).__name__}: {problem}"[:600]}
+
+
+def measured(arguments: list[str], device: str) -> dict[str, Any]:
+    """Seconds and peak memory of one experiment; and that memory by a trace of a real step."""
+    import torch
+
+    from regard.commands.train import read_experiment
+    from regard.plan import random_batch
+    from regard.plan.speed import step_seconds
+    from regard.plan.trace import _model, _trace
+    from regard.train.device import move
+
+    place, experiment = torch.device(device), read_experiment(arguments[0], arguments[1:])
+    batch, cuda = random_batch(experiment), device == "cuda"
+    before = emptied() if cuda else 0
+    seconds = step_seconds(experiment, batch, place)
+    record: dict[str, Any] = {"seconds": seconds}
+    if cuda:
+        torch.cuda.synchronize()
+        stats = torch.cuda.memory_stats()
+        record |= {"memory": torch.cuda.max_memory_allocated() - before, "before": before}
+        record |= {name: stats[f"{name}_bytes.all.peak"] for name in ("requested", "reserved")}
+        emptied()
+    try:
+        found = _trace(experiment, _model(experiment).to(place), move(batch, place))
+        fields = ("weights", "gradients", "optimizer", "activations", "growing", "extra", "copies")
+        record["real"] = {name: getattr(found, name) for name in fields} | {"work": found.micro_batch}
+    except Exception as problem:  # it is only for comparison
+        record["problem_real"] = f"{type(problem).__name__}: {problem}"[:600]
+    return record if cuda else record | {"memory": 1}
+
+
+def emptied() -> int:
+    """Free what earlier experiments left, and count from here; the bytes that stay."""
+    import torch
+
+    gc.collect()
+    torch.cuda.synchronize()
+    torch._C._cuda_clearCublasWorkspaces()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    return torch.cuda.memory_allocated()
+
+
+def compare(records: list[dict[str, Any]], device: str) -> None:
+    """Fit to the first experiments, and print the errors of all."""
+    from regard.plan import MeasuredMemory, MeasuredStep, MemoryLaw, SpeedLaw, Work
+
+    steps = [MeasuredStep(Work(*record["plan"]["work"]), record["seconds"]) for record in records]
+    law = SpeedLaw.fit(steps[:FITTED], overlap=device == "cuda")
+    memories = [
+        MeasuredMemory(one["plan"]["planned"], one["plan"]["memory"]["activations"], max(one["memory"], 1))
+        for one in records
+    ]
+    beyond = MemoryLaw.fit(memories[:FITTED])
+    for record, step, memory in zip(records, steps, memories, strict=True):
+        record["error"] = law.seconds(step.work) / step.seconds - 1
+        record["memory_error"] = (memory.tensors + beyond.overhead(memory.activations)) / memory.peak - 1
+        line = f"{record['seconds'] * 1e3:8.1f} ms {record['error']:+6.0%}  {record['memory'] / 1e6:8.1f} MB "
+        print(f"{line}{record['memory_error']:+6.0%}  {' '.join(record['arguments'])}")
+    print(f"law of time {law}; memory beyond tensors {beyond}")
+    left = records[FITTED:]
+    print(f"time: {spread([one['error'] for one in left])} of {len(left)} experiments that were not fitted")
+    print(f"memory: {spread([one['memory_error'] for one in left])} of the same")
+
+
+def spread(errors: list[float]) -> str:
+    """Median, 90th percentile and the largest."""
+    sizes = sorted(map(abs, errors))
+    tenth = sizes[min(len(sizes) - 1, round(0.9 * (len(sizes) - 1)))]
+    return f"median error {statistics.median(sizes):.1%}, 90th percentile {tenth:.1%}, largest {sizes[-1]:.1%}"
 
 
 def main() -> None:
     reader = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     reader.add_argument("--seed", type=int, default=1)
     reader.add_argument("--out", type=Path)
+    reader.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     reader.add_argument("--child", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     options = reader.parse_args()
     if options.child:
         child(options.child)
         return
-    from regard.plan import MeasuredStep, SpeedLaw, Work
-
-    records = []
-    for arguments in experiments(options.seed):
-        command = [sys.executable, "-m", "bench.plan", "--child", *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            print(" ".join(arguments), done.stderr.strip().splitlines()[-1:], file=sys.stderr)
-            continue
-        print(f"{len(records) + 1}: {' '.join(arguments)}", file=sys.stderr, flush=True)
-        records.append({"arguments": arguments, **json.loads(done.stdout.splitlines()[-1])})
+    records: list[dict[str, Any]] = []
+    failed: list[dict[str, Any]] = []
+    for record in on_cpu(options.seed) if options.device == "cpu" else on_gpu(options.seed, options.device):
+        (failed if "problem" in record else records).append(record)
+        said = record.get("problem", f"{record.get('seconds', 0) * 1e3:.1f} ms")
+        print(f"{len(records)}: {' '.join(record['arguments'])}: {said}", file=sys.stderr, flush=True)
+        if options.out:  # also if it is ended early
+            options.out.write_text(json.dumps({"measured": records, "failed": failed}, indent=1))
+        if len(records) == FITTED + PREDICTED:
+            break
+    compare(records, options.device)
     if options.out:
-        options.out.write_text(json.dumps(records, indent=1))
-    measured = [MeasuredStep(Work(*record["work"]), record["seconds"]) for record in records]
-    law = SpeedLaw.fit(measured[:FITTED])
-    errors = [law.seconds(one.work) / one.seconds - 1 for one in measured]
-    for record, error in zip(records, errors, strict=True):
-        record |= {"error": error, "memory_error": record["planned"] / max(record["memory"], 1) - 1}
-        line = f"{record['seconds'] * 1e3:8.1f} ms {error:+6.0%}  {record['memory'] / 1e6:8.1f} MB "
-        print(f"{line}{record['memory_error']:+6.0%}  {' '.join(record['arguments'])}")
-    left = [abs(error) for error in errors[FITTED:]]
-    large = [abs(record["memory_error"]) for record in records if record["memory"] > 1e8]
-    print(f"time: median error {statistics.median(left):.1%} of {len(left)} experiments that were not fitted")
-    print(f"memory: median error {statistics.median(large):.1%}, worst {max(large):.1%} of {len(large)} above 100 MB")
+        options.out.write_text(json.dumps({"measured": records, "failed": failed}, indent=1))
+    for record in failed:
+        print(f"failed: {' '.join(record['arguments'])}: {record['problem']}")
 
 
 if __name__ == "__main__":

@@ -172,7 +172,7 @@ def test_recoloring_changes_the_colors_of_training_images_only() -> None:
     one, two = (data.batch(3, seed=1, size=8) for data in (plain, other))
     assert not torch.equal(one.inputs, two.inputs)
     assert torch.equal(one.inputs.amax(1) > -0.999, two.inputs.amax(1) > -0.999)  # the same ink
-    assert all(torch.equal(a, b) for a, b in zip(one[1:], two[1:], strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(one[1:-1], two[1:-1], strict=True))
     for part in ("validation", "test"):
         numbers = np.arange(4)
         assert torch.equal(plain.part_batch(part, numbers).inputs, other.part_batch(part, numbers).inputs)

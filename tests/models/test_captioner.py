@@ -51,6 +51,19 @@ def test_with_closed_gates_it_is_the_language_model_to_the_bit() -> None:
     assert torch.equal(model(*inputs), plain(inputs[0]))
 
 
+@torch.no_grad()
+def test_words_that_are_predicted_independently_do_not_matter() -> None:
+    model, (tokens, *images) = captioner(replace(CONFIG, autoregressive=False)), batch()
+    other = torch.where(tokens == MARK, tokens, (tokens + 1) % MARK)
+    assert torch.equal(model(tokens, *images), model(other, *images))
+    assert not torch.equal(captioner()(tokens, *images), captioner()(other, *images))
+    state, steps = model.start(len(tokens), tokens.shape[1], source=images[0], source_lengths=images[1]), []
+    for one in tokens.split(1, 1):
+        logits, state = model.step(one, state)
+        steps.append(logits)
+    assert torch.allclose(torch.cat(steps, 1), model(tokens, *images), atol=1e-10)
+
+
 def gates_of(model: Captioner) -> list[torch.nn.Parameter]:
     return [weight for name, weight in model.named_parameters() if name.endswith("gates")]
 

@@ -12,11 +12,15 @@ from regard.config import argument, dump, option
 from regard.errors import UserError
 
 if TYPE_CHECKING:
+    import torch
+
     from regard.plan import SpeedLaw, TrainingPlan
+    from regard.plan.speed import Batches
+    from regard.plan.trace import StepTrace
     from regard.train import Experiment
 
 SIZES = ("layers", "heads", "width", "context", "vocabulary")
-FLOPS = 2e10  # of the largest step that is measured
+FLOPS = {"cpu": 2e10, "cuda": 5e12}  # of the largest step that is measured
 
 
 @dataclass(frozen=True)
@@ -39,8 +43,10 @@ def plan(options: PlanOptions, keys: Mapping[str, object]) -> int:
       --model gpt3-175b --gpus 1024 --hardware h100        a preset on many GPUs
       --train.checkpointing true --data.batch 4            settings to compare
     """
+    import torch
+
     from regard.models.device import find_device
-    from regard.plan import HARDWARE
+    from regard.plan import HARDWARE, batches_of
     from regard.plan import plan as make
     from regard.train.guard import capacity
 
@@ -56,38 +62,36 @@ def plan(options: PlanOptions, keys: Mapping[str, object]) -> int:
         precision = "float32" if hardware is None and device.type == "cpu" else "bfloat16"
         experiment = replace(experiment, train=replace(experiment.train, precision=precision))
     limit = options.memory * 1e9 if options.memory else None if hardware else capacity(device)
-    law = measured_law(experiment) if hardware is None and options.measure and device.type == "cpu" else None
-    made = make(experiment, gpus=options.gpus, hardware=hardware, limit=limit, law=law)
+    experiment, batches = batches_of(experiment)
+    measured = hardware is None and options.measure and device.type in FLOPS
+    law = measured_law(experiment, batches, device) if measured else None
+    traced = device if hardware is None and device.type in FLOPS else torch.device("cpu")
+    made = make(experiment, gpus=options.gpus, hardware=hardware, limit=limit, law=law, batch=batches, device=traced)
     options.show(made.record(), "\n".join(lines(made, options.hardware or ("h100" if hardware else device.type))))
     return 0
 
 
-def measured_law(experiment: Experiment) -> SpeedLaw:
+def measured_law(experiment: Experiment, batches: Batches, device: torch.device) -> SpeedLaw:
     """The law of this machine, from five small steps of experiments like this one."""
-    import torch
-
-    from regard.plan import SpeedLaw, measure, random_batch, variants
+    from regard.plan import SpeedLaw, measure, variants
     from regard.runs.waiting import progress
 
-    chosen = variants(experiment, FLOPS)
+    chosen = variants(experiment, FLOPS[device.type], batches)
     steps = progress(chosen, len(chosen), "measuring steps")
-    return SpeedLaw.fit([measure(one, random_batch(one), torch.device("cpu")) for one in steps])
+    return SpeedLaw.fit([measure(one, batches(one), device) for one in steps], overlap=device.type == "cuda")
 
 
 def lines(made: TrainingPlan, device: str) -> Iterator[str]:
     """The plan for a person."""
     from regard.pages.numbers import count, duration, unit
     from regard.plan import TOKENS_PER_PARAMETER, UTILIZATION
+    from regard.tasks import LanguageConfig
 
     trace, experiment, table = made.trace, made.experiment, dump(made.experiment.model)
     yield f"{experiment.model.kind}: {', '.join(f'{name} {table[name]:,}' for name in SIZES if name in table)}"
-    yield f"{'part':30} {'parameters':>16} {'forward':>12} {'activations':>12}"
-    for name, part in trace.parts.items():
-        yield f"{name:30} {part.parameters:16,} {unit(part.flops, 'FLOP'):>12} {unit(part.activations, 'B'):>12}"
-    forward = sum(part.flops for part in trace.parts.values())
-    kept = sum(part.activations for part in trace.parts.values())
-    yield f"{'all':30} {trace.parameters:16,} {unit(forward, 'FLOP'):>12} {unit(kept, 'B'):>12}"
-    yield f"a micro-batch of {trace.targets:,} targets, {unit(trace.micro_batch.flops, 'FLOP')} forward and backward"
+    yield from parts(trace) if trace.parts else [f"{trace.parameters:,} parameters"]
+    flops, each = trace.micro_batch.flops, unit(trace.micro_batch.flops / trace.targets, "FLOP")
+    yield f"a micro-batch of {trace.targets:,} targets: {unit(flops, 'FLOP')} forward and backward, {each} per target"
     if "heads" in table:
         rows, length = experiment.data.batch, experiment.model.context
         size = rows * table["heads"] * length**2 * (2 if experiment.train.precision != "float32" else 4)
@@ -112,8 +116,21 @@ def lines(made: TrainingPlan, device: str) -> Iterator[str]:
     if steps is not None:
         took = "" if made.seconds is None else f", {duration(steps * made.seconds)} without evaluations"
         yield f"the run: {steps:,} steps, {count(steps * made.tokens)} tokens, {unit(steps * made.flops, 'FLOP')}{took}"
+    if isinstance(experiment.task, LanguageConfig):
         best, each = TOKENS_PER_PARAMETER * trace.parameters, TOKENS_PER_PARAMETER
         yield f"compute-optimal for this size: about {count(best)} tokens ({each} per parameter, Hoffmann et al. 2022)"
     if not made.fits and made.limit is not None:
         fix = f"it fits with {' '.join(made.fix)}" if made.fix else "no setting that was tried fits; lower its sizes"
         yield f"does not fit: {device} has {unit(made.limit, 'B')}; {fix}"
+
+
+def parts(trace: StepTrace) -> Iterator[str]:
+    """The table of parts."""
+    from regard.pages.numbers import unit
+
+    yield f"{'part':30} {'parameters':>16} {'forward':>12} {'activations':>12}"
+    for name, part in trace.parts.items():
+        yield f"{name:30} {part.parameters:16,} {unit(part.flops, 'FLOP'):>12} {unit(part.activations, 'B'):>12}"
+    forward = sum(part.flops for part in trace.parts.values())
+    kept = sum(part.activations for part in trace.parts.values())
+    yield f"{'all':30} {trace.parameters:16,} {unit(forward, 'FLOP'):>12} {unit(kept, 'B'):>12}"

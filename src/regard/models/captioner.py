@@ -37,6 +37,7 @@ class CaptionerConfig(GPTConfig, kind="captioner"):
     vocabulary: int = option(67, "token ids of captions, and two marks after them")
     context: int = option(64, "longest text: the captions of all images, with two marks each")
     text: bool = option(True, "captions are texts of a tokenizer, and not words of scenes; set by the run")
+    autoregressive: bool = option(True, "a word depends on those before it too, not only on the image and its place")
     encoder: ModelConfig = field(
         default_factory=lambda: ViTConfig(class_token=False, head=NoHeadConfig()),
         metadata={"help": "the encoder of images, such as vit, hybrid-vit or perceiver"},
@@ -149,7 +150,7 @@ class Captioner(Seq2SeqModel):
         """Features [B, T, C] of texts about the tokens [B, K·N, C] of ``most`` images, of which ``counts`` are real."""
         plan = self._plan(self.image_of(inputs), counts, most, memory)
         self.decoder.checkpointing = self.checkpointing
-        return self.decoder.features(inputs, cross=CrossAttentionContext(plan, memory))
+        return self.decoder.features(self._read(inputs), cross=CrossAttentionContext(plan, memory))
 
     def forward_methods(self) -> list[tuple[nn.Module, str]]:
         return [*super().forward_methods(), (self, "encode"), (self, "read"), (self, "head")]
@@ -165,6 +166,11 @@ class Captioner(Seq2SeqModel):
         ``seen`` [B]: marks before these tokens.
         """
         return (self._marks(tokens, seen) - 1).clamp(min=0)
+
+    def _read(self, tokens: Tensor) -> Tensor:
+        """What the decoder reads: without the words if they are predicted independently (Gu et al. 2018, sec. 3)."""
+        words = tokens < self.config.image_mark
+        return tokens if self.config.autoregressive else tokens.masked_fill(words, self.config.end_mark)
 
     def _marks(self, tokens: Tensor, seen: Tensor | None) -> Tensor:
         """How many marks there are up to each token."""
@@ -211,7 +217,7 @@ class Captioner(Seq2SeqModel):
         rows = images.reshape(len(shared.counts), -1)  # the beams of a text attend to its images as one longer row
         plan = self._plan(rows, shared.counts, shared.most, shared.layers[0].k)
         cross = [CrossAttentionContext(plan, projected) for projected in shared.layers]
-        x, text = self.decoder.consume(tokens, own.text, None, cross)
+        x, text = self.decoder.consume(self._read(tokens), own.text, None, cross)
         return self.head(x), state._replace(own=own._replace(text=text), used=state.used + tokens.shape[1])
 
     def source_of(self, tokens: Tensor) -> Tensor:

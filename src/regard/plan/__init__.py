@@ -1,23 +1,28 @@
 """What a training needs and takes before it starts: parameters, FLOPs, memory, time, and settings that fit."""
 
 from regard.plan.hardware import HARDWARE, UTILIZATION, Hardware
+from regard.plan.meter import Work
+from regard.plan.overhead import MeasuredMemory, MemoryLaw
 from regard.plan.plan import TOKENS_PER_PARAMETER, Memory, TrainingPlan, plan
 from regard.plan.size import with_parameters
-from regard.plan.speed import MeasuredStep, SpeedLaw, measure, random_batch, step_work, variants
-from regard.plan.trace import Part, StepTrace, Work, trace
+from regard.plan.speed import MeasuredStep, SpeedLaw, batches_of, measure, random_batch, step_work, variants
+from regard.plan.trace import Part, StepTrace, trace
 
 __all__ = [
     "HARDWARE",
     "TOKENS_PER_PARAMETER",
     "UTILIZATION",
     "Hardware",
+    "MeasuredMemory",
     "MeasuredStep",
     "Memory",
+    "MemoryLaw",
     "Part",
     "SpeedLaw",
     "StepTrace",
     "TrainingPlan",
     "Work",
+    "batches_of",
     "measure",
     "plan",
     "random_batch",

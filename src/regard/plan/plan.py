@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
+
+import torch
 
 from regard.config import override
 from regard.data import Batch
 from regard.errors import UserError
 from regard.plan.hardware import UTILIZATION, Hardware
-from regard.plan.speed import SpeedLaw, step_work
-from regard.plan.trace import Part, StepTrace, Work, trace
+from regard.plan.meter import Work
+from regard.plan.overhead import MemoryLaw
+from regard.plan.speed import Batches, SpeedLaw, step_work
+from regard.plan.trace import CPU, Part, StepTrace, trace
 from regard.train import Experiment
 
 DEEP, PERIOD = 24, 8  # more layers than the first are extrapolated from one and two periods, if periods divide them
 TOKENS_PER_PARAMETER = 20  # of a compute-optimal training (Hoffmann et al. 2022, table 3)
 HALF = ("bfloat16", "float16")
+NOTHING = MemoryLaw()
 
 
 @dataclass(frozen=True)
@@ -27,10 +33,11 @@ class Memory:
     optimizer: float
     activations: float
     copies: float = 0.0  # weights in the format of products, or whole weights of a block of sharded ones
+    overhead: float = 0.0  # of libraries and the allocator
 
     @property
     def total(self) -> float:
-        return self.weights + self.gradients + self.optimizer + self.activations + self.copies
+        return self.weights + self.gradients + self.optimizer + self.activations + self.copies + self.overhead
 
 
 @dataclass(frozen=True)
@@ -103,14 +110,28 @@ def plan(
     limit: float | None = None,
     law: SpeedLaw | None = None,
     fixes: bool = True,
-    batch: Batch | None = None,
+    batch: Batch | Batches | None = None,
+    device: torch.device = CPU,
+    beyond: MemoryLaw = NOTHING,
 ) -> TrainingPlan:
     """Plan an experiment on ``gpus`` ranks with sharded weights (FSDP). ``law``: of this machine, for its step time.
 
-    ``batch``: a micro-batch of its data, which a text needs not.
+    ``batch``: a micro-batch of its data, or what gives one for changed sizes; a text needs none. ``device``: of that
+    kind the step is traced. ``beyond``: memory that is no tensor's.
     """
-    made = _planned(experiment, traced(experiment, batch), gpus, hardware, limit, law)
-    return made if made.fits or not fixes else replace(made, fix=_fix(made, hardware))
+    made = _planned(experiment, traced(experiment, batch, device), gpus, hardware, limit, law, beyond)
+    if made.fits or not fixes:
+        return made
+
+    def fits(other: Experiment, found: StepTrace, ranks: int) -> bool:
+        return _planned(other, found, ranks, hardware, limit, law, beyond).fits
+
+    def find(other: Experiment) -> StepTrace:
+        if other.data.batch != experiment.data.batch and batch is not None and not callable(batch):
+            raise UserError("the rows of the batch are given")
+        return traced(other, batch, device)
+
+    return replace(made, fix=_fix(made, find, fits))
 
 
 def _planned(
@@ -120,6 +141,7 @@ def _planned(
     hardware: Hardware | None,
     limit: float | None,
     law: SpeedLaw | None = None,
+    beyond: MemoryLaw = NOTHING,
 ) -> TrainingPlan:
     accumulate, half = experiment.train.accumulate, experiment.train.precision in HALF
     if gpus == 1:  # gradients take the place of activations, unless they are there from an earlier micro-batch
@@ -128,7 +150,8 @@ def _planned(
     else:  # the whole weights of two blocks are there at a time, and the gradients of one
         activations, copies = found.activations, found.block * (1.0 if half else 2.0) + found.block
     activations = max(activations, found.extra / gpus)
-    memory = Memory(found.weights / gpus, found.gradients / gpus, found.optimizer / gpus, activations, copies)
+    stored = (found.weights / gpus, found.gradients / gpus, found.optimizer / gpus)
+    memory = Memory(*stored, activations, copies, beyond.overhead(activations))
     limit = hardware.memory if limit is None and hardware is not None else limit
     # Weights are gathered in both passes, and gradients reduced once: each rank receives what it does not have.
     each = 0.0 if gpus == 1 else (2.0 * found.weights * (0.5 if half else 1.0) + found.gradients) * (gpus - 1) / gpus
@@ -141,7 +164,9 @@ def _planned(
     return TrainingPlan(experiment, found, gpus, memory, limit, seconds, error, each)
 
 
-def _fix(made: TrainingPlan, hardware: Hardware | None) -> tuple[str, ...]:
+def _fix(
+    made: TrainingPlan, find: Callable[[Experiment], StepTrace], fits: Callable[[Experiment, StepTrace, int], bool]
+) -> tuple[str, ...]:
     """The mildest options with which the training fits; () if none was found."""
     batch, accumulate = made.experiment.data.batch, made.experiment.train.accumulate
     sizes = [batch // 2**n for n in range(1, 12) if batch % 2**n == 0]
@@ -154,25 +179,26 @@ def _fix(made: TrainingPlan, hardware: Hardware | None) -> tuple[str, ...]:
     for options in candidates:
         try:
             other = override(made.experiment, options)
-            found = traced(other)
+            found = find(other)
         except UserError:
             continue
-        if _planned(other, found, made.gpus, hardware, made.limit).fits:
+        if fits(other, found, made.gpus):
             return tuple(options)
         last = other, found, options
     for ranks in (2**n for n in range(1, 13)):
-        if last is not None and ranks > made.gpus and _planned(*last[:2], ranks, hardware, made.limit).fits:
+        if last is not None and ranks > made.gpus and fits(*last[:2], ranks):
             return (*last[2], f"--gpus={ranks}")
     return ()
 
 
-def traced(experiment: Experiment, batch: Batch | None = None) -> StepTrace:
+def traced(experiment: Experiment, batch: Batch | Batches | None = None, device: torch.device = CPU) -> StepTrace:
     """The trace of a step; of a deep model by two shallow ones, as its layers repeat."""
+    batch = batch(experiment) if callable(batch) else batch
     layers = experiment.model.layers
     if layers <= DEEP or layers % PERIOD or experiment.model.with_layers(PERIOD).layers != PERIOD:
-        return trace(experiment, batch)
+        return trace(experiment, batch, device)
     models = (experiment.model.with_layers(count) for count in (PERIOD, 2 * PERIOD))
-    one, two = (trace(replace(experiment, model=model), batch) for model in models)
+    one, two = (trace(replace(experiment, model=model), batch, device) for model in models)
     times = layers // PERIOD - 1
 
     def further(a: Any, b: Any) -> Any:

@@ -1,7 +1,9 @@
 """How long a step takes on this machine: measured steps, and a law fitted to them that predicts others.
 
 seconds = FLOPs / throughput + bytes / bandwidth + operations x overhead, with three constants of the machine, none of
-them negative. Relative errors are minimized; the error that is reported is that of steps that were left out of the fit.
+them negative. On a GPU operations are started while earlier ones run, so the larger of the two counts: max(FLOPs /
+throughput + bytes / bandwidth, operations x overhead). Relative errors are minimized; the error that is reported is
+that of steps that were left out of the fit.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ import torch
 from regard.config import override
 from regard.data import Batch, TextBatch, TextConfig
 from regard.errors import UserError
-from regard.plan.trace import StepTrace, Work, trace
+from regard.plan.meter import Work
+from regard.plan.trace import StepTrace, trace
 from regard.train import Experiment
 from regard.train.device import move, synchronize
 from regard.train.engine import Engine
@@ -27,6 +30,12 @@ from regard.train.shard import World
 WARM, STEPS = 2, 5  # steps before the measured ones, and at most so many of those
 SECONDS = 1.5  # for the measured steps of a config
 VARIANTS = 5
+#: How much faster GPUs multiply 16-bit formats than float32: 16 for A100, 15 for H100 and H200 (NVIDIA's data sheets).
+HALF = 15
+
+
+#: A micro-batch of an experiment.
+Batches = Callable[[Experiment], Batch]
 
 
 class MeasuredStep(NamedTuple):
@@ -39,32 +48,56 @@ class MeasuredStep(NamedTuple):
 class SpeedLaw(NamedTuple):
     """Seconds per FLOP, per byte and per operation, and the median relative error of steps that were left out."""
 
-    per_flop: float
+    per_flop: float  # of float32
     per_byte: float
     per_operation: float
     error: float
+    overlap: bool = False  # operations are started while others run, as on a GPU
 
     def seconds(self, work: Work) -> float:
-        return sum(a * b for a, b in zip(self[:3], work, strict=True))
+        """The time of a step."""
+        flops, size, operations = _terms(work)
+        busy, started = self.per_flop * flops + self.per_byte * size, self.per_operation * operations
+        return max(busy, started) if self.overlap else busy + started
 
     @classmethod
-    def fit(cls, measured: Sequence[MeasuredStep]) -> SpeedLaw:
+    def fit(cls, measured: Sequence[MeasuredStep], overlap: bool = False) -> SpeedLaw:
         """The law of these steps; its error by leaving out one at a time."""
         if len(measured) < 2:
             raise ValueError("a law needs two measured steps at least")
         left_out = []
         for place, one in enumerate(measured):
             others = [*measured[:place], *measured[place + 1 :]]
-            left_out.append(abs(cls(*_constants(others), 0.0).seconds(one.work) / one.seconds - 1))
-        return cls(*_constants(measured), statistics.median(left_out))
+            left_out.append(abs(_law(others, overlap).seconds(one.work) / one.seconds - 1))
+        return _law(measured, overlap)._replace(error=statistics.median(left_out))
 
 
-def _constants(measured: Sequence[MeasuredStep]) -> tuple[float, float, float]:
-    """The constants of least squared relative error among those that are not negative."""
-    rows = torch.tensor([[x / one.seconds for x in one.work] for one in measured], dtype=torch.float64)
+def _terms(work: Work) -> tuple[float, float, float]:
+    """FLOPs, as if all were of float32, bytes and operations."""
+    return work.flops - work.half * (1 - 1 / HALF), work.bytes, float(work.operations)
+
+
+def _law(measured: Sequence[MeasuredStep], overlap: bool) -> SpeedLaw:
+    """The law of least squared relative error. With overlap, every choice of steps that wait for starts is tried."""
+    if not overlap:
+        return SpeedLaw(*_constants(measured, (0, 1, 2)), 0.0)
+    laws = []
+    for count in range(len(measured) + 1):
+        for chosen in combinations(range(len(measured)), count):
+            waiting = [measured[place] for place in chosen]
+            busy = [one for place, one in enumerate(measured) if place not in chosen]
+            each = zip(_constants(busy, (0, 1)), _constants(waiting, (2,)), strict=True)
+            law = SpeedLaw(*(a + b for a, b in each), 0.0, True)
+            laws.append((sum((law.seconds(one.work) / one.seconds - 1) ** 2 for one in measured), law))
+    return min(laws)[1]
+
+
+def _constants(measured: Sequence[MeasuredStep], terms: Sequence[int]) -> tuple[float, float, float]:
+    """The constants of least squared relative error among those that are not negative, of some terms only."""
+    rows = torch.tensor([[x / one.seconds for x in _terms(one.work)] for one in measured], dtype=torch.float64)
     ones, best = torch.ones(len(rows), dtype=torch.float64), (float("inf"), (0.0, 0.0, 0.0))
-    for count in (1, 2, 3):
-        for chosen in combinations(range(3), min(count, len(rows))):
+    for count in range(1, min(len(terms), len(rows)) + 1):
+        for chosen in combinations(terms, count):
             part = rows[:, list(chosen)]
             scale = part.abs().amax(0).clamp(min=1e-300)
             found = torch.linalg.lstsq(part / scale, ones[:, None]).solution[:, 0] / scale
@@ -77,10 +110,7 @@ def _constants(measured: Sequence[MeasuredStep]) -> tuple[float, float, float]:
 
 def step_work(found: StepTrace, accumulate: int) -> Work:
     """The work of a whole step."""
-    flops, size, operations = (
-        accumulate * one + other for one, other in zip(found.micro_batch, found.update, strict=True)
-    )
-    return Work(flops, size, int(operations))
+    return Work(*(accumulate * one + other for one, other in zip(found.micro_batch, found.update, strict=True)))
 
 
 class RepeatedBatch:
@@ -101,6 +131,14 @@ class RepeatedBatch:
 def measure(
     experiment: Experiment, batch: Batch, device: torch.device, clock: Callable[[], float] = time.perf_counter
 ) -> MeasuredStep:
+    """A few real steps on the same batch."""
+    seconds = step_seconds(experiment, batch, device, clock)
+    return MeasuredStep(step_work(trace(experiment, batch, device), experiment.train.accumulate), seconds)
+
+
+def step_seconds(
+    experiment: Experiment, batch: Batch, device: torch.device, clock: Callable[[], float] = time.perf_counter
+) -> float:
     """The median time of a few real steps on the same batch."""
     experiment = replace(experiment, train=replace(experiment.train, compile=False))
     engine = Engine(experiment, RepeatedBatch(batch), World(device=device))  # type: ignore[arg-type]
@@ -112,8 +150,7 @@ def measure(
         engine.update()
         synchronize(device)
         times.append(clock() - began)
-    work = step_work(trace(experiment, batch), experiment.train.accumulate)
-    return MeasuredStep(work, statistics.median(times[WARM:]))
+    return statistics.median(times[WARM:])
 
 
 def random_batch(experiment: Experiment) -> Batch:
@@ -124,36 +161,46 @@ def random_batch(experiment: Experiment) -> Batch:
     return TextBatch(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
 
 
-def variants(experiment: Experiment, largest: float) -> list[Experiment]:
+def batches_of(experiment: Experiment) -> tuple[Experiment, Batches]:
+    """The experiment with the sizes that its data have, and what gives its micro-batches.
+
+    Those of a text are random tokens; other data are read, as only they know their shapes.
+    """
+    if isinstance(experiment.data, TextConfig):
+        return experiment, random_batch
+    if experiment.init is not None:
+        raise UserError(
+            f"a plan does not read {experiment.init}; plan the model by its config: --init none --model NAME"
+        )
+    data = experiment.data.build(experiment.model.context)
+    experiment = replace(experiment, task=experiment.task.fit(data))
+    return replace(experiment, model=experiment.model_for(data)), lambda one: one.batch(data, 0)
+
+
+def variants(experiment: Experiment, largest: float, batches: Batches = random_batch) -> list[Experiment]:
     """Smaller experiments of the same kind, for a measurement: at most ``largest`` FLOPs a step.
 
-    Sizes are halved in turn until a step is short enough; then each variant halves or doubles another one.
+    Sizes are halved in turn until a step is short enough; then each variant halves another one.
     """
-    if not isinstance(experiment.data, TextConfig):
-        raise UserError(f"only steps on text are measured for a plan, and the data are {experiment.data.kind}")
     found = experiment
     for turn in range(200):
-        if trace(found).micro_batch.flops * found.train.accumulate <= largest:
+        if trace(found, batches(found)).micro_batch.flops * found.train.accumulate <= largest:
             break
         found = _changed(found, ("accumulate", "batch", "layers", "width")[turn % 4], 0.5)
-    changes = [("layers", 0.5), ("width", 0.5), ("batch", 0.5), ("context", 0.5)]
+    last = ("context", 0.5) if batches is random_batch else ("batch", 0.25)  # data were read for one context
+    changes = [("layers", 0.5), ("width", 0.5), ("batch", 0.5), last]
     return [found, *(_changed(found, name, factor) for name, factor in changes)][:VARIANTS]
 
 
 def _changed(experiment: Experiment, name: str, factor: float) -> Experiment:
     """The experiment with one size changed, or as it is where that cannot be."""
+    if name == "batch":
+        return override(experiment, [f"--data.batch={max(1, int(experiment.data.batch * factor))}"])
+    if name == "accumulate":
+        return override(experiment, [f"--train.accumulate={max(1, int(experiment.train.accumulate * factor))}"])
     model = experiment.model
-    if name in ("batch", "accumulate"):
-        now = experiment.data.batch if name == "batch" else experiment.train.accumulate
-        key = (
-            f"--data.batch={max(1, int(now * factor))}"
-            if name == "batch"
-            else f"--train.accumulate={max(1, int(now * factor))}"
-        )
-        return override(experiment, [key])
-    heads = getattr(model, "heads", 1)
-    step = heads * 8 if name == "width" else 1
-    value = max(step, int(getattr(model, name) * factor) // step * step)
+    step = getattr(model, "heads", 1) * 8 if name == "width" else 1
+    value = max(step, int(getattr(model, name, 0) * factor) // step * step)
     try:
         return override(experiment, [f"--model.{name}={value}"]).checked()
     except UserError:

@@ -7,11 +7,10 @@ FLOPs by PyTorch's own counter, bytes that operations read and write, and the la
 from __future__ import annotations
 
 import re
-import weakref
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,18 +20,20 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
     UnsupportedOperatorException,
 )
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_iter, tree_map_only
-from torch.utils.flop_counter import FlopCounterMode, flop_registry
+from torch.utils._pytree import tree_map_only
+from torch.utils.flop_counter import FlopCounterMode
 
 from regard.data import Batch, TextBatch, TextConfig
 from regard.errors import UserError
 from regard.models import LanguageModel, Model, describe
 from regard.models.shapes import SkipInit
 from regard.plan.formulas import FORMULAS
+from regard.plan.meter import Meter, Work, stored
 from regard.tasks import Task
 from regard.train import Experiment
+from regard.train.device import move
 
+CPU = torch.device("cpu")
 REAL = 2**26  # parameters of a model that makes a real step
 
 
@@ -42,17 +43,6 @@ class Part(NamedTuple):
     parameters: int
     flops: float  # of the forward pass
     activations: int  # bytes that are kept for the backward pass
-
-
-class Work(NamedTuple):
-    """What a step does, as far as it decides its time."""
-
-    flops: float
-    bytes: float  # read and written by operations
-    operations: int
-
-    def minus(self, other: Work) -> Work:
-        return Work(self.flops - other.flops, self.bytes - other.bytes, self.operations - other.operations)
 
 
 class Loss(nn.Module):
@@ -86,72 +76,11 @@ class StepTrace(NamedTuple):
     cache: int  # bytes of the KV cache per token, in the format of the activations
 
 
-def _tensors(tree: object) -> list[Tensor]:
-    return [x for x in tree_iter(tree) if isinstance(x, Tensor)]
+def trace(experiment: Experiment, batch: Batch | None = None, device: torch.device = CPU) -> StepTrace:
+    """One step of an experiment on ``device``, whose kernels need different memory.
 
-
-class Meter(TorchDispatchMode):
-    """Counts operations and their bytes, and follows the storages that live."""
-
-    def __init__(self, model: Model) -> None:
-        super().__init__()
-        self.flops, self.bytes, self.operations = 0.0, 0.0, 0
-        self.live = self.peak = self.gradients = self.growing = self.copies = 0
-        self.weights: weakref.WeakSet[torch.UntypedStorage] = weakref.WeakSet()  # and their copies in another format
-        self._known: weakref.WeakSet[torch.UntypedStorage] = weakref.WeakSet()
-        for x in (*model.parameters(), *model.buffers()):
-            self.follow(x)
-            self.weights.add(x.untyped_storage())
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        tensors, made = _tensors((args, kwargs)), _tensors(out)
-        given = [x.untyped_storage() for x in tensors]
-        new = [x for x in made if not any(x.untyped_storage() is one for one in given)]
-        if not new and not (made and func._schema.is_mutable):
-            return out  # a view, or a question about a tensor
-        self.operations += 1
-        packet = func._overloadpacket
-        if packet in FORMULAS:
-            self.flops += FORMULAS[packet](*args, **(kwargs or {}))
-        elif packet in flop_registry:
-            self.flops += flop_registry[packet](*args, **(kwargs or {}), out_val=out)
-        self.bytes += sum(float(x.numel() * x.element_size()) for x in (*tensors, *made))
-        for x in new:
-            self.follow(x)
-            if func is torch.ops.aten._to_copy.default and all(one in self.weights for one in given):
-                self.copies += x.untyped_storage().nbytes()
-                self.weights.add(x.untyped_storage())
-        return out
-
-    @property
-    def work(self) -> Work:
-        return Work(self.flops, self.bytes, self.operations)
-
-    def accumulated(self, parameter: Tensor) -> None:
-        """Count a gradient, and free it, so that it is not counted among activations."""
-        assert parameter.grad is not None
-        self.gradients += parameter.grad.untyped_storage().nbytes()
-        self.growing = max(self.growing, self.live + self.gradients)
-        parameter.grad = None
-
-    def follow(self, x: Tensor) -> None:
-        """Count the storage of a tensor until it is freed."""
-        storage = x.untyped_storage()
-        if storage not in self._known:
-            self._known.add(storage)
-            self.live += storage.nbytes()
-            self.peak, self.growing = max(self.peak, self.live), max(self.growing, self.live + self.gradients)
-            weakref.finalize(storage, self._freed, storage.nbytes())
-
-    def _freed(self, size: int) -> None:
-        self.live -= size
-
-
-def trace(experiment: Experiment, batch: Batch | None = None) -> StepTrace:
-    """One step of an experiment. ``batch``: a micro-batch; None: tokens of its sizes, which a text needs only.
-
-    A model whose operations depend on numbers, such as a router of experts, makes a real step, if it is small.
+    ``batch``: a micro-batch; None: tokens of its sizes, which a text needs only. A model whose operations depend on
+    numbers, such as a router of experts, makes a real step, if it is small.
     """
     if batch is None:
         if not isinstance(experiment.data, TextConfig):
@@ -160,16 +89,16 @@ def trace(experiment: Experiment, batch: Batch | None = None) -> StepTrace:
         batch = TextBatch(tokens, tokens)
     with FakeTensorMode() as fake:
         try:
-            with SkipInit():
+            with device, SkipInit():  # made there, as fake parameters cannot be moved
                 model = _model(experiment)
-            return _trace(experiment, model, tree_map_only(Tensor, fake.from_tensor, batch))
+            return _trace(experiment, model, tree_map_only(Tensor, lambda x: fake.from_tensor(x).to(device), batch))
         except DataDependentOutputException as problem:
             reason = f"its operations depend on numbers: {problem}"
         except (UnsupportedOperatorException, DynamicOutputShapeException, RuntimeError) as problem:
             reason = str(problem).splitlines()[0]
     if describe(experiment.model)["parameters"] > REAL:
         raise UserError(f"a step of this {experiment.model.kind} cannot be traced ({reason}); plan a smaller one")
-    return _trace(experiment, _model(experiment), batch)
+    return _trace(experiment, _model(experiment).to(device), move(batch, device))
 
 
 def _model(experiment: Experiment) -> Model:
@@ -186,7 +115,8 @@ def _trace(experiment: Experiment, model: Model, batch: Batch) -> StepTrace:
     weights = meter.live
     model.train()
     dtype = {"bfloat16": torch.bfloat16, "float16": torch.float16}.get(experiment.train.precision)
-    autocast = torch.autocast("cpu", dtype) if dtype else nullcontext()
+    device = parameters[0].device
+    autocast = torch.autocast(device.type, dtype) if dtype else nullcontext()
     count = max(1, batch.targets.numel())
     hooks = [p.register_post_accumulate_grad_hook(meter.accumulated) for p in parameters if p.requires_grad]
     parts = _parts(module, batch, count, autocast)
@@ -204,8 +134,8 @@ def _trace(experiment: Experiment, model: Model, batch: Batch) -> StepTrace:
         gradients = [p.grad for p in parameters if p.grad is not None]
         torch._foreach_mul_(gradients, torch.nn.utils.get_total_norm(gradients))
         optimizer.step(1.0)
-    state = sum(value.untyped_storage().nbytes() for value in optimizer.state().values())
-    blocks = [sum(p.untyped_storage().nbytes() for p in block.parameters()) for block in model.blocks]
+    state = sum(map(stored, optimizer.state().values()))
+    blocks = [sum(map(stored, block.parameters())) for block in model.blocks]
     element = dtype.itemsize if dtype else 4
     return StepTrace(
         parts=parts,
@@ -214,7 +144,7 @@ def _trace(experiment: Experiment, model: Model, batch: Batch) -> StepTrace:
         targets=count,
         parameters=sum(p.numel() for p in parameters),
         weights=weights,
-        gradients=sum(grad.untyped_storage().nbytes() for grad in gradients),
+        gradients=sum(map(stored, gradients)),
         optimizer=state,
         copies=meter.copies,
         activations=activations,
@@ -228,7 +158,7 @@ def _trace(experiment: Experiment, model: Model, batch: Batch) -> StepTrace:
 def _parts(module: Loss, batch: Batch, count: int, autocast: AbstractContextManager) -> dict[str, Part]:
     """The costs of the children of the model, and of those of its blocks, all blocks together, in a forward pass.
 
-    This is a separate pass: the counter's hooks keep the fast paths of some layers from being used.
+    This is a separate pass: the counter's hooks keep the fast paths of some layers from being used. Empty if they fail.
     """
     model, meter, saved = module.model, Meter(module.model), defaultdict[str, int](int)
     counter = FlopCounterMode(display=False, custom_mapping=FORMULAS)
@@ -236,11 +166,14 @@ def _parts(module: Loss, batch: Batch, count: int, autocast: AbstractContextMana
     def pack(x: Tensor) -> Tensor:
         if x.untyped_storage() not in meter.weights:
             meter.weights.add(x.untyped_storage())  # it is counted once
-            saved[max(counter.mod_tracker.parents, key=len)] += x.untyped_storage().nbytes()
+            saved[max(counter.mod_tracker.parents, key=len)] += meter.sizes.get(x.untyped_storage(), stored(x))
         return x
 
     with counter, meter, torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x), autocast:
-        module(batch, count)
+        try:
+            module(batch, count)
+        except AssertionError:  # the counter's hooks cannot enter functions that compute gradients of their own
+            return {}
     flops = {name: float(sum(counts.values())) for name, counts in counter.get_flop_counts().items()}
     found, owned, rest = dict[str, Part](), set[int](), Part(0, flops["Global"], sum(saved.values()))
     for name, child in _units(model):

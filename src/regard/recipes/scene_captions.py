@@ -4,6 +4,7 @@ from regard.data import ScenesConfig
 from regard.models import CaptionerConfig, HybridViTConfig
 from regard.nn.blocks.block import GatedCrossConfig
 from regard.nn.heads import NoHeadConfig
+from regard.nn.positions.position import LearnedPositionConfig
 from regard.tasks import CaptionsConfig
 from regard.train import AdamWConfig, Experiment, TrainConfig
 
@@ -11,14 +12,22 @@ from regard.train import AdamWConfig, Experiment, TrainConfig
 def recipe() -> Experiment:
     """A captioner (Flamingo) of scenes such as "two red 3s above a blue 7", on a CPU in minutes.
 
-    Digits are learned in colors without a name, and colors mostly apart from digits.
+    Digits are learned in any colors, and colors mostly apart from digits.
 
     regard train scene-captions
     """
     encoder = HybridViTConfig(patch=4, layers=1, heads=4, width=64, class_token=False, head=NoHeadConfig())
     return Experiment(
-        model=CaptionerConfig(layers=2, heads=4, width=64, block=GatedCrossConfig(gate=1.0), encoder=encoder),
-        data=ScenesConfig(unnamed=0.6, apart=0.8, batch=32),
+        model=CaptionerConfig(
+            autoregressive=False,  # or a color would tell the digits that it had in training
+            layers=2,
+            heads=4,
+            width=64,
+            position=LearnedPositionConfig(),
+            block=GatedCrossConfig(gate=1.0),
+            encoder=encoder,
+        ),
+        data=ScenesConfig(recolor=0.6, apart=0.8, batch=128),
         task=CaptionsConfig(words=1.0),
-        train=TrainConfig(steps=8000, optimizer=AdamWConfig(lr=2e-3), evaluate_every=1000, save_every=500),
+        train=TrainConfig(steps=4500, optimizer=AdamWConfig(lr=2e-3), evaluate_every=1000, save_every=500),
     )

@@ -16,13 +16,13 @@ def recipe() -> Experiment:
     text = EncoderConfig(context=12, layers=2, heads=4, width=64, head=NoHeadConfig())
     return Experiment(
         model=TwoTowersConfig(width=128, image=image, text=text),
-        data=SceneTextsConfig(recolor=0.25, batch=64),
+        data=SceneTextsConfig(recolor=0.7, batch=128),
         task=ContrastiveConfig(),
         train=TrainConfig(
-            steps=3500,
+            steps=2600,
             optimizer=MuonConfig(lr=0.01, rest_lr=2e-3),
             schedule=TrapezoidScheduleConfig(),
-            evaluate_every=1750,
+            evaluate_every=1300,
             save_every=500,
         ),
     )

@@ -15,7 +15,7 @@ from regard.data.examples import ExampleData, Numbers, Part, Uniform, draw
 from regard.data.images.config import ImagesConfig
 from regard.data.images.data import ImageData, attended_image, read_images, to_floats
 from regard.data.scenes.draw import CAPTION_DRAWS, DRAWS, MOST, Scene, Writing
-from regard.data.scenes.grammar import COLORS, LONGEST, UNNAMED, WORDS, Caption, random_caption
+from regard.data.scenes.grammar import COLORS, LONGEST, WORDS, Caption, random_caption
 from regard.data.tokenizers import Tokenizer
 
 if TYPE_CHECKING:
@@ -56,13 +56,12 @@ class SceneData(ExampleData[SceneBatch]):
         grid: int = 1,
         *,
         recolor: float = 0.0,
-        unnamed: float = 0.0,
         apart: float = 0.0,
     ) -> None:
         held_out = [HELD_OUT * bool(part) for part in (images.validation_count, images.test_count)]
         super().__init__((count, held_out[0], held_out[1]), f"scenes of {images.name}")
-        self.classes, self.recolor, self.unnamed, self.apart = images.labels, recolor, unnamed, apart
-        self.draws = RECOLOR_DRAWS if recolor else 3
+        self.classes, self.recolor, self.apart = images.labels, recolor, apart
+        self.draws = RECOLOR_DRAWS + 1
         self.writing = [Writing(part, grid) for part in (images.train, images.validation, images.test)]
         side = self.writing[0].canvas
         self.shape = (3, side, side)
@@ -83,23 +82,18 @@ class SceneData(ExampleData[SceneBatch]):
         return self._random[PARTS.index(part)][number, CAPTION_DRAWS:]
 
     def train_batch(self, numbers: Numbers, random: Uniform) -> SceneBatch:
-        batch = self.part_batch("train", numbers)
-        if self.recolor:
-            from regard.data.images import augment  # not at the top: configs are read without torch
-
-            return batch._replace(inputs=augment.recolor(batch.inputs, random, self.recolor))
-        if not self.unnamed:
-            return batch
         import torch
 
-        unnamed, apart = torch.from_numpy(random[:, :2] < (self.unnamed, self.apart))[..., None].unbind(1)  # [B, 1]
-        tints = torch.tensor(UNNAMED)[(random[:, 2] * len(UNNAMED)).astype(int)] / 255  # [B, 3]
-        ink = (batch.inputs + 1).amax(1, keepdim=True) * tints[..., None, None] - 1
-        images = ink.where(unnamed[..., None, None], batch.inputs)
+        from regard.data.images import augment  # not at the top: configs are read without torch
+
+        batch = self.part_batch("train", numbers)
+        inputs = augment.recolor(batch.inputs, random[:, :RECOLOR_DRAWS], self.recolor)
+        recolored = torch.from_numpy(random[:, :1] < self.recolor)  # [B, 1]; a caption does not tell these colors
+        apart = torch.from_numpy(random[:, RECOLOR_DRAWS:] < self.apart)
         color = torch.isin(batch.captions, torch.tensor([WORDS.index(word) for word in COLORS]))
         digit = torch.isin(batch.captions, torch.tensor([n for n, word in enumerate(WORDS) if word[:1].isdigit()]))
-        unknown = color.where(unnamed, digit & apart)
-        return batch._replace(inputs=images, captions=batch.captions.masked_fill(unknown, IGNORE_INDEX))
+        unknown = color.where(recolored, digit & apart)
+        return batch._replace(inputs=inputs, captions=batch.captions.masked_fill(unknown, IGNORE_INDEX))
 
     def part_batch(self, part: Part, numbers: Numbers, *, counts: bool = True) -> SceneBatch:
         import torch  # not at the top: configs are read without torch
@@ -143,8 +137,9 @@ class ScenesConfig(DataConfig, kind="scenes"):
     scenes: int = option(20_000, "scenes of the training part")
     made: int = option(1, "the seed of the scenes")
     grid: int = option(1, "digits are at multiples of so many pixels; 4, the side of a patch, makes codes simple")
-    recolor: float = option(0.0, "augmentation: mix the channels of this share of the images, so that colors are any")
-    unnamed: float = option(0.0, "the share of scenes in training that are in one color without a name")
+    recolor: float = option(
+        0.0, "augmentation: mix the channels of this share of the images; their captions tell no colors"
+    )
     apart: float = option(
         0.0, "the share of the others whose digits are unknown: a color is learned apart from a digit"
     )
@@ -155,14 +150,14 @@ class ScenesConfig(DataConfig, kind="scenes"):
         for name in ("scenes", "grid", "batch"):
             if (value := vars(self)[name]) < 1:
                 raise ValueError(f"{name} must be at least 1, not {value}")
-        for name in ("recolor", "unnamed", "apart"):
+        for name in ("recolor", "apart"):
             if not 0 <= vars(self)[name] <= 1:
                 raise ValueError(f"{name} is a share from 0 to 1, not {vars(self)[name]}")
 
     def build(self, context: int, cache: Path | None = None, tokenizer: Tokenizer | None = None) -> SceneData:
         """Make the scenes; ``context`` and ``tokenizer`` are for texts. The parts have different handwritten images."""
         self.check()
-        images, augmentation = ImagesConfig(source=self.source).build(0, cache), ("recolor", "unnamed", "apart")
+        images, augmentation = ImagesConfig(source=self.source).build(0, cache), ("recolor", "apart")
         return SceneData(images, self.scenes, self.made, self.grid, **{name: vars(self)[name] for name in augmentation})
 
     def picture(self, batch: Any, weights: Tensor, model: ModelConfig) -> str | None:

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from regard.errors import UserError
 
 COLORS = {"red": (255, 64, 64), "green": (64, 224, 64), "blue": (80, 112, 255), "yellow": (240, 224, 48)}
-UNNAMED = ((64, 224, 224), (240, 64, 240), (240, 240, 240), (255, 144, 48), (160, 80, 255))  # far from all of these
 NUMBERS = ("a", "two")
 #: Relations of the first group to the second, and the same of the second to the first.
 INVERSE = {"above": "below", "left of": "right of", "below": "above", "right of": "left of"}

@@ -1,0 +1,107 @@
+"""Counts what traced operations do: FLOPs, bytes read and written, launches, and the storages that live at a time."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+from torch.utils.flop_counter import flop_registry
+
+from regard.models import Model
+from regard.plan.formulas import FORMULAS, LAUNCHES, WORKSPACES
+
+#: PyTorch's CUDA allocator rounds each block up to so many bytes.
+CUDA_BLOCK = 512
+
+
+class Work(NamedTuple):
+    """What a step does, as far as it decides its time."""
+
+    flops: float
+    bytes: float  # read and written by operations
+    operations: float  # started one after another
+    half: float = 0.0  # those FLOPs that are of 16-bit formats
+
+    def minus(self, other: Work) -> Work:
+        """The rest of this work."""
+        return Work(*(a - b for a, b in zip(self, other, strict=True)))
+
+
+def tensors_in(tree: object) -> list[Tensor]:
+    """All tensors of nested arguments."""
+    return [x for x in tree_iter(tree) if isinstance(x, Tensor)]
+
+
+class Meter(TorchDispatchMode):
+    """Counts operations and their bytes, and follows the storages that live."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.flops, self.bytes, self.operations, self.half = 0.0, 0.0, 0, 0.0
+        self.live = self.peak = self.gradients = self.growing = self.copies = 0
+        self.weights: weakref.WeakSet[torch.UntypedStorage] = weakref.WeakSet()  # and their copies in another format
+        self.sizes: weakref.WeakKeyDictionary[torch.UntypedStorage, int] = weakref.WeakKeyDictionary()
+        for x in (*model.parameters(), *model.buffers()):
+            self.follow(x)
+            self.weights.add(x.untyped_storage())
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        tensors, made = tensors_in((args, kwargs)), tensors_in(out)
+        given = [x.untyped_storage() for x in tensors]
+        new = [x for x in made if not any(x.untyped_storage() is one for one in given)]
+        if not new and not (made and func._schema.is_mutable):
+            return out  # a view, or a question about a tensor
+        packet = func._overloadpacket
+        self.operations += LAUNCHES[packet](*args) if packet in LAUNCHES else 1
+        flops = 0.0
+        if packet in FORMULAS:
+            flops = FORMULAS[packet](*args, **(kwargs or {}))
+        elif packet in flop_registry:
+            flops = flop_registry[packet](*args, **(kwargs or {}), out_val=out)
+        self.flops += flops
+        if flops and tensors[0].element_size() == 2:
+            self.half += flops
+        self.bytes += sum(float(x.numel() * x.element_size()) for x in (*tensors, *made))
+        if packet in WORKSPACES:
+            self.follow(made[3], WORKSPACES[packet](*args))
+        for x in new:
+            self.follow(x)
+            if func is torch.ops.aten._to_copy.default and all(one in self.weights for one in given):
+                self.copies += self.sizes[x.untyped_storage()]
+                self.weights.add(x.untyped_storage())
+        return out
+
+    @property
+    def work(self) -> Work:
+        """What was done so far."""
+        return Work(self.flops, self.bytes, self.operations, self.half)
+
+    def accumulated(self, parameter: Tensor) -> None:
+        """Count a gradient, and free it, so that it is not counted among activations."""
+        assert parameter.grad is not None
+        self.gradients += stored(parameter.grad)
+        self.growing = max(self.growing, self.live + self.gradients)
+        parameter.grad = None
+
+    def follow(self, x: Tensor, least: int = 0) -> None:
+        """Count the storage of a tensor until it is freed."""
+        storage = x.untyped_storage()
+        if storage not in self.sizes:
+            size = self.sizes[storage] = max(stored(x), least)
+            self.live += size
+            self.peak, self.growing = max(self.peak, self.live), max(self.growing, self.live + self.gradients)
+            weakref.finalize(storage, self._freed, size)
+
+    def _freed(self, size: int) -> None:
+        self.live -= size
+
+
+def stored(x: Tensor) -> int:
+    """Bytes of the storage of a tensor, as the device's allocator gives them out."""
+    size = x.untyped_storage().nbytes()
+    return -(-size // CUDA_BLOCK) * CUDA_BLOCK if x.device.type == "cuda" else size
