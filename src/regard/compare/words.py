@@ -104,8 +104,8 @@ def sentences(comparison: ArchitectureComparison) -> Iterator[str]:
         ]
         tied = f" It is not told apart from {join_words(open_)} by these seeds." if open_ else ""
         yield f"{title(length)}, {first.name} has the lowest loss, {loss_text(lowest, best)} nats per target.{tied}"
-    for name in (one.name for one in comparison.contenders if one.at_edge):
-        yield f"The best rate of {name} is the lowest or highest that was tried; more --rates may find a better one."
+    if edges := [one.name for one in comparison.contenders if one.at_edge]:
+        yield f"The rate of {join_words(edges)} is the lowest or highest of those tried; more --rates may find a better."
     yield from uneven_times(comparison)
 
 
