@@ -105,7 +105,7 @@ def sentences(comparison: ArchitectureComparison) -> Iterator[str]:
         tied = f" It is not told apart from {join_words(open_)} by these seeds." if open_ else ""
         yield f"{title(length)}, {first.name} has the lowest loss, {loss_text(lowest, best)} nats per target.{tied}"
     if edges := [one.name for one in comparison.contenders if one.at_edge]:
-        yield f"The rate of {join_words(edges)} is the lowest or highest of those tried; more --rates may find a better."
+        yield f"The rate of {join_words(edges)} is the lowest or highest tried; more --rates may find a better one."
     yield from uneven_times(comparison)
 
 
