@@ -144,7 +144,7 @@ def validation_loss(variant: Variant, data: TextData, steps: int, seed: int) -> 
     """The loss on held-out text after training."""
     train = TrainConfig(steps, optimizer=MuonConfig(), schedule=CosineScheduleConfig(), device="cpu")
     run = train_shortly(Experiment(model_config(variant, data.vocabulary), DATA, train=train, seed=seed), data)
-    return run.validation_loss(held_out(data, 64, 16))
+    return run.validation_loss(held_out(data, 64, 8))
 
 
 @torch.no_grad()
