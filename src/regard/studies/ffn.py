@@ -64,7 +64,7 @@ def study(scale: float, seed: int, say: Callable[[str], None]) -> Study:
     Character models of Shakespeare with 2 layers, 300 steps, three seeds: at width 64 with 0 to 8 times as many hidden
     units, and at equal parameters, where a wider network leaves a narrower model; with a convolution of kernel 3 in its
     place, and without an activation. Then how alike the tokens become in 24 layers of random weights, with and without
-    the network and residual connections (Dong et al. 2021). Six minutes on one core.
+    the network and residual connections (Dong et al. 2021). Three to six minutes on one core.
     """
     steps = max(2, round(STEPS * scale))
     data = DATA.build(CONTEXT)
