@@ -138,9 +138,9 @@ def words(found: Sequence[Removals]) -> list[str]:
     return [
         f"Heads that can be removed, of {heads}, before the loss rises by {TOLERANCE} nats: {listed}. "
         + (
-            "Removal by measured effect keeps the loss longer than any random order does on average."
+            "In every model, removal by measured effect keeps the loss longer than random orders do on average."
             if fewest > most
-            else "Removal by measured effect is not better than a random order in every model."
+            else "Not in every model does removal by measured effect keep the loss longer than random orders do."
         ),
         f"By themselves, {small:.1f} heads of {heads} change the loss by less than {SMALL} nats; the largest effect is "
         f"{largest[0]:.3f} (head {largest[1]} of model {largest[2]}).",
