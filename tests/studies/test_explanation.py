@@ -122,7 +122,7 @@ def test_the_words_compare_with_the_nearness_and_the_gradient():
         REPLACING: of(0.9),
     }
     said = " ".join(explanation.words(model, [model]))
-    assert "Single heads: from 0.103 to 0.603" in said
+    assert "Single heads: from 0.103 to 0.603, some above the mean of all heads." in said
     assert "The mean of all heads ranks tokens worse than their nearness alone and worse than gradient × input" in said
     assert "The rollout ranks tokens about as well as their nearness alone" in said
     assert "replacing a token by another: mean of all heads 0.200 ± 0.000" in said

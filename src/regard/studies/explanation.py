@@ -51,7 +51,7 @@ def study(scale: float, seed: int, say: Callable[[str], None]) -> Study:
     Three character models of Shakespeare with 3 layers of 4 heads, trained for 600 steps. For the last position of
     128 held-out windows of 64 characters, every earlier character is removed in turn (no query sees it in any layer)
     or replaced by another, and the distance of the predictions is compared with the weights of each head, means over
-    heads, attention rollout, gradient times input, and the nearness of the character. Three minutes on one core.
+    heads, attention rollout, gradient times input, and the nearness of the character. Two minutes on one core.
     """
     steps = max(2, round(STEPS * scale))
     data_config = TextConfig(batch=16)
@@ -188,8 +188,9 @@ def words(found: Mapping[str, Agreement], models: Sequence[Found]) -> list[str]:
     first = ", ".join(f"{name} {Mean.of(found[name].first).value:.0%}" for name in (*WHOLE, GRADIENT, NEARNESS))
     sentences = [
         f"Spearman's rank correlation with the measured effect of removing a token: {shown}.",
-        f"Single heads: from {min(heads):.3f} to {max(heads):.3f}. No head by itself is the model's explanation, and "
-        "which head agrees best is known only after the effects are measured.",
+        f"Single heads: from {min(heads):.3f} to {max(heads):.3f}, "
+        + ("all below the mean of all heads" if max(heads) < total[MEAN].value else "some above the mean of all heads")
+        + ". Which head agrees best is known only after the effects are measured.",
     ]
     for name in WHOLE:
         one = total[name]
@@ -201,7 +202,7 @@ def words(found: Mapping[str, Agreement], models: Sequence[Found]) -> list[str]:
         *sentences,
         f"Partial correlation, given the nearness: {partial}.",
         f"With the effect of replacing a token by another: {replaced}. The two effects agree by {total[REPLACING]}: "
-        "removal hides a token from attention alone, which favors weights as an explanation of it.",
+        "removal hides a token from attention alone, which may favor weights as an explanation of it.",
         f"The token that matters most is named by: {first}.",
         f"± is half the 95% confidence interval over {len(found[MEAN].correlation)} targets of {len(models)} models. "
         "A removed token leaves a gap, which training did not have, "

@@ -50,7 +50,7 @@ def study(scale: float, seed: int, say: Callable[[str], None]) -> Study:
 
     Three character models of Shakespeare with 3 layers of 8 heads, trained for 1,000 steps: the effect of each head
     alone on the loss, then the loss against the number of removed heads, without further training. Effects are measured
-    on one half of the held-out text, losses are reported on the other. Three minutes on one core.
+    on one half of the held-out text, losses are reported on the other. Four minutes on one core.
     """
     steps = max(2, round(STEPS * scale))
     data_config = TextConfig(batch=16)
