@@ -20,7 +20,10 @@ COMMANDS = (
     "evaluate",
     "report",
     "approximate",
+    "compare",
     "study",
+    "scale",
+    "tune",
 )
 COMMANDS += (
     "score",

@@ -76,6 +76,15 @@ def with_parameters(model: M, count: float, keep: Literal["layers", "shape"] = "
     return min(found, key=lambda entry: entry[0])[1]
 
 
+def nearest_width(model: M, count: float, counted: Counted = "all") -> M:
+    """The same parts and number of layers at the width whose number of parameters is nearest to ``count``."""
+    size = lru_cache(None)(lambda config: COUNTERS[counted](build_on_meta(config)))
+    found = [(abs(math.log(size(one) / count)), one) for one in _around(model, model.layers, count, size)]
+    if not found:
+        raise UserError(f"no width of a {model.kind} with {model.layers} layers is near {round(count):,} parameters")
+    return min(found, key=lambda entry: entry[0])[1]
+
+
 def _shape(model: ModelConfig) -> float:
     return model.width / model.layers
 

@@ -2,6 +2,7 @@
 
 from regard.scale.ladder import Ladder, Rung, ladder
 from regard.scale.law import FittedLaw, Interval, Law, Point, fit
+from regard.scale.page import write_page
 from regard.scale.test import ScaleResult, Trained, scale
 
 __all__ = [
@@ -16,4 +17,5 @@ __all__ = [
     "fit",
     "ladder",
     "scale",
+    "write_page",
 ]

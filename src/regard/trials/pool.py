@@ -83,7 +83,7 @@ def train_trials(
             yield trial, outcome
     if not left:
         return
-    count = min(len(left), workers or default_workers(left))
+    count = min(len(left), workers or default_workers([trial.experiment for trial in left]))
     threads = threads or max(1, cores() // count)
     files = [name for name in loaded_files() if name.endswith(".py")]
     # "spawn": a child that is forked after PyTorch has started its threads may hang.
@@ -115,11 +115,11 @@ def describe(outcome: Outcome) -> str:
     return f"validation loss {outcome.loss:.4f} after {outcome.steps:,} steps in {clock(outcome.seconds)}"
 
 
-def default_workers(trials: Sequence[Trial]) -> int:
-    """One worker per GPU if the trials train there, otherwise one per core."""
+def default_workers(experiments: Sequence[Experiment]) -> int:
+    """One worker per GPU if the experiments are trained there, otherwise one per core."""
     import torch
 
-    on_gpu = any(trial.experiment.train.device not in ("auto", "cpu") for trial in trials) or torch.cuda.is_available()
+    on_gpu = any(one.train.device not in ("auto", "cpu") for one in experiments) or torch.cuda.is_available()
     return max(1, torch.cuda.device_count()) if on_gpu else cores()
 
 
