@@ -50,8 +50,10 @@ def test_words_say_whether_one_vector_loses_more():
         "Bahdanau": rows(20, 18, (unsure, sure)),
         "Transformer": rows(20, 3, (sure, unsure)),
     }
-    said = bottleneck.words(found, 650)
+    effort = {name: {"steps": 1000, "seconds": 119.6} for name in found}
+    said = bottleneck.words(found, effort, 650)
     assert "one vector 20.0 and 2.0 BLEU (chrF 50.0 and 40.0)" in said[0]
     assert "Bahdanau keeps 90% of its BLEU and one vector 10%" in said[1]
     assert "+16.0 at 80 (+12.0 to +20.0): the longer the text, the more one vector loses" in said[1]
     assert "this does not show that one vector loses more with length" in said[2]
+    assert "one vector 1,000 in 120 s" in said[3]

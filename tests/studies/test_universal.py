@@ -51,8 +51,8 @@ def test_a_model_without_a_part_sees_what_its_bound_says():
 
 def test_words_follow_from_the_errors():
     names = ("random", "rank")
-    errors = {part: dict.fromkeys(names, 0.0) for part in PARTS}
-    limits = {part: dict.fromkeys(names, 0.0) for part in PARTS}
+    errors: dict[str, dict[str, float]] = {part: dict.fromkeys(names, 0.0) for part in PARTS}
+    limits: dict[str, dict[str, float]] = {part: dict.fromkeys(names, 0.0) for part in PARTS}
     limits["no positions"]["random"] = errors["no positions"]["random"] = 0.6
     limits["no attention"] = {"random": 0.5, "rank": 0.3}
     errors["no attention"] = {"random": 0.6, "rank": 0.4}
