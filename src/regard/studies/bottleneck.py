@@ -32,6 +32,7 @@ LIMITS = (10, 20, 40, 60, 80)  # words of a source; the test sentences have at m
 PASSES, HELD_OUT = 12, 40  # over the training sentences; joined validation pairs
 CONTEXT = 320
 FOLDER = Path("studies") / "data"
+SENTENCES = PairsConfig()  # English and French; what is joined
 RECURRENT = Seq2SeqConfig(context=CONTEXT, width=128, dropout=0.1)
 MODELS: dict[str, ModelConfig] = {
     "one vector": replace(RECURRENT, attention=FixedConfig()),
@@ -67,7 +68,7 @@ def study(scale: float, seed: int, say: Callable[[str], None]) -> Study:
     sentences are then translated in texts of 10 to 80 words. Eight minutes on 2 cores, or on a GPU.
     """
     seconds = SECONDS * scale
-    parts = PairsConfig().build(64)
+    parts = SENTENCES.build(64)
     config = _written(parts.train, parts.validation, seed)
     data = config.build(CONTEXT)
     base = get("translate-bahdanau")
@@ -154,6 +155,8 @@ def words(found: dict[str, list[Found]], effort: dict[str, dict[str, float]], se
         )
         + "."
     ]
+    if (lowest := min(row[0].bleu for row in found.values())) < 1:
+        said.append(f"A BLEU of {lowest:.1f} is noise: with so little training there is nothing to compare.")
     for name in OTHERS:
         gains = [row.gain for row in found[name] if row.gain is not None]
         first, last = gains[0], gains[-1]
