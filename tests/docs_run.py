@@ -42,11 +42,15 @@ PARSED = {
     "regard describe --model gpt3-175b": "counting 96 layers takes ten seconds; tests/models runs it",
 }
 #: Commands that take more than a few seconds: they run with `slow`.
-SLOW = {"regard approximate": "measures every approximation", "regard prove": "tests every claim"}
+SLOW = {
+    "regard approximate": "measures every approximation",
+    "regard compare": "trains several models",
+    "regard prove": "tests every claim",
+}
 #: Words that stand for something else in the small setting.
 WORDS = {"RUN": "translation", "hf:FOLDER": "hf:folder", "3000": "4", "2000": "1"}
 #: Options that are added unless the command has them.
-ADDED = {"regard generate": ("--tokens", "8")}
+ADDED = {"regard generate": ("--tokens", "8"), "regard compare": ("--scale", "0.01", "--workers", "1")}
 #: Exit codes that are an answer: the doctor finds something to say about two steps.
 ANSWERS = {"regard doctor": (0, 1)}
 

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from regard.pages import charts, numbers, svg
 from regard.pages.charts import Axes, Series, dot_plot, line_chart, log_ticks, thin, ticks
 from regard.pages.heat import RED, STRONGEST, image_picture
+from regard.pages.html import ChartSection, chart_picture
 from regard.pages.svg import png
 
 FINITE = st.floats(-1e12, 1e12, allow_subnormal=False)
@@ -82,6 +83,25 @@ def test_every_name_and_value_is_drawn_in_order() -> None:
 
 def test_nothing_gives_nothing() -> None:
     assert dot_plot([], "loss", "Losses", 1000) == ""
+
+
+def test_a_picture_has_line_charts_and_dot_plots_below_one_another():
+    lines = ChartSection("Lines", "", [Series("one", [(0, 1.0), (1, 2.0)])], Axes("step", "loss"))
+    dots = ChartSection("Dots", "", [], Axes("", "effect"), named=[("a", 1.0), ("b", 2.0), ("c", 3.0)])
+    root = ElementTree.fromstring(chart_picture([lines, dots, lines], "Title", "about"))
+    inner = [(float(e.attrib["y"]), float(e.attrib["height"])) for e in root if e.tag.endswith("}svg")]
+    assert len(inner) == 3
+    ends = [y + height for y, height in inner]
+    assert all(end < y for end, (y, _) in zip(ends, inner[1:], strict=False))
+    assert ends[-1] < float(root.attrib["height"])
+    assert {"a", "b", "c"} <= {e.text for e in root.iter() if e.tag.endswith("text")}
+
+
+def test_a_picture_has_no_place_for_a_section_without_charts() -> None:
+    axes = Axes("x", "y")
+    lines = ChartSection("lines", "", [Series("a", [(0.0, 1.0), (1.0, 2.0)])], axes)
+    table = ChartSection("table", "", [], axes)
+    assert chart_picture([table, lines], "title", "about") == chart_picture([lines], "title", "about")
 
 
 def test_the_examples_in_the_docstrings_are_true() -> None:

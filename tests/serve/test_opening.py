@@ -53,6 +53,21 @@ def test_report_is_served_in_a_sandbox(served: RunningServer, runs: Path) -> Non
     assert "default-src 'none'" in policy  # it can send nothing
 
 
+def test_comparisons_are_listed_and_served_in_a_sandbox(served: RunningServer, runs: Path) -> None:
+    assert served.get("/api/runs").json["comparisons"] == []
+    folder = runs / "comparisons" / "long"
+    folder.mkdir(parents=True)
+    (folder / "compare.html").write_text("<!doctype html><h1>compared</h1>", encoding="utf-8")
+    (found,) = served.get("/api/runs").json["comparisons"]
+    answer = served.get(f"/api/comparisons/{found['id']}")
+    other = served.get(f"/api/comparisons/{found['name']}")
+    shutil.rmtree(folder.parent)
+    assert found["name"] == "long"
+    assert (answer.status, answer.body) == (200, b"<!doctype html><h1>compared</h1>")
+    assert "sandbox allow-scripts;" in answer.headers["content-security-policy"]
+    assert other.status == 404  # pages have opaque ids
+
+
 def test_passage_is_held_out(served: RunningServer, runs: Path) -> None:
     found = served.get(f"/api/runs/{served.identify('small')}/passage").json
     data = Run.open(runs / "small").load(TextConfig, "data").build(32)

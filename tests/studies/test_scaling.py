@@ -38,7 +38,11 @@ def test_the_words_say_what_not_dividing_costs():
     losses = {kind: {d: [x, x + 0.2, x + 0.1] for d in TRAINED} for kind, x in zip(KINDS, (2.5, 2.0, 2.1), strict=True)}
     said = " ".join(scaling.words(at_start, losses))
     assert "heads of width 64: q·k 2.600 ± 0.248, q·k / √d 2.100 ± 0.248" in said
-    assert "Not dividing costs 0.500 ± 0.000" in said
+    assert "Without the division it is 0.500 ± 0.000 higher than with it" in said
+    losses[UNSCALED] = {width: [2.0, 2.1, 2.2] for width in TRAINED}  # within the interval of the pairs
+    assert "Without the division it is no different than with it (+0.000 ± " in " ".join(
+        scaling.words(at_start, losses)
+    )
 
 
 @pytest.mark.slow

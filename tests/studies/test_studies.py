@@ -12,11 +12,10 @@ from torch.nn import functional as F
 
 from regard.data import TextBatch
 from regard.errors import UserError
-from regard.measure import Comparison, LengthBucket
 from regard.models import GPTConfig, RecurrentConfig
 from regard.pages.charts import Axes, Series
 from regard.pages.html import ChartSection
-from regard.studies import about, bottleneck, depth, get, gradients, images, names, parallel
+from regard.studies import about, depth, get, gradients, images, names, parallel
 from regard.studies.page import Study, page, write
 
 SIZES: dict[str, Any] = {"vocabulary": 11, "context": 12, "width": 16}
@@ -81,18 +80,26 @@ def test_words_follow_from_numbers():
     assert "Shallow: learns at 4, 8 layers and not at the others" in said
     assert "Hopeless: learns at no depth tried" in said
 
-    said = " ".join(parallel.words({"GRU": [10.0, 50.0], "Transformer": [20.0, 25.0]}, (32, 1024)))
-    assert "the GRU takes 5.0 times as long and the Transformer 1.2 times" in said
-    assert "the Transformer is fastest with 25 ms, and the GRU takes 2.0 times" in said
+    steps = {"GRU": [733, 733 + 22 * 448], "Transformer": [85, 79]}
+    slow = {"cpu": {"GRU": [10.0, 50.0], "Transformer": [20.0, 25.0]}}
+    said = " ".join(parallel.words(steps, slow))
+    assert "further token of a sequence: GRU 22. In all, and no more at 512 tokens than at 64: Transformer 79." in said
+    assert "GRU 5.0, Transformer 1.2. Every model that computes token after token slows down more" in said
+    assert "the Transformer is fastest with 25.0 ms, and the slowest takes 2.0 times" in said
+    said = " ".join(parallel.words(steps, slow | {"cuda": {"GRU": [1.0, 1.0], "Transformer": [2.0, 3.0]}}))
+    assert "GPU: from sequences of 32 to sequences of 2,048" in said
+    assert "Not every model that computes token after token slows down more than every other" in said
 
-    better, worse = Comparison(10, 25, 12, 18, 0.001), Comparison(10, 9, -3, 1, 0.4)
-    lengths = {"one vector": [LengthBucket(1, None, 9, 10.0)], "attention": [LengthBucket(1, None, 9, 25.0)]}
-    said = bottleneck.words(better, worse, 100, 20, lengths)
-    assert "attention is better" in said[0]
-    assert "not significant" not in said[0]
-    assert "one vector is better" in said[1]
-    assert "not significant" in said[1]
-    assert "1+: +15.0" in said[2]
+
+def test_recurrent_models_wait_for_every_token_and_the_others_do_not():
+    counts = {
+        name: [parallel.counted(config, n) for n in (16, 32, 48)]
+        for name, config in parallel.MODELS.items()
+        if name != "GRU"  # as the LSTM
+    }
+    for name, (few, some, more) in counts.items():
+        assert more - some == some - few
+        assert (some > few + 16) == (name in ("RNN", "LSTM"))
 
 
 def test_a_page_is_escaped_and_written_with_its_numbers(tmp_path):
@@ -105,6 +112,7 @@ def test_a_page_is_escaped_and_written_with_its_numbers(tmp_path):
     path = write("name", evil, study, tmp_path / "new")
     assert path.read_text(encoding="utf-8").startswith("<!doctype html>")
     assert json.loads((tmp_path / "new" / "name.json").read_text())["found"] == [1, 2]
+    assert "<script>alert" not in (tmp_path / "new" / "name.svg").read_text(encoding="utf-8")
 
 
 def test_studies_are_found_and_described():
@@ -124,7 +132,7 @@ def test_the_command_lists_them_without_torch():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["depth", "gradients", "parallel"])
+@pytest.mark.parametrize("name", ["depth", "gradients", "icl", "parallel", "universal"])
 def test_a_study_runs_from_the_command_line(name, tmp_path):
     command = [sys.executable, "-m", "regard.cli", "study", name, "--scale", "0.02", "--out", str(tmp_path), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -12,23 +12,30 @@ from regard.studies.warmup import BLOCKS, RATES, RUNS
 
 INF = math.inf
 LOSSES = {
-    "post-norm, no warm-up": [[2.5, 2.6], [2.5, 3.4], [3.4, 3.4], [INF, 3.4], [3.4, 3.4]],
-    "post-norm, warm-up": [[2.5, 2.6], [2.4, 2.5], [2.5, 2.6], [3.4, 3.4], [3.4, 3.4]],
+    "post-norm, no warm-up": [[2.5, 2.6], [2.2, 3.4], [3.4, 3.4], [INF, 3.4], [3.4, 3.4]],
+    "post-norm, warm-up": [[2.5, 2.6], [2.3, 2.4], [2.5, 2.6], [3.4, 3.4], [3.4, 3.4]],
     "pre-norm, no warm-up": [[2.5, 2.6]] * 5,
-    "pre-norm, warm-up": [[2.5, 2.6]] * 5,
+    "pre-norm, warm-up": [[2.6, 2.5]] * 5,
 }
 
 
 def test_a_rate_trains_if_it_does_with_every_seed():
-    assert [warmup.largest(found, 3.34) for found in LOSSES.values()] == [3e-4, 3e-3, 3e-2, 3e-2]
+    assert [warmup.largest(found, 3.34) for found in LOSSES.values()] == [RATES[0], RATES[2], RATES[-1], RATES[-1]]
     assert warmup.largest([[3.3, 2.0]] * 5, 3.34) is None
 
 
 def test_words_follow_from_losses():
-    said = " ".join(warmup.words(LOSSES, 3.34, {block: [1.0, 4.0] for block in BLOCKS}, {"post-norm, warm-up": [0.5]}))
-    assert "post-norm, no warm-up: 0.0003, post-norm, warm-up: 0.003, pre-norm" in said
-    assert "post-norm, warm-up 2.400 and 2.500 at 0.001" in said
+    measured = ({block: [1.0, 4.0] for block in BLOCKS}, {"post-norm, warm-up": [0.5]})
+    said = " ".join(warmup.words(LOSSES, 3.34, *measured))
+    assert "Post-norm: the lowest loss is 2.350 ± 0.635 with warm-up (at 0.001), 0.200 ± 0.000 lower than" in said
+    assert "larger with warm-up: 0.003, without 0.0003." in said
+    assert "no different than without (+0.000 ± 1.271) (at 0.0003)" in said
+    assert "the same with warm-up: 0.03, without 0.03." in said
     assert "last layer over that of the first: post-norm 4, pre-norm 4" in said
+    untrained = {name: [[3.4, 3.4]] * 5 for name in RUNS}
+    assert "the same with warm-up: none of them, without none of them." in " ".join(
+        warmup.words(untrained, 3.34, *measured)
+    )
 
 
 def test_the_rate_that_is_shown_is_where_warm_up_matters_most():

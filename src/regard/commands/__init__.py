@@ -20,6 +20,7 @@ COMMANDS = (
     "evaluate",
     "report",
     "approximate",
+    "compare",
     "study",
     "scale",
     "tune",

@@ -9,8 +9,9 @@ from typing import Literal, NamedTuple
 from regard.errors import UserError
 from regard.train import TrainConfig
 
-Measure = Literal["seconds", "flops", "tokens", "steps", "epochs"]
-MEASURES: tuple[Measure, ...] = ("seconds", "flops", "tokens", "steps", "epochs")
+Measure = Literal["seconds", "flops", "tokens", "epochs", "steps"]
+#: A recipe's own length is the first one that it has.
+MEASURES: tuple[Measure, ...] = ("seconds", "flops", "tokens", "epochs", "steps")
 SUFFIXES = {"k": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12, "P": 1e15}
 EXAMPLE = "seconds=120, flops=1e14, tokens=5M, steps=500 or params=1M"
 LEAST = 25  # steps: a whole number of them is then at most 2 % off
@@ -71,14 +72,14 @@ class Budget(NamedTuple):
         return self if self.lengths else self._replace(lengths=(own,))
 
 
-def steps_of(length: Length, cost: StepCost, epoch: float, name: str) -> int:
+def steps_of(length: Length, cost: StepCost, epoch: float, name: str, least: int = LEAST) -> int:
     """The number of steps of a contender. ``epoch``: steps that read the training part once."""
     each = {"seconds": cost.seconds, "flops": cost.flops, "tokens": cost.tokens, "steps": 1.0, "epochs": 1 / epoch}
     steps = length.amount / each[length.measure]
-    if not LEAST <= steps < math.inf:
+    if not least <= steps < math.inf:
         raise UserError(
-            f"{length} are {steps:.3g} steps of {name}, too few to compare; give at least {LEAST}, so "
-            f"--budget {length.measure}={LEAST * each[length.measure]:.3g} or more, or a smaller --data.batch"
+            f"{length} are {steps:.3g} steps of {name}, too few to compare; give at least {least}, so "
+            f"--budget {length.measure}={least * each[length.measure]:.3g} or more, or a smaller --data.batch"
         )
     return round(steps)
 

@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from regard.config import override, parse
-from regard.data import TextConfig
+from regard.config import dump, override, parse
+from regard.data import Batch, Data
 from regard.errors import UserError
-from regard.models import ModelConfig
+from regard.models import ModelConfig, describe
+from regard.plan.size import CLOSE, with_parameters
 from regard.train import Experiment
 
 #: What every contender has in common, so that losses are of the same targets.
@@ -84,6 +85,11 @@ def in_context(model: ModelConfig, context: int) -> ModelConfig:
     return replace(model, context=context) if "context" in model.__dataclass_fields__ else model
 
 
+def plain_text(value: object) -> str:
+    """A value of a config, or the kind of a choice."""
+    return str(value["kind"] if isinstance(value, dict) and "kind" in value else value)
+
+
 def check_same_targets(first: Contender, other: Contender) -> None:
     """Refuse a contender whose recipe has another task, other data or another tokenizer, or trained weights."""
     one, two = first.experiment, other.experiment
@@ -93,15 +99,30 @@ def check_same_targets(first: Contender, other: Contender) -> None:
                 f"{first.name} and {other.name} cannot be compared, as their losses are of other targets: the {part} "
                 f"{a} in one and {b} in the other"
             )
-    if (
-        isinstance(one.data, TextConfig)
-        and isinstance(two.data, TextConfig)
-        and one.data.tokenizer != two.data.tokenizer
-    ):
-        kinds = f"{one.data.tokenizer.kind} and {two.data.tokenizer.kind}"
-        raise UserError(
-            f"{first.name} and {other.name} have different tokenizers ({kinds}), so that their losses are of other "
-            "targets; give --data.tokenizer once, after the contenders"
-        )
+    ours, theirs = dump(one.data), dump(replace(two.data, batch=one.data.batch))
+    for key in sorted({*ours, *theirs}):
+        if ours.get(key) != theirs.get(key):
+            raise UserError(
+                f"{first.name} and {other.name} cannot be compared, as their losses are of other targets: data.{key} "
+                f"is {plain_text(ours.get(key))} in one and {plain_text(theirs.get(key))} in the other; "
+                f"give --data.{key} once, after the contenders"
+            )
     if two.init is not None:
         raise UserError(f"{other.name} starts from trained weights (init); contenders start from random ones")
+
+
+def sized(contender: Contender, data: Data[Batch], parameters: float | None) -> Contender:
+    """The contender with the vocabulary of the data and, if ``parameters`` are given, about so many of them."""
+    model = contender.experiment.model_for(data)
+    if parameters is not None:
+        try:
+            model = with_parameters(model, parameters)
+        except UserError as problem:
+            raise UserError(f"{contender.name}: {problem}") from None
+        found = describe(model)["parameters"]
+        if abs(found / parameters - 1) > CLOSE:
+            raise UserError(
+                f"{contender.name} has no size with {parameters:,.0f} parameters; the nearest has {found:,} "
+                f"({found / parameters - 1:+.1%}): leave it out, or give another --budget params"
+            )
+    return contender._replace(experiment=replace(contender.experiment, model=model).checked())

@@ -24,6 +24,7 @@ from regard.data.graphs.nodes import NodeData, NodesConfig
 from regard.data.images.clips import ClipsConfig
 from regard.data.images.config import ImagesConfig
 from regard.data.images.data import ImageData
+from regard.data.images.pathfinder import PathfinderConfig, PathfinderData
 from regard.data.imagetext.config import ImageTextConfig
 from regard.data.imagetext.data import ImageTextData
 from regard.data.imported import ImportedConfig

@@ -12,6 +12,7 @@ from regard.pages.svg import tag, text
 COLORS = 8
 TOP, RIGHT, BOTTOM = 30, 14, 36  # margins of a line chart, pixels
 ROW, LETTER = 24, 7  # of a dot plot: height of a row, width of a letter
+DOTS_TOP = 42  # of a dot plot, where the label is above the ticks
 
 Scale = Callable[[float], float]  # a value to pixels
 
@@ -85,8 +86,7 @@ def dot_plot(values: Sequence[tuple[str, float]], label: str, title: str, width:
     everything = [value for _, value in values] + ([] if line is None else [line])
     marks = ticks(min(everything), max(everything), 5)
     left = min(width // 2, 20 + LETTER * max(len(name) for name, _ in values))
-    top = 42  # the label is above the ticks
-    height = top + ROW * len(values) + 12
+    top, height = DOTS_TOP, dot_plot_height(len(values))
     across = _scale(marks[0], marks[-1], left, width - 70)
     parts = [text(label, 4, 12, "name")]
     for mark in marks:
@@ -101,6 +101,11 @@ def dot_plot(values: Sequence[tuple[str, float]], label: str, title: str, width:
         parts.append(text(f"{value:.3f}", across(value) + 9, y + 4))
     described = "; ".join(f"{name}: {value:.4g}" for name, value in values)
     return _chart(width, height, title, f"{label}. {described}", parts)
+
+
+def dot_plot_height(rows: int) -> int:
+    """The height of a dot plot."""
+    return DOTS_TOP + ROW * rows + 12
 
 
 def describe(series: Sequence[Series], axes: Axes) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from html import escape
 
 from regard import __version__
-from regard.pages.charts import Axes, Series, dot_plot, line_chart
+from regard.pages.charts import Axes, Series, dot_plot, dot_plot_height, line_chart
 from regard.pages.svg import FOLDER, picture, rectangle, stylesheet, tag, text
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
@@ -150,11 +150,14 @@ def folded(title: str, content: str) -> str:
 
 
 def chart_picture(charts: Sequence[ChartSection], title: str, description: str) -> str:
-    """Line charts below one another as one SVG file."""
-    (width, height), parts = PICTURE, []
-    for number, chart in enumerate(charts):
-        top = number * (height + 60)
-        drawn = line_chart(chart.series, chart.axes, width, height, chart.title)
+    """Line charts and dot plots below one another as one SVG file; sections without either are left out."""
+    (width, usual), parts, top = PICTURE, [], 0
+    for chart in (one for one in charts if one.series or one.named):
+        if chart.named:
+            height = dot_plot_height(len(chart.named))
+            drawn = dot_plot(chart.named, chart.axes.y, chart.title, width, chart.line)
+        else:
+            height, drawn = usual, line_chart(chart.series, chart.axes, width, usual, chart.title)
         parts.append(text(chart.title, 14, top + 22, "title"))
         parts.append(drawn.replace("<svg ", f'<svg y="{top + 30}" width="{width}" height="{height}" ', 1))
         x = 14
@@ -162,7 +165,8 @@ def chart_picture(charts: Sequence[ChartSection], title: str, description: str) 
             parts.append(rectangle(f"key {series.css_class}", 12, 4, x=x, y=top + height + 38))
             parts.append(text(series.name, x + 17, top + height + 44, "soft"))
             x += 34 + 7 * len(series.name)
-    return picture(title, description, width, len(charts) * (height + 60), parts)
+        top += height + 60
+    return picture(title, description, width, top, parts)
 
 
 def _responsive(wide: str, narrow: str) -> str:

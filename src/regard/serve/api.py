@@ -38,7 +38,15 @@ class Api:
         return {"version": __version__, "views": VIEWS, "device": str(self.cache.device)}
 
     def runs(self, params: RequestParams) -> JsonObject:
-        return {"runs": self.library.runs()}
+        comparisons = [{"id": key, "name": path.parent.name} for key, path in self.library.comparisons().items()]
+        return {"runs": self.library.runs(), "comparisons": comparisons}
+
+    def comparison(self, params: RequestParams) -> str:
+        """The page of a comparison, as `regard compare` wrote it."""
+        path = self.library.comparisons().get(params.text("comparison"))
+        if path is None:
+            raise NotFoundError("there is no such comparison; it may have been removed: reload the page")
+        return read_plain(path).decode("utf-8", "replace")
 
     def run(self, params: RequestParams) -> JsonObject:
         run = params.text("run")

@@ -107,6 +107,7 @@ class PageServer:
             f"{run}/passage": _handler(api.passage, models),
             f"{run}/report": _handler(api.report, files),
             f"{run}/events": self._events,
+            "/api/comparisons/{comparison}": _handler(api.comparison, files),
             "/api/difference": _handler(api.difference, files),
             **{f"{trace}/{e.__name__}": _handler(e, readers) for e in (api.overview, api.tile, api.row, api.cell)},
             f"{trace}/measures": _handler(api.measures, models),

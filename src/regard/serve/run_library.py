@@ -64,6 +64,11 @@ class RunLibrary:
             raise NotFoundError("there is no such run; it may have been removed: reload the page")
         return path
 
+    def comparisons(self) -> dict[str, Path]:
+        """Return the pages that `regard compare` has written into this folder, by id, sorted by name."""
+        pages = sorted(self._root.glob("comparisons/[!.]*/compare.html"))
+        return {self._make_id(f"comparisons/{path.parent.name}"): path for path in pages}
+
     def open(self, run: str) -> Run:
         """Open a run by id."""
         return open_run(self.path(run))

@@ -1,107 +1,242 @@
-"""The bottleneck of encoder-decoder models: one vector for a whole sentence against attention over all of it."""
+"""The bottleneck of encoder-decoder models: one vector for a whole text against attention over all of it."""
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from random import Random
+from typing import NamedTuple
 
-from regard.config import to_toml
-from regard.generate.translation import load_translation_model
-from regard.measure import Comparison, LengthBucket, RetrievalBaseline, bleu_by_length, compare, score
+import torch
+
+from regard.data import BpeConfig, PairData, PairsConfig
+from regard.data.translation.pairs import SentencePairs
+from regard.generate.sampling import Sampling
+from regard.generate.translation import Translator
+from regard.measure import Comparison, compare, score
+from regard.models import BahdanauConfig, FixedConfig, ModelConfig, Seq2SeqConfig, TransformerConfig
+from regard.models.base import Seq2SeqModel
+from regard.models.device import find_device
+from regard.nn.positions.position import RotaryConfig
 from regard.pages.charts import Axes
 from regard.pages.html import ChartSection
 from regard.recipes import get
-from regard.runs import Run, environment
+from regard.runs.disk import replace_files
 from regard.studies.page import Study, lines, machine
-from regard.train import Experiment, train
-from regard.train.live import LiveLine
+from regard.train import Experiment
+from regard.train.engine import Engine
+from regard.train.shard import World
 
-SECONDS, LONG = 600, 12  # of training each; sources with more words than this are long
-NAMES = {"one vector": "translate-fixed", "attention": "translate-bahdanau"}
-EDGES = (4, 8, 12, 18, 26)
-FOLDER = Path("studies") / "runs"
+SECONDS, TIMED = 120, 4  # of training each; batches by which updates are timed
+LIMITS = (10, 20, 40, 60, 80)  # words of a source; the test sentences have at most the first
+PASSES, HELD_OUT = 12, 40  # over the training sentences; joined validation pairs
+CONTEXT = 320
+FOLDER = Path("studies") / "data"
+RECURRENT = Seq2SeqConfig(context=CONTEXT, width=128, dropout=0.1)
+MODELS: dict[str, ModelConfig] = {
+    "one vector": replace(RECURRENT, attention=FixedConfig()),
+    "Bahdanau": replace(RECURRENT, attention=BahdanauConfig()),
+    "Transformer": TransformerConfig(context=CONTEXT, layers=2, heads=4, width=128, position=RotaryConfig()),
+}
+BASELINE, *OTHERS = MODELS
+Pair = tuple[str, str]
+
+
+class Found(NamedTuple):
+    """What one model reached at one length."""
+
+    bleu: float
+    chrf: float
+    gain: Comparison | None  # in BLEU over the model with one vector; None: it is that model
 
 
 def study(scale: float, seed: int, say: Callable[[str], None]) -> Study:
-    """What does one vector for a whole sentence cost? BLEU by source length, with and without attention.
+    """What does one vector for a whole text cost? BLEU by length to 80 words, with and without attention.
 
     regard study bottleneck
 
-    The recipes translate-fixed and translate-bahdanau, each trained for ten minutes, on a held-out test set.
-    Twenty-five minutes on 2 cores; finished runs are reused.
+    Home Assistant's English and French sentences, joined to texts of up to 80 words. A GRU encoder and decoder with one
+    vector between them, the same with Bahdanau's attention and a Transformer train for two minutes each. The same test
+    sentences are then translated in texts of 10 to 80 words. Eight minutes on 2 cores, or on a GPU.
     """
-    seconds = max(5.0, SECONDS * scale)
-    translations: dict[str, list[str]] = {}
-    models = {name: load_translation_model(_trained(recipe, seconds, seed, say)) for name, recipe in NAMES.items()}
-    data = models["attention"].data()
-    for name, model in models.items():
-        say(f"{name}: translating {len(data.test.sources):,} sentences")
-        translations[name] = [one.text for one in model.translator().translate(data.test.sources)]
-    sources, references = data.test.sources, data.test.targets
-    nearest = RetrievalBaseline(data.train.sources, data.train.targets)
-    translations["nearest neighbor"] = [nearest.translate(source) for source in sources]
-    buckets = {name: bleu_by_length(sources, texts, references, EDGES) for name, texts in translations.items()}
-    long = [i for i, source in enumerate(sources) if len(source.split()) > LONG]
-    fixed, attended = translations["one vector"], translations["attention"]
-    overall = compare(fixed, attended, references, seed=seed)
-    on_long = compare(*([texts[i] for i in long] for texts in (fixed, attended, references)), seed=seed)
+    seconds = SECONDS * scale
+    parts = PairsConfig().build(64)
+    config = _written(parts.train, parts.validation, seed)
+    data = config.build(CONTEXT)
+    base = get("translate-bahdanau")
+    train = replace(base.train, precision="float32", compile=False)
+    device = find_device(train.device)
+    experiments = {}
+    for name, model in MODELS.items():
+        experiment = replace(base, model=model, data=config, train=train, seed=seed)
+        experiments[name] = replace(experiment, model=experiment.model_for(data))
+    engines = dict(zip(MODELS, _trained(experiments, data, seconds, device, say), strict=True))
+    alone = [pair for pair in _pairs(parts.test) if len(pair[0].split()) <= LIMITS[0]]
+    tests = {limit: joined(alone, (limit for _ in alone)) for limit in LIMITS}
+    outputs: dict[str, dict[int, list[str]]] = {name: {} for name in engines}
+    for name, engine in engines.items():
+        say(f"{name}: translating {len(alone):,} sentences, {len(LIMITS)} times")
+        assert isinstance(engine.model, Seq2SeqModel)
+        translator = Translator(engine.model.eval(), data.tokenizer, data.specials, strategy=Sampling(temperature=0))
+        for limit, pairs in tests.items():
+            outputs[name][limit] = [one.text for one in translator.translate([source for source, _ in pairs])]
+    found = measured(outputs, {limit: [target for _, target in pairs] for limit, pairs in tests.items()}, seed)
+    sizes = {name: sum(p.numel() for p in engine.model.parameters()) for name, engine in engines.items()}
+    steps = {name: engine.progress.step for name, engine in engines.items()}
     return Study(
-        words(overall, on_long, len(sources), len(long), buckets),
-        [_chart(buckets)],
+        words(found, len(alone)),
+        _charts(found, {limit: len(pairs) for limit, pairs in tests.items()}),
         {
-            "scores": {name: [str(one) for one in score(texts, references)] for name, texts in translations.items()},
-            "overall": overall._asdict(),
-            "long": {"words above": LONG, "sentences": len(long), **on_long._asdict()},
-            "by length": {name: [bucket._asdict() for bucket in part] for name, part in buckets.items()},
+            "limits": LIMITS,
+            "texts": [len(pairs) for pairs in tests.values()],
+            "parameters": sizes,
+            "steps": steps,
+            "found": {name: [one._asdict() for one in row] for name, row in found.items()},
         },
-        f"{seconds:g} s of training each, beam 5, {len(sources)} sentences, seed {seed}, {machine()}",
+        f"{seconds:g} s of training each, greedy, {len(alone)} test sentences, seed {seed}, {machine(device)}",
     )
 
 
-def words(
-    overall: Comparison, on_long: Comparison, sentences: int, long: int, buckets: dict[str, list[LengthBucket]]
-) -> list[str]:
-    """The comparison in sentences."""
-    said = []
-    for comparison, where in (
-        (overall, f"On all {sentences:,} sentences"),
-        (on_long, f"On the {long:,} of more than {LONG} words"),
-    ):
-        better = "attention is better" if comparison.difference > 0 else "one vector is better"
-        sure = "" if comparison.p < 0.05 else "; the difference is not significant"
-        said.append(
-            f"{where} {better}: BLEU {comparison.second:.1f} with attention, {comparison.first:.1f} with one vector, a "
-            f"difference of {comparison.difference:.1f} (95% interval {comparison.low:.1f} to {comparison.high:.1f}, "
-            f"p = {comparison.p:.3f}, paired bootstrap){sure}."
+def joined(pairs: Sequence[Pair], limits: Iterable[int]) -> list[Pair]:
+    """The pairs in order, joined to texts whose sources have at most so many words; a longer one stays alone."""
+    texts: list[list[Pair]] = []
+    room, limits = 0, iter(limits)
+    for pair in pairs:
+        count = len(pair[0].split())
+        if not texts or count > room:
+            texts.append([])
+            room = next(limits)
+        texts[-1].append(pair)
+        room -= count
+    return [(" ".join(map(ended, sources)), " ".join(map(ended, targets))) for sources, targets in map(_sides, texts)]
+
+
+def ended(sentence: str) -> str:
+    """The sentence with a full stop, if it has no mark at its end."""
+    return sentence if sentence[-1] in ".!?:…" else f"{sentence}."
+
+
+def measured(
+    outputs: dict[str, dict[int, list[str]]], references: dict[int, list[str]], seed: int
+) -> dict[str, list[Found]]:
+    """BLEU and chrF by model and length, and the gain over one vector with its interval."""
+    result: dict[str, list[Found]] = {}
+    for name, texts in outputs.items():
+        result[name] = []
+        for limit, given in references.items():
+            bleu, chrf = (one.value for one in score(texts[limit], given))
+            gain = None if name == BASELINE else compare(outputs[BASELINE][limit], texts[limit], given, seed=seed)
+            result[name].append(Found(bleu, chrf, gain))
+    return result
+
+
+def words(found: dict[str, list[Found]], sentences: int) -> list[str]:
+    """BLEU of the shortest and the longest texts, what remains of it, and whether attention keeps more."""
+    short, long = LIMITS[0], LIMITS[-1]
+    kept = {name: row[-1].bleu / max(row[0].bleu, 1e-9) for name, row in found.items()}
+    said = [
+        f"The same {sentences:,} sentences in texts of up to {short} and of up to {long} words: "
+        + "; ".join(
+            f"{name} {row[0].bleu:.1f} and {row[-1].bleu:.1f} BLEU (chrF {row[0].chrf:.1f} and {row[-1].chrf:.1f})"
+            for name, row in found.items()
         )
-    gaps = [
-        (few.words, many.bleu - few.bleu) for few, many in zip(buckets["one vector"], buckets["attention"], strict=True)
+        + "."
     ]
-    said.append("The difference by source length in words: " + ", ".join(f"{n}: {gap:+.1f}" for n, gap in gaps) + ".")
+    for name in OTHERS:
+        gains = [row.gain for row in found[name] if row.gain is not None]
+        first, last = gains[0], gains[-1]
+        more = kept[name] > kept[BASELINE] and last.low > 0
+        verdict = (
+            "the longer the text, the more one vector loses"
+            if more
+            else "this does not show that one vector loses more with length"
+        )
+        said.append(
+            f"{name} keeps {kept[name]:.0%} of its BLEU and one vector {kept[BASELINE]:.0%}; its difference is "
+            f"{first.difference:+.1f} at {short} words (95% interval {first.low:+.1f} to {first.high:+.1f}) and "
+            f"{last.difference:+.1f} at {long} ({last.low:+.1f} to {last.high:+.1f}): {verdict}."
+        )
+    said.append(
+        "The sentences of a text have nothing to do with one another, so a longer text is not harder in itself. All "
+        "models are small and trained briefly, for the same time and not the same number of steps; one seed."
+    )
     return said
 
 
-def _chart(buckets: dict[str, list[LengthBucket]]) -> ChartSection:
-    return ChartSection(
-        "BLEU by source length",
-        "Each point is the BLEU of the sentences with at least that many words, up to the next point. The nearest "
-        "neighbor baseline returns the translation of the most similar training sentence (TF-IDF).",
-        lines({name: [(float(one.least), one.bleu) for one in part] for name, part in buckets.items()}),
-        Axes("words in the source", "BLEU", low=0, x_low=0),
-    )
+def _charts(found: dict[str, list[Found]], counts: dict[int, int]) -> list[ChartSection]:
+    places = list(map(float, LIMITS))
+    rows = []
+    for name, row in found.items():
+        cells = [f"{one.bleu:.1f}" + (f" ({one.gain.difference:+.1f})" if one.gain else "") for one in row]
+        rows.append((name, *cells))
+    return [
+        ChartSection(
+            "BLEU by length",
+            "The same sentences in texts of up to so many words.",
+            lines({name: zip(places, (one.bleu for one in row), strict=True) for name, row in found.items()}),
+            Axes("words in the source, at most", "BLEU", low=0, x_low=0),
+            columns=("model", *(f"{limit} words, {counts[limit]} texts" for limit in LIMITS)),
+            rows=rows,
+        ),
+        ChartSection(
+            "chrF by length",
+            "The same translations by their letters: a score that is less harsh with weak models.",
+            lines({name: zip(places, (one.chrf for one in row), strict=True) for name, row in found.items()}),
+            Axes("words in the source, at most", "chrF", low=0, x_low=0),
+        ),
+    ]
 
 
-def _trained(recipe: str, seconds: float, seed: int, say: Callable[[str], None]) -> Run:
-    """A finished run of an earlier study with the same settings, or a new one."""
-    experiment = get(recipe)
-    budget = replace(experiment.train, steps=None, seconds=seconds)
-    experiment = replace(experiment, train=budget, seed=seed).checked()
-    name = f"{recipe}-{seconds:g}s-seed{seed}"
-    resume = (FOLDER / name).is_dir()
-    run = Run.open(FOLDER / name) if resume else Run.create(FOLDER, name, to_toml(experiment), environment())
-    checkpoint = run.latest()
-    if checkpoint is not None and checkpoint.step == run.config["train"]["steps"]:
-        say(f"{recipe}: {run.path} is already trained")
-        return run
-    say(f"{recipe}: resuming {run.path}" if resume else f"{recipe}: training for {seconds:g} s")
-    train(run.load(Experiment), run, [LiveLine()], resume)
-    return run
+def _pairs(part: SentencePairs) -> list[Pair]:
+    return list(zip(part.sources, part.targets, strict=True))
+
+
+def _sides(pairs: list[Pair]) -> tuple[list[str], list[str]]:
+    sources, targets = zip(*pairs, strict=True)
+    return list(sources), list(targets)
+
+
+def _written(training: SentencePairs, validation: SentencePairs, seed: int) -> PairsConfig:
+    """Files of joined pairs. The lengths are log-uniform: texts of every length have as many words in all."""
+    draw, texts = Random(seed), []
+    longest = LIMITS[-1]
+    for _ in range(PASSES):
+        pairs = _pairs(training)
+        draw.shuffle(pairs)
+        texts += joined(pairs, (round(longest ** draw.random()) for _ in pairs))
+    held_out = joined(_pairs(validation), (longest for _ in validation.sources))[:HELD_OUT]
+    files = {f"joined-{seed}.tsv": texts, f"joined-{seed}-validation.tsv": held_out}
+    replace_files(FOLDER, {name: "".join(f"{a}\t{b}\n" for a, b in pairs) for name, pairs in files.items()})
+    path, validation_path = (str(FOLDER / name) for name in files)
+    tokenizer = BpeConfig(vocabulary=1024)
+    return PairsConfig(path=path, validation_path=validation_path, test=0, near=100, tokenizer=tokenizer, batch=2048)
+
+
+def _trained(
+    models: dict[str, Experiment], data: PairData, seconds: float, device: torch.device, say: Callable[[str], None]
+) -> list[Engine]:
+    """Models after so many seconds of training each.
+
+    Seconds are turned into steps by the fastest of a few updates on the same batches, which models take by turns: with
+    other work on the machine, a clock would give some models less than others.
+    """
+    engines = [Engine(experiment, data, World(device=device)) for experiment in models.values()]
+    times = [[_timed(engine) for engine in engines] for _ in range(2 * TIMED)]
+    per_step = [sum(map(min, zip(one[:TIMED], one[TIMED:], strict=True))) / TIMED for one in zip(*times, strict=True)]
+    done = []
+    for (name, experiment), step in zip(models.items(), per_step, strict=True):
+        steps = max(2, round(seconds / step))
+        experiment = replace(experiment, train=replace(experiment.train, steps=steps))
+        say(f"{name}: {steps} steps of {step * 1e3:.0f} ms")
+        done.append(Engine(experiment, data, World(device=device)))
+        for _ in range(steps):
+            done[-1].update()
+    return done
+
+
+def _timed(engine: Engine) -> float:
+    """The seconds of one update."""
+    began = time.perf_counter()
+    engine.progress.position %= TIMED  # the same batches again
+    engine.update()
+    return time.perf_counter() - began

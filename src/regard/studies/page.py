@@ -1,4 +1,4 @@
-"""A study as one HTML page and one JSON file: the question, the answer in words, the charts, the numbers."""
+"""A study as an HTML page, a picture of its charts and a JSON file: question, answer in words, charts, numbers."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -48,8 +48,10 @@ def page(name: str, question: str, study: Study) -> str:
 
 
 def write(name: str, question: str, study: Study, folder: Path) -> Path:
-    """Write ``NAME.html`` and ``NAME.json`` into the folder; return the path of the page."""
+    """Write ``NAME.html``, ``.svg`` (the charts) and ``.json`` into the folder; return the path of the page."""
     summary = {"name": name, "question": question, "answer": study.answer, "setting": study.setting}
     numbers = json.dumps({**summary, **study.numbers}, indent=1)
-    replace_files(folder, {f"{name}.json": numbers, f"{name}.html": page(name, question, study)})
+    picture = html.chart_picture(study.charts, question, " ".join(study.answer))
+    files = {"json": numbers, "svg": picture, "html": page(name, question, study)}
+    replace_files(folder, {f"{name}.{ending}": content for ending, content in files.items()})
     return folder / f"{name}.html"

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from regard.attention import Softmax, SoftmaxConfig, attend
 from regard.data import TextBatch, TextConfig
 from regard.look.capture.observe import attentions, dense_weights, evaluation_mode
+from regard.measure.interval import Mean
 from regard.models import GPTConfig
 from regard.models.base import LanguageModel
 from regard.models.gpt import GPT
@@ -22,7 +23,7 @@ from regard.pages.charts import Axes
 from regard.pages.html import ChartSection
 from regard.studies.depth import format_loss
 from regard.studies.page import Study, lines, machine
-from regard.studies.short_training import Mean, difference, held_out, train_shortly
+from regard.studies.short_training import compared, held_out, train_shortly
 from regard.train import AdamWConfig, CosineScheduleConfig, Experiment, TrainConfig
 
 KEYS, ROWS = 64, 256  # keys of a query, and queries that are averaged
@@ -51,7 +52,7 @@ def study(scale: float, seed: int, say: Callable[[str], None]) -> Study:
     At initialization, queries and keys of independent entries of variance 1, so that a dot product has the variance d:
     the entropy of the softmax over 64 keys and the norm of its Jacobian for heads of width 4 to 4,096. Then character
     models of Shakespeare with heads of width 16, 64 and 256, whose queries and keys begin with variance 1, trained for
-    400 steps with three seeds. Four minutes on one core.
+    400 steps with three seeds. Four to six minutes on one core.
     """
     generator = torch.Generator().manual_seed(seed)
     at_start = {kind: {d: random_scores(kind, d, 1.0, generator) for d in WIDTHS} for kind in KINDS}
@@ -147,13 +148,11 @@ def words(at_start: dict[str, dict[int, ScoreStatistics]], losses: dict[str, dic
     ]
     for width in TRAINED:
         listed = ", ".join(f"{kind} {Mean.of(found[width])}" for kind, found in losses.items())
-        cost = difference(losses[UNSCALED][width], losses[SCALED][width])
-        sentences.append(
-            f"Validation loss with heads of width {width}: {listed}. Not dividing costs {cost} (pairs of equal seeds)."
-        )
+        cost = compared(losses[UNSCALED][width], losses[SCALED][width], "with it")
+        sentences.append(f"Validation loss with heads of width {width}: {listed}. Without the division it is {cost}.")
     return [
         *sentences,
-        "± is half the 95% confidence interval over the seeds.",
+        "± is half the 95% confidence interval over the seeds, of differences over pairs of equal seeds.",
         "The variance is d only for entries that are independent and of variance 1. A model may begin with smaller "
         "queries and keys, where an unscaled product does less harm, and training changes them in any case.",
     ]

@@ -10,15 +10,16 @@ from typing import NamedTuple
 from torch import Tensor
 
 from regard.data import Batch, Data, TextBatch
+from regard.measure.interval import Mean, difference
 from regard.models.base import LanguageModel
 from regard.models.device import find_device
+from regard.pages.charts import Series
 from regard.train import Experiment
 from regard.train.engine import Engine
 from regard.train.evaluate import evaluate
 from regard.train.shard import World
 
 LAST = 10  # losses that are averaged
-T95 = (math.inf, 12.706, 4.303, 3.182, 2.776)  # 0.975 quantiles of Student's t, by the number of values less 1
 
 
 class ShortRun(NamedTuple):
@@ -79,30 +80,26 @@ def held_out(data: Data[TextBatch], size: int, count: int) -> list[TextBatch]:
     return list(islice(data.validation_batches(size), count))
 
 
-class Mean(NamedTuple):
-    """The mean of one measurement with several seeds, and half the width of its 95% confidence interval."""
-
-    value: float
-    error: float
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> "Mean":
-        """By Student's t; infinite if a value is, and the interval of a single value is."""
-        if len(values) < 2 or not all(map(math.isfinite, values)):
-            return cls(statistics.fmean(values), math.inf)
-        return cls(statistics.fmean(values), T95[len(values) - 1] * statistics.stdev(values) / len(values) ** 0.5)
-
-    def __str__(self) -> str:
-        return f"{self.value:.3f} ± {self.error:.3f}" if math.isfinite(self.value) else "not finite"
-
-
-def difference(a: Sequence[float], b: Sequence[float]) -> Mean:
-    """The mean of a - b, paired by seed: with the same seed, models are trained on the same batches."""
-    return Mean.of([x - y for x, y in zip(a, b, strict=True)])
-
-
 def validation_loss(engine: Engine, batches: Sequence[Batch]) -> float:
     """The mean loss over ``batches``."""
     result = evaluate(engine, batches)
     assert result is not None  # there are batches
     return result["validation_loss"]
+
+
+def compared(a: Sequence[float], b: Sequence[float], other: str) -> str:
+    """The losses ``a`` against the losses ``b``, paired by seed, in words; "no different": within the interval."""
+    gap = difference(a, b)
+    if not abs(gap.value) > gap.error:  # also where one is not finite
+        return f"no different than {other} ({gap.value:+.3f} ± {gap.error:.3f})"
+    return f"{abs(gap.value):.3f} ± {gap.error:.3f} {'lower' if gap.value < 0 else 'higher'} than {other}"
+
+
+def band(name: str, losses: Mapping[float, Sequence[float]], color: int) -> Series:
+    """The line of the mean losses by x, with their confidence intervals; without those that are not finite."""
+    means = {x: Mean.of(found) for x, found in losses.items()}
+    points = [(x, mean) for x, mean in means.items() if math.isfinite(mean.value)]
+    intervals = [
+        (x, mean.value - mean.error, mean.value + mean.error) for x, mean in points if math.isfinite(mean.error)
+    ]
+    return Series(name, [(x, mean.value) for x, mean in points], color, marks=True, band=intervals)

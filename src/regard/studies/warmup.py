@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from regard.config import load
 from regard.data import TextBatch, TextConfig, TextData
+from regard.measure.interval import Mean
 from regard.models import GPTConfig
 from regard.models.gpt import GPT
 from regard.nn.init import initialize, normal
@@ -17,7 +18,7 @@ from regard.pages.charts import Axes
 from regard.pages.html import ChartSection
 from regard.studies.depth import LEARNED, entropy, format_loss
 from regard.studies.page import Study, lines, machine
-from regard.studies.short_training import held_out, train_shortly
+from regard.studies.short_training import compared, held_out, train_shortly
 from regard.train import AdamWConfig, ConstantScheduleConfig, Experiment, TrainConfig
 from regard.train.engine import Engine
 from regard.train.shard import World
@@ -43,7 +44,7 @@ def study(scale: float, seed: int, say: Callable[[str], None]) -> Study:
     Character models of Shakespeare with 8 layers of width 64, Xavier initialization as in Vaswani et al. 2017, AdamW
     without gradient clipping: gradients by layer at initialization, how far the first updates move the predictions,
     and the loss after 300 steps at five learning rates, with a linear warm-up over the first 60 and without, with two
-    seeds. Four minutes on one core.
+    seeds. Four to seven minutes on one core.
     """
     steps = max(5, round(STEPS * scale))
     data = DATA.build(CONTEXT)
@@ -150,26 +151,42 @@ def largest(losses: list[list[float]], unigram: float) -> float | None:
     return max(able, default=None)
 
 
+def best(losses: list[list[float]]) -> tuple[float, list[float]]:
+    """The rate at which the worst seed has the lowest loss, and the losses there."""
+    _, rate, found = min(zip(map(max, losses), RATES, losses, strict=True))
+    return rate, found
+
+
 def words(losses: Losses, unigram: float, gradients: Curves, changes: Curves) -> list[str]:
     """The largest rates, the best losses, and the measures at the beginning."""
-    rates = {name: largest(values, unigram) for name, values in losses.items()}
-    trains = ", ".join(f"{name}: {'none of them' if rate is None else f'{rate:g}'}" for name, rate in rates.items())
-    lowest = {name: min(zip(map(max, values), RATES, values, strict=True)) for name, values in losses.items()}
-    best = ", ".join(
-        f"{name} {' and '.join(map(format_loss, found))} at {rate:g}" for name, (_, rate, found) in lowest.items()
-    )
+    sentences = [
+        f"A rate, of {', '.join(f'{rate:g}' for rate in RATES)}, trains if the loss at the end is {LEARNED} nats below "
+        f"the unigram entropy, {unigram:.3f}, with every seed."
+    ]
+    for block in BLOCKS:
+        (cold, warm) = (losses[name] for name, (of, _) in RUNS.items() if of == block)
+        (rate, without), (warm_rate, found) = best(cold), best(warm)
+        before, after = (largest(some, unigram) for some in (cold, warm))
+        moved = "larger" if (after or 0) > (before or 0) else "smaller" if (after or 0) < (before or 0) else "the same"
+        sentences.append(
+            f"{block.capitalize()}: the lowest loss is {Mean.of(found)} with warm-up (at {warm_rate:g}), "
+            f"{compared(found, without, 'without')} (at {rate:g}). The largest rate that trains is {moved} with "
+            f"warm-up: {_rate(after)}, without {_rate(before)}."
+        )
     ratios = ", ".join(f"{block} {values[-1] / values[0]:.2g}" for block, values in gradients.items())
     first = ", ".join(f"{name} {max(values):.2g}" for name, values in changes.items() if values)
     return [
-        f"The largest rate that trains, of {', '.join(f'{rate:g}' for rate in RATES)}: {trains}. A rate trains if the "
-        f"loss at the end is {LEARNED} nats below the unigram entropy, {unigram:.3f}, with every seed.",
-        f"The lowest losses over the rates, by seed: {best}.",
+        *sentences,
         f"At initialization, the gradient of the last layer over that of the first: {ratios}.",
         f"At the rate {CHANGE_RATE:g}, the largest change of the predictions by one of the first "
         f"{max(map(len, changes.values()))} updates, in nats: {first}.",
-        "Two seeds, one small model and short runs: a rate between two that were tried may be the limit, and a longer "
-        "training may recover from a bad beginning.",
+        f"± is half the 95% confidence interval over {SEEDS} seeds. One small model and short runs: the limit may be "
+        "between two rates that were tried, and a longer training may recover from a bad beginning.",
     ]
+
+
+def _rate(rate: float | None) -> str:
+    return "none of them" if rate is None else f"{rate:g}"
 
 
 def _cross_entropy(model: GPT, batch: TextBatch) -> Tensor:
@@ -184,7 +201,7 @@ def _by_rate(losses: Losses, steps: int, unigram: float) -> ChartSection:
     ends = [(math.log10(rate), unigram) for rate in (RATES[0], RATES[-1])]
     return ChartSection(
         f"Loss after {steps} steps, by learning rate",
-        "The mean of the last ten training losses, in nats per character, of the worse seed. The horizontal axis is "
+        "The mean of the last ten training losses, in nats per character, of the worst seed. The horizontal axis is "
         "the logarithm of the rate: -3 is 0.001. A model at the flat line or above it has not learned from its "
         "context; a missing point is a loss that was not finite.",
         lines({**points, "unigram entropy": ends}),

@@ -1,10 +1,11 @@
 // The list of runs, refreshed every few seconds while the page is visible.
 import { ApiError, errorMessage, get } from "./api";
 import { route } from "./route.svelte";
-import type { Passage, Run, RunDetail } from "./types";
+import type { Comparison, Passage, Run, RunDetail } from "./types";
 
 class Runs {
   list = $state.raw<Run[]>([]);
+  comparisons = $state.raw<Comparison[]>([]);
   state = $state<"loading" | "ready" | "failed">("loading");
   error = $state("");
   private started = false;
@@ -20,7 +21,8 @@ class Runs {
 
   async refresh(): Promise<void> {
     try {
-      const { runs } = await get<{ runs: Run[] }>("runs");
+      const { runs, comparisons } = await get<{ runs: Run[]; comparisons: Comparison[] }>("runs");
+      if (JSON.stringify(comparisons) !== JSON.stringify(this.comparisons)) this.comparisons = comparisons;
       if (JSON.stringify(runs) !== JSON.stringify(this.list)) this.list = runs;
       this.state = "ready";
       this.error = "";

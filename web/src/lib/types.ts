@@ -35,6 +35,12 @@ export interface Finding {
   change?: string | null;
 }
 
+/** A page that `regard compare` has written. */
+export interface Comparison {
+  id: string;
+  name: string;
+}
+
 export interface Sample {
   step: number;
   text: string;

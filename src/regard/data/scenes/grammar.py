@@ -118,25 +118,40 @@ def every_caption() -> list[Caption]:
 
 
 @cache
-def neighbors(caption: Caption) -> list[Caption]:
-    """The canonical captions that differ in one thing, or in what belongs to which group; none has a held-out pair.
+def reworded(caption: Caption) -> list[Caption]:
+    """The canonical captions in which one group has another number, color or digit; none has a held-out pair.
 
-    >>> len(neighbors(parse("a red 3")))  # another number, 2 colors and 8 digits that are not held out
+    >>> len(reworded(parse("a red 3")))  # another number, 2 colors and 8 digits that are not held out
     11
     """
     own, other = caption.groups[0], caption.groups[-1]
     if caption.second is None:
-        found = [Caption(group) for group in _changed(own)]
-    else:
-        axis = "left of" if caption.relation == "above" else "above"
-        found = [Caption(group, caption.relation, other) for group in _changed(own)]
-        found += [Caption(own, caption.relation, group) for group in _changed(other)]
-        found += [Caption(own, axis, other), Caption(other, caption.relation, own)]
-        mixed = (DIGITS * own.color + other.digit, DIGITS * other.color + own.digit)
-        found += [
-            Caption(Group(own.number, pairs[0]), caption.relation, Group(other.number, pairs[1]))
-            for pairs in (mixed, mixed[::-1])
-        ]
+        return _known([Caption(group) for group in _changed(own)], caption)
+    first = [Caption(group, caption.relation, other) for group in _changed(own)]
+    return _known([*first, *(Caption(own, caption.relation, group) for group in _changed(other))], caption)
+
+
+@cache
+def rearranged(caption: Caption) -> list[Caption]:
+    """The canonical captions with the same words in other places; none has a held-out pair.
+
+    >>> [str(one) for one in rearranged(parse("a red 3 above a red 7"))][:2]
+    ['a red 7 above a red 3', 'a red 3 left of a red 7']
+    """
+    if caption.second is None:
+        return []
+    own, other = caption.groups
+    found = [Caption(*ends) for axis in ("above", "left of") for ends in ((own, axis, other), (other, axis, own))]
+    mixed = DIGITS * own.color + other.digit, DIGITS * other.color + own.digit
+    for pairs in (mixed, mixed[::-1], (own.pair, other.pair)):
+        for numbers in ((own.number, other.number), (other.number, own.number)):
+            groups = [Group(*one) for one in zip(numbers, pairs, strict=True)]
+            found.append(Caption(groups[0], caption.relation, groups[1]))
+    return _known(found, caption)
+
+
+def _known(found: list[Caption], caption: Caption) -> list[Caption]:
+    """Those that are captions, differ from ``caption``, and have no held-out pair."""
     kept = [one for one in dict.fromkeys(found) if one != caption and not one.held_out]
     return [one for one in kept if one.second is None or one.first.pair != one.second.pair]
 

@@ -15,7 +15,7 @@ from regard.data.images.data import attended_image
 from regard.data.imagetext.captioned import Captioned, Prompts
 from regard.data.imagetext.data import ImageTextData, TextRows, image_text_examples, prompted, with_prompts
 from regard.data.scenes.data import PARTS, RECOLOR_DRAWS, SceneData, ScenesConfig
-from regard.data.scenes.grammar import COLORS, Caption, every_caption, neighbors
+from regard.data.scenes.grammar import COLORS, Caption, every_caption, rearranged, reworded
 from regard.data.tokenizers import Tokenizer, WordsConfig
 
 if TYPE_CHECKING:
@@ -26,15 +26,16 @@ if TYPE_CHECKING:
 TOKENS = 12  # of a text, at most: "two red 3s left of two blue 7s" has ten
 VOCABULARY = 320  # bytes, and the words of captions
 LANGUAGE = "en"
-NEGATIVES = 3  # captions that are nearly right, for each scene in training
+NEGATIVES = 4  # captions that are nearly right, for each scene in training:
+REARRANGED = 2  # so many have the same words elsewhere, the others one other word
 
 
 class SceneTextData(ImageTextData):
     """Scenes whose texts are their captions, and which are classified by all captions that there are.
 
     In training a caption begins with either group, and that of a recolored scene names no colors. With each come
-    captions that differ from it in one thing, as hard negatives (Yuksekgonul et al. 2023, NegCLIP, sec. 4): without
-    them, to know what is in a scene is enough, and what belongs to what is not learned.
+    captions that are nearly right, as hard negatives (Yuksekgonul et al. 2023, NegCLIP, sec. 4): without them, to know
+    what is in a scene is enough, and what belongs to what is not learned.
     """
 
     draws = RECOLOR_DRAWS + 1 + NEGATIVES
@@ -78,13 +79,21 @@ class SceneTextData(ImageTextData):
         for number, *form, draws in zip(numbers, colored, turned, picks, strict=True):
             caption = self.captions["train"][number]
             plain = worded(caption, colors=form[0])
-            near = [one for one in neighbors(caption) if worded(one, colors=form[0]) != plain]
+            moved, changed = (
+                [worded(one, colors=form[0], turned=form[1]) for one in kind if worded(one, colors=form[0]) != plain]
+                for kind in (rearranged(caption), reworded(caption))
+            )
             texts.append(worded(caption, colors=form[0], turned=form[1]))
-            others += [worded(near[int(draw * len(near))], colors=form[0], turned=form[1]) for draw in draws]
+            others += [_drawn(moved or changed, draw) for draw in draws[:REARRANGED]]
+            others += [_drawn(changed, draw) for draw in draws[REARRANGED:]]
         images = self._picked([one.pictures[0] for one in examples])
         images = augment.recolor(images, random[:, :RECOLOR_DRAWS], self.recolor)
         batch = self._batch(images, *self.rows.rows(texts), np.array([one.category for one in examples]))
         return with_prompts(batch, *self.rows.rows(others))
+
+
+def _drawn(texts: list[str], number: float) -> str:
+    return texts[int(number * len(texts))]
 
 
 def worded(caption: Caption, *, colors: bool, turned: bool = False) -> str:

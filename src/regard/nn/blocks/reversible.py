@@ -161,8 +161,12 @@ def _undo(
     x = x.detach().requires_grad_()
     with torch.enable_grad():
         outs = (random.replay(branch, x), *_losses(layers))
-    upstream = [grad.to(out.dtype) for grad, out in zip(grads, outs, strict=True)]
-    for_x, *others = torch.autograd.grad(outs, (x, *parameters), upstream, allow_unused=True)
+    # A branch may be constant, as that of no feed-forward network is.
+    pairs = [(out, grad.to(out.dtype)) for grad, out in zip(grads, outs, strict=True) if out.requires_grad]
+    if not pairs:
+        return outs[0], torch.zeros_like(x), [None] * len(parameters)
+    depending, upstream = zip(*pairs, strict=True)
+    for_x, *others = torch.autograd.grad(depending, (x, *parameters), upstream, allow_unused=True)
     return outs[0].detach(), torch.zeros_like(x) if for_x is None else for_x, others
 
 
