@@ -42,7 +42,7 @@ def loss_of(experiment: Experiment) -> float:
 
 @pytest.fixture
 def trained(monkeypatch: pytest.MonkeyPatch) -> list[Experiment]:
-    """Trials that have the made-up loss at once; the experiments that were trained."""
+    """Trials that have the made-up loss at once, and are not traced for FLOPs; the experiments that were trained."""
     found: list[Experiment] = []
 
     def run_trial(folder, trial, observers=()):
@@ -50,6 +50,7 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[Experiment]:
         return Outcome(folder, loss_of(trial.experiment), 1, 1, 1.0)
 
     monkeypatch.setattr(search, "run_trial", run_trial)
+    monkeypatch.setattr(search, "with_flops", lambda experiment, data, flops: experiment)
     monkeypatch.setattr(search, "train_trials", lambda trials, folder, say: [(x, run_trial(folder, x)) for x in trials])
     return found
 
@@ -93,12 +94,12 @@ def test_every_architecture_of_the_space_is_possible(name: str) -> None:
 
 
 def test_a_search_goes_stage_by_stage_from_the_default_and_finds_what_is_better(tmp_path: Path, trained) -> None:
-    result = run(tmp_path)
+    result = run(tmp_path, 40)
     assert [stage.name for stage in result.stages] == list(STAGES)
     default = result.default
     assert trained[0] == default
     assert trained[0].train.optimizer == small("--train.optimizer.kind=muon").train.optimizer
-    assert len(trained) <= 16 + 6
+    assert len(trained) <= 41 + 6
     losses = [stage.loss for stage in result.stages]
     assert losses == sorted(losses, reverse=True)
     assert loss_of(result.best) == pytest.approx(losses[-1])
@@ -112,7 +113,7 @@ def test_a_search_goes_stage_by_stage_from_the_default_and_finds_what_is_better(
     assert result.comparison.beats
     rates = sum(result.importance[key] for key in ("train.optimizer.lr", "train.optimizer.rest_lr"))
     assert sum(result.importance.values()) == pytest.approx(1)
-    assert rates > 0.5  # of eight keys, and all others but the batch have no effect
+    assert rates > 0.4  # of eight keys; 0.55 to 0.87 with six seeds
 
 
 def test_the_same_command_continues_and_trains_nothing_twice(tmp_path: Path, trained) -> None:

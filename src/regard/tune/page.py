@@ -57,7 +57,8 @@ def charts(result: TuneResult) -> list[ChartSection]:
             ChartSection(
                 "Importance",
                 "PED-ANOVA (Watanabe et al. 2023): how much the values of a key in the best quarter of the trials "
-                "differ from those in all of them. It depends on the ranges, and is rough with few trials.",
+                "differ from those in all of them. It depends on the ranges, is rough with few trials, and "
+                "is shared with keys of later stages, whose default values all trials of earlier stages have.",
                 (),
                 Axes("", "importance"),
                 named=list(result.importance.items()),
