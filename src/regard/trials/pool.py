@@ -72,7 +72,7 @@ def train_trials(
     workers: int | None = None,
     say: Callable[[str], None] = lambda line: None,
     threads: int | None = None,
-    observers: Sequence[type[Observer]] = (),
+    observers: Sequence[Callable[[], Observer]] = (),
 ) -> Iterator[tuple[Trial, Outcome]]:
     """Train every trial in ``folder``; yields each with its outcome as soon as it is known.
 
@@ -142,7 +142,7 @@ def finished(folder: Path, trial: Trial) -> Outcome | None:
         return None
 
 
-def run_trial(folder: Path, trial: Trial, observers: Sequence[type[Observer]] = ()) -> Outcome:
+def run_trial(folder: Path, trial: Trial, observers: Sequence[Callable[[], Observer]] = ()) -> Outcome:
     """Train one trial in this process, from where its run stands, and record the outcome."""
     path = folder / trial.run_name
     try:
