@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from compare_kit import PLAIN, InProcess, keys
+from docs import comparison
 
 from regard import cli
 from regard.commands.compare import CompareOptions, command_line, read_contenders, slug
@@ -27,7 +28,6 @@ TEXTS = (
     "rnn: shakespeare-rnn --model.layers 1 --model.width 24",
 )
 SETTINGS = ComparisonSettings(Budget.parse(["tokens=800", "steps=30"]), seeds=2, rates=2, workers=1)
-TRIALS = 2 * 2 + 2 * 2 * 2  # rates, and two lengths, of two contenders
 
 
 def scheduled(folder: Path, settings: ComparisonSettings = SETTINGS) -> Schedule:
@@ -56,17 +56,16 @@ def compared(tmp_path_factory) -> ArchitectureComparison:
 
 
 def test_nothing_is_trained_twice(tmp_path: Path, in_process: InProcess) -> None:
-    in_process.stop = 7
+    settings = replace(SETTINGS, budget=Budget.parse(["steps=25"]), seeds=1)
+    in_process.stop = 5
     with pytest.raises(KeyboardInterrupt):
-        compare(scheduled(tmp_path), "tiny", "", lambda line: None)
+        compare(scheduled(tmp_path, settings), "tiny", "", lambda line: None)
     in_process.stop = None
-    found = compare(scheduled(tmp_path), "tiny", "", lambda line: None)
-    assert len(in_process.trained) == len(set(in_process.trained)) == TRIALS
-    assert compare(scheduled(tmp_path), "tiny", "", lambda line: None) == found
-    assert len(in_process.trained) == TRIALS
-    more = replace(SETTINGS, seeds=3)
-    compare(scheduled(tmp_path, more), "tiny", "", lambda line: None)
-    assert len(in_process.trained) == TRIALS + 4  # a third seed for each contender and length
+    found = compare(scheduled(tmp_path, settings), "tiny", "", lambda line: None)
+    assert len(in_process.trained) == len(set(in_process.trained)) == 2 * 2 + 2  # rates, and a seed, of two contenders
+    assert compare(scheduled(tmp_path, settings), "tiny", "", lambda line: None) == found
+    compare(scheduled(tmp_path, replace(settings, seeds=2)), "tiny", "", lambda line: None)
+    assert len(in_process.trained) == 6 + 2  # one more training for each
 
 
 def test_contenders_have_the_same_seeds_and_lengths(compared: ArchitectureComparison) -> None:
@@ -111,6 +110,22 @@ def test_the_page_holds_what_was_measured(compared: ArchitectureComparison) -> N
     assert len(re.findall("<figure>", written)) == 4 * len(compared.lengths) + 1  # three curves, positions; rates
     assert "regard compare a b" in written
     assert all(row[0] in text(compared) for row in rows)
+
+
+def test_the_results_page_is_written_from_the_json(compared: ArchitectureComparison, tmp_path: Path) -> None:
+    write(compared, tmp_path, "regard compare")
+    text = tmp_path / "results.md"
+    text.write_text(f"before\n\n{comparison.MARK}\n\nold\n\n{comparison.MARK}\n\nafter\n")
+    for _ in range(2):  # the second time replaces what the first one wrote
+        comparison.main(tmp_path / JSON, text, tmp_path)
+        written = text.read_text()
+        assert written.startswith("before\n")
+        assert written.endswith("after\n")
+        assert "old" not in written
+        assert written.count("| gpt |") == len(compared.lengths)
+    for length in compared.lengths:
+        assert f"compare-{length.measure}.svg" in written
+        assert (tmp_path / f"compare-{length.measure}.svg").read_text().startswith("<svg")
 
 
 def test_a_diverged_training_is_named(compared: ArchitectureComparison) -> None:
@@ -182,7 +197,8 @@ def test_impossible_settings_are_refused(tmp_path: Path, changes: dict, part: st
 
 def test_positions_are_averaged_in_bins() -> None:
     assert binned([1.0, 2.0, 3.0]) == [(1, 1.0), (2, 2.0), (3, 3.0)]
-    assert binned([float(n) for n in range(64)])[0] == (1.5, 0.5)
+    assert binned([float(n) for n in range(64)])[0] == (3.5, 2.5)  # without the first two
+    assert len(binned([1.0] * 500)) <= 31
 
 
 def test_names_of_folders() -> None:
@@ -196,7 +212,7 @@ def test_the_command_resumes_and_measures_accuracy(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     command = ["compare", "gpt: toy-copy --model.heads 2", "lstm: toy-copy --model recurrent", "--json"]
-    command += ["--budget", "params=6k", "steps=25", "--seeds", "1", "--rates", "1", "--workers", "2"]
+    command += ["--model.width", "16", "--budget", "steps=25", "--seeds", "1", "--rates", "1", "--workers", "2"]
     command += ["--model.layers", "1", "--model.context", "64", "--data.size", "2", "--data.validation", "8"]
     command += ["--data.batch", "4", "--train.device", "cpu"]
     assert cli.main([*command, "--plan"]) == 0

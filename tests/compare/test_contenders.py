@@ -13,9 +13,11 @@ from regard.compare.contender import Contender, ContenderText, made_alike, sized
 from regard.compare.costs import counted
 from regard.compare.schedule import with_rate
 from regard.compare.sets import SETS, ComparisonSet
+from regard.config import dump, load
 from regard.errors import UserError
 from regard.models import describe
-from regard.train import MuonConfig
+from regard.recipes import get
+from regard.train import Experiment, MuonConfig
 
 PROBLEM = ("toy-copy --model.context 64 --model.layers 1", "toy-copy --model.layers 2 --model.context 64")
 
@@ -72,8 +74,6 @@ def test_every_learning_rate_is_scaled() -> None:
     [
         (["shakespeare-small"], "two contenders at least"),
         (["shakespeare-small", "shakespeare-small"], "two contenders are called"),
-        (["shakespeare-small", "digits: vowels"], "the task is"),
-        (["shakespeare-small", "coded: enwik8"], r"data\.tokenizer is characters in one and bytes in the other"),
         (["a: shakespeare-small", "b: shakespeare-small --data.limit 9"], "alone has --data.limit"),
         (["a: shakespeare-small", "b: shakespeare-small --model.context 9"], r"alone has --model\.context"),
         (["a: shakespeare-small", "b: shakespeare-small lstm"], r"a contender is \[NAME: \]RECIPE"),
@@ -86,9 +86,25 @@ def test_what_cannot_be_compared_is_refused(tmp_path: Path, texts: list[str], pa
         alike(tmp_path, *texts)
 
 
-def test_a_problem_and_a_text_are_not_compared() -> None:
-    with pytest.raises(UserError, match="the task is solve in one and language in the other"):
-        made_alike(*read_contenders(ComparisonSet("", ("toy-copy", "shakespeare-small"), ()), {}))
+@pytest.mark.parametrize(
+    ("texts", "part"),
+    [
+        (("toy-copy", "shakespeare-small"), "the task is solve in one and language in the other"),
+        (("shakespeare-small", "vowels"), "the task is"),
+        (("shakespeare-small", "enwik8"), r"data\.source is plays in one and enwik8 in the other"),
+    ],
+)
+def test_losses_of_other_targets_are_not_compared(texts: tuple[str, ...], part: str) -> None:
+    with pytest.raises(UserError, match=part) as problem:
+        made_alike(*read_contenders(ComparisonSet("", texts, ()), {}))
+    assert "\n" not in str(problem.value)
+
+
+def test_other_tokenizers_are_not_compared(tmp_path: Path) -> None:
+    bytes_ = dump(get("shakespeare-small")) | {"data": {"kind": "text", "tokenizer": "bytes"}}
+    other = Contender("coded", load(Experiment, bytes_))
+    with pytest.raises(UserError, match=r"data\.tokenizer is characters in one and bytes in the other"):
+        made_alike([Contender("plain", get("shakespeare-small")), other], [{}, {}])
 
 
 def test_a_size_that_a_model_cannot_have_is_refused(all_contenders: list[Contender]) -> None:

@@ -102,7 +102,11 @@ def test_pictures_without_room_are_refused():
 def test_train_and_evaluate(model, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     sizes = ["--model.layers=1", "--model.width=16", *(["--model.heads=2"] if model == "vit" else [])]
     small = ["--data.validation=16", "--data.size=8", "--train.steps=2", *sizes]
-    given = ["--model", model, "--model.patch=2"] if model == "image-cnn" else ["--model", model]
+    given = [
+        "--model",
+        model,
+        *({"image-cnn": ["--model.patch=2"], "vit": ["--model.patch=2"]}.get(model, [])),
+    ]
     assert main(["train", "pathfinder", *given, *small, f"--runs={tmp_path}", "--name=a"]) == 0
     capsys.readouterr()
     assert main(["evaluate", str(tmp_path / "a"), "--part=test", "--json"]) == 0

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from regard.data import PairsConfig
 from regard.measure import Comparison
 from regard.studies import bottleneck
 from regard.studies.bottleneck import LIMITS, Found, ended, joined
@@ -50,8 +51,27 @@ def test_words_say_whether_one_vector_loses_more():
         "Bahdanau": rows(20, 18, (unsure, sure)),
         "Transformer": rows(20, 3, (sure, unsure)),
     }
-    said = bottleneck.words(found, 650)
+    effort = {name: {"steps": 1000, "seconds": 119.6} for name in found}
+    said = bottleneck.words(found, effort, 650)
     assert "one vector 20.0 and 2.0 BLEU (chrF 50.0 and 40.0)" in said[0]
     assert "Bahdanau keeps 90% of its BLEU and one vector 10%" in said[1]
     assert "+16.0 at 80 (+12.0 to +20.0): the longer the text, the more one vector loses" in said[1]
     assert "this does not show that one vector loses more with length" in said[2]
+    assert "one vector 1,000 in 120 s" in said[3]
+    found["Transformer"] = rows(0.2, 0.1, (sure, unsure))
+    assert "A BLEU of 0.2 is noise" in bottleneck.words(found, effort, 650)[1]
+
+
+@pytest.mark.slow
+def test_the_study_runs(tmp_path, monkeypatch):
+    lines = (f"number {n} is it\tnombre {n} est ceci\tgroup {n}\n" for n in range(60))
+    (tmp_path / "pairs.tsv").write_text("".join(lines))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(bottleneck, "SENTENCES", PairsConfig(path="pairs.tsv", validation=0.2, test=0.2, near=100))
+    monkeypatch.setattr(bottleneck, "PASSES", 1)
+    monkeypatch.setattr(bottleneck, "TIMED", 1)
+    found = bottleneck.study(1e-3, 1, lambda line: None)
+    assert set(found.numbers["effort"]) == set(bottleneck.MODELS)
+    assert all(one["steps"] >= 2 and one["seconds"] > 0 for one in found.numbers["effort"].values())
+    assert found.numbers["texts"] == sorted(found.numbers["texts"], reverse=True)
+    assert all(len(row) == len(LIMITS) for row in found.numbers["found"].values())

@@ -8,7 +8,7 @@ from regard.measure.interval import Mean
 from regard.models import GPTConfig
 from regard.models.gpt import GPT
 from regard.studies import explanation
-from regard.studies.explanation import GRADIENT, MEAN, NEARNESS, ROLLOUT, Agreement
+from regard.studies.explanation import GRADIENT, MEAN, NEARNESS, REPLACING, ROLLOUT, Agreement
 
 
 def gpt(**options) -> GPT:
@@ -40,12 +40,13 @@ def test_the_partial_correlation_ignores_what_follows_from_the_nearness():
     near = torch.arange(16.0)
     noise = torch.randn(400, 16, generator=torch.Generator().manual_seed(1))
     effects, weights = near + 3 * noise, near + 3 * noise.flip(0)  # related by the nearness alone
-    found = explanation.agreement(weights, effects)
+    found = explanation.agreement(weights, effects, weights)
     assert Mean.of(found.correlation).value > 0.4
     assert abs(Mean.of(found.partial).value) < 0.1
-    same = explanation.agreement(effects, effects)
+    same = explanation.agreement(effects, effects, -effects)
     assert same.partial == pytest.approx([1.0] * 400)
     assert same.first == [1.0] * 400
+    assert same.replaced == pytest.approx([-1.0] * 400)
 
 
 def test_removing_a_token_is_a_prediction_without_it():
@@ -59,6 +60,20 @@ def test_removing_a_token_is_a_prediction_without_it():
         expected = (model(left)[0, -1].softmax(-1) - whole).abs().sum() / 2
         assert effects[0, place].item() == pytest.approx(expected.item(), abs=1e-5)
     assert effects[0].max() > 1e-3
+
+
+def test_replacing_a_token_is_a_prediction_with_another(monkeypatch):
+    monkeypatch.setattr(explanation, "DRAWS", 1)
+    model, text = gpt(), tokens(1)
+    effects = explanation.replacement_effects(model, text, 1)
+    whole = model(text)[0, -1].softmax(-1)
+    for place in (0, 10):
+        others = text.repeat(11, 1)
+        others[:, place] = torch.arange(11)
+        possible = (model(others)[:, -1].softmax(-1) - whole).abs().sum(-1) / 2
+        assert (possible - effects[0, place]).abs().min() < 1e-5
+    assert effects.max() > 1e-3
+    assert torch.equal(effects, explanation.replacement_effects(model, text, 1))
 
 
 def test_every_explanation_is_of_the_last_prediction():
@@ -95,13 +110,23 @@ def test_gradient_times_input_is_the_slope_along_the_embedding():
 
 def test_the_words_compare_with_the_nearness_and_the_gradient():
     def of(value: float) -> Agreement:
-        return Agreement([value, value, value + 0.01], [0.1, 0.1, 0.1], [1.0, 0.0, 1.0])
+        return Agreement([value, value, value + 0.01], [0.1, 0.1, 0.1], [0.2, 0.2, 0.2], [1.0, 0.0, 1.0])
 
-    model = {"1.1": of(0.1), "1.2": of(0.6), MEAN: of(0.3), ROLLOUT: of(0.52), GRADIENT: of(0.7), NEARNESS: of(0.5)}
+    model = {
+        "1.1": of(0.1),
+        "1.2": of(0.6),
+        MEAN: of(0.3),
+        ROLLOUT: of(0.52),
+        GRADIENT: of(0.7),
+        NEARNESS: of(0.5),
+        REPLACING: of(0.9),
+    }
     said = " ".join(explanation.words(model, [model]))
-    assert "Single heads: from 0.103 to 0.603" in said
+    assert "Single heads: from 0.103 to 0.603, some above the mean of all heads." in said
     assert "The mean of all heads ranks tokens worse than their nearness alone and worse than gradient × input" in said
     assert "The rollout ranks tokens about as well as their nearness alone" in said
+    assert "replacing a token by another: mean of all heads 0.200 ± 0.000" in said
+    assert "The two effects agree by 0.903 ±" in said
     assert "over 3 targets of 1 models" in said
 
 

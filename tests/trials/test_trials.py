@@ -2,9 +2,11 @@
 
 import json
 import math
+import os
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -13,11 +15,12 @@ import pytest
 import torch
 
 from regard.config import override
+from regard.errors import UserError
 from regard.recipes import recipe
 from regard.runs import Run
 from regard.train import Experiment
 from regard.trials import Trial, train_trials
-from regard.trials.pool import RESULTS, finished, run_trial
+from regard.trials.pool import RESULTS, finished, gpus, run_trial
 
 SMALL = (
     "--data.problem=copy",
@@ -108,3 +111,47 @@ def test_a_bounded_evaluation_reads_batches_from_all_over_the_validation_part() 
     some = [batch.inputs for batch in third.validation_batches(data)]
     assert all(map(torch.equal, some, islice(every, 0, None, 3)))
     assert abs(len(some) - len(every) / 3) <= 1
+
+
+ENDLESS = ("--train.steps=100000", *LONG[1:])
+POOL = """
+import sys
+from pathlib import Path
+from tests.trials.test_trials import ENDLESS, Trial, small, train_trials
+if __name__ == "__main__":
+    list(train_trials([Trial("one", small(*ENDLESS))], Path(sys.argv[1]), workers=1))
+"""
+
+
+def test_a_worker_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(POOL)
+    root = Path(__file__).parents[2]
+    path = os.pathsep.join([str(root), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "PYTHONPATH": path}
+    process = subprocess.Popen([sys.executable, str(script), str(tmp_path / "out")], cwd=root, env=environment)
+    folder = tmp_path / "out" / Trial("one", small(*ENDLESS)).run_name
+    while not (folder.exists() and Run.open(folder).steps()):
+        assert process.poll() is None
+        time.sleep(0.1)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    for _ in range(600):
+        try:
+            with Run.open(folder).lock():  # free when the worker has saved a checkpoint and left the training
+                return
+        except UserError:
+            time.sleep(0.1)
+    pytest.fail("the worker goes on")
+
+
+def test_gpus_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    anywhere = small("--train.device=auto")
+    assert gpus([anywhere]) == ["0", "1", "2"]
+    assert gpus([anywhere, small("--train.device=cpu")]) == []
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,7")
+    assert gpus([anywhere]) == ["4", "5", "7"]
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert gpus([anywhere]) == []

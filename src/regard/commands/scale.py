@@ -81,9 +81,10 @@ def parse_tokens(text: str | None) -> list[int] | None:
     >>> parse_tokens("250k, 1M")
     [250000, 1000000]
     """
-    names = split_names(text)
+    if (names := split_names(text)) is None:
+        return None
     try:
-        return names and [round(float(one.rstrip("kM")) * FACTORS.get(one[-1], 1)) for one in names]
+        return [round(float(one.rstrip("kM")) * FACTORS.get(one[-1], 1)) for one in names]
     except (ValueError, OverflowError):
         raise UserError(f"--tokens is {text!r}, not numbers of tokens such as 250k,500k,1M") from None
 
@@ -98,7 +99,7 @@ def announcement(options: ScaleOptions, ladder: Ladder, workers: int) -> str:
     times = [ladder.estimate(rungs, min(workers, len(rungs))) for rungs in left]
     return (
         f"{sum(map(len, left))} of {sum(map(len, every))} trainings are to be done, {workers} at a time: about "
-        f"{duration(sum(times))}, of which {duration(times[1])} for the larger model; the result will be in {options.out}"
+        f"{duration(sum(times))}, of which {duration(times[1])} for the larger model; results will be in {options.out}"
     )
 
 

@@ -99,7 +99,7 @@ def check_same_targets(first: Contender, other: Contender) -> None:
                 f"{first.name} and {other.name} cannot be compared, as their losses are of other targets: the {part} "
                 f"{a} in one and {b} in the other"
             )
-    ours, theirs = dump(one.data), dump(replace(two.data, batch=one.data.batch))
+    ours, theirs = ({**dump(data), "batch": None} for data in (one.data, two.data))
     for key in sorted({*ours, *theirs}):
         if ours.get(key) != theirs.get(key):
             raise UserError(

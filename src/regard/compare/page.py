@@ -91,16 +91,17 @@ def by_position(comparison: ArchitectureComparison, length: int) -> list[ChartSe
     if not series:
         return []
     axes = Axes("position in the context (mean of neighbors)", "loss, nats per token", x_low=0)
-    about = "A falling curve uses more context; a flat one does not."
+    about = "A falling curve uses more context; a flat one does not. The first few positions are left out."
     name = f"Loss by position, {comparison.lengths[length]!s}"
     return [ChartSection(name, about, series, axes, 280)]
 
 
 def binned(losses: list[float]) -> list[tuple[float, float]]:
-    """Means of neighbors, at most ``BINS`` of them. The first is the first position alone: it has no context."""
+    """Means of neighbors, at most ``BINS``; without the first one of many, where there is hardly any context."""
     size = max(1, -(-len(losses) // BINS))
-    starts = range(0, len(losses), size)
-    return [((start + min(start + size, len(losses)) + 1) / 2, fmean(losses[start : start + size])) for start in starts]
+    ends = [(first, min(first + size, len(losses))) for first in range(0, len(losses), size)]
+    means = [((first + end + 1) / 2, fmean(losses[first:end])) for first, end in ends]
+    return means[1:] if size > 1 else means
 
 
 def rates(comparison: ArchitectureComparison) -> ChartSection:

@@ -12,9 +12,9 @@ from regard.compare.contender import Contender, made_alike, sized
 from regard.compare.costs import Costs, Say, known_costs
 from regard.errors import UserError
 from regard.pages.numbers import duration, plural, unit
+from regard.report.inspection import TOKENS as POSITIONS
 from regard.train import Experiment
-from regard.trials import Trial, cores
-from regard.trials.pool import default_workers
+from regard.trials import cores, default_workers
 
 EVALUATIONS = 8  # of a training
 SHARE = 0.03  # of the tokens of the shortest training are evaluated on each time,
@@ -43,6 +43,7 @@ class ScheduledContender:
     steps: tuple[int, ...]  # one for each length
     trial_steps: int  # of a trial of a learning rate
     evaluation: float  # seconds of one evaluation
+    final: float  # seconds of the measurements after a training
 
     def training(self, steps: int, seed: int, factor: float = 1.0, evaluations: int = EVALUATIONS) -> Experiment:
         """A training of so many steps; ``factor``: of the learning rates."""
@@ -93,8 +94,8 @@ class Schedule:
     @property
     def evaluations(self) -> float:
         """Predicted seconds of all evaluations during these trainings."""
-        times = len(self.lengths) * self.settings.seeds * EVALUATIONS
-        return times * sum(one.evaluation for one in self.contenders)
+        times = len(self.lengths) * self.settings.seeds
+        return times * sum(EVALUATIONS * one.evaluation + one.final for one in self.contenders)
 
     @property
     def total(self) -> float:
@@ -117,7 +118,7 @@ class Schedule:
                 f"trainings at equal {length.measure} ({length}): {many} contenders x {settings.seeds} seeds x "
                 f"{duration(whole / many / settings.seeds)} on average = {duration(whole)}"
             )
-        yield f"evaluations: {EVALUATIONS} in each of these trainings = {duration(self.evaluations)}"
+        yield f"evaluations: {EVALUATIONS} in each of these trainings, and by position = {duration(self.evaluations)}"
         yield (
             f"sum / {plural(self.workers, 'worker')} of {plural(self.threads, 'thread')} = {duration(self.total)} in "
             "all, if the machine is as busy as now"
@@ -151,7 +152,7 @@ def schedule(
     lengths = tuple(length._replace(amount=length.amount * settings.scale) for length in budget.lengths)
     data = first.data.build(first.model.context)
     entered = [sized(one, data, budget.params) for one in alike]
-    workers = settings.workers or default_workers([Trial(entered[0].name, entered[0].experiment)])
+    workers = settings.workers or default_workers([one.experiment for one in entered])
     threads = max(1, cores() // workers)
     costs = known_costs(entered, data, folder, threads, say)
     epoch = data.epoch(first.data.batch, first.train.accumulate)
@@ -166,7 +167,8 @@ def schedule(
         experiment = evaluated(one.experiment, shortest)
         batches = sum(1 for _ in experiment.validation_batches(data))
         trial = max(1, round(counts[0] * settings.share))
-        scheduled.append(ScheduledContender(one.name, experiment, cost, counts, trial, cost.evaluation * batches))
+        once, whole = cost.evaluation * batches, min(POSITIONS, data.validation_count or 0) / cost.step.tokens
+        scheduled.append(ScheduledContender(one.name, experiment, cost, counts, trial, once, cost.evaluation * whole))
     return Schedule(tuple(scheduled), lengths, settings, workers, threads, folder)
 
 

@@ -44,13 +44,15 @@ SETS = {
             "LSTM: shakespeare-lstm",
             "GRU: shakespeare-gru",
         ),
-        ("params=400k", "tokens=1M", "seconds=60"),
+        ("params=450k", "tokens=800k", "seconds=60"),
         {
             "model.context": 512,
             "data.batch": 4,
             "train.optimizer": "adamw",
             "train.optimizer.lr": 3e-3,
         },
+        rates=4,
+        share=0.2,
     ),
 }
 DEFAULT = "transformer-lstm"

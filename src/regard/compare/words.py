@@ -30,10 +30,10 @@ def title(length: Length) -> str:
     """The heading of one length.
 
     >>> title(Length("seconds", 60.0))
-    'At equal time: 60 seconds'
+    'At equal time (60 seconds)'
     """
     names = {"seconds": "time", "flops": "FLOPs", "tokens": "tokens", "steps": "steps", "epochs": "epochs"}
-    return f"At equal {names[length.measure]}: {length}"
+    return f"At equal {names[length.measure]} ({length})"
 
 
 def table(comparison: ArchitectureComparison, length: int) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
@@ -90,11 +90,11 @@ def sentences(comparison: ArchitectureComparison) -> Iterator[str]:
     for place, length in enumerate(comparison.lengths):
         ranked = [one for one in comparison.ranked(place) if math.isfinite(one[1].value)]
         if not ranked:
-            yield f"{title(length)}: every training diverged."
+            yield f"{title(length)}, every training diverged."
             continue
         (first, lowest), *others = ranked
         if not math.isfinite(lowest.error):
-            yield f"{title(length)}: {first.name} has the lowest loss, {lowest.value:.4f}; one seed gives no interval."
+            yield f"{title(length)}, {first.name} has the lowest loss, {lowest.value:.4f}; one seed gives no interval."
             continue
         best = comparison.losses(first.name, place)
         open_ = [
@@ -103,9 +103,9 @@ def sentences(comparison: ArchitectureComparison) -> Iterator[str]:
             if (gap := difference(comparison.losses(one.name, place), best)).value - gap.error <= 0
         ]
         tied = f" It is not told apart from {join_words(open_)} by these seeds." if open_ else ""
-        yield f"{title(length)}: {first.name} has the lowest loss, {loss_text(lowest, best)} nats per target.{tied}"
-    for name in (one.name for one in comparison.contenders if one.at_edge):
-        yield f"The best rate of {name} is the lowest or highest that was tried; more --rates may find a better one."
+        yield f"{title(length)}, {first.name} has the lowest loss, {loss_text(lowest, best)} nats per target.{tied}"
+    if edges := [one.name for one in comparison.contenders if one.at_edge]:
+        yield f"The rate of {join_words(edges)} is the lowest or highest tried; more --rates may find a better one."
     yield from uneven_times(comparison)
 
 

@@ -24,14 +24,15 @@ Losses = dict[tuple[int, int], list[float]]  # by parameters and tokens: one los
 
 def words(ladder: Ladder, result: ScaleResult) -> list[str]:
     """What was found."""
-    law, target = result.fitted, result.target
+    fitted, target = result.fitted, result.target
+    law = fitted.law
     left_out = sum(not math.isfinite(one.outcome.loss) for one in result.trained)
-    worst = max(abs(math.expm1(r)) for r in law.residuals)
+    worst = max(abs(math.expm1(r)) for r in fitted.residuals)
     tried = [one.parameters for one in ladder.rungs]
     found = [
         *ladder.warnings(),
-        f"loss = {law.law.E:.4g} + {law.law.A:.4g} / N^{law.law.a:.3g} + {law.law.B:.4g} / D^{law.law.b:.3g}: N parameters "
-        f"without embeddings, D tokens. Fitted to {len(law.residuals)} trainings of {min(tried):,} to {max(tried):,} "
+        f"loss = {law.E:.4g} + {law.A:.4g} / N^{law.a:.3g} + {law.B:.4g} / D^{law.b:.3g}: N parameters without "
+        f"embeddings, D tokens. Fitted to {len(fitted.residuals)} trainings of {min(tried):,} to {max(tried):,} "
         f"parameters; the worst of them is {worst:.2%} off.",
         f"Predicted for {target.parameters:,} parameters, {target.parameters / max(tried):.2f} times the largest of "
         f"them, and {target.tokens:,} tokens: {result.prediction}.",
@@ -42,8 +43,8 @@ def words(ladder: Ladder, result: ScaleResult) -> list[str]:
         verdict = "within" if abs(result.error) <= WITHIN else "not within"
         inside = "in" if result.prediction.low <= result.result <= result.prediction.high else "outside"
         found.append(
-            f"It came to {result.result:.4f} (mean of {len(result.tested)}): the prediction is {result.error:+.2%} off, "
-            f"{verdict} {WITHIN:.0%}, and the result is {inside} the 95 % interval."
+            f"It came to {result.result:.4f} (mean of {len(result.tested)}): the prediction is {result.error:+.2%} "
+            f"off, {verdict} {WITHIN:.0%}, and the result is {inside} the 95 % interval."
             if math.isfinite(result.result)
             else "The larger model diverged, so that the prediction was not tested; lower the learning rate."
         )
@@ -90,8 +91,9 @@ def charts(result: ScaleResult) -> list[ChartSection]:
     sections.append(
         ChartSection(
             "Prediction and result",
-            f"The loss of {target[0]:,} parameters after {target[1]:,} tokens, nats per token. The prediction was written "
-            "before this model was trained. The interval has the uncertainty of the law and the spread of one training.",
+            f"The loss of {target[0]:,} parameters after {target[1]:,} tokens, nats per token. The prediction was "
+            "written before this model was trained. The interval has the uncertainty of the law and the spread of one "
+            "training.",
             (),
             Axes("", "validation loss"),
             named=[(name, one) for name, one in named if math.isfinite(one)],
@@ -149,8 +151,8 @@ def page(recipe: str, ladder: Ladder, result: ScaleResult) -> str:
         html.section("The constants", "", html.table(CONSTANT_COLUMNS, constants, left=1)),
         html.section(
             "Compute-optimal sizes",
-            "The size and length with the lowest loss of the law at 6 N D FLOPs. Beyond the sizes and lengths that were "
-            "trained, and more so beyond one reading of the text, these are extrapolations.",
+            "The size and length with the lowest loss of the law at 6 N D FLOPs. Beyond the sizes and lengths that "
+            "were trained, and more so beyond one reading of the text, these are extrapolations.",
             html.table(BUDGET_COLUMNS, optimal_rows(result)),
         ),
     ]

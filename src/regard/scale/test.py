@@ -90,7 +90,7 @@ def scale(
 
 
 def train_all(rungs: Sequence[Rung], folder: Path, workers: int | None, say: Say) -> list[Trained]:
-    """Every training in the order of the ladder, the longest begun first; those that are done in the folder are read."""
+    """Every training in the order of the ladder; the longest begins first, and what is done in the folder is read."""
     longest = sorted(rungs, key=lambda one: one.parameters * one.tokens, reverse=True)
     found = dict(train_trials([one.trial for one in longest], folder, workers, say))
     return [Trained(one, found[one.trial]) for one in rungs]

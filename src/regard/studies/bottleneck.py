@@ -27,11 +27,12 @@ from regard.train import Experiment
 from regard.train.engine import Engine
 from regard.train.shard import World
 
-SECONDS, TIMED = 120, 4  # of training each; batches by which updates are timed
+SECONDS, TIMED = 120, 12  # of training each; batches by which updates are timed
 LIMITS = (10, 20, 40, 60, 80)  # words of a source; the test sentences have at most the first
 PASSES, HELD_OUT = 12, 40  # over the training sentences; joined validation pairs
 CONTEXT = 320
 FOLDER = Path("studies") / "data"
+SENTENCES = PairsConfig()  # English and French; what is joined
 RECURRENT = Seq2SeqConfig(context=CONTEXT, width=128, dropout=0.1)
 MODELS: dict[str, ModelConfig] = {
     "one vector": replace(RECURRENT, attention=FixedConfig()),
@@ -50,6 +51,13 @@ class Found(NamedTuple):
     gain: Comparison | None  # in BLEU over the model with one vector; None: it is that model
 
 
+class Trained(NamedTuple):
+    """A model after its training, and the seconds of its updates."""
+
+    engine: Engine
+    seconds: float
+
+
 def study(scale: float, seed: int, say: Callable[[str], None]) -> Study:
     """What does one vector for a whole text cost? BLEU by length to 80 words, with and without attention.
 
@@ -60,7 +68,7 @@ def study(scale: float, seed: int, say: Callable[[str], None]) -> Study:
     sentences are then translated in texts of 10 to 80 words. Eight minutes on 2 cores, or on a GPU.
     """
     seconds = SECONDS * scale
-    parts = PairsConfig().build(64)
+    parts = SENTENCES.build(64)
     config = _written(parts.train, parts.validation, seed)
     data = config.build(CONTEXT)
     base = get("translate-bahdanau")
@@ -70,27 +78,32 @@ def study(scale: float, seed: int, say: Callable[[str], None]) -> Study:
     for name, model in MODELS.items():
         experiment = replace(base, model=model, data=config, train=train, seed=seed)
         experiments[name] = replace(experiment, model=experiment.model_for(data))
-    engines = dict(zip(MODELS, _trained(experiments, data, seconds, device, say), strict=True))
+    trained = _trained(experiments, data, seconds, device, say)
     alone = [pair for pair in _pairs(parts.test) if len(pair[0].split()) <= LIMITS[0]]
     tests = {limit: joined(alone, (limit for _ in alone)) for limit in LIMITS}
-    outputs: dict[str, dict[int, list[str]]] = {name: {} for name in engines}
-    for name, engine in engines.items():
+    outputs: dict[str, dict[int, list[str]]] = {name: {} for name in trained}
+    for name, (engine, _) in trained.items():
         say(f"{name}: translating {len(alone):,} sentences, {len(LIMITS)} times")
         assert isinstance(engine.model, Seq2SeqModel)
         translator = Translator(engine.model.eval(), data.tokenizer, data.specials, strategy=Sampling(temperature=0))
         for limit, pairs in tests.items():
             outputs[name][limit] = [one.text for one in translator.translate([source for source, _ in pairs])]
     found = measured(outputs, {limit: [target for _, target in pairs] for limit, pairs in tests.items()}, seed)
-    sizes = {name: sum(p.numel() for p in engine.model.parameters()) for name, engine in engines.items()}
-    steps = {name: engine.progress.step for name, engine in engines.items()}
+    effort = {
+        name: {
+            "parameters": sum(p.numel() for p in engine.model.parameters()),
+            "steps": engine.progress.step,
+            "seconds": spent,
+        }
+        for name, (engine, spent) in trained.items()
+    }
     return Study(
-        words(found, len(alone)),
+        words(found, effort, len(alone)),
         _charts(found, {limit: len(pairs) for limit, pairs in tests.items()}),
         {
             "limits": LIMITS,
             "texts": [len(pairs) for pairs in tests.values()],
-            "parameters": sizes,
-            "steps": steps,
+            "effort": effort,
             "found": {name: [one._asdict() for one in row] for name, row in found.items()},
         },
         f"{seconds:g} s of training each, greedy, {len(alone)} test sentences, seed {seed}, {machine(device)}",
@@ -130,7 +143,7 @@ def measured(
     return result
 
 
-def words(found: dict[str, list[Found]], sentences: int) -> list[str]:
+def words(found: dict[str, list[Found]], effort: dict[str, dict[str, float]], sentences: int) -> list[str]:
     """BLEU of the shortest and the longest texts, what remains of it, and whether attention keeps more."""
     short, long = LIMITS[0], LIMITS[-1]
     kept = {name: row[-1].bleu / max(row[0].bleu, 1e-9) for name, row in found.items()}
@@ -142,6 +155,8 @@ def words(found: dict[str, list[Found]], sentences: int) -> list[str]:
         )
         + "."
     ]
+    if (lowest := min(row[0].bleu for row in found.values())) < 1:
+        said.append(f"A BLEU of {lowest:.1f} is noise: with so little training there is nothing to compare.")
     for name in OTHERS:
         gains = [row.gain for row in found[name] if row.gain is not None]
         first, last = gains[0], gains[-1]
@@ -156,9 +171,11 @@ def words(found: dict[str, list[Found]], sentences: int) -> list[str]:
             f"{first.difference:+.1f} at {short} words (95% interval {first.low:+.1f} to {first.high:+.1f}) and "
             f"{last.difference:+.1f} at {long} ({last.low:+.1f} to {last.high:+.1f}): {verdict}."
         )
+    times = ", ".join(f"{name} {one['steps']:,.0f} in {one['seconds']:.0f} s" for name, one in effort.items())
     said.append(
-        "The sentences of a text have nothing to do with one another, so a longer text is not harder in itself. All "
-        "models are small and trained briefly, for the same time and not the same number of steps; one seed."
+        "The sentences of a text have nothing to do with one another, so a longer text is not harder in itself. The "
+        f"models are small, trained briefly, for about the same time and not the same number of steps ({times}); one "
+        "seed."
     )
     return said
 
@@ -214,29 +231,41 @@ def _written(training: SentencePairs, validation: SentencePairs, seed: int) -> P
 
 def _trained(
     models: dict[str, Experiment], data: PairData, seconds: float, device: torch.device, say: Callable[[str], None]
-) -> list[Engine]:
+) -> dict[str, Trained]:
     """Models after so many seconds of training each.
 
-    Seconds are turned into steps by the fastest of a few updates on the same batches, which models take by turns: with
-    other work on the machine, a clock would give some models less than others.
+    Seconds are turned into steps by the fastest of two updates on each of the same batches. In this and in training,
+    models take turns: with other work on the machine, a clock alone would give some models less than others.
     """
-    engines = [Engine(experiment, data, World(device=device)) for experiment in models.values()]
-    times = [[_timed(engine) for engine in engines] for _ in range(2 * TIMED)]
+    probes = [_engine(experiment, data, device) for experiment in models.values()]
+    times = [[_timed(engine, number % TIMED) for engine in probes] for number in range(2 * TIMED)]
     per_step = [sum(map(min, zip(one[:TIMED], one[TIMED:], strict=True))) / TIMED for one in zip(*times, strict=True)]
-    done = []
-    for (name, experiment), step in zip(models.items(), per_step, strict=True):
-        steps = max(2, round(seconds / step))
-        experiment = replace(experiment, train=replace(experiment.train, steps=steps))
-        say(f"{name}: {steps} steps of {step * 1e3:.0f} ms")
-        done.append(Engine(experiment, data, World(device=device)))
-        for _ in range(steps):
-            done[-1].update()
-    return done
+    steps = {name: max(2, round(seconds / step)) for name, step in zip(models, per_step, strict=True)}
+    engines = {
+        name: _engine(replace(experiment, train=replace(experiment.train, steps=steps[name])), data, device)
+        for name, experiment in models.items()
+    }
+    say("training together: " + ", ".join(f"{name} {count:,} steps" for name, count in steps.items()))
+    spent = dict.fromkeys(models, 0.0)
+    for turn in range(sum(steps.values())):
+        name = min(engines, key=lambda one: (engines[one].progress.step + 1) / steps[one])
+        spent[name] += _timed(engines[name], engines[name].progress.step)
+        if turn % 200 == 199:
+            say(
+                ", ".join(
+                    f"{one} {engine.progress.step:,} steps, {spent[one]:.0f} s" for one, engine in engines.items()
+                )
+            )
+    return {name: Trained(engine, spent[name]) for name, engine in engines.items()}
 
 
-def _timed(engine: Engine) -> float:
-    """The seconds of one update."""
+def _engine(experiment: Experiment, data: PairData, device: torch.device) -> Engine:
+    return Engine(experiment, data, World(device=device))
+
+
+def _timed(engine: Engine, number: int) -> float:
+    """The seconds of an update on the batch of this number."""
+    engine.progress.position = number
     began = time.perf_counter()
-    engine.progress.position %= TIMED  # the same batches again
     engine.update()
     return time.perf_counter() - began

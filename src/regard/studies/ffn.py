@@ -65,7 +65,7 @@ def study(scale: float, seed: int, say: Callable[[str], None]) -> Study:
     Character models of Shakespeare with 2 layers, 300 steps, three seeds: at width 64 with 0 to 8 times as many hidden
     units, and at equal parameters, where a wider network leaves a narrower model; with a convolution of kernel 3 in its
     place, and without an activation. Then how alike the tokens become in 24 layers of random weights, with and without
-    the network and residual connections (Dong et al. 2021). Six minutes on one core.
+    the network and residual connections (Dong et al. 2021). Three to six minutes on one core.
     """
     steps = max(2, round(STEPS * scale))
     data = DATA.build(CONTEXT)
@@ -145,7 +145,7 @@ def validation_loss(variant: Variant, data: TextData, steps: int, seed: int) -> 
     """The loss on held-out text after training."""
     train = TrainConfig(steps, optimizer=MuonConfig(), schedule=CosineScheduleConfig(), device="cpu")
     run = train_shortly(Experiment(model_config(variant, data.vocabulary), DATA, train=train, seed=seed), data)
-    return run.validation_loss(held_out(data, 64, 16))
+    return run.validation_loss(held_out(data, 64, 8))
 
 
 @torch.no_grad()

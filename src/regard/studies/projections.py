@@ -25,6 +25,7 @@ from regard.train import AdamWConfig, CosineScheduleConfig, Experiment, TrainCon
 LAYERS, WIDTH, CONTEXT, RATIO = 3, 64, 64, 4.0
 STEPS, SEEDS = 300, 4
 DATA = TextConfig(batch=16)
+EVEN = fmean(1 / keys for keys in range(2, CONTEXT + 1))  # weight on itself of a token that attends to all alike
 SEPARATE, WIDTHS, PARAMETERS = "separate", "equal width", "equal parameters"
 #: The matrices of queries, keys and values, by their numbers.
 TIES: dict[str, tuple[int, int, int]] = {
@@ -156,7 +157,8 @@ def words(found: Found) -> list[str]:
         *sentences,
         f"With Q = K the scores are symmetric before the mask, also with rotary positions: token i scores j as "
         f"j scores i. Only the mask and the softmax of each row then give attention a direction. Asymmetry: {scores}.",
-        f"The score of a token with itself is then its squared length. Mean weight of a token on itself: {own}.",
+        f"A token scores itself by its squared length then. Mean weight of a token on itself: {own}. Weights "
+        f"that are all equal give {EVEN:.2f}; a model near that has hardly learned to attend.",
         f"± is half the 95% confidence interval over {len(separate.losses)} pairs of equal seeds. Small models, short "
         "training and one text: what a tie costs at other sizes, or on a task that must look up a value by a different "
         "key, is not measured here.",

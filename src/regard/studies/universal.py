@@ -93,7 +93,7 @@ def tables(seed: int) -> dict[str, Function]:
     alike = SEEN["own token and the others in any order"]
     return {
         "random": {row: tuple(draw.randrange(TOKENS) for _ in row) for row in rows},
-        "random, any order": {row: tuple(values[alike(row, place)] for place in range(LENGTH)) for row in rows},
+        "random without order": {row: tuple(values[alike(row, place)] for place in range(LENGTH)) for row in rows},
         "rank": {row: tuple(sum(other < own for other in row) for own in row) for row in rows},
         "reverse": {row: row[::-1] for row in rows},
     }
@@ -175,7 +175,7 @@ def _bound(found: dict[str, float], limits: dict[str, float]) -> str:
             f"nothing forbids these functions, and it does not fit {_and(failed)}" if failed else "it fits all of them"
         )
     reached = [name for name, error in found.items() if error <= limits[name] + 0.01]
-    text = f"at best {_listed(limits)}"
+    text = f"the least that is possible: {_listed(limits)}"
     return f"{text}, which it reaches for {_and(reached)}" if reached else f"{text}, which it does not reach"
 
 

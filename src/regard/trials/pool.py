@@ -7,11 +7,15 @@ import json
 import math
 import os
 import re
+import signal
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
+from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,6 +29,7 @@ from regard.train import Experiment, Observer, train
 from regard.train.diagnose import Diverged
 
 RESULTS = "trials"  # the folder of results, beside those of the runs
+GRACE = 30.0  # seconds that a training has to save a checkpoint when it must end
 
 
 @dataclass(frozen=True)
@@ -67,7 +72,7 @@ def train_trials(
     workers: int | None = None,
     say: Callable[[str], None] = lambda line: None,
     threads: int | None = None,
-    observers: Sequence[type[Observer]] = (),
+    observers: Sequence[Callable[[], Observer]] = (),
 ) -> Iterator[tuple[Trial, Outcome]]:
     """Train every trial in ``folder``; yields each with its outcome as soon as it is known.
 
@@ -87,7 +92,9 @@ def train_trials(
     threads = threads or max(1, cores() // count)
     files = [name for name in loaded_files() if name.endswith(".py")]
     # "spawn": a child that is forked after PyTorch has started its threads may hang.
-    with ProcessPoolExecutor(count, get_context("spawn"), _prepare_worker, (threads, files)) as pool:
+    spawn, free = get_context("spawn"), gpus([trial.experiment for trial in left])
+    prepared = (threads, files, free, spawn.Value("i", 0))
+    with ProcessPoolExecutor(count, spawn, _prepare_worker, prepared) as pool:
         waiting = {pool.submit(run_trial, folder, trial, observers): trial for trial in left}
         try:
             while waiting:
@@ -135,7 +142,7 @@ def finished(folder: Path, trial: Trial) -> Outcome | None:
         return None
 
 
-def run_trial(folder: Path, trial: Trial, observers: Sequence[type[Observer]] = ()) -> Outcome:
+def run_trial(folder: Path, trial: Trial, observers: Sequence[Callable[[], Observer]] = ()) -> Outcome:
     """Train one trial in this process, from where its run stands, and record the outcome."""
     path = folder / trial.run_name
     try:
@@ -162,8 +169,34 @@ def _new(folder: Path, trial: Trial) -> Run:
     return Run.create(folder, trial.run_name, to_toml(trial.experiment), environment())
 
 
-def _prepare_worker(threads: int, files: Sequence[str]) -> None:
+def gpus(experiments: Sequence[Experiment]) -> list[str]:
+    """The GPUs that workers share out; none if there is only one, or if experiments name theirs."""
     import torch
 
+    count = torch.cuda.device_count()
+    if count < 2 or any(one.train.device not in ("auto", "cuda") for one in experiments):
+        return []
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return given.split(",") if given else [str(number) for number in range(count)]
+
+
+def _prepare_worker(threads: int, files: Sequence[str], free: Sequence[str], started: Synchronized[int]) -> None:
+    import torch
+
+    with started.get_lock():
+        number, started.value = started.value, started.value + 1
+    if free:  # before CUDA starts, which then sees this GPU alone
+        os.environ["CUDA_VISIBLE_DEVICES"] = free[number % len(free)]
     torch.set_num_threads(threads)
     load_declared(files)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """Save and end when the process that started this one is gone, which an executor's workers would outlive."""
+    parent = parent_process()
+    assert parent is not None  # this runs in a worker
+    parent.join()
+    os.kill(os.getpid(), signal.SIGTERM)  # a training saves a checkpoint
+    time.sleep(GRACE)
+    os._exit(1)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from regard.models import ModelConfig
 
 APART, PATH, DOT = 3, 128, 255  # the distance of paths; the brightness of their pixels and of the two dots
+SHORTEST = 3  # pixels of a path in training
 TRIES = 200  # pictures that are begun until one has room for all of its paths
 #: The order in which a walk tries to keep its direction, or to turn by 45 degrees.
 TURNS = ((0, 1, -1), (0, -1, 1), (1, 0, -1), (-1, 0, 1))
@@ -40,7 +41,9 @@ class PathfinderConfig(DataConfig, kind="pathfinder"):
     """Pictures of dashed paths with two dots, which one of them connects or not. There are infinitely many."""
 
     size: int = option(16, "rows and columns of a picture", least=8)
-    length: int | None = option(None, "pixels of a path, gaps included (default: 2/3 of the size)", least=4)
+    length: int | None = option(
+        None, "pixels of a path, gaps included (default: 2/3 of the size); in training, also fewer", least=4
+    )
     paths: int | None = option(None, "paths in a picture (default: 2, and 1 more for every 8 pixels above 16)", least=2)
     longer: float = option(1.5, "the test part has paths of so many times that length", least=1)
     validation: int = option(512, "pictures in the validation part, and in the test part", least=1)
@@ -81,8 +84,11 @@ class PathfinderData(ExampleData[ImageBatch]):
     def example(self, seed: int, part: Part, number: int) -> tuple[NDArray[np.uint8], bool]:
         """A picture [Y, X], and whether its dots are connected."""
         draw = Random(f"pathfinder {seed} {part} {number}")
+        length = self.lengths[part]
+        if part == "train":  # short paths, which need less to be followed, come as often as long ones
+            length = draw.randint(SHORTEST, length)
         for _ in range(TRIES):
-            paths = draw_paths(draw, self.side, self.paths, self.lengths[part])
+            paths = draw_paths(draw, self.side, self.paths, length)
             if paths is not None:
                 connected = draw.random() < 0.5
                 return painted(paths, self.side, dots(draw, paths, connected=connected)), connected
