@@ -82,7 +82,10 @@ def launch(options: TrainOptions, keys: Mapping[str, object]) -> int:
     A rank that fails ends all of them, and the run continues from its last checkpoint. torchrun's own restarts would
     also repeat a mistake of the user, so here each start is one launch.
     """
+    from regard.commands.train import read_experiment
+
     _check(options)
+    read_experiment(options.recipe, keys, options.seed)  # for its errors
     from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch

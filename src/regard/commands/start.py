@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from regard.commands.common import rank
 from regard.commands.launch import is_restart, launch_id
 from regard.config import to_toml
+from regard.config.key_path import flag_text
 from regard.errors import UserError
 from regard.runs import Run, environment
 
@@ -82,7 +83,7 @@ def check_same(run: Run, asked: str) -> None:
     old, new = (dict(_values(tomllib.loads(text))) for text in (before, asked))
     for key in [*new, *old]:
         if old.get(key) != new.get(key):
-            was, now = (json.dumps(values.get(key), default=str) for values in (old, new))
+            was, now = (flag_text(values.get(key, "none")) for values in (old, new))
             raise UserError(
                 f"the run {run.path} was started with {key} = {was}, not {now}; give the same options, or another "
                 "--name"
