@@ -23,7 +23,7 @@ def test_all_ranks_take_the_name_of_rank_0_and_the_one_that_stops_is_named():
     finally:
         children[1].kill()
     assert said.splitlines() == ["chosen by rank 0", "[3.0]"]
-    assert errors.splitlines()[-1].startswith("regard: rank 1 has not answered for 5 seconds; ")
+    assert errors.splitlines()[-1].startswith("regard: rank 1 has not answered for 4.5 seconds; ")
     assert children[0].returncode == RankLost.exit_code
     assert children[1].communicate()[0].splitlines() == ["chosen by rank 0", "[3.0]"]
 
@@ -83,6 +83,28 @@ def test_a_rank_whose_main_thread_hangs_is_named(watch):
     finally:
         over.set()
         thread.join()
+
+
+def test_a_rank_that_is_a_little_later_after_a_long_step_is_not_missing(watch):
+    """Nobody enters a reduction for many ticks, then this rank does, and the other one two ticks later."""
+    store, over = distributed.HashStore(), threading.Event()
+    with Watch(store, World(0, 2), 0.5) as waiting:
+
+        def alive() -> None:
+            written, entered, later = 0, 0, 4
+            while not over.wait(0.5 / group.TICKS / 2):
+                written += 1
+                if written == 3 * group.TICKS:
+                    waiting.entered = 1
+                entered += written == 3 * group.TICKS + later
+                store.set("counts-1", f"{written} {entered}")
+                if written == 4 * group.TICKS:
+                    over.set()
+
+        thread = threading.Thread(target=alive)
+        thread.start()
+        thread.join(60)
+        assert not waiting._over.is_set()
 
 
 def test_a_store_that_does_not_answer_is_named(watch):

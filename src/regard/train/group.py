@@ -23,9 +23,8 @@ from regard.train.shard import World
 
 #: Seconds that a rank waits for another one. It covers what rank 0 does alone, such as writing a checkpoint.
 TIMEOUT = 600.0
-TICKS = 10  # counts written per timeout
-PATIENCE = 8  # ticks without a change; fewer than TICKS, so that the sentence comes before the collective's error
-NEXT = "continue with `regard resume`, or raise --timeout if it was only slow"
+TICKS = 20  # counts written per timeout
+PATIENCE = 18  # ticks without a change; fewer than TICKS, so that the sentence comes before the collective's error
 _groups = itertools.count()  # process groups made in this process; the number keeps their keys apart
 
 
@@ -162,12 +161,14 @@ class Watch:
                 self._end("the store of the ranks, on the machine of rank 0,")
             elif missing := [rank for rank, ticks in enumerate(silent) if ticks >= PATIENCE]:
                 self._end(_ranks(missing))
-            elif idle >= PATIENCE and (behind := [rank for rank, new in enumerate(now) if new[1] < self.entered]):
+            elif idle >= PATIENCE and (behind := [rank for rank, new in enumerate(now) if new[1] < now[self._rank][1]]):
                 self._end(_ranks(behind))
 
     def _end(self, who: str) -> None:
         if not self._over.is_set():
-            print(f"regard: {who} has not answered for {self._timeout:g} seconds; {NEXT}", file=sys.stderr, flush=True)
+            waited = f"{self._timeout * PATIENCE / TICKS:g} seconds"
+            then = f"continue with `regard resume`, or raise --timeout {self._timeout:g} if it was only slow"
+            print(f"regard: {who} has not answered for {waited}; {then}", file=sys.stderr, flush=True)
             os._exit(RankLost.exit_code)
 
 
