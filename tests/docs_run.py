@@ -36,6 +36,7 @@ from regard.train import Experiment
 #: Commands that are only parsed, by their first words, each with its reason; `VALID` checks their names and keys.
 PARSED = {
     "regard serve": "runs until Ctrl-C; tests/serve starts it",
+    "regard train shakespeare --processes": "starts processes; tests/train/test_launched_ranks.py does",
     "regard study family": "trains for minutes; tests/studies runs it at a small scale",
     "regard data get": "needs the network, or a large archive",
     "regard prove hf:FOLDER": "needs transformers, which is not a dependency",

@@ -36,7 +36,7 @@ def main(argv: list[str] | None = None) -> int:
             sys.stdout.flush()  # here, where an error can still be reported
         return code
     except UserError as problem:
-        error, message, code = problem, str(problem), USER_ERROR
+        error, message, code = problem, str(problem), problem.exit_code
     except BrokenPipeError:  # the reader of our output has exited: `regard generate | head`
         _discard_output()
         return 0

@@ -7,3 +7,11 @@ class UserError(Exception):
     The message is one sentence that names the problem and the fix. The command line prints it without a traceback
     and exits with code 2; code that calls the library gets an ordinary exception.
     """
+
+    exit_code = 2
+
+
+class RankLost(UserError):
+    """Another process of the run is missing. Nothing needs to be changed: a restart continues the run."""
+
+    exit_code = 1

@@ -1,15 +1,11 @@
 """Two gloo ranks with FSDP2 train as one process does."""
 
-import os
 import shutil
-import socket
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
+from rank_kit import start_ranks
 from train_kit import MODEL, TRAIN, RowsConfig, run_whole, same, start, weights
 
 from regard.errors import UserError
@@ -17,8 +13,6 @@ from regard.runs import Run
 from regard.tasks import LanguageConfig
 from regard.train import Experiment, MuonConfig, OptimizerConfig
 from regard.train.shard import from_environment
-
-PROGRAM = Path(__file__).with_name("ranked_run.py")
 
 
 def _experiment(batch: int, optimizer: OptimizerConfig, hard: bool) -> Experiment:
@@ -28,21 +22,7 @@ def _experiment(batch: int, optimizer: OptimizerConfig, hard: bool) -> Experimen
 
 
 def _ranks(run: Run, *arguments: str) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    children = [
-        subprocess.Popen(
-            [sys.executable, str(PROGRAM), str(run.path), *arguments],
-            env=os.environ
-            | {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank)}
-            | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    for child in children:
+    for child in start_ranks(2, "ranked_run.py", str(run.path), *arguments):
         _, errors = child.communicate(timeout=600)
         assert child.returncode == 0, errors
 

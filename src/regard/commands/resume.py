@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from regard.commands.common import RunOptions, rank
+from regard.commands.launch import adopt_slurm
 from regard.commands.train import ObserverOptions, run_training
 from regard.config import option
 from regard.config.parts import with_options
@@ -28,6 +29,7 @@ def resume(options: ResumeOptions) -> int:
     number of steps, and may rise again. The steps already done stay, so the result differs from a run that had this
     plan from its first step.
     """
+    adopt_slurm()
     run, steps = options.open(), options.steps
     done = max(run.steps(), default=0)
     if steps is not None and steps <= done:

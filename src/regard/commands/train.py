@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from regard.commands.common import RUNS, CommandOptions, rank
-from regard.config import argument, load, nearest, option, override, parse, read_toml, to_toml
+from regard.commands.launch import adopt_slurm, is_restart, launch
+from regard.commands.start import start_run
+from regard.config import argument, load, nearest, option, override, parse, read_toml
 from regard.config import keys as keys_of
 from regard.config.parts import with_options
 from regard.errors import UserError
-from regard.runs import Run, environment
+from regard.runs import Run
 from regard.runs.schema import migrate
 
 if TYPE_CHECKING:
@@ -43,13 +45,14 @@ OTHER_WORDS = {
 
 @dataclass(frozen=True)
 class ObserverOptions(CommandOptions):
-    """Options that choose the observers of a training."""
+    """Options of a training that are not part of the experiment: its observers, and how long processes wait."""
 
     watch: bool = option(False, "draw the losses as a curve in the terminal during training")
     doctor: bool = option(False, "report training problems with place, cause and fix; the training itself is unchanged")
     tensorboard: bool = option(False, "also write TensorBoard events into the run folder (needs `regard[tensorboard]`)")
     wandb: bool = option(False, "also log to Weights & Biases (needs `regard[wandb]`)")
     mlflow: bool = option(False, "also log to MLflow (needs `regard[mlflow]`)")
+    timeout: float = option(600.0, "seconds that one of several processes waits for another; then the run ends")
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,9 @@ class TrainOptions(ObserverOptions):
         None, "start from the weights of a run or a published model (`regard models`); scratch: from random weights"
     )
     seed: int | None = option(None, "random seed of weights, batches and dropout; default: the recipe's")
+    again: bool = option(False, "continue the run if it exists, else create it; needs --name (docs/scale.md)")
+    processes: int = option(1, "number of processes on this machine, one for each GPU")
+    restarts: int = option(3, "with --processes: how often to continue after a process has failed")
 
 
 def train(options: TrainOptions, keys: Mapping[str, object]) -> int:
@@ -86,9 +92,15 @@ def train(options: TrainOptions, keys: Mapping[str, object]) -> int:
 
     Ctrl-C saves a checkpoint and stops; `regard resume` continues.
     """
+    adopt_slurm()
+    if options.timeout <= 0:
+        raise UserError(f"--timeout must be more than 0 seconds, not {options.timeout:g}")
+    if options.processes != 1:
+        return launch(options, keys)
     path = Path(options.recipe)
-    is_file = path.suffix == ".toml"
-    if not rank():  # what needs no torch comes first, so that common mistakes are reported at once
+    if (
+        not rank() and not options.again and not is_restart(os.environ)
+    ):  # what needs no torch comes first, so that common mistakes are reported at once
         Run.check(options.runs, options.name)
     if options.init is not None:
         keys = {**keys, "init": "none" if options.init == "scratch" else options.init}
@@ -96,15 +108,14 @@ def train(options: TrainOptions, keys: Mapping[str, object]) -> int:
     from regard.train import check_start
 
     check_start(experiment)
-    if rank():  # the first process creates the folder, the others join it
-        run = wait_for_run(options.runs, options.name)
-    else:
-        prefix = options.recipe if not is_file else path.resolve().parent.name if is_of_run(path) else path.stem
-        run = Run.create(options.runs, options.name, to_toml(experiment), environment(), prefix=prefix)
+    prefix = options.recipe if path.suffix != ".toml" else path.resolve().parent.name if is_of_run(path) else path.stem
+    run, existed = start_run(options, experiment, prefix)
+    if existed and run.steps():
+        experiment = run.load(type(experiment))  # complete, and with a plan that `regard resume` may have changed
     try:
-        return run_training(experiment, run, options, resume=False)
+        return run_training(experiment, run, options, resume=existed)
     except BaseException:  # a run without any result is removed, whatever stopped it
-        if not rank():
+        if not rank() and not existed:
             run.discard()
         raise
 
@@ -168,9 +179,10 @@ def run_training(experiment: Experiment, run: Run, options: ObserverOptions, *, 
 
     budget = experiment.train.seconds
     trial = "" if budget is None else f", and a few steps to see how many fit into {budget:g} seconds"
-    print(f"{run.path}: preparing data and model{trial}", file=sys.stderr, flush=True)
+    if not rank():
+        print(f"{run.path}: preparing data and model{trial}", file=sys.stderr, flush=True)
     with nullcontext() if rank() else report_at_end(run, nearest_recipe(run)):
-        result = train(experiment, run, observers=observers(options, resume), resume=resume)
+        result = train(experiment, run, observers=observers(options, resume), resume=resume, timeout=options.timeout)
     if rank():
         pass  # only the first process prints
     elif options.json:
@@ -208,17 +220,3 @@ def observers(options: ObserverOptions, resume: bool) -> list[Observer]:
 
         found += [*([WandB()] if options.wandb else []), *([MLflow()] if options.mlflow else [])]
     return found
-
-
-def wait_for_run(runs: Path, name: str | None) -> Run:
-    """Wait for the run folder that the first of several processes creates, and open it."""
-    if name is None:
-        raise UserError("several processes train one run: give it a --name, so that all of them find it")
-    end = time.monotonic() + 120
-    while not (runs / name / "config.toml").exists():
-        if time.monotonic() > end:
-            raise UserError(
-                f"the first process made no run {runs / name}; all of them need the same folder and options"
-            )
-        time.sleep(0.1)
-    return Run.open(runs / name)

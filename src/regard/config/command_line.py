@@ -136,6 +136,22 @@ def read_options(command: Table, found: Arguments, title: str) -> Any:
     return command.cls(**values)
 
 
+def to_arguments(command: Table, options: object, keys: Mapping[str, object]) -> list[str]:
+    """The arguments that `parse` and `read_options` read as these options and keys; defaults are left out."""
+    found: list[str] = []
+    for name, (declared, _) in command.fields.items():
+        value, flag = getattr(options, name), flag_name(name)
+        if value == default_of(declared):
+            continue
+        if isinstance(value, bool):
+            found.append(f"--{'' if value else 'no-'}{flag}")
+        elif "positional" in declared.metadata:
+            found.append(str(value))
+        else:
+            found += [f"--{flag}={each}" for each in (value if isinstance(value, tuple) else (value,))]
+    return found + [f"--no-{name}" if value is False else f"--{name}={value}" for name, value in keys.items()]
+
+
 def help_text(command: Table, title: str, about: str) -> str:
     """The text of `--help`: usage, description, positional arguments and options with their defaults."""
     width = min(shutil.get_terminal_size((100, 24)).columns, 120)

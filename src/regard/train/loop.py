@@ -26,20 +26,28 @@ from regard.train.diagnose import diagnose
 from regard.train.engine import Engine, Update
 from regard.train.evaluate import evaluate
 from regard.train.experiment import Experiment
+from regard.train.group import TIMEOUT, process_group
 from regard.train.guard import check_start, guarded, keep_freed_memory, make_engine
 from regard.train.observer import Observer, TrainingResult, TrainingStart, TrainingStep
 from regard.train.pretrained import build_data, pretrained
 from regard.train.reference import attach_reference
-from regard.train.shard import World, from_environment, process_group
+from regard.train.shard import World, from_environment
 from regard.train.stopping import EarlyStopping
 
 
-def train(experiment: Experiment, run: Run, observers: Sequence[Observer] = (), resume: bool = False) -> TrainingResult:
+def train(
+    experiment: Experiment,
+    run: Run,
+    observers: Sequence[Observer] = (),
+    resume: bool = False,
+    timeout: float = TIMEOUT,
+) -> TrainingResult:
     """Train in the folder ``run``, from the start or, with ``resume``, from its newest undamaged checkpoint.
 
     Takes the run's lock. The config in the folder is replaced by the final one, with the data's vocabulary and the
     budget in steps. SIGINT and SIGTERM save a checkpoint at the end of the step; the result is then ``interrupted``.
-    With RANK and WORLD_SIZE set, every process calls this with the same folder.
+    With RANK and WORLD_SIZE set, every process calls this with the same folder; ``timeout``: seconds that one of them
+    waits for another.
     """
     keep_freed_memory()
     began = time.perf_counter()
@@ -51,7 +59,7 @@ def train(experiment: Experiment, run: Run, observers: Sequence[Observer] = (), 
             f"the run {run.path} has checkpoints already; choose another --name, or go on with it: "
             f"regard resume {run.path}{with_options()}"
         )
-    with process_group(world, device) as world, run.lock() if world.rank == 0 else nullcontext():
+    with process_group(world, device, timeout) as world, run.lock() if world.rank == 0 else nullcontext():
         return TrainingSession(prepare(experiment, run, world, began, resume), run, observers).run()
 
 
@@ -76,7 +84,9 @@ def prepare(experiment: Experiment, run: Run, world: World, began: float, resume
     if experiment.quantization is not None:
         raise UserError(f"{run.path} has quantized weights, which are not trained; resume the run it was made from")
     checkpoint = newest(run) if resume else None
-    start = pretrained(experiment.init, experiment.model) if experiment.init is not None and not resume else None
+    start = (
+        pretrained(experiment.init, experiment.model) if experiment.init is not None and checkpoint is None else None
+    )
     if start is not None:
         experiment = replace(experiment, model=start.config, data=experiment.data.with_chat(start.chat))
     data = build_data(experiment, run, start)
@@ -98,7 +108,7 @@ def prepare(experiment: Experiment, run: Run, world: World, began: float, resume
             run.add(TOKENIZER, data.tokenizer.save)
         if (chat := data.chat) is not None:
             run.add(CHAT, lambda path: write_synced(path, chat.to_json().encode()))
-    attach_reference(engine, run, resume=resume)
+    attach_reference(engine, run, resume=checkpoint is not None)
     if checkpoint is None and frozen_names(engine.model):
         save(engine, run)
     world.barrier()

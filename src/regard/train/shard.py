@@ -1,13 +1,11 @@
-"""Training on several processes: ranks, reductions over them, and FSDP2.
+"""Training on several processes: ranks, reductions over them, and FSDP2. The process group is made in `group`.
 
 RANK, WORLD_SIZE and LOCAL_RANK are read from the environment, so torchrun or any other launcher can start it.
 """
 
-import gc
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple, TypeGuard
 
 import torch
@@ -19,6 +17,8 @@ from regard.models import Model
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
 
+    from regard.train.group import Watch
+
 
 class World(NamedTuple):
     """The rank of this process, and collective operations."""
@@ -27,11 +27,14 @@ class World(NamedTuple):
     size: int = 1
     local: int = 0
     device: torch.device = torch.device("cpu")
+    watch: "Watch | None" = None  # of several ranks
 
     def sums(self, values: list[float]) -> list[float]:
         """Each value summed over all ranks."""
         if self.size == 1:
             return values
+        if self.watch is not None:
+            self.watch.entered += 1
         total = torch.tensor(values, dtype=torch.float64, device=self.device)
         distributed.all_reduce(total)
         return total.tolist()
@@ -63,24 +66,6 @@ def from_environment() -> World:
     if world.rank >= max(1, world.size):
         raise UserError(f"RANK is {world.rank}, but WORLD_SIZE is {world.size}; ranks are counted from 0")
     return world
-
-
-@contextmanager
-def process_group(world: World, device: torch.device) -> Iterator[World]:
-    """A context in which the process group of ``world`` exists; one that already exists is used and kept."""
-    world = world._replace(device=device)
-    if device.type == "cuda":
-        torch.cuda.set_device(device)  # our own kernels are launched on the current device
-    if world.size == 1 or distributed.is_initialized():
-        yield world
-        return
-    distributed.init_process_group("nccl" if device.type == "cuda" else "gloo", rank=world.rank, world_size=world.size)
-    try:
-        yield world
-        world.barrier()  # no rank leaves while another one still communicates
-    finally:
-        gc.collect()  # sharded models refer to the group; one that outlives it may abort the interpreter's exit
-        distributed.destroy_process_group()
 
 
 def shard(model: Model, world: World) -> None:

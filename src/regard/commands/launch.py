@@ -1,0 +1,138 @@
+"""Several processes for one run: `regard train --processes N`, and what torchrun and SLURM tell each process."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+import uuid
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from regard.commands import options_of
+from regard.config.command_line import to_arguments
+from regard.errors import RankLost, UserError
+from regard.runs import Run
+from regard.runs.waiting import notice
+
+if TYPE_CHECKING:
+    from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+
+    from regard.commands.train import TrainOptions
+
+INTERRUPTED = 130
+#: Exit codes that a restart would not change: a mistake of the user, and a run that was told to stop.
+FINAL = (UserError.exit_code, INTERRUPTED)
+
+
+def adopt_slurm() -> None:
+    """Set the variables that torchrun would set, in a process that `srun` has started."""
+    os.environ.update(slurm_variables(os.environ))
+
+
+def slurm_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT of one of several tasks of `srun`; else nothing.
+
+    A batch script itself has SLURM_PROCID too, but no SLURM_STEP_ID: it is one process, whatever --ntasks says.
+    """
+    if "RANK" in environ or "SLURM_STEP_ID" not in environ or environ.get("SLURM_NTASKS", "1") == "1":
+        return {}
+    names = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_JOB_NODELIST", "SLURM_JOB_ID")
+    if absent := [name for name in names if not environ.get(name)]:
+        raise UserError(f"SLURM_NTASKS is set, but {absent[0]} is not; start with srun, or unset SLURM_NTASKS")
+    port = 15000 + int(re.sub(r"\D", "", environ["SLURM_JOB_ID"]) or 0) % 10000  # jobs that share a machine differ
+    rendezvous = {"MASTER_ADDR": first_host(environ["SLURM_JOB_NODELIST"]), "MASTER_PORT": str(port)}
+    return {
+        "RANK": environ["SLURM_PROCID"],
+        "WORLD_SIZE": environ["SLURM_NTASKS"],
+        "LOCAL_RANK": environ["SLURM_LOCALID"],
+        **{name: environ.get(name, value) for name, value in rendezvous.items()},
+    }
+
+
+def first_host(nodes: str) -> str:
+    """The first host of a list in SLURM's notation.
+
+    >>> first_host("gpu[07-09,12],login"), first_host("rack[1,3]-n[01-16]")
+    ('gpu07', 'rack1-n01')
+    """
+    each_first = re.sub(r"\[([^\],-]*)[^\]]*\]", r"\1", nodes)
+    return each_first.partition(",")[0]
+
+
+def launch_id(environ: Mapping[str, str]) -> str | None:
+    """What identifies all starts of this job: that of torchrun (--rdzv-id), or SLURM's job and step."""
+    if (name := environ.get("TORCHELASTIC_RUN_ID", "none")) != "none":
+        return f"torchrun {name}"
+    if {"SLURM_JOB_ID", "SLURM_STEP_ID"} <= environ.keys():
+        return f"slurm {environ['SLURM_JOB_ID']}.{environ['SLURM_STEP_ID']}"
+    return None
+
+
+def is_restart(environ: Mapping[str, str]) -> bool:
+    """Whether torchrun or SLURM has started this job before."""
+    return any(environ.get(name, "0") != "0" for name in ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"))
+
+
+def launch(options: TrainOptions, keys: Mapping[str, object]) -> int:
+    """Train on `options.processes` processes of this machine, by torchrun's elastic launcher.
+
+    A rank that fails ends all of them, and the run continues from its last checkpoint. torchrun's own restarts would
+    also repeat a mistake of the user, so here each start is one launch.
+    """
+    from regard.commands.train import read_experiment
+
+    _check(options)
+    read_experiment(options.recipe, keys, options.seed)  # for its errors
+    from torch.distributed.elastic.multiprocessing import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    count, identity = options.processes, uuid.uuid4().hex
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // count)))
+    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(int(options.timeout)))  # seconds to save in
+    for start in range(options.restarts + 1):
+        # Without a name, --again finds the run that an earlier start of this launch has made.
+        each = replace(options, processes=1, restarts=0, again=options.again or start > 0 or options.name is None)
+        arguments = to_arguments(options_of("train"), each, keys)
+        config = LaunchConfig(
+            1, 1, count, run_id=identity, rdzv_backend="c10d", rdzv_endpoint="localhost:0", max_restarts=0
+        )
+        debug = ["--debug"] if "--debug" in sys.argv else []
+        try:
+            elastic_launch(config, sys.executable)("-m", "regard", "train", *arguments, *debug)
+            return 0
+        except SignalException:
+            return INTERRUPTED
+        except ChildFailedError as error:
+            codes = [failure.exitcode for failure in error.failures.values()]
+            if final := [code for code in codes if code in FINAL]:
+                return final[0]  # that process has printed its own message
+            ended = _first(error.failures)
+        if start < options.restarts:
+            notice(f"{ended}; restart {start + 1} of {options.restarts}, from the last checkpoint")
+    raise RankLost(f"{ended}, after {options.restarts} restarts; its output above says why")
+
+
+def _check(options: TrainOptions) -> None:
+    """Refuse what no process could train, before any is started."""
+    options.check_at_least_one("processes")
+    if options.restarts < 0:
+        raise UserError(f"--restarts must be at least 0, not {options.restarts}")
+    if "RANK" in os.environ:
+        raise UserError("--processes starts the processes, but RANK is set: this is one already; leave out --processes")
+    if options.again and options.name is None:
+        raise UserError("--again needs --name, which says which run to continue")
+    if not options.again:
+        Run.check(options.runs, options.name)
+
+
+def _first(failures: Mapping[int, ProcessFailure]) -> str:
+    """How the first rank ended: one that a signal ended comes before those that lost their connection to it."""
+    rank = min(failures, key=lambda each: (failures[each].exitcode >= 0, failures[each].timestamp))
+    code = failures[rank].exitcode
+    return (
+        f"rank {rank} was ended by {signal.Signals(-code).name}" if code < 0 else f"rank {rank} ended with code {code}"
+    )

@@ -1,0 +1,177 @@
+"""`regard train` on two gloo ranks: by --processes, torchrun and srun's variables; killed, stopped and told to end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from rank_kit import free_port
+from train_kit import same, write_text
+
+from regard.errors import RankLost
+from regard.runs import Run
+from warm_process import cache_inside
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds the ranks in /proc"),
+]
+STEPS = 60
+CONFIG = f"""
+seed = 5
+[model]
+kind = "gpt"
+context = 8
+layers = 2
+heads = 2
+width = 16
+dropout = 0.1
+[data]
+kind = "text"
+path = "text.txt"
+batch = 4
+[train]
+steps = {STEPS}
+log_every = 1
+evaluate_every = 30
+save_every = 10
+device = "cpu"
+"""
+TRAIN = ("-m", "regard", "train", "two.toml")
+TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port")
+CLOCKS = {"seconds", "tokens_per_second", "memory"}
+
+
+@pytest.fixture(scope="module")
+def room(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a config and a run on two ranks that nothing disturbed, which chose its own name: two-1."""
+    folder = tmp_path_factory.mktemp("ranks")
+    write_text(folder)
+    (folder / "two.toml").write_text(CONFIG)
+    said, code = finish(start(folder, *TRAIN, "--processes", "2"))
+    assert code == 0, said
+    assert names(folder) == ["two-1"]
+    return folder
+
+
+def start(folder: Path, *arguments: str, environment: dict[str, str] | None = None) -> subprocess.Popen[str]:
+    variables = cache_inside(folder) | (environment or {})
+    command = [sys.executable, *arguments]
+    return subprocess.Popen(
+        command, cwd=folder, env=variables, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[str, int]:
+    try:
+        _, said = process.communicate(timeout=900)
+    finally:
+        process.kill()
+    return said, process.returncode
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in (folder / "runs").iterdir())
+
+
+def wait(until: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    end = time.monotonic() + 600
+    while not until():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def saved(folder: Path, name: str) -> bool:
+    """Whether a run has its first checkpoint, and not yet its last."""
+    path = folder / "runs" / name
+    return path.exists() and STEPS > max(Run.open(path).steps(), default=0) > 0
+
+
+def ranks(launcher: subprocess.Popen[str]) -> list[int]:
+    """The processes that the launcher has started, by rank."""
+    children = Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split()
+    found = {}
+    for child in children:
+        variables = Path(f"/proc/{child}/environ").read_text().split("\0")
+        found |= {int(text[5:]): int(child) for text in variables if text.startswith("RANK=")}
+    return [found[rank] for rank in sorted(found)]
+
+
+def losses(run: Run) -> list[dict]:
+    return [{key: value for key, value in record.items() if key not in CLOCKS} for record in run.metrics()]
+
+
+def same_end(folder: Path, name: str) -> None:
+    whole, other = (Run.open(folder / "runs" / each) for each in ("two-1", name))
+    a, b = whole.checkpoint(STEPS), other.checkpoint(STEPS)
+    assert same(a.model(), b.model())
+    assert same(a.optimizer(), b.optimizer())
+    assert losses(whole) == losses(other)
+
+
+def test_torchrun_agrees_on_a_name_and_trains_the_same_run(room):
+    before = names(room)
+    said, code = finish(start(room, *TORCHRUN, str(free_port()), *TRAIN))
+    assert code == 0, said
+    (name,) = set(names(room)) - set(before)
+    same_end(room, name)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_killed_rank_is_restarted_and_the_run_ends_bit_identical(room, rank):
+    name = f"killed-{rank}"
+    process = start(room, *TRAIN, "--processes", "2", "--name", name)
+    wait(lambda: saved(room, name), process)
+    os.kill(ranks(process)[rank], signal.SIGKILL)
+    said, code = finish(process)
+    assert code == 0, said
+    assert f"rank {rank} was ended by SIGKILL; restart 1 of 3" in said
+    same_end(room, name)
+
+
+def test_sigterm_saves_and_again_continues(room):
+    command = (*TRAIN, "--processes", "2", "--name", "told", "--again")
+    process = start(room, *command)
+    wait(lambda: saved(room, "told"), process)
+    process.terminate()
+    said, code = finish(process)
+    assert code == 130, said
+    run = Run.open(room / "runs" / "told")
+    assert max(run.steps()) == max(int(str(record["step"])) for record in run.metrics()) < STEPS  # nothing is lost
+    said, code = finish(start(room, *command))
+    assert code == 0, said
+    same_end(room, "told")
+
+
+@pytest.mark.parametrize("stopped", [0, 1])
+def test_a_stopped_rank_ends_the_other_with_its_name(room, stopped):
+    """The ranks of srun: no launcher watches them, and rank 0 serves the store."""
+    name, port = f"stopped-{stopped}", str(free_port())
+    shared = {"SLURM_STEP_ID": "0", "SLURM_NTASKS": "2", "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "localhost"}
+    shared |= {"MASTER_PORT": port}
+    # The first start may wait for the other's imports; 10 seconds are for the training.
+    command = (*TRAIN, "--name", name, "--again", "--timeout", "10")
+    both = [
+        start(room, *command, environment={**shared, "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)})
+        for rank in range(2)
+    ]
+    wait(lambda: saved(room, name), both[0])
+    os.kill(both[stopped].pid, signal.SIGSTOP)
+    try:
+        said, code = finish(both[1 - stopped])
+    finally:
+        both[stopped].kill()
+    who = "rank 1" if stopped else "the store of the ranks, on the machine of rank 0,"
+    assert said.splitlines()[-1].startswith(f"regard: {who} has not answered for 9 seconds"), said
+    assert code == RankLost.exit_code
+    both[stopped].communicate()
+    said, code = finish(start(room, *TRAIN, "--processes", "2", "--name", name, "--again"))
+    assert code == 0, said
+    same_end(room, name)
