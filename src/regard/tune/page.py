@@ -12,7 +12,7 @@ from regard.pages import html
 from regard.pages.charts import Axes, Series
 from regard.pages.html import ChartSection, chart_section
 from regard.runs.disk import replace_files
-from regard.tune.search import Stage, Tried, TuneResult
+from regard.tune.result import Stage, Tried, TuneResult
 from regard.tune.space import Range
 
 BEST = "best.toml"
