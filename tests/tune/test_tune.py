@@ -19,7 +19,7 @@ from regard.train import Experiment, MuonConfig
 from regard.trials import Outcome
 from regard.tune import STAGES, DefaultComparison, TuneResult, search, tune, write_page
 from regard.tune.page import words
-from regard.tune.space import Options, Range, changed, step_flops, values_of, with_flops
+from regard.tune.space import OptionRange, Options, changed, step_flops, values_of, with_flops
 
 FLOPS = 4e7
 
@@ -76,7 +76,7 @@ def test_the_spaces_hold_the_experiments_own_values() -> None:
         assert found, stage
         for key, value in values_of(experiment, found).items():
             one = found[key]
-            inside = one.low <= value <= one.high if isinstance(one, Range) else value in one.values
+            inside = one.low <= value <= one.high if isinstance(one, OptionRange) else value in one.values
             assert inside, key
     assert set(STAGES["learning rate"](experiment)) == {"train.optimizer.lr", "train.optimizer.rest_lr"}
 

@@ -18,7 +18,7 @@ from regard.train.observer import TrainingStart
 from regard.trials import Trial, train_trials
 from regard.trials.pool import finished, run_trial
 from regard.tune.result import DefaultComparison, Stage, Tried, TuneResult
-from regard.tune.space import SHARES, STAGES, Range, Space, Value, changed, values_of, with_flops
+from regard.tune.space import SHARES, STAGES, OptionRange, Space, Value, changed, values_of, with_flops
 
 if TYPE_CHECKING:
     import optuna
@@ -191,7 +191,7 @@ def distributions(space: Space) -> dict[str, optuna.distributions.BaseDistributi
 
     return {
         key: FloatDistribution(one.low, one.high, log=one.log)
-        if isinstance(one, Range)
+        if isinstance(one, OptionRange)
         else CategoricalDistribution(one.values)
         for key, one in space.items()
     }
