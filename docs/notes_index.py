@@ -34,7 +34,7 @@ NOTEBOOKS = ["lab", "long_sequences", "patterns", "efficient_variant", "new_doma
 PROJECTS = """
 ## Notebooks
 
-The lab and the four projects of the notes, each to be run from top to bottom in one to three minutes on one CPU core.
+The lab and the four projects of the notes, each to be run from top to bottom in one to four minutes on one CPU core.
 The tests run them at a small scale; `python docs/run_notebooks.py` runs them as they are, and draws their pictures.
 
 """
