@@ -1,10 +1,13 @@
-"""Plans against measured steps: laws of time and memory are fitted to 5 experiments and predict 25 others.
+"""Plans against measured steps: a law of time is fitted to 5 experiments and predicts 25 others; memory is not fitted.
 
     python -m bench.plan [--seed 1] [--out FILE.json]            on the CPU, each experiment in a process of its own
     python -m bench.plan --device cuda [--out FILE.json]         on a GPU, one after another in this process
 
 On the CPU the clock is that of the process, and memory is its peak beyond what is there before the first step. On a
-GPU it is the peak that PyTorch allocates. An experiment that fails is recorded with its reason.
+GPU it is the peak that PyTorch allocates. An experiment that fails is recorded with its reason. The 5 are those whose
+traces differ most in what takes their time, chosen without a measured time (``spread_out``).
+
+    python -m bench.plan --read FILE.json [--device cuda]        compare what was measured, again
 """
 
 from __future__ import annotations
@@ -53,7 +56,10 @@ FLOPS = 1e11  # of a step at most
 FLOPS_ON_GPU = 4e12  # the same, of float32; 16-bit formats may take as much time
 PARAMETERS = 170e6  # at most, on a GPU
 WORKERS, TRACING = 8, 75  # processes that trace at a time, and seconds for all of them
-LIMIT = 170  # seconds after which no further experiment is measured on a GPU
+LIMIT = 140  # seconds after which no further experiment is measured on a GPU
+#: Seconds per FLOP of 16 and of 32 bits, byte and operation, as far as a data sheet (H200; one core with AVX2) and the
+#: usual 20 µs of an operation in PyTorch tell. They only weigh the terms when experiments are chosen for the fit.
+NOMINAL = {"cuda": (1 / 989e12, 1 / 67e12, 1 / 4.8e12, 2e-5), "cpu": (1 / 8e10, 1 / 8e10, 1 / 1e10, 2e-5)}
 
 
 def experiments(seed: int, device: str) -> Iterator[list[str]]:
@@ -169,33 +175,20 @@ def on_gpu(seed: int, device: str) -> Iterator[dict[str, Any]]:
 
 
 def measured(arguments: list[str], device: str) -> dict[str, Any]:
-    """Seconds and peak memory of one experiment; and that memory by a trace of a real step."""
+    """Seconds and peak memory of one experiment."""
     import torch
 
     from regard.commands.train import read_experiment
     from regard.plan import random_batch
     from regard.plan.speed import step_seconds
-    from regard.plan.trace import _model, _trace
-    from regard.train.device import move
 
-    place, experiment = torch.device(device), read_experiment(arguments[0], arguments[1:])
-    batch, cuda = random_batch(experiment), device == "cuda"
+    experiment, cuda = read_experiment(arguments[0], arguments[1:]), device == "cuda"
     before = emptied() if cuda else 0
-    seconds = step_seconds(experiment, batch, place)
-    record: dict[str, Any] = {"seconds": seconds}
-    if cuda:
-        torch.cuda.synchronize()
-        stats = torch.cuda.memory_stats()
-        record |= {"memory": torch.cuda.max_memory_allocated() - before, "before": before}
-        record |= {name: stats[f"{name}_bytes.all.peak"] for name in ("requested", "reserved")}
-        emptied()
-    try:
-        found = _trace(experiment, _model(experiment).to(place), move(batch, place))
-        fields = ("weights", "gradients", "optimizer", "activations", "growing", "extra", "copies")
-        record["real"] = {name: getattr(found, name) for name in fields} | {"work": found.micro_batch}
-    except Exception as problem:  # it is only for comparison
-        record["problem_real"] = f"{type(problem).__name__}: {problem}"[:600]
-    return record if cuda else record | {"memory": 1}
+    seconds = step_seconds(experiment, random_batch(experiment), torch.device(device))
+    if not cuda:
+        return {"seconds": seconds, "memory": 1}
+    torch.cuda.synchronize()
+    return {"seconds": seconds, "memory": torch.cuda.max_memory_allocated() - before, "before": before}
 
 
 def emptied() -> int:
@@ -210,24 +203,37 @@ def emptied() -> int:
     return torch.cuda.memory_allocated()
 
 
+def spread_out(works: list[list[float]], device: str) -> list[int]:
+    """The places of the experiments for the fit: the D-optimal ones by the shares of the terms in their nominal time.
+
+    No measured time is read. A small constant keeps the determinant from zero where a term does not occur.
+    """
+    import torch
+
+    terms = torch.tensor([[half, flops - half, size, n] for flops, size, n, half in works], dtype=torch.float64)
+    terms = terms * torch.tensor(NOMINAL[device], dtype=torch.float64)
+    shares = terms / terms.sum(1, keepdim=True)
+    places = torch.combinations(torch.arange(len(works)), FITTED)
+    rows = shares[places]
+    return places[torch.logdet(rows.mT @ rows + 0.01 * torch.eye(4, dtype=torch.float64)).argmax()].tolist()
+
+
 def compare(records: list[dict[str, Any]], device: str) -> None:
-    """Fit to the first experiments, and print the errors of all."""
-    from regard.plan import MeasuredMemory, MeasuredStep, MemoryLaw, SpeedLaw, Work
+    """Fit to the experiments that are chosen by their traces, and print the errors of all."""
+    from regard.plan import MeasuredStep, SpeedLaw, Work
 
     steps = [MeasuredStep(Work(*record["plan"]["work"]), record["seconds"]) for record in records]
-    law = SpeedLaw.fit(steps[:FITTED], overlap=device == "cuda")
-    memories = [
-        MeasuredMemory(one["plan"]["planned"], one["plan"]["memory"]["activations"], max(one["memory"], 1))
-        for one in records
-    ]
-    beyond = MemoryLaw.fit(memories[:FITTED])
-    for record, step, memory in zip(records, steps, memories, strict=True):
+    fitted = spread_out([list(step.work) for step in steps], device)
+    law = SpeedLaw.fit([steps[place] for place in fitted])
+    for place, (record, step) in enumerate(zip(records, steps, strict=True)):
+        record["fitted"] = place in fitted
         record["error"] = law.seconds(step.work) / step.seconds - 1
-        record["memory_error"] = (memory.tensors + beyond.overhead(memory.activations)) / memory.peak - 1
+        record["memory_error"] = record["plan"]["planned"] / max(record["memory"], 1) - 1
         line = f"{record['seconds'] * 1e3:8.1f} ms {record['error']:+6.0%}  {record['memory'] / 1e6:8.1f} MB "
-        print(f"{line}{record['memory_error']:+6.0%}  {' '.join(record['arguments'])}")
-    print(f"law of time {law}; memory beyond tensors {beyond}")
-    left = records[FITTED:]
+        mark = "fitted " if record["fitted"] else ""
+        print(f"{line}{record['memory_error']:+6.0%}  {mark}{' '.join(record['arguments'])}")
+    print(f"law of time {law}")
+    left = [record for record in records if not record["fitted"]]
     print(f"time: {spread([one['error'] for one in left])} of {len(left)} experiments that were not fitted")
     print(f"memory: {spread([one['memory_error'] for one in left])} of the same")
 
@@ -244,10 +250,14 @@ def main() -> None:
     reader.add_argument("--seed", type=int, default=1)
     reader.add_argument("--out", type=Path)
     reader.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    reader.add_argument("--read", type=Path)
     reader.add_argument("--child", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     options = reader.parse_args()
     if options.child:
         child(options.child)
+        return
+    if options.read:
+        compare(json.loads(options.read.read_text())["measured"], options.device)
         return
     records: list[dict[str, Any]] = []
     failed: list[dict[str, Any]] = []

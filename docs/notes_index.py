@@ -5,6 +5,7 @@ With --missing, list the headings of the notes in FOLDER (text files, not part o
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Iterator
@@ -20,6 +21,21 @@ HEAD = """# The notes
 
 Notes on attention and Transformers as pages that run: each formula, a reference of about twenty lines, the part of
 regard that serves it, and an assertion that ties them. `make test` executes every block of every page.
+
+```sh
+regard learn --no-open                # writes the pages and the notebooks as HTML without links to the network
+```
+
+Without `--no-open` the browser opens them; `regard learn attention` or `regard learn lab` opens one.
+
+"""
+#: The lab and the projects, in this order.
+NOTEBOOKS = ["lab", "long_sequences", "patterns", "efficient_variant", "new_domain"]
+PROJECTS = """
+## Notebooks
+
+The lab and the four projects of the notes, each to be run from top to bottom in one to three minutes on one CPU core.
+The tests run them at a small scale; `python docs/run_notebooks.py` runs them as they are, and draws their pictures.
 
 """
 TABLES = """
@@ -64,12 +80,19 @@ def title(page: str) -> str:
     return (HERE / f"{page}.md").read_text("utf-8").partition("\n")[0].removeprefix("# ")
 
 
+def notebook(name: str) -> str:
+    """The item of a notebook in the list."""
+    first = json.loads((HERE.parent / "notebooks" / f"{name}.ipynb").read_text("utf-8"))["cells"][0]["source"][0]
+    return f"- [{first.strip().removeprefix('# ')}](../notebooks/{name}.ipynb)"
+
+
 def existing() -> list[str]:
     return [page for page in PAGES if (HERE / f"{page}.md").exists()]
 
 
 def index() -> str:
-    parts = [HEAD, "\n".join(f"{n}. [{title(page)}]({page}.md)" for n, page in enumerate(existing(), 1)), "\n", TABLES]
+    pages = [f"{n}. [{title(page)}]({page}.md)" for n, page in enumerate(existing(), 1)]
+    parts = [HEAD, "\n".join(pages), "\n", PROJECTS, "\n".join(map(notebook, NOTEBOOKS)), "\n", TABLES]
     for page in existing():
         lines = ["", f"### {title(page)}", "", TABLE.rstrip()]
         for row in rows(page):

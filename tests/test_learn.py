@@ -25,13 +25,15 @@ def test_all_pages_open_without_a_network(tmp_path: Path, capsys: pytest.Capture
     for name, text in html.items():
         assert all(source.startswith("data:") for source in re.findall(r'src="([^"]*)"', text)), name
         assert "default-src 'none'" in text
+        assert re.findall(r'href="([^"]*)" aria-current="page"', text) == [f"{name}.html"]
         for target in map(unescape, re.findall(r'href="([^"]*)"', text)):
             file, _, anchor = target.partition("#")
             if not file.startswith("https://"):
                 assert not file or (tmp_path / file).exists(), f"{name}: {target}"
                 assert not anchor or f'id="{anchor}"' in html[Path(file).stem if file else name], f"{name}: {target}"
-    for path in sources[len(list((ROOT / "docs" / "notes").glob("*.md"))) :]:
-        assert (tmp_path / path.name).read_bytes() == path.read_bytes()
+    for path in (ROOT / "docs" / "notebooks").rglob("*.*"):
+        copied = tmp_path / path.relative_to(ROOT / "docs" / "notebooks")
+        assert copied.read_bytes() == path.read_bytes()
 
 
 def test_a_page_is_opened_in_the_browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,10 +59,11 @@ def test_a_notebook_is_a_page(tmp_path: Path) -> None:
 
 def test_markup_is_escaped_and_links_are_found_or_dropped(tmp_path: Path) -> None:
     (tmp_path / "a.svg").write_text("<svg/>")
-    text = "## A `b`: c\n\n<script>1</script>\n\n[one](one.md) [two](../two.md)\n\n![a](a.svg)\n\n```text\na < b\n```\n"
+    text = "## A `b`: c\n\n`x.y < z` <i>1</i>\n\n[one](one.md) [two](../two.md)\n\n![a](a.svg)\n\n```text\na < b\n```\n"
     found = markup(text, tmp_path, lambda target: "one.html" if target == "one.md" else None)
     assert '<h2 id="a-b-c">' in found
-    assert "&lt;script&gt;" in found
+    assert "<code>x.<wbr>y &lt; z</code>" in found
+    assert "&lt;i&gt;" in found
     assert "a &lt; b" in found
     assert '<a href="one.html">one</a> <a title="../two.md">two</a>' in found
     assert 'src="data:image/svg+xml;base64,PHN2Zy8+"' in found

@@ -16,7 +16,7 @@ from regard.compare import result, search
 from regard.compare.budget import Budget
 from regard.compare.page import binned, page, write
 from regard.compare.result import JSON, ArchitectureComparison, TrainedContender, compare
-from regard.compare.schedule import ComparisonSettings, Schedule, schedule
+from regard.compare.schedule import ComparisonSchedule, ComparisonSettings, schedule
 from regard.compare.search import TriedRate, at_edge, best, next_factors
 from regard.compare.sets import ComparisonSet
 from regard.compare.words import sentences, table, text
@@ -30,7 +30,7 @@ TEXTS = (
 SETTINGS = ComparisonSettings(Budget.parse(["tokens=800", "steps=30"]), seeds=2, rates=2, workers=1)
 
 
-def scheduled(folder: Path, settings: ComparisonSettings = SETTINGS) -> Schedule:
+def scheduled(folder: Path, settings: ComparisonSettings = SETTINGS) -> ComparisonSchedule:
     found = read_contenders(ComparisonSet("", TEXTS, ()), keys(folder))
     return schedule(*found, settings, folder / "out", lambda line: None)
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.pages import charts, numbers, svg
+from regard.pages import charts, notebook, numbers, svg
 from regard.pages.charts import Axes, Series, dot_plot, line_chart, log_ticks, thin, ticks
 from regard.pages.heat import RED, STRONGEST, image_picture
 from regard.pages.html import ChartSection, chart_picture
@@ -124,3 +124,12 @@ def test_the_heat_of_an_image_is_where_its_weights_are():
         assert (heated[:2, 4:6] == np.trunc(100 + STRONGEST * (np.array(RED) - 100))).all()
         assert (heated[:, :2] == 100).all()
         assert 100 < heated[0, 2, 0] < heated[0, 4, 0]
+
+
+def test_a_notebook_shows_the_picture_that_it_saves(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    lines = notebook.show_lines("a", "A line", {"one": [(0, 1), (1, 2)]}, Axes("x", "y"))
+    dots = notebook.show_dots("b", "Dots", [("one", 1.0)], "loss", 0.0)
+    for name, picture in (("a", lines), ("b", dots)):
+        assert picture._repr_svg_() == (tmp_path / "pictures" / f"{name}.svg").read_text("utf-8")
+        ElementTree.fromstring(picture)

@@ -15,6 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
+from regard.attention.backends.flex import Flex
+from regard.attention.mechanisms.masked import WindowConfig
 from regard.cli import main
 from regard.config import override
 from regard.data import TextBatch, TextConfig
@@ -69,6 +71,18 @@ def test_its_flops_are_those_that_the_counter_counts_on_the_reference_path(name:
     assert trace(given).micro_batch.flops == pytest.approx(counter.get_total_flops(), rel=0.02)
 
 
+def test_a_window_counts_the_blocks_that_the_compiled_kernel_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Flex, "refuses", lambda self, call: [])  # as on a GPU
+    long = replace(SMALL, context=1024)
+    full = trace(experiment(replace(long, backend="reference")))
+    near = trace(experiment(replace(long, attention=WindowConfig(size=128))))
+    scores = 14 * 4 * long.layers * long.width * long.context**2  # of two products, and five in the backward pass
+    assert full.micro_batch.flops - near.micro_batch.flops == pytest.approx(scores * (1 - 256 / 1024), rel=0.2)
+    assert near.activations < full.activations
+    assert near.micro_batch.operations < 2 * full.micro_batch.operations
+    assert Flex.run.__name__ == "run"
+
+
 @settings(max_examples=12)
 @given(st.sampled_from(list(MODELS)), st.integers(1, 4), st.booleans())
 def test_parts_add_up_and_memory_follows_the_batch(name: str, batch: int, half: bool) -> None:
@@ -102,6 +116,10 @@ def test_a_law_recovers_its_constants_and_is_never_negative(
     found = SpeedLaw.fit(measured)
     assert min(found[:3]) >= 0
     assert all(found.seconds(one.work) == pytest.approx(one.seconds, rel=0.3) for one in measured)
+
+
+def test_sixteen_bit_products_are_faster() -> None:
+    assert SpeedLaw(1e-12, 0.0, 0.0, 0.0).seconds(Work(15e12, 0.0, 1, half=15e12)) == pytest.approx(1.0)
 
 
 def test_a_law_needs_two_steps() -> None:

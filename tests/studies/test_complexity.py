@@ -10,7 +10,7 @@ from regard.studies.complexity import (
     WIDTH,
     WINDOW,
     Depth,
-    Measured,
+    LayerCost,
     built,
     dependent_steps,
     exponent,
@@ -67,7 +67,7 @@ def test_fits_find_the_law() -> None:
 
 def test_the_page_says_what_was_measured() -> None:
     straight = [4.0 * n * WIDTH**2 for n in COUNTED]
-    slow = Measured(straight, [3 * n for n in COUNTED], [n - 1 for n in PATHS], [], (1.1, 1.0, 1.2))
+    slow = LayerCost(straight, [3 * n for n in COUNTED], [n - 1 for n in PATHS], [], (1.1, 1.0, 1.2))
     found = {name: slow._replace(steps=[20] * 4, hops=[1] * 5) for name in KINDS} | {"recurrent": slow}
     assert work(found)[0] == ("recurrent", "n d²", "4.0 n d²", "n^1.10 (1.00 to 1.20)")
     assert waits(found)[0][1:3] == ("n", "3 n")

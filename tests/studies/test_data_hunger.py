@@ -32,7 +32,7 @@ def test_the_convolutions_see_the_context():
 
 
 def test_parts_are_of_their_size_and_share_what_is_held_out(tmp_path):
-    texts = data.Texts(TEXT, tmp_path)
+    texts = data.SizedTexts(TEXT, tmp_path)
     small, other, large = texts.part(SIZES[0], 1), texts.part(SIZES[0], 2), texts.part(SIZES[1], 1)
     assert [part.train_count for part in (small, other, large)] == [SIZES[0], SIZES[0], SIZES[1]]
     assert all(part.validation_count == data.HELD_OUT for part in (small, other, large))
@@ -45,7 +45,7 @@ def test_parts_are_of_their_size_and_share_what_is_held_out(tmp_path):
 def test_the_rate_is_that_of_the_lowest_loss(monkeypatch, tmp_path):
     found = dict(zip(data.RATES, (2.5, 2.4), strict=True))
     monkeypatch.setattr(data, "trained", lambda config, rate, *rest: BestRun(found[rate], 50, [], False))
-    assert data.best_rate(MODELS["LSTM"], data.Texts(TEXT, tmp_path), 50, 1) == data.RATES[1]
+    assert data.best_rate(MODELS["LSTM"], data.SizedTexts(TEXT, tmp_path), 50, 1) == data.RATES[1]
 
 
 def test_the_claim_holds_if_the_disadvantage_shrinks():

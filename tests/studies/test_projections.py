@@ -8,7 +8,7 @@ import torch
 from regard.look.capture.observe import attentions
 from regard.measure.interval import Mean
 from regard.studies import projections
-from regard.studies.projections import PARAMETERS, SEPARATE, TIES, WIDTHS, Trained
+from regard.studies.projections import PARAMETERS, SEPARATE, TIES, WIDTHS, TiedModel
 
 
 def observed(tie: str, **changes: object):
@@ -70,7 +70,7 @@ def test_verdicts_need_an_interval_without_zero():
 def test_the_words_say_what_a_tie_costs():
     base = [2.0, 2.1, 2.2, 2.3]
     by_tie = {
-        tie: Trained(1000, [x + more for x in base], 0.5, 0.25)
+        tie: TiedModel(1000, [x + more for x in base], 0.5, 0.25)
         for tie, more in zip(TIES, (0, 0.1, -0.1, 0.2), strict=True)
     }
     said = " ".join(projections.words({WIDTHS: by_tie, PARAMETERS: {**by_tie, "Q = K": by_tie[SEPARATE]}}))

@@ -130,18 +130,15 @@ def test_a_small_captioner_learns_a_few_scenes() -> None:
 
 def test_recolored_scenes_keep_their_shapes_and_hide_their_colors() -> None:
     plain, found = (ScenesConfig(scenes=20, recolor=share).build(0).batch(0, seed=1, size=20) for share in (0.0, 0.5))
-    changed = (found.inputs != plain.inputs).flatten(1).any(1)
+    changed = ((found.inputs - plain.inputs).abs() > 0.01).flatten(1).any(1)
     assert 4 <= int(changed.sum()) <= 16
     for one, other in zip(found.inputs[changed], plain.inputs[changed], strict=True):
-        assert torch.equal((one > -1).any(0), (other > -1).any(0))
+        assert torch.equal(one.amax(0) > -0.99, other.amax(0) > -0.99)  # the same ink
     unknown = found.captions != plain.captions
     assert torch.equal(unknown, changed[:, None] & (plain.captions >= 3) & (plain.captions <= 6))
     text = interleaved(found, 1, MARKS)
     assert int((text.targets != IGNORE_INDEX).sum()) == int(CaptionsConfig().build().counts(found)["caption"])
     assert not bool(((text.inputs >= 3) & (text.inputs <= 6))[changed].any())
-    apart = ScenesConfig(scenes=20, recolor=0.5, apart=1.0).build(0).batch(0, seed=1, size=20)
-    digits = (plain.captions >= 7) & (plain.captions < 27)
-    assert torch.equal(apart.captions == IGNORE_INDEX, unknown | (digits & ~changed[:, None]))
 
 
 def test_successive_texts_are_in_one_language_and_without_tags(monkeypatch: pytest.MonkeyPatch) -> None:

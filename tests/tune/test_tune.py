@@ -17,9 +17,9 @@ from regard.errors import UserError
 from regard.recipes import recipe
 from regard.train import Experiment, MuonConfig
 from regard.trials import Outcome
-from regard.tune import STAGES, Comparison, TuneResult, search, tune, write_page
+from regard.tune import STAGES, DefaultComparison, TuneResult, search, tune, write_page
 from regard.tune.page import words
-from regard.tune.space import Options, Range, changed, step_flops, values_of, with_flops
+from regard.tune.space import OptionRange, Options, changed, step_flops, values_of, with_flops
 
 FLOPS = 4e7
 
@@ -76,7 +76,7 @@ def test_the_spaces_hold_the_experiments_own_values() -> None:
         assert found, stage
         for key, value in values_of(experiment, found).items():
             one = found[key]
-            inside = one.low <= value <= one.high if isinstance(one, Range) else value in one.values
+            inside = one.low <= value <= one.high if isinstance(one, OptionRange) else value in one.values
             assert inside, key
     assert set(STAGES["learning rate"](experiment)) == {"train.optimizer.lr", "train.optimizer.rest_lr"}
 
@@ -149,19 +149,19 @@ def test_trials_that_diverge_are_no_result(tmp_path: Path, monkeypatch: pytest.M
 def test_words_say_whether_the_default_is_beaten(tmp_path: Path, trained) -> None:
     result = run(tmp_path)
     better, unclear, worse = (
-        Comparison([2.0, 2.1, 2.2], [one + gain for one, gain in zip([2.0, 2.1, 2.2], gains, strict=True)])
+        DefaultComparison([2.0, 2.1, 2.2], [one + gain for one, gain in zip([2.0, 2.1, 2.2], gains, strict=True)])
         for gains in ([-0.1, -0.11, -0.12], [-0.1, 0.1, 0.0], [0.1, 0.11, 0.12])
     )
     for comparison, said in (
         (better, "beats the default"),
         (unclear, "did not beat the default: the 95 % interval"),
         (worse, "did not beat the default: it is worse"),
-        (Comparison([2.0, 2.1], [1.9, math.inf]), "did not beat the default"),
+        (DefaultComparison([2.0, 2.1], [1.9, math.inf]), "did not beat the default"),
         (None, "No trial had a lower loss"),
     ):
         assert any(said in line for line in words(replace(result, comparison=comparison)))
     assert [one.beats for one in (better, unclear, worse)] == [True, False, False]
-    json.dumps(replace(result, comparison=Comparison([2.0, 2.1], [1.9, math.inf])).record(), allow_nan=False)
+    json.dumps(replace(result, comparison=DefaultComparison([2.0, 2.1], [1.9, math.inf])).record(), allow_nan=False)
 
 
 def test_the_best_configuration_is_a_file_that_train_reads(tmp_path: Path, trained) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import torch
 
     from regard.compare.contender import Contender
-    from regard.compare.schedule import ComparisonSettings, Schedule
+    from regard.compare.schedule import ComparisonSchedule, ComparisonSettings
 
 LONGEST = 60  # letters of a folder's name
 
@@ -128,7 +128,7 @@ def machine(device: torch.device, workers: int, threads: int) -> str:
     return f"{plural(workers, 'worker')} on {where} each, torch {torch.__version__.split('+')[0]}"
 
 
-def costs_of(made: Schedule) -> dict[str, object]:
+def costs_of(made: ComparisonSchedule) -> dict[str, object]:
     """What a step of each contender takes."""
     return {one.name: {**one.costs._asdict(), "step": one.costs.step._asdict()} for one in made.contenders}
 

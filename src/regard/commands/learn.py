@@ -35,6 +35,8 @@ def learn(options: LearnOptions) -> int:
     files = {f"{name}.html": document(name, titles, sources) for name in sources}
     files |= {path.name: text(path) for path in sources.values() if path.suffix == ".ipynb"}
     replace_files(folder, files)
+    pictures = [path for one in sources.values() for path in one.parent.glob("pictures/*.svg")]
+    replace_files(folder / "pictures", {path.name: text(path) for path in pictures})  # that the notebooks show
     opened = (folder / f"{page}.html").resolve()
     if options.open:
         webbrowser.open(opened.as_uri())
@@ -70,6 +72,12 @@ def title_of(path: Path) -> str:
     return markdown_of(path).partition("\n")[0].lstrip("# ")
 
 
+def link(name: str, titles: dict[str, str], here: bool = False) -> str:
+    """A link to a page; ``here``: the one that is shown."""
+    current = ' aria-current="page"' if here else ""
+    return f'<a href="{name}.html"{current}>{escape(titles[name].partition(":")[0])}</a>'
+
+
 def document(name: str, titles: dict[str, str], sources: dict[str, Path]) -> str:
     """The HTML of a page, with links to all others."""
     from regard.pages import html
@@ -86,7 +94,16 @@ def document(name: str, titles: dict[str, str], sources: dict[str, Path]) -> str
         return f"{path.stem}.html{'#' * bool(anchor)}{anchor}" if known else None
 
     source = sources[name]
-    links = " ".join(f'<a href="{one}.html">{escape(title)}</a>' for one, title in titles.items())
+    pages, notebooks = (
+        " ".join(link(one, titles, one == name) for one in titles if sources[one].suffix == kind)
+        for kind in (".md", ".ipynb")
+    )
+    order = list(titles)
+    after = order[order.index(name) + 1 :][:1]
+    onward = "".join(f'<nav class="on">Next: {link(one, titles)}</nav>' for one in after)
     saved = f'<p><a href="{source.name}">{source.name}</a> opens in Jupyter.</p>' if source.suffix == ".ipynb" else ""
-    body = f"<main><nav>{links}</nav>{saved}{markup(markdown_of(source), source.parent, address)}</main>"
+    body = (
+        f"<main><nav>{pages}<br>Notebooks: {notebooks}</nav>"
+        f"{saved}{markup(markdown_of(source), source.parent, address)}{onward}</main>"
+    )
     return html.document(titles[name], stylesheet("theme", "page", "markdown") + colors(), body)

@@ -78,7 +78,7 @@ def measured_law(experiment: Experiment, batches: Batches, device: torch.device)
 
     chosen = variants(experiment, FLOPS[device.type], batches)
     steps = progress(chosen, len(chosen), "measuring steps")
-    return SpeedLaw.fit([measure(one, batches(one), device) for one in steps], overlap=device.type == "cuda")
+    return SpeedLaw.fit([measure(one, batches(one), device) for one in steps])
 
 
 def lines(made: TrainingPlan, device: str) -> Iterator[str]:

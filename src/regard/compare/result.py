@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from regard.compare.budget import Length
 from regard.compare.costs import Costs, Say
 from regard.compare.observer import FinalMeasurements, measured, step_seconds
-from regard.compare.schedule import Schedule, ScheduledContender
+from regard.compare.schedule import ComparisonSchedule, ScheduledContender
 from regard.compare.search import TriedRate, at_edge, best, search
 from regard.errors import UserError
 from regard.measure.interval import Mean
@@ -134,7 +134,7 @@ def _read_training(record: dict[str, Any]) -> TrainedContender:
     )
 
 
-def compare(schedule: Schedule, name: str, setting: str, say: Say) -> ArchitectureComparison:
+def compare(schedule: ComparisonSchedule, name: str, setting: str, say: Say) -> ArchitectureComparison:
     """Search learning rates, then train every contender at every length with every seed.
 
     Whatever is in the folder is read, and what was interrupted continues.

@@ -65,7 +65,7 @@ class ScheduledContender:
 
 
 @dataclass(frozen=True)
-class Schedule:
+class ComparisonSchedule:
     """All trainings of a comparison."""
 
     contenders: tuple[ScheduledContender, ...]
@@ -143,7 +143,7 @@ def schedule(
     settings: ComparisonSettings,
     folder: Path,
     say: Say,
-) -> Schedule:
+) -> ComparisonSchedule:
     """Make contenders alike, solve for their sizes, measure their steps, and count how many make up each length."""
     check(settings)
     alike = made_alike(contenders, own)
@@ -169,7 +169,7 @@ def schedule(
         trial = max(1, round(counts[0] * settings.share))
         once, whole = cost.evaluation * batches, min(POSITIONS, data.validation_count or 0) / cost.step.tokens
         scheduled.append(ScheduledContender(one.name, experiment, cost, counts, trial, once, cost.evaluation * whole))
-    return Schedule(tuple(scheduled), lengths, settings, workers, threads, folder)
+    return ComparisonSchedule(tuple(scheduled), lengths, settings, workers, threads, folder)
 
 
 def evaluated(experiment: Experiment, tokens: float) -> Experiment:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from regard.compare.costs import Say
-from regard.compare.schedule import Schedule, ScheduledContender
+from regard.compare.schedule import ComparisonSchedule, ScheduledContender
 from regard.trials import Trial, train_trials
 
 STEP = 3.0  # between neighbors of the first trials
@@ -62,7 +62,7 @@ def next_factors(tried: Mapping[float, float], left: int) -> list[float]:
     return [found]
 
 
-def search(schedule: Schedule, folder: Path, say: Say) -> dict[str, list[TriedRate]]:
+def search(schedule: ComparisonSchedule, folder: Path, say: Say) -> dict[str, list[TriedRate]]:
     """The trials of every contender, by its name. With ``rates`` = 1 nothing is tried: the recipe's rate is used."""
     found: dict[str, dict[float, float]] = {one.name: {} for one in schedule.contenders}
     seed = schedule.seeds.start - 1  # one that no training of the comparison has

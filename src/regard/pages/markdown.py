@@ -25,6 +25,11 @@ def colored(code: str, language: str, attributes: str = "") -> str:
     return highlight(code, PythonLexer(), HtmlFormatter(nowrap=True)) if language == "python" else escape(code)
 
 
+def breakable(code: str) -> str:
+    """A name in a line of text, which may be broken behind the signs between its parts."""
+    return f"<code>{re.sub(r'[/._:]+', lambda found: f'{found[0]}<wbr>', escape(code))}</code>"
+
+
 def colors() -> str:
     """Pygments' colors for light and dark."""
     light, dark = (HtmlFormatter(style=style).get_style_defs("pre") for style in ("default", "monokai"))
@@ -34,6 +39,7 @@ def colors() -> str:
 def markup(text: str, folder: Path, address: Callable[[str], str | None]) -> str:
     """A page's markup. Pictures are read from ``folder``; ``address`` gives the new target of a link, or None."""
     parser = MarkdownIt("commonmark", {"html": False, "highlight": colored}).enable("table")
+    parser.add_render_rule("code_inline", lambda _, tokens, index, *__: breakable(tokens[index].content))
     tokens = parser.parse(text)
     for token, after in pairwise(tokens):
         if token.type == "heading_open":

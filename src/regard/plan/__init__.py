@@ -2,7 +2,6 @@
 
 from regard.plan.hardware import HARDWARE, UTILIZATION, Hardware
 from regard.plan.meter import Work
-from regard.plan.overhead import MeasuredMemory, MemoryLaw
 from regard.plan.plan import TOKENS_PER_PARAMETER, Memory, TrainingPlan, plan
 from regard.plan.size import with_parameters
 from regard.plan.speed import MeasuredStep, SpeedLaw, batches_of, measure, random_batch, step_work, variants
@@ -13,10 +12,8 @@ __all__ = [
     "TOKENS_PER_PARAMETER",
     "UTILIZATION",
     "Hardware",
-    "MeasuredMemory",
     "MeasuredStep",
     "Memory",
-    "MemoryLaw",
     "Part",
     "SpeedLaw",
     "StepTrace",

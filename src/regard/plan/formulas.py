@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import sdpa_backward_flop_count, sdpa_flop_count
 
+from regard.plan.visible import visible_back_flops, visible_flops
+
 
 def _attention(q: Tensor, k: Tensor, v: Tensor, *_: object, **__: object) -> int:
     return sdpa_flop_count(q.shape, k.shape, v.shape)
@@ -44,6 +46,8 @@ FORMULAS: dict[Any, Callable[..., int]] = {
     torch.ops.aten._cudnn_rnn_backward: _cudnn_backward,
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention,
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
+    torch.ops.regard_plan.visible: visible_flops,
+    torch.ops.regard_plan.visible_back: visible_back_flops,
 }
 if hasattr(torch.ops.mkldnn, "_linear_pointwise"):
     FORMULAS[torch.ops.mkldnn._linear_pointwise] = _linear
@@ -94,3 +98,13 @@ WORKSPACES: dict[Any, Callable[..., int]] = {
     torch.ops.aten.mkldnn_rnn_layer: _workspace,
     torch.ops.aten._cudnn_rnn: _cudnn_workspace,
 }
+
+
+def workspace(device: torch.device) -> int:
+    """Bytes that PyTorch gives cuBLAS for each of two threads, that of the forward and that of the backward pass.
+
+    32 MiB from Hopper on, 8.1 MiB before (the defaults of CUBLAS_WORKSPACE_CONFIG).
+    """
+    if device.type != "cuda":
+        return 0
+    return 2 * (2**25 if torch.cuda.get_device_capability(device)[0] >= 9 else 2**23 + 2**17)

@@ -13,7 +13,6 @@ from regard.data import Batch
 from regard.errors import UserError
 from regard.plan.hardware import UTILIZATION, Hardware
 from regard.plan.meter import Work
-from regard.plan.overhead import MemoryLaw
 from regard.plan.speed import Batches, SpeedLaw, step_work
 from regard.plan.trace import CPU, Part, StepTrace, trace
 from regard.train import Experiment
@@ -21,7 +20,6 @@ from regard.train import Experiment
 DEEP, PERIOD = 24, 8  # more layers than the first are extrapolated from one and two periods, if periods divide them
 TOKENS_PER_PARAMETER = 20  # of a compute-optimal training (Hoffmann et al. 2022, table 3)
 HALF = ("bfloat16", "float16")
-NOTHING = MemoryLaw()
 
 
 @dataclass(frozen=True)
@@ -33,11 +31,11 @@ class Memory:
     optimizer: float
     activations: float
     copies: float = 0.0  # weights in the format of products, or whole weights of a block of sharded ones
-    overhead: float = 0.0  # of libraries and the allocator
+    workspace: float = 0.0  # of matrix products
 
     @property
     def total(self) -> float:
-        return self.weights + self.gradients + self.optimizer + self.activations + self.copies + self.overhead
+        return self.weights + self.gradients + self.optimizer + self.activations + self.copies + self.workspace
 
 
 @dataclass(frozen=True)
@@ -112,19 +110,18 @@ def plan(
     fixes: bool = True,
     batch: Batch | Batches | None = None,
     device: torch.device = CPU,
-    beyond: MemoryLaw = NOTHING,
 ) -> TrainingPlan:
     """Plan an experiment on ``gpus`` ranks with sharded weights (FSDP). ``law``: of this machine, for its step time.
 
     ``batch``: a micro-batch of its data, or what gives one for changed sizes; a text needs none. ``device``: of that
-    kind the step is traced. ``beyond``: memory that is no tensor's.
+    kind the step is traced.
     """
-    made = _planned(experiment, traced(experiment, batch, device), gpus, hardware, limit, law, beyond)
+    made = _planned(experiment, traced(experiment, batch, device), gpus, hardware, limit, law)
     if made.fits or not fixes:
         return made
 
     def fits(other: Experiment, found: StepTrace, ranks: int) -> bool:
-        return _planned(other, found, ranks, hardware, limit, law, beyond).fits
+        return _planned(other, found, ranks, hardware, limit, law).fits
 
     def find(other: Experiment) -> StepTrace:
         if other.data.batch != experiment.data.batch and batch is not None and not callable(batch):
@@ -141,7 +138,6 @@ def _planned(
     hardware: Hardware | None,
     limit: float | None,
     law: SpeedLaw | None = None,
-    beyond: MemoryLaw = NOTHING,
 ) -> TrainingPlan:
     accumulate, half = experiment.train.accumulate, experiment.train.precision in HALF
     if gpus == 1:  # gradients take the place of activations, unless they are there from an earlier micro-batch
@@ -151,7 +147,7 @@ def _planned(
         activations, copies = found.activations, found.block * (1.0 if half else 2.0) + found.block
     activations = max(activations, found.extra / gpus)
     stored = (found.weights / gpus, found.gradients / gpus, found.optimizer / gpus)
-    memory = Memory(*stored, activations, copies, beyond.overhead(activations))
+    memory = Memory(*stored, activations, copies, found.workspace)
     limit = hardware.memory if limit is None and hardware is not None else limit
     # Weights are gathered in both passes, and gradients reduced once: each rank receives what it does not have.
     each = 0.0 if gpus == 1 else (2.0 * found.weights * (0.5 if half else 1.0) + found.gradients) * (gpus - 1) / gpus

@@ -1,9 +1,9 @@
 """How long a step takes on this machine: measured steps, and a law fitted to them that predicts others.
 
 seconds = FLOPs / throughput + bytes / bandwidth + operations x overhead, with three constants of the machine, none of
-them negative. On a GPU operations are started while earlier ones run, so the larger of the two counts: max(FLOPs /
-throughput + bytes / bandwidth, operations x overhead). Relative errors are minimized; the error that is reported is
-that of steps that were left out of the fit.
+them negative. On a GPU operations are started while others run; but a step waits for its loss before the update, and
+where operations are short the device waits for the next, so the sum is nearer than the larger of the two. Relative
+errors are minimized; the error that is reported is that of steps that were left out of the fit.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from regard.train.device import move, synchronize
 from regard.train.engine import Engine
 from regard.train.shard import World
 
-WARM, STEPS = 2, 5  # steps before the measured ones, and at most so many of those
-SECONDS = 1.5  # for the measured steps of a config
+WARM, STEPS = 3, 20  # steps before the measured ones, and at most so many of those
+SECONDS = 1.0  # for the measured steps of a config
 VARIANTS = 5
 #: How much faster GPUs multiply 16-bit formats than float32: 16 for A100, 15 for H100 and H200 (NVIDIA's data sheets).
 HALF = 15
@@ -52,24 +52,21 @@ class SpeedLaw(NamedTuple):
     per_byte: float
     per_operation: float
     error: float
-    overlap: bool = False  # operations are started while others run, as on a GPU
 
     def seconds(self, work: Work) -> float:
         """The time of a step."""
-        flops, size, operations = _terms(work)
-        busy, started = self.per_flop * flops + self.per_byte * size, self.per_operation * operations
-        return max(busy, started) if self.overlap else busy + started
+        return sum(each * count for each, count in zip(self, _terms(work), strict=False))
 
     @classmethod
-    def fit(cls, measured: Sequence[MeasuredStep], overlap: bool = False) -> SpeedLaw:
+    def fit(cls, measured: Sequence[MeasuredStep]) -> SpeedLaw:
         """The law of these steps; its error by leaving out one at a time."""
         if len(measured) < 2:
             raise ValueError("a law needs two measured steps at least")
         left_out = []
         for place, one in enumerate(measured):
             others = [*measured[:place], *measured[place + 1 :]]
-            left_out.append(abs(_law(others, overlap).seconds(one.work) / one.seconds - 1))
-        return _law(measured, overlap)._replace(error=statistics.median(left_out))
+            left_out.append(abs(cls(*_constants(others), 0.0).seconds(one.work) / one.seconds - 1))
+        return cls(*_constants(measured), statistics.median(left_out))
 
 
 def _terms(work: Work) -> tuple[float, float, float]:
@@ -77,27 +74,12 @@ def _terms(work: Work) -> tuple[float, float, float]:
     return work.flops - work.half * (1 - 1 / HALF), work.bytes, float(work.operations)
 
 
-def _law(measured: Sequence[MeasuredStep], overlap: bool) -> SpeedLaw:
-    """The law of least squared relative error. With overlap, every choice of steps that wait for starts is tried."""
-    if not overlap:
-        return SpeedLaw(*_constants(measured, (0, 1, 2)), 0.0)
-    laws = []
-    for count in range(len(measured) + 1):
-        for chosen in combinations(range(len(measured)), count):
-            waiting = [measured[place] for place in chosen]
-            busy = [one for place, one in enumerate(measured) if place not in chosen]
-            each = zip(_constants(busy, (0, 1)), _constants(waiting, (2,)), strict=True)
-            law = SpeedLaw(*(a + b for a, b in each), 0.0, True)
-            laws.append((sum((law.seconds(one.work) / one.seconds - 1) ** 2 for one in measured), law))
-    return min(laws)[1]
-
-
-def _constants(measured: Sequence[MeasuredStep], terms: Sequence[int]) -> tuple[float, float, float]:
-    """The constants of least squared relative error among those that are not negative, of some terms only."""
+def _constants(measured: Sequence[MeasuredStep]) -> tuple[float, float, float]:
+    """The constants of least squared relative error among those that are not negative."""
     rows = torch.tensor([[x / one.seconds for x in _terms(one.work)] for one in measured], dtype=torch.float64)
     ones, best = torch.ones(len(rows), dtype=torch.float64), (float("inf"), (0.0, 0.0, 0.0))
-    for count in range(1, min(len(terms), len(rows)) + 1):
-        for chosen in combinations(terms, count):
+    for count in range(1, min(3, len(rows)) + 1):
+        for chosen in combinations(range(3), count):
             part = rows[:, list(chosen)]
             scale = part.abs().amax(0).clamp(min=1e-300)
             found = torch.linalg.lstsq(part / scale, ones[:, None]).solution[:, 0] / scale

@@ -27,8 +27,9 @@ from regard.data import Batch, TextBatch, TextConfig
 from regard.errors import UserError
 from regard.models import LanguageModel, Model, describe
 from regard.models.shapes import SkipInit
-from regard.plan.formulas import FORMULAS
+from regard.plan.formulas import FORMULAS, workspace
 from regard.plan.meter import Meter, Work, stored
+from regard.plan.visible import counted
 from regard.tasks import Task
 from regard.train import Experiment
 from regard.train.device import move
@@ -72,6 +73,7 @@ class StepTrace(NamedTuple):
     activations: int  # bytes at the peak of forward and backward pass, besides weights, their copies and gradients
     growing: int  # the same with gradients, which grow while activations are freed
     extra: int  # bytes that an update needs besides weights, gradients and optimizer state
+    workspace: int  # bytes that the library of matrix products keeps
     block: int  # bytes of the weights of the largest block
     cache: int  # bytes of the KV cache per token, in the format of the activations
 
@@ -120,7 +122,7 @@ def _trace(experiment: Experiment, model: Model, batch: Batch) -> StepTrace:
     count = max(1, batch.targets.numel())
     hooks = [p.register_post_accumulate_grad_hook(meter.accumulated) for p in parameters if p.requires_grad]
     parts = _parts(module, batch, count, autocast)
-    with meter:
+    with counted(), meter:
         with autocast:
             loss = module(batch, count)
         loss.backward()
@@ -150,6 +152,7 @@ def _trace(experiment: Experiment, model: Model, batch: Batch) -> StepTrace:
         activations=activations,
         growing=growing,
         extra=max(0, meter.peak - before - state),
+        workspace=workspace(device),
         block=max(blocks, default=0),
         cache=element * model.cache_per_token if isinstance(model, LanguageModel) else 0,
     )
@@ -169,7 +172,7 @@ def _parts(module: Loss, batch: Batch, count: int, autocast: AbstractContextMana
             saved[max(counter.mod_tracker.parents, key=len)] += meter.sizes.get(x.untyped_storage(), stored(x))
         return x
 
-    with counter, meter, torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x), autocast:
+    with counted(), counter, meter, torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x), autocast:
         try:
             module(batch, count)
         except AssertionError:  # the counter's hooks cannot enter functions that compute gradients of their own

@@ -12,7 +12,7 @@ from regard.train import AdamWConfig, Experiment, TrainConfig
 def recipe() -> Experiment:
     """A captioner (Flamingo) of scenes such as "two red 3s above a blue 7", on a CPU in minutes.
 
-    Digits are learned in any colors, and colors mostly apart from digits.
+    Digits are learned in any color, and words from the image alone.
 
     regard train scene-captions
     """
@@ -27,7 +27,7 @@ def recipe() -> Experiment:
             block=GatedCrossConfig(gate=1.0),
             encoder=encoder,
         ),
-        data=ScenesConfig(recolor=0.6, apart=0.8, batch=128),
+        data=ScenesConfig(recolor=0.7, batch=128),
         task=CaptionsConfig(words=1.0),
         train=TrainConfig(steps=4500, optimizer=AdamWConfig(lr=2e-3), evaluate_every=1000, save_every=500),
     )

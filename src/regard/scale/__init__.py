@@ -3,7 +3,7 @@
 from regard.scale.ladder import Ladder, Rung, ladder
 from regard.scale.law import FittedLaw, Interval, Law, Point, fit
 from regard.scale.page import write_page
-from regard.scale.test import ScaleResult, Trained, scale
+from regard.scale.test import ScaleResult, TrainedRung, scale
 
 __all__ = [
     "FittedLaw",
@@ -13,7 +13,7 @@ __all__ = [
     "Point",
     "Rung",
     "ScaleResult",
-    "Trained",
+    "TrainedRung",
     "fit",
     "ladder",
     "scale",

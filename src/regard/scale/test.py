@@ -22,7 +22,7 @@ BUDGETS = (1, 10, 100, 1000)  # times the FLOPs of the ladder's largest training
 Say = Callable[[str], None]
 
 
-class Trained(NamedTuple):
+class TrainedRung(NamedTuple):
     """A finished training of the ladder."""
 
     rung: Rung
@@ -38,11 +38,11 @@ class Trained(NamedTuple):
 class ScaleResult:
     """A fitted law, its prediction, and what the larger model came to; no ``tested`` if that was not trained."""
 
-    trained: Sequence[Trained]
+    trained: Sequence[TrainedRung]
     fitted: FittedLaw
     prediction: Interval
     target: Rung
-    tested: Sequence[Trained]
+    tested: Sequence[TrainedRung]
 
     @property
     def result(self) -> float:
@@ -89,15 +89,15 @@ def scale(
     return ScaleResult(trained, fitted, prediction, target, tested)
 
 
-def train_all(rungs: Sequence[Rung], folder: Path, workers: int | None, say: Say) -> list[Trained]:
+def train_all(rungs: Sequence[Rung], folder: Path, workers: int | None, say: Say) -> list[TrainedRung]:
     """Every training in the order of the ladder; the longest begins first, and what is done in the folder is read."""
     longest = sorted(rungs, key=lambda one: one.parameters * one.tokens, reverse=True)
     found = dict(train_trials([one.trial for one in longest], folder, workers, say))
-    return [Trained(one, found[one.trial]) for one in rungs]
+    return [TrainedRung(one, found[one.trial]) for one in rungs]
 
 
 def prediction_record(
-    trained: Sequence[Trained], fitted: FittedLaw, target: Rung, prediction: Interval
+    trained: Sequence[TrainedRung], fitted: FittedLaw, target: Rung, prediction: Interval
 ) -> dict[str, Any]:
     """The ladder, the law and its prediction."""
     return {

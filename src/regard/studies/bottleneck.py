@@ -51,7 +51,7 @@ class Found(NamedTuple):
     gain: Comparison | None  # in BLEU over the model with one vector; None: it is that model
 
 
-class Trained(NamedTuple):
+class TrainedBridge(NamedTuple):
     """A model after its training, and the seconds of its updates."""
 
     engine: Engine
@@ -231,7 +231,7 @@ def _written(training: SentencePairs, validation: SentencePairs, seed: int) -> P
 
 def _trained(
     models: dict[str, Experiment], data: PairData, seconds: float, device: torch.device, say: Callable[[str], None]
-) -> dict[str, Trained]:
+) -> dict[str, TrainedBridge]:
     """Models after so many seconds of training each.
 
     Seconds are turned into steps by the fastest of two updates on each of the same batches. In this and in training,
@@ -256,7 +256,7 @@ def _trained(
                     f"{one} {engine.progress.step:,} steps, {spent[one]:.0f} s" for one, engine in engines.items()
                 )
             )
-    return {name: Trained(engine, spent[name]) for name, engine in engines.items()}
+    return {name: TrainedBridge(engine, spent[name]) for name, engine in engines.items()}
 
 
 def _engine(experiment: Experiment, data: PairData, device: torch.device) -> Engine:

@@ -58,7 +58,7 @@ KINDS = {
 }
 
 
-class Measured(NamedTuple):
+class LayerCost(NamedTuple):
     """What was found for one kind of layer, by length; intervals are 95 %."""
 
     flops: list[float]  # of the forward pass
@@ -83,7 +83,7 @@ def study(scale: float, seed: int, say: Callable[[str], None]) -> Study:
     found = {}
     for name, model in models.items():
         times = seconds[name]
-        found[name] = Measured(
+        found[name] = LayerCost(
             [flops(KINDS[name], n) for n in COUNTED],
             [dependent_steps(model, n) for n in COUNTED],
             [hops(model, n, seed) for n in PATHS],
@@ -211,7 +211,7 @@ def law(values: Sequence[float]) -> tuple[float, float]:
     return float(a), float(b)
 
 
-def work(found: dict[str, Measured]) -> list[tuple[str, ...]]:
+def work(found: dict[str, LayerCost]) -> list[tuple[str, ...]]:
     """The table of FLOPs and times."""
     result = []
     for name, one in found.items():
@@ -222,7 +222,7 @@ def work(found: dict[str, Measured]) -> list[tuple[str, ...]]:
     return result
 
 
-def waits(found: dict[str, Measured]) -> list[tuple[str, ...]]:
+def waits(found: dict[str, LayerCost]) -> list[tuple[str, ...]]:
     """The table of steps and hops."""
     result = []
     for name, one in found.items():
@@ -232,12 +232,12 @@ def waits(found: dict[str, Measured]) -> list[tuple[str, ...]]:
     return result
 
 
-def growth(one: Measured) -> float:
+def growth(one: LayerCost) -> float:
     """Further steps for each further token."""
     return (one.steps[-1] - one.steps[0]) / (COUNTED[-1] - COUNTED[0])
 
 
-def words(found: dict[str, Measured]) -> list[str]:
+def words(found: dict[str, LayerCost]) -> list[str]:
     """What agrees with the formulas, and what does not."""
     far = "; ".join(f"{name}: {one.hops[-1]}" for name, one in found.items())
     growing = "; ".join(f"{name}: {growth(one):.2g}" for name, one in found.items() if growth(one))
@@ -252,7 +252,7 @@ def words(found: dict[str, Measured]) -> list[str]:
     ]
 
 
-def charts(found: dict[str, Measured]) -> list[ChartSection]:
+def charts(found: dict[str, LayerCost]) -> list[ChartSection]:
     """The tables, the hops and the times."""
     flops = (
         "n tokens of width d, kernel k, window w. FLOPs of the forward pass with the projections, fitted over lengths; "

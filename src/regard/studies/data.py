@@ -51,7 +51,7 @@ def study(scale: float, seed: int, say: Callable[[str], None]) -> Study:
     steps = max(EVERY, round(STEPS * scale))
     text = find_source(DATA.source).fetch(cache_folder()).read_text(encoding="utf-8")
     with TemporaryDirectory() as folder:
-        texts = Texts(text, Path(folder))
+        texts = SizedTexts(text, Path(folder))
         models = {name: sized(config, texts.tokenizer.size) for name, config in MODELS.items()}
         counts = {name: describe(config)["parameters"] for name, config in models.items()}
         rates, runs = {}, {}
@@ -75,7 +75,7 @@ def study(scale: float, seed: int, say: Callable[[str], None]) -> Study:
     )
 
 
-class Texts:
+class SizedTexts:
     """Parts of a text as files in a folder. The tokenizer and what is held out are the same for all."""
 
     def __init__(self, text: str, folder: Path):
@@ -106,7 +106,7 @@ def trained(config: ModelConfig, rate: float, data: TextData, steps: int, seed: 
     return train_to_best(Experiment(config, DATA, train=train, seed=seed), data, batches, EVERY, PATIENCE)
 
 
-def best_rate(config: ModelConfig, texts: Texts, steps: int, seed: int) -> float:
+def best_rate(config: ModelConfig, texts: SizedTexts, steps: int, seed: int) -> float:
     """The rate with the lowest loss, in trainings with another seed, so on another part of the text."""
     data = texts.part(TUNED, seed)
     return min(RATES, key=lambda rate: trained(config, rate, data, steps, seed).loss)

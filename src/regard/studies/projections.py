@@ -63,7 +63,7 @@ class TiedConfig(ProjectionConfig):
         return TiedSelfAttention(sizes, mechanism, self.matrices)
 
 
-class Trained(NamedTuple):
+class TiedModel(NamedTuple):
     """One kind of projection, a value for each seed."""
 
     parameters: int
@@ -72,7 +72,7 @@ class Trained(NamedTuple):
     own: float  # weight of a token on itself, the mean over seeds and heads
 
 
-Found = dict[str, dict[str, Trained]]  # by what is equal, then by tie
+Found = dict[str, dict[str, TiedModel]]  # by what is equal, then by tie
 
 
 def study(scale: float, seed: int, say: Callable[[str], None]) -> Study:
@@ -119,7 +119,7 @@ def model_config(tie: str, equal: str, vocabulary: int) -> GPTConfig:
     )
 
 
-def trained(config: GPTConfig, data: Data[TextBatch], steps: int, seed: int) -> Trained:
+def trained(config: GPTConfig, data: Data[TextBatch], steps: int, seed: int) -> TiedModel:
     """Validation losses, and measures of the trained models on a part of the same text."""
     train = TrainConfig(steps, optimizer=AdamWConfig(), schedule=CosineScheduleConfig(warmup=0.05), device="cpu")
     batches, losses, asymmetries, own, count = held_out(data, 64, 8), [], [], [], 0
@@ -130,7 +130,7 @@ def trained(config: GPTConfig, data: Data[TextBatch], steps: int, seed: int) -> 
         asymmetries += map(asymmetry, seen)
         own += [head.own for head in heads(seen)]
         count = sum(parameter.numel() for parameter in run.model.parameters())
-    return Trained(count, losses, fmean(asymmetries), fmean(own))
+    return TiedModel(count, losses, fmean(asymmetries), fmean(own))
 
 
 def asymmetry(attention: Attention) -> float:
@@ -172,7 +172,7 @@ def verdict(cost: Mean) -> str:
     return "better" if cost.value + cost.error < 0 else "no difference found"
 
 
-def chart(equal: str, found: Mapping[str, Trained], steps: int) -> ChartSection:
+def chart(equal: str, found: Mapping[str, TiedModel], steps: int) -> ChartSection:
     """Mean losses, and a table with every seed."""
     rows = [
         (tie, f"{one.parameters:,}", *(f"{loss:.4f}" for loss in one.losses), f"{one.asymmetry:.3f}", f"{one.own:.3f}")

@@ -12,8 +12,8 @@ from regard.pages import html
 from regard.pages.charts import Axes, Series
 from regard.pages.html import ChartSection, chart_section
 from regard.runs.disk import replace_files
-from regard.tune.search import Stage, Tried, TuneResult
-from regard.tune.space import Range
+from regard.tune.result import Stage, Tried, TuneResult
+from regard.tune.space import OptionRange
 
 BEST = "best.toml"
 COLUMNS = ("stage", "trial", "values", "validation loss")
@@ -97,7 +97,7 @@ def history(result: TuneResult) -> ChartSection:
 def against(stage: Stage, key: str) -> ChartSection:
     """The losses of a stage against one of its keys."""
     space = stage.space[key]
-    log = isinstance(space, Range) and space.log
+    log = isinstance(space, OptionRange) and space.log
     points = [(math.log2(one.values[key]) if log else one.values[key], one) for one in stage.tried]
     return ChartSection(
         f"Loss against {key}",

@@ -6,19 +6,19 @@ import hashlib
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 from regard.config import to_toml
 from regard.data import Batch, Data
 from regard.errors import UserError
-from regard.measure.interval import Mean, difference
 from regard.train import Experiment, Observer
 from regard.train.observer import TrainingStart
 from regard.trials import Trial, train_trials
 from regard.trials.pool import finished, run_trial
-from regard.tune.space import SHARES, STAGES, Range, Space, Value, changed, values_of, with_flops
+from regard.tune.result import DefaultComparison, Stage, Tried, TuneResult
+from regard.tune.space import SHARES, STAGES, OptionRange, Space, Value, changed, values_of, with_flops
 
 if TYPE_CHECKING:
     import optuna
@@ -31,82 +31,6 @@ EVALUATED, SAVED = 100_000, 250  # targets of an evaluation, and steps between c
 FRESH = 1000  # added to the seed for the comparison: seeds that no trial of the search has seen
 QUANTILE = 0.25  # of the trials: importance is what distinguishes this best share of them from the rest
 Say = Callable[[str], None]
-
-
-class Tried(NamedTuple):
-    """A trial of the search; ``loss`` is None if it was pruned, diverged or impossible."""
-
-    number: int
-    stage: str
-    values: Mapping[str, Value]  # of the stage's keys
-    loss: float | None
-    state: str  # "done", "pruned" or "failed"
-
-
-@dataclass(frozen=True)
-class Stage:
-    """A stage: its trials, of which the first is the best of the stages before it, and what it fixed."""
-
-    name: str
-    space: Space
-    tried: Sequence[Tried]
-    fixed: Mapping[str, Value]
-    loss: float
-
-
-class Comparison(NamedTuple):
-    """Losses of the default and of the best configuration, one per fresh seed, at the same FLOPs."""
-
-    default: Sequence[float]
-    best: Sequence[float]
-
-    @property
-    def gain(self) -> Mean:
-        """The default's loss less that of the best, paired by seed."""
-        return difference(self.default, self.best)
-
-    @property
-    def beats(self) -> bool:
-        """Whether the best configuration is better: the 95 % interval of the gain is above zero."""
-        return math.isfinite(self.gain.error) and self.gain.value - self.gain.error > 0
-
-
-@dataclass(frozen=True)
-class TuneResult:
-    """The stages of a search, the best experiment, what mattered, and the comparison with the default."""
-
-    stages: Sequence[Stage]
-    default: Experiment
-    best: Experiment
-    importance: Mapping[str, float]
-    comparison: Comparison | None  # None if the best configuration is the default
-
-    def changes(self) -> dict[str, tuple[Value, Value]]:
-        """The keys in which the best configuration differs: default and best value."""
-        keys = {key: one for stage in self.stages for key, one in stage.space.items()}
-        before, after = values_of(self.default, keys), values_of(self.best, keys)
-        return {key: (before[key], after[key]) for key in keys if before[key] != after[key]}
-
-    def record(self) -> dict[str, Any]:
-        """Everything that was measured, for a JSON file."""
-        found: dict[str, Any] = {
-            "stages": [
-                {"name": x.name, "fixed": x.fixed, "loss": x.loss, "trials": [one._asdict() for one in x.tried]}
-                for x in self.stages
-            ],
-            "importance": dict(self.importance),
-            "changes": {key: {"default": a, "best": b} for key, (a, b) in self.changes().items()},
-        }
-        if self.comparison is not None:
-            gain = self.comparison.gain
-            finite = math.isfinite(gain.error)
-            found["comparison"] = {
-                name: [loss if math.isfinite(loss) else None for loss in losses]
-                for name, losses in self.comparison._asdict().items()
-            }
-            found["comparison"] |= {"gain": gain.value if finite else None, "error": gain.error if finite else None}
-            found["comparison"]["beats"] = self.comparison.beats
-        return found
 
 
 def tune(
@@ -267,7 +191,7 @@ def distributions(space: Space) -> dict[str, optuna.distributions.BaseDistributi
 
     return {
         key: FloatDistribution(one.low, one.high, log=one.log)
-        if isinstance(one, Range)
+        if isinstance(one, OptionRange)
         else CategoricalDistribution(one.values)
         for key, one in space.items()
     }
@@ -279,7 +203,7 @@ def as_tried(stage: str, trial: optuna.trial.FrozenTrial) -> Tried:
     return Tried(trial.number, stage, dict(trial.params), trial.value if state == "done" else None, state)
 
 
-def compare(default: Experiment, best: Experiment, folder: Path, seeds: int, say: Say) -> Comparison:
+def compare(default: Experiment, best: Experiment, folder: Path, seeds: int, say: Say) -> DefaultComparison:
     """Both configurations with the same fresh seeds: the trials of a search chose the best by their own seed."""
     numbers = [default.seed + FRESH + n for n in range(seeds)]
     named = {"default": default, "best": best}
@@ -290,7 +214,7 @@ def compare(default: Experiment, best: Experiment, folder: Path, seeds: int, say
     ]
     found = dict(train_trials(trials, folder, say=say))
     losses = [found[one].loss for one in trials]
-    return Comparison(losses[:seeds], losses[seeds:])
+    return DefaultComparison(losses[:seeds], losses[seeds:])
 
 
 def importance(stages: Sequence[Stage], default: Experiment) -> dict[str, float]:

@@ -24,7 +24,7 @@ Value = int | float
 
 
 @dataclass(frozen=True)
-class Range:
+class OptionRange:
     """Real numbers from ``low`` to ``high``; ``log``: evenly spaced in their logarithms."""
 
     low: float
@@ -39,20 +39,20 @@ class Options:
     values: Sequence[Value]
 
 
-Space = dict[str, Range | Options]  # by the key of the experiment, as it is written on the command line
+Space = dict[str, OptionRange | Options]  # by the key of the experiment, as it is written on the command line
 
 
 def rates(experiment: Experiment) -> Space:
     """The learning rates of the optimizer. Muon has two: of the matrices inside the blocks, and of the rest."""
     own = vars(experiment.train.optimizer)
     found = {f"train.optimizer.{name}": own[name] for name in ("lr", "rest_lr") if own.get(name)}
-    return {key: Range(value / RATES, value * RATES, log=True) for key, value in found.items()}
+    return {key: OptionRange(value / RATES, value * RATES, log=True) for key, value in found.items()}
 
 
 def warmup(experiment: Experiment) -> Space:
     """The warm-up as a share of the steps; a length in steps stays."""
     now = vars(experiment.train.schedule).get("warmup", math.inf)
-    return {"train.schedule.warmup": Range(0.0, LONGEST_WARMUP)} if now <= LONGEST_WARMUP else {}
+    return {"train.schedule.warmup": OptionRange(0.0, LONGEST_WARMUP)} if now <= LONGEST_WARMUP else {}
 
 
 def batch(experiment: Experiment) -> Space:

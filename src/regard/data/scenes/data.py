@@ -54,14 +54,12 @@ class SceneData(ExampleData[SceneBatch]):
         count: int,
         seed: int,
         grid: int = 1,
-        *,
         recolor: float = 0.0,
-        apart: float = 0.0,
     ) -> None:
         held_out = [HELD_OUT * bool(part) for part in (images.validation_count, images.test_count)]
         super().__init__((count, held_out[0], held_out[1]), f"scenes of {images.name}")
-        self.classes, self.recolor, self.apart = images.labels, recolor, apart
-        self.draws = RECOLOR_DRAWS + 1
+        self.classes, self.recolor = images.labels, recolor
+        self.draws = RECOLOR_DRAWS
         self.writing = [Writing(part, grid) for part in (images.train, images.validation, images.test)]
         side = self.writing[0].canvas
         self.shape = (3, side, side)
@@ -87,12 +85,9 @@ class SceneData(ExampleData[SceneBatch]):
         from regard.data.images import augment  # not at the top: configs are read without torch
 
         batch = self.part_batch("train", numbers)
-        inputs = augment.recolor(batch.inputs, random[:, :RECOLOR_DRAWS], self.recolor)
+        inputs = augment.recolor(batch.inputs, random, self.recolor)
         recolored = torch.from_numpy(random[:, :1] < self.recolor)  # [B, 1]; a caption does not tell these colors
-        apart = torch.from_numpy(random[:, RECOLOR_DRAWS:] < self.apart)
-        color = torch.isin(batch.captions, torch.tensor([WORDS.index(word) for word in COLORS]))
-        digit = torch.isin(batch.captions, torch.tensor([n for n, word in enumerate(WORDS) if word[:1].isdigit()]))
-        unknown = color.where(recolored, digit & apart)
+        unknown = recolored & torch.isin(batch.captions, torch.tensor([WORDS.index(word) for word in COLORS]))
         return batch._replace(inputs=inputs, captions=batch.captions.masked_fill(unknown, IGNORE_INDEX))
 
     def part_batch(self, part: Part, numbers: Numbers, *, counts: bool = True) -> SceneBatch:
@@ -140,9 +135,6 @@ class ScenesConfig(DataConfig, kind="scenes"):
     recolor: float = option(
         0.0, "augmentation: mix the channels of this share of the images; their captions tell no colors"
     )
-    apart: float = option(
-        0.0, "the share of the others whose digits are unknown: a color is learned apart from a digit"
-    )
     batch: int = option(64, "scenes per micro-batch")
 
     def check(self) -> None:
@@ -150,15 +142,14 @@ class ScenesConfig(DataConfig, kind="scenes"):
         for name in ("scenes", "grid", "batch"):
             if (value := vars(self)[name]) < 1:
                 raise ValueError(f"{name} must be at least 1, not {value}")
-        for name in ("recolor", "apart"):
-            if not 0 <= vars(self)[name] <= 1:
-                raise ValueError(f"{name} is a share from 0 to 1, not {vars(self)[name]}")
+        if not 0 <= self.recolor <= 1:
+            raise ValueError(f"recolor is a share from 0 to 1, not {self.recolor}")
 
     def build(self, context: int, cache: Path | None = None, tokenizer: Tokenizer | None = None) -> SceneData:
         """Make the scenes; ``context`` and ``tokenizer`` are for texts. The parts have different handwritten images."""
         self.check()
-        images, augmentation = ImagesConfig(source=self.source).build(0, cache), ("recolor", "apart")
-        return SceneData(images, self.scenes, self.made, self.grid, **{name: vars(self)[name] for name in augmentation})
+        images = ImagesConfig(source=self.source).build(0, cache)
+        return SceneData(images, self.scenes, self.made, self.grid, self.recolor)
 
     def picture(self, batch: Any, weights: Tensor, model: ModelConfig) -> str | None:
         return attended_image(batch.inputs, weights)
