@@ -168,10 +168,10 @@ def test_a_stopped_rank_ends_the_other_with_its_name(room, stopped):
         said, code = finish(both[1 - stopped])
     finally:
         both[stopped].kill()
+        both[stopped].communicate()
     who = "rank 1" if stopped else "the store of the ranks, on the machine of rank 0,"
     assert said.splitlines()[-1].startswith(f"regard: {who} has not answered for 9 seconds"), said
     assert code == RankLost.exit_code
-    both[stopped].communicate()
     said, code = finish(start(room, *TRAIN, "--processes", "2", "--name", name, "--again"))
     assert code == 0, said
     same_end(room, name)
