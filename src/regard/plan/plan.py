@@ -128,7 +128,7 @@ def plan(
             raise UserError("the rows of the batch are given")
         return traced(other, batch, device)
 
-    return replace(made, fix=_fix(made, find, fits))
+    return replace(made, fix=_fix(made, find, fits, hardware is not None or device.type == "cuda"))
 
 
 def _planned(
@@ -161,14 +161,22 @@ def _planned(
 
 
 def _fix(
-    made: TrainingPlan, find: Callable[[Experiment], StepTrace], fits: Callable[[Experiment, StepTrace, int], bool]
+    made: TrainingPlan,
+    find: Callable[[Experiment], StepTrace],
+    fits: Callable[[Experiment, StepTrace, int], bool],
+    accelerated: bool,
 ) -> tuple[str, ...]:
-    """The mildest options with which the training fits; () if none was found."""
+    """The mildest options with which the training fits; () if none was found. ``accelerated``: bfloat16 runs there.
+
+    A window is none of them: fast backends store no scores, so that it saves time and no memory.
+    """
     batch, accumulate = made.experiment.data.batch, made.experiment.train.accumulate
     sizes = [batch // 2**n for n in range(1, 12) if batch % 2**n == 0]
     smaller = [[f"--data.batch={size}", f"--train.accumulate={accumulate * batch // size}"] for size in sizes]
+    half = ["--train.precision=bfloat16"] if accelerated and made.experiment.train.precision == "float32" else []
     again = ["--train.checkpointing=true"]
-    candidates = [*smaller[:2], again, *(options + again for options in (*smaller[:2], *smaller[2:][-1:]))]
+    candidates = [*smaller[:2], *([half] if half else []), again]
+    candidates += [options + half + again for options in ([], *smaller[:2], *smaller[2:][-1:])]
     if made.experiment.model.layers > DEEP:
         candidates.insert(0, again)  # it saves most, and a trace takes seconds
     last: tuple[Experiment, StepTrace, list[str]] | None = None
