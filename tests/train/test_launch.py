@@ -12,6 +12,7 @@ from regard.commands.launch import first_host, is_restart, launch_id, slurm_vari
 from regard.config.command_line import parse, read_options, to_arguments
 from regard.errors import RankLost, UserError
 from regard.runs import Run
+from warm_process import python
 
 TASK = {
     "SLURM_STEP_ID": "0",
@@ -226,3 +227,15 @@ def test_a_failure_is_restarted_unless_a_restart_changes_nothing(folder, monkeyp
         assert "rank 1 was ended by SIGKILL; restart 1 of 2" in said.out
     if code == RankLost.exit_code:
         assert "rank 1 ended with code 1, after 2 restarts" in said.err
+
+
+def test_one_process_imports_no_launcher(folder):
+    names = ("torch.distributed.launcher", "torch.distributed.run", "torch.distributed.elastic.agent")
+    code = f"""
+import sys
+from regard.cli import main
+assert main(["train", "tiny.toml"]) == 0
+print([name for name in sys.modules if name.startswith({names})])
+"""
+    done = python(code, folder)
+    assert done.stdout.splitlines()[-1] == "[]", done.stderr
