@@ -115,6 +115,7 @@ def no_network(self: Source, cache: Path | None = None, given: Path | None = Non
 #: How to check the names that a parsed command is given.
 VALID: dict[str, Callable[..., object]] = {
     "serve": lambda options: None,
+    "train": lambda options, keys: READ(options.recipe, keys),
     "prove": lambda options: None,
     "study": lambda options: importlib.import_module("regard.studies").get(options.name),
     "data": lambda options: importlib.import_module("regard.data.sources").find_source(options.name),

@@ -50,6 +50,7 @@ OVERRIDES: dict[str, str] = {
     "etth1": "--train.steps 60 --train.evaluate_every 30",
     "karate": "--train.steps 100 --train.evaluate_every 50",
     "molecules": "--train.steps 60 --train.evaluate_every 30 --data.limit 400000 --data.validation 0.02",
+    "pathfinder": "--train.steps 100 --train.evaluate_every 50",
     "moving-digits": "--train.steps 60 --train.evaluate_every 30 --data.clips 1000",
     "pubmed": "--train.steps 60 --train.evaluate_every 30",
     "scene-captions": "--train.steps 60 --train.evaluate_every 30 --data.scenes 1000",
