@@ -40,6 +40,7 @@ MODELS: dict[str, ModelConfig] = {
     "Transformer": TransformerConfig(context=CONTEXT, layers=2, heads=4, width=128, position=RotaryConfig()),
 }
 BASELINE, *OTHERS = MODELS
+NOISE = 5.0  # BLEU; below it, models have not learned to translate
 Pair = tuple[str, str]
 
 
@@ -155,9 +156,10 @@ def words(found: dict[str, list[Found]], effort: dict[str, dict[str, float]], se
         )
         + "."
     ]
-    if (lowest := min(row[0].bleu for row in found.values())) < 1:
+    lowest = min(row[0].bleu for row in found.values())
+    if lowest < NOISE:
         said.append(f"A BLEU of {lowest:.1f} is noise: with so little training there is nothing to compare.")
-    for name in OTHERS:
+    for name in OTHERS if lowest >= NOISE else ():
         gains = [row.gain for row in found[name] if row.gain is not None]
         first, last = gains[0], gains[-1]
         more = kept[name] > kept[BASELINE] and last.low > 0
