@@ -42,9 +42,11 @@ def short(value: float) -> str:
 def duration(seconds: float) -> str:
     """A length of time.
 
-    >>> duration(0.42), duration(65), duration(7384)
-    ('0.4 s', '1 min 5 s', '2 h 3 min')
+    >>> duration(0.0171), duration(0.42), duration(65), duration(7384)
+    ('17.1 ms', '0.4 s', '1 min 5 s', '2 h 3 min')
     """
+    if 0 < seconds < 0.1:
+        return f"{1000 * seconds:.3g} ms"
     if seconds < 10:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
