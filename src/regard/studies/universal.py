@@ -38,7 +38,7 @@ SEEN: dict[str, Callable[[Row, int], Hashable]] = {
 
 
 class Fit(NamedTuple):
-    """How well a model learned a function by heart."""
+    """Errors of a model that was fitted to a function."""
 
     error: float  # share of the outputs that are wrong
     parameters: int
