@@ -45,12 +45,11 @@ COUNTERS: dict[Counted, Callable[[Model], int]] = {
 }
 
 
-def with_parameters(model: M, count: float, keep: Literal["layers", "shape"] = "layers", counted: Counted = "all") -> M:
+def with_parameters(model: M, count: float, counted: Counted = "all") -> M:
     """The same parts at another size: about ``count`` parameters, at most ``CLOSE`` off where widths allow that.
 
-    The width is solved for; heads are about as wide as they were, so that their number changes. ``keep``: the number
-    of layers, which only changes where no width is close enough, or the shape, which is width over layers. The
-    vocabulary should be that of the data: ``Experiment.model_for``.
+    The width is solved for; heads are about as wide as they were, so that their number changes. The number of layers
+    only changes where no width is close enough. The vocabulary should be that of the data: ``Experiment.model_for``.
     """
     names = model.__dataclass_fields__
     if "width" not in names or "layers" not in names:
@@ -63,10 +62,7 @@ def with_parameters(model: M, count: float, keep: Literal["layers", "shape"] = "
             f"the smallest {model.kind} with these parts has {least} parameters, and {round(count):,} were asked for; "
             "ask for more"
         )
-    if keep == "layers":
-        orders = [[model.layers], *([model.layers - n, model.layers + n] for n in range(1, FURTHER + 1))]
-    else:
-        orders = [list(_layers_of_shape(model, count, size))]
+    orders = [[model.layers], *([model.layers - n, model.layers + n] for n in range(1, FURTHER + 1))]
     found: list[tuple[float, M]] = []
     for layers in orders:
         found += [(abs(size(one) / count - 1), one) for n in layers if n > 0 for one in _around(model, n, count, size)]
@@ -87,14 +83,6 @@ def nearest_width(model: M, count: float, counted: Counted = "all") -> M:
 
 def _shape(model: ModelConfig) -> float:
     return model.width / model.layers
-
-
-def _layers_of_shape(model: M, count: float, size: Callable[[M], int]) -> Iterator[int]:
-    """Numbers of layers around those with which width over layers stays the same."""
-    layers = 1
-    while layers < LARGEST and (one := _next(model, layers, round(layers * _shape(model)))) and size(one) < count:
-        layers += 1
-    yield from range(max(1, layers - FURTHER), layers + FURTHER)
 
 
 def _around(model: M, layers: int, count: float, size: Callable[[M], int]) -> Iterator[M]:
