@@ -48,8 +48,8 @@ def experiment(name: str, seed: int = 1) -> Any:
 
 def engines(names: Sequence[str], seed: int, steps: int = 1) -> tuple[dict[str, Any], Any]:
     """A training engine for each member, and their data."""
+    from regard.parallel.world import World
     from regard.train.engine import Engine
-    from regard.train.shard import World
 
     data, made = None, {}
     for name in names:

@@ -14,9 +14,9 @@ from regard.doctor.checks.memory import MemoryFull
 from regard.doctor.checks.starvation import Starvation
 from regard.doctor.context import Resources, TrainingRun
 from regard.models import GPTConfig
+from regard.parallel.world import World
 from regard.train import Experiment, TrainConfig
 from regard.train.engine import Engine
-from regard.train.shard import World
 
 
 def resources(step: float = 0.0, making: float = 0.0, used: int = 0, limit: int | None = None) -> Resources:

@@ -17,18 +17,22 @@ from safetensors.torch import save_file
 from torch import distributed
 
 from regard.errors import UserError
-from regard.train.shard import World, gathered, shard
+from regard.parallel.fsdp import shard
+from regard.parallel.layout import Layout
+from regard.parallel.tensors import gathered
+from regard.parallel.world import World
 
 
 def main(rank: int, size: int, folder: Path) -> None:
     torch.set_num_threads(1)
     distributed.init_process_group("gloo", init_method=f"file://{folder / 'meeting'}", rank=rank, world_size=size)
+    world = World(rank, size, rank, layout=Layout().of(size)).with_mesh()
     for name in MODELS:
         model = build(name)
         batch = inputs(model)
         own = Inputs(tuple(x[rank::size] for x in batch.arguments), batch.targets[rank::size])
         try:
-            shard(model, World(rank, size, rank))
+            shard(model, world)
             whole = gathered(gradients(model, own))
         except UserError as refusal:
             if rank == 0:

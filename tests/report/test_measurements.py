@@ -9,10 +9,10 @@ import torch
 from report_kit import experiment, start, trained
 
 from regard.attention import WindowConfig
+from regard.parallel.tensors import is_sharded
 from regard.report import ModelMeasurements, probes
 from regard.train import MuonConfig, Observer, train
 from regard.train.live import LiveCurve
-from regard.train.shard import is_sharded
 
 NAMES = ["blocks.0.attention.mechanism", "blocks.1.attention.mechanism"]
 

@@ -12,14 +12,17 @@ from safetensors.torch import save_file
 from torch import distributed
 
 from regard.data import ImageTextBatch
-from regard.train.shard import World, gathered, shard
+from regard.parallel.fsdp import shard
+from regard.parallel.layout import Layout
+from regard.parallel.tensors import gathered
+from regard.parallel.world import World
 
 
 def main(rank: int, size: int, folder: Path) -> None:
     torch.set_num_threads(1)
     distributed.init_process_group("gloo", init_method=f"file://{folder / 'meeting'}", rank=rank, world_size=size)
     whole, towers = batch(), model()
-    shard(towers, World(rank, size, rank))
+    shard(towers, World(rank, size, rank, layout=Layout().of(size)).with_mesh())
     assert whole.tokens is not None
     assert whole.lengths is not None
     parts = (part[rank::size] for part in (whole.inputs, whole.targets, whole.tokens, whole.lengths))

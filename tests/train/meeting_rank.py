@@ -10,8 +10,8 @@ import sys
 import torch
 
 from regard.errors import RankLost
-from regard.train.group import agree, process_group
-from regard.train.shard import from_environment
+from regard.parallel.group import agree, process_group
+from regard.parallel.world import from_environment
 
 if __name__ == "__main__":
     world = from_environment()

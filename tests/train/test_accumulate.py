@@ -6,10 +6,10 @@ import pytest
 import torch
 from train_kit import MODEL, TRAIN, RowsConfig
 
+from regard.parallel.world import World
 from regard.train import Experiment
 from regard.train.engine import Engine
 from regard.train.evaluate import evaluate
-from regard.train.shard import World
 
 STILL = replace(MODEL, vocabulary=13, dropout=0.0)
 

@@ -18,6 +18,7 @@ from regard.errors import UserError
 from regard.generate.load import load_model
 from regard.nn.lora import LowRankAdapter
 from regard.nn.quantized import QuantizedLinear
+from regard.parallel.world import World
 from regard.runs import Run
 from regard.runs.checkpoint import MODEL
 from regard.runs.tensors import read_shapes
@@ -25,7 +26,6 @@ from regard.train import Experiment, train
 from regard.train.adapt import FrozenConfig, LoRAConfig, QLoRAConfig
 from regard.train.checkpoint import restore
 from regard.train.engine import Engine
-from regard.train.shard import World
 
 KINDS = {
     "lora": LoRAConfig(rank=2, dropout=0.1),

@@ -10,9 +10,9 @@ from train_kit import experiment, run_whole, same, start, weights
 
 from regard.config import load
 from regard.errors import UserError
+from regard.parallel.world import World
 from regard.train import Experiment, train
 from regard.train.budget import StepTimes, budget_in_steps, steps_within
-from regard.train.shard import World
 
 
 def test_tokens_become_steps(text, tmp_path):

@@ -8,9 +8,9 @@ from rank_kit import free_port, start_ranks
 from torch import distributed
 
 from regard.errors import RankLost, UserError
-from regard.train import group
-from regard.train.group import Watch, _losses_named, agree, meet
-from regard.train.shard import World
+from regard.parallel import group
+from regard.parallel.group import Watch, _losses_named, agree, meet
+from regard.parallel.world import World
 
 PROGRAM = "meeting_rank.py"
 

@@ -9,11 +9,11 @@ import torch
 
 from regard.data import PairsConfig, TextConfig
 from regard.models import EncoderConfig, GPTConfig, RecurrentConfig, TransformerConfig
+from regard.parallel.world import World
 from regard.tasks import LanguageConfig, MaskedTokensConfig, TranslationConfig
 from regard.train import Experiment, TrainConfig
 from regard.train.engine import Engine
 from regard.train.optimizer import AdamWConfig
-from regard.train.shard import World
 
 SMALL: dict[str, Any] = {"context": 8, "layers": 1, "width": 8, "dropout": 0.0}
 

@@ -11,11 +11,11 @@ from train_kit import MODEL, TRAIN, RowsConfig, experiment, run_whole, same, sta
 from regard.errors import UserError
 from regard.nn.auxiliary_loss import AuxiliaryLoss, AuxiliaryLossLayer, collect
 from regard.nn.experts.moe import MoEConfig
+from regard.parallel.world import World
 from regard.recipes import get
 from regard.train import Experiment, MuonConfig, train
 from regard.train.engine import Engine
 from regard.train.evaluate import evaluate
-from regard.train.shard import World
 
 EXPERTS = MoEConfig(ratio=1.0, experts=4, shared=1, balance=0.3, z=0.2)
 SPARSE = replace(MODEL, vocabulary=13, dropout=0.0, feedforward=EXPERTS)

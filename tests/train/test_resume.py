@@ -11,6 +11,7 @@ from regard.commands.resume import replanned
 from regard.config import load
 from regard.data import TextConfig
 from regard.errors import UserError
+from regard.parallel.world import World
 from regard.train import (
     ConstantScheduleConfig,
     Experiment,
@@ -21,7 +22,6 @@ from regard.train import (
     train,
 )
 from regard.train.engine import Engine
-from regard.train.shard import World
 
 
 class Killed(Exception):

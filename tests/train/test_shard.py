@@ -9,10 +9,10 @@ from rank_kit import start_ranks
 from train_kit import MODEL, TRAIN, RowsConfig, run_whole, same, start, weights
 
 from regard.errors import UserError
+from regard.parallel.world import from_environment
 from regard.runs import Run
 from regard.tasks import LanguageConfig
 from regard.train import Experiment, MuonConfig, OptimizerConfig
-from regard.train.shard import from_environment
 
 
 def _experiment(batch: int, optimizer: OptimizerConfig, hard: bool) -> Experiment:

@@ -28,8 +28,8 @@ ASKED, LAUNCH = "asked", "launch"
 
 def start_run(options: TrainOptions, experiment: Experiment, prefix: str) -> tuple[Run, bool]:
     """The run, and whether it existed before."""
-    from regard.train.group import agree
-    from regard.train.shard import from_environment
+    from regard.parallel.group import agree
+    from regard.parallel.world import from_environment
 
     def choose() -> str:
         run = _existing(options, to_toml(experiment))

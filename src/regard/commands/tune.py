@@ -61,9 +61,9 @@ def budget(options: TuneOptions, experiment: Experiment, data: Data[Batch]) -> t
     """The FLOPs of the experiment's own training, and how long the search takes with them, in words."""
     from regard.models.device import find_device
     from regard.pages.numbers import duration, unit
+    from regard.parallel.world import World
     from regard.plan.speed import measure
     from regard.train.budget import budget_in_steps
-    from regard.train.shard import World
 
     own = budget_in_steps(experiment, data, World(device=find_device(experiment.train.device)), time.perf_counter())
     sized = replace(own, model=own.model_for(data).with_dropout(0.0), train=replace(own.train, dropout=None))

@@ -26,13 +26,13 @@ from regard.generate.cached import CachedLanguageModel
 from regard.models import LanguageModel, Model
 from regard.models.device import find_device, parameter_device
 from regard.nn.fused import install
+from regard.parallel.world import World
 from regard.plan import plan, step_work
 from regard.runs.disk import replace_files
 from regard.train import Experiment
 from regard.train.device import synchronize
 from regard.train.engine import Engine
 from regard.train.evaluate import evaluate
-from regard.train.shard import World
 from regard.untrusted import read_plain
 
 WARM, LEAST, MOST = 2, 7, 60  # rounds before the measured ones, and the fewest and most of those

@@ -18,11 +18,11 @@ from regard.doctor.replay import Replay
 from regard.errors import UserError
 from regard.models.base import Model
 from regard.pages.numbers import short
+from regard.parallel.world import from_environment
 from regard.prove.batches import Batch, out_of_range
 from regard.runs import Checkpoint
 from regard.tasks import LanguageConfig, Task, Term
 from regard.train import Experiment, Optimizer
-from regard.train.shard import from_environment
 
 Record = Mapping[str, Any]  # a record of metrics.jsonl
 LOGGED = ("loss", "lr", "grad_norm", "validation_loss")

@@ -33,10 +33,11 @@ from regard.doctor.gradients import Gradients, UpdateMeter, layer_parts
 from regard.doctor.replay import COPIES, ROOM, Replay
 from regard.doctor.schedule import FREE_READ, Examination, Schedule
 from regard.errors import UserError
+from regard.parallel.tensors import is_sharded
+from regard.parallel.world import from_environment
 from regard.train import Experiment, Observer, TrainingResult, TrainingStart, TrainingStep
 from regard.train.device import memory
 from regard.train.guard import capacity
-from regard.train.shard import from_environment, is_sharded
 
 
 class Doctor(Observer):

@@ -25,11 +25,11 @@ from regard.errors import UserError
 from regard.generate.load import restored
 from regard.models.base import Model
 from regard.models.shapes import fits
+from regard.parallel.world import from_environment
 from regard.runs import Checkpoint, Run
 from regard.train import Experiment
 from regard.train.guard import check_model
 from regard.train.pretrained import build_data
-from regard.train.shard import from_environment
 
 PATIENCE = 1.0  # seconds for the newest batches
 

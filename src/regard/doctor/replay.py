@@ -19,11 +19,11 @@ from regard.doctor.calls import ModuleCall, describe, difference, record_calls
 from regard.doctor.modes import isolated, training_mode
 from regard.look import evaluation_mode
 from regard.models.base import Model
+from regard.parallel.world import World
 from regard.prove.batches import take_rows
 from regard.train import Experiment, Optimizer, TrainingStep
 from regard.train.device import move
 from regard.train.engine import Engine, Update
-from regard.train.shard import World
 
 #: A difference relative to the size of a tensor that is more than rounding: the same operations in the same order
 #: differ by nothing on a CPU; on a GPU sums have no fixed order, and a compiled step rounds at other places.

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -47,6 +47,8 @@ class Model(nn.Module, ModuleProperties):
         super().__init__()
         self.config = config
         self.checkpointing = False  # recompute each block in the backward pass instead of storing its activations
+        #: By name: which slices of a parameter this rank holds (``regard.parallel.pieces.Cut``); the others are whole.
+        self.cuts: dict[str, Any] = {}
         self.micro_batches = 1  # per update, of other rows each: a model that carries a state keeps one for each
 
     def head(self, x: Tensor) -> Tensor:

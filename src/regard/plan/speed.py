@@ -20,12 +20,12 @@ import torch
 from regard.config import override
 from regard.data import Batch, TextBatch, TextConfig
 from regard.errors import UserError
+from regard.parallel.world import World
 from regard.plan.meter import Work
 from regard.plan.trace import StepTrace, trace
 from regard.train import Experiment
 from regard.train.device import move, synchronize
 from regard.train.engine import Engine
-from regard.train.shard import World
 
 WARM, STEPS = 3, 20  # steps before the measured ones, and at most so many of those
 SECONDS = 1.0  # for the measured steps of a config

@@ -14,10 +14,10 @@ from torch import nn
 from regard.attention import BackendRefused
 from regard.look import attentions, heads
 from regard.models.base import LanguageModel, Model, Seq2SeqModel
+from regard.parallel.tensors import is_sharded
 from regard.report.probes import Probe, find_probe
 from regard.runs.disk import JsonObject
 from regard.train import Diverged, Observer, TrainingStart, TrainingStep
-from regard.train.shard import is_sharded
 
 
 class Measurements(NamedTuple):

@@ -14,12 +14,12 @@ from regard.errors import UserError
 from regard.models import ModelConfig
 from regard.models.device import find_device
 from regard.models.shapes import build_on_meta
+from regard.parallel.world import World
 from regard.plan.size import nearest_width, parameters_without_embeddings
 from regard.plan.speed import measure
 from regard.scale.law import LEAST
 from regard.train import AdamWConfig, Experiment
 from regard.train.budget import tokens_per_step
-from regard.train.shard import World
 from regard.trials import Trial
 
 LENGTHS = 4  # each twice as long as the one before

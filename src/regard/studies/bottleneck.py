@@ -20,12 +20,12 @@ from regard.models.device import find_device
 from regard.nn.positions.position import RotaryConfig
 from regard.pages.charts import Axes
 from regard.pages.html import ChartSection
+from regard.parallel.world import World
 from regard.recipes import get
 from regard.runs.disk import replace_files
 from regard.studies.page import Study, lines, machine
 from regard.train import Experiment
 from regard.train.engine import Engine
-from regard.train.shard import World
 
 SECONDS, TIMED = 120, 12  # of training each; batches by which updates are timed
 LIMITS = (10, 20, 40, 60, 80)  # words of a source; the test sentences have at most the first

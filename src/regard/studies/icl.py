@@ -17,10 +17,10 @@ from regard.models import GPTConfig
 from regard.models.base import LanguageModel
 from regard.pages.charts import Axes
 from regard.pages.html import ChartSection
+from regard.parallel.world import World
 from regard.studies.page import Study, lines, machine
 from regard.train import AdamWConfig, ConstantScheduleConfig, Experiment, TrainConfig
 from regard.train.engine import Engine
-from regard.train.shard import World
 
 VOCABULARY, CONTEXT, PERIODS = 64, 64, (8, 32)  # tokens; how long the part is that a text repeats, at least and at most
 LAYERS, SEEDS, STEPS, EVERY, BATCH = (1, 2), 2, 800, 20, 32

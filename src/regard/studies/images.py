@@ -10,12 +10,12 @@ from regard.models import ImageCNNConfig, ImageConfig, ImageLSTMConfig, ViTConfi
 from regard.models.device import find_device
 from regard.pages.charts import Axes
 from regard.pages.html import ChartSection
+from regard.parallel.world import World
 from regard.studies.page import Study, lines, machine
 from regard.tasks import ImageClassificationConfig
 from regard.train import Experiment, LinearScheduleConfig, MuonConfig, TrainConfig
 from regard.train.engine import Engine
 from regard.train.evaluate import evaluate
-from regard.train.shard import World
 
 COUNTS, STEPS = (100, 300, 1000, 3000, 10_000), 600
 #: About 100,000 parameters each.

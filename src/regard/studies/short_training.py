@@ -14,10 +14,10 @@ from regard.measure.interval import Mean, difference
 from regard.models.base import LanguageModel
 from regard.models.device import find_device
 from regard.pages.charts import Series
+from regard.parallel.world import World
 from regard.train import Experiment
 from regard.train.engine import Engine
 from regard.train.evaluate import evaluate
-from regard.train.shard import World
 
 LAST = 10  # losses that are averaged
 

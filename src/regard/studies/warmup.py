@@ -16,12 +16,12 @@ from regard.models.gpt import GPT
 from regard.nn.init import initialize, normal
 from regard.pages.charts import Axes
 from regard.pages.html import ChartSection
+from regard.parallel.world import World
 from regard.studies.depth import LEARNED, entropy, format_loss
 from regard.studies.page import Study, lines, machine
 from regard.studies.short_training import compared, held_out, train_shortly
 from regard.train import AdamWConfig, ConstantScheduleConfig, Experiment, TrainConfig
 from regard.train.engine import Engine
-from regard.train.shard import World
 
 DATA = TextConfig(batch=8)
 LAYERS, CONTEXT, STEPS, WARMUP, SEEDS = 8, 64, 300, 0.2, 2

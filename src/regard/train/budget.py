@@ -10,12 +10,12 @@ from typing import NamedTuple
 from regard.data import Batch, Data
 from regard.data.origins.progress import say
 from regard.errors import UserError
+from regard.parallel.world import World
 from regard.train.device import synchronize
 from regard.train.engine import Engine, targets_per_term
 from regard.train.evaluate import evaluate
 from regard.train.experiment import Experiment
 from regard.train.guard import guarded, make_engine
-from regard.train.shard import World
 
 WARM_STEPS, TIMED_STEPS = 3, 12
 #: Calibration takes this share of the budget, since a few steps may catch a shared machine at an unusual moment. After

@@ -6,11 +6,11 @@ from torch import Tensor
 from regard.data import Data
 from regard.errors import UserError
 from regard.models import Model
+from regard.parallel.tensors import gathered, placed, weights
 from regard.runs import Checkpoint, Run
 from regard.train.adapt import frozen_names
 from regard.train.engine import Engine, TrainingProgress
 from regard.train.optimizer import Optimizer
-from regard.train.shard import gathered, placed, weights
 
 BASE = 0  # the step whose checkpoint has the frozen parameters
 COUNTERS = ("position", "tokens", "seconds")  # of TrainingProgress, besides the step

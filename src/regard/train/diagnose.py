@@ -9,9 +9,9 @@ from torch.utils._pytree import tree_leaves
 
 from regard.data import Batch
 from regard.errors import UserError
+from regard.parallel.tensors import local
 from regard.train.device import move
 from regard.train.engine import Engine, Update
-from regard.train.shard import local
 
 
 class Diverged(UserError):

@@ -17,13 +17,15 @@ from regard.data import Batch, Data
 from regard.errors import UserError
 from regard.models import Model
 from regard.nn.auxiliary_loss import auxiliary_layers
+from regard.parallel.fsdp import shard
+from regard.parallel.tensors import whole
+from regard.parallel.world import World
 from regard.runs.disk import JsonObject
 from regard.tasks import Task, Term
 from regard.train.device import move
 from regard.train.experiment import Experiment
 from regard.train.precision import Precision
 from regard.train.pretrained import load_weights
-from regard.train.shard import World, shard, whole
 
 Terms = Callable[[Model, Batch], dict[str, Term]]
 #: The purpose of a derived seed; different purposes give independent streams.

@@ -25,10 +25,10 @@ from regard.errors import UserError
 from regard.models import ArrayEncoder, Encoder, LanguageModel, Seq2SeqModel
 from regard.models.device import find_device
 from regard.models.shapes import build_on_meta
+from regard.parallel.world import World, from_environment
 from regard.train.engine import Engine
 from regard.train.experiment import Experiment
 from regard.train.precision import Precision
-from regard.train.shard import World, from_environment
 
 T = TypeVar("T")
 

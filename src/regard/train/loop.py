@@ -15,6 +15,8 @@ from regard.data import Batch
 from regard.errors import UserError
 from regard.generate.load import check_fit
 from regard.models.device import find_device
+from regard.parallel.group import TIMEOUT, process_group
+from regard.parallel.world import World, from_environment
 from regard.runs import Checkpoint, Run, environment
 from regard.runs.disk import write_synced
 from regard.runs.folder import CHAT, TOKENIZER
@@ -26,12 +28,10 @@ from regard.train.diagnose import diagnose
 from regard.train.engine import Engine, Update
 from regard.train.evaluate import evaluate
 from regard.train.experiment import Experiment
-from regard.train.group import TIMEOUT, process_group
 from regard.train.guard import check_start, guarded, keep_freed_memory, make_engine
 from regard.train.observer import Observer, TrainingResult, TrainingStart, TrainingStep
 from regard.train.pretrained import build_data, pretrained
 from regard.train.reference import attach_reference
-from regard.train.shard import World, from_environment
 from regard.train.stopping import EarlyStopping
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor, nn
 
-from regard.train.shard import is_sharded, whole
+from regard.parallel.tensors import is_sharded, whole
 
 #: Quintic coefficients that lift small singular values fastest (Jordan et al. 2024).
 A, B, C = 3.4445, -4.7750, 2.0315

@@ -12,8 +12,8 @@ from regard.config import Choice, option
 from regard.errors import UserError
 from regard.models import Model
 from regard.nn.linear import Linear
+from regard.parallel.tensors import placed
 from regard.train.muon import Muon
-from regard.train.shard import placed
 
 
 class Optimizer:

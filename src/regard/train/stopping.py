@@ -4,9 +4,9 @@ import torch
 from torch import Tensor
 
 from regard.data.origins.progress import say
+from regard.parallel.tensors import weights
 from regard.tasks import Measured
 from regard.train.engine import Engine
-from regard.train.shard import weights
 
 
 class EarlyStopping:

@@ -90,7 +90,7 @@ def balance_loss_negated() -> None:
 
 def early_stopping_keeps_the_worst() -> None:
     """Take an evaluation for the best if its score is lower."""
-    from regard.train.shard import weights
+    from regard.parallel.tensors import weights
     from regard.train.stopping import EarlyStopping
 
     def evaluated(self: Any, step: int, measures: dict[str, float]) -> None:

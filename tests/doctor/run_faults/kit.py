@@ -17,6 +17,7 @@ from regard.data import BpeConfig, PairsConfig, TextConfig
 from regard.look import attentions, heads
 from regard.models import GPTConfig, TransformerConfig
 from regard.nn.experts.moe import MoEConfig
+from regard.parallel.world import World
 from regard.runs import Run
 from regard.tasks import TranslationConfig
 from regard.train import (
@@ -30,7 +31,6 @@ from regard.train import (
 )
 from regard.train.engine import Engine
 from regard.train.loop import TrainingSession, prepare
-from regard.train.shard import World
 
 Sabotage = Callable[[Engine], None]  # changes the engine before its first step: its model, its data, its optimizer
 RARE = "~"  # occurs once, at the very beginning of the text

@@ -19,7 +19,7 @@ import torch
 from torch import distributed
 
 from regard.errors import RankLost, UserError
-from regard.train.shard import World
+from regard.parallel.world import World
 
 #: Seconds that a rank waits for another one. It covers what rank 0 does alone, such as writing a checkpoint.
 TIMEOUT = 600.0
@@ -38,7 +38,7 @@ def process_group(world: World, device: torch.device, timeout: float = TIMEOUT) 
     if device.type == "cuda":
         torch.cuda.set_device(device)  # our own kernels are launched on the current device
     if world.size == 1 or distributed.is_initialized():
-        yield world
+        yield world.with_mesh()
         return
     prefix = f"group-{next(_groups)}"
     store = distributed.PrefixStore(prefix, meet(world.rank, world.size, timeout))
@@ -49,7 +49,7 @@ def process_group(world: World, device: torch.device, timeout: float = TIMEOUT) 
         with watch, _losses_named():
             limit = timedelta(seconds=timeout)
             distributed.init_process_group(backend, store=store, rank=world.rank, world_size=world.size, timeout=limit)
-            world = world._replace(watch=watch)
+            world = world._replace(watch=watch).with_mesh()
             yield world
             world.barrier()  # no rank leaves while another one still communicates
     finally:
