@@ -51,7 +51,7 @@ def recorded(build: Callable[[Given | None], Model], given: Given | None = None)
 
 
 def _initial(model: Model, recorder: Recorder) -> Initial:
-    tensors = _named(model)
+    tensors = named_tensors(model)
     known = {id(x) for x in tensors.values()}
     if real := [name for name, x in model.named_parameters() if not x.is_meta]:
         raise Unrecordable(f"{real[0]} was not made by the constructor")
@@ -69,14 +69,14 @@ def fill(model: Model, initial: Initial, device: torch.device) -> None:
     if initial.recorder is None:
         model.to(device)
         return
-    tensors = {id(x): (name, x) for name, x in reversed(_named(model).items()) if x.is_meta}
+    tensors = {id(x): (name, x) for name, x in reversed(named_tensors(model).items()) if x.is_meta}
     into = dict(tensors.values())
     for name, x in into.items():
         place = initial.places.get(name)
         if place is None or place.shape != whole_shape(x, model.cuts.get(name)):
             raise RuntimeError(f"{name} is not as the constructor made it, and has no cut in Model.cuts")
     _allocate(model, device)
-    into |= {name: x for name, x in _named(model).items() if name in into}  # buffers are other objects now
+    into |= {name: x for name, x in named_tensors(model).items() if name in into}  # buffers are other objects now
     wanted = {name: initial.places[name] for name in into}
     for number, (x, place) in enumerate(initial.others):
         torch.utils.swap_tensors(x, torch.empty_like(x, device=CPU))
@@ -103,7 +103,7 @@ def _allocate(model: nn.Module, device: torch.device) -> None:
         torch.__future__.set_swap_module_params_on_conversion(swaps)
 
 
-def _named(model: nn.Module) -> dict[str, Tensor]:
+def named_tensors(model: nn.Module) -> dict[str, Tensor]:
     """Parameters and buffers under all their names."""
     return dict((*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)))
 
