@@ -1,4 +1,4 @@
-"""One rank of test_recorded_build.py: ``python build_ranks.py RANK SIZE FOLDER``. Errors of a model go into the folder."""
+"""One rank of test_recorded_build.py: ``python build_ranks.py RANK SIZE FOLDER``, which gets the error of a model."""
 
 from __future__ import annotations
 

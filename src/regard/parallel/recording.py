@@ -25,7 +25,9 @@ META, CPU = torch.device("meta"), torch.device("cpu")
 _EMPTY = {aten.empty, aten.empty_like, aten.empty_strided, aten.new_empty, aten.new_empty_strided}
 #: They overwrite a tensor and do not read it. Where another one does so too, more memory is needed, nothing else.
 _FILLS = {aten.normal_, aten.uniform_, aten.exponential_, aten.random_, aten.fill_, aten.zero_, aten.copy_}
-_MARK = 0x5EED << 40  # seeds of the default generator while recording, by which one that the constructor sets is noticed
+_MARK = (
+    0x5EED << 40
+)  # seeds of the default generator while recording, by which one that the constructor sets is noticed
 
 
 class Unrecordable(Exception):
@@ -124,7 +126,7 @@ class Recorder(TorchDispatchMode):
             raise Unrecordable(f"{func} changes a tensor that the constructor has not made")
         args, kwargs = tree_map_only(Tensor, self._on_meta, (args, kwargs))
         given = tensors_in((args, kwargs))
-        takes_device = any(argument.name == "device" for argument in func._schema.arguments)
+        takes_device = "device" in _arguments(func)
         if "device" in kwargs or (takes_device and not given):
             kwargs["device"] = META
         random, generator = torch.Tag.nondeterministic_seeded in func.tags, kwargs.get("generator")
@@ -137,6 +139,8 @@ class Recorder(TorchDispatchMode):
         self._results += map(weakref.ref, results)
         if func._overloadpacket in _EMPTY or not (new or changed):
             return out  # no values, or a view
+        if takes_device and not given and kwargs.get("dtype") is None and "dtype" in _arguments(func):
+            kwargs["dtype"] = results[0].dtype  # the default one may be another later
         if generator is not None and generator is not torch.default_generator:
             kwargs["generator"] = self._advanced(generator, func, args, kwargs)
             random = False
@@ -171,7 +175,7 @@ class Recorder(TorchDispatchMode):
             raise Unrecordable(f"a tensor of the shape {tuple(x.shape)} is not the result of an operation")
         if x.is_conj() or x.is_neg():
             raise Unrecordable(f"a tensor of the shape {tuple(x.shape)} is a conjugate view")
-        return Place(found[0], x.dtype, tuple(x.shape), x.stride(), x.storage_offset())
+        return Place(found[0], x.dtype, tuple(x.shape), x.stride(), int(x.storage_offset()))
 
     def others(self, known: Collection[int]) -> list[Tensor]:
         """The results of operations that still exist, besides those in ``known``, by their ids. Call this once."""
@@ -231,6 +235,10 @@ class _Appearance(TorchFunctionMode):
 def tensors_in(tree: object) -> list[Tensor]:
     """All tensors of nested arguments."""
     return [x for x in tree_iter(tree) if isinstance(x, Tensor)]
+
+
+def _arguments(func: Any) -> set[str]:
+    return {argument.name for argument in func._schema.arguments}
 
 
 def _changed(func: Any, args: tuple, kwargs: dict[str, Any]) -> Iterator[Any]:

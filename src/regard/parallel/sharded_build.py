@@ -7,6 +7,7 @@ the same bits as those of one process, which runs the constructor itself.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -32,11 +33,14 @@ class Initial(NamedTuple):
     reason: str = ""  # why the constructor could not be recorded
 
 
-def recorded(build: Callable[[Given | None], Model], given: Given | None = None) -> tuple[Model, Initial]:
+def recorded(
+    build: Callable[[Given | None], Model], given: Given | None = None, *, say: bool = False
+) -> tuple[Model, Initial]:
     """The model that ``build(given)`` makes, on the meta device; ``fill`` gives its values.
 
-    ``given`` are tensors to start from, each of which is read when it is used. A model whose constructor depends on
-    the values of its tensors cannot be recorded: then it is built as it is on one process.
+    ``given`` are tensors to start from, each of which is read when it is used. What depends on the values of tensors,
+    such as the quantized matrices under adapters (QLoRA), cannot be recorded: then the model is built as in one
+    process, which needs memory for all of it; ``say``: with a line on stderr.
     """
     recorder = Recorder()
     try:
@@ -46,7 +50,12 @@ def recorded(build: Callable[[Given | None], Model], given: Given | None = None)
     except UserError:
         raise
     except Exception as problem:
-        reason = f"{type(problem).__name__}: {problem}".splitlines()[0]
+        reason = str(problem).partition("\n")[0]
+    if say:
+        text = (
+            f"regard: each rank builds the whole model before it keeps its shards, as it cannot be recorded ({reason})"
+        )
+        print(text, file=sys.stderr, flush=True)
     return build(given), Initial(None, {}, [], reason)
 
 
@@ -69,8 +78,7 @@ def fill(model: Model, initial: Initial, device: torch.device) -> None:
     if initial.recorder is None:
         model.to(device)
         return
-    tensors = {id(x): (name, x) for name, x in reversed(named_tensors(model).items()) if x.is_meta}
-    into = dict(tensors.values())
+    into = {name: x for name, x in named_tensors(model, once=True).items() if x.is_meta}
     for name, x in into.items():
         place = initial.places.get(name)
         if place is None or place.shape != whole_shape(x, model.cuts.get(name)):
@@ -103,9 +111,9 @@ def _allocate(model: nn.Module, device: torch.device) -> None:
         torch.__future__.set_swap_module_params_on_conversion(swaps)
 
 
-def named_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Parameters and buffers under all their names."""
-    return dict((*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)))
+def named_tensors(model: nn.Module, *, once: bool = False) -> dict[str, Tensor]:
+    """Parameters and buffers under all their names, or under one each."""
+    return dict((*model.named_parameters(remove_duplicate=once), *model.named_buffers(remove_duplicate=once)))
 
 
 class _Later(Mapping[str, Tensor]):
