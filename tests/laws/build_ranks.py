@@ -1,4 +1,4 @@
-"""One rank of test_recorded_build.py: ``python build_ranks.py RANK SIZE FOLDER``, which gets the error of a model."""
+"""One rank of test_recorded_build.py: ``python build_ranks.py RANK SIZE FOLDER MODEL...``, errors in the folder."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from regard.parallel.sharded_build import fill, named_tensors, recorded
 from regard.parallel.tensors import local
 from regard.parallel.world import World
 
-STEPS = ("gpt", "gpt performer", "gpt experts", "lstm", "transformer", "detector")  # they also compute a loss
+#: They also compute a loss.
+LOSSES = ("gpt", "gpt performer", "gpt experts", "lstm", "transformer", "detector")
 CPU = torch.device("cpu")
 
 
@@ -57,13 +58,13 @@ def stored(tensors: Iterable[torch.Tensor]) -> int:
     return sum({x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in tensors}.values())
 
 
-def main(rank: int, size: int, folder: Path) -> None:
+def main(rank: int, size: int, folder: Path, *names: str) -> None:
     torch.set_num_threads(1)
     distributed.init_process_group("gloo", init_method=f"file://{folder / 'meeting'}", rank=rank, world_size=size)
     world = World(rank, size, rank, layout=Layout().of(size)).with_mesh()
-    for name, config in MODELS.items():
+    for name in names:
         try:
-            check(config, world, name in STEPS)
+            check(MODELS[name], world, name in LOSSES)
         except UserError:  # a model that cannot be sharded
             continue
         except Exception:  # the same on every rank, so the next model can be tried
@@ -74,5 +75,5 @@ def main(rank: int, size: int, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))
+    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), *sys.argv[4:])
     os._exit(0)  # as in model_ranks.py

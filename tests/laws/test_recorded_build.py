@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from build_ranks import LOSSES
 from live_storages import LiveStorages
 from model_kit import MODELS
 from model_ranks import run_ranks
@@ -48,7 +49,11 @@ def test_one_tensor_is_held_at_a_time() -> None:
         assert 0 < live.peak <= 1.1 * largest, name
 
 
-def test_two_ranks_hold_their_shards_and_one_tensor(tmp_path: Path) -> None:
-    run_ranks(2, tmp_path, str(Path(__file__).with_name("build_ranks.py")))
+SHARDED = {"few": [*LOSSES, "gpt s4d", "gpt lsh", "encoder bert", "signal log-mel"], "every": [*MODELS]}
+
+
+@pytest.mark.parametrize("names", [SHARDED["few"], pytest.param(SHARDED["every"], marks=pytest.mark.slow)], ids=SHARDED)
+def test_two_ranks_hold_their_shards_and_one_tensor(tmp_path: Path, names: list[str]) -> None:
+    run_ranks(2, tmp_path, str(Path(__file__).with_name("build_ranks.py")), *names)
     assert sorted(path.name for path in tmp_path.glob("done-*")) == ["done-0", "done-1"]
     assert {path.name: path.read_text() for path in tmp_path.glob("*.error")} == {}

@@ -78,6 +78,7 @@ def generators(model: Anything) -> None:
 
 def data(model: Anything) -> None:
     model.a = nn.Buffer(torch.tensor([1.0, 2.0, 3.0]) * CONSTANT)
+    assert (model.a.is_cpu, model.a.is_meta, model.a.device.type) == (True, False, "cpu")
     model.b = nn.Buffer(torch.from_numpy(np.linspace(0, 1, 5)).float())
     model.c = nn.Parameter(CONSTANT.new_tensor([4.0, 5.0]) + model.a.new_tensor(7.0))
     model.d = nn.Buffer(torch.as_tensor(np.arange(4), device=model.a.device))

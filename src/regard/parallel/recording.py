@@ -225,6 +225,8 @@ class _Appearance(TorchFunctionMode):
         kwargs = dict(kwargs or {})
         if func == Tensor.is_meta.__get__:  # type: ignore[attr-defined]
             return False
+        if func == Tensor.is_cpu.__get__:  # type: ignore[attr-defined]
+            return True
         if func == Tensor.device.__get__:  # type: ignore[attr-defined]
             return CPU
         if func is Tensor.new_tensor:  # on the meta device its numbers would be lost at once
