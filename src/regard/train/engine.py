@@ -3,11 +3,10 @@
 Nothing is updated before the loss and the gradient norm were found to be finite.
 """
 
-import hashlib
 import math
-import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -19,6 +18,7 @@ from regard.models import Model
 from regard.nn.auxiliary_loss import auxiliary_layers
 from regard.parallel.apply import parallelize
 from regard.parallel.fsdp import GradientSync
+from regard.parallel.sharded_build import fill, recorded
 from regard.parallel.tensors import whole
 from regard.parallel.world import World
 from regard.runs.disk import JsonObject
@@ -26,11 +26,10 @@ from regard.tasks import Task, Term
 from regard.train.device import move
 from regard.train.experiment import Experiment
 from regard.train.precision import Precision
-from regard.train.pretrained import load_weights
+from regard.train.pretrained import initial_model
+from regard.train.seeding import DROPOUT, derive_seed, seed_generators
 
 Terms = Callable[[Model, Batch], dict[str, Term]]
-#: The purpose of a derived seed; different purposes give independent streams.
-WEIGHTS, DROPOUT, ADAPTERS = 0, 1, 2
 #: The number of steps that schedules see during calibration, when the real one is not known yet.
 CALIBRATING = 10**9
 
@@ -75,14 +74,11 @@ class Engine:
         self.scaler = self.precision.scaler()
         self.task: Task = experiment.task.build()
         self.progress = TrainingProgress()
-        # On the CPU first: its generator gives the same weights for every device.
-        torch.manual_seed(derive_seed(experiment.seed, WEIGHTS))
-        self.model: Model = experiment.model.build()
-        if start is not None:
-            load_weights(self.model, start, str(experiment.init))
-        torch.manual_seed(derive_seed(experiment.seed, ADAPTERS))
-        config.adapt.apply(self.model)
-        self.model.to(self.device)
+        build, initial = partial(initial_model, experiment), None
+        if world.size == 1:
+            self.model: Model = build(start).to(self.device)
+        else:  # without memory for its weights, until this rank's part of them is known
+            self.model, initial = recorded(build, start, say=world.rank == 0)
         self.model.checkpointing = config.checkpointing
         self.model.micro_batches = config.accumulate * len(self.lanes)
         #: The task's function, compiled or not. ``model`` itself stays uncompiled, so that its hooks run.
@@ -94,6 +90,8 @@ class Engine:
         self._details: list[dict[str, Tensor]] = []  # of the last update, by micro-batch
         self._compile()
         parallelize(self.model, world, self.precision.dtype)
+        if initial is not None:
+            fill(self.model, initial, self.device)
         self._sync = GradientSync(self.model, world, self.model.micro_batches)
         rates = config.adapt.rates(self.model)
         self.optimizer = config.optimizer.build(self.model, rates) if rates else config.optimizer.build(self.model)
@@ -271,19 +269,3 @@ def own_targets(task: Task, batches: Sequence[Batch]) -> dict[str, float]:
     """The number of targets of each term over the micro-batches of this rank."""
     counted = [task.counts(batch) for batch in batches]
     return {name: float(sum(int(counts[name]) for counts in counted)) for name in counted[0]}
-
-
-def derive_seed(seed: int, *numbers: int) -> int:
-    """A 63-bit seed from ``seed`` and ``numbers``, by hashing: the same on every machine."""
-    text = b"".join(struct.pack("<q", number) for number in (seed, *numbers))
-    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") >> 1
-
-
-def seed_generators(seed: int, device: torch.device) -> None:
-    """As `torch.manual_seed`, which also queries absent device types, but for the CPU and one device only."""
-    torch.default_generator.manual_seed(seed)
-    if device.type == "cuda":
-        index = torch.cuda.current_device() if device.index is None else device.index
-        torch.cuda.default_generators[index].manual_seed(seed)
-    elif device.type == "mps":
-        torch.mps.manual_seed(seed)
