@@ -167,7 +167,7 @@ def write_pieces(path: Path, pieces: Mapping[str, "Tensor"]) -> JsonObject:
             digest.update(part)
             file.write(part)
         for _, piece in ordered:
-            data = piece.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
+            data = piece.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data
             digest.update(data)
             file.write(data)
         file.flush()
