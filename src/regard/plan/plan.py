@@ -12,8 +12,10 @@ from regard.config import override
 from regard.data import Batch
 from regard.errors import UserError
 from regard.plan.hardware import UTILIZATION, Hardware
+from regard.plan.law import SpeedLaw
 from regard.plan.meter import Work
-from regard.plan.speed import Batches, SpeedLaw, step_work
+from regard.plan.operations import Timeline
+from regard.plan.speed import Batches, step_work, whole_step
 from regard.plan.trace import CPU, Part, StepTrace, trace
 from regard.train import Experiment
 
@@ -145,7 +147,8 @@ def _planned(
         copies = float(found.copies)
     else:  # the whole weights of two blocks are there at a time, and the gradients of one
         activations, copies = found.activations, found.block * (1.0 if half else 2.0) + found.block
-    activations = max(activations, found.extra / gpus)
+    # An update needs its memory when activations and copies are gone.
+    activations = max(activations, found.extra / gpus - copies)
     stored = (found.weights / gpus, found.gradients / gpus, found.optimizer / gpus)
     memory = Memory(*stored, activations, copies, found.workspace)
     limit = hardware.memory if limit is None and hardware is not None else limit
@@ -155,7 +158,7 @@ def _planned(
     if hardware is not None:
         seconds = max(work.flops / (hardware.flops * UTILIZATION), accumulate * each / hardware.link)
     elif law is not None:
-        seconds = law.seconds(work)
+        seconds = law.seconds(whole_step(found, accumulate))
     error = law.error if law is not None and hardware is None else None
     return TrainingPlan(experiment, found, gpus, memory, limit, seconds, error, each)
 
@@ -208,6 +211,8 @@ def traced(experiment: Experiment, batch: Batch | Batches | None = None, device:
     def further(a: Any, b: Any) -> Any:
         if isinstance(a, int | float):
             return a + times * (b - a)
+        if isinstance(a, Timeline):
+            return a.further(b, times)
         if isinstance(a, dict):
             return {name: further(a.get(name, Part(0, 0.0, 0)), b[name]) for name in b}
         return type(a)(*map(further, a, b)) if isinstance(a, Part | Work) else b

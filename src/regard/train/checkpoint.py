@@ -90,7 +90,7 @@ def changed_on(world: World) -> Changed:
             found = changed(path, own)
         except OSError:  # the others must not wait
             found = next(iter(own))
-        damaged = world.sums([float(name == found) for name in names])
+        damaged = world.sums([], [float(name == found) for name in names])
         return next((name for name, count in zip(names, damaged, strict=True) if count), None)
 
     return changed if world.size == 1 else shared
