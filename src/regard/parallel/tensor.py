@@ -70,8 +70,8 @@ def apply(model: Model, world: World) -> None:
         found += 1
     if not found:
         raise UserError(
-            f"a {type(model).__name__} has no attention and no feed-forward network that tensor parallelism could cut; "
-            "use --layout.shard instead of --layout.tensor"
+            f"{type(model).__name__} has no attention or feed-forward network that tensor parallelism could cut; "
+            "use --layout.tensor 1, and --layout.shard to share the model among ranks"
         )
 
 
@@ -108,9 +108,10 @@ class _Cutter:
     def attention(self, name: str, layer: SelfAttention | CrossAttention) -> None:
         """The heads of this rank, and the keys and values that they share."""
         if type(layer) not in ATTENTIONS:
+            option = "projection separate" if isinstance(layer.mechanism, Softmax) else "attention softmax"
             raise UserError(
                 f"{name} is a {type(layer).__name__}, which tensor parallelism cannot cut by heads; "
-                f"set --model.attention softmax and --model.projection separate, {ALONE}"
+                f"set --model.{option}, {ALONE}"
             )
         mechanism = _softmax(name, layer.mechanism)
         self._check(name, "heads", layer.heads, "--model.heads")
@@ -213,9 +214,10 @@ def _softmax(name: str, mechanism: Mechanism) -> Softmax:
     """The mechanism, if each head's output follows from its own queries, keys and values without any parameters."""
     of_bias = set() if mechanism.bias is None else set(mechanism.bias.parameters())
     if not isinstance(mechanism, Softmax) or not mechanism.per_head or set(mechanism.parameters()) - of_bias:
+        plain = type(mechanism) is Softmax
         raise UserError(
-            f"{name} has {type(mechanism).__name__} attention, which tensor parallelism cannot cut by heads; "
-            f"it cuts softmax attention with any mask: set --model.attention softmax, {ALONE}"
+            f"{name} has {type(mechanism.score if plain else mechanism).__name__} attention, which tensor parallelism "
+            f"cannot cut by heads; set --model.attention softmax, or another kind that differs by mask only, {ALONE}"
         )
     if mechanism.dropout:
         raise UserError(
