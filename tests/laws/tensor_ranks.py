@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+import warnings
 from pathlib import Path
 
 import torch
@@ -27,6 +28,7 @@ from regard.parallel.world import World
 
 def main(rank: int, size: int, folder: Path, ranks: int, names: list[str]) -> None:
     torch.set_num_threads(1)
+    warnings.simplefilter("error")
     distributed.init_process_group("gloo", init_method=f"file://{folder / 'meeting'}", rank=rank, world_size=size)
     world = World(rank, size, rank, layout=Layout(tensor=ranks).of(size)).with_mesh()
     for name in names:

@@ -38,10 +38,9 @@ from regard.parallel.layout import DIMENSIONS
 from regard.parallel.pieces import Cut
 from regard.parallel.tensor_layers import (
     ColumnParallelLinear,
-    LocalHeads,
     RowParallelLinear,
-    SummedGain,
-    inheriting,
+    SharedGainRMSNorm,
+    with_local_heads,
 )
 from regard.parallel.world import World
 
@@ -181,7 +180,7 @@ class _Cutter:
             norm.heads = [layer.heads, layer.kv_heads]
         for part in (norm.q, norm.k) if isinstance(norm, QKNorm) else (norm,):
             if isinstance(part, RMSNorm):
-                part.__class__ = inheriting(SummedGain, type(part))
+                part.__class__ = SharedGainRMSNorm
                 part.group = self.group  # type: ignore[assignment]
             elif not isinstance(part, nn.Identity):
                 raise UserError(
@@ -201,7 +200,7 @@ class _Cutter:
             for attribute, table in list(bias.named_parameters(recurse=False)):
                 self._cut(bias, attribute, 0, self.share.ranges(len(table)))
         elif not any(True for _ in bias.parameters()):
-            bias.__class__ = inheriting(LocalHeads, type(bias))
+            bias.__class__ = with_local_heads(type(bias))
             bias.first_head = first  # type: ignore[assignment]
         else:
             raise UserError(

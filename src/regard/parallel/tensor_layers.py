@@ -9,12 +9,13 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, distributed, nn
+from torch import Tensor, distributed
 from torch.autograd import Function
 from torch.nn import functional as F
 
 from regard.attention import Bias, Pairs
 from regard.nn.fused.onednn import OneDNNLinear
+from regard.nn.norm import RMSNorm
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -39,14 +40,14 @@ class RowParallelLinear(OneDNNLinear):
         return output if self.bias is None else output + self.bias.to(output.dtype)  # autocast: as the product
 
 
-class SummedGain(nn.Module):
-    """What a norm inherits first whose gain the heads of all ranks share: the gain's gradient is summed over them."""
+class SharedGainRMSNorm(RMSNorm):
+    """RMSNorm of some of the heads, which share their gain with those of the other ranks: its gradient is summed."""
 
     group: ProcessGroup | None
 
-    @property
-    def gain(self) -> Tensor:
-        return _Enter.apply(self._parameters["gain"], self.group)
+    def forward(self, x: Tensor) -> Tensor:
+        gain = _Enter.apply(self.gain, self.group)
+        return F.rms_norm(x, gain.shape, gain.to(x.dtype), self.eps)
 
 
 class LocalHeads(Bias):
@@ -59,9 +60,9 @@ class LocalHeads(Bias):
 
 
 @cache
-def inheriting(first: Any, kind: Any) -> Any:
-    """A class with what ``first`` defines before that of ``kind``."""
-    return type(f"{first.__name__}{kind.__name__}", (first, kind), {})
+def with_local_heads(kind: Any) -> Any:
+    """A kind of bias that inherits ``LocalHeads`` first."""
+    return type(f"LocalHeads{kind.__name__}", (LocalHeads, kind), {})
 
 
 class _Enter(Function):
