@@ -11,10 +11,12 @@ from regard.parallel.world import World
 
 
 def gradient_norm(gradients: Mapping[str, Tensor], cuts: Mapping[str, Cut], world: World) -> Tensor:
-    """The norm of all gradients, by parameter name, on every rank: a 0-d tensor in float64.
+    """The norm of all gradients, which are given by parameter: a 0-d tensor, the same on every rank.
 
-    Gradients of cut parameters count once for each rank that holds other slices, those of whole ones once.
+    The squares of cut ones are summed over the ranks that hold the other slices; whole ones count once.
     """
+    if not cuts:
+        return whole(torch.nn.utils.get_total_norm(list(gradients.values())))
     over: dict[str, list[Tensor]] = {}
     for name, gradient in gradients.items():
         over.setdefault(cuts[name].over if name in cuts else "", []).append(gradient)
