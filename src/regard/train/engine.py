@@ -18,8 +18,8 @@ from regard.models import Model
 from regard.nn.auxiliary_loss import auxiliary_layers
 from regard.parallel.apply import parallelize
 from regard.parallel.fsdp import GradientSync
+from regard.parallel.norm import gradient_norm
 from regard.parallel.sharded_build import fill, recorded
-from regard.parallel.tensors import whole
 from regard.parallel.world import World
 from regard.runs.disk import JsonObject
 from regard.tasks import Task, Term
@@ -145,7 +145,7 @@ class Engine:
         following = progress.position + config.accumulate
         if self.device.type != "cpu" or self.world.size > 1:  # load the next batch while the device computes
             self._prefetched = (following, self._batches(following))
-        gradients = [p.grad for p in self.optimizer.parameters if p.grad is not None]
+        gradients = {self.optimizer.names[p]: p.grad for p in self.optimizer.parameters if p.grad is not None}
         parts, norm, interrupted = self._reduce(losses, gradients, received)
         loss, norm = sum(parts), norm / self.scaler.scale
         each = {name: part / (term.weight or 1.0) for (name, term), part in zip(terms.items(), parts, strict=True)}
@@ -155,7 +155,7 @@ class Engine:
         self.scaler.update(overflow=not finite)
         factor = config.schedule.factor(progress.step, config.steps or CALIBRATING)
         if finite:
-            self._clip(gradients, norm)
+            self._clip(list(gradients.values()), norm)
             self.optimizer.step(factor)
         lr = self.optimizer.learning_rates(factor)[0]
         progress.step += 1
@@ -213,13 +213,13 @@ class Engine:
         return targets_per_term(self.task, batches, self.world)
 
     def _reduce(
-        self, losses: list[Tensor], gradients: list[Tensor], received: Sequence[int]
+        self, losses: list[Tensor], gradients: Mapping[str, Tensor], received: Sequence[int]
     ) -> tuple[list[float], float, bool]:
         """The loss by term, the gradient norm and whether a signal was received, over all ranks.
 
         One synchronization of the device, and one reduction, in which the counts of the next update travel too.
         """
-        norm = whole(torch.nn.utils.get_total_norm(gradients))
+        norm = gradient_norm(gradients, self.model.cuts, self.world)
         *parts, length = torch.cat([*losses, norm.to(losses[0].dtype)[None]]).tolist()
         count = len(losses[0])
         own = [math.fsum(parts[term::count]) for term in range(count)]
