@@ -145,9 +145,12 @@ class MixtureOfExperts(AuxiliaryLossLayer, FeedForwardLayer, ModuleProperties):
         return routed, shared
 
     def _activate(self, hidden: Tensor) -> Tensor:
-        """The activation between the two products of an expert, and dropout."""
+        """The activation between the two products of an expert, and dropout.
+
+        On a GPU, autocast computes a square in float32; grouped products ignore autocast, so the format stays.
+        """
         if not self.gated:
-            return self.drop(self.activation(hidden))
+            return self.drop(self.activation(hidden).to(hidden.dtype))
         gate, up = hidden.chunk(2, dim=-1)
         return self.drop(self.activation(gate) * up)
 

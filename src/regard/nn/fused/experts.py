@@ -59,7 +59,7 @@ class _Networks(Function):
                 gate, value = hidden.chunk(2, dim=-1)
                 active = activation(gate).mul_(value) if activation is not identity else gate * value
             else:
-                active = activation(hidden)
+                active = activation(hidden).to(hidden.dtype)  # autocast may square in float32, as in ``_activate``
             if outputs is None:
                 outputs = _times(active, down[number], one_down, True)
             else:
