@@ -3,6 +3,7 @@
 from collections import Counter
 
 from regard.models import Model
+from regard.parallel.expert import expert_parameters
 from regard.parallel.world import World
 
 
@@ -17,9 +18,15 @@ def shard(model: Model, world: World) -> None:
     blocks = list(model.blocks)
     uses = Counter(parameter for block in blocks for parameter in set(block.parameters()))
     shared = {parameter for parameter, count in uses.items() if count > 1}  # they belong to the root
+    experts = expert_parameters(model)
+    shared |= set().union(*experts.values())
     for block in blocks:
         fully_shard(block, mesh=mesh, ignored_params=shared)
-    fully_shard(model, mesh=mesh)
+    if world.experts is not None and world.experts["weights"].size() > 1:
+        for mixture, own in experts.items():  # after their blocks, which keep the routers
+            others = set(mixture.parameters()) - own
+            fully_shard(mixture, mesh=world.experts["weights"], ignored_params=others)
+    fully_shard(model, mesh=mesh, ignored_params=shared)
     for module in model.modules():
         if isinstance(module, FSDPModule):
             # Losses are already divided by the count over all ranks: gradients are summed, not averaged.
