@@ -314,6 +314,25 @@ def test_an_activation_that_autocast_computes_in_another_format(
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("fast", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+def test_experts_without_rows_have_zero_gradients(bias: bool, fast: bool, device: str) -> None:
+    """As on a rank whose experts nobody has chosen."""
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    dtype = torch.bfloat16 if device == "cuda" else torch.float64  # with and without PyTorch's grouped kernel
+    layer = made(MoEConfig(ratio=2.0, experts=4), 0, bias, dtype).to(device)
+    if fast:
+        install(layer)
+    x = torch.empty(0, WIDTH, device=device, dtype=dtype).requires_grad_()
+    weights, _ = layer._weights(dtype)
+    layer._networks(x, torch.zeros(4, dtype=torch.long, device=device), weights).sum().backward()
+    for parameter in (x, *layer.get_submodule("gate_up").parameters(), *layer.down.parameters()):
+        assert parameter.grad is not None
+        assert not parameter.grad.any()
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("fast", [False, True])
