@@ -43,10 +43,10 @@ def shard(model: Model, world: World, dtype: torch.dtype = torch.float32) -> Non
     experts = {parameter for own in by_mixture.values() for parameter in own}
     for block in blocks:
         fully_shard(block, mesh=mesh, ignored_params=shared | experts, mp_policy=policy)
-    if world.experts is not None and world.experts["weights"].size() > 1:
-        for mixture, own in by_mixture.items():  # after the blocks, which have the routers
-            others = set(mixture.parameters()) - own
-            fully_shard(mixture, mesh=world.experts["weights"], ignored_params=others, mp_policy=policy)
+    for mixture, own in by_mixture.items():  # after the blocks, which have the routers
+        assert world.experts is not None
+        others = set(mixture.parameters()) - own
+        fully_shard(mixture, mesh=world.experts["weights"], ignored_params=others, mp_policy=policy)
     fully_shard(model, mesh=mesh, ignored_params=experts)
     for module in model.modules():
         if isinstance(module, FSDPModule):
