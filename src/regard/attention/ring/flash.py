@@ -28,11 +28,11 @@ class FlashKernel(NamedTuple):
     def backward(self, tile: TileTensors, grad: Tensor, out: Tensor, lse: Tensor, seed: int) -> tuple[Tensor, ...]:
         if tile.visible is not None:
             return DenseKernel(self.call).backward(tile, grad, out, lse, seed)
-        count = torch.zeros(2, dtype=torch.uint64, device=grad.device)  # of random numbers: there is no dropout
+        seed, offset = (torch.zeros(n, dtype=torch.uint64, device=grad.device) for n in ((2,), ()))  # no dropout
         lengths = (None, None, tile.q.shape[2], tile.k.shape[2])
         return torch.ops.aten._scaled_dot_product_flash_attention_backward(
             *(grad, tile.q, tile.k, tile.v, out, lse.contiguous()),
-            *(*lengths, 0.0, tile.tile.causal, count, count[0]),
+            *(*lengths, 0.0, tile.tile.causal, seed, offset),
             scale=self._scale,
         )
 
