@@ -59,6 +59,9 @@ CASES = (
     Case("replicate", 2, Layout(replicate=2)),
     Case("fsdp of 4", 4, Layout()),
     Case("hsdp", 4, Layout(replicate=2)),
+    Case("context", 2, Layout(context=2), "still"),
+    Case("context of 4", 4, Layout(context=4), "still"),
+    Case("fsdp and context", 4, Layout(context=2), "still", {"checkpointing": True}),
 )
 
 

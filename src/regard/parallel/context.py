@@ -35,7 +35,6 @@ def apply(model: Model, world: World) -> None:
         assert isinstance(mechanism, Softmax)
         mechanism.backend = ring
     model.masks = [_WholeRow(mask, transport) if mask.needs_tokens else mask for mask in model.masks]
-    model.compilable = False  # what the ranks send each other cannot be traced
 
 
 def positions(length: int, rank: int, size: int, *, zigzag: bool = True) -> Tensor:
@@ -73,8 +72,8 @@ def obstacles(model: Model) -> Iterator[str]:
             yield "Dropout would draw other random numbers than one process does: set --model.dropout 0"
         if isinstance(module, Block) and module.cross is not None:
             yield "Cross-attention reads another sequence: use a model without it"
-        if isinstance(module, MixtureOfExperts) and module.config.balance:
-            yield "The balance of experts is over whole rows: set --model.feedforward.balance 0"
+        if isinstance(module, MixtureOfExperts) and (module.config.balance or module.config.z):
+            yield "The losses of experts are over whole rows: set --model.feedforward.balance 0 and z 0"
         if isinstance(module, CapacityExperts):
             yield "The capacity of experts is over whole rows: set --model.feedforward.capacity none"
 
