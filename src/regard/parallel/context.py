@@ -29,7 +29,11 @@ def apply(model: Model, world: World) -> None:
     if group is None:
         return
     refuse(list(obstacles(model)))
-    transport = GroupTransport(group)
+    connect(model, GroupTransport(group))
+
+
+def connect(model: Model, transport: Transport) -> None:
+    """Let every attention of the model read keys and values through ``transport``, in place."""
     ring = Ring(transport)
     for _, mechanism in model.mechanisms():
         assert isinstance(mechanism, Softmax)
