@@ -66,6 +66,9 @@ CASES = (
     Case("hsdp", 4, Layout(replicate=2)),
     Case("tensor", 2, Layout(tensor=2), "whole heads", {"clip": 0.1}),
     Case("fsdp x tensor", 4, Layout(tensor=2), "whole heads", {"clip": 0.1, "accumulate": 2}),
+    Case("context", 2, Layout(context=2), "still"),
+    Case("context of 4", 4, Layout(context=4), "still"),
+    Case("fsdp and context", 4, Layout(context=2), "still", {"checkpointing": True}),
 )
 
 

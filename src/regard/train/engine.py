@@ -23,6 +23,7 @@ from regard.parallel.sharded_build import fill, recorded
 from regard.parallel.world import World
 from regard.runs.disk import JsonObject
 from regard.tasks import Task, Term
+from regard.train.context import check_task, cut
 from regard.train.device import move
 from regard.train.experiment import Experiment
 from regard.train.precision import Precision
@@ -73,6 +74,7 @@ class Engine:
         self.precision = Precision(config.precision, self.device)
         self.scaler = self.precision.scaler()
         self.task: Task = experiment.task.build()
+        check_task(self.task, world)
         self.progress = TrainingProgress()
         build, initial = partial(initial_model, experiment), None
         if world.size == 1:
@@ -88,6 +90,8 @@ class Engine:
             raise UserError("compile = graphs holds the gradients of one lane only; set --train.compile auto")
         self.auxiliary_layers = auxiliary_layers(self.model)
         self._details: list[dict[str, Tensor]] = []  # of the last update, by micro-batch
+        if world.layout.context > 1:  # what its ranks send each other cannot be traced
+            self.model.compilable = False
         self._compile()
         parallelize(self.model, world, self.precision.dtype)
         if initial is not None:
@@ -118,7 +122,7 @@ class Engine:
 
     def batch(self, position: int, lane: int = 0) -> Batch:
         """Micro-batch number ``position`` of a lane, on the CPU or where ``data`` makes it."""
-        return self.experiment.batch(self.data, position, lane, len(self.lanes) * self.world.parts)
+        return cut(self.experiment.batch(self.data, position, lane, len(self.lanes) * self.world.parts), self.world)
 
     def micro_batches(self) -> list[tuple[int, int]]:
         """The position and lane of each micro-batch that this rank takes in the next update."""
@@ -126,7 +130,8 @@ class Engine:
 
     def validation_batches(self) -> Iterator[Batch]:
         """This rank's batches of the validation part, on the CPU or where ``data`` makes them."""
-        return self.experiment.validation_batches(self.data, self.world.part, self.world.parts)
+        batches = self.experiment.validation_batches(self.data, self.world.part, self.world.parts)
+        return (cut(batch, self.world) for batch in batches)
 
     def seed_dropout(self, position: int, lane: int = 0) -> None:
         """Seed the random generators for micro-batch number ``position`` of a lane."""
