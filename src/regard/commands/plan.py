@@ -103,8 +103,8 @@ def lines(made: TrainingPlan, device: str) -> Iterator[str]:
         length = experiment.model.context
         whole = unit(trace.cache * length, "B")
         yield f"KV cache: {unit(trace.cache, 'B')} per token, {whole} for {length:,} tokens"
-    if made.communication:
-        yield f"communication: {unit(made.communication, 'B')} received by each rank per step"
+    if made.gpus > 1:
+        yield from communication(made)
     if made.seconds is not None:
         known = (
             f"± {made.error:.0%}, from five measured steps"
@@ -122,6 +122,27 @@ def lines(made: TrainingPlan, device: str) -> Iterator[str]:
     if not made.fits and made.limit is not None:
         fix = f"it fits with {' '.join(made.fix)}" if made.fix else "no setting that was tried fits; lower its sizes"
         yield f"does not fit: {device} has {unit(made.limit, 'B')}; {fix}"
+
+
+def communication(made: TrainingPlan) -> Iterator[str]:
+    """What the layout sends, and how often it should save."""
+    from regard.pages.numbers import duration, unit
+    from regard.parallel.layout import DIMENSIONS
+    from regard.plan.hardware import HOURS_BETWEEN_FAILURES, WRITE
+
+    layout, kept = made.layout, made.checkpoints
+    sizes = [f"{name} {size}" for name, size in zip(DIMENSIONS, layout.sizes, strict=True) if size > 1]
+    sizes += [f"expert {layout.expert}"] if layout.expert > 1 else []
+    yield f"layout: {', '.join(sizes)}; pipeline bubble: 0, as there is no pipeline"
+    yield f"{'sent and received by each rank':30} {'per step':>12} {'time':>12} {'not hidden':>12}"
+    for kind, size, seconds, exposed in made.traffic:
+        times = "" if seconds is None else f" {duration(seconds):>12} {duration(exposed or 0.0):>12}"
+        yield f"{kind:30} {unit(size, 'B'):>12}{times}"
+    yield (
+        f"checkpoints: every {duration(kept.interval)} ({kept.lost:.1%} of the time is lost), if a device fails every "
+        f"{HOURS_BETWEEN_FAILURES:,.0f} hours (Llama 3, 2024), one of {made.gpus:,} every {duration(kept.failures)}, "
+        f"and each rank writes {unit(WRITE, 'B')}/s: {duration(kept.save)} (Daly 2006)"
+    )
 
 
 def parts(trace: StepTrace) -> Iterator[str]:
