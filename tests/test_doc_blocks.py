@@ -15,7 +15,7 @@ import pytest
 import docs_run
 from docs_kit import PAGES, ROOT, Block, blocks, commands, name_of, prose
 from regard.commands import COMMANDS, find, options_of
-from regard.config.command_line import flag_name
+from regard.config.command_line import flag_name, options_of_table
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="the blocks are for a POSIX shell")
 
@@ -98,7 +98,7 @@ def test_commands_in_prose_exist(page: str, span: str) -> None:
     if command in ("--help", "COMMAND"):
         return
     assert command in COMMANDS, f"{page}: {span}"
-    flags = {flag_name(name) for name in options_of(command).fields}
+    flags = {flag_name(name) for name in options_of_table(options_of(command))}
     takes_keys = "keys" in inspect.signature(find(command)).parameters
     for flag in (word[2:].partition("=")[0] for word in words if word.startswith("--")):
         key = takes_keys and (flag in ("model", "data", "task") or "." in flag)

@@ -112,7 +112,7 @@ def attack(folder_: Path, count: int, seed: int) -> Tally:
             continue
         refused += outcome.code == 2
         if outcome.code == 0 and changed and answers(outcome.out) != usual[name]:
-            if outcome.err.strip() or name in ("info", "report", "doctor", "look"):  # it said what it found
+            if outcome.said or name in ("info", "report", "doctor", "look"):  # it said what it found
                 told += 1
             else:
                 tally.add("silent", what)

@@ -96,7 +96,7 @@ def attack(folder: Path, count: int, seed: int) -> Tally:
         counts[kind.__name__] = counts.get(kind.__name__, 0) + 1
         what = f"{kind.__name__} {number} of seed {seed}: {' '.join(command)[:200]!r}"
         clean = tally.judge(what, outcome)
-        answered = clean and kind in ANSWERING and outcome.code == 0 and not outcome.err.strip()
+        answered = clean and kind in ANSWERING and outcome.code == 0 and not outcome.said
         if answered and answers(outcome.out) != usual:
             tally.add("silent", what)
     tally.notes |= counts

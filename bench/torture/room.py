@@ -32,10 +32,14 @@ class Outcome(NamedTuple):
     hung: bool
 
     @property
+    def said(self) -> bool:
+        """Whether it warned or refused; lines of progress do not count."""
+        return any(line.startswith("regard: ") for line in self.err.splitlines())
+
+    @property
     def clean(self) -> bool:
         """Success, an error in a sentence, or the findings of `doctor` and `prove` (exit code 1)."""
-        said = any(line.startswith("regard: ") for line in self.err.splitlines())
-        ended = self.code in (0, 2, 130) or (self.code == 1 and not said)
+        ended = self.code in (0, 2, 130) or (self.code == 1 and not self.said)
         return not self.hung and ended and "Traceback" not in self.err
 
 

@@ -63,7 +63,7 @@ def dispatch(arguments: list[str]) -> int:
         print(f"regard {__version__}")
         return 0
     from regard.config import hint
-    from regard.config.command_line import Arguments, flag_name, parse, read_options
+    from regard.config.command_line import Arguments, flag_name, options_of_table, parse, read_options
     from regard.config.parts import load_declared
 
     command, rest = arguments[0], arguments[1:]
@@ -79,7 +79,7 @@ def dispatch(arguments: list[str]) -> int:
         load_declared(found.options.get("with_", ()))
         print(_help(table, title, function))
         return 0
-    flags = [f"--{flag_name(name)}" for name in table.fields]
+    flags = [f"--{flag_name(name)}" for name in options_of_table(table)]
     found = parse(rest, table, lambda flag: _unknown(command, flag, flags, takes_keys))
     if found.keys and not takes_keys:
         raise UserError(

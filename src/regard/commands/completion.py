@@ -55,7 +55,7 @@ def flags(command: str) -> dict[str, Flag]:
     """The options of a command; for `regard train`, also the keys of every recipe."""
     found = {"help": Flag("show the options"), "debug": Flag("show the traceback of an error")}
     for key in table_keys(options := options_of(command), None):
-        if "positional" not in options.fields[key.path][0].metadata:
+        if "positional" not in options.fields[key.path.partition(".")[0]][0].metadata:
             negated = "no-" * (key.type == "bool" and key.default is True)
             found[negated + flag_name(key.path)] = Flag(key.help, tuple(map(str, key.choices)))
     if command == "train":

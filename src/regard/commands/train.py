@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ from regard.config import argument, load, nearest, option, override, parse, read
 from regard.config import keys as keys_of
 from regard.config.parts import with_options
 from regard.errors import UserError
+from regard.parallel.layout import Layout
 from regard.runs import Run
 from regard.runs.schema import migrate
 
@@ -53,6 +54,7 @@ class ObserverOptions(CommandOptions):
     wandb: bool = option(False, "also log to Weights & Biases (needs `regard[wandb]`)")
     mlflow: bool = option(False, "also log to MLflow (needs `regard[mlflow]`)")
     timeout: float = option(600.0, "seconds that one of several processes waits for another; then the run ends")
+    layout: Layout = field(default_factory=Layout, metadata={"help": "how several processes share the work"})
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,7 @@ def train(options: TrainOptions, keys: Mapping[str, object]) -> int:
     experiment = read_experiment(options.recipe, keys, options.seed)
     from regard.train import check_start
 
-    check_start(experiment)
+    check_start(experiment, options.layout)
     prefix = options.recipe if path.suffix != ".toml" else path.resolve().parent.name if is_of_run(path) else path.stem
     run, existed = start_run(options, experiment, prefix)
     if existed and run.steps():
@@ -182,7 +184,8 @@ def run_training(experiment: Experiment, run: Run, options: ObserverOptions, *, 
     if not rank():
         print(f"{run.path}: preparing data and model{trial}", file=sys.stderr, flush=True)
     with nullcontext() if rank() else report_at_end(run, nearest_recipe(run)):
-        result = train(experiment, run, observers=observers(options, resume), resume=resume, timeout=options.timeout)
+        watching = observers(options, resume)
+        result = train(experiment, run, watching, resume=resume, timeout=options.timeout, layout=options.layout)
     if rank():
         pass  # only the first process prints
     elif options.json:

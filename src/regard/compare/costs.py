@@ -104,11 +104,12 @@ def measure_costs(contenders: Sequence[Contender], data: Data[Batch], clock: Clo
 
 def counted(experiment: Experiment, data: Data[Batch]) -> tuple[StepCost, int, float]:
     """A step's tokens and FLOPs, without its seconds; the parameters, and the bytes at its peak."""
-    accumulate = experiment.train.accumulate
+    train, lanes = experiment.train, experiment.train.lanes or 1
     count = TRACED if data.dynamic_shapes else 1
-    batches = [experiment.batch(data, position) for position in range(count * accumulate)]
+    places = [(position, lane) for position in range(count * train.accumulate) for lane in range(lanes)]
+    batches = [experiment.batch(data, *place, lanes) for place in places]
     plans = [plan(experiment, fixes=False, batch=batch) for batch in (batches if data.dynamic_shapes else batches[:1])]
-    flops = statistics.fmean(step_work(made.trace, accumulate).flops for made in plans)
+    flops = statistics.fmean(step_work(made.trace, train.micro_batches).flops for made in plans)
     tokens = sum(float((batch.targets >= 0).sum()) for batch in batches) / count
     return StepCost(tokens, flops, 0.0), plans[0].trace.parameters, max(made.memory.total for made in plans)
 

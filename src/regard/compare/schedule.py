@@ -155,7 +155,7 @@ def schedule(
     workers = settings.workers or default_workers([one.experiment for one in entered])
     threads = max(1, cores() // workers)
     costs = known_costs(entered, data, folder, threads, say)
-    epoch = data.epoch(first.data.batch, first.train.accumulate)
+    epoch = data.epoch(first.data.batch, first.train.micro_batches)
     least = max(1, round(LEAST * min(1.0, settings.scale)))  # a first impression need not be equal to 2 %
     steps = [
         tuple(steps_of(length, cost.step, epoch, one.name, least) for length in lengths)

@@ -4,6 +4,7 @@ import shutil
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import Field
+from functools import reduce
 from typing import Any, NamedTuple, TypeVar
 
 from regard.config.key_path import FlagText, KeyPath, flag_text
@@ -22,7 +23,7 @@ class Arguments(NamedTuple):
     """A parsed command line."""
 
     positional: list[str]
-    options: PlainTable  # options of the command by field name
+    options: PlainTable  # options of the command by field name, such as "top_k" or "layout.shard"
     keys: PlainTable  # every other option by name, such as "model.width": keys of a config
 
 
@@ -35,6 +36,7 @@ def parse(
         --json   --no-browser          a switch of the command
         --prompt a b c                 an option that takes several values
         --with a.py --with b.py        an option that may be repeated
+        --layout.shard 2               a key of an option that is a table
         --model.width 256              a key of a config always takes one value, except
         --no-train.compile             which means false
 
@@ -50,7 +52,7 @@ def parse(
         written, equals, text = argument[2:].partition("=")
         negated = written.startswith("no-")
         name = written.removeprefix("no-")
-        field, shape = _declared(command, name, negated)
+        path, field, shape = _declared(command, name, negated)
         error = unknown(f"--{written}") if unknown and field is None and "." not in name else None
         if error is not None:
             raise error
@@ -70,8 +72,8 @@ def parse(
                 )
             value = texts if several else texts[0]
             if field is not None and repeated:
-                value = [*found.options.pop(field.name, []), *texts]
-        group, key = (found.keys, name) if field is None else (found.options, field.name)
+                value = [*found.options.pop(path, []), *texts]
+        group, key = (found.keys, name) if field is None else (found.options, path)
         if key in group:
             raise PLACE.error(f"`--{name}` is given twice{_both(group[key], value)}; leave one out")
         group[key] = value
@@ -113,8 +115,10 @@ def read_options(command: Table, found: Arguments, title: str) -> Any:
     """The options of a command, an instance of its dataclass; `title` names the command in errors."""
     values = {}
     for name, given in found.options.items():
+        name, _, key = name.partition(".")
         declared, shape = command.fields[name]
-        values[name] = shape.read(given, None, PLACE.child(flag_name(name), example_of(declared)))
+        base, given = (values.get(name, default_of(declared)), {key: given}) if key else (None, given)
+        values[name] = shape.read(given, base, PLACE.child(flag_name(name), example_of(declared)))
     words = [FlagText(word) for word in found.positional]
     takes = []
     for name, (declared, shape) in command.fields.items():
@@ -139,8 +143,8 @@ def read_options(command: Table, found: Arguments, title: str) -> Any:
 def to_arguments(command: Table, options: object, keys: Mapping[str, object]) -> list[str]:
     """The arguments that `parse` and `read_options` read as these options and keys; defaults are left out."""
     found: list[str] = []
-    for name, (declared, _) in command.fields.items():
-        value, flag = getattr(options, name), flag_name(name)
+    for path, (declared, _) in options_of_table(command).items():
+        value, flag = reduce(getattr, path.split("."), options), flag_name(path)
         if value == default_of(declared):
             continue
         if isinstance(value, bool):
@@ -156,7 +160,7 @@ def help_text(command: Table, title: str, about: str) -> str:
     """The text of `--help`: usage, description, positional arguments and options with their defaults."""
     width = min(shutil.get_terminal_size((100, 24)).columns, 120)
     words, options, usage = [], [("-h, --help", "show this help")], []
-    for name, (declared, shape) in command.fields.items():
+    for name, (declared, shape) in options_of_table(command).items():
         default = default_of(declared)
         default = None if default is False or default == () else default
         row = declared.metadata.get("help", "")
@@ -182,12 +186,21 @@ def flag_name(field: str) -> str:
     return field.rstrip("_").replace("_", "-")
 
 
-def _declared(command: Table | None, flag: str, negated: bool) -> tuple[Field[object] | None, Shape | None]:
-    """The command's option of that name, and its shape."""
-    for name, (field, shape) in () if command is None else command.fields.items():
-        if flag_name(name) == flag.replace("_", "-") and (not negated or isinstance(_inner(shape), Boolean)):
-            return field, _inner(shape)
-    return None, None
+def options_of_table(command: Table) -> dict[str, tuple[Field[object], Shape]]:
+    """Each option of a command with its shape; for one that is a table, each of its keys: "layout.shard"."""
+    found = {}
+    for name, (declared, shape) in command.fields.items():
+        inner = shape.fields if isinstance(shape, Table) else {}
+        found |= {f"{name}.{key}": value for key, value in inner.items()} or {name: (declared, shape)}
+    return found
+
+
+def _declared(command: Table | None, flag: str, negated: bool) -> tuple[str, Field[object] | None, Shape | None]:
+    """The path of the command's option of that name, its field and its shape."""
+    for path, (field, shape) in options_of_table(command).items() if command else ():
+        if flag_name(path) == flag.replace("_", "-") and (not negated or isinstance(_inner(shape), Boolean)):
+            return path, field, _inner(shape)
+    return "", None, None
 
 
 def _inner(shape: Shape) -> Shape:

@@ -18,7 +18,6 @@ from regard.doctor.replay import Replay
 from regard.errors import UserError
 from regard.models.base import Model
 from regard.pages.numbers import short
-from regard.parallel.world import from_environment
 from regard.prove.batches import Batch, out_of_range
 from regard.runs import Checkpoint
 from regard.tasks import LanguageConfig, Task, Term
@@ -125,7 +124,8 @@ class TrainingRun:
     data: Data | None = None
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     dtype: torch.dtype = torch.float32  # of matrix products
-    position: int = 0  # micro-batches consumed
+    lanes: int = 1  # of this process
+    position: int = 0  # micro-batches consumed, over these lanes
     optimizer: Optimizer | None = None  # during training
     replay: Replay | None = None  # during training, if there is memory for it
     tokens: int = 0  # trained on
@@ -133,10 +133,15 @@ class TrainingRun:
     resumed: Checkpoint | None = None  # that this session continues from
 
     def batch(self, number: int) -> Batch:
-        """A training batch by its number."""
+        """A training batch by its number, which counts the micro-batches of this process."""
         assert self.data is not None
-        world = from_environment()
-        return self.experiment.batch(self.data, number, world.rank, world.size)
+        position, lane = divmod(number, self.lanes)
+        return self.experiment.batch(self.data, position, lane, self.experiment.train.lanes or 1)
+
+    @property
+    def micro_batches(self) -> int:
+        """The number of micro-batches that this process takes in an update."""
+        return self.experiment.train.accumulate * self.lanes
 
     @cached_property
     def examples(self) -> Examples:

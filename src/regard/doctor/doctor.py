@@ -74,7 +74,8 @@ class Doctor(Observer):
         with suppress(UserError):  # what the run should be, according to its folder
             experiment = start.run.load(Experiment)
         self._run = TrainingRun(experiment, data=start.data, device=start.device, dtype=start.dtype)
-        self._run.position = start.step * train.accumulate
+        self._run.lanes = start.lanes
+        self._run.position = start.step * self._run.micro_batches
         # A sharded model runs on all ranks or on none, and the observer runs on the first one only.
         if not any(is_sharded(parameter) for parameter in start.model.parameters()):
             self._run.model = start.model
@@ -88,7 +89,7 @@ class Doctor(Observer):
         self._step, self._seconds, self._own_seconds = start.step, None, 0.0
         self._memory_before = memory(start.device)
         self._limit = self._limit or capacity(start.device)
-        self._schedule = Schedule(start.experiment, start.step)
+        self._schedule = Schedule(start.experiment, start.step, start.lanes)
         if start.step:
             self._run.history.read(start.run.metrics())
             newest = start.run.latest()
@@ -118,22 +119,23 @@ class Doctor(Observer):
     def _predict(self) -> None:
         """Make the next step of the run with the second engine, if it can be made."""
         run = self._run
-        numbers = range(run.position, run.position + run.experiment.train.accumulate)
+        numbers = range(run.position, run.position + run.micro_batches)
         if run.replay is None or not all(run.usable(run.batch(number)) for number in numbers):
             return
         try:
-            run.replay.predict(self._step, run.position)
+            run.replay.predict(self._step, run.position // run.lanes)
         except (RuntimeError, ValueError, KeyError) as problem:  # memory, or weights that do not fit the config's model
             run.replay = None
             self._print(f"doctor: steps are not replayed ({type(problem).__name__}: {str(problem).splitlines()[0]})")
 
     def stepped(self, step: TrainingStep) -> None:
         began = time.perf_counter()
+        position = step.position * self._run.lanes
         if self._seconds is not None:
             seconds = step.seconds - self._seconds - self._own_seconds
-            self._recent.append((seconds, range(self._run.position, step.position)))
+            self._recent.append((seconds, range(self._run.position, position)))
         self._seconds, self._step = step.seconds, step.step
-        self._run.position, self._run.tokens = step.position, step.tokens
+        self._run.position, self._run.tokens = position, step.tokens
         self._run.history.add(step.step, step.loss, step.lr, step.norm)
         if self.active:
             with self._at_work():

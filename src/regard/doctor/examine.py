@@ -44,7 +44,7 @@ def examine(run: Run) -> tuple[list[Finding], list[str]]:
     elif not fits(experiment.model, checkpoint.shapes(), quantized=experiment.quantization is not None):
         notes.append("the newest checkpoint does not fit config.toml, so the model was not examined")
         checkpoint = None
-    training = TrainingRun(experiment, model=_model(run, experiment, checkpoint))
+    training = TrainingRun(experiment, model=_model(run, experiment, checkpoint), lanes=experiment.train.lanes or 1)
     checks = [check(training) for check in all_checks().values()]
     watched = {finding.kind for finding in found.values()}  # those noted during training know the place better
     step = max((record["step"] for record in records), default=0)
@@ -56,7 +56,7 @@ def examine(run: Run) -> tuple[list[Finding], list[str]]:
             for finding in merged(chain(*given)):
                 found.setdefault(finding.key, replace(finding, step=step, since=step))
     if checkpoint is not None:
-        training.position = int(checkpoint.number("position"))
+        training.position = int(checkpoint.number("position")) * training.lanes
         try:
             for finding in merged(_checkpoint(run, training, checks)):
                 if covered(finding, found.values()):

@@ -221,9 +221,9 @@ class Replay:
         for name, (_, own) in self.parameters.items():
             own.copy_(replayed.changes[name].weight + share * replayed.changes[name].update)
         total, count, engine = 0.0, 0.0, self.engine
-        for number in range(replayed.position, replayed.position + engine.experiment.train.accumulate):
-            batch = engine.batch(number)
-            total += self.total(engine.model, move(batch, engine.device), True, number)
+        for place in engine.experiment.micro_batches(replayed.position, engine.lanes):
+            batch = engine.batch(*place)
+            total += self.total(engine.model, move(batch, engine.device), True, place)
             count += float(next(iter(engine.task.counts(batch).values())))
         return total / max(count, 1.0)
 
@@ -242,12 +242,12 @@ class Replay:
         self.engine.release()
         return [own.detach() - before[name] for name, (_, own) in self.parameters.items() if own.ndim >= 2]
 
-    def total(self, model: Model, batch: Batch, training: bool, seed: int = 0) -> float:
-        """The summed loss of a batch, with the dropout of micro-batch ``seed`` in training mode."""
+    def total(self, model: Model, batch: Batch, training: bool, place: tuple[int, int] = (0, 0)) -> float:
+        """The summed loss of a batch, in training mode with the dropout of the position and lane ``place``."""
         mode: AbstractContextManager = training_mode(model, self.engine.device) if training else evaluation_mode(model)
         with mode, self.engine.precision.autocast():
             if training:
-                self.engine.seed_dropout(seed)
+                self.engine.seed_dropout(*place)
             return float(next(iter(self.engine.task.terms(model, batch).values())).total)
 
     def calls(self, model: Model, batch: Batch, training: bool) -> tuple[float, list[ModuleCall]]:

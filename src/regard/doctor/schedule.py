@@ -33,11 +33,11 @@ class Examination(IntEnum):
 class Schedule:
     """The steps of one session at which the doctor examines, measures an update and replays a step."""
 
-    def __init__(self, experiment: Experiment, first: int):
+    def __init__(self, experiment: Experiment, first: int, lanes: int = 1):
         train, data = experiment.train, experiment.data
         self.last = train.steps or 0
         left = self.last - first
-        rows = data.batch * train.accumulate
+        rows = data.batch * train.accumulate * lanes
         tokens = (
             rows * experiment.model.context if isinstance(data, TextConfig) else rows
         )  # batches of pairs count tokens

@@ -4,6 +4,7 @@ RANK, WORLD_SIZE and LOCAL_RANK are read from the environment, so torchrun or an
 """
 
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -58,12 +59,16 @@ class World(NamedTuple):
         """The number of ranks with the same part."""
         return self.size // self.parts
 
-    def lanes(self, count: int) -> range:
-        """The lanes of this rank: logical ranks, fixed for a run, which decide batches and dropout."""
+    def lanes(self, count: int | None) -> range:
+        """The lanes of this rank: logical ranks, fixed for a run, which decide batches and dropout.
+
+        None: one for each part of the batch.
+        """
+        count = count or self.parts
         if count % self.parts:
             raise UserError(
                 f"the run has {count} lane{'s' * (count != 1)}, which {self.parts} parts of a batch cannot share "
-                f"equally; use a number of processes that divides {count}"
+                f"equally; let replicate x shard divide {count} (--processes, --layout)"
             )
         each = count // self.parts
         return range(self.part * each, (self.part + 1) * each)
@@ -74,23 +79,28 @@ class World(NamedTuple):
             return None
         return self.mesh.get_group(dimension)
 
-    def sums(self, values: list[float]) -> list[float]:
-        """Each value summed over all ranks."""
+    def sums(self, values: Sequence[float], others: Sequence[float] = ()) -> list[float]:
+        """Each of ``values`` summed over the ranks, and each of ``others``, in one collective operation.
+
+        The ranks of a tensor-parallel group compute the same ``values``, so these count once.
+        """
         if self.size == 1:
-            return values
+            return [*values, *others]
         if self.watch is not None:
             self.watch.entered += 1
-        total = torch.tensor(values, dtype=torch.float64, device=self.device)
+        first = self.layout.coordinates(self.rank)[DIMENSIONS.index("tensor")] == 0
+        own = [*(values if first else [0.0] * len(values)), *others]
+        total = torch.tensor(own, dtype=torch.float64, device=self.device)
         distributed.all_reduce(total)
         return total.tolist()
 
     def any(self, flag: bool) -> bool:
         """Whether the flag is set on any rank."""
-        return flag if self.size == 1 else self.sums([float(flag)])[0] > 0
+        return self.sums([], [float(flag)])[0] > 0
 
     def broadcast(self, value: int) -> int:
         """Rank 0's value, on every rank."""
-        return value if self.size == 1 else round(self.sums([float(value) if self.rank == 0 else 0.0])[0])
+        return round(self.sums([], [float(value) if self.rank == 0 else 0.0])[0])
 
     def barrier(self) -> None:
         """Wait for every rank."""

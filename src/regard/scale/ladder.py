@@ -84,7 +84,7 @@ def ladder(
     data = experiment.data.build(experiment.model.context)
     model = experiment.model_for(data)
     each = tokens_per_step(experiment, data, World())
-    once = data.epoch(experiment.data.batch, experiment.train.accumulate) * each
+    once = data.epoch(experiment.data.batch, experiment.train.micro_batches) * each
     check(sizes, ratio, largest, tokens, seeds, larger)
     top = count(model) if largest is None else largest
     models = [sized(model, top * ratio ** (n - sizes + 1)) for n in range(sizes)]

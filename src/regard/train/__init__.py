@@ -1,7 +1,7 @@
 """Training: the loop, optimizers, schedules, precision, sharding, budgets and observers.
 
 ``regard.train`` is this package and a function, ``fit``:
-``regard.train(experiment, name=None, observers=(), runs="runs")`` trains an experiment, such as
+``regard.train(experiment, name=None, observers=(), runs="runs", layout=Layout())`` trains an experiment, such as
 ``regard.recipe("shakespeare")``, into the new folder ``runs/name`` and returns a ``TrainingResult``.
 """
 
@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
+from regard.parallel.layout import Layout
+from regard.parallel.world import ONE
 from regard.train.diagnose import Diverged
 from regard.train.experiment import Experiment, TrainConfig
 from regard.train.guard import check_start
@@ -36,9 +38,10 @@ class _CallablePackage(ModuleType):
         name: str | None = None,
         observers: Sequence[Observer] = (),
         runs: str | Path = "runs",
+        layout: Layout = ONE,
     ) -> TrainingResult:
         """Train an experiment into a new run folder; see ``fit``."""
-        return fit(experiment, name, observers, runs)
+        return fit(experiment, name, observers, runs, layout)
 
 
 sys.modules[__name__].__class__ = _CallablePackage

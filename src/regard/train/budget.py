@@ -57,7 +57,8 @@ def budget_in_steps(experiment: Experiment, data: Data[Batch], world: World, beg
         steps = max(1, round(train.tokens / max(1.0, tokens_per_step(experiment, data, world))))
         note = f"{train.tokens} tokens"
     elif train.epochs is not None:
-        epoch = data.epoch(experiment.data.batch, train.accumulate * world.size)
+        lanes = world.lanes(train.lanes)
+        epoch = data.epoch(experiment.data.batch, train.accumulate * len(lanes) * world.parts)
         if epoch == math.inf:
             raise UserError(f"--train.epochs: the length of {data.name} is unknown; give --train.steps instead")
         steps = max(1, round(train.epochs * epoch))
@@ -112,5 +113,7 @@ def _time_evaluation(engine: Engine) -> float:
 
 def tokens_per_step(experiment: Experiment, data: Data[Batch], world: World) -> float:
     """The number of targets in the first update, over all ranks."""
-    batches = [experiment.batch(data, number, world.rank, world.size) for number in range(experiment.train.accumulate)]
+    lanes = world.lanes(experiment.train.lanes)
+    count = len(lanes) * world.parts
+    batches = [experiment.batch(data, number, lane, count) for number, lane in experiment.micro_batches(0, lanes)]
     return next(iter(targets_per_term(experiment.task.build(), batches, world).values()))

@@ -28,9 +28,9 @@ class Diverged(UserError):
 def diagnose(engine: Engine, update: Update) -> Diverged:
     """The error for an update that was not finite: its step, its micro-batch, and the first module at fault."""
     step, first = engine.progress.step + 1, engine.progress.position
-    for position in range(first, first + engine.experiment.train.accumulate):
-        engine.seed_dropout(position)
-        module = first_nonfinite(engine, move(engine.batch(position), engine.device))
+    for position, lane in engine.micro_batches():
+        engine.seed_dropout(position, lane)
+        module = first_nonfinite(engine, move(engine.batch(position, lane), engine.device))
         if engine.world.any(module is not None):
             module = module or "another rank's model"
             problem = f"the loss became {update.loss}, first in the output of {module}"

@@ -17,7 +17,8 @@ from regard.data import Batch, Data
 from regard.errors import UserError
 from regard.models import Model
 from regard.nn.auxiliary_loss import auxiliary_layers
-from regard.parallel.fsdp import shard
+from regard.parallel.apply import parallelize
+from regard.parallel.fsdp import GradientSync
 from regard.parallel.tensors import whole
 from regard.parallel.world import World
 from regard.runs.disk import JsonObject
@@ -39,7 +40,7 @@ class TrainingProgress:
     """The counters of a run. Batches, dropout and the learning rate are functions of the first two."""
 
     step: int = 0  # optimizer steps done
-    position: int = 0  # micro-batches taken from the data
+    position: int = 0  # micro-batches that each lane has taken from the data
     tokens: int = 0  # targets trained on
     seconds: float = 0.0  # training time, earlier sessions included
 
@@ -52,6 +53,7 @@ class Update(NamedTuple):
     lr: float
     finite: bool  # False: nothing was updated
     terms: dict[str, float]  # each term of the loss, without its weight
+    interrupted: bool = False  # whether a signal had reached any rank
 
 
 class Engine:
@@ -67,6 +69,7 @@ class Engine:
         """``start``: the weights of a trained model, instead of random ones."""
         config = experiment.train
         self.experiment, self.data, self.world, self.device = experiment, data, world, world.device
+        self.lanes = world.lanes(config.lanes)
         data.to(self.device)
         self.precision = Precision(config.precision, self.device)
         self.scaler = self.precision.scaler()
@@ -81,18 +84,22 @@ class Engine:
         config.adapt.apply(self.model)
         self.model.to(self.device)
         self.model.checkpointing = config.checkpointing
-        self.model.micro_batches = config.accumulate
+        self.model.micro_batches = config.accumulate * len(self.lanes)
         #: The task's function, compiled or not. ``model`` itself stays uncompiled, so that its hooks run.
         self.terms: Terms = self.task.terms
         self.graphs = config.compile == "graphs" and self.device.type == "cuda"
+        if self.graphs and len(self.lanes) > 1:
+            raise UserError("compile = graphs holds the gradients of one lane only; set --train.compile auto")
         self.auxiliary_layers = auxiliary_layers(self.model)
         self._details: list[dict[str, Tensor]] = []  # of the last update, by micro-batch
         self._compile()
-        shard(self.model, world)
+        parallelize(self.model, world, self.precision.dtype)
+        self._sync = GradientSync(self.model, world, self.model.micro_batches)
         rates = config.adapt.rates(self.model)
         self.optimizer = config.optimizer.build(self.model, rates) if rates else config.optimizer.build(self.model)
         self._mechanisms = [mechanism for _, mechanism in self.model.mechanisms()]
         self._prefetched: tuple[int, list[Batch]] | None = None  # (position, batches)
+        self._counts: tuple[int, dict[str, float]] | None = None  # (position, targets per term on all ranks)
 
     def _compile(self) -> None:
         """Compile the task's terms, or each block by itself on several ranks, where it is asked for and possible."""
@@ -111,32 +118,37 @@ class Engine:
             mode = "reduce-overhead" if self.graphs else None
             self.terms = torch.compile(self.task.terms, fullgraph=True, dynamic=dynamic, mode=mode)
 
-    def batch(self, position: int) -> Batch:
-        """Micro-batch number ``position`` of this rank, on the CPU or where ``data`` makes it."""
-        return self.experiment.batch(self.data, position, self.world.rank, self.world.size)
+    def batch(self, position: int, lane: int = 0) -> Batch:
+        """Micro-batch number ``position`` of a lane, on the CPU or where ``data`` makes it."""
+        return self.experiment.batch(self.data, position, lane, len(self.lanes) * self.world.parts)
+
+    def micro_batches(self) -> list[tuple[int, int]]:
+        """The position and lane of each micro-batch that this rank takes in the next update."""
+        return self.experiment.micro_batches(self.progress.position, self.lanes)
 
     def validation_batches(self) -> Iterator[Batch]:
         """This rank's batches of the validation part, on the CPU or where ``data`` makes them."""
-        return self.experiment.validation_batches(self.data, self.world.rank, self.world.size)
+        return self.experiment.validation_batches(self.data, self.world.part, self.world.parts)
 
-    def seed_dropout(self, position: int) -> None:
-        """Seed the random generators for micro-batch number ``position``."""
-        seed_generators(derive_seed(self.experiment.seed, DROPOUT, self.world.rank, position), self.device)
+    def seed_dropout(self, position: int, lane: int = 0) -> None:
+        """Seed the random generators for micro-batch number ``position`` of a lane."""
+        seed_generators(derive_seed(self.experiment.seed, DROPOUT, lane, position), self.device)
 
-    def update(self) -> Update:
-        """One optimizer step.
+    def update(self, received: Sequence[int] = ()) -> Update:
+        """One optimizer step. ``received``: the signals that have reached this rank.
 
         When the loss or the gradient is not finite, neither weights nor progress change, except for an overflow in
         float16, where only the update is skipped.
         """
         progress, config = self.progress, self.experiment.train
         batches = self._batches(progress.position)
-        counts = targets_per_term(self.task, batches, self.world)
+        counts = self._counts_of(progress.position, batches)
         losses, terms = self._backward([move(batch, self.device) for batch in batches], counts)
-        if self.device.type != "cpu":  # load the next batch while the device computes
-            self._prefetched = (progress.position + len(batches), self._batches(progress.position + len(batches)))
+        following = progress.position + config.accumulate
+        if self.device.type != "cpu" or self.world.size > 1:  # load the next batch while the device computes
+            self._prefetched = (following, self._batches(following))
         gradients = [p.grad for p in self.optimizer.parameters if p.grad is not None]
-        parts, norm = self._reduce(losses, gradients)
+        parts, norm, interrupted = self._reduce(losses, gradients, received)
         loss, norm = sum(parts), norm / self.scaler.scale
         each = {name: part / (term.weight or 1.0) for (name, term), part in zip(terms.items(), parts, strict=True)}
         finite = math.isfinite(loss) and math.isfinite(norm)
@@ -149,9 +161,9 @@ class Engine:
             self.optimizer.step(factor)
         lr = self.optimizer.learning_rates(factor)[0]
         progress.step += 1
-        progress.position += len(batches)
+        progress.position = following
         progress.tokens += round(next(iter(counts.values())))
-        return Update(loss, norm, lr, True, each)
+        return Update(loss, norm, lr, True, each, interrupted)
 
     def _backward(self, batches: Sequence[Batch], counts: dict[str, float]) -> tuple[list[Tensor], dict[str, Term]]:
         """Accumulate the gradients of all micro-batches; return their weighted losses by term, and the last terms."""
@@ -164,11 +176,12 @@ class Engine:
             torch.compiler.cudagraph_mark_step_begin()
         losses, terms = [], {}
         self._details = []
-        for number, batch in enumerate(batches):
-            self.seed_dropout(self.progress.position + number)
+        for number, ((position, lane), batch) in enumerate(zip(self.micro_batches(), batches, strict=True)):
+            self.seed_dropout(position, lane)
+            self._sync.micro_batch(number)
             with self.precision.autocast():
                 terms = self.terms(self.model, batch)
-                parts = shares(terms, counts, float(len(batches) * self.world.size))
+                parts = shares(terms, counts, float(len(batches) * self.world.parts))
                 loss = sum(parts[1:], start=parts[0])
             (loss * self.scaler.scale if self.scaler.active else loss).backward()
             losses.append(torch.stack([part.detach() for part in parts]))
@@ -180,26 +193,46 @@ class Engine:
         averaged = {}
         for name in self._details[0] if self._details else ():
             mean = torch.stack([details[name] for details in self._details]).double().mean(0).cpu()
-            total = torch.tensor(self.world.sums(mean.flatten().tolist()), dtype=torch.float64)
-            averaged[name] = torch.round(total.view(mean.shape) / self.world.size, decimals=4).tolist()
+            *total, ranks = self.world.sums([*mean.flatten().tolist(), 1.0])
+            summed = torch.tensor(total, dtype=torch.float64)
+            averaged[name] = torch.round(summed.view(mean.shape) / ranks, decimals=4).tolist()
         return averaged
 
     def release(self) -> None:
         """Free the gradients and the prefetched batches."""
         self.optimizer.zero_grad()
-        self._prefetched, self._details = None, []
+        self._prefetched, self._counts, self._details = None, None, []
 
     def _batches(self, position: int) -> list[Batch]:
         if self._prefetched is not None and self._prefetched[0] == position:
             return self._prefetched[1]
-        return [self.batch(position + number) for number in range(self.experiment.train.accumulate)]
+        return [self.batch(*each) for each in self.experiment.micro_batches(position, self.lanes)]
 
-    def _reduce(self, losses: list[Tensor], gradients: list[Tensor]) -> tuple[list[float], float]:
-        """The loss by term and the gradient norm over all ranks, with one synchronization of the device."""
+    def _counts_of(self, position: int, batches: list[Batch]) -> dict[str, float]:
+        """The number of targets of each term in an update, which came with the reduction of the one before."""
+        if self._counts is not None and self._counts[0] == position:
+            return self._counts[1]
+        return targets_per_term(self.task, batches, self.world)
+
+    def _reduce(
+        self, losses: list[Tensor], gradients: list[Tensor], received: Sequence[int]
+    ) -> tuple[list[float], float, bool]:
+        """The loss by term, the gradient norm and whether a signal was received, over all ranks.
+
+        One synchronization of the device, and one reduction, in which the counts of the next update travel too.
+        """
         norm = whole(torch.nn.utils.get_total_norm(gradients))
         *parts, length = torch.cat([*losses, norm.to(losses[0].dtype)[None]]).tolist()
         count = len(losses[0])
-        return self.world.sums([sum(parts[term::count]) for term in range(count)]), length
+        own = [math.fsum(parts[term::count]) for term in range(count)]
+        if self.world.size == 1:
+            return own, length, bool(received)
+        assert self._prefetched is not None
+        position, batches = self._prefetched
+        counts = own_targets(self.task, batches)
+        *summed, signals = self.world.sums([*own, *counts.values()], [float(len(received))])
+        self._counts = (position, dict(zip(counts, summed[count:], strict=True)))
+        return summed[:count], length, signals > 0
 
     def _clip(self, gradients: list[Tensor], norm: float) -> None:
         clip = self.experiment.train.clip
@@ -230,9 +263,14 @@ def shares(terms: dict[str, Term], counts: dict[str, float], micro_batches: floa
 
 def targets_per_term(task: Task, batches: Sequence[Batch], world: World) -> dict[str, float]:
     """The number of targets of each term over all micro-batches and ranks."""
+    own = own_targets(task, batches)
+    return dict(zip(own, world.sums(list(own.values())), strict=True))
+
+
+def own_targets(task: Task, batches: Sequence[Batch]) -> dict[str, float]:
+    """The number of targets of each term over the micro-batches of this rank."""
     counted = [task.counts(batch) for batch in batches]
-    sums = [float(sum(int(counts[name]) for counts in counted)) for name in counted[0]]
-    return dict(zip(counted[0], world.sums(sums), strict=True))
+    return {name: float(sum(int(counts[name]) for counts in counted)) for name in counted[0]}
 
 
 def derive_seed(seed: int, *numbers: int) -> int:

@@ -39,6 +39,11 @@ class TrainConfig(Config):
     )
     clip: float | None = option(1.0, "gradient clipping: the largest norm (none: no clipping)")
     accumulate: int = option(1, "gradient accumulation: micro-batches per step")
+    lanes: int | None = option(
+        None,
+        "parts of each batch, shared by the processes, so that a multiple of them is the same run; written by the run "
+        "(none: as many as processes share the batch)",
+    )
     precision: PrecisionName = option("auto", "number format; auto: bfloat16 on CUDA, float32 elsewhere")
     checkpointing: bool = option(
         False, "activation checkpointing: recompute each block in the backward pass; less memory, more time"
@@ -55,6 +60,11 @@ class TrainConfig(Config):
     save_every: int | None = option(500, "steps between checkpoints; there is always one at the end")
     keep: int = option(2, "number of newest checkpoints to keep")
 
+    @property
+    def micro_batches(self) -> int:
+        """The number of micro-batches of an update, over all lanes."""
+        return self.accumulate * (self.lanes or 1)
+
     def check(self) -> None:
         """Refuse impossible values."""
         others = {"tokens": self.tokens, "epochs": self.epochs, "seconds": self.seconds}
@@ -67,6 +77,7 @@ class TrainConfig(Config):
             "steps",
             "tokens",
             "accumulate",
+            "lanes",
             "evaluate_every",
             "evaluate_tokens",
             "log_every",
@@ -117,19 +128,23 @@ class Experiment(Config):
         dump(self)
         return self
 
-    def batch(self, data: Data[Batch], position: int, rank: int = 0, world: int = 1) -> Batch:
-        """Micro-batch number ``position`` of a rank.
+    def micro_batches(self, position: int, lanes: range = range(1)) -> list[tuple[int, int]]:
+        """The position and lane of each micro-batch that a process takes in the update from ``position`` on."""
+        return [(position + number, lane) for number in range(self.train.accumulate) for lane in lanes]
 
-        The micro-batches of an update, like the ranks', are parts of one batch: batch b accumulated a times trains on
+    def batch(self, data: Data[Batch], position: int, lane: int = 0, lanes: int = 1) -> Batch:
+        """Micro-batch number ``position`` of a lane.
+
+        The micro-batches of an update, like the lanes', are parts of one batch: batch b accumulated a times trains on
         exactly what batch a*b trains on.
         """
         step, number = divmod(position, self.train.accumulate)
-        rank, world = number * world + rank, self.train.accumulate * world
-        return data.batch(step, seed=self.seed, rank=rank, world=world, size=self.data.batch)
+        part, parts = number * lanes + lane, self.train.accumulate * lanes
+        return data.batch(step, seed=self.seed, rank=part, world=parts, size=self.data.batch)
 
-    def validation_batches(self, data: Data[Batch], rank: int = 0, world: int = 1) -> Iterator[Batch]:
-        """A rank's batches of the validation part; evenly spaced ones if ``evaluate_tokens`` limits their targets."""
-        batches = data.validation_batches(self.data.batch, rank=rank, world=world)
+    def validation_batches(self, data: Data[Batch], part: int = 0, parts: int = 1) -> Iterator[Batch]:
+        """One part of the batches for validation; evenly spaced ones if ``evaluate_tokens`` limits their targets."""
+        batches = data.validation_batches(self.data.batch, rank=part, world=parts)
         limit, count = self.train.evaluate_tokens, data.validation_count
         return batches if limit is None or count is None else islice(batches, 0, None, max(1, round(count / limit)))
 

@@ -25,7 +25,8 @@ from regard.errors import UserError
 from regard.models import ArrayEncoder, Encoder, LanguageModel, Seq2SeqModel
 from regard.models.device import find_device
 from regard.models.shapes import build_on_meta
-from regard.parallel.world import World, from_environment
+from regard.parallel.layout import Layout
+from regard.parallel.world import ONE, World, from_environment
 from regard.train.engine import Engine
 from regard.train.experiment import Experiment
 from regard.train.precision import Precision
@@ -55,9 +56,10 @@ class OutOfMemory(UserError):
         self.problem, self.fix = problem, fix
 
 
-def check_start(experiment: Experiment) -> None:
-    """Refuse a device or number format that is not available, and a model larger than the memory."""
-    world = from_environment()
+def check_start(experiment: Experiment, layout: Layout = ONE) -> None:
+    """Refuse a device, number format or layout that is not available, and a model larger than the memory."""
+    world = from_environment(layout)
+    world.lanes(experiment.train.lanes)
     device = find_device(experiment.train.device, world.local, "--train.device")
     Precision(experiment.train.precision, device)
     if experiment.train.compile is True and device.type == "mps":

@@ -16,7 +16,8 @@ from regard.errors import UserError
 from regard.generate.load import check_fit
 from regard.models.device import find_device
 from regard.parallel.group import TIMEOUT, process_group
-from regard.parallel.world import World, from_environment
+from regard.parallel.layout import Layout
+from regard.parallel.world import ONE, World, from_environment
 from regard.runs import Checkpoint, Run, environment
 from regard.runs.disk import write_synced
 from regard.runs.folder import CHAT, TOKENIZER
@@ -41,18 +42,19 @@ def train(
     observers: Sequence[Observer] = (),
     resume: bool = False,
     timeout: float = TIMEOUT,
+    layout: Layout = ONE,
 ) -> TrainingResult:
     """Train in the folder ``run``, from the start or, with ``resume``, from its newest undamaged checkpoint.
 
     Takes the run's lock. The config in the folder is replaced by the final one, with the data's vocabulary and the
     budget in steps. SIGINT and SIGTERM save a checkpoint at the end of the step; the result is then ``interrupted``.
     With RANK and WORLD_SIZE set, every process calls this with the same folder; ``timeout``: seconds that one of them
-    waits for another.
+    waits for another, and ``layout``: how they share the work, which may change from one session to the next.
     """
     keep_freed_memory()
     began = time.perf_counter()
     experiment = experiment.checked()
-    world = from_environment()
+    world = from_environment(layout)
     device = find_device(experiment.train.device, world.local, "--train.device")
     if not resume and run.steps():
         raise UserError(
@@ -64,16 +66,21 @@ def train(
 
 
 def fit(
-    experiment: Experiment, name: str | None = None, observers: Sequence[Observer] = (), runs: str | Path = "runs"
+    experiment: Experiment,
+    name: str | None = None,
+    observers: Sequence[Observer] = (),
+    runs: str | Path = "runs",
+    layout: Layout = ONE,
 ) -> TrainingResult:
     """Train an experiment into the new run folder ``runs/name``; ``regard.train`` is this function.
 
-    The default name is ``run-1``, ``run-2``, ... A run that fails before its first record is removed.
+    The default name is ``run-1``, ``run-2``, ... A run that fails before its first record is removed. ``layout``: how
+    several processes share the work.
     """
-    check_start(experiment.checked())
+    check_start(experiment.checked(), layout)
     run = Run.create(Path(runs), name, to_toml(experiment), environment())
     try:
-        return train(experiment, run, observers)
+        return train(experiment, run, observers, layout=layout)
     except BaseException:
         run.discard()
         raise
@@ -84,6 +91,7 @@ def prepare(experiment: Experiment, run: Run, world: World, began: float, resume
     if experiment.quantization is not None:
         raise UserError(f"{run.path} has quantized weights, which are not trained; resume the run it was made from")
     checkpoint = newest(run) if resume else None
+    experiment = with_lanes(experiment, world, resumed=checkpoint is not None)
     start = (
         pretrained(experiment.init, experiment.model) if experiment.init is not None and checkpoint is None else None
     )
@@ -113,6 +121,14 @@ def prepare(experiment: Experiment, run: Run, world: World, began: float, resume
         save(engine, run)
     world.barrier()
     return engine
+
+
+def with_lanes(experiment: Experiment, world: World, *, resumed: bool) -> Experiment:
+    """The experiment with its number of lanes, if that is above 1. A checkpoint without a number was written with 1."""
+    train = experiment.train
+    count = train.lanes or (1 if resumed else world.parts)
+    world.lanes(count)  # refuses what the ranks cannot share
+    return replace(experiment, train=replace(train, lanes=count if count > 1 else train.lanes))
 
 
 def newest(run: Run) -> Checkpoint | None:
@@ -149,7 +165,7 @@ class TrainingSession:
     def _run(self) -> TrainingResult:
         engine, progress, world = self.engine, self.engine.progress, self.engine.world
         dtype = engine.precision.dtype
-        began = (engine.device, dtype, progress.step, engine.data, engine.optimizer)
+        began = (engine.device, dtype, progress.step, engine.data, engine.optimizer, len(engine.lanes))
         start = TrainingStart(engine.experiment, self.folder, engine.model, *began)
         for observer in self.observers:
             observer.started(start)
@@ -159,11 +175,11 @@ class TrainingSession:
         interrupted = False
         with deferred_signals() as received:
             while progress.step < self.steps and not interrupted:
-                update = guarded(engine.update, engine)
+                update = guarded(lambda: engine.update(received), engine)
                 if not update.finite:
                     raise diagnose(engine, update)
                 progress.seconds = time.perf_counter() - clock
-                interrupted = world.any(bool(received))
+                interrupted = bool(received) if world.size == 1 else update.interrupted
                 self._after(update, interrupted)
         result = TrainingResult(
             path=self.folder.path,
@@ -228,7 +244,7 @@ class TrainingSession:
             total = min(total, self.config.evaluate_tokens)
         for batch in engine.validation_batches():
             yield batch
-            done += engine.world.size * batch[0].numel()  # with padding, so the share is approximate
+            done += engine.world.parts * batch[0].numel()  # with padding, so the share is approximate
             for observer in self.observers:
                 observer.evaluating(engine.progress.step, min(1.0, done / total) if total else None)
 

@@ -25,6 +25,7 @@ class TrainingStart(NamedTuple):
     step: int  # 0, or the step that a resumed run continues from
     data: Data[Batch]
     optimizer: Optimizer
+    lanes: int = 1  # of this process
 
 
 class TrainingStep(NamedTuple):
@@ -37,7 +38,7 @@ class TrainingStep(NamedTuple):
     tokens: int  # since the run began
     seconds: float  # since the run began, earlier sessions included
     terms: Mapping[str, float] = MappingProxyType({})  # of the loss, each without its weight
-    position: int = 0  # micro-batches taken from the data since the run began
+    position: int = 0  # micro-batches that each lane has taken from the data since the run began
 
 
 class TrainingResult(NamedTuple):

@@ -81,7 +81,7 @@ class RandomNumbers(Check):
         if run.model.carries_state or not run.usable(batch):
             return
         batch = move(first_rows(batch, 2), run.device)  # a contrastive loss needs two rows
-        if run.replay.total(run.model, batch, True, 0) == run.replay.total(run.model, batch, True, 1):
+        if run.replay.total(run.model, batch, True, (0, 0)) == run.replay.total(run.model, batch, True, (1, 0)):
             evidence = f"other random numbers give the same loss in training mode, and dropout is {rate}"
             cause = "dropout modules are in evaluation mode, were replaced, are never called, or get one seed"
             change = "call model.train() before a step; use the config's rate; do not seed in the model"

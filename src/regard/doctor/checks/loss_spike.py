@@ -24,10 +24,9 @@ class LossSpike(Check):
 
     def on_step(self, step: TrainingStep) -> Findings:
         rise = spike([one.loss for one in self.run.history.steps[-WINDOW - 1 :]])
-        accumulate = self.run.experiment.train.accumulate
         if rise is None or self.run.model is None:
             return
-        numbers = range(step.position - accumulate, step.position)
+        numbers = range(self.run.position - self.run.micro_batches, self.run.position)
         losses = {number: self._loss(number) for number in (*numbers, max(numbers[0] - 1, 0))}
         worst = max(numbers, key=lambda number: losses[number])
         usual = min(losses.values()) if len(losses) > 1 else 0.0
@@ -43,11 +42,11 @@ class LossSpike(Check):
         yield self.finding(f"batch {worst}", evidence, cause, *changes)
 
     def on_records(self, records: Sequence[Record]) -> Findings:
-        history, accumulate = self.run.history, self.run.experiment.train.accumulate
+        history, each = self.run.history, self.run.micro_batches
         for count, step in enumerate(history.steps, 1):
             rise = spike(history.losses[max(0, count - WINDOW - 1) : count])
             if rise is not None and rise > UNEXPLAINED:
-                numbers = " or ".join(str((step.step - 1) * accumulate + i) for i in range(accumulate))
+                numbers = " or ".join(str((step.step - 1) * each + i) for i in range(each))
                 evidence = f"at step {step.step} the loss is {step.loss:.3f}, {rise:.2f} above the ones logged before"
                 cause = "its text or its targets are unlike all others, or the learning rate is near its limit"
                 yield self.finding(f"batch {numbers}", evidence, cause, "look at that batch", CLIP)

@@ -18,7 +18,7 @@ class Starvation(Check):
     def on_resources(self, resources: Resources) -> Findings:
         if not resources.step_seconds:
             return
-        waiting = resources.batch_seconds * self.run.experiment.train.accumulate
+        waiting = resources.batch_seconds * self.run.micro_batches
         if waiting > STARVED * resources.step_seconds:
             evidence = f"a step's batches take {waiting * 1e3:.3g} of its {resources.step_seconds * 1e3:.3g} ms"
             cause = "text is read or prepared more slowly than the model trains on it"

@@ -34,10 +34,10 @@ class StepDiffers(Check):
 
     def on_start(self) -> Findings:
         """The replay's engine adds micro-batches up by the same class: here each is computed by itself."""
-        run, accumulate = self.run, self.run.experiment.train.accumulate
-        if run.data is None or run.model is None or not 1 < accumulate <= MOST or run.model.carries_state:
+        run = self.run
+        if run.data is None or run.model is None or not 1 < run.micro_batches <= MOST or run.model.carries_state:
             return ()
-        batches = [run.batch(run.position + number) for number in range(accumulate)]
+        batches = [run.batch(run.position + number) for number in range(run.micro_batches)]
         if all(map(run.usable, batches)):
             total = count = 0.0
             model_pass = ModelPass(run, batches[0])
@@ -54,11 +54,12 @@ class StepDiffers(Check):
     def _micro_batches(self, step: TrainingStep) -> Findings:
         due, self._due = self._due, None
         if due and abs(step.loss / due - 1) > ADDED:
-            accumulate = self.run.experiment.train.accumulate
-            evidence = f"the loss of step {step.step} is {step.loss:.4g}, and the mean over its {accumulate} "
+            evidence = f"the loss of step {step.step} is {step.loss:.4g}, and the mean over its "
             cause = f"it is {step.loss / due:.3g} times that: their losses are added, or divided by another count"
             change = "divide each sum by the number of targets of all micro-batches; then add losses and gradients up"
-            yield self.finding("train.accumulate", f"{evidence}micro-batches {due:.4g}", cause, change)
+            yield self.finding(
+                "train.accumulate", f"{evidence}{self.run.micro_batches} micro-batches {due:.4g}", cause, change
+            )
 
     def on_step(self, step: TrainingStep) -> Findings:
         yield from self._micro_batches(step)

@@ -28,7 +28,7 @@ class TokenRange(Check):
 
     def on_failure(self, error: BaseException) -> Findings:
         if isinstance(error, IndexError | RuntimeError):
-            for number in range(self.run.position, self.run.position + self.run.experiment.train.accumulate):
+            for number in range(self.run.position, self.run.position + self.run.micro_batches):
                 yield from self.judge(number, self.run.batch(number))
 
     def judge(self, number: int, batch: Batch) -> Findings:
