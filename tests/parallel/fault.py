@@ -1,18 +1,25 @@
 """Ends one rank by SIGKILL, once: ``regard --with fault.py`` with FAULT = "RANK STEP" or "RANK save".
 
-As other parts of a kind, it is loaded by every rank; the first rank that is meant leaves a file and dies.
+Every rank loads it; the one that is meant leaves a file and dies.
 """
 
 import os
 import signal
 from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 from regard.train.engine import Engine
+from regard.train.schedule import ConstantScheduleConfig
 
 RANK, WHEN = os.environ["FAULT"].split()
 MARK = Path("faults") / os.environ["FAULT"]
 _update, _fsync = Engine.update, os.fsync
+
+
+@dataclass(frozen=True)
+class FaultConfig(ConstantScheduleConfig, kind="fault"):
+    """A part, since a file of parts needs one."""
 
 
 def end() -> None:

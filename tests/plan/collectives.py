@@ -76,7 +76,7 @@ def _group(args: Any) -> ProcessGroup:
             except RuntimeError:  # an operation such as a sum
                 continue
         if isinstance(one, str) and one not in ("sum", "max", "min"):
-            return distributed.distributed_c10d._resolve_process_group(one)
+            return distributed.distributed_c10d._resolve_process_group(one)  # type: ignore[arg-type]
     raise AssertionError("no group")
 
 

@@ -80,11 +80,11 @@ def test_by_hand() -> None:
     table, matrix = Weight((3, 5), 4, trains=True, muon=False), Weight((4, 5), 4, trains=True, muon=True)
     layout, frozen = Layout(replicate=2, shard=2), matrix._replace(trains=False, muon=False)
     given = Experiment(MODEL, TextConfig(batch=4), train=replace(TRAIN, accumulate=3))
-    assert communication(RankModel(given, layout, ((table,), (frozen,), (matrix,)))) == {
+    assert communication(RankModel(given, layout, ((table,), (frozen,), (matrix,)), reductions=1)) == {
         "weights forward": 3 * (80 + 80 + 80) / 2,
         "weights backward": 3 * 80 / 2,  # no gradient passes the frozen block
-        "gradients": 3 * (80 + 80) / 2,
-        "replicas": 3 * 2 * (40 + 40) / 2,
+        "gradients": (80 + 80) / 2,
+        "replicas": 2 * (40 + 40) / 2,
         "Muon's matrices": 80 / 2,
     }
 

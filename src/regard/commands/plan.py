@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from regard.commands.common import CommandOptions
 from regard.commands.train import read_experiment
 from regard.config import argument, dump, option
 from regard.errors import UserError
+from regard.parallel.layout import Layout
 
 if TYPE_CHECKING:
     import torch
@@ -28,7 +29,8 @@ class PlanOptions(CommandOptions):
     """Options of `regard plan`."""
 
     recipe: str = argument("shakespeare", "a recipe's name or a TOML file")
-    gpus: int = option(1, "ranks with sharded weights (FSDP); each trains on data.batch rows")
+    gpus: int = option(1, "number of ranks, each of which has a shard of the weights unless --layout says otherwise")
+    layout: Layout = field(default_factory=Layout, metadata={"help": "how the ranks share the work"})
     hardware: str | None = option(None, "plan for a100, h100, h200 or b200 by its data sheet; default: this machine")
     memory: float | None = option(None, "GB of each device; default: that of the hardware, or of this machine")
     measure: bool = option(True, "measure five small steps on this machine to predict the time of a step")
@@ -41,6 +43,7 @@ def plan(options: PlanOptions, keys: Mapping[str, object]) -> int:
     which it fits. Every key of the experiment is an option, as for `regard train`:
 
       --model gpt3-175b --gpus 1024 --hardware h100        a preset on many GPUs
+      --gpus 64 --layout.tensor 8 --layout.replicate 2     a layout (docs/scale.md)
       --train.checkpointing true --data.batch 4            settings to compare
     """
     import torch
@@ -66,7 +69,8 @@ def plan(options: PlanOptions, keys: Mapping[str, object]) -> int:
     measured = hardware is None and options.measure and device.type in FLOPS
     law = measured_law(experiment, batches, device) if measured else None
     traced = device if hardware is None and device.type in FLOPS else torch.device("cpu")
-    made = make(experiment, gpus=options.gpus, hardware=hardware, limit=limit, law=law, batch=batches, device=traced)
+    ranks = {"gpus": options.gpus, "layout": options.layout}
+    made = make(experiment, **ranks, hardware=hardware, limit=limit, law=law, batch=batches, device=traced)
     options.show(made.record(), "\n".join(lines(made, options.hardware or ("h100" if hardware else device.type))))
     return 0
 

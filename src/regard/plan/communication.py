@@ -26,8 +26,8 @@ def communication(model: RankModel) -> dict[str, float]:
     kinds = {
         "weights forward": times * moved(sum(weights), ranks),
         "weights backward": times * moved(sum(weights[_first_trained(model) :]), ranks),
-        "gradients": times * moved(model.gradients(), ranks),
-        "replicas": times * 2 * moved(model.gradients() / ranks, model.layout.replicate),
+        "gradients": model.reductions * moved(model.gradients(), ranks),
+        "replicas": model.reductions * 2 * moved(model.gradients() / ranks, model.layout.replicate),
         "Muon's matrices": moved(matrices, ranks),
     }
     return {kind: size for kind, size in kinds.items() if size}

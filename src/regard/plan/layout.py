@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import NamedTuple
 
@@ -11,7 +12,10 @@ import torch
 from torch import Tensor
 
 from regard.models.shapes import SkipInit, build_on_meta
+from regard.parallel.apply import cut
+from regard.parallel.fsdp import GRADIENT_SHARE
 from regard.parallel.layout import Layout
+from regard.parallel.world import World
 from regard.plan.trace import StepTrace
 from regard.train import Experiment, MuonConfig
 
@@ -38,6 +42,7 @@ class RankModel:
     experiment: Experiment
     layout: Layout
     units: tuple[tuple[Weight, ...], ...]  # of FSDP: what belongs to no block, and each block
+    reductions: int  # of gradients in a step
 
     @property
     def sharding(self) -> int:
@@ -46,8 +51,8 @@ class RankModel:
 
     @property
     def micro_batches(self) -> int:
-        """Forward and backward passes of a rank in a step."""
-        return self.experiment.train.accumulate
+        """Forward and backward passes of a rank in a step: each lane has its own."""
+        return micro_batches(self.experiment, self.layout)
 
     @property
     def element(self) -> int:
@@ -55,24 +60,40 @@ class RankModel:
         return 2 if self.experiment.train.precision in HALF else 4
 
     @property
+    def whole_gradients(self) -> int:
+        """Bytes of gradients that are not sharded, from the first micro-batch to the last."""
+        return 0 if self.reductions > 1 or self.micro_batches == 1 else self.gradients()
+
+    @property
     def weights(self) -> list[Weight]:
         """Of all units."""
         return [weight for unit in self.units for weight in unit]
 
     def gathered(self) -> list[int]:
-        """Bytes of the whole weights of each unit, in the format in which they travel."""
-        return [sum(weight.padded(self.sharding) for weight in unit) for unit in self.units]
+        """Bytes of the whole weights of each unit, in the format in which they travel: that of products in blocks."""
+        root, *blocks = (sum(weight.padded(self.sharding) for weight in unit) for unit in self.units)
+        return [root, *(block // 2 if self.experiment.train.precision == "bfloat16" else block for block in blocks)]
 
     def gradients(self) -> int:
         """Bytes of the gradients of all units, in the format in which they are summed."""
         return sum(weight.padded(self.sharding) for weight in self.weights if weight.trains)
 
 
-def rank_model(experiment: Experiment, layout: Layout) -> RankModel:
-    """The model of the first rank, of which only shapes are made; a layout that it cannot have is refused."""
+def micro_batches(experiment: Experiment, layout: Layout) -> int:
+    """Forward and backward passes of a rank in a step; lanes that the ranks cannot share equally are refused."""
+    lanes = World(size=prod(layout.sizes), layout=layout).lanes(experiment.train.lanes)
+    return experiment.train.accumulate * len(lanes)
+
+
+def rank_model(experiment: Experiment, layout: Layout, limit: float | None = None) -> RankModel:
+    """The model of the first rank, of which only shapes are made; a layout that it cannot have is refused.
+
+    ``limit``: bytes of a device.
+    """
     model = build_on_meta(experiment.model)
     with torch.device("meta"), SkipInit():
         experiment.train.adapt.apply(model)
+        cut(model, World(size=prod(layout.sizes), layout=layout))
     blocks = [list(block.parameters()) for block in model.blocks]
     uses = Counter(one for block in blocks for one in block)
     own = [[one for one in block if uses[one] == 1] for block in blocks]  # others belong to the root
@@ -83,7 +104,14 @@ def rank_model(experiment: Experiment, layout: Layout) -> RankModel:
     def weight(one: Tensor) -> Weight:
         return Weight(tuple(one.shape), one.element_size(), one.requires_grad, one.requires_grad and one in muon)
 
-    return RankModel(experiment, layout, tuple(tuple(map(weight, unit)) for unit in (root, *own)))
+    units = tuple(tuple(map(weight, unit)) for unit in (root, *own))
+    made = RankModel(experiment, layout, units, 1)
+    free = (
+        math.inf
+        if limit is None
+        else limit - sum(weight.padded(made.sharding) for weight in made.weights) / made.sharding
+    )
+    return made if made.gradients() <= GRADIENT_SHARE * free else replace(made, reductions=made.micro_batches)
 
 
 @dataclass(frozen=True)
@@ -109,20 +137,24 @@ def memory(model: RankModel, found: StepTrace) -> Memory:
     weights of the root and of two blocks are there at a time, and the gradients of the root and of one block.
     """
     if prod(model.layout.sizes) == 1:  # gradients take the place of activations, unless there are some before
-        activations = found.activations if model.micro_batches > 1 else found.growing - found.gradients
+        several = model.micro_batches > 1
+        activations = found.activations if several else found.growing - found.gradients
         stored = (found.weights, found.gradients, found.optimizer, max(activations, found.extra))
         return Memory(*stored, float(found.copies), found.workspace)
     whole = sum(weight.padded(1) for weight in model.weights)
+    held = sum(weight.padded(model.sharding) for weight in model.weights) / model.sharding
     share = model.gradients() / model.sharding / max(1, sum(one.padded(1) for one in model.weights if one.trains))
     root, *blocks = model.gathered()
     largest = max(blocks, default=0)
+    # Gradients are summed in float32: whole ones of all micro-batches, or those of the root and of one block.
+    unsharded = model.whole_gradients or root + largest * 4 / model.element
     # Muon gathers its matrices whole; other updates work on shards.
     update = found.extra * (1.0 if any(weight.muon for weight in model.weights) else share)
     return Memory(
-        weights=sum(model.gathered()) / model.sharding + found.weights - whole,  # the rest are buffers
+        weights=held + found.weights - whole,  # the rest are buffers
         gradients=found.gradients * share,
         optimizer=found.optimizer * share,
         activations=max(found.activations / model.layout.context, update),
-        copies=root + 2 * largest + 4 / model.element * (root + largest),  # gradients are summed in float32
+        copies=root + 2 * largest + unsharded,
         workspace=found.workspace,
     )

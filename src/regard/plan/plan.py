@@ -47,6 +47,11 @@ class TrainingPlan:
         return prod(self.layout.sizes)
 
     @property
+    def micro_batches(self) -> int:
+        """Of a step, over all ranks."""
+        return self.experiment.train.accumulate * (self.experiment.train.lanes or self.layout.data)
+
+    @property
     def communication(self) -> float:
         """Bytes that each rank sends, and receives, in a step."""
         return sum(one.bytes for one in self.traffic)
@@ -59,7 +64,7 @@ class TrainingPlan:
     @property
     def tokens(self) -> int:
         """Of a step, over all ranks."""
-        return self.trace.targets * self.experiment.train.accumulate * self.layout.data
+        return self.trace.targets * self.micro_batches
 
     @property
     def steps(self) -> int | None:
@@ -73,7 +78,7 @@ class TrainingPlan:
     @property
     def flops(self) -> float:
         """Of a step, over all ranks."""
-        return self.trace.micro_batch.flops * self.experiment.train.accumulate * self.layout.data
+        return self.trace.micro_batch.flops * self.micro_batches
 
     @property
     def fits(self) -> bool:
@@ -148,7 +153,7 @@ def _planned(
     law: SpeedLaw | None = None,
 ) -> TrainingPlan:
     limit = hardware.memory if limit is None and hardware is not None else limit
-    model = rank_model(experiment, layout)
+    model = rank_model(experiment, layout, limit)
     kinds, seconds = traffic(model, found, hardware), None
     if hardware is not None:
         flops = model.micro_batches * rank_flops(model, found) + found.update.flops
