@@ -5,8 +5,8 @@ Every rank loads it; the one that is meant leaves a file and dies.
 
 import os
 import signal
-from pathlib import Path
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from regard.train.engine import Engine

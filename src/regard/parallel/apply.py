@@ -19,7 +19,7 @@ def parallelize(model: Model, world: World, dtype: torch.dtype = torch.float32) 
 
 
 def cut(model: Model, world: World) -> None:
-    """What every dimension but those of FSDP does. Without a mesh nothing communicates; the shapes are those of a rank."""
+    """What every dimension but those of FSDP does. Without a mesh nothing communicates; shapes are those of a rank."""
     for dimension in ("tensor", "expert", "context"):
         if getattr(world.layout, dimension) > 1:
             import_module(f"regard.parallel.{dimension}").apply(model, world)
