@@ -77,12 +77,13 @@ def plan(options: PlanOptions, keys: Mapping[str, object]) -> int:
 
 def measured_law(experiment: Experiment, batches: Batches, device: torch.device) -> SpeedLaw:
     """The law of this machine, from five small steps of experiments like this one."""
-    from regard.plan import SpeedLaw, measure, variants
+    from regard.plan import SpeedLaw, measure, measure_peaks, variants
     from regard.runs.waiting import progress
 
     chosen = variants(experiment, FLOPS[device.type], batches)
     steps = progress(chosen, len(chosen), "measuring steps")
-    return SpeedLaw.fit([measure(one, batches(one), device) for one in steps])
+    measured = [measure(one, batches(one), device) for one in steps]
+    return SpeedLaw.fit(measured, measure_peaks(device), queued=device.type == "cuda")
 
 
 def lines(made: TrainingPlan, device: str) -> Iterator[str]:

@@ -2,12 +2,14 @@
 
 from regard.plan.checkpoints import Checkpoints
 from regard.plan.hardware import HARDWARE, UTILIZATION, Hardware
+from regard.plan.law import MeasuredStep, Peaks, SpeedLaw, Step, measure_peaks
 from regard.plan.layout import Memory
 from regard.plan.meter import Work
+from regard.plan.operations import Operation, Segment, Timeline
 from regard.plan.overlap import Traffic
 from regard.plan.plan import TOKENS_PER_PARAMETER, TrainingPlan, plan
 from regard.plan.size import with_parameters
-from regard.plan.speed import MeasuredStep, SpeedLaw, batches_of, measure, random_batch, step_work, variants
+from regard.plan.speed import batches_of, measure, random_batch, step_work, variants
 from regard.plan.trace import Part, StepTrace, trace
 
 __all__ = [
@@ -18,14 +20,20 @@ __all__ = [
     "Hardware",
     "MeasuredStep",
     "Memory",
+    "Operation",
     "Part",
+    "Peaks",
+    "Segment",
     "SpeedLaw",
+    "Step",
     "StepTrace",
+    "Timeline",
     "Traffic",
     "TrainingPlan",
     "Work",
     "batches_of",
     "measure",
+    "measure_peaks",
     "plan",
     "random_batch",
     "step_work",

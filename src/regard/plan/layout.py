@@ -139,7 +139,8 @@ def memory(model: RankModel, found: StepTrace) -> Memory:
     if prod(model.layout.sizes) == 1:  # gradients take the place of activations, unless there are some before
         several = model.micro_batches > 1
         activations = found.activations if several else found.growing - found.gradients
-        stored = (found.weights, found.gradients, found.optimizer, max(activations, found.extra))
+        activations = max(activations, found.extra - found.copies)  # an update comes when these are gone
+        stored = (found.weights, found.gradients, found.optimizer, activations)
         return Memory(*stored, float(found.copies), found.workspace)
     whole = sum(weight.padded(1) for weight in model.weights)
     held = sum(weight.padded(model.sharding) for weight in model.weights) / model.sharding
@@ -150,11 +151,12 @@ def memory(model: RankModel, found: StepTrace) -> Memory:
     unsharded = model.whole_gradients or root + largest * 4 / model.element
     # Muon gathers its matrices whole; other updates work on shards.
     update = found.extra * (1.0 if any(weight.muon for weight in model.weights) else share)
+    copies = root + 2 * largest + unsharded
     return Memory(
         weights=held + found.weights - whole,  # the rest are buffers
         gradients=found.gradients * share,
         optimizer=found.optimizer * share,
-        activations=max(found.activations / model.layout.context, update),
-        copies=root + 2 * largest + unsharded,
+        activations=max(found.activations / model.layout.context, update - copies),
+        copies=copies,
         workspace=found.workspace,
     )

@@ -16,10 +16,12 @@ from regard.parallel.layout import Layout
 from regard.parallel.world import ONE
 from regard.plan.checkpoints import Checkpoints, checkpoints
 from regard.plan.hardware import UTILIZATION, Hardware
+from regard.plan.law import SpeedLaw
 from regard.plan.layout import Memory, memory, rank_model
 from regard.plan.meter import Work
+from regard.plan.operations import Timeline
 from regard.plan.overlap import Traffic, rank_flops, traffic
-from regard.plan.speed import Batches, SpeedLaw, step_work
+from regard.plan.speed import Batches, whole_step
 from regard.plan.trace import CPU, Part, StepTrace, trace
 from regard.train import Experiment
 
@@ -159,7 +161,7 @@ def _planned(
         flops = model.micro_batches * rank_flops(model, found) + found.update.flops
         seconds = flops / (hardware.flops * UTILIZATION) + sum(one.exposed or 0.0 for one in kinds)
     elif law is not None:
-        seconds = law.seconds(step_work(found, experiment.train.accumulate))
+        seconds = law.seconds(whole_step(found, model.micro_batches))
     error = law.error if law is not None and hardware is None else None
     needed = memory(model, found)
     return TrainingPlan(experiment, found, layout, needed, limit, seconds, error, kinds)
@@ -234,6 +236,8 @@ def traced(experiment: Experiment, batch: Batch | Batches | None = None, device:
     def further(a: Any, b: Any) -> Any:
         if isinstance(a, int | float):
             return a + times * (b - a)
+        if isinstance(a, Timeline):
+            return a.further(b, times)
         if isinstance(a, dict):
             return {name: further(a.get(name, Part(0, 0.0, 0)), b[name]) for name in b}
         return type(a)(*map(further, a, b)) if isinstance(a, Part | Work) else b
