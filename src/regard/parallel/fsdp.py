@@ -26,7 +26,7 @@ GRADIENT_SHARE = 0.5
 
 def shard(model: Model, world: World, dtype: torch.dtype = torch.float32) -> None:
     """FSDP2 on each block and on the whole model, in place; ``dtype``: of matrix products."""
-    if world.size == 1:
+    if world.mesh is None:
         return
     from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 
@@ -76,7 +76,7 @@ class GradientSync:
     def __init__(self, model: Model, world: World, micro_batches: int):
         self._last = micro_batches - 1
         self._module = None
-        if world.size == 1 or not self._last:
+        if world.mesh is None or not self._last:
             return
         needed = 4 * sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
         free = torch.cuda.mem_get_info(world.device)[0] if world.device.type == "cuda" else None

@@ -1,5 +1,6 @@
 """The training loop: a run is a function of (config, seed, step), so it can be interrupted and resumed at any step."""
 
+import json
 import signal
 import threading
 import time
@@ -15,12 +16,13 @@ from regard.data import Batch
 from regard.errors import UserError
 from regard.generate.load import check_fit
 from regard.models.device import find_device
-from regard.parallel.group import TIMEOUT, process_group
+from regard.parallel.group import TIMEOUT, agree, process_group
 from regard.parallel.layout import Layout
 from regard.parallel.world import ONE, World, from_environment
 from regard.runs import Checkpoint, Run, environment
+from regard.runs.asked import ASKED, check_same, wait_for_run
 from regard.runs.disk import write_synced
-from regard.runs.folder import CHAT, TOKENIZER
+from regard.runs.folder import CHAT, CONFIG, TOKENIZER
 from regard.train.adapt import frozen_names
 from regard.train.budget import budget_in_steps
 from regard.train.checkpoint import changed_on, check_data, restore
@@ -72,18 +74,34 @@ def fit(
     observers: Sequence[Observer] = (),
     runs: str | Path = "runs",
     layout: Layout = ONE,
+    again: bool = False,
 ) -> TrainingResult:
     """Train an experiment into the new run folder ``runs/name``; ``regard.train`` is this function.
 
     The default name is ``run-1``, ``run-2``, ... A run that fails before its first record is removed. ``layout``: how
-    several processes share the work.
+    several processes, each of which calls this, share the work. ``again``: continue the run if it exists.
     """
     check_start(experiment.checked(), layout)
-    run = Run.create(Path(runs), name, to_toml(experiment), environment())
+    world, asked = from_environment(layout), to_toml(experiment)
+    if again and name is None:
+        raise UserError("again=True needs the name of the run")
+
+    def choose() -> str:
+        path = Path(runs) / (name or "")
+        if again and (path / CONFIG).is_file():
+            check_same(Run.open(path), asked)
+            return json.dumps([path.name, True])
+        return json.dumps([Run.create(Path(runs), name, asked, {**environment(), ASKED: asked}).path.name, False])
+
+    chosen, existed = json.loads(agree(world, TIMEOUT, choose))
+    run = wait_for_run(Path(runs) / chosen, world.rank)
+    if existed and run.steps():
+        experiment = run.load(type(experiment))  # complete
     try:
-        return train(experiment, run, observers, layout=layout)
+        return train(experiment, run, observers, resume=existed, layout=layout)
     except BaseException:
-        run.discard()
+        if not existed and world.rank == 0:
+            run.discard()
         raise
 
 
