@@ -33,7 +33,7 @@ from regard.parallel.pieces import pieces, whole_shape
 from regard.parallel.tensors import local, weights
 from regard.parallel.world import World, from_environment
 from regard.runs import Run
-from regard.train import AdamWConfig, Experiment, Observer, TrainConfig, train
+from regard.train import AdamWConfig, Experiment, MuonConfig, Observer, TrainConfig, train
 from regard.train.engine import Engine
 from regard.train.evaluate import evaluate
 from regard.train.loop import prepare
@@ -71,6 +71,8 @@ CASES = (
     Case("fsdp of 4", 4, Layout()),
     Case("hsdp", 4, Layout(replicate=2)),
     Case("tensor", 2, Layout(tensor=2), "whole heads", {"clip": 0.1}),
+    Case("tensor muon", 2, Layout(tensor=2), "whole heads", {"optimizer": MuonConfig()}),
+    Case("fsdp x tensor muon", 4, Layout(tensor=2), "whole heads", {"optimizer": MuonConfig()}),
     Case("fsdp x tensor", 4, Layout(tensor=2), "whole heads", {"clip": 0.1, "accumulate": 2}),
     Case("context", 2, Layout(context=2), "still"),
     Case("context of 4", 4, Layout(context=4), "still"),
@@ -82,7 +84,8 @@ def experiment(case: Case, folder: Path) -> Experiment:
     """The experiment of a case; its text is in the folder."""
     path = folder / "text.txt"
     options = {"log_every": 1, "evaluate_every": None, "save_every": None, "keep": 100, "device": "cpu", "lanes": LANES}
-    training = TrainConfig(steps=STEPS, optimizer=AdamWConfig(lr=1e-2), **(options | dict(case.training or {})))
+    options |= {"optimizer": AdamWConfig(lr=1e-2)} | dict(case.training or {})
+    training = TrainConfig(steps=STEPS, **options)
     return Experiment(MODELS[case.model], TextConfig(path=str(path), batch=2), train=training, seed=7)
 
 
