@@ -38,7 +38,12 @@ LANES, STEPS = 4, 20
 #: The steps after which the run that changes its layout ends on 2 and on 4 ranks; one process does the rest.
 CHANGES = {2: 5, 4: 10}
 GPT = GPTConfig(context=8, layers=2, heads=2, width=16, dropout=0.1, zero_init=False)
-MODELS: dict[str, ModelConfig] = {"gpt": GPT, "tied": replace(GPT, tied=True), "still": replace(GPT, dropout=0.0)}
+MODELS: dict[str, ModelConfig] = {
+    "gpt": GPT,
+    "tied": replace(GPT, tied=True),
+    "still": replace(GPT, dropout=0.0),
+    "whole heads": replace(GPT, attention_dropout=0.0, bias=True),
+}
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,11 @@ CASES = (
     Case("replicate", 2, Layout(replicate=2)),
     Case("fsdp of 4", 4, Layout()),
     Case("hsdp", 4, Layout(replicate=2)),
+    Case("tensor", 2, Layout(tensor=2), "whole heads", {"clip": 0.1}),
+    Case("fsdp x tensor", 4, Layout(tensor=2), "whole heads", {"clip": 0.1, "accumulate": 2}),
+    Case("context", 2, Layout(context=2), "still"),
+    Case("context of 4", 4, Layout(context=4), "still"),
+    Case("fsdp and context", 4, Layout(context=2), "still", {"checkpointing": True}),
 )
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, cast
 import torch
 
 from regard.models import Model
+from regard.parallel.expert import expert_parameters
 from regard.parallel.world import World
 
 if TYPE_CHECKING:
@@ -38,9 +39,15 @@ def shard(model: Model, world: World, dtype: torch.dtype = torch.float32) -> Non
     blocks = list(model.blocks)
     uses = Counter(parameter for block in blocks for parameter in set(block.parameters()))
     shared = {parameter for parameter, count in uses.items() if count > 1}  # they belong to the root
+    by_mixture = expert_parameters(model)
+    experts = {parameter for own in by_mixture.values() for parameter in own}
     for block in blocks:
-        fully_shard(block, mesh=mesh, ignored_params=shared, mp_policy=policy)
-    fully_shard(model, mesh=mesh)
+        fully_shard(block, mesh=mesh, ignored_params=shared | experts, mp_policy=policy)
+    for mixture, own in by_mixture.items():  # after the blocks, which have the routers
+        assert world.experts is not None
+        others = set(mixture.parameters()) - own
+        fully_shard(mixture, mesh=world.experts["weights"], ignored_params=others, mp_policy=policy)
+    fully_shard(model, mesh=mesh, ignored_params=experts)
     for module in model.modules():
         if isinstance(module, FSDPModule):
             # Losses are already divided by the count over all ranks: gradients are summed, not averaged.

@@ -4,12 +4,12 @@ Building a model shard by shard, checkpoints and the gradient norm need this and
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from regard.parallel.tensors import is_sharded
+from regard.parallel.tensors import is_sharded, local
 
 
 class Cut(NamedTuple):
@@ -22,6 +22,7 @@ class Cut(NamedTuple):
     dim: int
     ranges: tuple[tuple[int, int], ...]  # start and end in the whole tensor; several for stacked matrices
     over: str  # "tensor" or "expert": the ranks that hold the other slices
+    repeated: int = 0  # so many ranges, the last ones, are on all of these ranks
 
     def of(self, whole: Tensor) -> Tensor:
         """This rank's tensor, a copy."""
@@ -73,6 +74,27 @@ def pieces(tensor: Tensor, cut: Cut | None = None) -> Iterator[Piece]:
                 _put((0,) * len(shape), dim, begin - low),
             )
         before += end - first
+
+
+class Sliced(Protocol):
+    """A whole tensor, or one in a file, of which boxes can be taken."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def dtype(self) -> torch.dtype: ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, box: tuple[slice, ...], /) -> Tensor: ...
+
+
+@torch.no_grad()
+def fill(tensor: Tensor, whole: Sliced, cut: Cut | None = None) -> None:
+    """Copy into a rank's ``tensor`` its boxes of the whole one, one after another."""
+    for piece in pieces(tensor, cut):
+        local(tensor)[piece.in_local()].copy_(whole[piece.in_whole()])
 
 
 def _put(numbers: tuple[int, ...], place: int, number: int) -> tuple[int, ...]:

@@ -3,11 +3,10 @@
 Nothing is updated before the loss and the gradient norm were found to be finite.
 """
 
-import hashlib
 import math
-import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -19,18 +18,19 @@ from regard.models import Model
 from regard.nn.auxiliary_loss import auxiliary_layers
 from regard.parallel.apply import parallelize
 from regard.parallel.fsdp import GradientSync
-from regard.parallel.tensors import whole
+from regard.parallel.norm import gradient_norm
+from regard.parallel.sharded_build import fill, recorded
 from regard.parallel.world import World
 from regard.runs.disk import JsonObject
 from regard.tasks import Task, Term
+from regard.train.context import check_task, cut
 from regard.train.device import move
 from regard.train.experiment import Experiment
 from regard.train.precision import Precision
-from regard.train.pretrained import load_weights
+from regard.train.pretrained import initial_model
+from regard.train.seeding import DROPOUT, derive_seed, seed_generators
 
 Terms = Callable[[Model, Batch], dict[str, Term]]
-#: The purpose of a derived seed; different purposes give independent streams.
-WEIGHTS, DROPOUT, ADAPTERS = 0, 1, 2
 #: The number of steps that schedules see during calibration, when the real one is not known yet.
 CALIBRATING = 10**9
 
@@ -74,15 +74,13 @@ class Engine:
         self.precision = Precision(config.precision, self.device)
         self.scaler = self.precision.scaler()
         self.task: Task = experiment.task.build()
+        check_task(self.task, world)
         self.progress = TrainingProgress()
-        # On the CPU first: its generator gives the same weights for every device.
-        torch.manual_seed(derive_seed(experiment.seed, WEIGHTS))
-        self.model: Model = experiment.model.build()
-        if start is not None:
-            load_weights(self.model, start, str(experiment.init))
-        torch.manual_seed(derive_seed(experiment.seed, ADAPTERS))
-        config.adapt.apply(self.model)
-        self.model.to(self.device)
+        build, initial = partial(initial_model, experiment), None
+        if world.size == 1:
+            self.model: Model = build(start).to(self.device)
+        else:  # without memory for its weights, until this rank's part of them is known
+            self.model, initial = recorded(build, start, say=world.rank == 0)
         self.model.checkpointing = config.checkpointing
         self.model.micro_batches = config.accumulate * len(self.lanes)
         #: The task's function, compiled or not. ``model`` itself stays uncompiled, so that its hooks run.
@@ -92,8 +90,12 @@ class Engine:
             raise UserError("compile = graphs holds the gradients of one lane only; set --train.compile auto")
         self.auxiliary_layers = auxiliary_layers(self.model)
         self._details: list[dict[str, Tensor]] = []  # of the last update, by micro-batch
+        if world.layout.context > 1:  # what its ranks send each other cannot be traced
+            self.model.compilable = False
         self._compile()
         parallelize(self.model, world, self.precision.dtype)
+        if initial is not None:
+            fill(self.model, initial, self.device)
         self._sync = GradientSync(self.model, world, self.model.micro_batches)
         rates = config.adapt.rates(self.model)
         self.optimizer = config.optimizer.build(self.model, rates) if rates else config.optimizer.build(self.model)
@@ -120,7 +122,7 @@ class Engine:
 
     def batch(self, position: int, lane: int = 0) -> Batch:
         """Micro-batch number ``position`` of a lane, on the CPU or where ``data`` makes it."""
-        return self.experiment.batch(self.data, position, lane, len(self.lanes) * self.world.parts)
+        return cut(self.experiment.batch(self.data, position, lane, len(self.lanes) * self.world.parts), self.world)
 
     def micro_batches(self) -> list[tuple[int, int]]:
         """The position and lane of each micro-batch that this rank takes in the next update."""
@@ -128,7 +130,8 @@ class Engine:
 
     def validation_batches(self) -> Iterator[Batch]:
         """This rank's batches of the validation part, on the CPU or where ``data`` makes them."""
-        return self.experiment.validation_batches(self.data, self.world.part, self.world.parts)
+        batches = self.experiment.validation_batches(self.data, self.world.part, self.world.parts)
+        return (cut(batch, self.world) for batch in batches)
 
     def seed_dropout(self, position: int, lane: int = 0) -> None:
         """Seed the random generators for micro-batch number ``position`` of a lane."""
@@ -147,7 +150,7 @@ class Engine:
         following = progress.position + config.accumulate
         if self.device.type != "cpu" or self.world.size > 1:  # load the next batch while the device computes
             self._prefetched = (following, self._batches(following))
-        gradients = [p.grad for p in self.optimizer.parameters if p.grad is not None]
+        gradients = {self.optimizer.names[p]: p.grad for p in self.optimizer.parameters if p.grad is not None}
         parts, norm, interrupted = self._reduce(losses, gradients, received)
         loss, norm = sum(parts), norm / self.scaler.scale
         each = {name: part / (term.weight or 1.0) for (name, term), part in zip(terms.items(), parts, strict=True)}
@@ -157,7 +160,7 @@ class Engine:
         self.scaler.update(overflow=not finite)
         factor = config.schedule.factor(progress.step, config.steps or CALIBRATING)
         if finite:
-            self._clip(gradients, norm)
+            self._clip(list(gradients.values()), norm)
             self.optimizer.step(factor)
         lr = self.optimizer.learning_rates(factor)[0]
         progress.step += 1
@@ -215,13 +218,13 @@ class Engine:
         return targets_per_term(self.task, batches, self.world)
 
     def _reduce(
-        self, losses: list[Tensor], gradients: list[Tensor], received: Sequence[int]
+        self, losses: list[Tensor], gradients: Mapping[str, Tensor], received: Sequence[int]
     ) -> tuple[list[float], float, bool]:
         """The loss by term, the gradient norm and whether a signal was received, over all ranks.
 
         One synchronization of the device, and one reduction, in which the counts of the next update travel too.
         """
-        norm = whole(torch.nn.utils.get_total_norm(gradients))
+        norm = gradient_norm(gradients, self.model.cuts, self.world)
         *parts, length = torch.cat([*losses, norm.to(losses[0].dtype)[None]]).tolist()
         count = len(losses[0])
         own = [math.fsum(parts[term::count]) for term in range(count)]
@@ -271,19 +274,3 @@ def own_targets(task: Task, batches: Sequence[Batch]) -> dict[str, float]:
     """The number of targets of each term over the micro-batches of this rank."""
     counted = [task.counts(batch) for batch in batches]
     return {name: float(sum(int(counts[name]) for counts in counted)) for name in counted[0]}
-
-
-def derive_seed(seed: int, *numbers: int) -> int:
-    """A 63-bit seed from ``seed`` and ``numbers``, by hashing: the same on every machine."""
-    text = b"".join(struct.pack("<q", number) for number in (seed, *numbers))
-    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") >> 1
-
-
-def seed_generators(seed: int, device: torch.device) -> None:
-    """As `torch.manual_seed`, which also queries absent device types, but for the CPU and one device only."""
-    torch.default_generator.manual_seed(seed)
-    if device.type == "cuda":
-        index = torch.cuda.current_device() if device.index is None else device.index
-        torch.cuda.default_generators[index].manual_seed(seed)
-    elif device.type == "mps":
-        torch.mps.manual_seed(seed)

@@ -25,7 +25,7 @@ from regard.runs.disk import write_synced
 from regard.runs.folder import CHAT, CONFIG, TOKENIZER
 from regard.train.adapt import frozen_names
 from regard.train.budget import budget_in_steps
-from regard.train.checkpoint import check_data, restore, save
+from regard.train.checkpoint import changed_on, check_data, restore
 from regard.train.device import memory
 from regard.train.diagnose import diagnose
 from regard.train.engine import Engine, Update
@@ -35,6 +35,7 @@ from regard.train.guard import check_start, guarded, keep_freed_memory, make_eng
 from regard.train.observer import Observer, TrainingResult, TrainingStart, TrainingStep
 from regard.train.pretrained import build_data, pretrained
 from regard.train.reference import attach_reference
+from regard.train.saving import Saver, save
 from regard.train.stopping import EarlyStopping
 
 
@@ -108,7 +109,7 @@ def prepare(experiment: Experiment, run: Run, world: World, began: float, resume
     """An engine at the step where the run starts or continues; writes the final config and the tokenizer."""
     if experiment.quantization is not None:
         raise UserError(f"{run.path} has quantized weights, which are not trained; resume the run it was made from")
-    checkpoint = newest(run) if resume else None
+    checkpoint = newest(run, world) if resume else None
     experiment = with_lanes(experiment, world, resumed=checkpoint is not None)
     start = (
         pretrained(experiment.init, experiment.model) if experiment.init is not None and checkpoint is None else None
@@ -149,9 +150,9 @@ def with_lanes(experiment: Experiment, world: World, *, resumed: bool) -> Experi
     return replace(experiment, train=replace(train, lanes=count if count > 1 else train.lanes))
 
 
-def newest(run: Run) -> Checkpoint | None:
-    """The newest undamaged checkpoint; None if the run has none at all."""
-    checkpoint = run.latest()
+def newest(run: Run, world: World) -> Checkpoint | None:
+    """The newest undamaged checkpoint; None if the run has none at all. The ranks share its verification."""
+    checkpoint = run.latest(changed_on(world))
     if checkpoint is None and run.damaged:
         raise UserError(
             f"no checkpoint of {run.path} is whole ({run.damaged[0]}); restore one from a copy, or start a new run"
@@ -167,6 +168,7 @@ class TrainingSession:
         self.config = engine.experiment.train
         self.steps = self.config.steps or 0
         self.stopping = EarlyStopping(engine, self.config.patience)
+        self.saver = Saver(engine, run)
         self.writes = engine.world.rank == 0
         self.observers = tuple(observers) if self.writes else ()
         self.loss, self.validation_loss = _last(run, "loss"), _last(run, "validation_loss")
@@ -191,7 +193,7 @@ class TrainingSession:
         clock = time.perf_counter() - progress.seconds
         self._logged = (progress.seconds, progress.tokens)
         interrupted = False
-        with deferred_signals() as received:
+        with deferred_signals() as received, self.saver:
             while progress.step < self.steps and not interrupted:
                 update = guarded(lambda: engine.update(received), engine)
                 if not update.finite:
@@ -199,6 +201,7 @@ class TrainingSession:
                 progress.seconds = time.perf_counter() - clock
                 interrupted = bool(received) if world.size == 1 else update.interrupted
                 self._after(update, interrupted)
+            self._saved(self.saver.wait())
         result = TrainingResult(
             path=self.folder.path,
             step=progress.step,
@@ -230,7 +233,10 @@ class TrainingSession:
         if last:
             self.stopping.restore()
         if last or interrupted or (config.save_every and step % config.save_every == 0):
-            save(self.engine, self.folder)
+            self._saved(self.saver.save())
+
+    def _saved(self, steps: list[int]) -> None:
+        for step in steps:
             for observer in self.observers:
                 observer.saved(step, self.folder.path)
 
