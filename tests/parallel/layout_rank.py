@@ -5,6 +5,7 @@ A new layout is one more line in ``CASES``.
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
@@ -13,7 +14,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -147,7 +148,9 @@ def result(case: Case, folder: Path, world: World) -> dict[str, Any]:
         engine = build(still, folder, world)
         found["gradients"] = own_pieces(engine, gradients(engine))
     for again in (False, True):
-        engine = build(case, folder, world)
+        with redirect_stderr(io.StringIO()) as said:
+            engine = build(case, folder, world)
+        found["said"] = said.getvalue()
         start = own_pieces(engine, weights(engine.model))
         losses = trained(engine)
         found["again" if again else "once"] = (start, losses, own_pieces(engine, weights(engine.model)))
