@@ -274,7 +274,9 @@ def test_lines_between_tokens(tab: Tab, maps: list[np.ndarray]) -> None:
 
 def test_head_table_says_where_its_scores_come_from(tab: Tab) -> None:
     page = tab.open("attention", run="plain", text=TEXT)
-    page.get_by_text("on this text, but induction and positional on random texts").wait_for()
+    page.get_by_text(
+        "on this text that fits the role; induction and positional are measured on random texts"
+    ).wait_for()
     page.get_by_text("What the roles mean").click()
     page.get_by_text("attends to the previous token").first.wait_for()
     page.get_by_role("button", name="layer 1, head 1").hover()

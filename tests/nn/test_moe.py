@@ -15,8 +15,9 @@ from regard.config import kinds
 from regard.nn.auxiliary_loss import AuxiliaryLoss, collect
 from regard.nn.experts.moe import CapacityExperts, MixtureOfExperts, MoEConfig
 from regard.nn.experts.routing import balance_loss, order, route, share, z_loss
-from regard.nn.feedforward import ACTIVATIONS, FeedForwardConfig
+from regard.nn.feedforward import ACTIVATIONS, FeedForwardConfig, relu_squared
 from regard.nn.fused import install
+from regard.nn.fused.experts import SLOPES
 from regard.nn.linear import Linear
 
 WIDTH = 8
@@ -286,6 +287,70 @@ def test_under_autocast_the_router_stays_wide() -> None:
     got.sum().backward()
     assert layer.down.weight.grad is not None
     assert layer.down.weight.grad.dtype == torch.float32
+
+
+def wide_square(x: Tensor) -> Tensor:
+    """The squared ReLU in another format, as autocast computes squares on a GPU."""
+    return F.relu(x).double().square()
+
+
+@pytest.mark.parametrize("fast", [False, True])
+@pytest.mark.parametrize("capacity", [None, 0.7])
+def test_an_activation_that_autocast_computes_in_another_format(
+    monkeypatch, fast: bool, capacity: float | None
+) -> None:
+    monkeypatch.setitem(SLOPES, wide_square, SLOPES[relu_squared])
+    config = MoEConfig(experts=4, shared=1, activation="relu2", capacity=capacity)
+    layer, x = made(config, 0, dtype=torch.float32), inputs(1, 2, 40, dtype=torch.float32).requires_grad_()
+    want = layer(x)
+    wanted = torch.autograd.grad(want.square().sum(), [x, *layer.parameters()])
+    layer.activation = wide_square
+    if fast:
+        install(layer)
+    got = layer(x)
+    assert got.dtype == torch.float32
+    torch.testing.assert_close(got, want)
+    found = torch.autograd.grad(got.square().sum(), [x, *layer.parameters()])
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("fast", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+def test_experts_without_rows_have_zero_gradients(bias: bool, fast: bool, device: str) -> None:
+    """As on a rank whose experts nobody has chosen."""
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    dtype = torch.bfloat16 if device == "cuda" else torch.float64  # with and without PyTorch's grouped kernel
+    layer = made(MoEConfig(ratio=2.0, experts=4), 0, bias, dtype).to(device)
+    if fast:
+        install(layer)
+    x = torch.empty(0, WIDTH, device=device, dtype=dtype).requires_grad_()
+    weights, _ = layer._weights(dtype)
+    layer._networks(x, torch.zeros(4, dtype=torch.long, device=device), weights).sum().backward()
+    for parameter in (x, *layer.get_submodule("gate_up").parameters(), *layer.down.parameters()):
+        assert parameter.grad is not None
+        assert not parameter.grad.any()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("fast", [False, True])
+@pytest.mark.parametrize("activation", list(ACTIVATIONS))
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])  # with and without PyTorch's grouped kernel
+def test_every_activation_under_autocast_on_a_gpu(activation: str, fast: bool, dtype: torch.dtype) -> None:
+    config = MoEConfig(ratio=2.0, experts=4, shared=1, activation=activation)  # type: ignore
+    layer = made(config, 0, dtype=torch.float32).cuda()
+    x = inputs(1, 2, 90, dtype=torch.float32).cuda().requires_grad_()
+    want = layer(x)
+    wanted = torch.autograd.grad(want.sum(), [x, *layer.parameters()])
+    if fast:
+        install(layer)
+    with torch.autocast("cuda", dtype):
+        got = layer(x)
+    found = torch.autograd.grad(got.float().sum(), [x, *layer.parameters()])
+    for a, b in zip([got, *found], [want, *wanted], strict=True):
+        assert float((a.float() - b).norm() / b.norm()) < 0.05  # 8 bits
 
 
 @pytest.mark.parametrize(

@@ -215,8 +215,9 @@ def test_half_precision_is_proposed_where_it_runs() -> None:
 def test_sharding_divides_what_is_stored_and_adds_communication() -> None:
     device = Hardware(memory=80e9, flops=1e15, link=1e11)
     one, many = (plan(experiment(), gpus=gpus, hardware=device) for gpus in (1, 8))
-    assert many.memory.weights == one.memory.weights / 8
-    assert many.communication == (2 * many.trace.weights + many.trace.gradients) * 7 / 8
+    assert many.memory.weights == pytest.approx(one.memory.weights / 8, rel=0.01)  # 300 rows are padded to 304
+    root = 4 * 32 * (300 + 1)  # the embedding and the last norm, which stay from the forward to the backward pass
+    assert many.communication == pytest.approx((3 * one.memory.weights - root) * 7 / 8, rel=0.01)
     assert one.communication == 0
     assert many.tokens == 8 * one.tokens
 

@@ -22,6 +22,7 @@ class Cut(NamedTuple):
     dim: int
     ranges: tuple[tuple[int, int], ...]  # start and end in the whole tensor; several for stacked matrices
     over: str  # "tensor" or "expert": the ranks that hold the other slices
+    repeated: int = 0  # so many ranges, the last ones, are on all of these ranks
 
     def of(self, whole: Tensor) -> Tensor:
         """This rank's tensor, a copy."""

@@ -33,15 +33,21 @@ class World(NamedTuple):
     layout: Layout = ONE
     watch: "Watch | None" = None  # of several ranks
     mesh: "DeviceMesh | None" = None  # of several ranks: one dimension for each of ``layout.DIMENSIONS``
+    experts: "DeviceMesh | None" = None  # with expert parallelism: dimensions expert, tensor and weights (the others)
 
     def with_mesh(self) -> "World":
         """This world with its mesh. Every rank calls this, once the process group exists."""
         if self.size == 1:
             return self
-        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-        mesh = init_device_mesh(self.device.type, self.layout.sizes, mesh_dim_names=DIMENSIONS)
-        return self._replace(mesh=mesh)
+        layout, experts = self.layout, None
+        mesh = init_device_mesh(self.device.type, layout.sizes, mesh_dim_names=DIMENSIONS)
+        if layout.expert > 1:  # those of neighboring parts of the batch
+            ranks = torch.arange(self.size).view(-1, layout.expert, layout.context, layout.tensor)
+            ranks = ranks.permute(1, 3, 0, 2).flatten(2)
+            experts = DeviceMesh(self.device.type, ranks, mesh_dim_names=("expert", "tensor", "weights"))
+        return self._replace(mesh=mesh, experts=experts)
 
     @property
     def part(self) -> int:
@@ -74,7 +80,12 @@ class World(NamedTuple):
         return range(self.part * each, (self.part + 1) * each)
 
     def group(self, dimension: str) -> "ProcessGroup | None":
-        """The ranks that differ from this one in ``dimension`` only; None if there is no other."""
+        """The ranks that differ from this one in ``dimension`` only; None if there is no other.
+
+        "expert": those that share its experts.
+        """
+        if dimension == "expert":
+            return self.experts and self.experts.get_group("expert")
         if self.mesh is None or self.layout.sizes[DIMENSIONS.index(dimension)] == 1:
             return None
         return self.mesh.get_group(dimension)

@@ -79,6 +79,7 @@ class StepTrace(NamedTuple):
     workspace: int  # bytes that the library of matrix products keeps
     block: int  # bytes of the weights of the largest block
     cache: int  # bytes of the KV cache per token, in the format of the activations
+    stream: tuple[int, ...]  # the shape of what the first block reads: [B, N, C]; () if there is no block
 
 
 def trace(experiment: Experiment, batch: Batch | None = None, device: torch.device = CPU) -> StepTrace:
@@ -125,6 +126,9 @@ def _trace(experiment: Experiment, model: Model, batch: Batch) -> StepTrace:
     count = max(1, batch.targets.numel())
     hooks = [p.register_post_accumulate_grad_hook(meter.accumulated) for p in parameters if p.requires_grad]
     parts = _parts(module, batch, count, autocast)
+    stream: list[tuple[int, ...]] = []
+    for block in list(model.blocks)[:1]:
+        block.register_forward_pre_hook(lambda _, given: stream.extend(tuple(x.shape) for x in given[:1]))
     with counted(), recurrent_counted(device), meter:
         with autocast:
             loss = module(batch, count)
@@ -161,6 +165,7 @@ def _trace(experiment: Experiment, model: Model, batch: Batch) -> StepTrace:
         workspace=workspace(device),
         block=max(blocks, default=0),
         cache=element * model.cache_per_token if isinstance(model, LanguageModel) else 0,
+        stream=stream[0] if stream else (),
     )
 
 

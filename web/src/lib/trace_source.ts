@@ -63,6 +63,13 @@ function decode({ shape, data }: EncodedGrid): Grid {
   return { shape, data: Uint8Array.from(atob(data), (character) => character.charCodeAt(0)) };
 }
 
+// -Σ p log p in nats, p = |w| / Σ |w|: weights may be negative or sum to less than 1 (`Strip.entropy` of the server).
+function entropyOf(weights: number[]): number {
+  const sizes = weights.map(Math.abs).filter((size) => size > 0);
+  const total = sizes.reduce((sum, size) => sum + size, 0);
+  return -sizes.reduce((sum, size) => sum + (size / total) * Math.log(size / total), 0);
+}
+
 class FileTrace implements TraceSource {
   trace: Trace;
   private tiles = new Map<string, Grid>();
@@ -92,9 +99,8 @@ class FileTrace implements TraceSource {
     const cells = this.cells(attention, head);
     if (cells) {
       const { weights, shown } = cells.weights(query, this.visible(attention, query));
-      const entropy = -weights.reduce((sum, weight) => sum + (weight > 0 ? weight * Math.log(weight) : 0), 0);
       const listed = weights.map((weight, k): [number, number] => [k, weight]).filter(([, weight]) => weight > 0);
-      return { query, weights: listed.sort((a, b) => b[1] - a[1]).slice(0, 64), entropy, visible_keys: shown };
+      return { query, weights: listed.sort((a, b) => b[1] - a[1]).slice(0, 64), entropy: entropyOf(weights), visible_keys: shown };
     }
     const weights: [number, number][] = [];
     const columns = Math.ceil(this.trace.attentions[attention].keys / 256);
@@ -108,8 +114,7 @@ class FileTrace implements TraceSource {
       }
     }
     if (!weights.length) return null;
-    const total = weights.reduce((sum, [, weight]) => sum + weight, 0);
-    const entropy = -weights.reduce((sum, [, weight]) => sum + (weight / total) * Math.log(weight / total), 0);
+    const entropy = entropyOf(weights.map(([, weight]) => weight));
     return { query, weights: weights.sort((a, b) => b[1] - a[1]).slice(0, 64), entropy, visible_keys: weights.length };
   }
 

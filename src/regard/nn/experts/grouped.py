@@ -41,9 +41,8 @@ class _Dispatch(Function):
     @once_differentiable
     def backward(ctx: _DispatchContext, grad: Tensor) -> tuple[Tensor, None, None]:
         (place,) = ctx.saved_tensors
-        active = len(place) // ctx.rows
         back = grad.index_select(0, place)
-        return (back if active == 1 else back.view(ctx.rows, active, -1).sum(1)), None, None
+        return (back if len(place) == ctx.rows else back.unflatten(0, (ctx.rows, -1)).sum(1)), None, None
 
 
 class _Collect(Function):

@@ -5,7 +5,9 @@ matrices; ``parts`` gives the rows of each.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import torch
@@ -71,6 +73,20 @@ class MoEConfig(FeedForwardConfig, kind="moe"):
         return kind(width, self, bias=bias)
 
 
+class Exchange:
+    """Brings rows to their experts and back. Here all of them are on this rank; expert parallelism sets another one."""
+
+    graphable = True  # the host does not wait for the device
+
+    def __call__(self, rows: Tensor, ends: Tensor, networks: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+        """The outputs of rows [R, C], sorted by expert, of which those of expert e end at ends[e]."""
+        return networks(rows, ends)
+
+    def shared(self, weight: Tensor) -> Tensor:
+        """Weights that every rank has, for rows of its own."""
+        return weight
+
+
 class MixtureOfExperts(AuxiliaryLossLayer, FeedForwardLayer, ModuleProperties):
     """Σ over the chosen experts of gate · expert(x), plus all shared experts of x. No token is dropped.
 
@@ -84,7 +100,7 @@ class MixtureOfExperts(AuxiliaryLossLayer, FeedForwardLayer, ModuleProperties):
     def graphable(self) -> bool:
         """Whether PyTorch has a grouped kernel for it; without one the host reads how many tokens each expert gets."""
         (up, down, *_), _ = self._weights(self.down.weight.dtype)
-        return up is not None and down is not None and has_kernel(up, up) and has_kernel(down, down)
+        return self.exchange.graphable and has_kernel(up, up) and has_kernel(down, down)
 
     def __init__(self, width: int, config: MoEConfig, *, bias: bool = False):
         super().__init__()
@@ -99,13 +115,13 @@ class MixtureOfExperts(AuxiliaryLossLayer, FeedForwardLayer, ModuleProperties):
         up = Linear(width, *[rows] * count, bias=bias)
         self.add_module("gate_up" if self.gated else "up", up)  # the names of a dense network
         self.down = Linear(self.hidden, *[width] * count, bias=bias)
+        self.exchange = Exchange()
 
     @property
     def inactive_parameters(self) -> int:  # type: ignore[override]
         """Matrix weights that one token does not use."""
-        matrices = sum(layer.weight.numel() for layer in (self._up, self.down))
-        count = self.config.experts + self.config.shared
-        return matrices // count * (self.config.experts - self.config.active)
+        matrices = sum(layer.weight.numel() // len(layer.parts) for layer in (self._up, self.down))
+        return matrices * (self.config.experts - self.config.active)
 
     @property
     def _up(self) -> Linear:
@@ -120,7 +136,7 @@ class MixtureOfExperts(AuxiliaryLossLayer, FeedForwardLayer, ModuleProperties):
         routed, always = self._weights(rows.dtype)
         out, dropped = self._mix(rows, chosen, routed)
         for weights in always:
-            out = out + self._networks(rows, weights)
+            out = out + self._networks(rows, None, weights)
         if self.training:
             self._record_losses(logits, chosen, dropped)
         return out.view(x.shape)
@@ -133,36 +149,47 @@ class MixtureOfExperts(AuxiliaryLossLayer, FeedForwardLayer, ModuleProperties):
 
     def _weights(self, dtype: torch.dtype) -> tuple[ExpertWeights, list[ExpertWeights]]:
         """Up, down and their biases: stacked for the routed experts, and for each shared expert as a stack of one."""
-        config, stacks = self.config, []
+        count, stacks = self.config.shared, []
         for tensor in (self._up.weight, self.down.weight, self._up.bias, self.down.bias):
-            stack = None if tensor is None else tensor.to(dtype).unflatten(0, (config.experts + config.shared, -1))
-            stacks.append(stack)
-        if not config.shared:  # a split copies all gradients
+            stacks.append(None if tensor is None else tensor.to(dtype).unflatten(0, (len(self.down.parts), -1)))
+        if not count:  # a split copies all gradients
             return tuple(stacks), []
-        sizes = [config.experts, *[1] * config.shared]
-        cut = [[None] * len(sizes) if stack is None else stack.split(sizes) for stack in stacks]
-        routed, *shared = zip(*cut, strict=True)
-        return routed, shared
+        routed, shared = [], []
+        for stack in stacks:
+            here, every = (None, None) if stack is None else stack.split([len(stack) - count, count])
+            routed.append(here)
+            shared.append([None] * count if every is None else self.exchange.shared(every).split(1))
+        return tuple(routed), list(zip(*shared, strict=True))
 
     def _activate(self, hidden: Tensor) -> Tensor:
-        """The activation between the two products of an expert, and dropout."""
+        """The activation between the two products of an expert, and dropout.
+
+        On a GPU, autocast computes a square in float32; grouped products ignore autocast, so the format stays.
+        """
         if not self.gated:
-            return self.drop(self.activation(hidden))
+            return self.drop(self.activation(hidden).to(hidden.dtype))
         gate, up = hidden.chunk(2, dim=-1)
         return self.drop(self.activation(gate) * up)
 
     def _mix(self, rows: Tensor, chosen: Route, weights: ExpertWeights) -> tuple[Tensor, Tensor | None]:
         """The weighted sum of the routed experts' outputs, and the share of pairs that were dropped."""
         sorted_ = order(chosen.experts, self.config.experts)
-        outputs = self._networks(dispatch(rows, sorted_), weights, sorted_.ends)
+        networks = partial(self._networks, weights=weights)
+        outputs = self.exchange(dispatch(rows, sorted_), sorted_.ends, networks)
         return collect(outputs, chosen.gates.to(outputs.dtype), sorted_), None
 
-    def _networks(self, rows: Tensor, weights: ExpertWeights, ends: Tensor | None = None) -> Tensor:
+    def _networks(self, rows: Tensor, ends: Tensor | None, weights: ExpertWeights) -> Tensor:
         """Rows [R, C], sorted by expert, through their networks; those of expert e end at ends[e]. None: one expert."""
-        up, down, up_bias, down_bias = weights
         if ends is None:
-            return _batched(self._activate(_batched(rows[None], up, up_bias)), down, down_bias)[0]
+            return self._even_networks(rows, None, weights)
+        up, down, up_bias, down_bias = weights
         return grouped(self._activate(grouped(rows, up, up_bias, ends)), down, down_bias, ends)
+
+    def _even_networks(self, rows: Tensor, ends: Tensor | None, weights: ExpertWeights) -> Tensor:
+        """The same for rows that are equally many for each expert, as one batched product."""
+        up, down, up_bias, down_bias = weights
+        rows = rows.unflatten(0, (len(up), -1))
+        return _batched(self._activate(_batched(rows, up, up_bias)), down, down_bias).flatten(0, 1)
 
     def _record_losses(self, logits: Tensor, chosen: Route, dropped: Tensor | None) -> None:
         config, losses = self.config, {}
@@ -194,16 +221,14 @@ class CapacityExperts(MixtureOfExperts):
     def _mix(self, rows: Tensor, chosen: Route, weights: ExpertWeights) -> tuple[Tensor, Tensor | None]:
         if not self.training:
             return super()._mix(rows, chosen, weights)
-        up, down, up_bias, down_bias = weights
         sorted_, size = order(chosen.experts, self.config.experts), self.places(rows.shape[0])
         begins = F.pad(sorted_.ends[:-1], (1, 0))
         of_expert = begins[:, None] + torch.arange(size, device=rows.device)  # [E, places], indices of sorted pairs
         filled = of_expert < sorted_.ends[:, None]
         held = dispatch(rows, sorted_).index_select(0, of_expert.clamp(max=len(sorted_.pair) - 1).flatten())
-        held = held.view(*filled.shape, -1).masked_fill(~filled[..., None], 0.0)
-        outputs = _batched(self._activate(_batched(held, up, up_bias)), down, down_bias).flatten(
-            0, 1
-        )  # [E · places, C]
+        held = held.masked_fill(~filled.view(-1, 1), 0.0)  # [E · places, C]
+        ends = size * torch.arange(1, len(begins) + 1, device=rows.device)
+        outputs = self.exchange(held, ends, partial(self._even_networks, weights=weights))
         expert = chosen.experts.flatten().index_select(0, sorted_.pair)
         rank = torch.arange(len(expert), device=rows.device) - begins.index_select(0, expert)
         kept = rank < size

@@ -59,7 +59,7 @@ class _Networks(Function):
                 gate, value = hidden.chunk(2, dim=-1)
                 active = activation(gate).mul_(value) if activation is not identity else gate * value
             else:
-                active = activation(hidden)
+                active = activation(hidden).to(hidden.dtype)  # autocast may square in float32, as in ``_activate``
             if outputs is None:
                 outputs = _times(active, down[number], one_down, True)
             else:
@@ -111,10 +111,10 @@ def _times(x: Tensor, weight: Tensor, bias: Tensor | None, alone: bool) -> Tenso
 class FusedExperts(MixtureOfExperts):
     """A mixture of experts whose networks are one autograd step in eager mode, where no grouped kernel exists."""
 
-    def _networks(self, rows: Tensor, weights: ExpertWeights, ends: Tensor | None = None) -> Tensor:
+    def _networks(self, rows: Tensor, ends: Tensor | None, weights: ExpertWeights) -> Tensor:
         kernel = has_kernel(rows, weights[0]) and has_kernel(rows, weights[1])
         if torch.compiler.is_compiling() or kernel or self.drop.p:
-            return super()._networks(rows, weights, ends)
+            return super()._networks(rows, ends, weights)
         lasts = [len(rows)] if ends is None else ends.tolist()
         return _Networks.apply(rows, *weights, lasts, self.activation, self.gated)
 
