@@ -24,12 +24,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from regard.config import to_toml
 from regard.data import TextConfig
 from regard.models import GPTConfig, ModelConfig
+from regard.nn.experts.moe import MoEConfig
 from regard.parallel.layout import Layout
 from regard.parallel.pieces import pieces, whole_shape
 from regard.parallel.tensors import local, weights
 from regard.parallel.world import World, from_environment
 from regard.runs import Run
-from regard.train import AdamWConfig, Experiment, Observer, TrainConfig, train
+from regard.train import AdamWConfig, Experiment, MuonConfig, Observer, TrainConfig, train
 from regard.train.engine import Engine
 from regard.train.evaluate import evaluate
 from regard.train.loop import prepare
@@ -38,7 +39,14 @@ LANES, STEPS = 4, 20
 #: The steps after which the run that changes its layout ends on 2 and on 4 ranks; one process does the rest.
 CHANGES = {2: 5, 4: 10}
 GPT = GPTConfig(context=8, layers=2, heads=2, width=16, dropout=0.1, zero_init=False)
-MODELS: dict[str, ModelConfig] = {"gpt": GPT, "tied": replace(GPT, tied=True), "still": replace(GPT, dropout=0.0)}
+EXPERTS = replace(GPT, feedforward=MoEConfig(ratio=0.5, experts=4, shared=1), bias=True)
+MODELS: dict[str, ModelConfig] = {
+    "gpt": GPT,
+    "tied": replace(GPT, tied=True),
+    "still": replace(GPT, dropout=0.0),
+    "experts": EXPERTS,
+    "capacity": replace(EXPERTS, feedforward=replace(EXPERTS.feedforward, capacity=0.8)),
+}
 
 
 @dataclass(frozen=True)
@@ -57,16 +65,22 @@ CASES = (
     Case("fsdp tied", 2, Layout(), "tied"),
     Case("fsdp accumulate recomputed", 2, Layout(), training={"accumulate": 2, "checkpointing": True}),
     Case("replicate", 2, Layout(replicate=2)),
+    Case("experts", 2, Layout(expert=2), "experts"),
+    Case("experts accumulate recomputed", 2, Layout(expert=2), "capacity", {"accumulate": 2, "checkpointing": True}),
+    Case("experts muon", 2, Layout(expert=2), "experts", {"optimizer": MuonConfig()}),
     Case("fsdp of 4", 4, Layout()),
     Case("hsdp", 4, Layout(replicate=2)),
+    Case("experts and shards", 4, Layout(expert=2), "experts"),
+    Case("experts and replicas", 4, Layout(replicate=2, expert=4), "capacity"),
+    Case("experts and shards muon", 4, Layout(expert=2), "experts", {"optimizer": MuonConfig()}),
 )
 
 
 def experiment(case: Case, folder: Path) -> Experiment:
     """The experiment of a case; its text is in the folder."""
     path = folder / "text.txt"
-    options = {"log_every": 1, "evaluate_every": None, "save_every": None, "keep": 100, "device": "cpu", "lanes": LANES}
-    training = TrainConfig(steps=STEPS, optimizer=AdamWConfig(lr=1e-2), **(options | dict(case.training or {})))
+    options = {"optimizer": AdamWConfig(lr=1e-2), "log_every": 1, "evaluate_every": None, "save_every": None, "keep": 100, "device": "cpu", "lanes": LANES}
+    training = TrainConfig(steps=STEPS, **(options | dict(case.training or {})))
     return Experiment(MODELS[case.model], TextConfig(path=str(path), batch=2), train=training, seed=7)
 
 
