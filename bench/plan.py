@@ -4,8 +4,8 @@
     python -m bench.plan --device cuda [--out FILE.json]         on a GPU, one after another in this process
 
 On the CPU the clock is that of the process, and memory is its peak beyond what is there before the first step. On a
-GPU it is the peak that PyTorch allocates. An experiment that fails is recorded with its reason. The 5 are those whose
-traces differ most in what takes their time, chosen without a measured time (``spread_out``).
+GPU it is the peak that PyTorch allocates. An experiment that fails is recorded with its reason. The 5 are the first
+ones that were drawn and measured.
 
     python -m bench.plan --read FILE.json [--device cuda]        compare what was measured, again
 """
@@ -55,11 +55,9 @@ RECIPES_ON_GPU = [*["shakespeare"] * 5, "shakespeare-conv", "shakespeare-lstm", 
 FLOPS = 1e11  # of a step at most
 FLOPS_ON_GPU = 4e12  # the same, of float32; 16-bit formats may take as much time
 PARAMETERS = 170e6  # at most, on a GPU
-WORKERS, TRACING = 8, 75  # processes that trace at a time, and seconds for all of them
-LIMIT = 140  # seconds after which no further experiment is measured on a GPU
-#: Seconds per FLOP of 16 and of 32 bits, byte and operation, as far as a data sheet (H200; one core with AVX2) and the
-#: usual 20 µs of an operation in PyTorch tell. They only weigh the terms when experiments are chosen for the fit.
-NOMINAL = {"cuda": (1 / 989e12, 1 / 67e12, 1 / 4.8e12, 2e-5), "cpu": (1 / 8e10, 1 / 8e10, 1 / 1e10, 2e-5)}
+HALF = 15  # how much faster GPUs multiply 16-bit formats than float32 (NVIDIA's data sheets)
+WORKERS, TRACING = 8, 100  # processes that trace at a time, and seconds for all of them
+LIMIT = 300  # seconds after which no further experiment is measured on a GPU
 
 
 def experiments(seed: int, device: str) -> Iterator[list[str]]:
@@ -89,7 +87,6 @@ def short(experiment: Any, on_gpu: bool) -> bool:
     from regard.models.shapes import build_on_meta
     from regard.plan import trace
     from regard.plan.size import parameters, parameters_without_embeddings
-    from regard.plan.speed import HALF
 
     if not on_gpu:
         return trace(experiment).micro_batch.flops * experiment.train.accumulate <= FLOPS
@@ -105,7 +102,8 @@ def predicted(arguments: list[str], device: str) -> dict[str, Any]:
     import torch
 
     from regard.commands.train import read_experiment
-    from regard.plan import plan, step_work
+    from regard.plan import plan
+    from regard.plan.speed import whole_step
 
     torch.set_num_threads(1)
     experiment = read_experiment(arguments[0], arguments[1:])
@@ -115,12 +113,31 @@ def predicted(arguments: list[str], device: str) -> dict[str, Any]:
             began = time.perf_counter()
             made = plan(experiment, fixes=False, device=torch.device(kind))
             memory = vars(made.memory)
-            work = step_work(made.trace, experiment.train.accumulate)
-            one = {"memory": memory, "planned": made.memory.total, "work": work, "took": time.perf_counter() - began}
-            return record | {"plan": {**one, "parameters": made.trace.parameters, "extra": made.trace.extra}}
+            step = written(whole_step(made.trace, experiment.train.accumulate))
+            one = {"memory": memory, "planned": made.memory.total, "took": time.perf_counter() - began}
+            return record | {"plan": {**one, "parameters": made.trace.parameters, "extra": made.trace.extra, **step}}
         except Exception as problem:  # of PyTorch's fake tensors, for instance
             record[f"problem_{kind}"] = f"{type(problem).__name__}: {problem}"[:600]
     return record | {"problem": f"it cannot be traced: {record[f'problem_{device}']}"}
+
+
+def written(step: Any) -> dict[str, Any]:
+    """A step for a file; ``read`` is its inverse."""
+
+    def rounded(x: Any) -> Any:
+        return x if isinstance(x, float) else [float(f"{value:.5g}") for value in x]
+
+    parts = {name: [[rounded(x) for x in one] for one in part] for name, part in step.timeline._asdict().items()}
+    return {"step": {**parts, "accumulate": step.accumulate, "flops": step.flops}}
+
+
+def read(record: dict[str, Any]) -> Any:
+    """The measured step of a record."""
+    from regard.plan import MeasuredStep, Segment, Step, Timeline
+
+    step = record["plan"]["step"]
+    timeline = Timeline(*(tuple(Segment(*one) for one in step[name]) for name in Timeline._fields))
+    return MeasuredStep(Step(timeline, step["accumulate"], step["flops"]), record["seconds"])
 
 
 def child(arguments: list[str]) -> None:
@@ -203,39 +220,24 @@ def emptied() -> int:
     return torch.cuda.memory_allocated()
 
 
-def spread_out(works: list[list[float]], device: str) -> list[int]:
-    """The places of the experiments for the fit: the D-optimal ones by the shares of the terms in their nominal time.
+def compare(records: list[dict[str, Any]], peaks: list[float], device: str) -> None:
+    """Fit to the first experiments, and print the errors of all."""
+    from regard.plan import Peaks, SpeedLaw
 
-    No measured time is read. A small constant keeps the determinant from zero where a term does not occur.
-    """
-    import torch
-
-    terms = torch.tensor([[half, flops - half, size, n] for flops, size, n, half in works], dtype=torch.float64)
-    terms = terms * torch.tensor(NOMINAL[device], dtype=torch.float64)
-    shares = terms / terms.sum(1, keepdim=True)
-    places = torch.combinations(torch.arange(len(works)), FITTED)
-    rows = shares[places]
-    return places[torch.logdet(rows.mT @ rows + 0.01 * torch.eye(4, dtype=torch.float64)).argmax()].tolist()
-
-
-def compare(records: list[dict[str, Any]], device: str) -> None:
-    """Fit to the experiments that are chosen by their traces, and print the errors of all."""
-    from regard.plan import MeasuredStep, SpeedLaw, Work
-
-    steps = [MeasuredStep(Work(*record["plan"]["work"]), record["seconds"]) for record in records]
-    fitted = spread_out([list(step.work) for step in steps], device)
-    law = SpeedLaw.fit([steps[place] for place in fitted])
+    steps = [read(record) for record in records]
+    law = SpeedLaw.fit(steps[:FITTED], Peaks(*peaks), queued=device == "cuda")
     for place, (record, step) in enumerate(zip(records, steps, strict=True)):
-        record["fitted"] = place in fitted
-        record["error"] = law.seconds(step.work) / step.seconds - 1
+        record["error"] = law.seconds(step.step) / step.seconds - 1
         record["memory_error"] = record["plan"]["planned"] / max(record["memory"], 1) - 1
         line = f"{record['seconds'] * 1e3:8.1f} ms {record['error']:+6.0%}  {record['memory'] / 1e6:8.1f} MB "
-        mark = "fitted " if record["fitted"] else ""
-        print(f"{line}{record['memory_error']:+6.0%}  {mark}{' '.join(record['arguments'])}")
-    print(f"law of time {law}")
-    left = [record for record in records if not record["fitted"]]
+        mark = "fitted " if place < FITTED else ""
+        print(f"{line}{record['memory_error']:+6.1%}  {mark}{' '.join(record['arguments'])}")
+    print(f"{Peaks(*peaks)}, {law}")
+    left = records[FITTED:]
     print(f"time: {spread([one['error'] for one in left])} of {len(left)} experiments that were not fitted")
     print(f"memory: {spread([one['memory_error'] for one in left])} of the same")
+    bound = 0.1 if device == "cuda" else 0.2
+    print(f"memory: {sum(abs(one['memory_error']) <= bound for one in left)} of {len(left)} within {bound:.0%}")
 
 
 def spread(errors: list[float]) -> str:
@@ -257,21 +259,26 @@ def main() -> None:
         child(options.child)
         return
     if options.read:
-        compare(json.loads(options.read.read_text())["measured"], options.device)
+        found = json.loads(options.read.read_text())
+        compare(found["measured"], found["peaks"], options.device)
         return
-    records: list[dict[str, Any]] = []
-    failed: list[dict[str, Any]] = []
+    import torch
+
+    from regard.plan import measure_peaks
+
+    torch.set_num_threads(1)
+    found: dict[str, Any] = {"peaks": measure_peaks(torch.device(options.device)), "measured": [], "failed": []}
+    records, failed = found["measured"], found["failed"]
     for record in on_cpu(options.seed) if options.device == "cpu" else on_gpu(options.seed, options.device):
         (failed if "problem" in record else records).append(record)
-        said = record.get("problem", f"{record.get('seconds', 0) * 1e3:.1f} ms")
-        print(f"{len(records)}: {' '.join(record['arguments'])}: {said}", file=sys.stderr, flush=True)
+        print(json.dumps({key: value for key, value in record.items() if key != "plan"}), file=sys.stderr, flush=True)
         if options.out:  # also if it is ended early
-            options.out.write_text(json.dumps({"measured": records, "failed": failed}, indent=1))
+            options.out.write_text(json.dumps(found))
         if len(records) == FITTED + PREDICTED:
             break
-    compare(records, options.device)
+    compare(records, found["peaks"], options.device)
     if options.out:
-        options.out.write_text(json.dumps({"measured": records, "failed": failed}, indent=1))
+        options.out.write_text(json.dumps(found))
     for record in failed:
         print(f"failed: {' '.join(record['arguments'])}: {record['problem']}")
 

@@ -1,11 +1,15 @@
-"""The files in docs/scale.md: their syntax, and that `regard train` takes the options in them."""
+"""The files in docs/scale.md: their syntax, and that the commands take the options in them."""
 
+import ast
+import inspect
 import re
 import shlex
 import subprocess
+from collections import Counter
 
 import pytest
 
+import regard
 from docs_kit import ROOT
 from regard.commands import options_of
 from regard.config.command_line import parse, read_options
@@ -16,11 +20,17 @@ BLOCKS = re.findall(r"^```\w+\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
 def test_every_command_takes_its_options():
     lines = "\n".join(BLOCKS).replace("\\\n", " ").splitlines()
-    commands = [line.partition("regard train")[2] for line in lines if "regard train " in line]
-    assert len(commands) == 6
-    for command in commands:
-        table = options_of("train")
-        assert read_options(table, parse(shlex.split(command), table), "regard train").recipe == "shakespeare"
+    checked = Counter()
+    for line in lines:
+        for name in ("train", "resume", "plan"):
+            if f"regard {name} " in line:
+                command = line.partition(f"regard {name} ")[2].partition("  #")[0]
+                table = options_of(name)
+                options = read_options(table, parse(shlex.split(command), table), f"regard {name}")
+                if "--layout" in command and "--processes" in command:
+                    options.layout.of(options.processes)
+                checked[name] += 1
+    assert checked == {"train": 14, "resume": 2, "plan": 2}
 
 
 def bash(script: str) -> None:
@@ -54,3 +64,24 @@ def test_the_jobset_is_yaml_and_its_numbers_agree():
     assert f"--nproc-per-node={container['resources']['limits']['nvidia.com/gpu']} " in script
     assert int(variables["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"]) < pod["terminationGracePeriodSeconds"]
     assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
+
+
+def test_the_task_of_skypilot_is_yaml_and_bash():
+    yaml = pytest.importorskip("yaml")
+    (text,) = [block for block in BLOCKS if "SKYPILOT_NODE_RANK" in block]
+    task = yaml.safe_load(text)
+    assert set(task) == {"name", "num_nodes", "resources", "volumes", "setup", "run"}
+    (shared,) = task["volumes"]
+    assert f"--runs {shared}/" in task["run"]
+    bash(task["run"])
+
+
+def test_the_program_for_ray_is_python_and_calls_what_there_is():
+    (text,) = [block for block in BLOCKS if "ray.train" in block]
+    tree = ast.parse(text)
+    (call,) = [
+        node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == "regard.train"
+    ]
+    given = [ast.unparse(value) for value in call.args]
+    named = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
+    assert inspect.signature(regard.train).bind(*given, **named).arguments["name"] == "'plays'"

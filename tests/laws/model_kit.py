@@ -214,8 +214,13 @@ MODELS: dict[str, ModelConfig] = {
 
 def build(name: str, dtype: torch.dtype = torch.float64) -> Any:
     """The model of that name, always with the same weights, none of them zero."""
+    return randomized(MODELS[name], dtype)
+
+
+def randomized(config: ModelConfig, dtype: torch.dtype = torch.float64) -> Any:
+    """The model of a config, always with the same weights, none of them zero."""
     torch.manual_seed(1)
-    model = MODELS[name].build()
+    model: Any = config.build()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) / 8)

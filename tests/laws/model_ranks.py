@@ -47,9 +47,9 @@ def main(rank: int, size: int, folder: Path) -> None:
     distributed.destroy_process_group()
 
 
-def run_ranks(size: int, folder: Path) -> None:
-    """Run every rank in its own process."""
-    commands = [[sys.executable, __file__, str(rank), str(size), str(folder)] for rank in range(size)]
+def run_ranks(size: int, folder: Path, program: str = __file__, *arguments: str) -> None:
+    """Run every rank in its own process: ``program RANK SIZE FOLDER`` and the arguments."""
+    commands = [[sys.executable, program, str(rank), str(size), str(folder), *arguments] for rank in range(size)]
     started = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for command in commands]
     try:
         errors = [process.communicate(timeout=600)[1] for process in started]

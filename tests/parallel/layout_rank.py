@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import traceback
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -16,15 +17,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor, distributed
+from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllGather
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from regard.config import to_toml
 from regard.data import TextConfig
 from regard.models import GPTConfig, ModelConfig
 from regard.nn.experts.moe import MoEConfig
+from regard.parallel import fsdp
 from regard.parallel.layout import Layout
 from regard.parallel.pieces import pieces, whole_shape
 from regard.parallel.tensors import local, weights
@@ -46,6 +50,7 @@ MODELS: dict[str, ModelConfig] = {
     "still": replace(GPT, dropout=0.0),
     "experts": EXPERTS,
     "capacity": replace(EXPERTS, feedforward=replace(EXPERTS.feedforward, capacity=0.8)),
+    "whole heads": replace(GPT, attention_dropout=0.0, bias=True),
 }
 
 
@@ -58,12 +63,14 @@ class Case:
     layout: Layout
     model: str = "gpt"
     training: Mapping[str, Any] | None = None  # other values of TrainConfig
+    room: bool = True  # for the whole gradients of several micro-batches
 
 
 CASES = (
     Case("fsdp", 2, Layout()),
     Case("fsdp tied", 2, Layout(), "tied"),
     Case("fsdp accumulate recomputed", 2, Layout(), training={"accumulate": 2, "checkpointing": True}),
+    Case("fsdp no room", 2, Layout(), room=False),
     Case("replicate", 2, Layout(replicate=2)),
     Case("experts", 2, Layout(expert=2), "experts"),
     Case("experts accumulate recomputed", 2, Layout(expert=2), "capacity", {"accumulate": 2, "checkpointing": True}),
@@ -73,14 +80,22 @@ CASES = (
     Case("experts and shards", 4, Layout(expert=2), "experts"),
     Case("experts and replicas", 4, Layout(replicate=2, expert=4), "capacity"),
     Case("experts and shards muon", 4, Layout(expert=2), "experts", {"optimizer": MuonConfig()}),
+    Case("tensor", 2, Layout(tensor=2), "whole heads", {"clip": 0.1}),
+    Case("tensor muon", 2, Layout(tensor=2), "whole heads", {"optimizer": MuonConfig()}),
+    Case("fsdp x tensor muon", 4, Layout(tensor=2), "whole heads", {"optimizer": MuonConfig()}),
+    Case("fsdp x tensor", 4, Layout(tensor=2), "whole heads", {"clip": 0.1, "accumulate": 2}),
+    Case("context", 2, Layout(context=2), "still"),
+    Case("context of 4", 4, Layout(context=4), "still"),
+    Case("fsdp and context", 4, Layout(context=2), "still", {"checkpointing": True}),
 )
 
 
 def experiment(case: Case, folder: Path) -> Experiment:
     """The experiment of a case; its text is in the folder."""
     path = folder / "text.txt"
-    options = {"optimizer": AdamWConfig(lr=1e-2), "log_every": 1, "evaluate_every": None, "save_every": None, "keep": 100, "device": "cpu", "lanes": LANES}
-    training = TrainConfig(steps=STEPS, **(options | dict(case.training or {})))
+    options = {"log_every": 1, "evaluate_every": None, "save_every": None, "keep": 100, "device": "cpu", "lanes": LANES}
+    options |= {"optimizer": AdamWConfig(lr=1e-2)} | dict(case.training or {})
+    training = TrainConfig(steps=STEPS, **options)
     return Experiment(MODELS[case.model], TextConfig(path=str(path), batch=2), train=training, seed=7)
 
 
@@ -136,6 +151,7 @@ def trained(engine: Engine) -> list[float]:
 def result(case: Case, folder: Path, world: World) -> dict[str, Any]:
     """Everything that a case is compared by, on this rank."""
     found: dict[str, Any] = {}
+    fsdp.free_memory = lambda device: None if case.room else 0
     still = replace(case, training={**(case.training or {}), "clip": None})
     with float64():
         engine = build(still, folder, world)
@@ -149,6 +165,7 @@ def result(case: Case, folder: Path, world: World) -> dict[str, Any]:
         with CollectiveCount() as collectives:
             engine.update()
         found["collectives"] = dict(collectives.counts)
+        found["seconds"] = counted_seconds(engine)
     return found
 
 
@@ -163,6 +180,26 @@ class CollectiveCount(TorchDispatchMode):
         if func.namespace in ("c10d", "_c10d_functional"):
             self.counts[func.overloadpacket.__name__] += 1
         return func(*args, **(kwargs or {}))
+
+
+def counted_seconds(engine: Engine) -> tuple[float, ...]:
+    """The seconds of each rank in an update, by a clock that counts a gather as 5 and rank 1's micro-batches as 1."""
+    clock, terms, gather = [0.0], engine.terms, DefaultAllGather.__call__
+
+    def slow_terms(*given: Any) -> Any:
+        clock[0] += engine.world.rank
+        return terms(*given)
+
+    def slow_gather(*given: Any, **named: Any) -> Any:
+        clock[0] += 5
+        return gather(*given, **named)
+
+    engine.terms = slow_terms
+    with (
+        mock.patch.object(time, "perf_counter", side_effect=lambda: clock[0]),
+        mock.patch.object(DefaultAllGather, "__call__", slow_gather),
+    ):
+        return engine.update().rank_seconds
 
 
 class StopAt(Observer):

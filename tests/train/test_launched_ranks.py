@@ -4,116 +4,27 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from bench.torture.kills import unfinished
 from rank_kit import free_port
-from train_kit import same, write_text
 
+from launch_kit import STEPS, TRAIN, finish, names, ranks, same_end, saved, start, undisturbed, wait
 from regard.errors import RankLost
 from regard.runs import Run
-from warm_process import cache_inside
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds the ranks in /proc"),
 ]
-STEPS = 60
-CONFIG = f"""
-seed = 5
-[model]
-kind = "gpt"
-context = 8
-layers = 2
-heads = 2
-width = 16
-dropout = 0.1
-[data]
-kind = "text"
-path = "text.txt"
-batch = 4
-[train]
-steps = {STEPS}
-log_every = 1
-evaluate_every = 30
-save_every = 10
-device = "cpu"
-"""
-TRAIN = ("-m", "regard", "train", "two.toml")
 TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port")
-CLOCKS = {"seconds", "tokens_per_second", "memory"}
 
 
 @pytest.fixture(scope="module")
 def room(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a config and a run on two ranks that nothing disturbed, which chose its own name: two-1."""
-    folder = tmp_path_factory.mktemp("ranks")
-    write_text(folder)
-    (folder / "two.toml").write_text(CONFIG)
-    said, code = finish(start(folder, *TRAIN, "--processes", "2"))
-    assert code == 0, said
-    assert names(folder) == ["two-1"]
-    return folder
-
-
-def start(folder: Path, *arguments: str, environment: dict[str, str] | None = None) -> subprocess.Popen[str]:
-    variables = cache_inside(folder) | (environment or {})
-    command = [sys.executable, *arguments]
-    return subprocess.Popen(
-        command, cwd=folder, env=variables, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    )
-
-
-def finish(process: subprocess.Popen[str]) -> tuple[str, int]:
-    try:
-        _, said = process.communicate(timeout=900)
-    finally:
-        process.kill()
-    return said, process.returncode
-
-
-def names(folder: Path) -> list[str]:
-    return sorted(path.name for path in (folder / "runs").iterdir())
-
-
-def wait(until: Callable[[], bool], process: subprocess.Popen[str]) -> None:
-    end = time.monotonic() + 600
-    while not until():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
-def saved(folder: Path, name: str) -> bool:
-    """Whether a run has its first checkpoint, and not yet its last."""
-    path = folder / "runs" / name
-    return path.exists() and STEPS > max(Run.open(path).steps(), default=0) > 0
-
-
-def ranks(launcher: subprocess.Popen[str]) -> list[int]:
-    """The processes that the launcher has started, by rank."""
-    children = Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split()
-    found = {}
-    for child in children:
-        variables = Path(f"/proc/{child}/environ").read_text().split("\0")
-        found |= {int(text[5:]): int(child) for text in variables if text.startswith("RANK=")}
-    return [found[rank] for rank in sorted(found)]
-
-
-def losses(run: Run) -> list[dict]:
-    return [{key: value for key, value in record.items() if key not in CLOCKS} for record in run.metrics()]
-
-
-def same_end(folder: Path, name: str) -> None:
-    whole, other = (Run.open(folder / "runs" / each) for each in ("two-1", name))
-    a, b = whole.checkpoint(STEPS), other.checkpoint(STEPS)
-    assert same(a.model(), b.model())
-    assert same(a.optimizer(), b.optimizer())
-    assert losses(whole) == losses(other)
+    """A folder with a config and the run two-1, which nothing disturbed."""
+    return undisturbed(tmp_path_factory.mktemp("ranks"))
 
 
 def test_torchrun_agrees_on_a_name_and_trains_the_same_run(room):
@@ -134,6 +45,21 @@ def test_a_killed_rank_is_restarted_and_the_run_ends_bit_identical(room, rank):
     assert code == 0, said
     assert f"rank {rank} was ended by SIGKILL; restart 1 of 3" in said
     same_end(room, name)
+
+
+@pytest.mark.parametrize(("rank", "later"), [(0, "false"), (1, "false"), (1, "true")])
+def test_a_rank_killed_in_a_save_leaves_the_checkpoint_before(room, rank, later):
+    name = f"in-save-{rank}-{later}"
+    often = ("--train.save_every", "1", "--train.save_async", later)
+    process = start(room, *TRAIN, "--processes", "2", "--name", name, *often)
+    wait(lambda: saved(room, name) and unfinished(room / "runs" / name), process)
+    os.kill(ranks(process)[rank], signal.SIGKILL)
+    said, code = finish(process)
+    assert code == 0, said
+    assert f"rank {rank} was ended by SIGKILL; restart 1 of 3" in said
+    assert "damaged" not in said
+    same_end(room, name)
+    assert not unfinished(room / "runs" / name)
 
 
 def test_sigterm_saves_and_again_continues(room):

@@ -162,6 +162,17 @@ class Slots(NamedTuple):
 AnySlots = Range | Padded | Packed | Slots
 
 
+def select(slots: AnySlots, index: Tensor) -> Slots:
+    """The slots at these indices of every row, in this order.
+
+    >>> select(Range(4, start=2), torch.tensor([3, 0])).order.tolist()
+    [[5, 2]]
+    """
+    shape = (slots.rows, len(index))
+    order, segment, phase = slots.at(torch.arange(slots.rows, device=index.device)[:, None], index[None])
+    return Slots(order.expand(shape), segment.expand(shape), phase.expand(*shape, *phase.shape[2:]))
+
+
 def first_order(slots: AnySlots) -> int:
     """The order of the first slot of the kinds whose orders are consecutive."""
     return slots.start if isinstance(slots, Range) else 0

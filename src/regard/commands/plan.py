@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from regard.commands.common import CommandOptions
 from regard.commands.train import read_experiment
 from regard.config import argument, dump, option
 from regard.errors import UserError
+from regard.parallel.layout import Layout
 
 if TYPE_CHECKING:
     import torch
@@ -28,7 +29,8 @@ class PlanOptions(CommandOptions):
     """Options of `regard plan`."""
 
     recipe: str = argument("shakespeare", "a recipe's name or a TOML file")
-    gpus: int = option(1, "ranks with sharded weights (FSDP); each trains on data.batch rows")
+    gpus: int = option(1, "number of ranks, each of which has a shard of the weights unless --layout says otherwise")
+    layout: Layout = field(default_factory=Layout, metadata={"help": "how the ranks share the work"})
     hardware: str | None = option(None, "plan for a100, h100, h200 or b200 by its data sheet; default: this machine")
     memory: float | None = option(None, "GB of each device; default: that of the hardware, or of this machine")
     measure: bool = option(True, "measure five small steps on this machine to predict the time of a step")
@@ -41,6 +43,7 @@ def plan(options: PlanOptions, keys: Mapping[str, object]) -> int:
     which it fits. Every key of the experiment is an option, as for `regard train`:
 
       --model gpt3-175b --gpus 1024 --hardware h100        a preset on many GPUs
+      --gpus 64 --layout.tensor 8 --layout.replicate 2     a layout (docs/scale.md)
       --train.checkpointing true --data.batch 4            settings to compare
     """
     import torch
@@ -66,19 +69,21 @@ def plan(options: PlanOptions, keys: Mapping[str, object]) -> int:
     measured = hardware is None and options.measure and device.type in FLOPS
     law = measured_law(experiment, batches, device) if measured else None
     traced = device if hardware is None and device.type in FLOPS else torch.device("cpu")
-    made = make(experiment, gpus=options.gpus, hardware=hardware, limit=limit, law=law, batch=batches, device=traced)
+    ranks = {"gpus": options.gpus, "layout": options.layout}
+    made = make(experiment, **ranks, hardware=hardware, limit=limit, law=law, batch=batches, device=traced)
     options.show(made.record(), "\n".join(lines(made, options.hardware or ("h100" if hardware else device.type))))
     return 0
 
 
 def measured_law(experiment: Experiment, batches: Batches, device: torch.device) -> SpeedLaw:
     """The law of this machine, from five small steps of experiments like this one."""
-    from regard.plan import SpeedLaw, measure, variants
+    from regard.plan import SpeedLaw, measure, measure_peaks, variants
     from regard.runs.waiting import progress
 
     chosen = variants(experiment, FLOPS[device.type], batches)
     steps = progress(chosen, len(chosen), "measuring steps")
-    return SpeedLaw.fit([measure(one, batches(one), device) for one in steps])
+    measured = [measure(one, batches(one), device) for one in steps]
+    return SpeedLaw.fit(measured, measure_peaks(device), queued=device.type == "cuda")
 
 
 def lines(made: TrainingPlan, device: str) -> Iterator[str]:
@@ -103,8 +108,8 @@ def lines(made: TrainingPlan, device: str) -> Iterator[str]:
         length = experiment.model.context
         whole = unit(trace.cache * length, "B")
         yield f"KV cache: {unit(trace.cache, 'B')} per token, {whole} for {length:,} tokens"
-    if made.communication:
-        yield f"communication: {unit(made.communication, 'B')} received by each rank per step"
+    if made.gpus > 1:
+        yield from communication(made)
     if made.seconds is not None:
         known = (
             f"± {made.error:.0%}, from five measured steps"
@@ -122,6 +127,27 @@ def lines(made: TrainingPlan, device: str) -> Iterator[str]:
     if not made.fits and made.limit is not None:
         fix = f"it fits with {' '.join(made.fix)}" if made.fix else "no setting that was tried fits; lower its sizes"
         yield f"does not fit: {device} has {unit(made.limit, 'B')}; {fix}"
+
+
+def communication(made: TrainingPlan) -> Iterator[str]:
+    """What the layout sends, and how often it should save."""
+    from regard.pages.numbers import duration, unit
+    from regard.parallel.layout import DIMENSIONS
+    from regard.plan.hardware import HOURS_BETWEEN_FAILURES, WRITE
+
+    layout, kept = made.layout, made.checkpoints
+    sizes = [f"{name} {size}" for name, size in zip(DIMENSIONS, layout.sizes, strict=True) if size > 1]
+    sizes += [f"expert {layout.expert}"] if layout.expert > 1 else []
+    yield f"layout: {', '.join(sizes)}; pipeline bubble: 0, as there is no pipeline"
+    yield f"{'sent and received by each rank':30} {'per step':>12} {'time':>12} {'not hidden':>12}"
+    for kind, size, seconds, exposed in made.traffic:
+        times = "" if seconds is None else f" {duration(seconds):>12} {duration(exposed or 0.0):>12}"
+        yield f"{kind:30} {unit(size, 'B'):>12}{times}"
+    yield (
+        f"checkpoints: every {duration(kept.interval)} ({kept.lost:.1%} of the time is lost), if a device fails every "
+        f"{HOURS_BETWEEN_FAILURES:,.0f} hours (Llama 3, 2024), one of {made.gpus:,} every {duration(kept.failures)}, "
+        f"and each rank writes {unit(WRITE, 'B')}/s: {duration(kept.save)} (Daly 2006)"
+    )
 
 
 def parts(trace: StepTrace) -> Iterator[str]:

@@ -67,10 +67,10 @@ def budget(options: TuneOptions, experiment: Experiment, data: Data[Batch]) -> t
 
     own = budget_in_steps(experiment, data, World(device=find_device(experiment.train.device)), time.perf_counter())
     sized = replace(own, model=own.model_for(data).with_dropout(0.0), train=replace(own.train, dropout=None))
-    step = measure(sized, own.batch(data, 0), find_device(own.train.device))
+    measured = measure(sized, own.batch(data, 0), find_device(own.train.device))
     steps = own.train.steps or 1
-    flops = step.work.flops * steps
-    taken = duration((options.trials + 1 + 2 * options.seeds) * steps * step.seconds)
+    flops = measured.step.flops * steps
+    taken = duration((options.trials + 1 + 2 * options.seeds) * steps * measured.seconds)
     line = (
         f"{options.trials} trials beside the default, then {2 * options.seeds} trainings to compare the best with it, "
         f"each of {unit(flops, 'FLOP')} ({steps:,} steps of the default): about {taken} without evaluations, less with "

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from regard.train.engine import seed_generators
+from regard.train.seeding import seed_generators
 
 
 @contextmanager

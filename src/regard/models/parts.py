@@ -33,7 +33,7 @@ class BlocksConfig(ModelConfig):
     bias: bool = option(False, "biases in linear layers")
     qk_norm: bool = option(True, "normalize queries and keys per head")
     backend: str = option(
-        "auto", "attention backend: auto, edges, sdpa, flex, banded, blocked, small_cpu, decode_gpu, reference"
+        "auto", "attention backend: auto, edges, sdpa, flex, banded, blocked, small_cpu, decode_gpu, ring, reference"
     )
     zero_init: bool = option(True, "initialize residual branches with zero rather than small weights")
     projection: ProjectionConfig = field(default_factory=SeparateConfig)

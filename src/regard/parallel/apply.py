@@ -14,7 +14,12 @@ def parallelize(model: Model, world: World, dtype: torch.dtype = torch.float32) 
 
     Tensor and expert parallelism choose the parameters of a rank, and FSDP shards what they have left.
     """
+    cut(model, world)
+    fsdp.shard(model, world, dtype)
+
+
+def cut(model: Model, world: World) -> None:
+    """What every dimension but those of FSDP does. Without a mesh nothing communicates; shapes are those of a rank."""
     for dimension in ("tensor", "expert", "context"):
         if getattr(world.layout, dimension) > 1:
             import_module(f"regard.parallel.{dimension}").apply(model, world)
-    fsdp.shard(model, world, dtype)

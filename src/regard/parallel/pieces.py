@@ -4,12 +4,12 @@ Building a model shard by shard, checkpoints and the gradient norm need this and
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from regard.parallel.tensors import is_sharded
+from regard.parallel.tensors import is_sharded, local
 
 
 class Cut(NamedTuple):
@@ -74,6 +74,27 @@ def pieces(tensor: Tensor, cut: Cut | None = None) -> Iterator[Piece]:
                 _put((0,) * len(shape), dim, begin - low),
             )
         before += end - first
+
+
+class Sliced(Protocol):
+    """A whole tensor, or one in a file, of which boxes can be taken."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def dtype(self) -> torch.dtype: ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, box: tuple[slice, ...], /) -> Tensor: ...
+
+
+@torch.no_grad()
+def fill(tensor: Tensor, whole: Sliced, cut: Cut | None = None) -> None:
+    """Copy into a rank's ``tensor`` its boxes of the whole one, one after another."""
+    for piece in pieces(tensor, cut):
+        local(tensor)[piece.in_local()].copy_(whole[piece.in_whole()])
 
 
 def _put(numbers: tuple[int, ...], place: int, number: int) -> tuple[int, ...]:

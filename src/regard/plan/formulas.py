@@ -1,12 +1,13 @@
 """What fake tensors and PyTorch's counter do not know of some operations: FLOPs, launches and the memory of kernels."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.flop_counter import sdpa_backward_flop_count, sdpa_flop_count
 
+from regard.plan.recurrent import recurrent_back_flops, recurrent_back_steps, recurrent_flops, recurrent_steps
 from regard.plan.visible import visible_back_flops, visible_flops
 
 
@@ -26,14 +27,6 @@ def _lstm_backward(x: Tensor, w: Tensor, u: Tensor, *_: object, **__: object) ->
     return 2 * _lstm(x, w, u)
 
 
-def _cudnn(x: Tensor, weights: Sequence[Tensor], *_: object, **__: object) -> int:
-    return 2 * x.shape[:-1].numel() * sum(one.numel() for one in weights if one.ndim == 2)
-
-
-def _cudnn_backward(x: Tensor, weights: Sequence[Tensor], *_: object, **__: object) -> int:
-    return 2 * _cudnn(x, weights)
-
-
 def _linear(x: Tensor, *tensors: Tensor, **_: object) -> int:
     weight = next(t for t in tensors if t.ndim == 2 and t.shape[1] == x.shape[-1])
     return 2 * x.shape[:-1].numel() * weight.numel()
@@ -42,10 +35,10 @@ def _linear(x: Tensor, *tensors: Tensor, **_: object) -> int:
 FORMULAS: dict[Any, Callable[..., int]] = {
     torch.ops.aten.mkldnn_rnn_layer: _lstm,
     torch.ops.aten.mkldnn_rnn_layer_backward: _lstm_backward,
-    torch.ops.aten._cudnn_rnn: _cudnn,
-    torch.ops.aten._cudnn_rnn_backward: _cudnn_backward,
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention,
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
+    torch.ops.regard_plan.recurrent: recurrent_flops,
+    torch.ops.regard_plan.recurrent_back: recurrent_back_flops,
     torch.ops.regard_plan.visible: visible_flops,
     torch.ops.regard_plan.visible_back: visible_back_flops,
 }
@@ -61,43 +54,25 @@ def _steps(x: Tensor, *_: object) -> int:
     return x.shape[0]
 
 
-def _cudnn_steps(x: Tensor, *given: Any) -> int:
-    layers, batch_first = given[8:10]
-    return x.shape[1 if batch_first else 0] * layers
-
-
-def _cudnn_steps_backward(x: Tensor, *given: Any) -> int:
-    return _cudnn_steps(x, *given[4:])
-
-
 #: Operations of a kernel that runs through a sequence, one step after another.
 LAUNCHES: dict[Any, Callable[..., int]] = {
     torch.ops.aten.mkldnn_rnn_layer: _steps,
     torch.ops.aten.mkldnn_rnn_layer_backward: _steps,
-    torch.ops.aten._cudnn_rnn: _cudnn_steps,
-    torch.ops.aten._cudnn_rnn_backward: _cudnn_steps_backward,
+    torch.ops.regard_plan.recurrent: recurrent_steps,
+    torch.ops.regard_plan.recurrent_back: recurrent_back_steps,
 }
 
 
 #: Numbers that a kernel keeps for its backward pass, per token and unit: 15.2 to 15.7 were measured of oneDNN's LSTM.
 ONEDNN_LSTM = 15.5
-CUDNN_LSTM = 6
 
 
 def _workspace(x: Tensor, w: Tensor, u: Tensor, *_: object) -> int:
     return int(ONEDNN_LSTM * x.shape[:-1].numel() * u.shape[1] * x.element_size())
 
 
-def _cudnn_workspace(x: Tensor, *given: Any) -> int:
-    hidden, layers = given[6], given[8]
-    return CUDNN_LSTM * x.shape[:-1].numel() * hidden * layers * x.element_size()
-
-
 #: Bytes of the fourth output of an operation, which is empty when fake tensors run it.
-WORKSPACES: dict[Any, Callable[..., int]] = {
-    torch.ops.aten.mkldnn_rnn_layer: _workspace,
-    torch.ops.aten._cudnn_rnn: _cudnn_workspace,
-}
+WORKSPACES: dict[Any, Callable[..., int]] = {torch.ops.aten.mkldnn_rnn_layer: _workspace}
 
 
 def workspace(device: torch.device) -> int:

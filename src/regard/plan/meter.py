@@ -13,9 +13,12 @@ from torch.utils.flop_counter import flop_registry
 
 from regard.models import Model
 from regard.plan.formulas import FORMULAS, LAUNCHES, WORKSPACES
+from regard.plan.operations import Operation, Origin, started_by
 
 #: PyTorch's CUDA allocator rounds each block up to so many bytes.
 CUDA_BLOCK = 512
+#: Operations that give memory out and compute nothing.
+EMPTY = {torch.ops.aten.empty, torch.ops.aten.empty_like, torch.ops.aten.empty_strided, torch.ops.aten.new_empty}
 
 
 class Work(NamedTuple):
@@ -42,6 +45,7 @@ class Meter(TorchDispatchMode):
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.flops, self.bytes, self.operations, self.half = 0.0, 0.0, 0, 0.0
+        self.timeline: list[Operation] = []
         self.live = self.peak = self.gradients = self.growing = self.copies = 0
         self.weights: weakref.WeakSet[torch.UntypedStorage] = weakref.WeakSet()  # and their copies in another format
         self.sizes: weakref.WeakKeyDictionary[torch.UntypedStorage, int] = weakref.WeakKeyDictionary()
@@ -52,29 +56,45 @@ class Meter(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         tensors, made = tensors_in((args, kwargs)), tensors_in(out)
+        if func.namespace in ("prim", "profiler") or not (tensors or made):
+            return out  # a question about a tensor
         given = [x.untyped_storage() for x in tensors]
         new = [x for x in made if not any(x.untyped_storage() is one for one in given)]
-        if not new and not (made and func._schema.is_mutable):
-            return out  # a view, or a question about a tensor
-        packet = func._overloadpacket
-        self.operations += LAUNCHES[packet](*args) if packet in LAUNCHES else 1
-        flops = 0.0
-        if packet in FORMULAS:
-            flops = FORMULAS[packet](*args, **(kwargs or {}))
-        elif packet in flop_registry:
-            flops = flop_registry[packet](*args, **(kwargs or {}), out_val=out)
-        self.flops += flops
-        if flops and tensors[0].element_size() == 2:
-            self.half += flops
-        self.bytes += sum(float(x.numel() * x.element_size()) for x in (*tensors, *made))
-        if packet in WORKSPACES:
-            self.follow(made[3], WORKSPACES[packet](*args))
+        origin = started_by()
+        if not new and not func._schema.is_mutable:
+            self.timeline.append(Operation(0, origin=origin))  # a view
+            return out
+        self._count(func, args, kwargs or {}, out, origin)
+        if func._overloadpacket in WORKSPACES:
+            self.follow(made[3], WORKSPACES[func._overloadpacket](*args))
         for x in new:
             self.follow(x)
             if func is torch.ops.aten._to_copy.default and all(one in self.weights for one in given):
                 self.copies += self.sizes[x.untyped_storage()]
                 self.weights.add(x.untyped_storage())
         return out
+
+    def _count(self, func: Any, args: Any, kwargs: Any, out: Any, origin: Origin) -> None:
+        """Count an operation that is no view."""
+        packet, tensors, flops = func._overloadpacket, tensors_in((args, kwargs)), 0.0
+        if packet in FORMULAS:
+            flops = FORMULAS[packet](*args, **kwargs)
+        elif packet in flop_registry:
+            flops = flop_registry[packet](*args, **kwargs, out_val=out)
+        half = bool(flops) and tensors[0].element_size() == 2
+        places = zip(func._schema.arguments, args, strict=False)
+        changed = [given for place, given in places if place.alias_info is not None and place.alias_info.is_write]
+        # Several tensors that are changed together are no output; broadcast ones are smaller than their shapes.
+        size = (
+            0.0 if packet in EMPTY else float(sum(map(_extent, (*tensors, *(tensors_in(out) or tensors_in(changed))))))
+        )
+        launches = 0 if packet in EMPTY else LAUNCHES[packet](*args) if packet in LAUNCHES else 1
+        attention = any(word in func.name() for word in ("attention", "regard_plan::visible"))
+        self.timeline.append(Operation(launches, flops, size, half, attention, origin))
+        self.operations += launches
+        self.flops += flops
+        self.half += flops if half else 0.0
+        self.bytes += size
 
     @property
     def work(self) -> Work:
@@ -105,3 +125,8 @@ def stored(x: Tensor) -> int:
     """Bytes of the storage of a tensor, as the device's allocator gives them out."""
     size = x.untyped_storage().nbytes()
     return -(-size // CUDA_BLOCK) * CUDA_BLOCK if x.device.type == "cuda" else size
+
+
+def _extent(x: Tensor) -> int:
+    """Bytes of its elements; those that are broadcast count once."""
+    return min(x.numel() * x.element_size(), x.untyped_storage().nbytes())

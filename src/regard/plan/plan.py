@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
+from math import prod
 from typing import Any
 
 import torch
@@ -11,31 +12,21 @@ import torch
 from regard.config import override
 from regard.data import Batch
 from regard.errors import UserError
+from regard.parallel.layout import Layout
+from regard.parallel.world import ONE
+from regard.plan.checkpoints import Checkpoints, checkpoints
 from regard.plan.hardware import UTILIZATION, Hardware
+from regard.plan.law import SpeedLaw
+from regard.plan.layout import Memory, memory, rank_model
 from regard.plan.meter import Work
-from regard.plan.speed import Batches, SpeedLaw, step_work
+from regard.plan.operations import Timeline
+from regard.plan.overlap import Traffic, rank_flops, traffic
+from regard.plan.speed import Batches, whole_step
 from regard.plan.trace import CPU, Part, StepTrace, trace
 from regard.train import Experiment
 
 DEEP, PERIOD = 24, 8  # more layers than the first are extrapolated from one and two periods, if periods divide them
 TOKENS_PER_PARAMETER = 20  # of a compute-optimal training (Hoffmann et al. 2022, table 3)
-HALF = ("bfloat16", "float16")
-
-
-@dataclass(frozen=True)
-class Memory:
-    """Bytes on each device at the peak of a step."""
-
-    weights: float
-    gradients: float
-    optimizer: float
-    activations: float
-    copies: float = 0.0  # weights in the format of products, or whole weights of a block of sharded ones
-    workspace: float = 0.0  # of matrix products
-
-    @property
-    def total(self) -> float:
-        return self.weights + self.gradients + self.optimizer + self.activations + self.copies + self.workspace
 
 
 @dataclass(frozen=True)
@@ -44,18 +35,38 @@ class TrainingPlan:
 
     experiment: Experiment
     trace: StepTrace
-    gpus: int
+    layout: Layout  # of all ranks
     memory: Memory
     limit: float | None  # bytes of a device
     seconds: float | None  # of a step; None: not measured
     error: float | None  # of that, relative
-    communication: float  # bytes that each rank receives in a step
+    traffic: tuple[Traffic, ...]
     fix: tuple[str, ...] = ()  # options with which it fits
+
+    @property
+    def gpus(self) -> int:
+        """The number of ranks."""
+        return prod(self.layout.sizes)
+
+    @property
+    def micro_batches(self) -> int:
+        """Of a step, over all ranks."""
+        return self.experiment.train.accumulate * (self.experiment.train.lanes or self.layout.data)
+
+    @property
+    def communication(self) -> float:
+        """Bytes that each rank sends, and receives, in a step."""
+        return sum(one.bytes for one in self.traffic)
+
+    @property
+    def checkpoints(self) -> Checkpoints:
+        """How often to save."""
+        return checkpoints(self.memory.weights + self.memory.optimizer, self.gpus)
 
     @property
     def tokens(self) -> int:
         """Of a step, over all ranks."""
-        return self.trace.targets * self.experiment.train.accumulate * self.gpus
+        return self.trace.targets * self.micro_batches
 
     @property
     def steps(self) -> int | None:
@@ -69,7 +80,7 @@ class TrainingPlan:
     @property
     def flops(self) -> float:
         """Of a step, over all ranks."""
-        return self.trace.micro_batch.flops * self.experiment.train.accumulate * self.gpus
+        return self.trace.micro_batch.flops * self.micro_batches
 
     @property
     def fits(self) -> bool:
@@ -90,7 +101,10 @@ class TrainingPlan:
             "memory": {**asdict(self.memory), "total": self.memory.total, "limit": self.limit},
             "cache_bytes_per_token": self.trace.cache,
             "communication_bytes_per_step": self.communication,
+            "communication": {one.kind: one.record() for one in self.traffic},
+            "checkpoints": self.checkpoints._asdict(),
             "gpus": self.gpus,
+            "layout": asdict(self.layout),
             "seconds_per_step": self.seconds,
             "seconds": None if steps is None or self.seconds is None else steps * self.seconds,
             "error": self.error,
@@ -104,6 +118,7 @@ def plan(
     experiment: Experiment,
     *,
     gpus: int = 1,
+    layout: Layout = ONE,
     hardware: Hardware | None = None,
     limit: float | None = None,
     law: SpeedLaw | None = None,
@@ -111,17 +126,17 @@ def plan(
     batch: Batch | Batches | None = None,
     device: torch.device = CPU,
 ) -> TrainingPlan:
-    """Plan an experiment on ``gpus`` ranks with sharded weights (FSDP). ``law``: of this machine, for its step time.
+    """Plan an experiment on ``gpus`` ranks, in a layout that shards weights (FSDP) unless it says otherwise.
 
-    ``batch``: a micro-batch of its data, or what gives one for changed sizes; a text needs none. ``device``: of that
-    kind the step is traced.
+    ``law``: of this machine, for its step time. ``batch``: a micro-batch of its data, or what gives one for changed
+    sizes; a text needs none. ``device``: of that kind the step is traced.
     """
-    made = _planned(experiment, traced(experiment, batch, device), gpus, hardware, limit, law)
+    made = _planned(experiment, traced(experiment, batch, device), layout.of(gpus), hardware, limit, law)
     if made.fits or not fixes:
         return made
 
-    def fits(other: Experiment, found: StepTrace, ranks: int) -> bool:
-        return _planned(other, found, ranks, hardware, limit, law).fits
+    def fits(other: Experiment, found: StepTrace, layout: Layout) -> bool:
+        return _planned(other, found, layout, hardware, limit, law).fits
 
     def find(other: Experiment) -> StepTrace:
         if other.data.batch != experiment.data.batch and batch is not None and not callable(batch):
@@ -134,42 +149,53 @@ def plan(
 def _planned(
     experiment: Experiment,
     found: StepTrace,
-    gpus: int,
+    layout: Layout,
     hardware: Hardware | None,
     limit: float | None,
     law: SpeedLaw | None = None,
 ) -> TrainingPlan:
-    accumulate, half = experiment.train.accumulate, experiment.train.precision in HALF
-    if gpus == 1:  # gradients take the place of activations, unless they are there from an earlier micro-batch
-        activations = found.activations if accumulate > 1 else found.growing - found.gradients
-        copies = float(found.copies)
-    else:  # the whole weights of two blocks are there at a time, and the gradients of one
-        activations, copies = found.activations, found.block * (1.0 if half else 2.0) + found.block
-    activations = max(activations, found.extra / gpus)
-    stored = (found.weights / gpus, found.gradients / gpus, found.optimizer / gpus)
-    memory = Memory(*stored, activations, copies, found.workspace)
     limit = hardware.memory if limit is None and hardware is not None else limit
-    # Weights are gathered in both passes, and gradients reduced once: each rank receives what it does not have.
-    each = 0.0 if gpus == 1 else (2.0 * found.weights * (0.5 if half else 1.0) + found.gradients) * (gpus - 1) / gpus
-    work, seconds = step_work(found, accumulate), None
+    model = rank_model(experiment, layout, limit)
+    kinds, seconds = traffic(model, found, hardware), None
     if hardware is not None:
-        seconds = max(work.flops / (hardware.flops * UTILIZATION), accumulate * each / hardware.link)
+        flops = model.micro_batches * rank_flops(model, found) + found.update.flops
+        seconds = flops / (hardware.flops * UTILIZATION) + sum(one.exposed or 0.0 for one in kinds)
     elif law is not None:
-        seconds = law.seconds(work)
+        seconds = law.seconds(whole_step(found, model.micro_batches))
     error = law.error if law is not None and hardware is None else None
-    return TrainingPlan(experiment, found, gpus, memory, limit, seconds, error, each)
+    needed = memory(model, found)
+    return TrainingPlan(experiment, found, layout, needed, limit, seconds, error, kinds)
 
 
 def _fix(
     made: TrainingPlan,
     find: Callable[[Experiment], StepTrace],
-    fits: Callable[[Experiment, StepTrace, int], bool],
+    fits: Callable[[Experiment, StepTrace, Layout], bool],
     accelerated: bool,
 ) -> tuple[str, ...]:
     """The mildest options with which the training fits; () if none was found. ``accelerated``: bfloat16 runs there.
 
     A window is none of them: fast backends store no scores, so that it saves time and no memory.
     """
+    last: tuple[Experiment, StepTrace] = made.experiment, made.trace
+    options: list[str] = []
+    for options in _settings(made, accelerated):
+        try:
+            other = override(made.experiment, options)
+            found = find(other)
+        except UserError:
+            continue
+        if fits(other, found, made.layout):
+            return tuple(options)
+        last = other, found
+    for layout, further in _layouts(made):
+        if fits(*last, layout):
+            return (*options, *further)
+    return ()
+
+
+def _settings(made: TrainingPlan, accelerated: bool) -> list[list[str]]:
+    """Options that save memory, the mildest first; the last ones save most."""
     batch, accumulate = made.experiment.data.batch, made.experiment.train.accumulate
     sizes = [batch // 2**n for n in range(1, 12) if batch % 2**n == 0]
     smaller = [[f"--data.batch={size}", f"--train.accumulate={accumulate * batch // size}"] for size in sizes]
@@ -179,20 +205,22 @@ def _fix(
     candidates += [options + half + again for options in ([], *smaller[:2], *smaller[2:][-1:])]
     if made.experiment.model.layers > DEEP:
         candidates.insert(0, again)  # it saves most, and a trace takes seconds
-    last: tuple[Experiment, StepTrace, list[str]] | None = None
-    for options in candidates:
-        try:
-            other = override(made.experiment, options)
-            found = find(other)
-        except UserError:
-            continue
-        if fits(other, found, made.gpus):
-            return tuple(options)
-        last = other, found, options
+    if made.gpus > 1 and made.limit is not None and made.trace.extra > made.limit:
+        plain = ["--train.optimizer=adamw"]  # Muon holds all of its matrices whole
+        candidates = [plain, *(options + plain for options in candidates)]
+    return [list(options) for options in dict.fromkeys(map(tuple, candidates))]
+
+
+def _layouts(made: TrainingPlan) -> Iterator[tuple[Layout, tuple[str, ...]]]:
+    """Layouts that need less memory for each rank, with their options: of as many ranks, then of more."""
+    layout, gpus = made.layout, made.gpus
+    given = () if layout == ONE.of(gpus) else ("--layout.shard=none",)
+    if layout.replicate > 1:
+        yield replace(layout, replicate=1, shard=None).of(gpus), ("--layout.replicate=1", *given)
+    others = gpus // (layout.shard or 1)
     for ranks in (2**n for n in range(1, 13)):
-        if last is not None and ranks > made.gpus and fits(*last[:2], ranks):
-            return (*last[2], f"--gpus={ranks}")
-    return ()
+        if ranks > gpus and ranks % others == 0:
+            yield replace(layout, shard=None).of(ranks), (f"--gpus={ranks}", *given)
 
 
 def traced(experiment: Experiment, batch: Batch | Batches | None = None, device: torch.device = CPU) -> StepTrace:
@@ -208,9 +236,12 @@ def traced(experiment: Experiment, batch: Batch | Batches | None = None, device:
     def further(a: Any, b: Any) -> Any:
         if isinstance(a, int | float):
             return a + times * (b - a)
+        if isinstance(a, Timeline):
+            return a.further(b, times)
         if isinstance(a, dict):
             return {name: further(a.get(name, Part(0, 0.0, 0)), b[name]) for name in b}
         return type(a)(*map(further, a, b)) if isinstance(a, Part | Work) else b
 
-    fields = {name: further(getattr(one, name), getattr(two, name)) for name in StepTrace._fields}
-    return StepTrace(**{**fields, "targets": one.targets, "block": one.block})
+    fields = {name: further(getattr(one, name), getattr(two, name)) for name in StepTrace._fields if name != "stream"}
+    fields |= {"targets": one.targets, "block": one.block, "stream": one.stream}
+    return StepTrace(**fields)

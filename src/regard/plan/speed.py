@@ -1,19 +1,11 @@
-"""How long a step takes on this machine: measured steps, and a law fitted to them that predicts others.
-
-seconds = FLOPs / throughput + bytes / bandwidth + operations x overhead, with three constants of the machine, none of
-them negative. On a GPU operations are started while others run; but a step waits for its loss before the update, and
-where operations are short the device waits for the next, so the sum is nearer than the larger of the two. Relative
-errors are minimized; the error that is reported is that of steps that were left out of the fit.
-"""
+"""Measured steps, for a law of time (``law.py``), and smaller variants of an experiment to measure."""
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from itertools import combinations
-from typing import NamedTuple
 
 import torch
 
@@ -21,6 +13,7 @@ from regard.config import override
 from regard.data import Batch, TextBatch, TextConfig
 from regard.errors import UserError
 from regard.parallel.world import World
+from regard.plan.law import MeasuredStep, Step
 from regard.plan.meter import Work
 from regard.plan.trace import StepTrace, trace
 from regard.train import Experiment
@@ -30,69 +23,18 @@ from regard.train.engine import Engine
 WARM, STEPS = 3, 20  # steps before the measured ones, and at most so many of those
 SECONDS = 1.0  # for the measured steps of a config
 VARIANTS = 5
-#: How much faster GPUs multiply 16-bit formats than float32: 16 for A100, 15 for H100 and H200 (NVIDIA's data sheets).
-HALF = 15
-
-
 #: A micro-batch of an experiment.
 Batches = Callable[[Experiment], Batch]
-
-
-class MeasuredStep(NamedTuple):
-    """A step and its time."""
-
-    work: Work
-    seconds: float
-
-
-class SpeedLaw(NamedTuple):
-    """Seconds per FLOP, per byte and per operation, and the median relative error of steps that were left out."""
-
-    per_flop: float  # of float32
-    per_byte: float
-    per_operation: float
-    error: float
-
-    def seconds(self, work: Work) -> float:
-        """The time of a step."""
-        return sum(each * count for each, count in zip(self, _terms(work), strict=False))
-
-    @classmethod
-    def fit(cls, measured: Sequence[MeasuredStep]) -> SpeedLaw:
-        """The law of these steps; its error by leaving out one at a time."""
-        if len(measured) < 2:
-            raise ValueError("a law needs two measured steps at least")
-        left_out = []
-        for place, one in enumerate(measured):
-            others = [*measured[:place], *measured[place + 1 :]]
-            left_out.append(abs(cls(*_constants(others), 0.0).seconds(one.work) / one.seconds - 1))
-        return cls(*_constants(measured), statistics.median(left_out))
-
-
-def _terms(work: Work) -> tuple[float, float, float]:
-    """FLOPs, as if all were of float32, bytes and operations."""
-    return work.flops - work.half * (1 - 1 / HALF), work.bytes, float(work.operations)
-
-
-def _constants(measured: Sequence[MeasuredStep]) -> tuple[float, float, float]:
-    """The constants of least squared relative error among those that are not negative."""
-    rows = torch.tensor([[x / one.seconds for x in _terms(one.work)] for one in measured], dtype=torch.float64)
-    ones, best = torch.ones(len(rows), dtype=torch.float64), (float("inf"), (0.0, 0.0, 0.0))
-    for count in range(1, min(3, len(rows)) + 1):
-        for chosen in combinations(range(3), count):
-            part = rows[:, list(chosen)]
-            scale = part.abs().amax(0).clamp(min=1e-300)
-            found = torch.linalg.lstsq(part / scale, ones[:, None]).solution[:, 0] / scale
-            if bool((found >= 0).all()):
-                error = float((part @ found - 1).square().sum())
-                values = dict(zip(chosen, found.tolist(), strict=True))
-                best = min(best, (error, (values.get(0, 0.0), values.get(1, 0.0), values.get(2, 0.0))))
-    return best[1]
 
 
 def step_work(found: StepTrace, accumulate: int) -> Work:
     """The work of a whole step."""
     return Work(*(accumulate * one + other for one, other in zip(found.micro_batch, found.update, strict=True)))
+
+
+def whole_step(found: StepTrace, accumulate: int) -> Step:
+    """What decides the time of a whole step."""
+    return Step(found.timeline, accumulate, step_work(found, accumulate).flops)
 
 
 class RepeatedBatch:
@@ -115,7 +57,7 @@ def measure(
 ) -> MeasuredStep:
     """A few real steps on the same batch."""
     seconds = step_seconds(experiment, batch, device, clock)
-    return MeasuredStep(step_work(trace(experiment, batch, device), experiment.train.accumulate), seconds)
+    return MeasuredStep(whole_step(trace(experiment, batch, device), experiment.train.accumulate), seconds)
 
 
 def step_seconds(

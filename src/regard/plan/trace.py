@@ -29,6 +29,8 @@ from regard.models import LanguageModel, Model, describe
 from regard.models.shapes import SkipInit
 from regard.plan.formulas import FORMULAS, workspace
 from regard.plan.meter import Meter, Work, stored
+from regard.plan.operations import Segment, Timeline
+from regard.plan.recurrent import recurrent_counted
 from regard.plan.visible import counted
 from regard.tasks import Task
 from regard.train import Experiment
@@ -64,6 +66,7 @@ class StepTrace(NamedTuple):
     parts: dict[str, Part]
     micro_batch: Work
     update: Work
+    timeline: Timeline
     targets: int  # of a micro-batch
     parameters: int
     weights: int  # bytes, with buffers
@@ -76,6 +79,7 @@ class StepTrace(NamedTuple):
     workspace: int  # bytes that the library of matrix products keeps
     block: int  # bytes of the weights of the largest block
     cache: int  # bytes of the KV cache per token, in the format of the activations
+    stream: tuple[int, ...]  # the shape of what the first block reads: [B, N, C]; () if there is no block
 
 
 def trace(experiment: Experiment, batch: Batch | None = None, device: torch.device = CPU) -> StepTrace:
@@ -122,19 +126,24 @@ def _trace(experiment: Experiment, model: Model, batch: Batch) -> StepTrace:
     count = max(1, batch.targets.numel())
     hooks = [p.register_post_accumulate_grad_hook(meter.accumulated) for p in parameters if p.requires_grad]
     parts = _parts(module, batch, count, autocast)
-    with counted(), meter:
+    stream: list[tuple[int, ...]] = []
+    for block in list(model.blocks)[:1]:
+        block.register_forward_pre_hook(lambda _, given: stream.extend(tuple(x.shape) for x in given[:1]))
+    with counted(), recurrent_counted(device), meter:
         with autocast:
             loss = module(batch, count)
         loss.backward()
         del loss
-        micro_batch = meter.work
+        micro_batch, ended = meter.work, len(meter.timeline)
         activations, growing = (peak - weights - meter.copies for peak in (meter.peak, meter.growing))
         for hook, p in zip(hooks, (p for p in parameters if p.requires_grad), strict=True):
             hook.remove()
             p.grad = torch.zeros_like(p)
-        meter.peak = before = meter.live
         gradients = [p.grad for p in parameters if p.grad is not None]
-        torch._foreach_mul_(gradients, torch.nn.utils.get_total_norm(gradients))
+        optimizer.step(1.0)  # the first one makes the state
+        meter.peak, earlier, started = meter.live, meter.work, len(meter.timeline)
+        before = meter.live
+        torch._foreach_mul_(gradients, torch.nn.utils.get_total_norm(gradients, foreach=device.type == "cuda"))
         optimizer.step(1.0)
     state = sum(map(stored, optimizer.state().values()))
     blocks = [sum(map(stored, block.parameters())) for block in model.blocks]
@@ -142,7 +151,8 @@ def _trace(experiment: Experiment, model: Model, batch: Batch) -> StepTrace:
     return StepTrace(
         parts=parts,
         micro_batch=micro_batch,
-        update=meter.work.minus(micro_batch),
+        timeline=Timeline((Segment.of(meter.timeline[:ended]),), (Segment.of(meter.timeline[started:]),)),
+        update=meter.work.minus(earlier),
         targets=count,
         parameters=sum(p.numel() for p in parameters),
         weights=weights,
@@ -151,10 +161,11 @@ def _trace(experiment: Experiment, model: Model, batch: Batch) -> StepTrace:
         copies=meter.copies,
         activations=activations,
         growing=growing,
-        extra=max(0, meter.peak - before - state),
+        extra=meter.peak - before,
         workspace=workspace(device),
         block=max(blocks, default=0),
         cache=element * model.cache_per_token if isinstance(model, LanguageModel) else 0,
+        stream=stream[0] if stream else (),
     )
 
 
@@ -164,6 +175,7 @@ def _parts(module: Loss, batch: Batch, count: int, autocast: AbstractContextMana
     This is a separate pass: the counter's hooks keep the fast paths of some layers from being used. Empty if they fail.
     """
     model, meter, saved = module.model, Meter(module.model), defaultdict[str, int](int)
+    device = batch.targets.device
     counter = FlopCounterMode(display=False, custom_mapping=FORMULAS)
 
     def pack(x: Tensor) -> Tensor:
@@ -172,7 +184,8 @@ def _parts(module: Loss, batch: Batch, count: int, autocast: AbstractContextMana
             saved[max(counter.mod_tracker.parents, key=len)] += meter.sizes.get(x.untyped_storage(), stored(x))
         return x
 
-    with counted(), counter, meter, torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x), autocast:
+    hooks = torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x)
+    with counted(), recurrent_counted(device), counter, meter, hooks, autocast:
         try:
             module(batch, count)
         except AssertionError:  # the counter's hooks cannot enter functions that compute gradients of their own

@@ -12,7 +12,7 @@ from regard.config import load
 from regard.config.parts import record, require
 from regard.errors import UserError
 from regard.runs import checkpoint, manifest
-from regard.runs.checkpoint import Checkpoint, Damaged
+from regard.runs.checkpoint import Changed, Checkpoint, Damaged, changed
 from regard.runs.disk import JsonObject, parse_object, plain, replace_by, write_synced, writing
 from regard.runs.lines import StepLines
 from regard.runs.lock import exclusive
@@ -231,24 +231,32 @@ class Run:
 
         ``state`` is JSON: finite numbers, strings, lists and dicts (tuples become lists). Tied tensors stay tied.
         """
+        with self.saving(step, keep, pinned) as folder:
+            return checkpoint.write(folder, step, model, optimizer, state)
+
+    @contextmanager
+    def saving(self, step: int, keep: int = 2, pinned: Collection[int] = ()) -> Iterator[Path]:
+        """A context in which the checkpoint of ``step`` is written into the folder of all; as ``save`` otherwise."""
         if keep < 1:
             raise ValueError(f"at least one checkpoint must be kept, got keep={keep}")
         with writing(f"the checkpoint of step {step} in {self.path}"):
             # The records up to here must be on disk before the checkpoint is.
             self._metrics.sync()
             self._samples.sync()
-            saved = checkpoint.write(self._checkpoints, step, model, optimizer, state)
+            yield self._checkpoints
             checkpoint.prune(self._checkpoints, step, keep, pinned)
-        return saved
 
     def steps(self) -> list[int]:
         """The steps that have a checkpoint, oldest first, not verified."""
         return sorted({step for step, _, _ in checkpoint.folders(self._checkpoints)})
 
-    def latest(self) -> Checkpoint | None:
-        """The newest undamaged checkpoint, verified; ``damaged`` lists the skipped ones, also on standard error."""
+    def latest(self, changed: Changed = changed) -> Checkpoint | None:
+        """The newest undamaged checkpoint, verified; ``damaged`` lists the skipped ones, also on standard error.
+
+        ``changed``: see `checkpoint.verify`.
+        """
         self.damaged = []
-        found = self._first_undamaged(checkpoint.folders(self._checkpoints))
+        found = self._first_undamaged(checkpoint.folders(self._checkpoints), changed)
         if found is not None:
             for damage in self.damaged:
                 notice(f"{self.path}: {damage}; taking step {found.step} instead")
@@ -274,10 +282,10 @@ class Run:
     def _checkpoints(self) -> Path:
         return self.path / "checkpoints"
 
-    def _first_undamaged(self, entries: list[tuple[int, int, Path]]) -> Checkpoint | None:
+    def _first_undamaged(self, entries: list[tuple[int, int, Path]], changed: Changed = changed) -> Checkpoint | None:
         for step, _, path in entries:
             try:
-                return checkpoint.verify(path, step)
+                return checkpoint.verify(path, step, changed)
             except Damaged as damage:
                 self.damaged.append(f"checkpoint {path.name} is damaged: {damage}")
         return None

@@ -1,37 +1,21 @@
-"""The content of a checkpoint, and one function to restore each part of it."""
+"""From a checkpoint back to the engine: one function to restore each part of it."""
 
-import torch
-from torch import Tensor
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
 
 from regard.data import Data
 from regard.errors import UserError
 from regard.models import Model
-from regard.parallel.tensors import gathered, placed, weights
-from regard.runs import Checkpoint, Run
-from regard.train.adapt import frozen_names
+from regard.parallel.pieces import Cut, Sliced, fill, whole_shape
+from regard.parallel.tensors import weights
+from regard.parallel.world import World
+from regard.runs import Checkpoint
+from regard.runs.checkpoint import Changed, changed
+from regard.runs.disk import JsonObject
+from regard.runs.shards import MODEL, OPTIMIZER
 from regard.train.engine import Engine, TrainingProgress
 from regard.train.optimizer import Optimizer
-
-BASE = 0  # the step whose checkpoint has the frozen parameters
-COUNTERS = ("position", "tokens", "seconds")  # of TrainingProgress, besides the step
-
-
-def save(engine: Engine, run: Run) -> None:
-    """Write a checkpoint of the current step. Every rank calls this; rank 0 writes.
-
-    Frozen parameters are written once, at step 0; later checkpoints hold the others.
-    """
-    progress, frozen = engine.progress, frozen_names(engine.model)
-    model = gathered(weights(engine.model))
-    optimizer = gathered(engine.optimizer.state())
-    counters = {key: vars(progress)[key] for key in COUNTERS}
-    state = {**counters, "scaler": engine.scaler.state(), "data": engine.data.sha256}
-    if frozen and progress.step:
-        state["base"] = BASE
-        model = {name: tensor for name, tensor in model.items() if name not in frozen}
-    if engine.world.rank == 0:
-        run.save(progress.step, model, optimizer, state, engine.experiment.train.keep, (BASE,) if frozen else ())
-    engine.world.barrier()  # no rank continues before the checkpoint is written
 
 
 def check_data(data: Data, checkpoint: Checkpoint) -> None:
@@ -46,8 +30,10 @@ def check_data(data: Data, checkpoint: Checkpoint) -> None:
 def restore(engine: Engine, checkpoint: Checkpoint) -> None:
     """Bring ``engine`` into exactly the state in which ``checkpoint`` was written."""
     check_data(engine.data, checkpoint)
-    restore_model(engine.model, checkpoint.model())
-    restore_optimizer(engine.optimizer, checkpoint.optimizer())
+    with checkpoint.opened(MODEL) as tensors:
+        restore_model(engine.model, tensors)
+    with checkpoint.opened(OPTIMIZER) as tensors:
+        restore_optimizer(engine.optimizer, tensors, engine.model.cuts)
     try:
         engine.scaler.load(checkpoint.state["scaler"])
     except (KeyError, TypeError, ValueError) as error:
@@ -57,9 +43,8 @@ def restore(engine: Engine, checkpoint: Checkpoint) -> None:
     restore_progress(engine.progress, checkpoint)
 
 
-@torch.no_grad()
-def restore_model(model: Model, tensors: dict[str, Tensor]) -> None:
-    """The weights and buffers."""
+def restore_model(model: Model, tensors: Mapping[str, Sliced]) -> None:
+    """The weights and buffers. Only this rank's pieces of them are read."""
     model.prepare_load(tensors)
     own = weights(model)
     if different := sorted(own.keys() ^ tensors.keys()):
@@ -68,18 +53,22 @@ def restore_model(model: Model, tensors: dict[str, Tensor]) -> None:
             "resume with the regard that wrote the run"
         )
     for name, tensor in own.items():
-        if tensors[name].shape != tensor.shape:
+        cut = model.cuts.get(name)
+        stored, needed = tuple(tensors[name].shape), whole_shape(tensor, cut)
+        if stored != needed:
             raise UserError(
-                f"the checkpoint does not fit the model: {name} has the shape {tuple(tensors[name].shape)} in one and "
-                f"{tuple(tensor.shape)} in the other; undo the change to config.toml, or start a new run"
+                f"the checkpoint does not fit the model: {name} has the shape {stored} in one and {needed} in the "
+                "other; undo the change to config.toml, or start a new run"
             )
-        tensor.copy_(placed(tensors[name], tensor))
+        fill(tensor, tensors[name], cut)
 
 
-def restore_optimizer(optimizer: Optimizer, tensors: dict[str, Tensor]) -> None:
-    """The optimizer's moments and step counts."""
+def restore_optimizer(
+    optimizer: Optimizer, tensors: Mapping[str, Sliced], cuts: Mapping[str, Cut] = MappingProxyType({})
+) -> None:
+    """The optimizer's moments and step counts; ``cuts`` of its parameters, by name."""
     try:
-        optimizer.load(tensors)
+        optimizer.load(tensors, cuts)
     except ValueError as problem:
         raise UserError(f"the checkpoint does not fit the optimizer: {problem}; start a new run") from problem
 
@@ -89,3 +78,19 @@ def restore_progress(progress: TrainingProgress, checkpoint: Checkpoint) -> None
     progress.step = checkpoint.step
     progress.position, progress.tokens = int(checkpoint.number("position")), int(checkpoint.number("tokens"))
     progress.seconds = checkpoint.number("seconds")
+
+
+def changed_on(world: World) -> Changed:
+    """How all ranks read the files of a checkpoint: each of them its part. Every rank has to call it."""
+
+    def shared(path: Path, files: JsonObject) -> str | None:
+        names = sorted(files)
+        own = {name: files[name] for number, name in enumerate(names) if number % world.size == world.rank}
+        try:
+            found = changed(path, own)
+        except OSError:  # the others must not wait
+            found = next(iter(own))
+        damaged = world.sums([], [float(name == found) for name in names])
+        return next((name for name, count in zip(names, damaged, strict=True) if count), None)
+
+    return changed if world.size == 1 else shared

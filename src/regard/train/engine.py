@@ -3,11 +3,11 @@
 Nothing is updated before the loss and the gradient norm were found to be finite.
 """
 
-import hashlib
 import math
-import struct
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -19,18 +19,20 @@ from regard.models import Model
 from regard.nn.auxiliary_loss import auxiliary_layers
 from regard.parallel.apply import parallelize
 from regard.parallel.fsdp import GradientSync
-from regard.parallel.tensors import whole
+from regard.parallel.norm import gradient_norm
+from regard.parallel.sharded_build import fill, recorded
+from regard.parallel.waiting import Waiting
 from regard.parallel.world import World
 from regard.runs.disk import JsonObject
 from regard.tasks import Task, Term
+from regard.train.context import check_task, cut
 from regard.train.device import move
 from regard.train.experiment import Experiment
 from regard.train.precision import Precision
-from regard.train.pretrained import load_weights
+from regard.train.pretrained import initial_model
+from regard.train.seeding import DROPOUT, derive_seed, seed_generators
 
 Terms = Callable[[Model, Batch], dict[str, Term]]
-#: The purpose of a derived seed; different purposes give independent streams.
-WEIGHTS, DROPOUT, ADAPTERS = 0, 1, 2
 #: The number of steps that schedules see during calibration, when the real one is not known yet.
 CALIBRATING = 10**9
 
@@ -54,6 +56,7 @@ class Update(NamedTuple):
     finite: bool  # False: nothing was updated
     terms: dict[str, float]  # each term of the loss, without its weight
     interrupted: bool = False  # whether a signal had reached any rank
+    rank_seconds: tuple[float, ...] = ()  # of several ranks: the work of each, without waiting for others
 
 
 class Engine:
@@ -74,15 +77,13 @@ class Engine:
         self.precision = Precision(config.precision, self.device)
         self.scaler = self.precision.scaler()
         self.task: Task = experiment.task.build()
+        check_task(self.task, world)
         self.progress = TrainingProgress()
-        # On the CPU first: its generator gives the same weights for every device.
-        torch.manual_seed(derive_seed(experiment.seed, WEIGHTS))
-        self.model: Model = experiment.model.build()
-        if start is not None:
-            load_weights(self.model, start, str(experiment.init))
-        torch.manual_seed(derive_seed(experiment.seed, ADAPTERS))
-        config.adapt.apply(self.model)
-        self.model.to(self.device)
+        build, initial = partial(initial_model, experiment), None
+        if world.size == 1:
+            self.model: Model = build(start).to(self.device)
+        else:  # without memory for its weights, until this rank's part of them is known
+            self.model, initial = recorded(build, start, say=world.rank == 0)
         self.model.checkpointing = config.checkpointing
         self.model.micro_batches = config.accumulate * len(self.lanes)
         #: The task's function, compiled or not. ``model`` itself stays uncompiled, so that its hooks run.
@@ -92,12 +93,19 @@ class Engine:
             raise UserError("compile = graphs holds the gradients of one lane only; set --train.compile auto")
         self.auxiliary_layers = auxiliary_layers(self.model)
         self._details: list[dict[str, Tensor]] = []  # of the last update, by micro-batch
+        if world.layout.context > 1:  # what its ranks send each other cannot be traced
+            self.model.compilable = False
         self._compile()
         parallelize(self.model, world, self.precision.dtype)
+        if initial is not None:
+            fill(self.model, initial, self.device)
         self._sync = GradientSync(self.model, world, self.model.micro_batches)
+        self._waiting = Waiting(self.model, world)
         rates = config.adapt.rates(self.model)
         self.optimizer = config.optimizer.build(self.model, rates) if rates else config.optimizer.build(self.model)
         self._mechanisms = [mechanism for _, mechanism in self.model.mechanisms()]
+        #: Signals that this process has received, which the training loop shares; every rank learns of them.
+        self.received: Sequence[int] = ()
         self._prefetched: tuple[int, list[Batch]] | None = None  # (position, batches)
         self._counts: tuple[int, dict[str, float]] | None = None  # (position, targets per term on all ranks)
 
@@ -120,7 +128,7 @@ class Engine:
 
     def batch(self, position: int, lane: int = 0) -> Batch:
         """Micro-batch number ``position`` of a lane, on the CPU or where ``data`` makes it."""
-        return self.experiment.batch(self.data, position, lane, len(self.lanes) * self.world.parts)
+        return cut(self.experiment.batch(self.data, position, lane, len(self.lanes) * self.world.parts), self.world)
 
     def micro_batches(self) -> list[tuple[int, int]]:
         """The position and lane of each micro-batch that this rank takes in the next update."""
@@ -128,27 +136,28 @@ class Engine:
 
     def validation_batches(self) -> Iterator[Batch]:
         """This rank's batches of the validation part, on the CPU or where ``data`` makes them."""
-        return self.experiment.validation_batches(self.data, self.world.part, self.world.parts)
+        batches = self.experiment.validation_batches(self.data, self.world.part, self.world.parts)
+        return (cut(batch, self.world) for batch in batches)
 
     def seed_dropout(self, position: int, lane: int = 0) -> None:
         """Seed the random generators for micro-batch number ``position`` of a lane."""
         seed_generators(derive_seed(self.experiment.seed, DROPOUT, lane, position), self.device)
 
-    def update(self, received: Sequence[int] = ()) -> Update:
-        """One optimizer step. ``received``: the signals that have reached this rank.
+    def update(self) -> Update:
+        """One optimizer step.
 
         When the loss or the gradient is not finite, neither weights nor progress change, except for an overflow in
         float16, where only the update is skipped.
         """
-        progress, config = self.progress, self.experiment.train
+        began, progress, config = time.perf_counter(), self.progress, self.experiment.train
         batches = self._batches(progress.position)
         counts = self._counts_of(progress.position, batches)
         losses, terms = self._backward([move(batch, self.device) for batch in batches], counts)
         following = progress.position + config.accumulate
         if self.device.type != "cpu" or self.world.size > 1:  # load the next batch while the device computes
             self._prefetched = (following, self._batches(following))
-        gradients = [p.grad for p in self.optimizer.parameters if p.grad is not None]
-        parts, norm, interrupted = self._reduce(losses, gradients, received)
+        gradients = {self.optimizer.names[p]: p.grad for p in self.optimizer.parameters if p.grad is not None}
+        parts, norm, interrupted, seconds = self._reduce(losses, gradients, began)
         loss, norm = sum(parts), norm / self.scaler.scale
         each = {name: part / (term.weight or 1.0) for (name, term), part in zip(terms.items(), parts, strict=True)}
         finite = math.isfinite(loss) and math.isfinite(norm)
@@ -157,13 +166,13 @@ class Engine:
         self.scaler.update(overflow=not finite)
         factor = config.schedule.factor(progress.step, config.steps or CALIBRATING)
         if finite:
-            self._clip(gradients, norm)
+            self._clip(list(gradients.values()), norm)
             self.optimizer.step(factor)
         lr = self.optimizer.learning_rates(factor)[0]
         progress.step += 1
         progress.position = following
         progress.tokens += round(next(iter(counts.values())))
-        return Update(loss, norm, lr, True, each, interrupted)
+        return Update(loss, norm, lr, True, each, interrupted, seconds)
 
     def _backward(self, batches: Sequence[Batch], counts: dict[str, float]) -> tuple[list[Tensor], dict[str, Term]]:
         """Accumulate the gradients of all micro-batches; return their weighted losses by term, and the last terms."""
@@ -190,13 +199,17 @@ class Engine:
 
     def details(self) -> JsonObject:
         """The layers' own metrics in the last update, as means over micro-batches and ranks. Every rank calls this."""
-        averaged = {}
-        for name in self._details[0] if self._details else ():
-            mean = torch.stack([details[name] for details in self._details]).double().mean(0).cpu()
-            *total, ranks = self.world.sums([*mean.flatten().tolist(), 1.0])
-            summed = torch.tensor(total, dtype=torch.float64)
-            averaged[name] = torch.round(summed.view(mean.shape) / ranks, decimals=4).tolist()
-        return averaged
+        if not self._details:
+            return {}
+        names = list(self._details[0])
+        means = [torch.stack([each[name] for each in self._details]).double().mean(0).cpu() for name in names]
+        *summed, ranks = self.world.sums([*torch.cat([mean.flatten() for mean in means]).tolist(), 1.0])
+        total = torch.tensor(summed, dtype=torch.float64) / ranks
+        parts = total.split([mean.numel() for mean in means])
+        rounded = [
+            torch.round(part.view(mean.shape), decimals=4).tolist() for part, mean in zip(parts, means, strict=True)
+        ]
+        return dict(zip(names, rounded, strict=True))
 
     def release(self) -> None:
         """Free the gradients and the prefetched batches."""
@@ -215,24 +228,27 @@ class Engine:
         return targets_per_term(self.task, batches, self.world)
 
     def _reduce(
-        self, losses: list[Tensor], gradients: list[Tensor], received: Sequence[int]
-    ) -> tuple[list[float], float, bool]:
-        """The loss by term, the gradient norm and whether a signal was received, over all ranks.
+        self, losses: list[Tensor], gradients: Mapping[str, Tensor], began: float
+    ) -> tuple[list[float], float, bool, tuple[float, ...]]:
+        """The loss by term, the gradient norm, whether a signal was received, and the seconds of each rank.
 
         One synchronization of the device, and one reduction, in which the counts of the next update travel too.
         """
-        norm = whole(torch.nn.utils.get_total_norm(gradients))
+        norm = gradient_norm(gradients, self.model.cuts, self.world)
         *parts, length = torch.cat([*losses, norm.to(losses[0].dtype)[None]]).tolist()
         count = len(losses[0])
         own = [math.fsum(parts[term::count]) for term in range(count)]
         if self.world.size == 1:
-            return own, length, bool(received)
+            return own, length, bool(self.received), ()
         assert self._prefetched is not None
         position, batches = self._prefetched
         counts = own_targets(self.task, batches)
-        *summed, signals = self.world.sums([*own, *counts.values()], [float(len(received))])
-        self._counts = (position, dict(zip(counts, summed[count:], strict=True)))
-        return summed[:count], length, signals > 0
+        seconds = [0.0] * self.world.size
+        seconds[self.world.rank] = time.perf_counter() - began - self._waiting.take()
+        summed = self.world.sums([*own, *counts.values()], [float(len(self.received)), *seconds])
+        after = count + len(counts)
+        self._counts = (position, dict(zip(counts, summed[count:after], strict=True)))
+        return summed[:count], length, summed[after] > 0, tuple(summed[after + 1 :])
 
     def _clip(self, gradients: list[Tensor], norm: float) -> None:
         clip = self.experiment.train.clip
@@ -271,19 +287,3 @@ def own_targets(task: Task, batches: Sequence[Batch]) -> dict[str, float]:
     """The number of targets of each term over the micro-batches of this rank."""
     counted = [task.counts(batch) for batch in batches]
     return {name: float(sum(int(counts[name]) for counts in counted)) for name in counted[0]}
-
-
-def derive_seed(seed: int, *numbers: int) -> int:
-    """A 63-bit seed from ``seed`` and ``numbers``, by hashing: the same on every machine."""
-    text = b"".join(struct.pack("<q", number) for number in (seed, *numbers))
-    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") >> 1
-
-
-def seed_generators(seed: int, device: torch.device) -> None:
-    """As `torch.manual_seed`, which also queries absent device types, but for the CPU and one device only."""
-    torch.default_generator.manual_seed(seed)
-    if device.type == "cuda":
-        index = torch.cuda.current_device() if device.index is None else device.index
-        torch.cuda.default_generators[index].manual_seed(seed)
-    elif device.type == "mps":
-        torch.mps.manual_seed(seed)

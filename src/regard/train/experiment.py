@@ -58,6 +58,9 @@ class TrainConfig(Config):
     )
     log_every: int = option(10, "steps between records in metrics.jsonl")
     save_every: int | None = option(500, "steps between checkpoints; there is always one at the end")
+    save_async: bool = option(
+        False, "write checkpoints from a thread while training goes on; takes memory for a copy of what is saved"
+    )
     keep: int = option(2, "number of newest checkpoints to keep")
 
     @property

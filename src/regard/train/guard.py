@@ -59,7 +59,7 @@ class OutOfMemory(UserError):
 def check_start(experiment: Experiment, layout: Layout = ONE) -> None:
     """Refuse a device, number format or layout that is not available, and a model larger than the memory."""
     world = from_environment(layout)
-    world.lanes(experiment.train.lanes)
+    world.lanes(experiment.train.lanes)  # refuses a number that the ranks cannot share
     device = find_device(experiment.train.device, world.local, "--train.device")
     Precision(experiment.train.precision, device)
     if experiment.train.compile is True and device.type == "mps":
@@ -141,8 +141,8 @@ def check_model(experiment: Experiment, device: torch.device, world: World) -> N
     limit = capacity(device)
     if limit is None:
         return
-    # Every rank briefly holds the whole weights, but never the whole gradients; both are float32.
-    bytes_each = 4 + 4 / world.size
+    # Both are float32, and every rank of a replica has a share of each.
+    bytes_each = 8 * world.layout.replicate / world.size
     try:
         first, second = (_weights(experiment, count) for count in (1, 2))
     except RuntimeError as error:  # more elements than 64 bits can count

@@ -1,6 +1,8 @@
 """The training loop: a run is a function of (config, seed, step), so it can be interrupted and resumed at any step."""
 
+import json
 import signal
+import statistics
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -15,15 +17,16 @@ from regard.data import Batch
 from regard.errors import UserError
 from regard.generate.load import check_fit
 from regard.models.device import find_device
-from regard.parallel.group import TIMEOUT, process_group
+from regard.parallel.group import TIMEOUT, agree, process_group
 from regard.parallel.layout import Layout
 from regard.parallel.world import ONE, World, from_environment
 from regard.runs import Checkpoint, Run, environment
+from regard.runs.asked import ASKED, check_same, wait_for_run
 from regard.runs.disk import write_synced
-from regard.runs.folder import CHAT, TOKENIZER
+from regard.runs.folder import CHAT, CONFIG, TOKENIZER
 from regard.train.adapt import frozen_names
 from regard.train.budget import budget_in_steps
-from regard.train.checkpoint import check_data, restore, save
+from regard.train.checkpoint import changed_on, check_data, restore
 from regard.train.device import memory
 from regard.train.diagnose import diagnose
 from regard.train.engine import Engine, Update
@@ -33,6 +36,7 @@ from regard.train.guard import check_start, guarded, keep_freed_memory, make_eng
 from regard.train.observer import Observer, TrainingResult, TrainingStart, TrainingStep
 from regard.train.pretrained import build_data, pretrained
 from regard.train.reference import attach_reference
+from regard.train.saving import Saver, save
 from regard.train.stopping import EarlyStopping
 
 
@@ -71,18 +75,34 @@ def fit(
     observers: Sequence[Observer] = (),
     runs: str | Path = "runs",
     layout: Layout = ONE,
+    again: bool = False,
 ) -> TrainingResult:
     """Train an experiment into the new run folder ``runs/name``; ``regard.train`` is this function.
 
     The default name is ``run-1``, ``run-2``, ... A run that fails before its first record is removed. ``layout``: how
-    several processes share the work.
+    several processes, each of which calls this, share the work. ``again``: continue the run if it exists.
     """
     check_start(experiment.checked(), layout)
-    run = Run.create(Path(runs), name, to_toml(experiment), environment())
+    world, asked = from_environment(layout), to_toml(experiment)
+    if again and name is None:
+        raise UserError("again=True needs the name of the run")
+
+    def choose() -> str:
+        path = Path(runs) / (name or "")
+        if again and (path / CONFIG).is_file():
+            check_same(Run.open(path), asked)
+            return json.dumps([path.name, True])
+        return json.dumps([Run.create(Path(runs), name, asked, {**environment(), ASKED: asked}).path.name, False])
+
+    chosen, existed = json.loads(agree(world, TIMEOUT, choose))
+    run = wait_for_run(Path(runs) / chosen, world.rank)
+    if existed and run.steps():
+        experiment = run.load(type(experiment))  # complete
     try:
-        return train(experiment, run, observers, layout=layout)
+        return train(experiment, run, observers, resume=existed, layout=layout)
     except BaseException:
-        run.discard()
+        if not existed and world.rank == 0:
+            run.discard()
         raise
 
 
@@ -90,7 +110,7 @@ def prepare(experiment: Experiment, run: Run, world: World, began: float, resume
     """An engine at the step where the run starts or continues; writes the final config and the tokenizer."""
     if experiment.quantization is not None:
         raise UserError(f"{run.path} has quantized weights, which are not trained; resume the run it was made from")
-    checkpoint = newest(run) if resume else None
+    checkpoint = newest(run, world) if resume else None
     experiment = with_lanes(experiment, world, resumed=checkpoint is not None)
     start = (
         pretrained(experiment.init, experiment.model) if experiment.init is not None and checkpoint is None else None
@@ -131,9 +151,9 @@ def with_lanes(experiment: Experiment, world: World, *, resumed: bool) -> Experi
     return replace(experiment, train=replace(train, lanes=count if count > 1 else train.lanes))
 
 
-def newest(run: Run) -> Checkpoint | None:
-    """The newest undamaged checkpoint; None if the run has none at all."""
-    checkpoint = run.latest()
+def newest(run: Run, world: World) -> Checkpoint | None:
+    """The newest undamaged checkpoint; None if the run has none at all. The ranks share its verification."""
+    checkpoint = run.latest(changed_on(world))
     if checkpoint is None and run.damaged:
         raise UserError(
             f"no checkpoint of {run.path} is whole ({run.damaged[0]}); restore one from a copy, or start a new run"
@@ -149,8 +169,9 @@ class TrainingSession:
         self.config = engine.experiment.train
         self.steps = self.config.steps or 0
         self.stopping = EarlyStopping(engine, self.config.patience)
+        self.saver = Saver(engine, run)
         self.writes = engine.world.rank == 0
-        self.observers = tuple(observers) if self.writes else ()
+        self.observers = tuple(each for each in observers if self.writes or each.every_rank)
         self.loss, self.validation_loss = _last(run, "loss"), _last(run, "validation_loss")
 
     def run(self) -> TrainingResult:
@@ -172,15 +193,18 @@ class TrainingSession:
         # The clock continues from the end of the previous session.
         clock = time.perf_counter() - progress.seconds
         self._logged = (progress.seconds, progress.tokens)
+        self._rank_seconds: list[tuple[float, ...]] = []  # of the steps since the last record
         interrupted = False
-        with deferred_signals() as received:
+        with deferred_signals() as received, self.saver:
+            engine.received = received
             while progress.step < self.steps and not interrupted:
-                update = guarded(lambda: engine.update(received), engine)
+                update = guarded(engine.update, engine)
                 if not update.finite:
                     raise diagnose(engine, update)
                 progress.seconds = time.perf_counter() - clock
                 interrupted = bool(received) if world.size == 1 else update.interrupted
                 self._after(update, interrupted)
+            self._saved(self.saver.wait())
         result = TrainingResult(
             path=self.folder.path,
             step=progress.step,
@@ -200,7 +224,8 @@ class TrainingSession:
         config, progress = self.config, self.engine.progress
         step, last = progress.step, progress.step == self.steps
         measured = (update.loss, update.lr, update.norm, progress.tokens, progress.seconds, update.terms)
-        finished = TrainingStep(step, *measured, progress.position)
+        finished = TrainingStep(step, *measured, progress.position, update.rank_seconds)
+        self._rank_seconds.append(update.rank_seconds)
         for observer in self.observers:
             observer.stepped(finished)
         if step == 1 or step % config.log_every == 0 or last:  # also the first: the curve begins there
@@ -212,7 +237,10 @@ class TrainingSession:
         if last:
             self.stopping.restore()
         if last or interrupted or (config.save_every and step % config.save_every == 0):
-            save(self.engine, self.folder)
+            self._saved(self.saver.save())
+
+    def _saved(self, steps: list[int]) -> None:
+        for step in steps:
             for observer in self.observers:
                 observer.saved(step, self.folder.path)
 
@@ -233,7 +261,8 @@ class TrainingSession:
         }
         if len(update.terms) > 1:
             record |= update.terms
-        record |= self.engine.details()
+        record |= self.engine.details() | slowest(self._rank_seconds)
+        self._rank_seconds = []
         if self.writes:
             self.folder.log(record)
 
@@ -259,6 +288,23 @@ class TrainingSession:
             self.folder.log({"step": step, **measures})
         for observer in self.observers:
             observer.evaluated(step, measures)
+
+
+def slowest(steps: Sequence[tuple[float, ...]]) -> dict[str, object]:
+    """The rank that works longest, as mean over some steps, and the median of the others; nothing for one process.
+
+    >>> slowest([(1.0, 3.0, 2.0), (1.0, 5.0, 2.0)])
+    {'slowest_rank': 1, 'step_seconds_slowest': 4.0, 'step_seconds_others': 1.5}
+    """
+    means = [statistics.fmean(each) for each in zip(*steps, strict=True)]
+    if not means:
+        return {}
+    rank = means.index(max(means))
+    return {
+        "slowest_rank": rank,
+        "step_seconds_slowest": round(means.pop(rank), 6),
+        "step_seconds_others": round(statistics.median(means), 6),
+    }
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from regard.config import Choice, option
 from regard.errors import UserError
 from regard.models import Model
 from regard.nn.linear import Linear
-from regard.parallel.tensors import placed
+from regard.parallel.pieces import Cut, Sliced, fill, whole_shape
 from regard.train.muon import Muon
 
 
@@ -52,8 +52,11 @@ class Optimizer:
             for key, value in values.items()
         }
 
-    def load(self, state: Mapping[str, Tensor]) -> None:
-        """Load a ``state()`` of whole tensors. Each keeps its dtype and is placed and sharded like its parameter."""
+    def load(self, state: Mapping[str, Sliced], cuts: Mapping[str, Cut] = MappingProxyType({})) -> None:
+        """Load a ``state()`` of whole tensors. Each keeps its dtype and is placed and sharded like its parameter.
+
+        ``cuts`` of the parameters, by name; only this rank's pieces are read.
+        """
         owners = {
             self.names[parameter]: (parameter, part)
             for part in self.parts
@@ -67,7 +70,12 @@ class Optimizer:
             if name not in owners:
                 raise ValueError(f"the optimizer state has {key!r}, but the model has no trained parameter {name!r}")
             parameter, part = owners[name]
-            part.state[parameter][slot] = placed(value, parameter)
+            if value.shape and tuple(value.shape) == whole_shape(parameter, cuts.get(name)):
+                own = torch.empty_like(parameter, dtype=value.dtype, requires_grad=False)
+                fill(own, value, cuts.get(name))
+            else:  # a number
+                own = value[tuple(slice(0, size) for size in value.shape)].to(parameter.device, copy=True)
+            part.state[parameter][slot] = own
 
 
 class OptimizerConfig(Choice):
@@ -148,8 +156,12 @@ class MuonConfig(OptimizerConfig, kind="muon"):
         rest = [parameter for parameter in trained if parameter not in hidden]
         parts: list[torch.optim.Optimizer] = []
         if matrices:
-            stacked = _stacked(model) if self.split else {}
-            parts.append(Muon(matrices, self.lr, self.momentum, self.weight_decay, stacked))
+            stacked, cuts = _stacked(model) if self.split else {}, {}
+            if model.cuts:
+                from regard.parallel.tensor import cut_matrices
+
+                cuts = cut_matrices(model)
+            parts.append(Muon(matrices, self.lr, self.momentum, self.weight_decay, stacked, cuts))
         if rest:
             adamw = AdamWConfig(self.rest_lr, self.rest_betas, self.rest_eps, self.rest_weight_decay)
             parts.append(adamw.over(rest))

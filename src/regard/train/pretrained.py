@@ -27,6 +27,7 @@ from regard.runs import Run
 from regard.runs.folder import CHAT, TOKENIZER
 from regard.train.adapt import HEAD
 from regard.train.experiment import Experiment
+from regard.train.seeding import ADAPTERS, WEIGHTS, derive_seed
 
 
 class Pretrained(NamedTuple):
@@ -99,6 +100,20 @@ def build_data(experiment: Experiment, run: Run, start: Pretrained | None = None
         return experiment.data.build(experiment.model.context)
     tokenizer = run_tokenizer(run, experiment.model) if start is None else start.tokenizer
     return experiment.data.build(experiment.model.context, tokenizer=tokenizer)
+
+
+def initial_model(experiment: Experiment, start: Mapping[str, Tensor] | None) -> Model:
+    """The model of an experiment with its initial weights: random ones, and those of a trained model.
+
+    On the CPU, as its generator gives the same weights for every device.
+    """
+    torch.manual_seed(derive_seed(experiment.seed, WEIGHTS))
+    model = experiment.model.build()
+    if start is not None:
+        load_weights(model, start, str(experiment.init))
+    torch.manual_seed(derive_seed(experiment.seed, ADAPTERS))
+    experiment.train.adapt.apply(model)
+    return model
 
 
 @torch.no_grad()

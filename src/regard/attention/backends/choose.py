@@ -9,13 +9,14 @@ from regard.attention.backends.decode_gpu import DecodeGPU
 from regard.attention.backends.edges import EdgeBackend
 from regard.attention.backends.flex import Flex
 from regard.attention.backends.reference import Blocked, Reference
+from regard.attention.backends.ring import Ring
 from regard.attention.backends.sdpa import Sdpa
 from regard.attention.backends.small_cpu import SmallCPU
 from regard.attention.call import Backend, Call, Out, Plan, shape_errors
 from regard.attention.masks.mask import Mask
 from regard.attention.tiling.regroup import alternatives, share
 
-_ALL = (EdgeBackend(), DecodeGPU(), SmallCPU(), Sdpa(), Flex(), Banded(), Blocked(), Reference())
+_ALL = (EdgeBackend(), DecodeGPU(), SmallCPU(), Sdpa(), Flex(), Banded(), Blocked(), Reference(), Ring())
 BACKENDS: dict[str, Backend] = {backend.name: backend for backend in _ALL}
 DENSE_FIRST = tuple(BACKENDS)
 LOCAL_FIRST = (
@@ -27,6 +28,7 @@ LOCAL_FIRST = (
     "sdpa",
     "blocked",
     "reference",
+    "ring",
 )  # for masks with few keys
 STRIDED_KEYS = 1024  # keys from which regrouping is worth its cost
 

@@ -40,7 +40,7 @@ class Performer(LinearAttention):
 
     def reset(self) -> None:
         """Draw a new seed from torch's generator, and the directions."""
-        self.seed.fill_(torch.randint(2**62, (), device="cpu").item())
+        self.seed.copy_(torch.randint(2**62, (), device="cpu"))
         if not self.seed.is_meta:
             self.draw(0)
 
@@ -52,10 +52,7 @@ class Performer(LinearAttention):
     @torch.no_grad()
     def draw(self, number: int) -> None:
         """Draw the ``number``-th directions of this seed, in place."""
-        spread = hashlib.blake2b(f"{self.seed.item()} {number}".encode(), digest_size=4).digest()
-        generator = torch.Generator().manual_seed(int.from_bytes(spread, "little"))
-        count, width = self.directions.shape
-        self.directions.copy_(draw_directions(count, width, generator, orthogonal=self.orthogonal))
+        self.directions.copy_(_draw(self.seed, number, *self.directions.shape, self.orthogonal))
 
     def of_queries(self, q: Tensor) -> Tensor:
         return positive(q, self.directions, shifted=True)
@@ -77,6 +74,19 @@ def positive(x: Tensor, directions: Tensor, *, shifted: bool = False) -> Tensor:
             return (along - along.detach().amax(-1, keepdim=True)).exp()
         shift = (x.square().sum(-1, keepdim=True) + math.log(len(directions))) / 2
         return (along - shift).exp()
+
+
+# An operation of its own, so that a model can be recorded without the value of the seed (regard.parallel.recording).
+@torch.library.custom_op("regard::directions", mutates_args=())
+def _draw(seed: Tensor, number: int, count: int, width: int, orthogonal: bool) -> Tensor:
+    spread = hashlib.blake2b(f"{seed.item()} {number}".encode(), digest_size=4).digest()
+    generator = torch.Generator().manual_seed(int.from_bytes(spread, "little"))
+    return draw_directions(count, width, generator, orthogonal=orthogonal)
+
+
+@_draw.register_fake
+def _(seed: Tensor, number: int, count: int, width: int, orthogonal: bool) -> Tensor:
+    return seed.new_empty(count, width, dtype=torch.float64)
 
 
 def draw_directions(count: int, width: int, generator: torch.Generator, *, orthogonal: bool = True) -> Tensor:

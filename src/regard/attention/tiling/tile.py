@@ -24,7 +24,8 @@ class Tile(NamedTuple):
     rows: slice
     columns: tuple[slice, ...]
     whole: bool = False  # every pair is allowed: no mask is needed
-    visible: Tensor | None = None  # [B|1, 1|H, q, k], the allowed pairs; None: whole, or not stored
+    visible: Tensor | None = None  # [B|1, 1|H, q, k], the allowed pairs; None: whole, causal, or not stored
+    causal: bool = False  # query i sees the keys 0 ... i of the tile: a fused kernel needs no mask
 
     @property
     def elements(self) -> int:
@@ -116,7 +117,7 @@ def with_masks(tiles: list[Tile], plan: Plan, device: torch.device) -> list[Tile
         start = tile.rows.start
         key = (length(tile.rows), *((c.start - start, c.stop - start, c.step) for c in tile.columns))
         visible = alike.get(key) if plain and tile.mask.relative else None
-        if visible is None and not tile.whole and plan.mask_count * tile.elements <= room:
+        if visible is None and not (tile.whole or tile.causal) and plan.mask_count * tile.elements <= room:
             alike[key] = visible = tile.allowed(plan, device)
             room -= visible.numel()
         made.append(tile._replace(visible=visible))
